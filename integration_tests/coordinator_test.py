@@ -1,0 +1,310 @@
+"""The coordinator on a cluster of real processes."""
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import tensorflow as tf
+
+from tfps_plugin.cluster import dispatch_context
+from tfps_plugin.cluster.local_cluster import LocalCluster
+from tfps_plugin.cluster.session import Session
+from tfps_plugin.coordinator.cluster_coordinator import ClusterCoordinator
+from tfps_plugin.coordinator.testing import FakeStrategy
+from tfps_plugin.inputs.per_worker_values import PerWorkerValues
+from tfps_plugin.inputs.worker_dataset import WorkerIterator
+from tfps_plugin.monitoring import events
+
+_TIMEOUT_SECONDS = 120.0
+_NUM_LANES_PER_WORKER = 2
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    with LocalCluster(num_workers=2, num_ps=1) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def strategy(cluster: LocalCluster) -> FakeStrategy:
+    session = Session.connect(cluster.cluster_spec)
+    return FakeStrategy(session, _NUM_LANES_PER_WORKER)
+
+
+@pytest.fixture(scope="module")
+def coordinator(strategy: FakeStrategy) -> Iterator[ClusterCoordinator]:
+    made = ClusterCoordinator(strategy)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def counter(strategy: FakeStrategy) -> tf.Variable:
+    """A number that lives on the ps."""
+    (ps,) = strategy.session.cluster.parameter_servers
+    with tf.device(strategy.session.device(ps)):
+        return tf.Variable(0, dtype=tf.int64)
+
+
+class _Recorder:
+    """Waits for events."""
+
+    def __init__(self, coordinator: ClusterCoordinator) -> None:
+        self._seen: list[events.Event] = []
+        self._condition = threading.Condition()
+        coordinator.events.subscribe(self._record)
+
+    def _record(self, event: events.Event) -> None:
+        with self._condition:
+            self._seen.append(event)
+            self._condition.notify_all()
+
+    def wait_for(self, kind: type[events.Event]) -> Any:
+        def found() -> list[events.Event]:
+            return [each for each in self._seen if isinstance(each, kind)]
+
+        with self._condition:
+            assert self._condition.wait_for(found, _TIMEOUT_SECONDS)
+            return found()[0]
+
+
+def _on_every_lane(
+    coordinator: ClusterCoordinator, function: Any, *args: Any
+) -> list[Any]:
+    """What a function returns on each lane, each at the same time."""
+    barrier = threading.Barrier(coordinator.num_lanes)
+
+    def meet(*args: Any) -> tuple[int, Any]:
+        barrier.wait(_TIMEOUT_SECONDS)
+        context = dispatch_context.current()
+        assert context is not None
+        return context.worker_index, function(*args)
+
+    values = [
+        coordinator.schedule(meet, args=args)
+        for _ in range(coordinator.num_lanes)
+    ]
+    return sorted(coordinator.fetch(values))
+
+
+def test_python_callable_runs_on_the_worker(
+    coordinator: ClusterCoordinator,
+) -> None:
+    value = coordinator.schedule(lambda: tf.constant(1.0) + 1.0)
+    coordinator.join()
+    assert "/job:worker/replica:0/task:" in value.get().device
+    assert value.fetch() == 2.0
+
+
+def test_tf_function_and_concrete_function(
+    coordinator: ClusterCoordinator, counter: tf.Variable
+) -> None:
+    num_traces = []
+
+    @tf.function
+    def add(x: tf.Tensor) -> tf.Tensor:
+        num_traces.append(1)
+        counter.assign_add(x)
+        return 2 * x
+
+    concrete = add.get_concrete_function(tf.TensorSpec([], tf.int64))
+    values = []
+    for number in range(20):
+        function = add if number % 2 else concrete
+        x = tf.constant(number, tf.int64)
+        values.append(coordinator.schedule(function, args=(x,)))
+    coordinator.join()
+    assert coordinator.fetch(values) == [2 * n for n in range(20)]
+    assert counter.numpy() == sum(range(20))
+    assert len(num_traces) == 1
+    assert "/job:worker" in values[0].get().device
+
+
+def test_functions_really_overlap_on_the_workers(
+    coordinator: ClusterCoordinator, strategy: FakeStrategy
+) -> None:
+    num_lanes = coordinator.num_lanes
+    (ps,) = strategy.session.cluster.parameter_servers
+    with tf.device(strategy.session.device(ps)):
+        arrived = tf.queue.FIFOQueue(num_lanes, tf.int32, [[]])
+        leave = tf.queue.FIFOQueue(num_lanes, tf.int32, [[]])
+
+    @tf.function
+    def meet(x: tf.Tensor) -> tf.Tensor:
+        with tf.control_dependencies([arrived.enqueue(x)]):
+            return leave.dequeue() + x
+
+    values = [
+        coordinator.schedule(meet, args=(tf.constant(number),))
+        for number in range(num_lanes)
+    ]
+    # All of them are inside at the same time: none has left, and every one
+    # has arrived.
+    everybody = arrived.dequeue_many(num_lanes).numpy()
+    assert sorted(everybody) == list(range(num_lanes))
+    assert not any(value.is_ready() for value in values)
+    leave.enqueue_many([[100] * num_lanes])
+    coordinator.join()
+    assert coordinator.fetch(values) == [100 + n for n in range(num_lanes)]
+
+
+def test_per_worker_values(coordinator: ClusterCoordinator) -> None:
+    def build(context: dispatch_context.DispatchContext) -> tf.Tensor:
+        return tf.constant(100 + context.worker_index)
+
+    own = PerWorkerValues(build, type_spec=tf.TensorSpec([], tf.int32))
+
+    @tf.function
+    def step(x: tf.Tensor) -> tf.Tensor:
+        return x + 1000
+
+    assert _on_every_lane(coordinator, step, own) == [
+        (0, 1100),
+        (0, 1100),
+        (1, 1101),
+        (1, 1101),
+    ]
+    assert coordinator.schedule(step, args=(own,)).fetch() in (1100, 1101)
+
+
+def _numbers_of_worker(
+    context: tf.distribute.InputContext,
+) -> tf.data.Dataset:
+    return tf.data.Dataset.range(1_000_000).shard(
+        context.num_input_pipelines, context.input_pipeline_id
+    )
+
+
+@tf.function
+def _next(iterator: Any) -> tf.Tensor:
+    return next(iterator)
+
+
+def test_each_worker_reads_its_own_share(
+    coordinator: ClusterCoordinator,
+) -> None:
+    iterator = iter(coordinator.create_per_worker_dataset(_numbers_of_worker))
+    assert _on_every_lane(coordinator, _next, iterator) == [
+        (0, 0),
+        (0, 2),
+        (1, 1),
+        (1, 3),
+    ]
+
+
+def test_dataset_of_the_chief_with_its_options(
+    coordinator: ClusterCoordinator,
+) -> None:
+    options = tf.data.Options()
+    options.deterministic = False
+    options.threading.private_threadpool_size = 3
+    table = tf.lookup.StaticHashTable(
+        tf.lookup.KeyValueTensorInitializer(["a", "b"], [1, 2]), -1
+    )
+    dataset = (
+        tf.data.Dataset.from_tensor_slices(["b", "a", "z"])
+        .map(table.lookup)
+        .with_options(options)
+    )
+    per_worker = coordinator.create_per_worker_dataset(dataset)
+    read = coordinator.schedule(_next, args=(iter(per_worker),))
+    assert read.fetch() == 2
+
+    def options_there() -> tf.Tensor:
+        context = dispatch_context.current()
+        assert context is not None
+        built = per_worker.build(context.worker_index)
+        variant = tf.data.experimental.to_variant(built)
+        assert "/job:worker" in variant.device
+        return tf.raw_ops.GetOptions(input_dataset=variant)
+
+    expected = tf.raw_ops.GetOptions(
+        input_dataset=tf.data.experimental.to_variant(dataset)
+    )
+    assert coordinator.schedule(options_there).fetch() == expected.numpy()
+
+
+def test_error_of_a_step_is_raised_once(
+    coordinator: ClusterCoordinator,
+) -> None:
+    @tf.function
+    def fail(x: tf.Tensor) -> tf.Tensor:
+        with tf.control_dependencies([tf.debugging.assert_less(x, 0, "big")]):
+            return x + 1
+
+    for _ in range(20):
+        coordinator.schedule(fail, args=(tf.constant(1),))
+    with pytest.raises(tf.errors.InvalidArgumentError, match="big"):
+        coordinator.join()
+    coordinator.join()
+    assert coordinator.done()
+    value = coordinator.schedule(fail, args=(tf.constant(-1),))
+    assert coordinator.fetch(value) == 0
+
+
+def test_worker_is_killed_and_comes_back(
+    cluster: LocalCluster,
+    strategy: FakeStrategy,
+    coordinator: ClusterCoordinator,
+    counter: tf.Variable,
+) -> None:
+    recorder = _Recorder(coordinator)
+    dataset = coordinator.create_per_worker_dataset(_numbers_of_worker)
+    iterator = iter(dataset)
+    assert isinstance(iterator, WorkerIterator)
+
+    @tf.function
+    def step(iterator: Any) -> tf.Tensor:
+        counter.assign_add(1)
+        return next(iterator)
+
+    seen = _on_every_lane(coordinator, _next, iterator)
+    assert (1, 1) in seen
+
+    num_scheduled = 1000
+    values = [
+        coordinator.schedule(step, args=(iterator,))
+        for _ in range(num_scheduled // 2)
+    ]
+    values[20].get(_TIMEOUT_SECONDS)
+    cluster.kill("worker", 1)
+    values += [
+        coordinator.schedule(step, args=(iterator,))
+        for _ in range(num_scheduled // 2)
+    ]
+    coordinator.join()
+    assert all(value.is_ready() for value in values)
+    assert all(value.error is None for value in values)
+    assert counter.numpy() >= num_scheduled, "each runs at least once"
+    lost = recorder.wait_for(events.WorkerLost)
+    assert lost.worker_index == 1
+
+    cluster.start("worker", 1)
+    back = recorder.wait_for(events.WorkerReadmitted)
+    assert (back.worker_index, back.generation) == (1, 1)
+    assert coordinator.absent_workers == ()
+
+    # It takes part again, and its dataset begins again.
+    again = _on_every_lane(coordinator, _next, iterator)
+    assert [element for worker, element in again if worker == 1] == [1, 3]
+    value = coordinator.schedule(step, args=(iterator,))
+    assert value.fetch() > 0
+
+
+def test_worker_that_is_restarted_before_anybody_notices(
+    cluster: LocalCluster, coordinator: ClusterCoordinator
+) -> None:
+    recorder = _Recorder(coordinator)
+    iterator = iter(coordinator.create_per_worker_dataset(_numbers_of_worker))
+    _on_every_lane(coordinator, _next, iterator)
+    cluster.kill("worker", 0)
+    cluster.start("worker", 0, wait=True)
+
+    values = [coordinator.schedule(_next, args=(iterator,)) for _ in range(500)]
+    coordinator.join()
+    assert all(value.error is None for value in values)
+    assert recorder.wait_for(events.WorkerLost).worker_index == 0
+    recorder.wait_for(events.WorkerReadmitted)
+    again = _on_every_lane(coordinator, _next, iterator)
+    assert {worker for worker, _ in again} == {0, 1}

@@ -1,0 +1,110 @@
+"""Parameter-server training for Keras 3.
+
+    import tfps_plugin as tfps
+
+    strategy = tfps.ParameterServerStrategy()
+    with strategy.scope():
+        model = keras.Sequential([...])
+        model.compile(...)
+    model.fit(tfps.DatasetCreator(dataset_fn), steps_per_epoch=100)
+
+What stands in `__all__` is the public face; the rest may change. A name is
+loaded when it is first asked for, so that this import alone costs
+milliseconds and needs no TensorFlow: the command line lives on that.
+
+Files and folders, from the top floor down (each imports only from below it):
+
+    launcher/     starts a cluster on this machine and watches it
+    evaluation/   the evaluator beside the training
+    training/     the Keras face: fit, evaluate, predict
+    recovery/     checkpoints, failover
+    coordinator/  who runs what, and what happens when it fails
+    strategy/     the tf.distribute face
+    transport/    fewer and smaller messages
+    inputs/       what a worker reads
+    variables/    what a parameter is and where it lives
+    cluster/      who is in the cluster, and are they alive
+    monitoring/   counters and events
+    _compat/      the only door to private TensorFlow and Keras API
+    errors.py     the exception tree
+"""
+
+import importlib
+from typing import TYPE_CHECKING
+from typing import Any
+
+if TYPE_CHECKING:
+    # The same names once more, for type checkers and editors.
+    from tfps_plugin import errors as errors
+    from tfps_plugin.cluster.local_cluster import LocalCluster as LocalCluster
+    from tfps_plugin.cluster.task import init as init
+    from tfps_plugin.coordinator.cluster_coordinator import (
+        ClusterCoordinator as ClusterCoordinator,
+    )
+    from tfps_plugin.coordinator.remote_value import (
+        PerWorkerValues as PerWorkerValues,
+    )
+    from tfps_plugin.coordinator.remote_value import RemoteValue as RemoteValue
+    from tfps_plugin.inputs.dataset_creator import (
+        DatasetCreator as DatasetCreator,
+    )
+    from tfps_plugin.strategy.parameter_server_strategy import (
+        ParameterServerStrategy as ParameterServerStrategy,
+    )
+    from tfps_plugin.variables import partitioners as partitioners
+    from tfps_plugin.variables.sharded_variable import (
+        ShardedVariable as ShardedVariable,
+    )
+
+# Name -> the module that defines it; a module's name -> that module.
+_HOMES = {
+    "ClusterCoordinator": "tfps_plugin.coordinator.cluster_coordinator",
+    "DatasetCreator": "tfps_plugin.inputs.dataset_creator",
+    "LocalCluster": "tfps_plugin.cluster.local_cluster",
+    "ParameterServerStrategy": "tfps_plugin.strategy.parameter_server_strategy",
+    "PerWorkerValues": "tfps_plugin.coordinator.remote_value",
+    "RemoteValue": "tfps_plugin.coordinator.remote_value",
+    "ShardedVariable": "tfps_plugin.variables.sharded_variable",
+    "errors": "tfps_plugin.errors",
+    "init": "tfps_plugin.cluster.task",
+    "partitioners": "tfps_plugin.variables.partitioners",
+}
+
+# The strategy stands below the Keras face and cannot import it; yet whoever
+# has a strategy expects `fit` to know it. Loading this registers the hooks.
+_LOADED_TOO = {"ParameterServerStrategy": "tfps_plugin.training.hooks"}
+
+__all__ = [
+    "ClusterCoordinator",
+    "DatasetCreator",
+    "LocalCluster",
+    "ParameterServerStrategy",
+    "PerWorkerValues",
+    "RemoteValue",
+    "ShardedVariable",
+    "errors",
+    "init",
+    "partitioners",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Loads a public name, or the version, when it is first asked for."""
+    if name == "__version__":
+        # Imported here because it alone would double the cost of the import.
+        from importlib import metadata
+
+        return metadata.version(__name__)
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name in _LOADED_TOO:
+        importlib.import_module(_LOADED_TOO[name])
+    module = importlib.import_module(home)
+    value = module if home.endswith(f".{name}") else getattr(module, name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

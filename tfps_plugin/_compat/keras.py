@@ -1,0 +1,178 @@
+"""Private Keras API: initializers, variables, the trainer.
+
+Checked against Keras 3.12 to 3.15.
+"""
+
+import math
+from typing import Any
+from typing import Literal
+
+import keras
+import tensorflow as tf
+
+# Variables seen in a stateless scope must not be assigned in place.
+from keras.src.backend.common.stateless_scope import (
+    in_stateless_scope as in_stateless_scope,
+)
+
+# Keras offers no hook where variables are assigned and looked up.
+from keras.src.backend.tensorflow import core as tensorflow_core
+
+# fit(), evaluate() and predict() look their epoch iterator and their step
+# functions up here.
+from keras.src.backend.tensorflow import trainer as tensorflow_trainer
+
+# The fans behind a variance-scaling initializer.
+from keras.src.initializers import random_initializers
+
+# Seeds pass through these before they reach TensorFlow.
+from keras.src.random.seed_generator import draw_seed
+
+# compile() stands in the base class of all trainers.
+from keras.src.trainers import trainer as base_trainer
+
+# fit() takes any DataAdapter for input, untouched.
+from keras.src.trainers.data_adapters.data_adapter import (
+    DataAdapter as DataAdapter,
+)
+from keras.src.trainers.epoch_iterator import EpochIterator as EpochIterator
+
+Variable = tensorflow_core.Variable
+BaseTrainer = base_trainer.Trainer
+TensorFlowTrainer = tensorflow_trainer.TensorFlowTrainer
+
+TFEpochIterator = tensorflow_trainer.TFEpochIterator
+
+Distribution = Literal["normal", "truncated_normal", "uniform"]
+
+
+def initializer_behind(
+    initial_value: Any,
+) -> tuple[Any, tuple[int, ...]] | None:
+    """The initializer and full shape behind Keras's initial-value callable.
+
+    A `keras.Variable` passes `lambda: initializer(self._shape, ...)` to
+    `tf.Variable` and no shape, so that nothing else tells what is wanted
+    without making it.
+
+    Returns:
+        `(initializer, shape)`; None if the callable is not Keras's.
+    """
+    code = getattr(initial_value, "__code__", None)
+    cells = getattr(initial_value, "__closure__", None)
+    if code is None or not cells:
+        return None
+    free = dict(
+        zip(code.co_freevars, (c.cell_contents for c in cells), strict=True)
+    )
+    variable = free.get("self")
+    initializer = free.get("initializer")
+    if not isinstance(variable, keras.Variable) or initializer is None:
+        return None
+    shape = getattr(variable, "_shape", None)
+    if shape is None or any(size is None for size in shape):
+        return None
+    return initializer, tuple(int(size) for size in shape)
+
+
+def is_elementwise_constant(initializer: Any) -> bool:
+    """Whether the initializer gives every element the same number."""
+    if isinstance(
+        initializer, keras.initializers.Zeros | keras.initializers.Ones
+    ):
+        return True
+    return isinstance(initializer, keras.initializers.Constant) and isinstance(
+        initializer.value, int | float | bool
+    )
+
+
+def random_draw(
+    initializer: Any, shape: tuple[int, ...]
+) -> tuple[Distribution, tuple[float, float], tuple[int, int]] | None:
+    """What a random initializer draws for a variable of `shape`.
+
+    Returns:
+        The distribution, its parameters (mean and standard deviation, or
+        lower and upper end), and TensorFlow's two seed numbers. None for an
+        initializer that does more than draw, such as an orthogonal one, and
+        for subclasses, which may do anything.
+    """
+    drawn = _distribution(initializer, shape)
+    if drawn is None:
+        return None
+    seed = draw_seed(initializer.seed)
+    # As keras.random does: TensorFlow's operations take int32 seeds.
+    limit = tf.int32.max - 1
+    numbers = [int(n) for n in seed.numpy()]
+    if seed.dtype != tf.int32:
+        numbers = [n % limit for n in numbers]
+    return *drawn, (numbers[0], numbers[1])
+
+
+def _distribution(
+    initializer: Any, shape: tuple[int, ...]
+) -> tuple[Distribution, tuple[float, float]] | None:
+    kind = type(initializer)
+    if not kind.__module__.startswith("keras."):
+        return None
+    if kind is keras.initializers.RandomNormal:
+        return "normal", (initializer.mean, initializer.stddev)
+    if kind is keras.initializers.TruncatedNormal:
+        return "truncated_normal", (initializer.mean, initializer.stddev)
+    if kind is keras.initializers.RandomUniform:
+        return "uniform", (initializer.minval, initializer.maxval)
+    if isinstance(initializer, keras.initializers.VarianceScaling):
+        return _variance_scaling(initializer, shape)
+    return None
+
+
+def _variance_scaling(
+    initializer: Any, shape: tuple[int, ...]
+) -> tuple[Distribution, tuple[float, float]]:
+    axes = {
+        name: getattr(initializer, name)
+        for name in ("input_axes", "output_axes")
+        if getattr(initializer, name, None) is not None
+    }
+    fan_in, fan_out = random_initializers.compute_fans(shape, **axes)
+    fan = {
+        "fan_in": fan_in,
+        "fan_out": fan_out,
+        "fan_avg": (fan_in + fan_out) / 2.0,
+    }[initializer.mode]
+    variance = initializer.scale / max(1.0, fan)
+    if initializer.distribution == "uniform":
+        limit = math.sqrt(3.0 * variance)
+        return "uniform", (-limit, limit)
+    if initializer.distribution == "truncated_normal":
+        # The standard deviation of a normal truncated at two of them.
+        return "truncated_normal", (
+            0.0,
+            math.sqrt(variance) / 0.87962566103423978,
+        )
+    return "normal", (0.0, math.sqrt(variance))
+
+
+def without_optionals(model: Any, step: Any) -> Any:
+    """A step that gets None for the optional parts of a batch.
+
+    Keras wraps the steps of its own loop in the same way.
+    """
+    return model._autoconvert_optionals(step)
+
+
+def set_epoch_iterator(make: Any) -> None:
+    """Has fit(), evaluate() and predict() make their iterators with `make`.
+
+    They look the name up in their module when they are called.
+    """
+    tensorflow_trainer.TFEpochIterator = make
+
+
+def is_seed_state(initial_value: Any, name: str | None) -> bool:
+    """Whether a variable being created is a `SeedGenerator`'s state."""
+    return (
+        name is not None
+        and name.rsplit("/", 1)[-1].startswith("seed_generator_state")
+        and callable(initial_value)
+    )

@@ -1,0 +1,50 @@
+"""Private TensorFlow API around the eager context's cluster membership.
+
+The public `tf.config.experimental_connect_to_cluster` invents the address
+`localhost` for a chief that the cluster does not list, which workers on other
+machines cannot reach, and offers no way to take a task out or back in.
+"""
+
+import copy
+from typing import Any
+
+from tensorflow.python.eager import context
+
+
+def default_session_config() -> Any:
+    """A copy of this process's `ConfigProto`, for the tasks' sessions.
+
+    Used since TensorFlow 2.20: `context.Context.config`.
+    """
+    return copy.deepcopy(context.context().config)
+
+
+def set_server_def(server_def: Any) -> None:
+    """Connects this process to a cluster, as one of its tasks.
+
+    Starts a server at the address that `server_def` gives this task. Resets
+    the eager context: variables that lived on other tasks, and on this one
+    before its first connection, are gone.
+
+    Used since TensorFlow 2.20: `context.set_server_def`,
+    `context.ensure_initialized`.
+
+    Args:
+        server_def: A `tf.train.ServerDef`.
+    """
+    context.set_server_def(server_def)
+    context.ensure_initialized()
+
+
+def update_server_def(server_def: Any) -> None:
+    """Changes who is in the cluster; what lives on staying tasks stays.
+
+    Keeps this process's own server. Blocks while a task that is listed does
+    not answer. A listed task that was restarted gets a new, empty context.
+
+    Used since TensorFlow 2.20: `context.Context.update_server_def`.
+
+    Args:
+        server_def: A `tf.train.ServerDef`.
+    """
+    context.context().update_server_def(server_def)

@@ -1,0 +1,52 @@
+"""Private TensorFlow API around tracing and running functions.
+
+TensorFlow has no public way to give a thread an executor of its own. Without
+one, remote calls from several threads go through the executor that all of
+them share, and a failure of one is reported to another.
+"""
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+from tensorflow.python.autograph.impl import api
+from tensorflow.python.eager import context
+from tensorflow.python.eager import executor
+
+
+def new_synchronous_executor() -> Any:
+    """An executor whose calls return when the remote call has ended.
+
+    Used since TensorFlow 2.20: `executor.new_executor`.
+    """
+    return executor.new_executor(enable_async=False)
+
+
+def executor_scope(
+    own_executor: Any,
+) -> contextlib.AbstractContextManager[None]:
+    """Has the current thread's eager calls go through `own_executor`.
+
+    Used since TensorFlow 2.20: `context.executor_scope`.
+    """
+    scope: contextlib.AbstractContextManager[None] = context.executor_scope(
+        own_executor
+    )
+    return scope
+
+
+@contextlib.contextmanager
+def unwrapped_errors() -> Iterator[None]:
+    """Has what a function raises while it is traced arrive as itself.
+
+    AutoGraph replaces an exception whose class it does not know how to make
+    by a StagingError, which nobody can catch by its public name.
+
+    Used since TensorFlow 2.20: `autograph.impl.api.StagingError`.
+    """
+    try:
+        yield
+    except api.StagingError as error:
+        if error.__context__ is None:
+            raise
+        raise error.__context__ from None

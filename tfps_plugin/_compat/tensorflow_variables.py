@@ -1,0 +1,128 @@
+"""Private TensorFlow API around resource variables.
+
+TensorFlow has no public way to make a variable whose handle is looked up when
+a function is called, which is what lets functions outlive a parameter server.
+"""
+
+from collections.abc import Callable
+from collections.abc import Hashable
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.eager import record
+from tensorflow.python.framework import ops
+from tensorflow.python.framework import tensor_conversion_registry
+from tensorflow.python.framework.func_graph import FuncGraph
+from tensorflow.python.ops import handle_data_util
+from tensorflow.python.ops import resource_variable_ops
+from tensorflow.python.ops.control_flow_v2_func_graphs import (
+    ControlFlowFuncGraph,
+)
+
+# tf.Variable(...) always goes through the variable creators of the scope; the
+# class itself is needed to be subclassed.
+ResourceVariable = resource_variable_ops.ResourceVariable
+BaseResourceVariable = resource_variable_ops.BaseResourceVariable
+
+
+class LateBoundHandleSpec(tf.TensorSpec):
+    """Trace type of a resource handle that is looked up at call time.
+
+    A plain `tf.TensorSpec` forgets what the handle refers to; gradients and
+    shape inference need it.
+    """
+
+    def __init__(self, handle: tf.Tensor) -> None:
+        super().__init__(handle.shape, handle.dtype)
+        self._handle = handle
+
+    def placeholder_value(self, placeholder_context: Any) -> tf.Tensor:
+        """A placeholder that knows the variable's shape and dtype."""
+        placeholder = super().placeholder_value(placeholder_context)
+        handle_data_util.set_handle_data(
+            placeholder,
+            self._handle._handle_data,
+        )
+        return placeholder
+
+
+def uninitialized_handle(
+    shape: tf.TensorShape, dtype: tf.DType, name: str
+) -> tf.Tensor:
+    """The handle of a new variable resource on the current device.
+
+    Public variables can only be made together with a value, which would have
+    to exist in one piece. The resource is anonymous and counted: it is freed
+    together with its last handle.
+    """
+    return resource_variable_ops._variable_handle_from_shape_and_dtype(
+        shape=shape,
+        dtype=dtype,
+        shared_name=None,
+        name=name,
+        graph_mode=False,
+    )
+
+
+def unique_number() -> int:
+    """A number that TensorFlow gives to nothing else in this process."""
+    return ops.uid()
+
+
+def function_graph() -> FuncGraph | None:
+    """The function being traced on this thread; None when eager.
+
+    The bodies of loops and branches are functions too, but nothing is looked
+    up when they are called: what they need is captured by the function around
+    them, which hands it on.
+    """
+    if tf.executing_eagerly():
+        return None
+    graph = ops.get_default_graph()
+    while isinstance(graph, ControlFlowFuncGraph):
+        graph = graph.outer_graph
+    return graph if isinstance(graph, FuncGraph) else None
+
+
+def capture_at_call_time(
+    graph: FuncGraph,
+    look_up: Callable[[], tf.Tensor],
+    handle: tf.Tensor,
+    key: Hashable,
+) -> tf.Tensor:
+    """A placeholder in `graph` that each call fills with `look_up()`.
+
+    `key` makes it one placeholder per graph, without which automatic control
+    dependencies would not order reads and writes.
+    """
+    return graph.capture_call_time_value(
+        look_up, LateBoundHandleSpec(handle), key=key
+    )
+
+
+def variable_accessed(variable: Any) -> None:
+    """Tells gradient tapes, and the function being traced, of a read."""
+    resource_variable_ops.variable_accessed(variable)
+
+
+def stop_recording() -> Any:
+    """A context in which no gradient tape records."""
+    return record.stop_recording()
+
+
+def register_tensor_conversion(
+    cls: type, convert: Callable[..., tf.Tensor]
+) -> None:
+    """Lets TensorFlow's Python operators take a `cls` for a tensor."""
+    tensor_conversion_registry.register_tensor_conversion_function(cls, convert)
+
+
+def clear_device() -> Any:
+    """A context without any device scope, inside and outside functions."""
+    return ops.device(None)
+
+
+def read_resource(handle: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+    """Reads a variable through its handle, unseen by any gradient tape."""
+    with record.stop_recording():
+        return tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype)

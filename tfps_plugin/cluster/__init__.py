@@ -1,0 +1,18 @@
+"""Who is in the cluster, what each process of it is, and are they alive.
+
+spec.py              `TF_CONFIG` and resolvers -> ClusterSpec (pure)
+environment.py       environment settings made for TensorFlow and gRPC
+ports.py             network ports reserved without a race; own address
+bounded_calls.py     calls that may hang, waited for with a deadline
+health.py            asks a task's server whether it lives, and who it is
+messages.py          what the chief tells a task (pure)
+mailbox.py           carries these messages: a queue on the task itself
+server_def.py        ClusterSpec -> what TensorFlow connects to
+session.py           the chief's connection: connect, delist, readmit, end
+open_sessions.py     which clusters this process is connected to
+program_end.py       does this program end well or by an exception?
+chief_watch.py       when does a task end itself? (pure)
+task_server.py       the life of a worker or ps process; `tfps.init()`
+local_cluster.py     a whole cluster of real processes on this machine
+dispatch_context.py  which worker the current thread dispatches to (pure)
+"""

@@ -1,0 +1,104 @@
+"""Calls that may hang, made on other threads and waited for with a deadline."""
+
+import collections
+import dataclasses
+import threading
+import time
+from collections.abc import Callable
+from collections.abc import Hashable
+from collections.abc import Iterable
+from typing import Generic
+from typing import TypeVar
+
+_MAX_THREADS = 64
+
+Item = TypeVar("Item", bound=Hashable)
+Value = TypeVar("Value")
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome(Generic[Value]):
+    """What became of one call.
+
+    Attributes:
+        value: What it returned; None unless `error` is None.
+        error: What it raised; a TimeoutError if it had not ended by the
+            deadline, or had not even begun.
+    """
+
+    value: Value | None = None
+    error: BaseException | None = None
+
+
+def call_all(
+    function: Callable[[Item], Value],
+    items: Iterable[Item],
+    timeout_seconds: float,
+) -> dict[Item, Outcome[Value]]:
+    """Calls `function` with every item at the same time.
+
+    A call that has not ended by the deadline is abandoned: its thread, a
+    daemon, goes on until the call returns.
+
+    Args:
+        function: Called on other threads.
+        items: What it is called with.
+        timeout_seconds: How long to wait for all of them together.
+
+    Returns:
+        The outcome for each item, in the order of the items.
+
+    Threading: safe from several threads, also while the interpreter exits.
+    """
+    todo = collections.deque(items)
+    outcomes: dict[Item, Outcome[Value]] = {}
+    names = list(todo)
+    given_up = threading.Event()
+
+    def work() -> None:
+        while not given_up.is_set():
+            try:
+                item = todo.popleft()
+            except IndexError:
+                return
+            try:
+                outcomes[item] = Outcome(value=function(item))
+            except BaseException as error:
+                outcomes[item] = Outcome(error=error)
+
+    deadline = time.monotonic() + timeout_seconds
+    threads = []
+    for number in range(min(len(names), _MAX_THREADS)):
+        thread = threading.Thread(
+            target=work, name=f"tfps-call-{number}", daemon=True
+        )
+        try:
+            thread.start()
+        except RuntimeError:
+            # Newer Pythons start no thread once the interpreter shuts down.
+            work()
+            break
+        threads.append(thread)
+    for thread in threads:
+        thread.join(max(0.0, deadline - time.monotonic()))
+    given_up.set()
+    late = TimeoutError(f"it did not end within {timeout_seconds:g} s")
+    return {name: outcomes.get(name, Outcome(error=late)) for name in names}
+
+
+def call(function: Callable[[], Value], timeout_seconds: float) -> Value | None:
+    """Calls `function` and waits for it with a deadline.
+
+    Returns:
+        What the function returns.
+
+    Raises:
+        TimeoutError: If the call has not ended by the deadline; it goes on.
+        BaseException: What the function raises.
+    """
+    (outcome,) = call_all(
+        lambda _: function(), [None], timeout_seconds
+    ).values()
+    if outcome.error is not None:
+        raise outcome.error
+    return outcome.value

@@ -1,0 +1,48 @@
+"""Which worker the current thread is dispatching to.
+
+The coordinator drives every worker from a few threads, its *lanes*. While a
+lane runs a closure, everything that must differ from worker to worker (metric
+copies, seeds, lookup tables, iterators) asks here where it is.
+"""
+
+import contextlib
+import dataclasses
+import threading
+from collections.abc import Iterator
+
+_thread_local = threading.local()
+
+
+@dataclasses.dataclass(frozen=True)
+class DispatchContext:
+    """Where the closure of the current thread runs.
+
+    Attributes:
+        worker_index: Index of the worker task.
+        lane_index: Index of the lane among all lanes of all workers. Two
+            closures that run at the same time never share it.
+        generation: How often this worker has been admitted to the cluster;
+            whatever was built on an earlier generation is gone.
+        device: Full name of the device that closures are placed on.
+    """
+
+    worker_index: int
+    lane_index: int
+    generation: int
+    device: str
+
+
+@contextlib.contextmanager
+def dispatching(context: DispatchContext) -> Iterator[None]:
+    """Declares that this thread dispatches to `context` until it leaves."""
+    previous = current()
+    _thread_local.context = context
+    try:
+        yield
+    finally:
+        _thread_local.context = previous
+
+
+def current() -> DispatchContext | None:
+    """The dispatch context of this thread; None on the chief's own threads."""
+    return getattr(_thread_local, "context", None)

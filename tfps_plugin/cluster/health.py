@@ -1,0 +1,314 @@
+"""Asks a task's own server whether it lives, and who it is.
+
+Every TensorFlow server answers `GetStatus` of its worker service within a
+millisecond, whatever its threads compute. TensorFlow itself is not needed to
+ask.
+"""
+
+import dataclasses
+import logging
+import re
+import threading
+import time
+from collections.abc import Callable
+from collections.abc import Iterable
+from collections.abc import Mapping
+
+import grpc
+from google.protobuf import descriptor_pb2  # type: ignore[import-untyped]
+from google.protobuf import descriptor_pool
+from google.protobuf import message
+from google.protobuf import message_factory
+
+from tfps_plugin import errors
+from tfps_plugin.cluster import bounded_calls
+from tfps_plugin.cluster.spec import Task
+
+_logger = logging.getLogger("tfps_plugin.cluster")
+
+_METHOD = "/tensorflow.WorkerService/GetStatus"
+_CHANNEL_OPTIONS = (
+    # Tasks are reached directly, as by TensorFlow's own connections.
+    ("grpc.enable_http_proxy", 0),
+    # A shared connection would remember failures, and answer from memory
+    # that a task is dead some seconds after it has come back.
+    ("grpc.use_local_subchannel_pool", 1),
+)
+_WHERE = re.compile(
+    r"^(UNKNOWN: )?(ipv[46]:\S+: )?(Failed to connect to remote host: )?"
+)
+_PROBE_TIMEOUT_SECONDS = 2.0
+_PROBE_INTERVAL_SECONDS = 0.25
+_PROGRESS_INTERVAL_SECONDS = 5.0
+
+
+@dataclasses.dataclass(frozen=True)
+class TaskStatus:
+    """What a task says about itself.
+
+    Attributes:
+        device_names: Full names of its devices.
+        incarnation: A random number drawn when the task's process started:
+            another number means another process, which has lost everything.
+    """
+
+    device_names: tuple[str, ...]
+    incarnation: int
+
+    @property
+    def task_name(self) -> str:
+        """The task as TensorFlow writes it: `/job:ps/replica:0/task:0`."""
+        return self.device_names[0].partition("/device:")[0]
+
+    @property
+    def gpu_names(self) -> tuple[str, ...]:
+        """Full names of its GPUs."""
+        return tuple(name for name in self.device_names if "device:GPU" in name)
+
+
+def probe(address: str, timeout_seconds: float) -> TaskStatus:
+    """Asks the task at an address for its status.
+
+    Args:
+        address: `"host:port"`.
+        timeout_seconds: How long to wait for an answer.
+
+    Returns:
+        Its status.
+
+    Raises:
+        TaskUnreachableError: If no TensorFlow server answers there in time.
+
+    Threading: safe from several threads.
+    """
+    try:
+        with grpc.insecure_channel(address, _CHANNEL_OPTIONS) as channel:
+            # Bytes in, bytes out: the request has no fields.
+            get_status = channel.unary_unary(_METHOD)
+            answer = get_status(b"", timeout=timeout_seconds)
+        return _parse(answer)
+    except grpc.RpcError as error:
+        raise _unreachable(address, _reason(error, timeout_seconds)) from error
+    except (message.DecodeError, IndexError) as error:
+        reason = "what answers there is not a TensorFlow task"
+        raise _unreachable(address, reason) from error
+
+
+def probe_all(
+    tasks: Iterable[Task], timeout_seconds: float
+) -> dict[Task, TaskStatus | errors.TaskUnreachableError]:
+    """Probes several tasks at the same time.
+
+    A task that answers under another name counts as unreachable.
+
+    Args:
+        tasks: The tasks to ask.
+        timeout_seconds: How long to wait for each.
+
+    Returns:
+        For each task its status or the error.
+    """
+    outcomes = bounded_calls.call_all(
+        lambda task: probe_task(task, timeout_seconds),
+        tasks,
+        # The margin lets the probes themselves tell why they failed.
+        timeout_seconds + 1.0,
+    )
+    answers: dict[Task, TaskStatus | errors.TaskUnreachableError] = {}
+    for task, outcome in outcomes.items():
+        if outcome.value is not None:
+            answers[task] = outcome.value
+        elif isinstance(outcome.error, errors.TaskUnreachableError):
+            answers[task] = outcome.error
+        else:
+            answers[task] = _unreachable(task.address, str(outcome.error))
+    return answers
+
+
+def probe_task(task: Task, timeout_seconds: float) -> TaskStatus:
+    """Probes a task and makes sure that it is the one that answers.
+
+    Raises:
+        WrongTaskError: If another task answers at its address.
+        TaskUnreachableError: If none does.
+    """
+    status = probe(task.address, timeout_seconds)
+    if status.task_name != task.name:
+        raise WrongTaskError(
+            f"At {task.address}, {task} was expected, but the task there "
+            f"calls itself {status.task_name}. Received: "
+            f"address={task.address!r}. Give all tasks the same cluster, and "
+            "each its own type and index.",
+            address=task.address,
+            reason=f"the task there is {status.task_name}",
+        )
+    return status
+
+
+class WrongTaskError(
+    errors.TaskUnreachableError, errors.ClusterConfigurationError
+):
+    """Another task than expected answers at an address."""
+
+
+def wait_until_ready(
+    tasks: Iterable[Task],
+    timeout_seconds: float,
+    *,
+    check: Callable[[], None] = lambda: None,
+    stop: threading.Event | None = None,
+) -> dict[Task, TaskStatus]:
+    """Waits until every task answers.
+
+    The logger `tfps_plugin.cluster` tells every few seconds which tasks are
+    waited for, and why they do not answer yet.
+
+    Args:
+        tasks: The tasks to wait for.
+        timeout_seconds: How long to wait for all of them together.
+        check: Called between rounds; may raise to end the wait.
+        stop: Setting it ends the wait as if the time was up.
+
+    Returns:
+        The status of each task.
+
+    Raises:
+        ClusterStartTimeoutError: If the time is up. It lists each task that
+            does not answer, its address and the last reason.
+        ClusterConfigurationError: As soon as a task answers under another
+            name than the cluster gives it.
+    """
+    stop = stop or threading.Event()
+    start = time.monotonic()
+    deadline = start + timeout_seconds
+    next_progress = start + _PROGRESS_INTERVAL_SECONDS
+    order = tuple(tasks)
+    ready: dict[Task, TaskStatus] = {}
+    reasons: dict[Task, str] = dict.fromkeys(order, "it was not asked yet")
+    while reasons:
+        left_seconds = max(0.1, deadline - time.monotonic())
+        answers = probe_all(
+            tuple(reasons), min(_PROBE_TIMEOUT_SECONDS, left_seconds)
+        )
+        for task, answer in answers.items():
+            if isinstance(answer, WrongTaskError):
+                raise answer
+            if isinstance(answer, errors.TaskUnreachableError):
+                reasons[task] = answer.reason
+            else:
+                ready[task] = answer
+                del reasons[task]
+        if not reasons:
+            break
+        check()
+        now = time.monotonic()
+        if now >= deadline or stop.is_set():
+            raise errors.ClusterStartTimeoutError(
+                _timeout_text(reasons, len(order), timeout_seconds)
+            )
+        if now >= next_progress:
+            next_progress = now + _PROGRESS_INTERVAL_SECONDS
+            _logger.info(
+                "Waiting for %d of %d tasks since %.0f s:%s",
+                len(reasons),
+                len(order),
+                now - start,
+                _list(reasons),
+            )
+        stop.wait(min(_PROBE_INTERVAL_SECONDS, deadline - now))
+    return {task: ready[task] for task in order}
+
+
+def _timeout_text(
+    reasons: Mapping[Task, str], num_tasks: int, timeout_seconds: float
+) -> str:
+    return (
+        f"{len(reasons)} of {num_tasks} tasks did not answer within "
+        f"{timeout_seconds:g} s:{_list(reasons)}\n"
+        "What to do: (1) see in its log whether each of these tasks runs and "
+        "which address it serves; (2) compare the addresses with the "
+        "cluster in TF_CONFIG; (3) see that this machine may connect to "
+        "these ports; (4) if they only need longer to start, allow more "
+        "time: start_timeout_seconds of the strategy."
+    )
+
+
+def _list(reasons: Mapping[Task, str]) -> str:
+    return "".join(
+        f"\n  {task} at {task.address}: {reason}"
+        for task, reason in reasons.items()
+    )
+
+
+def _unreachable(address: str, reason: str) -> errors.TaskUnreachableError:
+    return errors.TaskUnreachableError(
+        f"The task at {address} does not answer: {reason}",
+        address=address,
+        reason=reason,
+    )
+
+
+def _reason(error: grpc.RpcError, timeout_seconds: float) -> str:
+    """Why a call failed, in few words."""
+    code = error.code()
+    if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+        return f"no answer within {timeout_seconds:.3g} s"
+    if code is grpc.StatusCode.UNIMPLEMENTED:
+        return "what answers there is not a TensorFlow task"
+    details = str(error.details() or code.name)
+    # gRPC wraps the cause: "failed to connect to all addresses; last error:
+    # UNKNOWN: ipv4:127.0.0.1:1: Failed to connect ...: Connection refused".
+    cause = details.rpartition("last error: ")[2]
+    return _WHERE.sub("", cause) or details
+
+
+def _declare_messages() -> type[message.Message]:
+    """The part of TensorFlow's GetStatusResponse that is read here.
+
+    TensorFlow ships Python code for the inner message, but not for this one,
+    and importing it would import all of TensorFlow.
+    """
+    file = descriptor_pb2.FileDescriptorProto(
+        name="tfps_plugin/get_status.proto",
+        package="tfps_plugin",
+        syntax="proto3",
+    )
+    field = descriptor_pb2.FieldDescriptorProto
+    device = file.message_type.add(name="DeviceAttributes")
+    device.field.add(
+        name="name",
+        number=1,
+        type=field.TYPE_STRING,
+        label=field.LABEL_OPTIONAL,
+    )
+    device.field.add(
+        name="incarnation",
+        number=6,
+        type=field.TYPE_FIXED64,
+        label=field.LABEL_OPTIONAL,
+    )
+    file.message_type.add(name="GetStatusResponse").field.add(
+        name="device_attributes",
+        number=1,
+        type=field.TYPE_MESSAGE,
+        type_name=".tfps_plugin.DeviceAttributes",
+        label=field.LABEL_REPEATED,
+    )
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    response = pool.FindMessageTypeByName("tfps_plugin.GetStatusResponse")
+    return message_factory.GetMessageClass(response)
+
+
+_GetStatusResponse = _declare_messages()
+
+
+def _parse(answer: bytes) -> TaskStatus:
+    """Reads an answer; raises DecodeError or IndexError if it is none."""
+    response = _GetStatusResponse()
+    response.ParseFromString(answer)
+    devices = list(getattr(response, "device_attributes"))  # noqa: B009
+    return TaskStatus(
+        device_names=tuple(device.name for device in devices),
+        incarnation=devices[0].incarnation,
+    )

@@ -1,0 +1,315 @@
+"""A whole cluster on this machine, of real processes."""
+
+import atexit
+import contextlib
+import logging
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any
+from typing import Self
+
+import tfps_plugin
+from tfps_plugin import errors
+from tfps_plugin.cluster import environment
+from tfps_plugin.cluster import health
+from tfps_plugin.cluster import open_sessions
+from tfps_plugin.cluster import ports
+from tfps_plugin.cluster import spec
+from tfps_plugin.cluster import task_server
+from tfps_plugin.cluster.spec import ClusterSpec
+from tfps_plugin.cluster.spec import Task
+
+_logger = logging.getLogger("tfps_plugin.cluster")
+
+_STOP_TIMEOUT_SECONDS = 5.0
+# What is quoted of a task's log when it dies before it serves.
+_LOG_TAIL_CHARACTERS = 3000
+
+_embedded_lock = threading.Lock()
+_embedded: "LocalCluster | None" = None
+
+
+class LocalCluster:
+    """Workers and parameter servers as processes of this machine.
+
+    For tests, for trying out, and what a strategy falls back to where there
+    is no cluster. The processes end when the cluster is stopped, at the
+    latest when this process ends, by whatever death.
+
+        with tfps.LocalCluster(num_workers=2, num_ps=1) as cluster:
+            strategy = tfps.ParameterServerStrategy(cluster.cluster_resolver)
+
+    Args:
+        num_workers: How many workers.
+        num_ps: How many parameter servers.
+        start_timeout_seconds: How long all tasks together may take to start.
+        wait: Whether to wait until all tasks answer. If not, call
+            `wait_until_ready`.
+        environ: What to set in the tasks' environment, beside what this
+            process has.
+        chief_start_timeout_seconds: How long a task waits for a chief.
+        chief_grace_seconds: How long it waits for one that has died.
+
+    Raises:
+        ClusterConfigurationError: If a number is less than one.
+        TaskStartError: If a task ends before it answers; its log is quoted.
+        ClusterStartTimeoutError: If a task does not answer in time.
+
+    Guarantees: every method may be called from any thread.
+    Guarded by `_lock`: `_processes`, `_is_stopped`.
+    Never call while holding the lock: anything that waits for a chief.
+    """
+
+    def __init__(
+        self,
+        num_workers: int = 2,
+        num_ps: int = 1,
+        *,
+        start_timeout_seconds: float = 120.0,
+        wait: bool = True,
+        environ: Mapping[str, str] | None = None,
+        chief_start_timeout_seconds: float = (
+            task_server.CHIEF_START_TIMEOUT_SECONDS
+        ),
+        chief_grace_seconds: float = task_server.CHIEF_GRACE_SECONDS,
+    ) -> None:
+        for name, value in (("num_workers", num_workers), ("num_ps", num_ps)):
+            if value < 1:
+                raise errors.ClusterConfigurationError(
+                    "A cluster needs at least one worker and one ps. "
+                    f"Received: {name}={value!r}"
+                )
+        self._start_timeout_seconds = start_timeout_seconds
+        self._environ = dict(environ or {})
+        self._options = (
+            f"--chief-start-timeout-seconds={chief_start_timeout_seconds}",
+            f"--chief-grace-seconds={chief_grace_seconds}",
+        )
+        self._lock = threading.RLock()
+        self._processes: dict[Task, subprocess.Popen[bytes]] = {}
+        self._is_stopped = False
+        with contextlib.ExitStack() as stack:
+            self._resources = stack
+            reserved = [
+                stack.enter_context(ports.ReservedPort())
+                for _ in range(num_workers + num_ps)
+            ]
+            addresses = [f"{ports.LOOPBACK}:{each.port}" for each in reserved]
+            self._spec = ClusterSpec(
+                worker_addresses=tuple(addresses[:num_workers]),
+                ps_addresses=tuple(addresses[num_workers:]),
+            )
+            self._folder = pathlib.Path(tempfile.mkdtemp(prefix="tfps-"))
+            stack.callback(shutil.rmtree, self._folder, ignore_errors=True)
+            self._parent_pipe, held_end = os.pipe()
+            stack.callback(os.close, self._parent_pipe)
+            stack.callback(os.close, held_end)
+            stack.callback(self._end_processes)
+            atexit.register(self.stop)
+            stack.callback(atexit.unregister, self.stop)
+            for task in self._spec.serving_tasks:
+                self.start(task.job, task.index)
+            if wait:
+                self.wait_until_ready(start_timeout_seconds)
+            # It has all begun: from here on, `stop` undoes it.
+            self._resources = stack.pop_all()
+
+    @property
+    def cluster_spec(self) -> ClusterSpec:
+        """Its tasks; it has no chief, that is who connects."""
+        return self._spec
+
+    @property
+    def cluster_resolver(self) -> Any:
+        """A `tf.distribute.cluster_resolver.ClusterResolver` of it."""
+        # Whoever asks for it has use for TensorFlow; the cluster has none.
+        import tensorflow as tf
+
+        return tf.distribute.cluster_resolver.SimpleClusterResolver(
+            tf.train.ClusterSpec(self._spec.as_dict()),
+            task_type=spec.CHIEF,
+            task_id=0,
+            rpc_layer="grpc",
+        )
+
+    def start(self, job: str, index: int, *, wait: bool = False) -> None:
+        """Starts a task that has ended, at the same address.
+
+        Args:
+            job: `"worker"` or `"ps"`.
+            index: Its number within the job.
+            wait: Whether to wait until it answers; see `wait_until_ready`.
+
+        Raises:
+            TaskStartError: If it still runs, or the cluster is stopped, or it
+                ends before it answers.
+            ClusterStartTimeoutError: If it does not answer in time.
+        """
+        task = self._spec.task(job, index)
+        with self._lock:
+            if self._is_stopped:
+                raise errors.TaskStartError(
+                    f"{task} cannot be started: the cluster is stopped."
+                )
+            process = self._processes.get(task)
+            if process is not None and process.poll() is None:
+                raise errors.TaskStartError(
+                    f"{task} cannot be started: it still runs. Received: "
+                    f"job={job!r}, index={index!r}. Call kill() first."
+                )
+            self._processes[task] = self._launch(task)
+        if wait:
+            self._wait_for([task], self._start_timeout_seconds)
+
+    def kill(self, job: str, index: int) -> None:
+        """Kills a task with SIGKILL, and waits until it is gone."""
+        process = self.process(job, index)
+        process.kill()
+        process.wait()
+
+    def process(self, job: str, index: int) -> subprocess.Popen[bytes]:
+        """The process of a task: the last one, if it was restarted."""
+        with self._lock:
+            return self._processes[self._spec.task(job, index)]
+
+    def log(self, job: str, index: int) -> str:
+        """What a task has written so far, over all its restarts."""
+        path = self._log_path(self._spec.task(job, index))
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    def wait_until_ready(self, timeout_seconds: float = 120.0) -> None:
+        """Waits until every task answers.
+
+        Raises:
+            TaskStartError: If one ends before; its log is quoted.
+            ClusterStartTimeoutError: If one does not answer in time.
+        """
+        self._wait_for(list(self._spec.serving_tasks), timeout_seconds)
+
+    def stop(self) -> None:
+        """Ends the session with the cluster, if any, and all its tasks."""
+        with self._lock:
+            if self._is_stopped:
+                return
+            self._is_stopped = True
+        open_sessions.close(self._spec)
+        self._resources.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exception_type: type[BaseException] | None,
+        exception: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def _launch(self, task: Task) -> subprocess.Popen[bytes]:
+        # The tasks run the same code as this process, installed or not.
+        path = str(pathlib.Path(tfps_plugin.__file__).parent.parent)
+        before = os.environ.get("PYTHONPATH")
+        environ = environment.task_environment(
+            {
+                # Several processes share the GPUs of one machine.
+                "TF_FORCE_GPU_ALLOW_GROWTH": "true",
+                "TF_CPP_MIN_LOG_LEVEL": "2",
+                **os.environ,
+                **self._environ,
+                "PYTHONPATH": f"{before}{os.pathsep}{path}" if before else path,
+                # The port is held for the task by this process.
+                "TF_GRPC_REUSE_PORT": "1",
+                "TF_CONFIG": spec.to_tf_config(
+                    self._spec, task.job, task.index
+                ),
+            },
+            (task.host for task in self._spec.tasks),
+        )
+        with self._log_path(task).open("ab") as log:
+            return subprocess.Popen(
+                [
+                    sys.executable,
+                    # Nothing in the current folder may hide a library.
+                    "-P",
+                    "-m",
+                    "tfps_plugin.cluster.task_server",
+                    f"--parent-pipe={self._parent_pipe}",
+                    *self._options,
+                ],
+                env=environ,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                pass_fds=[self._parent_pipe],
+                # Ctrl-C is for this process alone, which then ends them.
+                start_new_session=True,
+            )
+
+    def _wait_for(self, tasks: list[Task], timeout_seconds: float) -> None:
+        def check() -> None:
+            for task in tasks:
+                exit_code = self.process(task.job, task.index).poll()
+                if exit_code is not None:
+                    raise errors.TaskStartError(
+                        f"{task} at {task.address} ended before it served. "
+                        f"Received: exit code {exit_code}"
+                        f"{_signal_name(exit_code)}. Its log ends:\n"
+                        f"{self._log_tail(task)}"
+                    )
+
+        health.wait_until_ready(tasks, timeout_seconds, check=check)
+
+    def _log_path(self, task: Task) -> pathlib.Path:
+        return self._folder / f"{task.job}-{task.index}.log"
+
+    def _log_tail(self, task: Task) -> str:
+        return self.log(task.job, task.index)[-_LOG_TAIL_CHARACTERS:].strip()
+
+    def _end_processes(self) -> None:
+        with self._lock:
+            processes = list(self._processes.values())
+        for process in processes:
+            process.send_signal(signal.SIGTERM)
+        deadline = time.monotonic() + _STOP_TIMEOUT_SECONDS
+        for process in processes:
+            try:
+                process.wait(max(0.0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def embedded_cluster() -> LocalCluster:
+    """The cluster of a program that is given none.
+
+    It is started when it is first asked for, and stopped when the program
+    ends. Everybody in this process gets the same one.
+
+    Returns:
+        A running cluster of two workers and one parameter server.
+
+    Threading: safe from several threads.
+    """
+    global _embedded
+    with _embedded_lock:
+        if _embedded is None:
+            # The chief computes on the same machine: TensorFlow would let
+            # whoever comes first take all of a GPU's memory.
+            os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
+            _logger.info("No cluster is given: starting one on this machine.")
+            _embedded = LocalCluster()
+        return _embedded
+
+
+def _signal_name(exit_code: int) -> str:
+    return f" ({signal.Signals(-exit_code).name})" if exit_code < 0 else ""

@@ -1,0 +1,104 @@
+"""A task's mailbox: a queue that lives on the task, under a fixed name.
+
+The task waits in front of it; whoever knows the task's address can post. It
+goes through a session of TensorFlow's own server: one to the task alone, so
+it needs no other port, no shared file and no other task, and works before a
+chief has connected and after it has lost the connection.
+"""
+
+import contextlib
+from typing import Any
+
+import tensorflow as tf
+
+from tfps_plugin import errors
+from tfps_plugin.cluster.spec import Task
+
+_NAME = "tfps_plugin_mailbox"
+_UNBOUNDED = -1
+
+
+class Mailbox:
+    """The receiving end, for the task itself.
+
+    Args:
+        target: The session target of the task's own server.
+        task: The task.
+
+    Threading: one thread receives.
+    """
+
+    def __init__(self, target: str, task: Task) -> None:
+        with tf.Graph().as_default() as graph, tf.device(_device(task)):
+            self._message = tf.raw_ops.QueueDequeueV2(
+                handle=_queue(), component_types=[tf.string]
+            )
+        self._session = _open_session(target, task, graph)
+
+    def receive(self) -> str:
+        """Waits for the next message, for as long as the process lives."""
+        (message,) = self._session.run(self._message)
+        return bytes(message).decode()
+
+
+def post(task: Task, text: str, timeout_seconds: float) -> None:
+    """Puts a message into a task's mailbox.
+
+    Args:
+        task: The task.
+        text: The message.
+        timeout_seconds: How long each of the few calls that this takes may
+            last.
+
+    Raises:
+        TaskUnreachableError: If it cannot be delivered in time. It may have
+            arrived nevertheless.
+
+    Threading: safe from several threads.
+    """
+    with tf.Graph().as_default() as graph, tf.device(_device(task)):
+        enqueue = tf.raw_ops.QueueEnqueueV2(
+            handle=_queue(), components=[tf.constant(text)]
+        )
+    try:
+        session = _open_session(
+            f"grpc://{task.address}", task, graph, timeout_seconds
+        )
+        try:
+            session.run(enqueue)
+        finally:
+            # It is delivered, or not; the task may be gone by now.
+            with contextlib.suppress(tf.errors.OpError):
+                session.close()
+    except tf.errors.OpError as error:
+        raise errors.TaskUnreachableError(
+            f"{task} at {task.address} cannot be told anything: "
+            f"{error.message}",
+            address=task.address,
+            reason=error.message,
+        ) from error
+
+
+def _device(task: Task) -> str:
+    return f"{task.name}/device:CPU:0"
+
+
+def _queue() -> Any:
+    return tf.raw_ops.FIFOQueueV2(
+        component_types=[tf.string],
+        shapes=[[]],
+        capacity=_UNBOUNDED,
+        shared_name=_NAME,
+    )
+
+
+def _open_session(
+    target: str, task: Task, graph: Any, timeout_seconds: float | None = None
+) -> Any:
+    config = tf.compat.v1.ConfigProto(
+        # Without it the task would first wait for all others of its cluster.
+        device_filters=[task.name],
+    )
+    if timeout_seconds is not None:
+        config.operation_timeout_in_ms = max(1, int(timeout_seconds * 1000))
+    return tf.compat.v1.Session(target, graph=graph, config=config)

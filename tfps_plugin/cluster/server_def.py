@@ -1,0 +1,59 @@
+"""The cluster as TensorFlow's runtime wants to be told about it."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import tensorflow as tf
+
+from tfps_plugin._compat import tensorflow_cluster
+from tfps_plugin.cluster.spec import CHIEF
+from tfps_plugin.cluster.spec import PARAMETER_SERVER
+from tfps_plugin.cluster.spec import WORKER
+from tfps_plugin.cluster.spec import Task
+
+# Whose devices each task may see, beside its own. Workers never see each
+# other, so a dead one is nothing to the rest.
+_VISIBLE_JOBS = {
+    WORKER: (PARAMETER_SERVER, CHIEF),
+    PARAMETER_SERVER: (WORKER, CHIEF),
+}
+
+
+# TensorFlow takes the filters at the first connection and never again: they
+# must stand there for tasks that come later, and for a larger second cluster.
+_MIN_FILTERED_TASKS = 256
+
+
+def make_server_def(
+    chief_address: str, tasks: Iterable[Task], *, is_first: bool
+) -> Any:
+    """A `tf.train.ServerDef` of the chief, connected to some tasks.
+
+    Args:
+        chief_address: Where the chief's own server listens, and where the
+            tasks find it.
+        tasks: The tasks to connect to; others of the cluster do not exist
+            for TensorFlow until they are listed.
+        is_first: Whether this starts the chief's server; if not, it changes
+            the cluster of the one that runs.
+    """
+    server_def = tf.train.ServerDef(
+        job_name=CHIEF,
+        task_index=0,
+        protocol="grpc",
+        default_session_config=tensorflow_cluster.default_session_config(),
+    )
+    addresses: dict[str, dict[int, str]] = {CHIEF: {0: chief_address}}
+    for task in tasks:
+        addresses.setdefault(task.job, {})[task.index] = task.address
+    for job, by_index in addresses.items():
+        server_def.cluster.job.add(name=job).tasks.update(by_index)
+    if is_first:
+        for job, visible_jobs in _VISIBLE_JOBS.items():
+            filters = server_def.cluster_device_filters.jobs.add(name=job)
+            num_tasks = 2 * len(addresses.get(job, ()))
+            for index in range(max(_MIN_FILTERED_TASKS, num_tasks)):
+                filters.tasks[index].device_filters.extend(
+                    f"/job:{visible}" for visible in visible_jobs
+                )
+    return server_def

@@ -1,0 +1,463 @@
+"""The chief's connection to the tasks of its cluster."""
+
+import atexit
+import contextlib
+import logging
+import os
+import threading
+import time
+import uuid
+from collections.abc import Iterable
+from collections.abc import Iterator
+from typing import Any
+
+import tensorflow as tf
+
+from tfps_plugin import errors
+from tfps_plugin._compat import tensorflow_cluster
+from tfps_plugin.cluster import bounded_calls
+from tfps_plugin.cluster import environment
+from tfps_plugin.cluster import health
+from tfps_plugin.cluster import mailbox
+from tfps_plugin.cluster import messages
+from tfps_plugin.cluster import open_sessions
+from tfps_plugin.cluster import ports
+from tfps_plugin.cluster import program_end
+from tfps_plugin.cluster.health import TaskStatus
+from tfps_plugin.cluster.server_def import make_server_def
+from tfps_plugin.cluster.spec import PARAMETER_SERVER
+from tfps_plugin.cluster.spec import WORKER
+from tfps_plugin.cluster.spec import ClusterSpec
+from tfps_plugin.cluster.spec import Task
+from tfps_plugin.cluster.spec import join_address
+from tfps_plugin.cluster.spec import split_address
+
+_logger = logging.getLogger("tfps_plugin.cluster")
+
+# Connecting and changing the membership take milliseconds once every listed
+# task has answered. Only one that dies in between holds them up.
+_CHANGE_TIMEOUT_SECONDS = 60.0
+_PROBE_TIMEOUT_SECONDS = 2.0
+# A task is only taken for dead if it fails so many probes in a row.
+_PROBES = 3
+_POST_TIMEOUT_SECONDS = 10.0
+# The job's end may not be held up for long by tasks that are gone.
+_DETACH_TIMEOUT_SECONDS = 2.0
+_FAREWELL_TIMEOUT_SECONDS = 2.0
+_UNKNOWN_INCARNATION = 0
+
+_connect_lock = threading.Lock()
+_current: "Session | None" = None
+# Where this process's own server listens. TensorFlow cannot stop one, so it
+# is kept for the next cluster.
+_own_port: int | None = None
+
+
+class Session:
+    """The chief's connection to its cluster; made by `Session.connect`.
+
+    A process has at most one. Its end is the end of the job: every task is
+    told so and ends as well.
+
+    Attributes:
+        cluster: The cluster, with the address at which tasks reach the chief.
+
+    Guarantees:
+        Every method may be called from any thread. Changes of the membership
+        happen one after the other. A task that is listed but dead never
+        blocks them: it is found out and taken out first. `close` happens
+        once and ends within some seconds, whatever state the tasks are in.
+    Guarded by `_lock`: `_listed`, `_statuses`, `_is_closed`, and every call
+        that changes TensorFlow's view of the cluster.
+    Never call while holding the lock: anything of the coordinator's.
+    """
+
+    def __init__(
+        self,
+        requested: ClusterSpec,
+        chief_address: str,
+        statuses: dict[Task, TaskStatus],
+    ) -> None:
+        self.cluster = requested.with_chief(chief_address)
+        self._requested = requested
+        self._chief_address = chief_address
+        self._chief_id = uuid.uuid4().hex
+        self._process_id = os.getpid()
+        self._lock = threading.Lock()
+        self._statuses = dict(statuses)
+        self._listed = set(statuses)
+        self._is_closed = False
+
+    @classmethod
+    def connect(
+        cls, cluster: ClusterSpec, *, timeout_seconds: float = 300.0
+    ) -> "Session":
+        """Waits until all tasks answer, and connects this process as chief.
+
+        Connecting to the same cluster again returns the same session.
+        Connecting to another one closes the first, whose job is then over.
+        Variables that this process has created before its first connection
+        are lost to TensorFlow: connect first.
+
+        Args:
+            cluster: The tasks; its chief's address is this process's own.
+                Without one, the address is found out.
+            timeout_seconds: How long to wait for the tasks.
+
+        Returns:
+            The session.
+
+        Raises:
+            ClusterStartTimeoutError: If a task does not answer in time; each
+                such task is listed with its address and the last reason.
+            ClusterConfigurationError: If a task turns out to be another one.
+            TaskStartError: If the chief cannot serve at its own address.
+        """
+        global _current
+        with _connect_lock:
+            if _current is not None and _current._serves(cluster):
+                return _current
+            environment.apply_chief_environment(
+                task.host for task in cluster.tasks
+            )
+            statuses = health.wait_until_ready(
+                cluster.serving_tasks, timeout_seconds
+            )
+            if _current is not None:
+                _current.close()
+            _current = cls(cluster, _attach(cluster), statuses)
+            _current._begin()
+            return _current
+
+    def device(self, task: Task) -> str:
+        """The device of a task that work is placed on.
+
+        Returns:
+            The first GPU of a worker that has one; else its CPU.
+        """
+        with self._lock:
+            status = self._statuses.get(task)
+        if status is not None and task.job == WORKER and status.gpu_names:
+            return status.gpu_names[0]
+        return f"{task.name}/device:CPU:0"
+
+    def incarnation(self, task: Task) -> int:
+        """The incarnation of the task that this session is connected to.
+
+        Returns:
+            The number; 0, which no living task has, for one that was taken
+            out because it did not answer.
+        """
+        with self._lock:
+            status = self._statuses.get(task)
+        return _UNKNOWN_INCARNATION if status is None else status.incarnation
+
+    @property
+    def listed(self) -> frozenset[Task]:
+        """The tasks that TensorFlow knows now."""
+        with self._lock:
+            return frozenset(self._listed)
+
+    def probe(
+        self, task: Task, timeout_seconds: float = _PROBE_TIMEOUT_SECONDS
+    ) -> TaskStatus:
+        """Asks a task's server for its status; needs no connection.
+
+        Raises:
+            TaskUnreachableError: If it does not answer in time, or another
+                task answers in its place.
+        """
+        return health.probe_task(task, timeout_seconds)
+
+    def is_same_incarnation(
+        self, task: Task, timeout_seconds: float = _PROBE_TIMEOUT_SECONDS
+    ) -> bool:
+        """Whether a task lives and is still the process connected to."""
+        try:
+            status = self.probe(task, timeout_seconds)
+        except errors.TaskUnreachableError:
+            return False
+        return status.incarnation == self.incarnation(task)
+
+    def delist(self, task: Task) -> frozenset[Task]:
+        """Takes a task out of the cluster; what it held is gone.
+
+        TensorFlow would hang on any other listed task that is dead. Workers
+        that fail several probes in a row are therefore taken out with it, and
+        their incarnation becomes 0.
+
+        Args:
+            task: A worker or ps; nothing happens if it is not listed.
+
+        Returns:
+            All tasks that were taken out.
+
+        Raises:
+            TaskUnreachableError: If a ps that is to stay does not answer.
+                Nothing is changed then: a ps is never given up unasked.
+            TaskLostError: If TensorFlow does not finish in time.
+        """
+        with self._lock:
+            if self._is_closed or task not in self._listed:
+                return frozenset()
+            dead = self._find_dead(self._listed - {task})
+            gone = dead | {task}
+            self._change(self._listed - gone)
+            for each in gone:
+                self._statuses.pop(each, None)
+        for each in dead:
+            _logger.warning(
+                "%s at %s does not answer either, and was taken out too.",
+                each,
+                each.address,
+            )
+        return frozenset(gone)
+
+    def readmit(self, task: Task) -> None:
+        """Takes a task into the cluster again, with nothing on it.
+
+        A task that is still listed, but restarted, gets a new context too.
+
+        Args:
+            task: A worker or ps of the cluster that answers.
+
+        Raises:
+            TaskUnreachableError: If it, or a listed ps, does not answer.
+                Nothing is changed then.
+            TaskLostError: If TensorFlow does not finish in time.
+        """
+        status = self.probe(task)
+        with self._lock:
+            if self._is_closed:
+                return
+            dead = self._find_dead(self._listed - {task})
+            if task in self._listed:
+                # Only a task that leaves and comes is certain to get a new
+                # context, and only so do old handles to it become invalid.
+                self._change(self._listed - dead - {task})
+            self._change((self._listed - dead) | {task})
+            for each in dead:
+                self._statuses.pop(each, None)
+            self._statuses[task] = status
+        self._announce([task])
+
+    def close(self) -> None:
+        """Ends the job: tells every living task that it is over.
+
+        Called when the interpreter exits, unless by an uncaught exception:
+        then the tasks wait for the chief to come back. May be called again.
+        Values on the tasks that are still referred to can no longer be read.
+        """
+        # A forked child has inherited the session, but it is not the chief.
+        if os.getpid() != self._process_id:
+            return
+        # Somebody may be changing the membership, and hang.
+        has_lock = self._lock.acquire(timeout=_DETACH_TIMEOUT_SECONDS)
+        try:
+            if self._is_closed:
+                return
+            self._is_closed = True
+            if has_lock:
+                self._detach()
+        finally:
+            if has_lock:
+                self._lock.release()
+        open_sessions.remove(self._requested)
+        atexit.unregister(self._close_at_exit)
+        self._post_all(
+            self.cluster.serving_tasks,
+            messages.JobOver(self._chief_id),
+            _FAREWELL_TIMEOUT_SECONDS,
+        )
+        _logger.info("The job is over; its tasks were told to end.")
+
+    def _serves(self, cluster: ClusterSpec) -> bool:
+        with self._lock:
+            return not self._is_closed and self._requested == cluster
+
+    def _begin(self) -> None:
+        """Connects TensorFlow and makes the chief known to the tasks."""
+        program_end.watch()
+        atexit.register(self._close_at_exit)
+        open_sessions.add(self._requested, self.close)
+        self._announce(self.cluster.serving_tasks)
+        _logger.info(
+            "Connected as chief at %s to %d workers and %d ps.",
+            self._chief_address,
+            len(self.cluster.workers),
+            len(self.cluster.parameter_servers),
+        )
+
+    def _close_at_exit(self) -> None:
+        if program_end.by_exception():
+            _logger.info(
+                "The program ends by an exception: its tasks go on waiting "
+                "for a chief."
+            )
+            return
+        self.close()
+
+    def _find_dead(self, tasks: Iterable[Task]) -> set[Task]:
+        """Workers that do not answer; raises if a ps does not."""
+        suspects = tuple(tasks)
+        answers: dict[Task, Any] = {}
+        for _ in range(_PROBES):
+            answers = health.probe_all(suspects, _PROBE_TIMEOUT_SECONDS)
+            suspects = tuple(
+                task
+                for task, answer in answers.items()
+                if isinstance(answer, errors.TaskUnreachableError)
+            )
+            if not suspects:
+                return set()
+        for task in suspects:
+            if task.job == PARAMETER_SERVER:
+                raise answers[task]
+        return set(suspects)
+
+    def _change(self, listed: set[Task]) -> None:
+        """Tells TensorFlow which tasks there are; the lock is held."""
+        server_def = make_server_def(
+            self._chief_address, listed, is_first=False
+        )
+        try:
+            bounded_calls.call(
+                lambda: tensorflow_cluster.update_server_def(server_def),
+                _CHANGE_TIMEOUT_SECONDS,
+            )
+        except TimeoutError as error:
+            raise errors.TaskLostError(
+                "A change of the cluster's membership did not end within "
+                f"{_CHANGE_TIMEOUT_SECONDS:.0f} s, because a task died "
+                "meanwhile. Expected all of these to answer. Received: "
+                f"tasks={sorted(str(task) for task in listed)}. Start the "
+                "chief again; it goes on from the last checkpoint."
+            ) from error
+        self._listed = set(listed)
+
+    def _detach(self) -> None:
+        """Lets TensorFlow forget the tasks while they still live.
+
+        Otherwise it would try to free what it has on them while they end, and
+        log each failure.
+        """
+        try:
+            bounded_calls.call(
+                lambda: tensorflow_cluster.update_server_def(
+                    make_server_def(self._chief_address, (), is_first=False)
+                ),
+                _DETACH_TIMEOUT_SECONDS,
+            )
+        except Exception as error:
+            _logger.debug("Could not detach from the tasks: %s", error)
+
+    def _announce(self, tasks: Iterable[Task]) -> None:
+        own_port = split_address(self._chief_address)[1]
+        # Asked on this machine: not every network lets a machine reach itself
+        # by the address that others use.
+        incarnation = health.probe(
+            join_address(ports.LOOPBACK, own_port), _PROBE_TIMEOUT_SECONDS
+        ).incarnation
+        late = self._post_all(
+            tasks,
+            messages.ChiefHere(
+                self._chief_id, self._chief_address, incarnation
+            ),
+            _POST_TIMEOUT_SECONDS,
+        )
+        for task, error in late.items():
+            _logger.warning(
+                "%s at %s was not told which chief to watch, and may not end "
+                "with the job: %s",
+                task,
+                task.address,
+                error,
+            )
+
+    def _post_all(
+        self,
+        tasks: Iterable[Task],
+        message: messages.Message,
+        timeout_seconds: float,
+    ) -> dict[Task, BaseException]:
+        """Posts a message to tasks; returns those that it did not reach."""
+        text = messages.encode(message)
+        outcomes = bounded_calls.call_all(
+            lambda task: _post_if_alive(task, text, timeout_seconds),
+            tasks,
+            timeout_seconds + 1.0,
+        )
+        return {
+            task: outcome.error
+            for task, outcome in outcomes.items()
+            if outcome.error is not None
+        }
+
+
+def _post_if_alive(task: Task, text: str, timeout_seconds: float) -> None:
+    # A dead task is found out in a millisecond; posting would wait for it.
+    health.probe_task(task, timeout_seconds / 2)
+    mailbox.post(task, text, timeout_seconds / 2)
+
+
+def _attach(cluster: ClusterSpec) -> str:
+    """Connects TensorFlow to the cluster; returns the chief's address."""
+    global _own_port
+    started = time.monotonic()
+    with contextlib.ExitStack() as stack:
+        address = cluster.chief_address
+        if address is None:
+            port = _own_port
+            if port is None:
+                port = stack.enter_context(ports.ReservedPort()).port
+                stack.enter_context(_shared_ports())
+            host = ports.own_host_towards(
+                split_address(task.address) for task in cluster.serving_tasks
+            )
+            address = join_address(host, port)
+        port = split_address(address)[1]
+        is_first = port != _own_port
+        server_def = make_server_def(
+            address, cluster.serving_tasks, is_first=is_first
+        )
+        attach = (
+            tensorflow_cluster.set_server_def
+            if is_first
+            else tensorflow_cluster.update_server_def
+        )
+        try:
+            bounded_calls.call(
+                lambda: attach(server_def), _CHANGE_TIMEOUT_SECONDS
+            )
+        except TimeoutError as error:
+            raise errors.ClusterStartTimeoutError(
+                "All tasks answered, but connecting to them did not end "
+                f"within {time.monotonic() - started:.0f} s, because one died "
+                "meanwhile. Received: tasks="
+                f"{[str(task) for task in cluster.serving_tasks]}. See their "
+                "logs, and start the chief again."
+            ) from error
+        except tf.errors.UnknownError as error:
+            raise errors.TaskStartError(
+                "The chief's own server cannot start. Expected a free port "
+                f"of this machine. Received: cluster.chief[0]={address!r}: "
+                f"{error.message}. End what uses the port, or leave the "
+                "chief's address out of the cluster: a free one is then taken."
+            ) from error
+        _own_port = port
+    return address
+
+
+@contextlib.contextmanager
+def _shared_ports() -> Iterator[None]:
+    """Lets TensorFlow's next server listen on a port reserved by us."""
+    name = "TF_GRPC_REUSE_PORT"
+    before = os.environ.get(name)
+    os.environ[name] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before

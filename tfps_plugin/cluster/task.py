@@ -1,0 +1,63 @@
+"""`tfps.init()`: one call for a program that all tasks of a job run."""
+
+import dataclasses
+
+from tfps_plugin.cluster import environment
+from tfps_plugin.cluster import spec
+from tfps_plugin.cluster import task_server
+
+
+@dataclasses.dataclass(frozen=True)
+class RunningTask:
+    """Which task of the job a program is.
+
+    Attributes:
+        job: `"chief"` or `"evaluator"`.
+        index: Its number within the job.
+    """
+
+    job: str
+    index: int
+
+
+def init(
+    *,
+    chief_start_timeout_seconds: float = (
+        task_server.CHIEF_START_TIMEOUT_SECONDS
+    ),
+    chief_grace_seconds: float = task_server.CHIEF_GRACE_SECONDS,
+) -> RunningTask:
+    """Call this first in a program that all tasks of a job run.
+
+    `TF_CONFIG` says which task this process is. A worker or parameter server
+    serves inside this call until the job is over, and then exits with code 0:
+    it never returns there. The chief and the evaluator go on.
+
+    Args:
+        chief_start_timeout_seconds: How long a worker or ps waits for the
+            chief to connect.
+        chief_grace_seconds: How long it waits for a chief that has died to
+            come back.
+
+    Returns:
+        The task; the chief if `TF_CONFIG` is not set.
+
+    Raises:
+        ClusterConfigurationError: If `TF_CONFIG` describes no usable cluster.
+
+    Threading: call it on the main thread.
+    """
+    config = spec.read_tf_config()
+    if config is None:
+        return RunningTask(spec.CHIEF, 0)
+    if config.job in (spec.WORKER, spec.PARAMETER_SERVER):
+        task_server.serve(
+            config,
+            chief_start_timeout_seconds=chief_start_timeout_seconds,
+            chief_grace_seconds=chief_grace_seconds,
+        )
+    if config.job == spec.CHIEF:
+        environment.apply_chief_environment(
+            task.host for task in config.cluster.tasks
+        )
+    return RunningTask(config.job, config.index)

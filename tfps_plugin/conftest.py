@@ -1,0 +1,131 @@
+"""What every test gets: a quiet environment, and a check that it leaves
+nothing behind.
+
+integration_tests/conftest.py takes the fixtures from here: the repository's
+root is kept free of Python files.
+"""
+
+import os
+import pathlib
+import tempfile
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+
+import pytest
+
+# Before anything imports TensorFlow: that reads these once. Tests run on the
+# CPU unless the caller names a GPU; a cluster that the caller is part of is
+# none of ours.
+os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+os.environ.pop("TF_CONFIG", None)
+
+# Every process that descends from this one has it in its environment, and
+# keeps it when its parents die before it: nothing can hide.
+_MARK = "TFPS_TEST_RUN"
+os.environ.setdefault(_MARK, uuid.uuid4().hex)
+
+# How long something that is on its way out may take to be gone.
+_PATIENCE_SECONDS = 10.0
+_INTERVAL_SECONDS = 0.02
+
+# Threads that outlive a test by design, by the start of their name.
+_LASTING_THREADS = (
+    # Other people's pools, made at first use and kept for the process.
+    "asyncio_",
+    "pytest_timeout",
+)
+
+# Files that outlive a test by design, by the start of their name.
+_LASTING_FILES = (
+    # TensorFlow's AutoGraph keeps the code it generates until the exit.
+    "__autograph_generated_file",
+)
+
+
+def _threads() -> set[threading.Thread]:
+    return {
+        thread
+        for thread in threading.enumerate()
+        if thread.is_alive() and not thread.name.startswith(_LASTING_THREADS)
+    }
+
+
+def _processes() -> dict[int, str]:
+    """Living descendants of this test run: process id -> command line."""
+    mark = f"{_MARK}={os.environ[_MARK]}".encode()
+    found = {}
+    for folder in pathlib.Path("/proc").glob("[0-9]*"):
+        pid = int(folder.name)
+        try:
+            if mark in (folder / "environ").read_bytes().split(b"\0"):
+                command = (folder / "cmdline").read_bytes()
+                found[pid] = command.replace(b"\0", b" ").decode().strip()
+        except OSError:
+            continue  # Somebody else's, or gone while we looked.
+    found.pop(os.getpid(), None)
+    return found
+
+
+def _files(folder: pathlib.Path) -> set[str]:
+    return {
+        path.name
+        for path in folder.iterdir()
+        if not path.name.startswith(_LASTING_FILES)
+    }
+
+
+def _left(
+    threads: set[threading.Thread],
+    processes: dict[int, str],
+    files: set[str],
+    folder: pathlib.Path,
+) -> list[str]:
+    """One line for each thing that is here now and was not then."""
+    return [
+        *(
+            f"thread {thread.name!r}"
+            for thread in _threads() - threads
+            if thread is not threading.current_thread()
+        ),
+        *(
+            f"process {pid}: {command}"
+            for pid, command in _processes().items()
+            if pid not in processes
+        ),
+        *(
+            f"temporary file {folder / name}"
+            for name in sorted(_files(folder) - files)
+        ),
+    ]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def scratch_folder(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[pathlib.Path]:
+    """Where temporary files go: a folder that no other program writes to."""
+    folder = tmp_path_factory.mktemp("scratch")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TMPDIR", str(folder))
+        patch.setattr(tempfile, "tempdir", None)
+        yield folder
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_behind(scratch_folder: pathlib.Path) -> Iterator[None]:
+    """Fails a test that leaves a thread, a process or a temporary file.
+
+    What fixtures of a wider scope have started before the test is not its
+    business, and is checked by nobody: they clean up with the same care.
+    """
+    before = (_threads(), _processes(), _files(scratch_folder))
+    yield
+    deadline = time.monotonic() + _PATIENCE_SECONDS
+    never = threading.Event()
+    while left := _left(*before, scratch_folder):
+        if time.monotonic() > deadline:
+            pytest.fail("The test left behind:\n  " + "\n  ".join(left))
+        never.wait(_INTERVAL_SECONDS)

@@ -1,0 +1,18 @@
+"""Who runs what, and what happens when it fails.
+
+failures.py              pure: what an exception of a closure points at
+closure.py               pure: the life of one scheduled call
+closure_ledger.py        pure: which closures wait, run, end or are cancelled
+closure_queue.py         the ledger behind a lock, with blocking waits
+roster.py                pure: which workers take part, and when to ask again
+arguments.py             what a scheduled call is given, per worker
+session_protocol.py      what is asked of the connection to the cluster
+remote_value.py          the result of a closure, wherever it is
+lane.py                  one of the threads that drive a worker
+worker.py                the lanes of one worker
+inspector.py             asks tasks whether they live
+stall_watch.py           pure: when a silent task is given up
+membership.py            the one thread that changes who is in the cluster
+cluster_coordinator.py   the public face: schedule, join, fetch
+testing.py               a cluster without processes, for tests
+"""

@@ -1,0 +1,103 @@
+"""The life of one scheduled call."""
+
+import enum
+from collections.abc import Callable
+from typing import Any
+
+from tfps_plugin import errors
+
+
+class ClosureState(enum.Enum):
+    """Where a closure is in its life."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    DONE = "done"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+    @property
+    def is_final(self) -> bool:
+        """Whether nothing can follow."""
+        return not _FOLLOWERS[self]
+
+
+_FOLLOWERS: dict[ClosureState, frozenset[ClosureState]] = {
+    ClosureState.QUEUED: frozenset(
+        {ClosureState.RUNNING, ClosureState.CANCELLED}
+    ),
+    ClosureState.RUNNING: frozenset(
+        {
+            ClosureState.QUEUED,
+            ClosureState.DONE,
+            ClosureState.FAILED,
+            ClosureState.CANCELLED,
+        }
+    ),
+    ClosureState.DONE: frozenset(),
+    ClosureState.FAILED: frozenset(),
+    ClosureState.CANCELLED: frozenset(),
+}
+
+
+# Told the final state, the result or error, and the worker that ran it last.
+OnFinal = Callable[[ClosureState, Any, int | None], None]
+
+
+class Closure:
+    """One scheduled call: what to call, and how far it has come.
+
+    Not thread-safe: the ledger that it is in owns it, under the queue's lock.
+
+    Attributes:
+        call: What a lane calls; without arguments, which it holds already.
+        state: Where it is in its life.
+        num_attempts: How often a lane began to run it.
+        num_transient_retries: How often it was run again although every task
+            that it touched was well.
+        worker_index: The worker that ran it last.
+        round: The ledger's round in which it was last begun.
+    """
+
+    __slots__ = (
+        "_on_final",
+        "call",
+        "num_attempts",
+        "num_transient_retries",
+        "round",
+        "state",
+        "worker_index",
+    )
+
+    def __init__(
+        self,
+        call: Callable[[], Any],
+        on_final: OnFinal | None = None,
+    ) -> None:
+        self.call = call
+        self._on_final = on_final
+        self.state = ClosureState.QUEUED
+        self.num_attempts = 0
+        self.num_transient_retries = 0
+        self.round = -1
+        self.worker_index: int | None = None
+
+    def move_to(self, state: ClosureState) -> None:
+        """Moves on to `state`.
+
+        Raises:
+            InternalError: If that cannot follow the present state.
+        """
+        if state not in _FOLLOWERS[self.state]:
+            raise errors.InternalError(
+                f"A closure that is {self.state.value} cannot become "
+                f"{state.value}. Please report this."
+            )
+        self.state = state
+        if state is ClosureState.RUNNING:
+            self.num_attempts += 1
+
+    def tell(self, outcome: Any) -> None:
+        """Tells whoever scheduled the closure how it ended; called once."""
+        if self._on_final is not None:
+            self._on_final(self.state, outcome, self.worker_index)

@@ -1,0 +1,286 @@
+"""The closures of a coordinator, shared by its lanes and its callers."""
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from tfps_plugin import errors
+from tfps_plugin.coordinator.closure import Closure
+from tfps_plugin.coordinator.closure_ledger import ClosureLedger
+from tfps_plugin.coordinator.closure_ledger import Ended
+
+# The caller's waits return to Python this often, so that Ctrl-C is noticed
+# even where a lock cannot be interrupted by a signal.
+WAKE_UP_SECONDS = 1.0
+
+
+class ClosureQueue:
+    """A bounded queue of closures that knows how each of them ended.
+
+    Callers `put`, `join` and `raise_error`; lanes `get` and then call one of
+    `done`, `failed` and `put_back`, once for each closure they got.
+
+    Guarantees: each closure is told its end exactly once, before `join`
+    returns or raises because of it. An error is raised by exactly one call,
+    once no closure runs. `put_back` never blocks. A paused worker is given no
+    closure.
+    Guarded by `_lock` (shared by the conditions): the ledger, the paused
+    workers, the stop flag.
+    Never call while holding the lock: `Closure.tell`.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        """Creates an empty queue.
+
+        Args:
+            capacity: How many closures may wait before `put` blocks.
+        """
+        self._ledger = ClosureLedger(capacity)
+        self._lock = threading.Lock()
+        # Lanes whose worker takes part wait for work; lanes whose worker is
+        # paused wait elsewhere, or they would swallow its notifications.
+        self._work_added = threading.Condition(self._lock)
+        self._worker_resumed = threading.Condition(self._lock)
+        self._room_made = threading.Condition(self._lock)
+        self._settled = threading.Condition(self._lock)
+        self._round_ended = threading.Condition(self._lock)
+        self._paused_workers: set[int] = set()
+        self._num_untold = 0
+        self._stopped = False
+
+    @property
+    def num_queued(self) -> int:
+        """How many closures wait for a lane."""
+        with self._lock:
+            return self._ledger.num_queued
+
+    @property
+    def num_running(self) -> int:
+        """How many closures are being run."""
+        with self._lock:
+            return self._ledger.num_running
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a closure waits or runs."""
+        with self._lock:
+            return not self._ledger.is_idle
+
+    @property
+    def has_error(self) -> bool:
+        """Whether an error waits to be raised."""
+        with self._lock:
+            return self._ledger.has_error
+
+    # What callers do.
+
+    def put(self, closure: Closure) -> None:
+        """Adds a closure at the end; waits while the queue is full.
+
+        Raises:
+            BaseException: What ended the last round, if it was not raised
+                yet; the closure is not taken then.
+            ClosureCancelledError: If the queue was stopped.
+        """
+        with self._lock:
+            while True:
+                self._refuse_if_stopped()
+                if self._ledger.has_error:
+                    break
+                if self._ledger.has_room:
+                    self._ledger.put(closure)
+                    self._work_added.notify()
+                    return
+                self._room_made.wait(WAKE_UP_SECONDS)
+        self.raise_error()
+        # Another caller raised that error in the meantime.
+        self.put(closure)
+
+    def raise_error(self) -> None:
+        """Raises the error that ended a round, if one waits.
+
+        Waits first until no closure runs, so that the cluster is quiet.
+
+        Raises:
+            BaseException: That error, as it was raised by the closure.
+        """
+        with self._lock:
+            while self._ledger.has_error and not self._is_quiet():
+                self._settled.wait(WAKE_UP_SECONDS)
+            error = self._ledger.take_error()
+        if error is not None:
+            raise error
+
+    def join(self) -> None:
+        """Waits until every closure ended.
+
+        Raises:
+            BaseException: What ended a round, if it was not raised yet.
+        """
+        with self._lock:
+            while not (self._ledger.is_idle and self._is_quiet()):
+                if self._stopped and self._is_quiet():
+                    return
+                self._settled.wait(WAKE_UP_SECONDS)
+        self.raise_error()
+
+    def is_done(self) -> bool:
+        """Whether every closure ended.
+
+        Raises:
+            BaseException: What ended a round, if it was not raised yet.
+        """
+        self.raise_error()
+        with self._lock:
+            return self._ledger.is_idle and self._is_quiet()
+
+    def cancel_queued(self) -> int:
+        """Cancels what waits and says how many; what runs goes on."""
+        ended = self._change(self._ledger.cancel_queued)
+        return len(ended)
+
+    def end_round(self, error: BaseException) -> None:
+        """Has the next caller raise `error`, and cancels all closures."""
+        self._change(lambda: self._ledger.end_round(error))
+
+    # What lanes do.
+
+    def get(self, worker_index: int) -> Closure | None:
+        """Begins the next closure; waits while none waits.
+
+        Args:
+            worker_index: Whose lane asks.
+
+        Returns:
+            The closure; None when the queue was stopped.
+        """
+        with self._lock:
+            while not self._stopped:
+                if worker_index in self._paused_workers:
+                    if self._ledger.num_queued:
+                        # This lane may have been the one that was woken.
+                        self._work_added.notify()
+                    self._worker_resumed.wait()
+                    continue
+                closure = self._ledger.take()
+                if closure is not None:
+                    self._room_made.notify()
+                    return closure
+                self._work_added.wait()
+            return None
+
+    def done(self, closure: Closure, attempt: int, result: Any) -> None:
+        """Says that an attempt of a closure ended with `result`."""
+        self._change(lambda: self._ledger.done(closure, attempt, result))
+
+    def failed(
+        self, closure: Closure, attempt: int, error: BaseException
+    ) -> None:
+        """Says that an attempt raised `error`, which is for the user."""
+        self._change(lambda: self._ledger.failed(closure, attempt, error))
+
+    def put_back(self, closure: Closure, attempt: int) -> bool:
+        """Has a closure run again, before all that wait.
+
+        Returns:
+            Whether it will; not if the attempt was abandoned before, or the
+            closure was cancelled.
+        """
+
+        def put_back() -> list[Ended]:
+            ended = self._ledger.put_back(closure, attempt)
+            if self._stopped:
+                ended += self._ledger.cancel_queued()
+            return ended
+
+        with self._lock:
+            was_running = self._ledger.is_running(closure, attempt)
+        ended = self._change(put_back)
+        return was_running and all(each is not closure for each, _ in ended)
+
+    def wait_before_retry(self, closure: Closure, seconds: float) -> None:
+        """Waits, but not for a closure that is to be cancelled anyway.
+
+        Args:
+            closure: The running closure that is about to be put back.
+            seconds: How long to wait at most.
+        """
+        deadline = time.monotonic() + seconds
+        with self._lock:
+            while not self._stopped and self._ledger.is_current(closure):
+                left_seconds = deadline - time.monotonic()
+                if left_seconds <= 0:
+                    return
+                self._round_ended.wait(left_seconds)
+
+    # Who may take part.
+
+    def pause(self, worker_index: int) -> None:
+        """Gives the worker's lanes no closure until `resume`."""
+        with self._lock:
+            self._paused_workers.add(worker_index)
+            self._work_added.notify_all()
+
+    def resume(self, worker_index: int) -> None:
+        """Gives the worker's lanes closures again."""
+        with self._lock:
+            self._paused_workers.discard(worker_index)
+            self._worker_resumed.notify_all()
+
+    def stop(self) -> None:
+        """Cancels what waits; every `get` returns None from now on."""
+        with self._lock:
+            self._stopped = True
+        self._change(self._ledger.cancel_queued)
+        with self._lock:
+            self._work_added.notify_all()
+            self._worker_resumed.notify_all()
+            self._room_made.notify_all()
+            self._settled.notify_all()
+            self._round_ended.notify_all()
+
+    def wait_until_quiet(self, timeout_seconds: float) -> bool:
+        """Waits until no closure runs; False if that took too long."""
+        deadline = time.monotonic() + timeout_seconds
+        with self._lock:
+            while not self._is_quiet():
+                left_seconds = deadline - time.monotonic()
+                if left_seconds <= 0:
+                    return False
+                self._settled.wait(min(left_seconds, WAKE_UP_SECONDS))
+            return True
+
+    def _change(self, change: Callable[[], list[Ended]]) -> list[Ended]:
+        """Makes one change of the ledger and tells the closures that ended."""
+        with self._lock:
+            num_queued_before = self._ledger.num_queued
+            ended = change()
+            num_queued = self._ledger.num_queued
+            self._num_untold += len(ended)
+            if num_queued > num_queued_before:
+                self._work_added.notify()
+            elif num_queued < num_queued_before:
+                self._room_made.notify_all()
+            if self._ledger.has_error:
+                # Those who wait for room have an error to raise instead.
+                self._room_made.notify_all()
+                self._round_ended.notify_all()
+        for closure, outcome in ended:
+            closure.tell(outcome)
+        with self._lock:
+            self._num_untold -= len(ended)
+            if self._is_quiet():
+                self._settled.notify_all()
+        return ended
+
+    def _is_quiet(self) -> bool:
+        """Whether nothing runs and everything that ended was told so."""
+        return not self._ledger.num_running and not self._num_untold
+
+    def _refuse_if_stopped(self) -> None:
+        if self._stopped:
+            raise errors.ClosureCancelledError(
+                "The coordinator was closed; expected an open one to take the "
+                "closure. Make a new tfps.ClusterCoordinator(strategy)."
+            )

@@ -1,0 +1,297 @@
+"""Tests of the queue's waits; what it decides is tested with its ledger."""
+
+import contextlib
+import threading
+from collections.abc import Callable
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tfps_plugin import errors
+from tfps_plugin.coordinator.closure import Closure
+from tfps_plugin.coordinator.closure import ClosureState
+from tfps_plugin.coordinator.closure_queue import ClosureQueue
+
+_TIMEOUT_SECONDS = 30.0
+
+
+class _Task:
+    """Something done on a thread of its own, and what came of it."""
+
+    def __init__(self, action: Callable[[], Any]) -> None:
+        self.result: Any = None
+        self.error: BaseException | None = None
+        self._action = action
+        self._thread = threading.Thread(target=self._act)
+        self._thread.start()
+
+    def _act(self) -> None:
+        try:
+            self.result = self._action()
+        except BaseException as error:
+            self.error = error
+
+    @property
+    def is_waiting(self) -> bool:
+        return self._thread.is_alive()
+
+    def end(self) -> "_Task":
+        self._thread.join(_TIMEOUT_SECONDS)
+        assert not self._thread.is_alive()
+        return self
+
+
+@contextlib.contextmanager
+def _queue(capacity: int = 10) -> Iterator[ClosureQueue]:
+    queue = ClosureQueue(capacity)
+    try:
+        yield queue
+    finally:
+        queue.stop()
+
+
+def _closure(told: list[Any] | None = None) -> Closure:
+    if told is None:
+        return Closure(lambda: None)
+    return Closure(lambda: None, lambda *end: told.append(end))
+
+
+def test_get_waits_for_put() -> None:
+    with _queue() as queue:
+        getting = _Task(lambda: queue.get(0))
+        closure = _closure()
+        queue.put(closure)
+        assert getting.end().result is closure
+
+
+def test_put_waits_for_room() -> None:
+    with _queue(capacity=1) as queue:
+        queue.put(_closure())
+        putting = _Task(lambda: queue.put(_closure()))
+        assert putting.is_waiting
+        assert queue.get(0) is not None
+        assert putting.end().error is None
+        assert queue.num_queued == 1
+
+
+def test_put_back_does_not_wait_for_room() -> None:
+    with _queue(capacity=1) as queue:
+        queue.put(_closure())
+        closure = queue.get(0)
+        assert closure is not None
+        queue.put(_closure())
+        queue.put_back(closure, 1)
+        assert queue.num_queued == 2
+        assert queue.get(0) is closure
+
+
+def test_join_waits_for_what_runs() -> None:
+    with _queue() as queue:
+        told: list[Any] = []
+        queue.put(_closure(told))
+        closure = queue.get(0)
+        assert closure is not None
+        joining = _Task(queue.join)
+        assert not queue.is_done()
+        assert joining.is_waiting
+        queue.done(closure, 1, 7)
+        assert joining.end().error is None
+        assert told == [(ClosureState.DONE, 7, None)]
+        assert queue.is_done()
+
+
+def test_error_is_raised_once_and_only_when_nothing_runs() -> None:
+    with _queue() as queue:
+        told: list[Any] = []
+        for _ in range(3):
+            queue.put(_closure(told))
+        failing, running = queue.get(0), queue.get(1)
+        assert failing is not None
+        assert running is not None
+        queue.failed(failing, 1, RuntimeError("step"))
+        joining = _Task(queue.join)
+        assert joining.is_waiting
+        queue.done(running, 1, 7)
+        assert str(joining.end().error) == "step"
+        assert [state for state, *_ in told] == [
+            ClosureState.FAILED,
+            ClosureState.CANCELLED,
+            ClosureState.CANCELLED,
+        ]
+        queue.join()
+        assert queue.is_done()
+
+
+def test_error_is_raised_by_the_next_put() -> None:
+    with _queue() as queue:
+        queue.put(_closure())
+        closure = queue.get(0)
+        assert closure is not None
+        queue.failed(closure, 1, RuntimeError("step"))
+        with pytest.raises(RuntimeError, match="step"):
+            queue.put(_closure())
+        assert queue.num_queued == 0
+        queue.put(_closure())
+        assert queue.num_queued == 1
+
+
+def test_error_wakes_those_who_wait_for_room() -> None:
+    with _queue(capacity=1) as queue:
+        queue.put(_closure())
+        closure = queue.get(0)
+        assert closure is not None
+        queue.put(_closure())
+        putting = _Task(lambda: queue.put(_closure()))
+        queue.failed(closure, 1, RuntimeError("step"))
+        assert str(putting.end().error) == "step"
+
+
+def test_error_that_belongs_to_no_closure() -> None:
+    with _queue() as queue:
+        queue.put(_closure())
+        queue.end_round(errors.WorkerLostError("nobody left"))
+        with pytest.raises(errors.WorkerLostError, match="nobody left"):
+            queue.join()
+
+
+def test_many_callers_one_of_them_gets_the_error() -> None:
+    with _queue() as queue:
+        queue.put(_closure())
+        closure = queue.get(0)
+        assert closure is not None
+        joining = [_Task(queue.join) for _ in range(5)]
+        queue.failed(closure, 1, RuntimeError("step"))
+        raised = [task.end().error for task in joining]
+        assert len([error for error in raised if error is not None]) == 1
+
+
+def test_paused_worker_gets_nothing_until_resumed() -> None:
+    with _queue() as queue:
+        queue.pause(1)
+        paused = _Task(lambda: queue.get(1))
+        queue.put(_closure())
+        assert queue.get(0) is not None
+        queue.put(_closure())
+        assert paused.is_waiting
+        queue.resume(1)
+        assert paused.end().result is not None
+
+
+def test_worker_paused_while_it_waits_passes_work_on() -> None:
+    with _queue() as queue:
+        paused = _Task(lambda: queue.get(1))
+        well = _Task(lambda: queue.get(0))
+        queue.pause(1)
+        queue.put(_closure())
+        assert well.end().result is not None
+        assert paused.is_waiting
+        queue.stop()
+        assert paused.end().result is None
+
+
+def test_cancel_queued() -> None:
+    with _queue() as queue:
+        told: list[Any] = []
+        for _ in range(3):
+            queue.put(_closure(told))
+        running = queue.get(0)
+        assert running is not None
+        assert queue.cancel_queued() == 2
+        queue.done(running, 1, 7)
+        queue.join()
+        assert [state for state, *_ in told] == [
+            ClosureState.CANCELLED,
+            ClosureState.CANCELLED,
+            ClosureState.DONE,
+        ]
+
+
+def test_stop_ends_every_wait() -> None:
+    with _queue(capacity=1) as queue:
+        queue.put(_closure())
+        running = queue.get(0)
+        assert running is not None
+        queue.put(_closure())
+        putting = _Task(lambda: queue.put(_closure()))
+        joining = _Task(queue.join)
+        queue.stop()
+        queue.put_back(running, 1)
+        assert isinstance(putting.end().error, errors.ClosureCancelledError)
+        assert joining.end().error is None
+        assert queue.get(0) is None
+        assert running.state is ClosureState.CANCELLED
+        assert queue.wait_until_quiet(0.0)
+
+
+def test_wait_until_quiet_gives_up() -> None:
+    with _queue() as queue:
+        queue.put(_closure())
+        closure = queue.get(0)
+        assert closure is not None
+        assert not queue.wait_until_quiet(0.01)
+        queue.done(closure, 1, None)
+
+
+def test_what_an_abandoned_attempt_brings_is_ignored() -> None:
+    with _queue() as queue:
+        told: list[Any] = []
+        queue.put(_closure(told))
+        closure = queue.get(0)
+        assert closure is not None
+        assert queue.put_back(closure, 1)
+        assert not queue.put_back(closure, 1)
+        queue.done(closure, 1, "late")
+        assert queue.get(1) is closure
+        queue.failed(closure, 1, RuntimeError("late"))
+        queue.done(closure, 2, "in time")
+        queue.join()
+        assert told == [(ClosureState.DONE, "in time", None)]
+
+
+def test_pause_before_a_retry_ends_with_the_round() -> None:
+    with _queue() as queue:
+        for _ in range(2):
+            queue.put(_closure())
+        retried, failing = queue.get(0), queue.get(0)
+        assert retried is not None
+        assert failing is not None
+        waiting = _Task(lambda: queue.wait_before_retry(retried, 3600.0))
+        queue.failed(failing, 1, RuntimeError("step"))
+        waiting.end()
+        queue.put_back(retried, 1)
+        with pytest.raises(RuntimeError, match="step"):
+            queue.join()
+
+
+def test_many_lanes_and_callers() -> None:
+    with _queue(capacity=4) as queue:
+        told: list[Any] = []
+        num_callers, num_each = 3, 200
+
+        def run_lane(worker_index: int) -> None:
+            while (closure := queue.get(worker_index)) is not None:
+                if closure.num_attempts == 1 and len(told) % 7 == 0:
+                    queue.put_back(closure, closure.num_attempts)
+                else:
+                    queue.done(closure, closure.num_attempts, worker_index)
+
+        def schedule() -> None:
+            for _ in range(num_each):
+                queue.put(_closure(told))
+
+        lanes = [
+            _Task(lambda index=index: run_lane(index))  # type: ignore[misc]
+            for index in range(4)
+        ]
+        callers = [_Task(schedule) for _ in range(num_callers)]
+        for number in range(50):
+            queue.pause(number % 4)
+            queue.resume(number % 4)
+        for caller in callers:
+            assert caller.end().error is None
+        queue.join()
+        assert len(told) == num_callers * num_each
+        queue.stop()
+        for lane in lanes:
+            assert lane.end().error is None

@@ -1,0 +1,352 @@
+"""The public face of the coordinator: schedule, join, fetch."""
+
+import atexit
+import contextlib
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from tfps_plugin import errors
+from tfps_plugin.cluster import dispatch_context
+from tfps_plugin.coordinator import arguments
+from tfps_plugin.coordinator.closure import Closure
+from tfps_plugin.coordinator.closure_queue import ClosureQueue
+from tfps_plugin.coordinator.inspector import Inspector
+from tfps_plugin.coordinator.lane import Lane
+from tfps_plugin.coordinator.membership import Membership
+from tfps_plugin.coordinator.remote_value import RemoteValue
+from tfps_plugin.coordinator.remote_value import fetch_all
+from tfps_plugin.coordinator.session_protocol import SessionLike
+from tfps_plugin.coordinator.worker import Worker
+from tfps_plugin.inputs.worker_dataset import WorkerDataset
+from tfps_plugin.monitoring.counters import Counters
+from tfps_plugin.monitoring.events import Events
+from tfps_plugin.variables import worker_resident
+
+_DEFAULT_LANES_PER_WORKER = 2
+# Enough that lanes never wait for the caller; few enough that what waits
+# (arguments, above all) stays small.
+_QUEUED_CLOSURES_PER_LANE = 32
+_NO_WORKER_TIMEOUT_SECONDS = 600.0
+_CLOSE_TIMEOUT_SECONDS = 10.0
+
+_creation_lock = threading.Lock()
+
+
+class ClusterCoordinator:
+    """Schedules functions on the workers of a cluster.
+
+        coordinator = tfps.ClusterCoordinator(strategy)
+        dataset = coordinator.create_per_worker_dataset(dataset_fn)
+        iterator = iter(dataset)
+        for _ in range(steps):
+            loss = coordinator.schedule(train_step, args=(iterator,))
+        coordinator.join()
+        print(loss.fetch())
+
+    Scheduled functions run at least once, on any worker, several at a time
+    and in no particular order. A worker that dies takes nothing with it: its
+    functions run on the others, and it takes part again when it is back. An
+    error of a function itself is raised by the next `schedule`, `join`,
+    `done` or `fetch`, once; what was scheduled with it is cancelled, and the
+    coordinator can be used again.
+
+    Constructed twice for one strategy, it is the same object.
+
+    Threading: all methods are safe from several threads, but not from inside
+    a scheduled function. Waits can be interrupted with Ctrl-C.
+    """
+
+    # Set up in __new__ and not in __init__, which Python would run again on
+    # the coordinator that the strategy has already.
+
+    strategy: tf.distribute.Strategy
+    counters: Counters
+    events: Events
+    num_lanes: int
+    _queue: ClosureQueue
+    _membership: Membership
+    _workers: tuple[Worker, ...]
+    _closed: bool
+    _close_at_exit: Callable[[], None]
+
+    def __new__(
+        cls,
+        strategy: Any,
+        *,
+        no_worker_timeout_seconds: float = _NO_WORKER_TIMEOUT_SECONDS,
+    ) -> "ClusterCoordinator":
+        """Returns the strategy's coordinator, made at the first call.
+
+        Args:
+            strategy: A `tfps.ParameterServerStrategy`.
+            no_worker_timeout_seconds: How long scheduled functions may wait
+                while every worker is lost. Only the call that makes the
+                coordinator sets it.
+
+        Raises:
+            TypeError: If the strategy is not ours.
+        """
+        session = getattr(strategy, "session", None)
+        if not isinstance(session, SessionLike):
+            raise TypeError(
+                "A ClusterCoordinator cannot work with this strategy; "
+                "expected a tfps.ParameterServerStrategy. Received: "
+                f"strategy={strategy!r}. If it is TensorFlow's own, change "
+                "tf.distribute.experimental. to tfps. where it is made."
+            )
+        with _creation_lock:
+            existing = getattr(strategy, "_cluster_coordinator", None)
+            if existing is not None and not existing._closed:
+                coordinator: ClusterCoordinator = existing
+                return coordinator
+            coordinator = super().__new__(cls)
+            coordinator._set_up(strategy, session, no_worker_timeout_seconds)
+            strategy._cluster_coordinator = coordinator
+            return coordinator
+
+    def _set_up(
+        self,
+        strategy: Any,
+        session: SessionLike,
+        no_worker_timeout_seconds: float,
+    ) -> None:
+        self.strategy = strategy
+        self.counters = Counters()
+        self.events = Events()
+        self._session = session
+        self._closed = False
+        tasks = session.cluster.workers
+        num_lanes = getattr(
+            strategy,
+            "max_closures_in_flight_per_worker",
+            _DEFAULT_LANES_PER_WORKER,
+        )
+        self.num_lanes = num_lanes * len(tasks)
+        self._queue = ClosureQueue(
+            capacity=_QUEUED_CLOSURES_PER_LANE * self.num_lanes
+        )
+        self._membership = Membership(
+            session,
+            self._queue,
+            Inspector(session, self.counters, self.events),
+            self.counters,
+            self.events,
+            no_worker_timeout_seconds=no_worker_timeout_seconds,
+            forget_worker=worker_resident.forget_worker,
+        )
+        self._workers = tuple(
+            Worker(
+                task.index,
+                [
+                    Lane(
+                        task.index,
+                        task.index * num_lanes + number,
+                        _device_of(session, task),
+                        self._queue,
+                        self._membership,
+                        self.counters,
+                        self.events,
+                    )
+                    for number in range(num_lanes)
+                ],
+            )
+            for task in tasks
+        )
+        self._membership.start(
+            {worker.worker_index: worker for worker in self._workers}
+        )
+        for worker in self._workers:
+            worker.start()
+        # The interpreter takes TensorFlow from under threads that still run.
+        # Registered after the session's own end, this comes before it.
+        self._close_at_exit = _weakly(self)
+        atexit.register(self._close_at_exit)
+
+    @property
+    def num_workers(self) -> int:
+        """How many workers the cluster has, present or not."""
+        return len(self._workers)
+
+    @property
+    def absent_workers(self) -> tuple[int, ...]:
+        """Indices of the workers that are lost at this moment."""
+        return self._membership.absent
+
+    def schedule(
+        self,
+        fn: Callable[..., Any],
+        args: Any = None,
+        kwargs: dict[str, Any] | None = None,
+    ) -> RemoteValue:
+        """Has a function run on a worker, some time soon.
+
+        A `tf.function` is traced here if it has not been for arguments like
+        these; a concrete function runs as it is; a Python callable runs on a
+        thread of the chief with its operations placed on the worker. Waits
+        while as many functions are scheduled as the coordinator holds.
+
+        Args:
+            fn: A `tf.function`, a concrete function or a Python callable.
+            args: Its positional arguments, a tuple or list. Wherever they
+                contain `tfps.PerWorkerValues`, the function gets the value
+                of the worker that it runs on.
+            kwargs: Its keyword arguments, likewise.
+
+        Returns:
+            What it will return.
+
+        Raises:
+            TypeError: If `fn` cannot be called.
+            ValueError: If an argument is a `RemoteValue`.
+            BaseException: What an earlier function raised; this one is not
+                scheduled then.
+            UnsupportedError: When called inside a scheduled function or while
+                a `tf.function` is traced.
+            WorkerLostError: If all workers are lost for too long.
+            ParameterServerLostError: If a ps died.
+        """
+        _refuse_inside("schedule")
+        if self._queue.has_error:
+            self._queue.raise_error()
+        call = arguments.bind(fn, args, kwargs, self._scope)
+        remote_value = RemoteValue()
+        self._queue.put(Closure(call, remote_value.set_outcome))
+        return remote_value
+
+    def join(self) -> None:
+        """Waits until every scheduled function ended.
+
+        Raises:
+            BaseException: What one of them raised, once nothing runs any
+                more; the rest is cancelled.
+            UnsupportedError: When called inside a scheduled function.
+            WorkerLostError: If all workers are lost for too long.
+            ParameterServerLostError: If a ps died.
+        """
+        _refuse_inside("join")
+        self._queue.join()
+
+    def done(self) -> bool:
+        """Whether every scheduled function ended.
+
+        Raises:
+            BaseException: What one of them raised.
+        """
+        _refuse_inside("done")
+        return self._queue.is_done()
+
+    def fetch(self, val: Any) -> Any:
+        """Waits for results and brings them here.
+
+        Args:
+            val: A nested structure; what is no `RemoteValue` stays as it is.
+
+        Returns:
+            The structure with results, as NumPy values, for remote values.
+
+        Raises:
+            BaseException: What a scheduled function raised.
+            WorkerLostError: If a result was on a worker that died since.
+        """
+        _refuse_inside("fetch")
+        self._queue.raise_error()
+        return fetch_all(val, self._fetch_one)
+
+    def create_per_worker_dataset(self, dataset_fn: Any) -> WorkerDataset:
+        """Makes a dataset for each worker, built on that worker.
+
+        Args:
+            dataset_fn: A function or `tf.function` that returns a
+                `tf.data.Dataset`, with no argument or with the worker's
+                `tf.distribute.InputContext`; or a `tf.data.Dataset`, which
+                every worker then reads in full. The function is traced here,
+                once for each worker.
+
+        Returns:
+            The dataset; `iter` of it gives one iterator per worker, to be
+            passed to `schedule`.
+
+        Raises:
+            InputError: If it cannot be built on a worker.
+            TypeError: If it is neither a dataset nor a function of one.
+            BaseException: What the function raised.
+        """
+        _refuse_inside("create_per_worker_dataset")
+        return WorkerDataset(dataset_fn, self.num_workers, self._scope)
+
+    def cancel_queued(self) -> int:
+        """Cancels what no worker has begun; what runs goes on.
+
+        Returns:
+            How many functions were cancelled. Fetching their results raises
+            `ClosureCancelledError`; `join` does not.
+        """
+        return self._queue.cancel_queued()
+
+    def close(self) -> None:
+        """Cancels what waits and ends the coordinator's threads.
+
+        Waits a few seconds for what runs. Calling it again does nothing; a
+        new coordinator can be made for the strategy.
+        """
+        with _creation_lock:
+            if self._closed:
+                return
+            self._closed = True
+            self.strategy._cluster_coordinator = None
+        atexit.unregister(self._close_at_exit)
+        self._queue.stop()
+        self._queue.wait_until_quiet(_CLOSE_TIMEOUT_SECONDS)
+        self._membership.stop(_CLOSE_TIMEOUT_SECONDS)
+        for worker in self._workers:
+            worker.join(1.0)
+
+    def _fetch_one(self, remote_value: RemoteValue) -> Any:
+        try:
+            return remote_value.fetch()
+        except BaseException:
+            # Cancelled, perhaps, because another one failed: that error says
+            # more, and counts as raised.
+            self._queue.raise_error()
+            raise
+
+    def _scope(self) -> contextlib.AbstractContextManager[Any]:
+        scope: contextlib.AbstractContextManager[Any] = self.strategy.scope()
+        return scope
+
+
+def _device_of(session: SessionLike, task: Any) -> Callable[[], str]:
+    # Asked anew for each closure: a worker may return with other devices.
+    return lambda: session.device(task)
+
+
+def _weakly(coordinator: ClusterCoordinator) -> Callable[[], None]:
+    """Closes the coordinator, but does not keep it alive."""
+    reference = weakref.ref(coordinator)
+
+    def close() -> None:
+        still_there = reference()
+        if still_there is not None:
+            still_there.close()
+
+    return close
+
+
+def _refuse_inside(what: str) -> None:
+    """Refuses what would wait for itself, or be done at trace time only."""
+    if dispatch_context.current() is not None:
+        raise errors.UnsupportedError(
+            f"coordinator.{what}() was called inside a scheduled function, "
+            "which would wait for itself; expected a call from the program's "
+            "own thread. Return what you need and call it there."
+        )
+    if tf.inside_function():
+        raise errors.UnsupportedError(
+            f"coordinator.{what}() was called while a tf.function was "
+            "traced, so it would happen once and never again; expected a "
+            "call from plain Python. Move it out of the tf.function."
+        )

@@ -1,0 +1,175 @@
+"""What an exception of a closure points at.
+
+TensorFlow's runtime says which task failed only in the text of the exception.
+The text is a suspicion, no proof: a worker reports a dead ps, a dead worker is
+reported by its peers. Whoever acts on it asks the suspects first.
+"""
+
+import dataclasses
+import enum
+import re
+
+
+class FailureKind(enum.Enum):
+    """What kind of failure an exception looks like."""
+
+    SUSPECT_WORKER = "suspect worker"
+    SUSPECT_PS = "suspect ps"
+    TRANSIENT = "transient"
+    USER = "user"
+
+
+@dataclasses.dataclass(frozen=True)
+class Failure:
+    """What an exception looks like from its name and text.
+
+    Attributes:
+        kind: The kind of failure.
+        workers: Indices of the workers to ask whether they live, the likelier
+            ones first. The worker that ran the closure is always among them
+            unless the error is the user's own.
+        ps: Indices of the parameter servers to ask, the likelier ones first.
+    """
+
+    kind: FailureKind
+    workers: tuple[int, ...] = ()
+    ps: tuple[int, ...] = ()
+
+
+_USER = Failure(FailureKind.USER)
+
+# Raised by the runtime itself when a task, a connection or a deadline fails.
+_RUNTIME_TYPES = frozenset(
+    {"UnavailableError", "AbortedError", "DeadlineExceededError"}
+)
+# Raised by the runtime about the cluster, but by user code as well; which of
+# the two it is shows in the text.
+_AMBIGUOUS_TYPES = frozenset(
+    {
+        "CancelledError",
+        "FailedPreconditionError",
+        "InternalError",
+        "InvalidArgumentError",
+        "NotFoundError",
+        "UnknownError",
+    }
+)
+_ANY_TASK = re.compile(r"/job:(worker|ps)(?:/replica:\d+)?/task:(\d+)")
+_REMOTE_TARGET = re.compile(
+    r"remote target /job:(worker|ps)(?:/replica:\d+)?/task:(\d+)"
+)
+# "GRPC error information from remote target" is none of them: it is added to
+# whatever a remote function raises, the user's own errors included.
+_RUNTIME_TEXTS = (
+    "Unable to find a context_id matching",
+    "Unable to find the relevant tensor remote_handle",
+    "remote workers have been restarted",
+    "contains an invalid device",
+    "Could not find worker with target",
+    "Socket closed",
+    "Stream removed",
+    "Connection reset by peer",
+    "failed to connect to all addresses",
+)
+
+
+def classify(type_name: str, text: str, worker_index: int) -> Failure:
+    """Says what an exception of a closure points at.
+
+    Args:
+        type_name: Name of the exception's class.
+        text: Its message.
+        worker_index: The worker that the closure was dispatched to.
+
+    Returns:
+        The failure; of kind `USER` if nothing suggests the cluster.
+    """
+    if not _is_about_the_cluster(type_name, text):
+        return _USER
+    workers, ps = _named_tasks(text)
+    points_at_worker = bool(workers)
+    points_at_ps = bool(ps)
+    if worker_index not in workers:
+        workers = (*workers, worker_index)
+    if points_at_ps:
+        # A worker that reports a dead ps is itself named in the text, as the
+        # place where the step ran: the ps is the likelier culprit.
+        return Failure(FailureKind.SUSPECT_PS, workers, ps)
+    if points_at_worker or type_name in ("UnavailableError", "AbortedError"):
+        return Failure(FailureKind.SUSPECT_WORKER, workers)
+    return Failure(FailureKind.TRANSIENT, workers)
+
+
+def _is_about_the_cluster(type_name: str, text: str) -> bool:
+    if type_name in _RUNTIME_TYPES:
+        return True
+    if type_name not in _AMBIGUOUS_TYPES:
+        return False
+    if type_name == "CancelledError":
+        # The rest of a step whose other part failed on some task.
+        return "/job:" in text
+    if any(marker in text for marker in _RUNTIME_TEXTS):
+        return True
+    # A task that was just taken out of the cluster is an unknown device.
+    return "/job:" in text and "unknown device" in text
+
+
+def _named_tasks(text: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Workers and ps named in the text, in order, each once."""
+    # Where the runtime says who did not answer, other names are bystanders.
+    found = _REMOTE_TARGET.findall(text) or _ANY_TASK.findall(text)
+    named: dict[str, list[int]] = {"worker": [], "ps": []}
+    for job, index_text in found:
+        index = int(index_text)
+        if index not in named[job]:
+            named[job].append(index)
+    return tuple(named["worker"]), tuple(named["ps"])
+
+
+class Verdict(enum.Enum):
+    """What is done about a closure whose run raised."""
+
+    RUN_AGAIN = "run again"
+    RUN_AGAIN_COUNTED = "run again, counted"
+    GIVE_UP = "give up"
+    RAISE = "raise"
+
+
+def judge(
+    kind: FailureKind,
+    *,
+    worker_is_lost: bool,
+    num_transient_retries: int,
+    max_transient_retries: int,
+) -> Verdict:
+    """Says what is done about a closure whose run raised.
+
+    Args:
+        kind: What the exception looks like.
+        worker_is_lost: Whether the worker that ran it was found dead or
+            restarted, or had been given up since the run began.
+        num_transient_retries: How often this closure was already run again
+            although every task it touched was well.
+        max_transient_retries: How often that may be.
+
+    Returns:
+        `RUN_AGAIN` on another worker, for free; `RUN_AGAIN_COUNTED` after a
+        pause, as one of the allowed retries; `GIVE_UP` when those are used
+        up; `RAISE` when the error is the user's own.
+    """
+    if kind is FailureKind.USER:
+        return Verdict.RAISE
+    if worker_is_lost:
+        return Verdict.RUN_AGAIN
+    if num_transient_retries < max_transient_retries:
+        return Verdict.RUN_AGAIN_COUNTED
+    return Verdict.GIVE_UP
+
+
+def pause_seconds(num_transient_retries: int) -> float:
+    """How long a lane waits before it gives a closure back, in seconds.
+
+    Doubles from 0.1 s to at most 2 s: five retries span three seconds, so a
+    connection has time to come back.
+    """
+    return float(min(2.0, 0.1 * 2.0**num_transient_retries))

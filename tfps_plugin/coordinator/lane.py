@@ -1,0 +1,253 @@
+"""One of the threads that drive a worker."""
+
+import dataclasses
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+import tensorflow as tf
+
+from tfps_plugin._compat import tensorflow_execution
+from tfps_plugin.cluster import dispatch_context
+from tfps_plugin.cluster.dispatch_context import DispatchContext
+from tfps_plugin.coordinator import failures
+from tfps_plugin.coordinator.closure import Closure
+from tfps_plugin.coordinator.closure_queue import ClosureQueue
+from tfps_plugin.coordinator.failures import Failure
+from tfps_plugin.coordinator.failures import FailureKind
+from tfps_plugin.coordinator.failures import Verdict
+from tfps_plugin.monitoring import events
+from tfps_plugin.monitoring.counters import Counters
+
+logger = logging.getLogger("tfps_plugin")
+
+# A run that failed although every task it touched is well is repeated this
+# often before its error is the user's: connections break and heal.
+_MAX_TRANSIENT_RETRIES = 5
+
+
+class MembershipView(Protocol):
+    """What a lane asks of the membership."""
+
+    def generation(self, worker_index: int) -> int:
+        """How often the worker was re-admitted."""
+
+    def is_present(self, worker_index: int, generation: int) -> bool:
+        """Whether the worker takes part, still in that generation."""
+
+    def examine(
+        self,
+        failure: Failure,
+        worker_index: int,
+        generation: int,
+        *,
+        thoroughly: bool,
+    ) -> BaseException | None:
+        """Asks the suspects; see `Membership.examine`."""
+
+
+@dataclasses.dataclass(frozen=True)
+class _Run:
+    """One attempt of a closure on this lane."""
+
+    closure: Closure
+    attempt: int
+    generation: int
+    since: float
+
+
+class Lane:
+    """Runs one closure after the other on one worker.
+
+    The thread has an executor of its own, so that its remote calls neither
+    wait for those of other lanes nor report their errors.
+
+    Guarantees: each closure that the lane got from the queue is given back to
+    it as done, failed or put back. After `abandon` the lane goes on with a
+    new thread, and whatever the old one still brings is ignored.
+    Guarded by `_lock`: the present run, the thread, the number of lives.
+    Never call while holding the lock: the queue, closures, the membership.
+    """
+
+    def __init__(
+        self,
+        worker_index: int,
+        lane_index: int,
+        device_of: Callable[[], str],
+        queue: ClosureQueue,
+        membership: MembershipView,
+        counters: Counters,
+        event_board: events.Events,
+    ) -> None:
+        """Creates the lane; it runs nothing before `start`.
+
+        Args:
+            worker_index: Index of the worker task.
+            lane_index: Index of the lane among all lanes of all workers.
+            device_of: Returns the device that closures are placed on.
+            queue: Where closures come from.
+            membership: Who says whether the worker is lost.
+            counters: Where runs and retries are counted.
+            event_board: Where retries are published.
+        """
+        self._worker_index = worker_index
+        self._lane_index = lane_index
+        self._device_of = device_of
+        self._queue = queue
+        self._membership = membership
+        self._counters = counters
+        self._events = event_board
+        self._lock = threading.Lock()
+        self._run: _Run | None = None
+        self._life = 0
+        self._thread = self._new_thread()
+
+    def start(self) -> None:
+        """Starts the lane's thread."""
+        self._thread.start()
+
+    def join(self, timeout_seconds: float) -> bool:
+        """Waits for the lane's end, after the queue was stopped."""
+        with self._lock:
+            thread = self._thread
+        thread.join(timeout_seconds)
+        return not thread.is_alive()
+
+    def busy_since(self) -> float | None:
+        """Since when (monotonic) the present closure runs, if one does."""
+        with self._lock:
+            return None if self._run is None else self._run.since
+
+    def abandon(self) -> None:
+        """Waits no longer for the present closure: it runs again elsewhere.
+
+        The thread may hang in a remote call for ever; a new one takes its
+        place.
+        """
+        with self._lock:
+            run = self._run
+            if run is None:
+                return
+            self._run = None
+            self._life += 1
+            self._thread = self._new_thread()
+            thread = self._thread
+        self._counters.increment("closures_abandoned")
+        self._queue.put_back(run.closure, run.attempt)
+        thread.start()
+
+    def _new_thread(self) -> threading.Thread:
+        # A daemon: it may hang in a remote call that nobody can end.
+        return threading.Thread(
+            target=self._drive,
+            args=(self._life,),
+            name=f"tfps-worker-{self._worker_index}-lane-{self._lane_index}",
+            daemon=True,
+        )
+
+    def _drive(self, life: int) -> None:
+        """Runs closures until the queue is stopped, or until abandoned."""
+        executor = tensorflow_execution.new_synchronous_executor()
+        with tensorflow_execution.executor_scope(executor):
+            while (closure := self._queue.get(self._worker_index)) is not None:
+                run = _Run(
+                    closure,
+                    closure.num_attempts,
+                    self._membership.generation(self._worker_index),
+                    time.monotonic(),
+                )
+                with self._lock:
+                    self._run = run
+                self._make(run)
+                # What a closure holds must not live until the next one.
+                del closure, run
+                with self._lock:
+                    if self._life != life:
+                        return
+                    self._run = None
+
+    def _make(self, run: _Run) -> None:
+        """Makes one run and says how it ended."""
+        run.closure.worker_index = self._worker_index
+        try:
+            device = self._device_of()
+            context = DispatchContext(
+                worker_index=self._worker_index,
+                lane_index=self._lane_index,
+                generation=run.generation,
+                device=device,
+            )
+            with dispatch_context.dispatching(context), tf.device(device):
+                result = run.closure.call()
+        except BaseException as error:
+            # SystemExit of a closure is an error like any other: it must
+            # reach the user, not end the lane.
+            self._failed(run, error)
+            return
+        self._counters.increment("closures_done")
+        self._queue.done(run.closure, run.attempt, result)
+
+    def _failed(self, run: _Run, error: BaseException) -> None:
+        """Says what becomes of a run that raised."""
+        try:
+            self._decide(run, error)
+        except Exception as own_error:
+            # Whatever goes wrong here, the closure must end: join waits.
+            logger.exception("Deciding about a failed closure failed")
+            self._queue.failed(run.closure, run.attempt, own_error)
+
+    def _decide(self, run: _Run, error: BaseException) -> None:
+        closure = run.closure
+        failure = _failure_of(error, self._worker_index)
+        if failure.kind is not FailureKind.USER:
+            lost = self._membership.examine(
+                failure,
+                self._worker_index,
+                run.generation,
+                # What fails twice may hang on a ps that the text does not
+                # name.
+                thoroughly=closure.num_transient_retries > 0,
+            )
+            if lost is not None:
+                lost.__cause__ = error
+                self._queue.failed(closure, run.attempt, lost)
+                return
+        verdict = failures.judge(
+            failure.kind,
+            worker_is_lost=not self._membership.is_present(
+                self._worker_index, run.generation
+            ),
+            num_transient_retries=closure.num_transient_retries,
+            max_transient_retries=_MAX_TRANSIENT_RETRIES,
+        )
+        if verdict in (Verdict.RAISE, Verdict.GIVE_UP):
+            self._counters.increment("closures_failed")
+            self._queue.failed(closure, run.attempt, error)
+            return
+        if verdict is Verdict.RUN_AGAIN_COUNTED:
+            pause_seconds = failures.pause_seconds(
+                closure.num_transient_retries
+            )
+            closure.num_transient_retries += 1
+            self._queue.wait_before_retry(closure, pause_seconds)
+        if self._queue.put_back(closure, run.attempt):
+            self._counters.increment("closures_retried")
+            self._events.publish(
+                events.ClosureRetried(
+                    self._worker_index, run.attempt, _short(error)
+                )
+            )
+
+
+def _failure_of(error: BaseException, worker_index: int) -> Failure:
+    """What the exception points at; only TensorFlow's own can be ours."""
+    if not isinstance(error, tf.errors.OpError):
+        return Failure(FailureKind.USER)
+    return failures.classify(type(error).__name__, str(error), worker_index)
+
+
+def _short(error: BaseException) -> str:
+    first_line = str(error).strip().partition("\n")[0]
+    return f"{type(error).__name__}: {first_line[:200]}"

@@ -1,0 +1,125 @@
+"""Tests of what a lane does beyond what the coordinator's tests show."""
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from tfps_plugin.coordinator.closure import Closure
+from tfps_plugin.coordinator.closure import ClosureState
+from tfps_plugin.coordinator.closure_queue import ClosureQueue
+from tfps_plugin.coordinator.failures import Failure
+from tfps_plugin.coordinator.lane import Lane
+from tfps_plugin.coordinator.worker import Worker
+from tfps_plugin.monitoring.counters import Counters
+from tfps_plugin.monitoring.events import Events
+
+_TIMEOUT_SECONDS = 30.0
+
+
+class _AlwaysThere:
+    """A membership without changes."""
+
+    def generation(self, worker_index: int) -> int:
+        return 0
+
+    def is_present(self, worker_index: int, generation: int) -> bool:
+        return True
+
+    def examine(
+        self,
+        failure: Failure,
+        worker_index: int,
+        generation: int,
+        *,
+        thoroughly: bool,
+    ) -> BaseException | None:
+        return None
+
+
+class _Bench:
+    """A queue and a worker of one lane."""
+
+    def __init__(self) -> None:
+        self.queue = ClosureQueue(capacity=10)
+        self.counters = Counters()
+        self.devices = ["/device:CPU:0"]
+        lane = Lane(
+            0,
+            0,
+            lambda: self.devices[-1],
+            self.queue,
+            _AlwaysThere(),
+            self.counters,
+            Events(),
+        )
+        self.worker = Worker(0, [lane])
+        self.worker.start()
+
+
+@pytest.fixture
+def bench() -> Iterator[_Bench]:
+    made = _Bench()
+    yield made
+    made.queue.stop()
+    assert made.worker.join(_TIMEOUT_SECONDS)
+
+
+def test_busy_only_while_it_runs(bench: _Bench) -> None:
+    assert bench.worker.busy_since() is None
+    begun, go_on = threading.Event(), threading.Event()
+
+    def run() -> None:
+        begun.set()
+        assert go_on.wait(_TIMEOUT_SECONDS)
+
+    bench.queue.put(Closure(run))
+    assert begun.wait(_TIMEOUT_SECONDS)
+    assert bench.worker.busy_since() is not None
+    go_on.set()
+    bench.queue.join()
+    bench.queue.put(Closure(lambda: None))
+    bench.queue.join()
+
+
+def test_abandoned_run_is_repeated_and_its_late_end_ignored(
+    bench: _Bench,
+) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+    threads: list[threading.Thread] = []
+    told: list[tuple[object, ...]] = []
+
+    def run() -> str:
+        threads.append(threading.current_thread())
+        if len(threads) == 1:
+            begun.set()
+            assert go_on.wait(_TIMEOUT_SECONDS)
+            return "late"
+        return "in time"
+
+    closure = Closure(run, lambda *end: told.append(end))
+    bench.queue.put(closure)
+    assert begun.wait(_TIMEOUT_SECONDS)
+    bench.worker.abandon()
+    bench.queue.join()
+    assert told == [(ClosureState.DONE, "in time", 0)]
+    assert bench.counters.value("closures_abandoned") == 1
+
+    go_on.set()
+    threads[0].join(_TIMEOUT_SECONDS)
+    assert not threads[0].is_alive(), "an abandoned thread ends"
+    assert threads[1] is not threads[0]
+    assert len(told) == 1
+    assert closure.num_attempts == 2
+
+
+def test_nothing_to_abandon(bench: _Bench) -> None:
+    bench.worker.abandon()
+    assert bench.counters.value("closures_abandoned") == 0
+
+
+def test_trouble_with_the_device_ends_the_closure(bench: _Bench) -> None:
+    bench.devices.append("no device")
+    bench.queue.put(Closure(lambda: None))
+    with pytest.raises(ValueError, match="no device"):
+        bench.queue.join()

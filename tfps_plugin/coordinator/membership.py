@@ -1,0 +1,391 @@
+"""Who takes part in the job; the one thread that changes it."""
+
+import collections
+import logging
+import threading
+import time
+from collections.abc import Callable
+from collections.abc import Mapping
+from typing import Protocol
+
+from tfps_plugin import errors
+from tfps_plugin.coordinator import failures
+from tfps_plugin.coordinator.closure_queue import ClosureQueue
+from tfps_plugin.coordinator.inspector import Inspector
+from tfps_plugin.coordinator.roster import Roster
+from tfps_plugin.coordinator.session_protocol import SessionLike
+from tfps_plugin.coordinator.stall_watch import StallWatch
+from tfps_plugin.monitoring import events
+from tfps_plugin.monitoring.counters import Counters
+
+logger = logging.getLogger("tfps_plugin")
+
+_PROBE_TIMEOUT_SECONDS = 2.0
+_RETRY_SECONDS = 1.0
+# How often it is said that no worker is left.
+_PROGRESS_SECONDS = 30.0
+# How often the thread looks for closures that run for too long.
+_WATCH_INTERVAL_SECONDS = 10.0
+
+
+class Watched(Protocol):
+    """What the membership asks of those who drive a worker."""
+
+    def busy_since(self) -> float | None:
+        """Since when (monotonic) the longest closure runs, if any does."""
+
+    def abandon(self) -> None:
+        """Waits no longer for what runs: it runs again elsewhere."""
+
+
+class Membership:
+    """Finds out which tasks live, and changes who is in the cluster.
+
+    Lanes bring suspicions to `examine` and probe on their own threads; one
+    thread delists what is lost and re-admits what answers again. So a dead
+    worker never holds up a healthy one, and changes never overlap. The same
+    thread asks tasks that closures wait for suspiciously long.
+
+    Guarantees: a lost worker's lanes get no closure from the moment that it
+    was found lost until it was re-admitted, in a new generation.
+    Guarded by `_lock` (shared by `_changed`): the roster, the lost workers
+    that are still listed, the reasons. The queue's lock may be taken while
+    holding it, never the other way round.
+    Never call while holding the lock: the session, subscribers, `Watched`.
+    """
+
+    def __init__(
+        self,
+        session: SessionLike,
+        queue: ClosureQueue,
+        inspector: Inspector,
+        counters: Counters,
+        event_board: events.Events,
+        *,
+        no_worker_timeout_seconds: float,
+        forget_worker: Callable[[int], None],
+        stall_watch: StallWatch | None = None,
+    ) -> None:
+        """Creates the membership, everybody present; see `start`.
+
+        Args:
+            session: The connection to the cluster.
+            queue: Whose lanes are paused and resumed.
+            inspector: Who asks suspects.
+            counters: Where losses are counted.
+            event_board: Where losses and returns are published.
+            no_worker_timeout_seconds: How long closures may wait while no
+                worker is present.
+            forget_worker: Drops what a lost worker had, by its index.
+            stall_watch: Who decides when silence has lasted too long.
+        """
+        self._session = session
+        self._workers = tuple(session.cluster.workers)
+        self._ps = tuple(session.cluster.parameter_servers)
+        self._queue = queue
+        self._inspector = inspector
+        self._counters = counters
+        self._events = event_board
+        self._no_worker_timeout_seconds = no_worker_timeout_seconds
+        self._forget_worker = forget_worker
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        self._stop = threading.Event()
+        self._roster = Roster(len(self._workers))
+        self._to_delist: collections.deque[int] = collections.deque()
+        # Why each worker that is away was given up or not taken back.
+        self._reasons: dict[int, str] = {}
+        # The rest is used by the membership thread only.
+        self._watched: Mapping[int, Watched] = {}
+        self._stall_watch = stall_watch or StallWatch()
+        self._next_progress = 0.0
+        self._waiting_since: float | None = None
+        self._thread = threading.Thread(
+            target=self._change_members, name="tfps-membership", daemon=True
+        )
+
+    def start(self, watched: Mapping[int, Watched]) -> None:
+        """Starts the thread.
+
+        Args:
+            watched: Who drives each worker, by its index.
+        """
+        self._watched = watched
+        self._thread.start()
+
+    def stop(self, timeout_seconds: float) -> bool:
+        """Stops the thread; False if it is still busy after the timeout."""
+        self._inspector.stop()
+        self._stop.set()
+        with self._lock:
+            self._changed.notify_all()
+        self._thread.join(timeout_seconds)
+        return not self._thread.is_alive()
+
+    def generation(self, worker_index: int) -> int:
+        """How often the worker was re-admitted."""
+        with self._lock:
+            return self._roster.generation(worker_index)
+
+    def is_present(self, worker_index: int, generation: int) -> bool:
+        """Whether the worker takes part, still in that generation."""
+        with self._lock:
+            return self._roster.is_present(worker_index, generation)
+
+    @property
+    def absent(self) -> tuple[int, ...]:
+        """Indices of the workers that are away, ascending."""
+        with self._lock:
+            return self._roster.absent
+
+    def examine(
+        self,
+        failure: failures.Failure,
+        worker_index: int,
+        generation: int,
+        *,
+        thoroughly: bool,
+    ) -> BaseException | None:
+        """Asks the suspects of a failure whether they live.
+
+        Called on a lane's thread; takes milliseconds when all of them answer
+        or refuse, seconds when a suspect is silent. A worker that is found
+        lost is so at once for its lanes.
+
+        Args:
+            failure: What the exception points at.
+            worker_index: The worker that the closure ran on.
+            generation: Its generation when the run began.
+            thoroughly: Whether to ask every ps, suspect or not.
+
+        Returns:
+            The error for the user if a ps is lost, else None.
+        """
+        if not self.is_present(worker_index, generation):
+            return None  # Known, and possibly back: the failure is old news.
+        for task in self._ps:
+            if task.index in failure.ps and (
+                error := self._inspector.examine_ps(task)
+            ):
+                return error
+        for index in failure.workers:
+            if index < len(self._workers):
+                self._examine_worker(index)
+        if thoroughly and self.is_present(worker_index, generation):
+            for task in self._ps:
+                if error := self._inspector.examine_ps(task):
+                    return error
+        return None
+
+    def report_lost(
+        self, worker_index: int, generation: int, reason: str
+    ) -> bool:
+        """Declares a worker lost; returns whether that was news."""
+        with self._lock:
+            if not self._roster.lose(
+                worker_index, generation, time.monotonic()
+            ):
+                return False
+            self._reasons[worker_index] = reason
+            self._to_delist.append(worker_index)
+            self._queue.pause(worker_index)
+            self._changed.notify_all()
+        self._counters.increment("workers_lost")
+        self._events.publish(
+            events.WorkerLost(
+                worker_index, self._workers[worker_index].address, reason
+            )
+        )
+        return True
+
+    def _examine_worker(self, worker_index: int) -> None:
+        generation = self.generation(worker_index)
+        if not self.is_present(worker_index, generation):
+            return
+        reason = self._inspector.why_lost(self._workers[worker_index])
+        if reason is not None:
+            self.report_lost(worker_index, generation, reason)
+
+    # What the membership thread does.
+
+    def _change_members(self) -> None:
+        while not self._stop.is_set():
+            try:
+                self._delist_lost()
+                self._readmit_answering()
+                self._give_up_silent()
+                self._say_if_nobody_is_left()
+            except Exception:
+                # Without this thread no worker would ever come back.
+                logger.exception("Changing the membership failed; once more")
+                self._stop.wait(_RETRY_SECONDS)
+            self._wait_for_news()
+
+    def _wait_for_news(self) -> None:
+        """Waits for a loss, for the next thing to do, or to be stopped."""
+        with self._lock:
+            if self._to_delist or self._stop.is_set():
+                return
+            now = time.monotonic()
+            wait_seconds = _WATCH_INTERVAL_SECONDS
+            due_seconds = self._roster.seconds_until_due(now)
+            if due_seconds is not None:
+                wait_seconds = min(wait_seconds, due_seconds)
+            if self._waiting_since is not None:
+                waited_seconds = now - self._waiting_since
+                left_seconds = self._no_worker_timeout_seconds - waited_seconds
+                wait_seconds = min(wait_seconds, max(0.0, left_seconds))
+            self._changed.wait(wait_seconds)
+
+    def _delist_lost(self) -> None:
+        while not self._stop.is_set():
+            with self._lock:
+                if not self._to_delist:
+                    return
+                worker_index = self._to_delist[0]
+            try:
+                gone = self._session.delist(self._workers[worker_index])
+            except errors.TaskUnreachableError as error:
+                # A ps does not answer, and without it nothing can change.
+                logger.warning(
+                    "Worker %d is not yet taken out: %s", worker_index, error
+                )
+                self._end_round_if_a_ps_is_lost()
+                self._stop.wait(_RETRY_SECONDS)
+                return
+            with self._lock:
+                self._to_delist.popleft()
+            self._forget_worker(worker_index)
+            for task in gone:
+                if task in self._workers and task.index != worker_index:
+                    self.report_lost(
+                        task.index,
+                        self.generation(task.index),
+                        "it did not answer when it was asked",
+                    )
+
+    def _end_round_if_a_ps_is_lost(self) -> None:
+        for task in self._ps:
+            error = self._inspector.examine_ps(task)
+            if error is not None and self._queue.has_work:
+                self._queue.end_round(error)
+                for worker in self._watched.values():
+                    worker.abandon()
+                return
+
+    def _readmit_answering(self) -> None:
+        with self._lock:
+            due = self._roster.due(time.monotonic())
+        for worker_index in due:
+            with self._lock:
+                # A fresh loss goes first: changing the cluster while a task
+                # that is dead is still listed may block until it is back.
+                if self._to_delist or self._stop.is_set():
+                    return
+            self._try_to_readmit(worker_index)
+
+    def _try_to_readmit(self, worker_index: int) -> None:
+        task = self._workers[worker_index]
+        try:
+            self._session.probe(task, _PROBE_TIMEOUT_SECONDS)
+            self._session.readmit(task)
+        except errors.TaskUnreachableError as error:
+            self._note_no_answer(worker_index, error.reason)
+            return
+        except Exception as error:
+            logger.warning(
+                "Worker %d at %s answers, but could not be re-admitted; "
+                "trying again: %s",
+                worker_index,
+                task.address,
+                error,
+            )
+            self._note_no_answer(worker_index, f"not re-admitted: {error}")
+            return
+        with self._lock:
+            away_seconds = self._roster.admit(worker_index, time.monotonic())
+            generation = self._roster.generation(worker_index)
+        self._counters.increment("workers_readmitted")
+        self._events.publish(
+            events.WorkerReadmitted(
+                worker_index, task.address, generation, away_seconds
+            )
+        )
+        self._queue.resume(worker_index)
+
+    def _note_no_answer(self, worker_index: int, reason: str) -> None:
+        with self._lock:
+            self._reasons[worker_index] = reason
+            self._roster.no_answer(worker_index, time.monotonic())
+
+    def _give_up_silent(self) -> None:
+        """Asks the tasks that something waits for suspiciously long."""
+        busy_since = {
+            index: worker.busy_since()
+            for index, worker in self._watched.items()
+        }
+        overdue = self._stall_watch.overdue(busy_since, time.monotonic())
+        for worker_index in overdue:
+            generation = self.generation(worker_index)
+            if not self.is_present(worker_index, generation):
+                self._watched[worker_index].abandon()
+                continue
+            reason = self._why_given_up(self._workers[worker_index])
+            if reason is not None:
+                self.report_lost(worker_index, generation, reason)
+                self._watched[worker_index].abandon()
+        if not overdue:
+            return
+        for task in self._ps:
+            reason = self._why_given_up(task)
+            if reason is not None:
+                self._queue.end_round(self._inspector.ps_lost(task, reason))
+                for worker in self._watched.values():
+                    worker.abandon()
+
+    def _why_given_up(self, task: object) -> str | None:
+        """Why a task is given up, after enough silence; else None."""
+        reason = self._inspector.why_lost(task)  # type: ignore[arg-type]
+        if reason is None:
+            self._stall_watch.answered(task)
+            return None
+        return reason if self._stall_watch.silent(task) else None
+
+    def _say_if_nobody_is_left(self) -> None:
+        """Tells the log, and at last the user, that no worker is left."""
+        now = time.monotonic()
+        with self._lock:
+            nobody = self._roster.nobody_since is not None
+        if not nobody or not self._queue.has_work:
+            self._waiting_since = None
+            return
+        if self._waiting_since is None:
+            self._waiting_since = now
+            self._next_progress = now
+        waited_seconds = now - self._waiting_since
+        if waited_seconds >= self._no_worker_timeout_seconds:
+            self._waiting_since = None
+            self._queue.end_round(self._nobody_error(waited_seconds))
+        elif now >= self._next_progress:
+            self._next_progress = now + _PROGRESS_SECONDS
+            self._events.publish(
+                events.NoWorkerLeft(
+                    waited_seconds, self._no_worker_timeout_seconds
+                )
+            )
+
+    def _nobody_error(self, waited_seconds: float) -> errors.WorkerLostError:
+        with self._lock:
+            reasons = dict(self._reasons)
+        tasks = "".join(
+            f"\n  worker {task.index} at {task.address}: {reasons[task.index]}"
+            for task in self._workers
+        )
+        return errors.WorkerLostError(
+            f"No worker was left for {waited_seconds:.0f} s and none came "
+            "back; expected at least one. Received, when asked last:"
+            f"{tasks}\nWhat to do: (1) start the workers again, they rejoin "
+            "by themselves; (2) call again what raised this; (3) allow more "
+            "time with ClusterCoordinator(strategy, "
+            "no_worker_timeout_seconds=...). See docs/failure_model.md."
+        )

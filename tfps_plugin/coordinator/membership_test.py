@@ -1,0 +1,214 @@
+"""Tests of the membership; its effect on closures is tested elsewhere."""
+
+import threading
+from collections.abc import Callable
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tfps_plugin import errors
+from tfps_plugin.coordinator import failures
+from tfps_plugin.coordinator import membership as membership_module
+from tfps_plugin.coordinator.closure import Closure
+from tfps_plugin.coordinator.closure_queue import ClosureQueue
+from tfps_plugin.coordinator.inspector import Inspector
+from tfps_plugin.coordinator.membership import Membership
+from tfps_plugin.coordinator.stall_watch import StallWatch
+from tfps_plugin.coordinator.testing import FakeSession
+from tfps_plugin.coordinator.testing import FakeTask
+from tfps_plugin.monitoring import events
+from tfps_plugin.monitoring.counters import Counters
+
+_TIMEOUT_SECONDS = 30.0
+
+
+class _Busy:
+    """Something that drives a worker and has been busy for ever."""
+
+    def __init__(self, since: float | None = 0.0) -> None:
+        self.since = since
+        self.abandoned = threading.Event()
+
+    def busy_since(self) -> float | None:
+        return self.since
+
+    def abandon(self) -> None:
+        self.abandoned.set()
+
+
+class _Bench:
+    """A membership over a cluster without processes."""
+
+    def __init__(self, session: FakeSession, watched: Any) -> None:
+        self.session = session
+        self.queue = ClosureQueue(capacity=10)
+        self.events = events.Events()
+        self.forgotten: list[int] = []
+        self._seen: list[events.Event] = []
+        self._condition = threading.Condition()
+        self.events.subscribe(self._record)
+        counters = Counters()
+        self.membership = Membership(
+            session,
+            self.queue,
+            Inspector(session, counters, self.events),
+            counters,
+            self.events,
+            no_worker_timeout_seconds=60.0,
+            forget_worker=self.forgotten.append,
+            stall_watch=StallWatch(patience_seconds=0.0, max_silences=2),
+        )
+        self.membership.start(watched)
+
+    def _record(self, event: events.Event) -> None:
+        with self._condition:
+            self._seen.append(event)
+            self._condition.notify_all()
+
+    def wait_for(self, kind: type[events.Event], number: int = 1) -> None:
+        def count() -> int:
+            return len([e for e in self._seen if isinstance(e, kind)])
+
+        with self._condition:
+            assert self._condition.wait_for(
+                lambda: count() >= number, _TIMEOUT_SECONDS
+            )
+
+
+@pytest.fixture
+def make(
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[Callable[..., _Bench]]:
+    monkeypatch.setattr(membership_module, "_WATCH_INTERVAL_SECONDS", 0.02)
+    benches: list[_Bench] = []
+
+    def make(session: FakeSession, watched: Any = None) -> _Bench:
+        benches.append(_Bench(session, watched or {}))
+        return benches[-1]
+
+    yield make
+    for bench in benches:
+        assert bench.membership.stop(_TIMEOUT_SECONDS)
+        bench.queue.stop()
+
+
+def test_lost_and_readmitted_again_and_again(
+    make: Callable[..., _Bench],
+) -> None:
+    session = FakeSession(num_workers=3)
+    bench = make(session)
+    for generation in range(2):
+        session.start("worker", 1)
+        assert bench.membership.report_lost(1, generation, "restarted")
+        assert not bench.membership.report_lost(1, generation, "restarted")
+        bench.wait_for(events.WorkerReadmitted, generation + 1)
+        assert bench.membership.is_present(1, generation + 1)
+    assert session.log == ["delist worker 1", "readmit worker 1"] * 2
+    assert bench.forgotten == [1, 1]
+    assert bench.membership.generation(0) == 0
+
+
+def test_all_that_are_lost_are_delisted_before_any_is_readmitted(
+    make: Callable[..., _Bench],
+) -> None:
+    session = FakeSession(num_workers=3)
+    bench = make(session)
+    session.kill("worker", 0)
+    assert bench.membership.report_lost(0, 0, "refused")
+    assert bench.membership.report_lost(2, 0, "refused")
+    bench.wait_for(events.WorkerReadmitted)
+    assert session.log == [
+        "delist worker 0",
+        "delist worker 2",
+        "readmit worker 2",
+    ]
+    assert bench.membership.absent == (0,)
+
+
+def test_goes_on_when_a_change_fails(make: Callable[..., _Bench]) -> None:
+    class Stubborn(FakeSession):
+        num_refusals = 1
+
+        def readmit(self, task: Any) -> None:
+            if self.num_refusals:
+                self.num_refusals -= 1
+                raise RuntimeError("not now")
+            super().readmit(task)
+
+    bench = make(Stubborn())
+    assert bench.membership.report_lost(0, 0, "restarted")
+    bench.wait_for(events.WorkerReadmitted)
+    assert bench.membership.is_present(0, 1)
+
+
+def test_silent_worker_is_given_up(make: Callable[..., _Bench]) -> None:
+    session = FakeSession(num_workers=2)
+    session.kill("worker", 1)
+    busy, well = _Busy(), _Busy()
+    bench = make(session, {0: well, 1: busy})
+    bench.wait_for(events.WorkerLost)
+    assert busy.abandoned.wait(_TIMEOUT_SECONDS)
+    assert not well.abandoned.is_set()
+    assert bench.membership.absent == (1,)
+
+
+def test_ps_that_died_with_a_worker(make: Callable[..., _Bench]) -> None:
+    session = FakeSession(num_workers=2)
+    bench = make(session)
+    bench.queue.put(Closure(lambda: None))
+    session.kill("worker", 0)
+    session.kill("ps", 0)
+    assert bench.membership.report_lost(0, 0, "refused")
+    bench.wait_for(events.ParameterServerLost)
+    with pytest.raises(errors.ParameterServerLostError):
+        bench.queue.join()
+
+
+def test_others_that_were_taken_out_are_lost_too(
+    make: Callable[..., _Bench],
+) -> None:
+    class Thorough(FakeSession):
+        def delist(self, task: FakeTask) -> frozenset[FakeTask]:
+            return super().delist(task) | {self.cluster.workers[2]}
+
+    session = Thorough(num_workers=3)
+    for index in (1, 2):
+        session.kill("worker", index)
+    bench = make(session)
+    assert bench.membership.report_lost(1, 0, "refused")
+    bench.wait_for(events.WorkerLost, 2)
+    assert bench.membership.absent == (1, 2)
+
+
+def test_idle_worker_is_not_asked(make: Callable[..., _Bench]) -> None:
+    session = FakeSession(num_workers=2)
+    session.kill("worker", 1)
+    session.kill("worker", 0)
+    bench = make(session, {0: _Busy(), 1: _Busy(since=None)})
+    bench.wait_for(events.WorkerLost)
+    assert bench.membership.absent == (0,)
+
+
+def test_silent_ps_ends_the_round(make: Callable[..., _Bench]) -> None:
+    session = FakeSession(num_workers=2, num_ps=2)
+    session.kill("ps", 1)
+    watched = {0: _Busy(), 1: _Busy(since=None)}
+    bench = make(session, watched)
+    bench.wait_for(events.ParameterServerLost)
+    for each in watched.values():
+        assert each.abandoned.wait(_TIMEOUT_SECONDS)
+    with pytest.raises(errors.ParameterServerLostError, match="server 1"):
+        bench.queue.put(Closure(lambda: None))
+
+
+def test_examine_ignores_old_news(make: Callable[..., _Bench]) -> None:
+    session = FakeSession()
+    bench = make(session)
+    failure = failures.Failure(failures.FailureKind.SUSPECT_PS, (0,), (0,))
+    session.start("ps", 0)
+    assert bench.membership.examine(failure, 0, 7, thoroughly=True) is None
+    assert isinstance(
+        bench.membership.examine(failure, 0, 0, thoroughly=False),
+        errors.ParameterServerLostError,
+    )

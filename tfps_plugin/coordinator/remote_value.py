@@ -1,0 +1,162 @@
+"""The result of a closure, wherever it is."""
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from tfps_plugin import errors
+from tfps_plugin.coordinator import failures
+from tfps_plugin.coordinator.closure import ClosureState
+from tfps_plugin.coordinator.closure_queue import WAKE_UP_SECONDS
+from tfps_plugin.inputs.per_worker_values import PerWorkerValues
+
+__all__ = ["PerWorkerValues", "RemoteValue", "fetch_all"]
+
+
+class RemoteValue:
+    """The future result of a scheduled function; it stays on its worker.
+
+    Made by `ClusterCoordinator.schedule`. `fetch` brings the result here;
+    nothing is sent before that, and results that nobody holds are freed on
+    their worker.
+
+    Guarantees: the outcome is set once and never changes.
+    Guarded by `_ended`: the outcome is written before it is set and only read
+    after. Nothing is called under a lock.
+    """
+
+    def __init__(self) -> None:
+        self._ended = threading.Event()
+        self._result: Any = None
+        self._error: BaseException | None = None
+        self._worker_index: int | None = None
+
+    def __repr__(self) -> str:
+        if not self._ended.is_set():
+            return "<RemoteValue: not ready>"
+        if self._error is not None:
+            return f"<RemoteValue: {type(self._error).__name__}>"
+        return f"<RemoteValue: ready on worker {self._worker_index}>"
+
+    @property
+    def error(self) -> BaseException | None:
+        """What the closure raised; None if it has not, or not ended yet."""
+        return self._error if self._ended.is_set() else None
+
+    def is_ready(self) -> bool:
+        """Whether the closure ended, with a result or an error."""
+        return self._ended.is_set()
+
+    def get(self, timeout_seconds: float | None = None) -> Any:
+        """Waits for the result and returns it where it is, on its worker.
+
+        Args:
+            timeout_seconds: How long to wait; None waits until it ended.
+
+        Returns:
+            What the function returned; tensors stay on the worker.
+
+        Raises:
+            TimeoutError: If it did not end in time.
+            BaseException: What the function raised.
+            ClosureCancelledError: If the closure was cancelled.
+        """
+        self._wait(timeout_seconds)
+        if self._error is not None:
+            raise self._error
+        return self._result
+
+    def fetch(self, timeout_seconds: float | None = None) -> Any:
+        """Waits for the result and brings it here.
+
+        Args:
+            timeout_seconds: How long to wait; None waits until it ended.
+
+        Returns:
+            What the function returned, with NumPy values for tensors.
+
+        Raises:
+            TimeoutError: If it did not end in time.
+            BaseException: What the function raised.
+            ClosureCancelledError: If the closure was cancelled.
+            WorkerLostError: If the result was on a worker that died since.
+        """
+        result = self.get(timeout_seconds)
+        try:
+            return tf.nest.map_structure(_to_local, result)
+        except tf.errors.OpError as error:
+            kind = failures.classify(
+                type(error).__name__, str(error), self._worker_index or 0
+            ).kind
+            if kind is failures.FailureKind.USER:
+                raise
+            raise errors.WorkerLostError(
+                "The result of a scheduled function was on worker "
+                f"{self._worker_index}, which does not answer any more; "
+                "expected it to live until the result was fetched. Received: "
+                f"{type(error).__name__}: {_first_line(error)}. Fetch "
+                "results soon, or keep them in variables; the function itself "
+                "ran to its end."
+            ) from error
+
+    def set_outcome(
+        self, state: ClosureState, outcome: Any, worker_index: int | None
+    ) -> None:
+        """Sets how the closure ended; called once, by the coordinator."""
+        self._worker_index = worker_index
+        if state is ClosureState.DONE:
+            self._result = outcome
+        elif state is ClosureState.FAILED:
+            self._error = outcome
+        else:
+            self._error = errors.ClosureCancelledError(
+                "A scheduled function was cancelled: another one failed, or "
+                "the coordinator was told to cancel or close; expected it to "
+                "run to its end. Its effects may have happened. Schedule it "
+                "again if they are still wanted."
+            )
+        self._ended.set()
+
+    def _wait(self, timeout_seconds: float | None) -> None:
+        deadline = (
+            None
+            if timeout_seconds is None
+            else time.monotonic() + timeout_seconds
+        )
+        while not self._ended.is_set():
+            left_seconds = WAKE_UP_SECONDS
+            if deadline is not None:
+                left_seconds = min(left_seconds, deadline - time.monotonic())
+                if left_seconds <= 0:
+                    raise TimeoutError(
+                        "A scheduled function did not end in time. Received: "
+                        f"timeout_seconds={timeout_seconds}. Wait longer, or "
+                        "call coordinator.join()."
+                    )
+            self._ended.wait(left_seconds)
+
+
+def fetch_all(
+    structure: Any, fetch: Callable[[RemoteValue], Any] = RemoteValue.fetch
+) -> Any:
+    """Replaces each `RemoteValue` in a nested structure by its result."""
+    return tf.nest.map_structure(
+        lambda leaf: fetch(leaf) if isinstance(leaf, RemoteValue) else leaf,
+        structure,
+    )
+
+
+def _to_local(leaf: Any) -> Any:
+    """A result as a value of this process."""
+    if hasattr(leaf, "numpy"):
+        return leaf.numpy()
+    if isinstance(leaf, tf.SparseTensor | tf.IndexedSlices):
+        return tf.nest.map_structure(tf.identity, leaf, expand_composites=True)
+    return leaf
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().partition("\n")[0]

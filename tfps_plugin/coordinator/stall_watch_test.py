@@ -1,0 +1,26 @@
+"""Tests of the stall watch."""
+
+from tfps_plugin.coordinator.stall_watch import StallWatch
+
+
+def test_overdue_is_what_runs_longer_than_patience() -> None:
+    watch = StallWatch(patience_seconds=30.0)
+    busy_since = {0: None, 1: 100.0, 2: 80.0, 3: 90.0}
+    assert watch.overdue(busy_since, now=109.0) == ()
+    assert watch.overdue(busy_since, now=110.0) == (2,)
+    assert watch.overdue(busy_since, now=121.0) == (2, 3)
+
+
+def test_given_up_after_silences_in_a_row() -> None:
+    watch = StallWatch(max_silences=3)
+    assert [watch.silent("ps 0") for _ in range(2)] == [False, False]
+    watch.answered("ps 0")
+    assert [watch.silent("ps 0") for _ in range(3)] == [False, False, True]
+    assert not watch.silent("ps 0"), "counts from the start again"
+
+
+def test_tasks_are_counted_apart() -> None:
+    watch = StallWatch(max_silences=2)
+    assert not watch.silent("worker 0")
+    assert not watch.silent("worker 1")
+    assert watch.silent("worker 0")

@@ -1,0 +1,136 @@
+"""A cluster without processes, for tests of what drives one."""
+
+import contextlib
+import dataclasses
+import threading
+from typing import Any
+
+from tfps_plugin import errors
+
+
+@dataclasses.dataclass(frozen=True)
+class FakeTask:
+    """A worker or ps that exists in name only."""
+
+    job: str
+    index: int
+    address: str
+
+
+@dataclasses.dataclass(frozen=True)
+class FakeCluster:
+    """Who is in the cluster."""
+
+    workers: tuple[FakeTask, ...]
+    parameter_servers: tuple[FakeTask, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class FakeStatus:
+    """What a task says of itself."""
+
+    incarnation: int
+
+
+class FakeSession:
+    """A connection to tasks that die and return as a test says.
+
+    All closures run on this machine's CPU. `log` lists the membership changes
+    that were made.
+
+    Guarantees: changes of one thread are seen by all others.
+    Guarded by `_lock`: everything. Nothing is called while holding it.
+    """
+
+    def __init__(self, num_workers: int = 2, num_ps: int = 1) -> None:
+        self.cluster = FakeCluster(
+            tuple(
+                FakeTask("worker", index, f"worker-{index}:1")
+                for index in range(num_workers)
+            ),
+            tuple(
+                FakeTask("ps", index, f"ps-{index}:1")
+                for index in range(num_ps)
+            ),
+        )
+        self._lock = threading.Lock()
+        tasks = (*self.cluster.workers, *self.cluster.parameter_servers)
+        # What the task's process has now, or None while it is dead.
+        self._living: dict[FakeTask, int | None] = dict.fromkeys(tasks, 1)
+        # What the chief is connected to.
+        self._connected: dict[FakeTask, int] = dict.fromkeys(tasks, 1)
+        self._num_starts = 1
+        self.log: list[str] = []
+
+    def kill(self, job: str, index: int) -> None:
+        """Has a task answer no more."""
+        with self._lock:
+            self._living[self._task(job, index)] = None
+
+    def start(self, job: str, index: int) -> None:
+        """Has a task answer again, as a new process."""
+        with self._lock:
+            self._num_starts += 1
+            self._living[self._task(job, index)] = self._num_starts
+
+    def device(self, task: FakeTask) -> str:
+        """This machine's CPU, whichever task it is."""
+        return "/device:CPU:0"
+
+    def incarnation(self, task: FakeTask) -> int:
+        """The incarnation that the chief is connected to."""
+        with self._lock:
+            return self._connected[task]
+
+    def probe(self, task: FakeTask, timeout_seconds: float) -> FakeStatus:
+        """What the task says of itself, at once."""
+        with self._lock:
+            incarnation = self._living[task]
+        if incarnation is None:
+            raise errors.TaskUnreachableError(
+                f"{task} is dead", address=task.address, reason="refused"
+            )
+        return FakeStatus(incarnation)
+
+    def delist(self, task: FakeTask) -> frozenset[FakeTask]:
+        """Notes that the task was taken out."""
+        for ps in self.cluster.parameter_servers:
+            self.probe(ps, 0.0)
+        with self._lock:
+            self.log.append(f"delist {task.job} {task.index}")
+        return frozenset({task})
+
+    def readmit(self, task: FakeTask) -> None:
+        """Connects to the task's present incarnation."""
+        with self._lock:
+            incarnation = self._living[task]
+            if incarnation is None:
+                raise errors.InternalError(f"readmitted a dead task: {task}")
+            self._connected[task] = incarnation
+            self.log.append(f"readmit {task.job} {task.index}")
+
+    def _task(self, job: str, index: int) -> FakeTask:
+        tasks = {
+            "worker": self.cluster.workers,
+            "ps": self.cluster.parameter_servers,
+        }
+        return tasks[job][index]
+
+
+class FakeStrategy:
+    """A strategy that is nothing but a session and a scope."""
+
+    def __init__(
+        self,
+        session: Any = None,
+        max_closures_in_flight_per_worker: int = 2,
+    ) -> None:
+        self.session = FakeSession() if session is None else session
+        self.max_closures_in_flight_per_worker = (
+            max_closures_in_flight_per_worker
+        )
+        self._cluster_coordinator: Any = None
+
+    def scope(self) -> contextlib.AbstractContextManager[None]:
+        """A scope that changes nothing."""
+        return contextlib.nullcontext()

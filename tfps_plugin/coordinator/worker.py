@@ -1,0 +1,45 @@
+"""A worker as the coordinator drives it: a few lanes."""
+
+from collections.abc import Sequence
+
+from tfps_plugin.coordinator.lane import Lane
+
+
+class Worker:
+    """One worker task, driven by a few threads of the chief: its lanes.
+
+    Each lane runs one closure at a time, so a worker has as many closures in
+    flight as it has lanes.
+
+    Threading: started and joined by one thread; `busy_since` and `abandon`
+    may be called from any.
+    """
+
+    def __init__(self, worker_index: int, lanes: Sequence[Lane]) -> None:
+        """Creates the worker; no lane runs before `start`."""
+        self.worker_index = worker_index
+        self._lanes = tuple(lanes)
+
+    def start(self) -> None:
+        """Starts the lanes."""
+        for lane in self._lanes:
+            lane.start()
+
+    def join(self, timeout_seconds: float) -> bool:
+        """Waits for the lanes to end, after the queue was stopped.
+
+        Returns:
+            Whether they all ended; each had `timeout_seconds`.
+        """
+        ended = [lane.join(timeout_seconds) for lane in self._lanes]
+        return all(ended)
+
+    def busy_since(self) -> float | None:
+        """Since when (monotonic) the longest closure runs, if any does."""
+        busy = [lane.busy_since() for lane in self._lanes]
+        return min((each for each in busy if each is not None), default=None)
+
+    def abandon(self) -> None:
+        """Waits no longer for what runs: it runs again elsewhere."""
+        for lane in self._lanes:
+            lane.abandon()

@@ -1,0 +1,94 @@
+"""Every exception that tfps_plugin raises on its own account.
+
+    TfpsError
+    ├── ClusterConfigurationError (ValueError)   the cluster's description is wrong
+    ├── ClusterStartTimeoutError (TimeoutError)  tasks did not answer in time
+    ├── TaskStartError (RuntimeError)            a task's process cannot start
+    ├── TaskUnreachableError (ConnectionError)   one task does not answer now
+    ├── TaskLostError (ConnectionError)          a task died during the job
+    │   ├── WorkerLostError                      no worker is left to go on with
+    │   └── ParameterServerLostError             variables on it are gone
+    ├── PartitioningError (ValueError)           a variable cannot be cut like this
+    ├── VariableCreationError (ValueError)       a variable cannot be made here
+    ├── ClosureCancelledError (RuntimeError)     the closure was never run to its end
+    ├── InputError (ValueError)                  input that cannot be honoured
+    ├── UnsupportedError (NotImplementedError)   refused, with the way out
+    └── InternalError                            a bug of ours: please report it
+
+What a user's own step raises is never wrapped: it arrives as itself.
+`retryable` says whether trying the same call again may help.
+"""
+
+
+class TfpsError(Exception):
+    """Root of the tree; catch it to catch everything of ours."""
+
+    retryable = False
+
+
+class ClusterConfigurationError(TfpsError, ValueError):
+    """`TF_CONFIG` or a cluster resolver does not describe a usable cluster."""
+
+
+class ClusterStartTimeoutError(TfpsError, TimeoutError):
+    """Some tasks of the cluster did not answer before the deadline."""
+
+    retryable = True
+
+
+class TaskStartError(TfpsError, RuntimeError):
+    """The process of a task ended, or cannot serve, before it was ready."""
+
+
+class TaskUnreachableError(TfpsError, ConnectionError):
+    """A task's server does not answer at its address now.
+
+    Attributes:
+        address: Where it was asked.
+        reason: What the connection said.
+    """
+
+    retryable = True
+
+    def __init__(self, message: str, *, address: str, reason: str) -> None:
+        super().__init__(message)
+        self.address = address
+        self.reason = reason
+
+
+class TaskLostError(TfpsError, ConnectionError):
+    """A task of the running job died."""
+
+
+class WorkerLostError(TaskLostError):
+    """No worker is left, or one did not come back before the deadline."""
+
+    retryable = True
+
+
+class ParameterServerLostError(TaskLostError):
+    """A parameter server died, and with it the variables it held."""
+
+
+class PartitioningError(TfpsError, ValueError):
+    """A partitioner's answer cannot be used for this variable."""
+
+
+class VariableCreationError(TfpsError, ValueError):
+    """A variable cannot be created here or with these arguments."""
+
+
+class ClosureCancelledError(TfpsError, RuntimeError):
+    """The closure was cancelled because another one failed, or by the user."""
+
+
+class InputError(TfpsError, ValueError):
+    """Training input that parameter-server training cannot honour."""
+
+
+class UnsupportedError(TfpsError, NotImplementedError):
+    """Something that is refused; the message names the way out."""
+
+
+class InternalError(TfpsError):
+    """A promise inside tfps_plugin was broken: please report it."""

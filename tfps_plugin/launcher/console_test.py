@@ -1,0 +1,47 @@
+import io
+
+from tfps_plugin.launcher.console import STDERR
+from tfps_plugin.launcher.console import STDOUT
+from tfps_plugin.launcher.console import Console
+
+
+class _Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+class _Narrow(io.StringIO):
+    encoding = "ascii"
+
+
+def test_streams_stay_apart() -> None:
+    out, err = io.StringIO(), io.StringIO()
+    console = Console(["ps 0"], {}, out, err)
+    console.show("ps 0", STDOUT, ["a", "b"])
+    console.show("ps 0", STDERR, ["c"])
+    console.say("d", alarming=True)
+    assert out.getvalue() == "ps 0 | a\nps 0 | b\n"
+    assert err.getvalue() == "ps 0 | c\ntfps | d\n"
+
+
+def test_a_terminal_is_cleared_and_coloured() -> None:
+    out = _Terminal()
+    console = Console(["ps 0"], {"TERM": "xterm"}, out, io.StringIO())
+    console.show("ps 0", STDOUT, ["a"])
+    assert out.getvalue() == "\r\x1b[K\x1b[32mps 0 | \x1b[0ma\n"
+    assert console.is_terminal(STDOUT)
+    assert console.is_coloured(STDOUT)
+    assert not console.is_coloured(STDERR)
+
+
+def test_no_color_is_respected() -> None:
+    err = _Terminal()
+    console = Console(["ps 0"], {"NO_COLOR": "1"}, io.StringIO(), err)
+    console.say("oh", alarming=True)
+    assert err.getvalue() == "\r\x1b[Ktfps | oh\n"
+
+
+def test_characters_that_the_output_lacks_are_replaced() -> None:
+    out = _Narrow()
+    Console(["ps 0"], {}, out, io.StringIO()).show("ps 0", STDOUT, ["━ x"])
+    assert out.getvalue() == "ps 0 | ? x\n"

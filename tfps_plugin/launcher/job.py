@@ -1,0 +1,254 @@
+"""One job on this machine, from its first process to its last."""
+
+import contextlib
+import selectors
+import signal
+import socket
+import time
+from collections.abc import Callable
+from collections.abc import Iterator
+from collections.abc import Mapping
+from collections.abc import Sequence
+
+from tfps_plugin.cluster.spec import CHIEF
+from tfps_plugin.cluster.spec import EVALUATOR
+from tfps_plugin.launcher import console as console_lib
+from tfps_plugin.launcher.child_process import ChildProcess
+from tfps_plugin.launcher.child_process import Output
+from tfps_plugin.launcher.console import Console
+from tfps_plugin.launcher.endings import death_report
+from tfps_plugin.launcher.endings import describe
+from tfps_plugin.launcher.endings import exit_status
+from tfps_plugin.launcher.plan import PROGRAMS
+from tfps_plugin.launcher.plan import ProcessPlan
+from tfps_plugin.launcher.stop_sequence import Reason
+from tfps_plugin.launcher.stop_sequence import StopSequence
+from tfps_plugin.launcher.stop_sequence import plan_steps
+
+_REASONS = {
+    signal.SIGINT: Reason.INTERRUPTED,
+    signal.SIGTERM: Reason.TERMINATED,
+    signal.SIGHUP: Reason.TERMINATED,
+}
+
+# How often a progress bar is shown where it cannot be drawn in place.
+_GLIMPSE_SECONDS = 10.0
+
+_STREAMS = (console_lib.STDOUT, console_lib.STDERR)
+
+
+class Job:
+    """Runs a job's processes until the chief has ended.
+
+    Args:
+        plans: The processes, one of them the chief.
+        console: Where their lines go.
+        environ: The environment that each starts from.
+        grace_seconds: How long the user's programs may take to end after
+            Ctrl-C.
+
+    Threading: of the main thread, the only one that hears signals.
+    """
+
+    def __init__(
+        self,
+        plans: Sequence[ProcessPlan],
+        console: Console,
+        environ: Mapping[str, str],
+        *,
+        grace_seconds: float,
+    ) -> None:
+        self._plans = plans
+        self._console = console
+        self._environ = environ
+        self._grace_seconds = grace_seconds
+        self._selector = selectors.DefaultSelector()
+        self._running: dict[str, ChildProcess] = {}
+        self._chief_returncode = 0
+        self._stop: StopSequence | None = None
+        self._next_glimpse = time.monotonic() + _GLIMPSE_SECONDS
+
+    def run(self) -> int:
+        """Runs the job to its end.
+
+        Returns:
+            The exit code that the launcher is to end with: the chief's.
+
+        Raises:
+            BrokenPipeError: If nobody reads our output any more. No process
+                is left then either.
+        """
+        with self._selector, _arriving_signals() as wake_up:
+            self._selector.register(wake_up, selectors.EVENT_READ)
+            try:
+                for plan in self._plans:
+                    self._start(plan)
+                self._console.say(
+                    "started "
+                    + ", ".join(
+                        f"{child.name} (pid {child.pid})"
+                        for child in self._running.values()
+                    )
+                )
+                while self._running and not self._has_given_up():
+                    self._wait(wake_up)
+                    self._bury_the_dead()
+                    self._take_next_step()
+            finally:
+                for child in self._running.values():
+                    child.discard()
+        return exit_status(self._chief_returncode)
+
+    def _start(self, plan: ProcessPlan) -> None:
+        is_terminal = self._console.is_terminal
+        is_coloured = self._console.is_coloured
+        child = ChildProcess(
+            plan,
+            self._environ,
+            passed_through=[
+                stream
+                for stream in _STREAMS
+                if plan.name == CHIEF and is_terminal(stream)
+            ],
+            reads_stdin=plan.name == CHIEF,
+            coloured=[stream for stream in _STREAMS if is_coloured(stream)],
+        )
+        self._running[child.name] = child
+        for output in child.outputs:
+            self._selector.register(
+                output, selectors.EVENT_READ, (child, output)
+            )
+
+    def _wait(self, wake_up: socket.socket) -> None:
+        """Waits for output, a signal, a death or the time to do something."""
+        until = self._next_glimpse
+        if self._stop is not None:
+            until = min(until, self._stop.deadline)
+        timeout_seconds = max(0.0, until - time.monotonic())
+        for key, _ in self._selector.select(timeout_seconds):
+            if key.fileobj is wake_up:
+                for number in wake_up.recv(4096):
+                    self._on_signal(signal.Signals(number))
+            else:
+                child, output = key.data
+                self._pass_on(child, output, output.read)
+        if time.monotonic() >= self._next_glimpse:
+            self._next_glimpse = time.monotonic() + _GLIMPSE_SECONDS
+            for child in self._running.values():
+                for output in child.outputs:
+                    lines = output.glimpse()
+                    self._console.show(child.name, output.stream, lines)
+
+    def _pass_on(
+        self, child: ChildProcess, output: Output, read: Callable[[], list[str]]
+    ) -> None:
+        descriptor = output.fileno()
+        lines = read()
+        if not output.is_open:
+            self._selector.unregister(descriptor)
+        child.remember(lines)
+        self._console.show(child.name, output.stream, lines)
+
+    def _on_signal(self, number: signal.Signals) -> None:
+        if number not in _REASONS:
+            return  # SIGCHLD: that we woke up is enough.
+        if self._stop is not None:
+            self._stop.hurry()
+            return
+        reason = _REASONS[number]
+        self._console.say(
+            f"{reason.value} ({number.name}): the chief has "
+            f"{self._grace_seconds:g} s to end; once more to hurry."
+        )
+        self._begin_to_stop(reason)
+
+    def _begin_to_stop(self, reason: Reason) -> None:
+        self._stop = StopSequence(
+            plan_steps(reason, grace_seconds=self._grace_seconds),
+            PROGRAMS.__contains__,
+        )
+
+    def _take_next_step(self) -> None:
+        if self._stop is None:
+            return
+        step = self._stop.advance(time.monotonic(), tuple(self._running))
+        if step is not None:
+            number, names = step
+            for name in names:
+                self._running[name].send(number.signal)
+
+    def _has_given_up(self) -> bool:
+        if self._stop is None or not self._stop.has_failed(time.monotonic()):
+            return False
+        self._console.say(
+            "these do not end even after SIGKILL: "
+            + ", ".join(
+                f"{child.name} (pid {child.pid})"
+                for child in self._running.values()
+            ),
+            alarming=True,
+        )
+        return True
+
+    def _bury_the_dead(self) -> None:
+        for child in list(self._running.values()):
+            if not child.has_ended():
+                continue
+            elapsed_seconds = child.elapsed_seconds
+            returncode = child.bury()
+            for output in child.outputs:
+                if output.is_open:
+                    self._pass_on(child, output, output.drain)
+            del self._running[child.name]
+            self._on_death(child, returncode, elapsed_seconds)
+
+    def _on_death(
+        self, child: ChildProcess, returncode: int, elapsed_seconds: float
+    ) -> None:
+        if child.name == CHIEF:
+            self._chief_returncode = returncode
+        elif self._stop is not None:
+            return  # It was told to.
+        if returncode != 0:
+            consequence = {
+                CHIEF: "The job ends with it.",
+                EVALUATOR: "The training goes on without it.",
+            }.get(child.name, "The job goes on for as long as the chief does.")
+            report = death_report(
+                child.name,
+                returncode,
+                elapsed_seconds=elapsed_seconds,
+                last_lines=child.last_lines,
+                consequence=consequence,
+            )
+            self._console.say(*report, alarming=True)
+        elif child.name == CHIEF:
+            self._console.say(
+                f"{CHIEF} {describe(returncode)} after {elapsed_seconds:.1f} s."
+            )
+        if child.name == CHIEF:
+            self._begin_to_stop(Reason.CHIEF_ENDED)
+
+
+@contextlib.contextmanager
+def _arriving_signals() -> Iterator[socket.socket]:
+    """A socket from which the numbers of the signals that arrive are read."""
+    ours, interpreters = socket.socketpair()
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(ours)
+        stack.enter_context(interpreters)
+        ours.setblocking(False)
+        interpreters.setblocking(False)
+        previous = signal.set_wakeup_fd(interpreters.fileno())
+        stack.callback(signal.set_wakeup_fd, previous)
+        for number in (*_REASONS, signal.SIGCHLD):
+            # Who started us with nohup wants us to outlive the terminal.
+            if number == signal.SIGHUP and (
+                signal.getsignal(number) == signal.SIG_IGN
+            ):
+                continue
+            # Only a signal with a handler is written to the socket; the
+            # handler itself has nothing to do.
+            handler = signal.signal(number, lambda *_: None)
+            stack.callback(signal.signal, number, handler)
+        yield ours

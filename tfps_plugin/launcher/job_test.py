@@ -1,0 +1,186 @@
+"""Jobs of real processes, each a line of Python without TensorFlow."""
+
+import io
+import os
+import pathlib
+import signal
+from collections.abc import Sequence
+
+import pytest
+
+from tfps_plugin.launcher.console import Console
+from tfps_plugin.launcher.job import Job
+from tfps_plugin.launcher.plan import ProcessPlan
+
+# In short naps: a signal that arrives just before a nap is not overslept.
+_NAPS = "while True: signal.sigtimedwait((), 0.05)"
+_FOREVER = f"import signal\n{_NAPS}"
+_INTERRUPT_LAUNCHER = "import os, signal; os.kill(os.getppid(), signal.SIGINT)"
+
+
+class _Run:
+    """A job that has run, with what it wrote."""
+
+    def __init__(
+        self, grace_seconds: float = 20.0, **programs: str | Sequence[str]
+    ) -> None:
+        plans = [
+            ProcessPlan(
+                name.replace("_", " "), ("-c", source, *arguments), "{}"
+            )
+            for name, (source, *arguments) in (
+                (name, [program] if isinstance(program, str) else program)
+                for name, program in programs.items()
+            )
+        ]
+        out, err = io.StringIO(), io.StringIO()
+        console = Console([plan.name for plan in plans], {}, out, err)
+        job = Job(plans, console, os.environ, grace_seconds=grace_seconds)
+        self.status = job.run()
+        self.out = out.getvalue()
+        self.err = err.getvalue()
+
+
+@pytest.fixture
+def fifo(tmp_path: pathlib.Path) -> str:
+    """A named pipe by which the tasks of a job wait for each other."""
+    path = str(tmp_path / "fifo")
+    os.mkfifo(path)
+    return path
+
+
+def test_each_stream_arrives_with_its_label() -> None:
+    run = _Run(
+        chief="import os, sys; print(os.environ['TF_CONFIG'])\n"
+        "sys.exit('an error')"
+    )
+    assert run.out == "chief | {}\n"
+    assert "chief | an error\n" in run.err
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_the_exit_code_is_the_chiefs(code: int) -> None:
+    run = _Run(chief=f"raise SystemExit({code})", ps_0=_FOREVER)
+    assert run.status == code
+
+
+def test_a_chief_that_is_killed_is_reported_with_its_last_lines() -> None:
+    run = _Run(chief="import os\nprint('last words')\nos.abort()")
+    assert run.status == 128 + signal.SIGABRT
+    assert "tfps  | chief was killed by SIGABRT (signal 6" in run.err
+    assert "tfps  |   last words\n" in run.err
+
+
+def test_a_worker_that_dies_is_reported_and_the_job_goes_on(fifo: str) -> None:
+    run = _Run(
+        worker_0=(
+            "import os, sys; end = open(sys.argv[1], 'w');"
+            "print('some trouble'); os.kill(os.getpid(), 9)",
+            fifo,
+        ),
+        # Reads until the worker, dead, has closed its end.
+        chief=(
+            "import sys; open(sys.argv[1]).read(); print('I go on')",
+            fifo,
+        ),
+    )
+    assert run.status == 0
+    assert "worker 0 was killed by SIGKILL (signal 9" in run.err
+    assert "tfps     |   some trouble" in run.err
+    assert run.out.endswith("chief    | I go on\n")
+
+
+def test_a_task_that_ends_well_is_not_reported(fifo: str) -> None:
+    run = _Run(
+        ps_0=("import sys; open(sys.argv[1], 'w')", fifo),
+        chief=("import sys; open(sys.argv[1]).read()", fifo),
+    )
+    assert run.status == 0
+    assert "ps 0 ended" not in run.err
+
+
+def test_an_interrupted_chief_ends_as_it_likes() -> None:
+    run = _Run(
+        ps_0=_FOREVER,
+        chief="try:\n"
+        f"  {_INTERRUPT_LAUNCHER}\n  {_NAPS}\n"
+        "except KeyboardInterrupt:\n"
+        "  print('saved'); raise SystemExit(5)",
+    )
+    assert run.status == 5
+    assert "chief | saved\n" in run.out
+    assert "interrupted (SIGINT)" in run.err
+    assert "ps 0 ended" not in run.err
+
+
+def test_an_interrupted_chief_that_does_not_care_is_dead_anyway() -> None:
+    run = _Run(chief=f"{_INTERRUPT_LAUNCHER}\n{_NAPS}")
+    assert run.status == 128 + signal.SIGINT
+
+
+def test_a_chief_that_ignores_everything_is_killed() -> None:
+    # The second signal to the launcher is for impatience: no time passes.
+    run = _Run(
+        chief="import os, signal\n"
+        "for number in (signal.SIGINT, signal.SIGTERM):\n"
+        "  signal.signal(number, lambda *_:"
+        "    os.kill(os.getppid(), signal.SIGINT))\n"
+        f"{_INTERRUPT_LAUNCHER}\n{_NAPS}",
+        grace_seconds=1000,
+    )
+    assert run.status == 128 + signal.SIGKILL
+
+
+def test_what_a_chief_leaves_behind_is_killed(fifo: str) -> None:
+    # Proof is that nothing_left_behind does not find it.
+    run = _Run(
+        chief=(
+            "import subprocess, sys\n"
+            f"subprocess.Popen([sys.executable, '-c', {_FOREVER!r}])",
+            fifo,
+        )
+    )
+    assert run.status == 0
+
+
+def test_a_progress_bar_arrives_as_one_line() -> None:
+    run = _Run(
+        chief="for i in range(3): print(f'\\r{i}/2', end='', flush=True)"
+    )
+    assert run.out == "chief | 2/2\n"
+
+
+def test_a_program_that_cannot_be_started_leaves_nobody_behind() -> None:
+    plans = [
+        ProcessPlan("ps 0", ("-c", _FOREVER), ""),
+        ProcessPlan("chief", ("-c", "a null \0 byte"), ""),
+    ]
+    console = Console(["ps 0", "chief"], {}, io.StringIO(), io.StringIO())
+    job = Job(plans, console, os.environ, grace_seconds=1)
+    with pytest.raises(ValueError, match="null"):
+        job.run()
+
+
+def test_output_that_nobody_reads_ends_the_job() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with open(writer, "w") as out:
+        console = Console(["chief"], {}, out, io.StringIO())
+        plans = [ProcessPlan("chief", ("-c", f"print(1)\n{_FOREVER}"), "")]
+        job = Job(plans, console, os.environ, grace_seconds=1)
+        with pytest.raises(BrokenPipeError):
+            job.run()
+        with pytest.raises(BrokenPipeError):
+            out.close()
+
+
+def test_signal_handlers_are_as_before() -> None:
+    before = [
+        signal.getsignal(number)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD)
+    ]
+    _Run(chief="pass")
+    assert before == [
+        signal.getsignal(number)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD)
+    ]

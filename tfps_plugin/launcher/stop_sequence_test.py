@@ -1,0 +1,84 @@
+import signal
+
+import pytest
+
+from tfps_plugin.launcher.stop_sequence import Reason
+from tfps_plugin.launcher.stop_sequence import StopSequence
+from tfps_plugin.launcher.stop_sequence import plan_steps
+
+_PROGRAMS = frozenset({"chief", "evaluator"})
+_ALL = ("ps 0", "worker 0", "chief", "evaluator")
+_TASKS = ("ps 0", "worker 0")
+
+
+def _sequence(reason: Reason) -> StopSequence:
+    steps = plan_steps(reason, grace_seconds=30, task_seconds=5)
+    return StopSequence(steps, _PROGRAMS.__contains__)
+
+
+def _advance(
+    sequence: StopSequence, now: float, running: tuple[str, ...]
+) -> tuple[signal.Signals, tuple[str, ...]] | None:
+    result = sequence.advance(now, running)
+    return result and (result[0].signal, result[1])
+
+
+@pytest.mark.parametrize(
+    ("reason", "first"),
+    [
+        (Reason.INTERRUPTED, signal.SIGINT),
+        (Reason.TERMINATED, signal.SIGTERM),
+    ],
+)
+def test_programs_are_asked_first(
+    reason: Reason, first: signal.Signals
+) -> None:
+    sequence = _sequence(reason)
+    assert _advance(sequence, 0, _ALL) == (first, ("chief", "evaluator"))
+    assert sequence.deadline == 30
+    assert _advance(sequence, 29, _ALL) is None
+
+
+def test_tasks_are_asked_once_the_programs_have_ended() -> None:
+    sequence = _sequence(Reason.INTERRUPTED)
+    _advance(sequence, 0, _ALL)
+    assert _advance(sequence, 1, _TASKS) == (signal.SIGTERM, _TASKS)
+    assert _advance(sequence, 2, _TASKS) is None
+    assert _advance(sequence, 6, ("ps 0",)) == (signal.SIGKILL, ("ps 0",))
+
+
+def test_programs_that_do_not_end_are_overtaken() -> None:
+    sequence = _sequence(Reason.INTERRUPTED)
+    _advance(sequence, 0, _ALL)
+    assert _advance(sequence, 30, _ALL) == (signal.SIGTERM, _ALL)
+    assert _advance(sequence, 35, _ALL) == (signal.SIGKILL, _ALL)
+
+
+def test_when_the_chief_has_ended_all_others_are_asked_at_once() -> None:
+    sequence = _sequence(Reason.CHIEF_ENDED)
+    running = ("ps 0", "evaluator")
+    assert _advance(sequence, 0, running) == (signal.SIGTERM, running)
+
+
+def test_hurry_takes_the_next_step() -> None:
+    sequence = _sequence(Reason.INTERRUPTED)
+    _advance(sequence, 0, _ALL)
+    sequence.hurry()
+    assert _advance(sequence, 1, _ALL) == (signal.SIGTERM, _ALL)
+    sequence.hurry()
+    assert _advance(sequence, 1, _ALL) == (signal.SIGKILL, _ALL)
+
+
+def test_fails_only_when_the_last_step_did_not_help() -> None:
+    sequence = _sequence(Reason.CHIEF_ENDED)
+    _advance(sequence, 0, _TASKS)
+    assert not sequence.has_failed(100)
+    _advance(sequence, 5, _TASKS)
+    sequence.hurry()
+    assert not sequence.has_failed(9)
+    assert _advance(sequence, 10, _TASKS) is None
+    assert sequence.has_failed(10)
+
+
+def test_has_nothing_to_do_when_nobody_runs() -> None:
+    assert _advance(_sequence(Reason.CHIEF_ENDED), 0, ()) is None

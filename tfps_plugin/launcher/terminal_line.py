@@ -1,0 +1,142 @@
+"""What a terminal would show of a program's output, line by line.
+
+Progress bars draw a line again and again: they go back with carriage returns
+and backspaces. Behind a prefix, or in a file, that is noise. Here such a line
+arrives once, as it looked when it ended.
+"""
+
+import codecs
+import re
+
+# A control sequence, or as much of it as has arrived.
+_SEQUENCE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*(?P<final>[@-~])?)?")
+_COLOUR = "m"
+_ERASE_IN_LINE = "K"
+_RESET = "\x1b[0m"
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
+
+# A program that never ends its line, or never takes a colour back, must not
+# fill our memory.
+_LONGEST_LINE = 16 * 1024
+_LONGEST_COLOUR = 64
+
+
+class TerminalLines:
+    """Turns the bytes of one stream into the lines that they draw.
+
+    Args:
+        keep_colours: Whether colours stay in the lines. What else a control
+            sequence may ask for (to move up, to clear) is left out anyway.
+
+    Attributes:
+        redrawn: Whether the unfinished line has been gone over: it is then a
+            progress bar, or something of its kind.
+
+    Threading: of one thread.
+    """
+
+    def __init__(self, *, keep_colours: bool) -> None:
+        self.redrawn = False
+        self._keep_colours = keep_colours
+        self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
+        # Characters that may be the beginning of a control sequence.
+        self._rest = ""
+        # (colour, character) of each column; the next one goes to _column.
+        self._cells: list[tuple[str, str]] = []
+        self._column = 0
+        self._colour = ""
+
+    def feed(self, data: bytes) -> list[str]:
+        """Takes what the program wrote; returns the lines that it ended."""
+        text = self._rest + self._decode(data)
+        self._rest = ""
+        lines = []
+        position = 0
+        while position < len(text):
+            if plain := self._plain_line(text, position):
+                lines.append(plain.rstrip())
+                position += len(plain)
+            elif match := _SEQUENCE.match(text, position):
+                if match.end() == len(text) and not match["final"]:
+                    self._rest = match[0]
+                else:
+                    self._obey(match[0], match["final"])
+                position = match.end()
+            else:
+                lines += self._write(text[position])
+                position += 1
+        return lines
+
+    def unfinished(self) -> str:
+        """The line that has not ended, as it looks now."""
+        parts = []
+        colour = ""
+        for its_colour, character in self._cells:
+            if its_colour != colour:
+                parts.append(_RESET if colour else "")
+                parts.append(its_colour)
+                colour = its_colour
+            parts.append(character)
+        return "".join(parts).rstrip() + (_RESET if colour else "")
+
+    def finish(self) -> list[str]:
+        """At the end of the stream: the unfinished line, if it has any."""
+        line = self._start_line()
+        return [line] if line else []
+
+    def _plain_line(self, text: str, position: int) -> str:
+        """The line at `position` if it is whole and plain, as most are."""
+        if self._cells or self._colour:
+            return ""
+        line = text[position : text.find("\n", position) + 1]
+        return "" if _CONTROL.search(line) else line
+
+    def _write(self, character: str) -> list[str]:
+        """Draws one character; returns the line if that ended it."""
+        if character == "\n":
+            return [self._start_line()]
+        if character == "\r":
+            self._column = 0
+        elif character == "\b":
+            self._column = max(0, self._column - 1)
+        elif character == "\t" or character.isprintable():
+            ended = []
+            if self._column >= _LONGEST_LINE:
+                ended.append(self._start_line())
+            self._put(character)
+            return ended
+        return []
+
+    def _start_line(self) -> str:
+        line = self.unfinished()
+        self._cells.clear()
+        self._column = 0
+        self.redrawn = False
+        return line
+
+    def _put(self, character: str) -> None:
+        cell = (self._colour, character)
+        if self._column < len(self._cells):
+            self._cells[self._column] = cell
+            self.redrawn = True
+        else:
+            self._cells.append(cell)
+        self._column += 1
+
+    def _obey(self, sequence: str, final: str | None) -> None:
+        parameters = sequence[2:-1]
+        if final == _ERASE_IN_LINE:
+            column = self._column
+            start = {"": column, "0": column, "2": 0}.get(parameters)
+            if start is not None:
+                del self._cells[start:]
+                missing = column - len(self._cells)
+                self._cells += [("", " ")] * missing
+        elif final == _COLOUR and self._keep_colours:
+            if not parameters.strip("0;"):
+                self._colour = ""
+            elif len(self._colour) > _LONGEST_COLOUR:
+                self._colour = sequence
+            else:
+                self._colour += sequence

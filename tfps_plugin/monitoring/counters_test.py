@@ -1,0 +1,44 @@
+"""Tests of the counters."""
+
+import threading
+
+import pytest
+
+from tfps_plugin.monitoring.counters import Counters
+
+
+def test_counts_from_zero() -> None:
+    counters = Counters()
+    assert counters.value("closures_done") == 0
+    counters.increment("closures_done")
+    counters.increment("closures_done", by=4)
+    assert counters.value("closures_done") == 5
+
+
+def test_snapshot_is_a_copy_ordered_by_name() -> None:
+    counters = Counters()
+    counters.increment("b")
+    counters.increment("a", by=2)
+    snapshot = counters.snapshot()
+    counters.increment("a")
+    assert list(snapshot.items()) == [("a", 2), ("b", 1)]
+
+
+def test_never_shrinks() -> None:
+    with pytest.raises(ValueError, match="by=-1"):
+        Counters().increment("a", by=-1)
+
+
+def test_no_increment_is_lost() -> None:
+    counters = Counters()
+
+    def count() -> None:
+        for _ in range(1000):
+            counters.increment("a")
+
+    threads = [threading.Thread(target=count) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=30)
+    assert counters.value("a") == 8000

@@ -1,0 +1,7 @@
+"""The tf.distribute face: scope, run, reduce, variables, updates on the ps.
+
+parameter_server_strategy.py  `tfps.ParameterServerStrategy`, what users hold
+extended.py                   what TensorFlow and Keras call behind it
+variable_creation.py          where a new variable goes, and in what shape
+updates.py                    runs an optimizer's update on the ps, by rows
+"""

@@ -1,0 +1,209 @@
+"""What TensorFlow and Keras call behind a parameter-server strategy."""
+
+from collections.abc import Callable
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tfps_plugin import errors
+from tfps_plugin._compat import tensorflow_strategy as compat
+from tfps_plugin.inputs import input_context
+from tfps_plugin.strategy import updates
+from tfps_plugin.strategy.variable_creation import VariableCreator
+from tfps_plugin.variables.worker_tables import WorkerTable
+
+
+class ParameterServerExtended(compat.StrategyExtended):
+    """The machinery of one `ParameterServerStrategy`.
+
+    A step runs on one worker as one replica: reductions over replicas are
+    identities, and updates of variables run where the variables live.
+    """
+
+    def __init__(
+        self, strategy: tf.distribute.Strategy, creator: VariableCreator
+    ) -> None:
+        """Creates the extended part of `strategy`.
+
+        Args:
+            strategy: The strategy that this belongs to.
+            creator: Makes the variables of its scope.
+        """
+        super().__init__(strategy)
+        self._creator = creator
+
+    # Variables.
+
+    def _create_variable(
+        self, next_creator: Callable[..., Any], **kwargs: Any
+    ) -> Any:
+        # next_creator would make a variable whose handle is captured by value.
+        del next_creator
+        return self._creator.create(**kwargs)
+
+    def _validate_colocate_with_variable(self, variable: Any) -> None:
+        if not hasattr(variable, "device"):
+            raise errors.VariableCreationError(
+                f"colocate_vars_with() takes a variable. Received: {variable!r}"
+            )
+
+    def _resource_creator_scope(self) -> Any:
+        def create(
+            next_creator: Callable[..., Any], *args: Any, **kwargs: Any
+        ) -> Any:
+            del next_creator
+            return WorkerTable(*args, **kwargs)
+
+        return compat.resource_creator_scope("StaticHashTable", create)
+
+    def value_container(self, value: Any) -> Any:
+        """The variable that a value is part of: shards name their table."""
+        container = getattr(value, "_distributed_container", None)
+        return value if container is None else container()
+
+    def read_var(self, variable: Any) -> tf.Tensor:
+        """The variable's value."""
+        return tf.convert_to_tensor(variable)
+
+    # Steps.
+
+    def _call_for_each_replica(
+        self, fn: Callable[..., Any], args: Any, kwargs: Any
+    ) -> Any:
+        with compat.ReplicaContext(
+            self._container_strategy(), replica_id_in_sync_group=0
+        ):
+            return fn(*args, **kwargs)
+
+    def _get_local_replica_id(self, replica_id_in_sync_group: int) -> int:
+        return replica_id_in_sync_group
+
+    def _use_merge_call(self) -> bool:
+        # One replica per step: nothing is merged.
+        return False
+
+    def _replica_ctx_all_reduce(
+        self, reduce_op: Any, value: Any, options: Any = None
+    ) -> Any:
+        return value
+
+    def _reduce_to(
+        self, reduce_op: Any, value: Any, destinations: Any, options: Any
+    ) -> Any:
+        return value
+
+    def _batch_reduce_to(
+        self, reduce_op: Any, pairs: Sequence[Any], options: Any
+    ) -> list[Any]:
+        return [value for value, _ in pairs]
+
+    def _gather_to_implementation(
+        self, value: Any, destinations: Any, axis: int, options: Any
+    ) -> Any:
+        return value
+
+    def _local_results(self, value: Any) -> tuple[Any, ...]:
+        return (value,)
+
+    # Updates.
+
+    def _update(
+        self,
+        var: Any,
+        fn: Callable[..., Any],
+        args: Any,
+        kwargs: Any,
+        group: bool,
+    ) -> Any:
+        result = updates.update(var, fn, args, kwargs)
+        return result if group else self._local_results(result)
+
+    def _replica_ctx_update(
+        self,
+        var: Any,
+        fn: Callable[..., Any],
+        args: Any = (),
+        kwargs: Any = None,
+        group: bool = True,
+    ) -> Any:
+        return self._update(var, fn, args, kwargs or {}, group)
+
+    def _update_non_slot(
+        self,
+        colocate_with: Any,
+        fn: Callable[..., Any],
+        args: Any,
+        kwargs: Any,
+        group: bool,
+    ) -> Any:
+        device = getattr(colocate_with, "device", colocate_with)
+        with tf.device(device), compat.UpdateContext(device):
+            result = fn(*args, **kwargs)
+        return result if group else self._local_results(result)
+
+    # Input.
+
+    def _experimental_distribute_dataset(
+        self, dataset: tf.data.Dataset, options: Any
+    ) -> tf.data.Dataset:
+        # Each worker iterates over its own: create_per_worker_dataset().
+        return dataset
+
+    def _distribute_datasets_from_function(
+        self, dataset_fn: Callable[..., tf.data.Dataset], options: Any
+    ) -> tf.data.Dataset:
+        return dataset_fn(
+            input_context.current() or tf.distribute.InputContext()
+        )
+
+    # Facts.
+
+    def _in_multi_worker_mode(self) -> bool:
+        # True would make Keras reduce results over workers.
+        return False
+
+    @property
+    def _num_replicas_in_sync(self) -> int:
+        return 1
+
+    @property
+    def worker_devices(self) -> tuple[str, ...]:
+        """The device of each worker."""
+        return self._container_strategy().worker_devices
+
+    @property
+    def parameter_devices(self) -> tuple[str, ...]:
+        """The device of each parameter server."""
+        return self._container_strategy().ps_devices
+
+    def non_slot_devices(self, var_list: Any) -> str:
+        """Where a variable that belongs to no other would go."""
+        return min(
+            zip(self._creator.bytes_per_ps, self.parameter_devices, strict=True)
+        )[1]
+
+    @property
+    def experimental_require_static_shapes(self) -> bool:
+        """Shapes of batches may differ."""
+        return False
+
+    @property
+    def experimental_between_graph(self) -> bool:
+        """One graph serves all workers."""
+        return False
+
+    @property
+    def experimental_should_init(self) -> bool:
+        """The chief initializes."""
+        return True
+
+    @property
+    def should_checkpoint(self) -> bool:
+        """The chief writes checkpoints."""
+        return True
+
+    @property
+    def should_save_summary(self) -> bool:
+        """The chief writes summaries."""
+        return True

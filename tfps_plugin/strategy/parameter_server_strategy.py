@@ -1,0 +1,180 @@
+"""`tfps.ParameterServerStrategy`."""
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from tfps_plugin import errors
+from tfps_plugin.cluster import local_cluster
+from tfps_plugin.cluster import spec
+from tfps_plugin.cluster.session import Session
+from tfps_plugin.strategy.extended import ParameterServerExtended
+from tfps_plugin.strategy.variable_creation import VariableCreator
+from tfps_plugin.variables.partitioners import Partitioner
+
+_logger = logging.getLogger(__name__)
+
+# Called with every new strategy. Floors above this one register here what they
+# install into Keras.
+construction_hooks: list[Callable[["ParameterServerStrategy"], None]] = []
+
+
+class ParameterServerStrategy(tf.distribute.Strategy):
+    """Trains on workers, with the variables on parameter servers.
+
+    ```python
+    strategy = tfps.ParameterServerStrategy()
+    with strategy.scope():
+        model = keras.Sequential([...])
+        model.compile(...)
+    model.fit(tfps.DatasetCreator(dataset_fn), steps_per_epoch=..., epochs=...)
+    ```
+
+    Training is asynchronous: every worker reads the variables, computes a
+    step on its own batch, and its gradients are applied by the parameter
+    servers at once. Create it once in the chief, before any model.
+
+    Differences from `tf.distribute.ParameterServerStrategy`: it works with
+    Keras 3; `cluster_resolver` may be left out; variables are placed by bytes
+    instead of round robin; sharded variables are one variable to Keras; a
+    function keeps working after a task was replaced.
+    """
+
+    def __init__(
+        self,
+        cluster_resolver: Any = None,
+        variable_partitioner: Partitioner | None = None,
+        *,
+        max_closures_in_flight_per_worker: int = 2,
+        steps_per_closure: int | None = None,
+        start_timeout_seconds: float = 300.0,
+    ) -> None:
+        """Connects to the cluster.
+
+        Args:
+            cluster_resolver: Any `tf.distribute.cluster_resolver`
+                `.ClusterResolver`. None reads `TF_CONFIG`; without that
+                either, two workers and a ps are started on this machine and
+                stopped when the program ends.
+            variable_partitioner: Cuts variables into shards: one of
+                `tfps.partitioners`, or any callable `(shape, dtype, axis=0)`
+                that returns the number of parts along each axis. None keeps
+                every variable whole.
+            max_closures_in_flight_per_worker: How many scheduled functions
+                each worker runs at the same time. 1 makes every worker finish
+                one before it gets the next.
+            steps_per_closure: How many training steps `Model.fit` packs into
+                one call of a worker. None chooses; `steps_per_execution` of
+                `Model.compile` wins over both.
+            start_timeout_seconds: How long to wait for all tasks to answer.
+
+        Raises:
+            ClusterConfigurationError: If the cluster is described wrongly, or
+                this task is not its chief.
+            ClusterStartTimeoutError: If tasks do not answer in time; it lists
+                each, its address and what the connection said last.
+            PartitioningError: If `variable_partitioner` is not callable.
+        """
+        if variable_partitioner is not None and not callable(
+            variable_partitioner
+        ):
+            raise errors.PartitioningError(
+                "variable_partitioner must be a callable (shape, dtype, "
+                "axis=0), such as tfps.partitioners.MinSizePartitioner(...). "
+                f"Received: variable_partitioner={variable_partitioner!r}"
+            )
+        _require_positive(
+            "max_closures_in_flight_per_worker",
+            max_closures_in_flight_per_worker,
+        )
+        if steps_per_closure is not None:
+            _require_positive("steps_per_closure", steps_per_closure)
+        self._cluster_resolver = cluster_resolver or _default_resolver()
+        self._session = Session.connect(
+            _cluster_of_chief(self._cluster_resolver),
+            timeout_seconds=start_timeout_seconds,
+        )
+        self._cluster_coordinator: Any = None
+        self._max_closures_in_flight_per_worker = (
+            max_closures_in_flight_per_worker
+        )
+        self._steps_per_closure = steps_per_closure
+        self._creator = VariableCreator(
+            list(self.ps_devices), variable_partitioner
+        )
+        super().__init__(ParameterServerExtended(self, self._creator))
+        for hook in construction_hooks:
+            hook(self)
+        _logger.info(
+            "Connected to %d workers and %d parameter servers.",
+            len(self.worker_devices),
+            len(self.ps_devices),
+        )
+
+    @property
+    def session(self) -> Session:
+        """The chief's connection to the tasks."""
+        return self._session
+
+    @property
+    def cluster_resolver(self) -> Any:
+        """Where the cluster's description came from."""
+        return self._cluster_resolver
+
+    @property
+    def max_closures_in_flight_per_worker(self) -> int:
+        """How many closures each worker runs at the same time."""
+        return self._max_closures_in_flight_per_worker
+
+    @property
+    def steps_per_closure(self) -> int | None:
+        """How many steps `fit` packs into one call; None: it chooses."""
+        return self._steps_per_closure
+
+    @property
+    def worker_devices(self) -> tuple[str, ...]:
+        """The device of each worker."""
+        return tuple(
+            self._session.device(task) for task in self._session.cluster.workers
+        )
+
+    @property
+    def ps_devices(self) -> tuple[str, ...]:
+        """The device of each parameter server."""
+        return tuple(
+            self._session.device(task)
+            for task in self._session.cluster.parameter_servers
+        )
+
+    @property
+    def bytes_per_ps(self) -> tuple[int, ...]:
+        """Bytes of variables placed on each parameter server so far."""
+        return self._creator.bytes_per_ps
+
+
+def _default_resolver() -> Any:
+    if spec.read_tf_config() is not None:
+        return tf.distribute.cluster_resolver.TFConfigClusterResolver()
+    return local_cluster.embedded_cluster().cluster_resolver
+
+
+def _cluster_of_chief(resolver: Any) -> spec.ClusterSpec:
+    config = spec.from_cluster_resolver(resolver)
+    if config.job != "chief":
+        raise errors.ClusterConfigurationError(
+            "Only the chief creates a ParameterServerStrategy, and this task "
+            f"is another. Received: task type={config.job!r}, "
+            f"index={config.index}. Call tfps.init() first: workers and "
+            "parameter servers serve inside it, and the evaluator is told "
+            "what it is."
+        )
+    return config.cluster
+
+
+def _require_positive(name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ValueError(
+            f"{name} must be a positive integer. Received: {name}={value!r}"
+        )

@@ -1,0 +1,231 @@
+"""Where a new variable goes, and in what shape."""
+
+import logging
+from typing import Any
+
+import tensorflow as tf
+
+from tfps_plugin import errors
+from tfps_plugin._compat import keras as keras_compat
+from tfps_plugin._compat import tensorflow_variables as compat
+from tfps_plugin.variables import initialization
+from tfps_plugin.variables import partitioners
+from tfps_plugin.variables.initialization import InitialValue
+from tfps_plugin.variables.layout import RowLayout
+from tfps_plugin.variables.placement import BytePlacement
+from tfps_plugin.variables.remote_variable import RemoteVariable
+from tfps_plugin.variables.sharded_variable import ShardedVariable
+from tfps_plugin.variables.worker_local import WorkerLocalSeed
+from tfps_plugin.variables.worker_local import WorkerLocalVariable
+
+_logger = logging.getLogger(__name__)
+
+_WEIGHT_KEYWORDS = ("trainable", "synchronization", "aggregation")
+
+
+class VariableCreator:
+    """Makes every variable that is created under the strategy's scope.
+
+    - A metric state (`synchronization=ON_READ`) and the state of a seed
+      generator become worker-local copies.
+    - A slot goes beside the variable it belongs to, cut in the same way.
+    - What the partitioner cuts becomes a `ShardedVariable`.
+    - Anything else goes whole to the ps that holds the fewest bytes.
+
+    Threading: variables may be created from several threads.
+    """
+
+    def __init__(
+        self,
+        ps_devices: list[str],
+        variable_partitioner: partitioners.Partitioner | None,
+    ) -> None:
+        """Creates the creator.
+
+        Args:
+            ps_devices: Device of each parameter server, in order.
+            variable_partitioner: Cuts variables; None never does.
+        """
+        self._ps_devices = ps_devices
+        self._partitioner = variable_partitioner
+        self._placement = BytePlacement(len(ps_devices))
+
+    @property
+    def bytes_per_ps(self) -> tuple[int, ...]:
+        """Bytes placed on each ps so far."""
+        return self._placement.bytes_per_ps
+
+    def create(self, **kwargs: Any) -> Any:
+        """Makes one variable from the arguments of `tf.Variable`."""
+        if compat.function_graph() is not None:
+            return self._create_outside_of_function(kwargs)
+        variable = self._create(kwargs)
+        # How extended.variable_created_in_scope() knows its own.
+        for part in (variable, *getattr(variable, "variables", ())):
+            part._distribute_strategy = kwargs.get("distribute_strategy")
+        return variable
+
+    def _create(self, kwargs: dict[str, Any]) -> Any:
+        initial_value = kwargs["initial_value"]
+        name = _name(kwargs)
+        weight = {
+            key: kwargs[key]
+            for key in _WEIGHT_KEYWORDS
+            if kwargs.get(key) is not None
+        }
+        on_read = weight.get("synchronization") == (
+            tf.VariableSynchronization.ON_READ
+        )
+        if on_read or keras_compat.is_seed_state(initial_value, name):
+            return self._create_worker_local(kwargs, name, on_read)
+        described = initialization.describe(
+            initial_value, kwargs.get("dtype"), kwargs.get("shape")
+        )
+        if kwargs.get("constraint") is not None:
+            raise errors.VariableCreationError(
+                f"The variable {name!r} cannot have a constraint: projections "
+                "of asynchronously updated values are not safe. Received: "
+                f"constraint={kwargs['constraint']!r}. Use a Keras constraint "
+                "on the layer instead."
+            )
+        beside = kwargs.get("colocate_with")
+        if isinstance(beside, ShardedVariable) and described.shape == (
+            beside._shape
+        ):
+            return self._create_slot_of_shards(beside, described, name, weight)
+        if beside is not None:
+            return self._create_beside(beside, described, name, weight)
+        num_shards = partitioners.num_shards(
+            self._partitioner, described.shape, described.dtype, name
+        )
+        if num_shards > 1:
+            return self._create_shards(described, num_shards, name, weight)
+        ps = self._placement.place(described.num_bytes)
+        return self._create_whole(self._ps_devices[ps], described, name, weight)
+
+    def _create_outside_of_function(self, kwargs: dict[str, Any]) -> Any:
+        initial_value = kwargs["initial_value"]
+        if not callable(initial_value) and isinstance(initial_value, tf.Tensor):
+            with tf.init_scope():
+                eager = tf.executing_eagerly()
+            if eager and not hasattr(initial_value, "numpy"):
+                raise errors.VariableCreationError(
+                    f"The variable {_name(kwargs)!r} is created inside a "
+                    "tf.function from a tensor of that function, whose value "
+                    "is not known before it runs. Create the variable before, "
+                    "or give a callable for its initial value. Received: "
+                    f"initial_value={initial_value!r}"
+                )
+        with tf.init_scope():
+            return self.create(**kwargs)
+
+    def _create_worker_local(
+        self, kwargs: dict[str, Any], name: str, on_read: bool
+    ) -> Any:
+        described = initialization.describe(
+            kwargs["initial_value"], kwargs.get("dtype"), kwargs.get("shape")
+        )
+        with compat.clear_device(), tf.device("/device:CPU:0"):
+            value = described.make()
+        if not on_read:
+            return WorkerLocalSeed(
+                value,
+                name,
+                synchronization=tf.VariableSynchronization.AUTO,
+                aggregation=tf.VariableAggregation.NONE,
+            )
+        return WorkerLocalVariable(
+            value,
+            name,
+            aggregation=kwargs.get("aggregation") or tf.VariableAggregation.SUM,
+        )
+
+    def _create_whole(
+        self,
+        device: str,
+        described: InitialValue,
+        name: str,
+        weight: dict[str, Any],
+    ) -> RemoteVariable:
+        variable = RemoteVariable(
+            device, described.shape, described.dtype, name, **weight
+        )
+        with compat.clear_device():
+            initialization.fill(variable, described)
+        return variable
+
+    def _create_shards(
+        self,
+        described: InitialValue,
+        num_shards: int,
+        name: str,
+        weight: dict[str, Any],
+    ) -> ShardedVariable:
+        layout = RowLayout.even(described.shape[0], num_shards)
+        row_bytes = described.num_bytes // layout.num_rows
+        ps_of_shards = self._placement.place_all(
+            [len(layout.rows(i)) * row_bytes for i in range(num_shards)]
+        )
+        devices = [self._ps_devices[ps] for ps in ps_of_shards]
+        return self._fill_shards(devices, layout, described, name, weight)
+
+    def _create_slot_of_shards(
+        self,
+        table: ShardedVariable,
+        described: InitialValue,
+        name: str,
+        weight: dict[str, Any],
+    ) -> ShardedVariable:
+        devices = [shard.device for shard in table.variables]
+        row_bytes = described.num_bytes // table.layout.num_rows
+        for index, device in enumerate(devices):
+            self._count(device, len(table.layout.rows(index)) * row_bytes)
+        slot = self._fill_shards(devices, table.layout, described, name, weight)
+        table.join_family(slot)
+        return slot
+
+    def _create_beside(
+        self,
+        variable: Any,
+        described: InitialValue,
+        name: str,
+        weight: dict[str, Any],
+    ) -> RemoteVariable:
+        self._count(variable.device, described.num_bytes)
+        slot = self._create_whole(variable.device, described, name, weight)
+        if isinstance(variable, RemoteVariable) and (
+            slot.shape == variable.shape
+        ):
+            variable.join_family(slot)
+        return slot
+
+    def _fill_shards(
+        self,
+        devices: list[str],
+        layout: RowLayout,
+        described: InitialValue,
+        name: str,
+        weight: dict[str, Any],
+    ) -> ShardedVariable:
+        row_shape = described.shape[1:]
+        shards = [
+            RemoteVariable(
+                device,
+                tf.TensorShape([len(layout.rows(i))]).concatenate(row_shape),
+                described.dtype,
+                f"{name}/part_{i}",
+                **weight,
+            )
+            for i, device in enumerate(devices)
+        ]
+        with compat.clear_device():
+            initialization.fill_shards(shards, layout, described, name)
+        return ShardedVariable(shards, layout, name, **weight)
+
+    def _count(self, device: str, num_bytes: int) -> None:
+        if device in self._ps_devices:
+            self._placement.add(self._ps_devices.index(device), num_bytes)
+
+
+def _name(kwargs: dict[str, Any]) -> str:
+    return kwargs.get("name") or "Variable"

@@ -1,0 +1,12 @@
+"""The Keras face: unmodified compile, fit, evaluate and predict.
+
+hooks.py              installs everything below into Keras, in one place
+trainer_methods.py    what compile, fit, evaluate and predict do for us
+variable_methods.py   row lookups and atomic additions of a keras.Variable
+epoch_input.py        the input of one fit or evaluate, on all workers
+step_function.py      many steps as one function of a worker
+step_dispatcher.py    collects the steps that Keras asks for into calls
+packing.py            pure: how many steps to a call
+progress_logs.py      what the progress bar and batch callbacks are shown
+scope_check.py        refuses models that were not made under the scope
+"""

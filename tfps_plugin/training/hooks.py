@@ -1,0 +1,58 @@
+"""Installs parameter-server training into Keras: all of it, in this place.
+
+Keras has no way to say how a strategy runs a step. What is replaced:
+
+1. the epoch iterator that fit(), evaluate() and predict() make;
+2. `make_train_function` and `make_test_function`: steps go to workers;
+3. `compile`, `fit`, `evaluate`, `predict`: thin wrappers, for the scope, the
+   checks of arguments, and for leaving the cluster usable after an error;
+4. three methods of `keras.Variable`.
+
+Each does what it did before for models and variables that are not ours. They
+are installed once, with the first strategy, not by importing anything.
+"""
+
+import threading
+
+from tfps_plugin._compat import keras as keras_compat
+from tfps_plugin.strategy import parameter_server_strategy
+from tfps_plugin.training import trainer_methods
+from tfps_plugin.training import variable_methods
+
+_lock = threading.Lock()
+_installed = False
+
+
+def install(strategy: object = None) -> None:
+    """Installs the hooks; calling it again does nothing.
+
+    Args:
+        strategy: The strategy that was just made; any will do.
+    """
+    global _installed
+    with _lock:
+        if _installed:
+            return
+        _installed = True
+    trainer = keras_compat.TensorFlowTrainer
+    keras_compat.set_epoch_iterator(trainer_methods.make_epoch_iterator)
+    trainer.make_train_function = trainer_methods.make_function(
+        trainer.make_train_function, "train_function", "train_step"
+    )
+    trainer.make_test_function = trainer_methods.make_function(
+        trainer.make_test_function, "test_function", "test_step"
+    )
+    # On the base class: a model whose class has a compile() of its own counts
+    # as customized when it is saved and loaded.
+    base = keras_compat.BaseTrainer
+    base.compile = trainer_methods.compile_in_scope(base.compile)
+    for method in ("fit", "evaluate", "predict"):
+        setattr(
+            trainer,
+            method,
+            trainer_methods.with_call(getattr(trainer, method), method),
+        )
+    variable_methods.install()
+
+
+parameter_server_strategy.construction_hooks.append(install)

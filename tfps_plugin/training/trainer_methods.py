@@ -1,0 +1,234 @@
+"""What compile, fit, evaluate and predict do under our strategy."""
+
+import contextlib
+import dataclasses
+import functools
+import logging
+import threading
+import warnings
+from collections.abc import Callable
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+
+from tfps_plugin import errors
+from tfps_plugin._compat import keras as keras_compat
+from tfps_plugin.inputs.dataset_creator import DatasetCreator
+from tfps_plugin.strategy.parameter_server_strategy import (
+    ParameterServerStrategy,
+)
+from tfps_plugin.training import scope_check
+from tfps_plugin.training.epoch_input import ClusterEpochIterator
+from tfps_plugin.training.step_dispatcher import StepDispatcher
+
+_logger = logging.getLogger(__name__)
+_thread_local = threading.local()
+
+_BATCH_HOOKS = ("on_batch_end", "on_train_batch_end")
+# What a DatasetCreator's function decides, so fit() cannot.
+_DATASET_ARGUMENTS = (
+    "y",
+    "batch_size",
+    "class_weight",
+    "sample_weight",
+    "validation_split",
+)
+
+
+@dataclasses.dataclass
+class _Call:
+    """The fit, evaluate or predict that this thread is in."""
+
+    method: str
+    show_all_batches: bool = False
+    has_training_input: bool = False
+
+
+def is_ours(model: Any) -> bool:
+    """Whether a model was made under one of our strategies."""
+    return isinstance(
+        getattr(model, "_distribute_strategy", None), ParameterServerStrategy
+    )
+
+
+def make_epoch_iterator(
+    distribute_strategy: Any = None, *args: Any, **kwargs: Any
+) -> Any:
+    """The epoch iterator of one input: the workers' own, or Keras's.
+
+    What the workers do not read is read on the chief: input of `predict`,
+    and of `evaluate` unless it is a `DatasetCreator`.
+    """
+    call: _Call | None = getattr(_thread_local, "call", None)
+    if call is None or not isinstance(
+        distribute_strategy, ParameterServerStrategy
+    ):
+        return keras_compat.TFEpochIterator(
+            distribute_strategy, *args, **kwargs
+        )
+    is_training = call.method == "fit" and not call.has_training_input
+    if is_training:
+        call.has_training_input = True
+    by_workers = is_training or (
+        call.method != "predict" and isinstance(kwargs.get("x"), DatasetCreator)
+    )
+    if not by_workers:
+        return keras_compat.TFEpochIterator(
+            distribute_strategy, *args, **kwargs
+        )
+    return ClusterEpochIterator(
+        distribute_strategy,
+        *args,
+        show_all_batches=call.show_all_batches,
+        **kwargs,
+    )
+
+
+def compile_in_scope(
+    original: Callable[..., None],
+) -> Callable[..., None]:
+    """`compile` that makes what it makes under the strategy's scope."""
+
+    @functools.wraps(original)
+    def compile(self: Any, *args: Any, **kwargs: Any) -> None:
+        if not is_ours(self):
+            return original(self, *args, **kwargs)
+        strategy = self._distribute_strategy
+        with strategy.scope():
+            original(self, *args, **kwargs)
+            optimizer = _made_in_scope(self.optimizer, strategy)
+            if optimizer is not self.optimizer:
+                self.optimizer = optimizer
+        if self.jit_compile:
+            warnings.warn(
+                "jit_compile=True is ignored: XLA cannot compile a step that "
+                "reads variables of parameter servers.",
+                stacklevel=2,
+            )
+        self.jit_compile = False
+        return None
+
+    return compile
+
+
+def with_call(original: Callable[..., Any], method: str) -> Callable[..., Any]:
+    """`fit`, `evaluate` or `predict` that knows of itself while it runs."""
+
+    @functools.wraps(original)
+    def call_on_cluster(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if not is_ours(self) or getattr(_thread_local, "call", None):
+            # Not ours, or validation inside fit().
+            return original(self, *args, **kwargs)
+        _check_arguments(self, method, args, kwargs)
+        call = _Call(
+            method,
+            show_all_batches=_looks_at_batches(kwargs.get("callbacks")),
+        )
+        with _running(call), _tidy_after_error(self):
+            return original(self, *args, **kwargs)
+
+    return call_on_cluster
+
+
+def make_function(
+    original: Callable[..., Any], attribute: str, step: str
+) -> Callable[..., Any]:
+    """`make_train_function` or `make_test_function` that uses the workers."""
+
+    @functools.wraps(original)
+    def make(self: Any, force: bool = False) -> Any:
+        if not is_ours(self):
+            return original(self, force)
+        if getattr(self, attribute) is not None and not force:
+            return getattr(self, attribute)
+        scope_check.require_created_in_scope(self)
+        original(self, force)
+        dispatcher = StepDispatcher(
+            self, getattr(self, step), getattr(self, attribute)
+        )
+        setattr(self, attribute, dispatcher)
+        return dispatcher
+
+    return make
+
+
+@contextlib.contextmanager
+def _running(call: _Call) -> Iterator[None]:
+    _thread_local.call = call
+    try:
+        yield
+    finally:
+        _thread_local.call = None
+
+
+@contextlib.contextmanager
+def _tidy_after_error(model: Any) -> Iterator[None]:
+    """Leaves the cluster usable when fit() ends by an error or Ctrl-C."""
+    try:
+        yield
+    except BaseException:
+        coordinator = model._distribute_strategy._cluster_coordinator
+        if coordinator is not None:
+            coordinator.cancel_queued()
+        raise
+
+
+def _check_arguments(
+    model: Any, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> None:
+    x = kwargs["x"] if "x" in kwargs else (args[0] if args else None)
+    if isinstance(x, DatasetCreator):
+        given = [
+            name for name in _DATASET_ARGUMENTS if kwargs.get(name) is not None
+        ]
+        if given or len(args) > 1:
+            raise errors.InputError(
+                f"{method}() with a tfps.DatasetCreator takes targets, "
+                "weights and batches from the dataset alone. Received: "
+                f"{', '.join(given) or 'a second positional argument'}. "
+                "Make the dataset yield (x, y) or (x, y, sample_weight), "
+                "batched."
+            )
+    if method == "fit" and model.run_eagerly:
+        raise errors.UnsupportedError(
+            "run_eagerly=True cannot be combined with training on workers: "
+            "they run traced functions. Received: run_eagerly=True. Compile "
+            "without it, or debug the step with train_on_batch()."
+        )
+
+
+def _looks_at_batches(callbacks: Any) -> bool:
+    """Whether any callback does something at the end of a batch."""
+    if callbacks is None:
+        return False
+    if isinstance(callbacks, keras.callbacks.CallbackList):
+        callbacks = callbacks.callbacks
+    if not isinstance(callbacks, list | tuple):
+        callbacks = [callbacks]
+    return any(
+        getattr(type(callback), hook, None)
+        is not getattr(keras.callbacks.Callback, hook)
+        for callback in callbacks
+        for hook in _BATCH_HOOKS
+        if isinstance(callback, keras.callbacks.Callback)
+    )
+
+
+def _made_in_scope(optimizer: Any, strategy: Any) -> Any:
+    """The optimizer, made again if it was made outside the scope."""
+    made_with = getattr(optimizer, "_distribution_strategy", strategy)
+    if optimizer is None or made_with is strategy:
+        return optimizer
+    if optimizer.built:
+        raise errors.VariableCreationError(
+            "The optimizer was built outside strategy.scope(): its state is "
+            f"on the chief. Received: optimizer={optimizer.name!r}. Create "
+            "it inside `with strategy.scope():`."
+        )
+    _logger.info(
+        "The optimizer %s was created outside strategy.scope(); it is made "
+        "again inside, from its configuration.",
+        optimizer.name,
+    )
+    return type(optimizer).from_config(optimizer.get_config())

@@ -1,0 +1,205 @@
+"""Fills shards on the parameter servers that hold them, block by block.
+
+The chief never holds a table: it only tells each ps which rows to draw. The
+values are those of the whole variable, whatever the number of shards.
+"""
+
+import concurrent.futures
+import dataclasses
+import logging
+import math
+from collections.abc import Callable
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tfps_plugin._compat import keras as keras_compat
+from tfps_plugin.variables.layout import RowLayout
+from tfps_plugin.variables.random_blocks import RandomBlocks
+from tfps_plugin.variables.random_blocks import RandomDraw
+from tfps_plugin.variables.remote_variable import RemoteVariable
+
+_logger = logging.getLogger(__name__)
+
+# Rows are drawn in blocks of about this size, which bounds what a ps needs
+# beside the shard itself.
+_BLOCK_BYTES = 32 << 20
+# From this size on, a value that has to be made in one piece is worth a word.
+_LARGE_BYTES = 256 << 20
+
+
+@dataclasses.dataclass(frozen=True)
+class InitialValue:
+    """What a variable starts with, described without making it.
+
+    Attributes:
+        shape: Full shape of the variable.
+        dtype: Dtype of the variable.
+        make: Makes the whole value on the current device.
+        initializer: The Keras initializer behind `make`, if there is one.
+    """
+
+    shape: tf.TensorShape
+    dtype: tf.DType
+    make: Callable[[], tf.Tensor]
+    initializer: Any = None
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of the whole value, in bytes."""
+        return num_bytes(self.shape, self.dtype)
+
+
+def num_bytes(shape: tf.TensorShape, dtype: tf.DType) -> int:
+    """Size in bytes; a string counts for 16."""
+    item = 16 if dtype == tf.string else dtype.size
+    return math.prod(shape.as_list()) * item
+
+
+def describe(initial_value: Any, dtype: Any, shape: Any) -> InitialValue:
+    """Finds out shape and dtype of an initial value without making it.
+
+    Args:
+        initial_value: What `tf.Variable` was given: a tensor, an array, or a
+            callable without arguments that makes one.
+        dtype: The dtype asked for, or None.
+        shape: The shape asked for, or None.
+
+    Returns:
+        The description.
+    """
+    dtype = None if dtype is None else tf.as_dtype(dtype)
+    if not callable(initial_value):
+        value = tf.convert_to_tensor(initial_value, dtype)
+        return InitialValue(value.shape, value.dtype, lambda: value)
+
+    def make() -> tf.Tensor:
+        return tf.convert_to_tensor(initial_value(), dtype)
+
+    behind = keras_compat.initializer_behind(initial_value)
+    if behind is not None and dtype is not None:
+        initializer, full_shape = behind
+        return InitialValue(
+            tf.TensorShape(full_shape), dtype, make, initializer
+        )
+    if shape is not None and dtype is not None:
+        shape = tf.TensorShape(shape)
+        if shape.is_fully_defined():
+            return InitialValue(shape, dtype, make)
+    # Tracing gives shape and dtype and runs nothing.
+    traced = tf.function(make).get_concrete_function().structured_outputs
+    if traced.shape.is_fully_defined():
+        return InitialValue(traced.shape, traced.dtype, make)
+    value = make()
+    return InitialValue(value.shape, value.dtype, lambda: value)
+
+
+def fill(variable: RemoteVariable, initial_value: InitialValue) -> None:
+    """Gives a whole variable its value, made on the ps that holds it."""
+    with tf.device(variable.device):
+        variable.assign(initial_value.make(), read_value=False)
+
+
+def fill_shards(
+    shards: Sequence[RemoteVariable],
+    layout: RowLayout,
+    initial_value: InitialValue,
+    name: str,
+) -> None:
+    """Gives every shard its rows, each ps drawing its own at the same time.
+
+    Args:
+        shards: The shards, without a value.
+        layout: Rows of each shard.
+        initial_value: What the whole variable starts with.
+        name: Name of the variable, for the log.
+    """
+    make_rows = _row_maker(initial_value)
+    if make_rows is None:
+        _fill_from_whole(shards, layout, initial_value, name)
+        return
+    row_bytes = initial_value.num_bytes // layout.num_rows
+    rows_per_block = max(1, _BLOCK_BYTES // max(1, row_bytes))
+
+    def fill_shard(index: int) -> None:
+        _fill_in_blocks(
+            shards[index], layout.rows(index), rows_per_block, make_rows
+        )
+
+    with concurrent.futures.ThreadPoolExecutor(
+        max_workers=len(shards), thread_name_prefix="tfps-initialize"
+    ) as pool:
+        for done in [pool.submit(fill_shard, i) for i in range(len(shards))]:
+            done.result()
+
+
+def _row_maker(
+    initial_value: InitialValue,
+) -> Callable[[int, int], tf.Tensor] | None:
+    """How to make a block of rows alone; None where that is not known."""
+    initializer = initial_value.initializer
+    if initializer is None:
+        return None
+    row_shape = tuple(initial_value.shape.as_list()[1:])
+    dtype = initial_value.dtype
+    if keras_compat.is_elementwise_constant(initializer):
+        # The same number everywhere: a block is made like the whole.
+        return lambda start, stop: tf.cast(
+            initializer((stop - start, *row_shape), dtype=dtype.name), dtype
+        )
+    if not dtype.is_floating:
+        return None
+    draw = keras_compat.random_draw(
+        initializer, tuple(initial_value.shape.as_list())
+    )
+    if draw is None:
+        return None
+    return RandomBlocks(RandomDraw(*draw), row_shape, dtype).rows
+
+
+def _fill_in_blocks(
+    shard: RemoteVariable,
+    rows: range,
+    rows_per_block: int,
+    make_rows: Callable[[int, int], tf.Tensor],
+) -> None:
+    with tf.device(shard.device):
+        if len(rows) <= rows_per_block:
+            shard.assign(make_rows(rows.start, rows.stop), read_value=False)
+            return
+        shard.assign(tf.zeros(shard.shape, shard.dtype), read_value=False)
+        for start in range(rows.start, rows.stop, rows_per_block):
+            stop = min(start + rows_per_block, rows.stop)
+            tf.raw_ops.ResourceStridedSliceAssign(
+                ref=shard.handle,
+                begin=[start - rows.start],
+                end=[stop - rows.start],
+                strides=[1],
+                value=make_rows(start, stop),
+            )
+
+
+def _fill_from_whole(
+    shards: Sequence[RemoteVariable],
+    layout: RowLayout,
+    initial_value: InitialValue,
+    name: str,
+) -> None:
+    if initial_value.num_bytes >= _LARGE_BYTES:
+        _logger.warning(
+            "The initial value of %s can only be made in one piece: %d MB on "
+            "%s, which then sends the other shards their rows. A constant or "
+            "random Keras initializer would be made where it lives.",
+            name,
+            initial_value.num_bytes >> 20,
+            shards[0].device,
+        )
+    with tf.device(shards[0].device):
+        whole = initial_value.make()
+        for index, shard in enumerate(shards):
+            rows = layout.rows(index)
+            with tf.device(shards[0].device):
+                part = whole[rows.start : rows.stop]
+            with tf.device(shard.device):
+                shard.assign(tf.identity(part), read_value=False)

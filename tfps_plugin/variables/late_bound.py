@@ -1,0 +1,145 @@
+"""A variable whose handle is looked up when a function is called.
+
+TensorFlow's functions capture the handles of the variables they use, by
+value, when they are traced. A handle is bound to one incarnation of one
+server, so a function traced yesterday is of no use after its parameter server
+was replaced. Here a traced function holds a placeholder, and every call asks
+the variable for the handle it has now.
+"""
+
+from typing import Any
+
+import tensorflow as tf
+
+from tfps_plugin._compat import tensorflow_variables as compat
+from tfps_plugin.variables import views
+
+
+class LateBoundVariable(compat.ResourceVariable):
+    """A resource variable that functions do not capture by value.
+
+    Subclasses say which handle counts now. While an optimizer updates single
+    rows, reads and assignments of the variable go through the view that the
+    thread has put in its place (`views.viewing`).
+    """
+
+    # tf.Variable's metaclass would offer our arguments to variable creators.
+    _variable_call = None
+
+    def __init__(
+        self,
+        shape: tf.TensorShape,
+        dtype: tf.DType,
+        name: str,
+        *,
+        trainable: bool,
+        synchronization: tf.VariableSynchronization,
+        aggregation: tf.VariableAggregation,
+    ) -> None:
+        """Makes the resource on the current device, without a value.
+
+        Args:
+            shape: Full static shape.
+            dtype: Dtype of the elements.
+            name: Name shown to the user, without the `:0`.
+            trainable: Whether gradient tapes watch it by themselves.
+            synchronization: As in `tf.Variable`.
+            aggregation: As in `tf.Variable`.
+        """
+        handle = compat.uninitialized_handle(shape, dtype, name)
+        # ResourceVariable's own constructor insists on an initial value.
+        super(compat.ResourceVariable, self).__init__(
+            trainable=trainable,
+            shape=shape,
+            dtype=dtype,
+            handle=handle,
+            synchronization=synchronization,
+            aggregation=aggregation,
+            unique_id=f"{name}_{compat.unique_number()}",
+            handle_name=name,
+            name=name,
+            in_graph_mode=False,
+        )
+
+    def _handle_now(self) -> tf.Tensor:
+        """The handle that a call made now, on this thread, has to use."""
+        return self._handle
+
+    @property
+    def handle(self) -> tf.Tensor:
+        """The handle: a placeholder of the function that is being traced,
+        or the handle of now."""
+        graph = compat.function_graph()
+        if graph is None:
+            return self._handle_now()
+        return compat.capture_at_call_time(
+            graph,
+            self._handle_now,
+            self._handle,
+            key=("tfps", self._unique_id),
+        )
+
+    @property
+    def device(self) -> str:
+        """The device that holds the variable, in functions too."""
+        return self._handle.device
+
+    @property
+    def shape(self) -> tf.TensorShape:
+        """The static shape."""
+        view = views.view_of(self._unique_id)
+        return self._shape if view is None else view.shape
+
+    # Under a view, everything below sees and changes only what it shows.
+
+    def _read_variable_op(self, no_copy: bool = False) -> tf.Tensor:
+        view = views.view_of(self._unique_id)
+        if view is None:
+            return super()._read_variable_op(no_copy)
+        with views.unveiled():
+            return view.read()
+
+    def assign(
+        self,
+        value: Any,
+        use_locking: bool | None = None,
+        name: str | None = None,
+        read_value: bool = True,
+    ) -> Any:
+        """As `tf.Variable.assign`."""
+        if self._assigned_through_view("assign", value):
+            return self
+        return super().assign(value, use_locking, name, read_value)
+
+    def assign_add(
+        self,
+        delta: Any,
+        use_locking: bool | None = None,
+        name: str | None = None,
+        read_value: bool = True,
+    ) -> Any:
+        """As `tf.Variable.assign_add`: one atomic operation on the ps."""
+        if self._assigned_through_view("assign_add", delta):
+            return self
+        return super().assign_add(delta, use_locking, name, read_value)
+
+    def assign_sub(
+        self,
+        delta: Any,
+        use_locking: bool | None = None,
+        name: str | None = None,
+        read_value: bool = True,
+    ) -> Any:
+        """As `tf.Variable.assign_sub`: one atomic operation on the ps."""
+        if self._assigned_through_view("assign_sub", delta):
+            return self
+        return super().assign_sub(delta, use_locking, name, read_value)
+
+    def _assigned_through_view(self, method: str, value: Any) -> bool:
+        view = views.view_of(self._unique_id)
+        if view is None:
+            return False
+        value = tf.convert_to_tensor(value, self.dtype)
+        with views.unveiled():
+            view.assign(method, value)
+        return True

@@ -1,0 +1,81 @@
+"""Which rows of a table are in which shard. Pure: no TensorFlow."""
+
+import bisect
+import dataclasses
+from collections.abc import Iterator
+
+
+@dataclasses.dataclass(frozen=True)
+class RowLayout:
+    """Contiguous row ranges, one per shard, in order.
+
+    Attributes:
+        offsets: First row of every shard, and the number of rows at the end:
+            shard `s` holds the rows `offsets[s] <= row < offsets[s + 1]`.
+    """
+
+    offsets: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        ascending = all(
+            start <= end
+            for start, end in zip(self.offsets, self.offsets[1:], strict=False)
+        )
+        if len(self.offsets) < 2 or self.offsets[0] != 0 or not ascending:
+            raise ValueError(
+                "A row layout needs ascending offsets that start at 0, one "
+                f"more than there are shards. Received: offsets={self.offsets}"
+            )
+
+    @classmethod
+    def even(cls, num_rows: int, num_shards: int) -> "RowLayout":
+        """Cuts `num_rows` so that shard sizes differ by at most one row.
+
+        The first shards take the rows left over, as TensorFlow's do.
+        """
+        if num_shards < 1 or num_rows < num_shards:
+            raise ValueError(
+                "A table needs at least one row for every shard. Received: "
+                f"num_rows={num_rows}, num_shards={num_shards}"
+            )
+        rows, left_over = divmod(num_rows, num_shards)
+        offsets = [0]
+        for shard in range(num_shards):
+            offsets.append(offsets[-1] + rows + (shard < left_over))
+        return cls(tuple(offsets))
+
+    @property
+    def num_shards(self) -> int:
+        """Number of shards."""
+        return len(self.offsets) - 1
+
+    @property
+    def num_rows(self) -> int:
+        """Number of rows of the whole table."""
+        return self.offsets[-1]
+
+    def rows(self, shard: int) -> range:
+        """The rows that `shard` holds."""
+        return range(self.offsets[shard], self.offsets[shard + 1])
+
+    def shard_of(self, row: int) -> int:
+        """The shard that holds `row`."""
+        if not 0 <= row < self.num_rows:
+            raise IndexError(
+                f"The table has {self.num_rows} rows. Received: row={row}"
+            )
+        return bisect.bisect_right(self.offsets, row) - 1
+
+    def overlaps(self, start: int, stop: int) -> Iterator[tuple[int, range]]:
+        """The parts of `start <= row < stop`, shard by shard.
+
+        Yields:
+            `(shard, local_rows)` for every shard with rows in the range;
+            `local_rows` counts from the shard's own first row.
+        """
+        for shard in range(self.num_shards):
+            first = max(start, self.offsets[shard])
+            last = min(stop, self.offsets[shard + 1])
+            if first < last:
+                offset = self.offsets[shard]
+                yield shard, range(first - offset, last - offset)

@@ -1,0 +1,103 @@
+"""Looks up rows of a sharded table, each distinct id once.
+
+Shape legend: V rows of the table, D the rest of a row's shape, N ids asked
+for, U distinct ids among them, S shards.
+"""
+
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from tfps_plugin.variables.layout import RowLayout
+
+
+def shard_numbers(layout: RowLayout, ids_U: tf.Tensor) -> tf.Tensor:
+    """The shard that holds each id, int32, shape `(U,)`.
+
+    An id beyond the table is given to the last shard and one below zero to
+    the first, whose own gather then refuses it.
+    """
+    ends = tf.constant(layout.offsets[1:], ids_U.dtype)
+    shards = tf.searchsorted(ends, ids_U, side="right", out_type=tf.int32)
+    return tf.minimum(shards, layout.num_shards - 1)
+
+
+def split_by_shard(
+    layout: RowLayout, ids_U: tf.Tensor, *values: tf.Tensor
+) -> tuple[list[tf.Tensor], list[list[tf.Tensor]]]:
+    """Sends ids, and what belongs to each, to the shards that hold them.
+
+    Args:
+        layout: Rows of each shard.
+        ids_U: Row numbers of the whole table, shape `(U,)`.
+        *values: Tensors of shape `(U, ...)`.
+
+    Returns:
+        For each shard the ids counted from its own first row; and for each of
+        `values` the list of its parts.
+    """
+    if layout.num_shards == 1:
+        return [ids_U], [[value] for value in values]
+    shards_U = shard_numbers(layout, ids_U)
+    parts = tf.dynamic_partition(ids_U, shards_U, layout.num_shards)
+    local_ids = [
+        part - tf.constant(offset, part.dtype)
+        for part, offset in zip(parts, layout.offsets, strict=False)
+    ]
+    return local_ids, [
+        tf.dynamic_partition(value, shards_U, layout.num_shards)
+        for value in values
+    ]
+
+
+def gather_rows(
+    layout: RowLayout,
+    handles: Sequence[tf.Tensor],
+    devices: Sequence[str],
+    dtype: tf.DType,
+    ids_U: tf.Tensor,
+) -> tf.Tensor:
+    """Gathers distinct rows, each on the ps that holds it.
+
+    Args:
+        layout: Rows of each shard.
+        handles: Resource handle of each shard.
+        devices: Device of each shard.
+        dtype: Dtype of the table.
+        ids_U: Distinct row numbers, shape `(U,)`.
+
+    Returns:
+        The rows in the order of the ids, shape `(U, D)`.
+    """
+    positions_U = tf.range(tf.size(ids_U))
+    local_ids, (positions,) = split_by_shard(layout, ids_U, positions_U)
+    rows = []
+    for handle, device, ids in zip(handles, devices, local_ids, strict=True):
+        with tf.device(device):
+            rows.append(
+                tf.raw_ops.ResourceGather(
+                    resource=handle, indices=ids, dtype=dtype
+                )
+            )
+    if layout.num_shards == 1:
+        return rows[0]
+    return tf.dynamic_stitch(positions, rows)
+
+
+def sum_by_id(
+    ids_N: tf.Tensor, values_ND: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Adds up what belongs to the same id.
+
+    Args:
+        ids_N: Row numbers, repeated or not, shape `(N,)`.
+        values_ND: Shape `(N, D)`.
+
+    Returns:
+        The distinct ids, shape `(U,)`, and the sums, shape `(U, D)`.
+    """
+    ids_U, positions_N = tf.unique(ids_N)
+    sums_UD = tf.math.unsorted_segment_sum(
+        values_ND, positions_N, tf.size(ids_U)
+    )
+    return ids_U, sums_UD

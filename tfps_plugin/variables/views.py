@@ -1,0 +1,130 @@
+"""Lets an unmodified optimizer see only some rows of a variable.
+
+An optimizer's `update_step(gradient, variable, learning_rate)` reads and
+assigns the variable and its slots. Under a view, the same code sees the rows
+that a batch touched, or one shard of a table, and its assignments become
+updates of just those. Views belong to the thread that traces or runs the
+update; nobody else sees them.
+"""
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from collections.abc import Mapping
+from typing import Any
+from typing import Protocol
+
+import tensorflow as tf
+
+_thread_local = threading.local()
+
+
+class View(Protocol):
+    """What stands in for a variable while it is being updated."""
+
+    @property
+    def shape(self) -> tf.TensorShape:
+        """Shape of what is seen."""
+
+    def read(self) -> tf.Tensor:
+        """What is seen, as of the last assignment."""
+
+    def assign(self, method: str, value: Any) -> None:
+        """Assigns, adds or subtracts.
+
+        Args:
+            method: `"assign"`, `"assign_add"` or `"assign_sub"`.
+            value: Dense, of the shape that is seen.
+        """
+
+
+class RowsView:
+    """Some rows of one shard (or of a whole variable on one ps).
+
+    Additions are scattered as additions: what other workers add to the same
+    rows between our read and our write is kept.
+    """
+
+    def __init__(self, shard: tf.Variable, local_ids_U: tf.Tensor) -> None:
+        """Creates the view.
+
+        Args:
+            shard: The variable on its ps.
+            local_ids_U: Distinct row numbers of the shard, shape `(U,)`.
+        """
+        self._shard = shard
+        self._local_ids_U = local_ids_U
+        self._rows: tf.Tensor | None = None
+
+    @property
+    def shape(self) -> tf.TensorShape:
+        """Shape of the rows seen; how many is known at run time."""
+        return tf.TensorShape([None]).concatenate(self._shard.shape[1:])
+
+    def read(self) -> tf.Tensor:
+        """The rows, gathered once and again after an addition."""
+        if self._rows is None:
+            self._rows = self._shard.sparse_read(self._local_ids_U)
+        return self._rows
+
+    def assign(self, method: str, value: Any) -> None:
+        """Scatters `value` to the rows seen."""
+        value = tf.convert_to_tensor(value, self._shard.dtype)
+        rows = tf.IndexedSlices(value, self._local_ids_U)
+        if method == "assign":
+            self._shard.scatter_update(rows)
+            self._rows = value
+        elif method == "assign_add":
+            self._shard.scatter_add(rows)
+            self._rows = None
+        else:
+            self._shard.scatter_sub(rows)
+            self._rows = None
+
+
+class ShardView:
+    """One shard of a table, as if it were the whole variable."""
+
+    def __init__(self, shard: tf.Variable) -> None:
+        """Creates the view of `shard`, a variable on its ps."""
+        self._shard = shard
+
+    @property
+    def shape(self) -> tf.TensorShape:
+        """Shape of the shard."""
+        return self._shard.shape
+
+    def read(self) -> tf.Tensor:
+        """The shard's value."""
+        return self._shard.read_value()
+
+    def assign(self, method: str, value: Any) -> None:
+        """Assigns the shard."""
+        getattr(self._shard, method)(value)
+
+
+@contextlib.contextmanager
+def viewing(views: Mapping[str, View]) -> Iterator[None]:
+    """Puts views in the place of variables, by their `_unique_id`."""
+    previous = getattr(_thread_local, "views", {})
+    _thread_local.views = {**previous, **views}
+    try:
+        yield
+    finally:
+        _thread_local.views = previous
+
+
+@contextlib.contextmanager
+def unveiled() -> Iterator[None]:
+    """Shows the variables themselves, for the views' own reads and writes."""
+    previous = getattr(_thread_local, "views", {})
+    _thread_local.views = {}
+    try:
+        yield
+    finally:
+        _thread_local.views = previous
+
+
+def view_of(unique_id: str) -> View | None:
+    """The view that stands for a variable on this thread, if any."""
+    return getattr(_thread_local, "views", {}).get(unique_id)

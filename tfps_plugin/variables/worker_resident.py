@@ -1,0 +1,112 @@
+"""One object per worker, built there when first needed."""
+
+import dataclasses
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Generic
+from typing import TypeVar
+
+from tfps_plugin import errors
+from tfps_plugin.cluster import dispatch_context
+from tfps_plugin.cluster.dispatch_context import DispatchContext
+
+T = TypeVar("T")
+
+_all_residents: "weakref.WeakSet[WorkerResident[object]]" = weakref.WeakSet()
+
+
+@dataclasses.dataclass
+class _Seat(Generic[T]):
+    """What one worker, or one of its lanes, has of a resident."""
+
+    lock: threading.Lock
+    worker_index: int
+    generation: int = -1
+    value: T | None = None
+
+
+class WorkerResident(Generic[T]):
+    """Something every worker has its own of, such as an iterator or a table.
+
+    It is built on a lane's own thread the first time that lane asks, and
+    built again when the worker was lost and came back: whatever lived on the
+    earlier incarnation is gone.
+
+    Guarantees: `build` runs at most once at a time for each worker (for each
+    lane with `per_lane`); different workers never wait for each other. If it
+    raises, the next `get` tries again.
+    Guarded by `_lock`: the dictionary of seats. Guarded by each seat's own
+    lock: its value. `build` is called with the seat's lock held, never with
+    `_lock`.
+    """
+
+    def __init__(
+        self, build: Callable[[DispatchContext], T], *, per_lane: bool
+    ) -> None:
+        """Creates the resident; builds nothing yet.
+
+        Args:
+            build: Makes the object for one worker. Called on a lane's thread,
+                with the dispatch context that it is for.
+            per_lane: Whether each lane of a worker has its own.
+        """
+        self._build = build
+        self._per_lane = per_lane
+        self._lock = threading.Lock()
+        self._seats: dict[int, _Seat[T]] = {}
+        _all_residents.add(self)  # type: ignore[arg-type]
+
+    def get(self) -> T:
+        """What the worker of the current dispatch context has.
+
+        Raises:
+            InternalError: If this thread dispatches to no worker.
+        """
+        context = dispatch_context.current()
+        if context is None:
+            raise errors.InternalError(
+                "An object that lives on workers was asked for on a thread "
+                "that dispatches to no worker. Please report this."
+            )
+        key = context.lane_index if self._per_lane else context.worker_index
+        with self._lock:
+            seat = self._seats.get(key)
+            if seat is None:
+                seat = _Seat(threading.Lock(), context.worker_index)
+                self._seats[key] = seat
+        with seat.lock:
+            if seat.generation != context.generation:
+                seat.value = self._build(context)
+                seat.generation = context.generation
+            return seat.value  # type: ignore[return-value]
+
+    def existing(self) -> list[T]:
+        """What workers have now, in no particular order of time."""
+        with self._lock:
+            seats = [self._seats[key] for key in sorted(self._seats)]
+        return [
+            seat.value  # type: ignore[misc]
+            for seat in seats
+            if seat.generation >= 0
+        ]
+
+    def forget(self) -> None:
+        """Drops every worker's; each is built anew when next needed."""
+        with self._lock:
+            self._seats.clear()
+
+    def forget_worker(self, worker_index: int) -> None:
+        """Drops what the given worker has."""
+        with self._lock:
+            self._seats = {
+                key: seat
+                for key, seat in self._seats.items()
+                if seat.worker_index != worker_index
+            }
+
+
+def forget_worker(worker_index: int) -> None:
+    """Drops what a lost worker had of every resident of this process."""
+    for resident in list(_all_residents):
+        resident.forget_worker(worker_index)

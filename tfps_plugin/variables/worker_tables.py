@@ -1,0 +1,65 @@
+"""Lookup tables, such as those of `StringLookup`: one copy per worker.
+
+A table of the chief would make every lookup of every worker a call to the
+chief. Tables are read-only after initialization, so each worker builds its
+own when it first needs it.
+"""
+
+from typing import Any
+
+import tensorflow as tf
+
+from tfps_plugin._compat import tensorflow_variables as compat
+from tfps_plugin.cluster import dispatch_context
+from tfps_plugin.cluster.dispatch_context import DispatchContext
+from tfps_plugin.variables.worker_resident import WorkerResident
+
+
+class WorkerTable(tf.lookup.StaticHashTable):
+    """A `tf.lookup.StaticHashTable` of which every worker has a copy.
+
+    On the chief's own threads it is an ordinary table of the chief.
+    """
+
+    def __init__(
+        self, initializer: Any, default_value: Any, **options: Any
+    ) -> None:
+        """As `tf.lookup.StaticHashTable`.
+
+        Args:
+            initializer: Fills the table; asked again on every worker.
+            default_value: Value of keys that are not in the table.
+            **options: Passed on to every copy.
+        """
+        self._resident: WorkerResident[tf.lookup.StaticHashTable] = (
+            WorkerResident(self._build_copy, per_lane=False)
+        )
+        self._make_copy = lambda: tf.lookup.StaticHashTable(
+            initializer, default_value, **options
+        )
+        super().__init__(initializer, default_value, **options)
+
+    def _build_copy(
+        self, context: DispatchContext
+    ) -> tf.lookup.StaticHashTable:
+        task = context.device.rsplit("/device:", 1)[0]
+        with tf.init_scope(), tf.device(f"{task}/device:CPU:0"):
+            return self._make_copy()
+
+    def _handle_now(self) -> tf.Tensor:
+        if dispatch_context.current() is None:
+            return super().resource_handle
+        return self._resident.get().resource_handle
+
+    @property
+    def resource_handle(self) -> tf.Tensor:
+        """The handle of the table where the current function will run."""
+        graph = compat.function_graph()
+        if graph is None:
+            return self._handle_now()
+        return compat.capture_at_call_time(
+            graph,
+            self._handle_now,
+            super().resource_handle,
+            key=("tfps-table", id(self)),
+        )
