@@ -97,7 +97,7 @@ def run_on_cluster(options: argparse.Namespace) -> None:
     if not options.skip_baseline:
         say("\nTraining the same model in one process, to compare.")
         results["one process"] = run_baseline(options)
-    say("\nWeights and the optimizer's state on each parameter server:\n")
+    say("\nWhere the weights and the optimizer's state are:\n")
     model = trained.model
     say(holdings_table([*model.variables, *model.optimizer.variables]))
     report(options, prepared, results)

@@ -122,7 +122,7 @@ def holdings_table(variables: Iterable[Any]) -> str:
 
 
 def _task(device: str) -> str:
-    """ "/job:ps/replica:0/task:1/device:CPU:0" is "ps 1"."""
+    """A task's name in words: job ps, task 1 is "ps 1"."""
     fields = dict(
         field.split(":", 1) for field in device.split("/") if ":" in field
     )

@@ -13,8 +13,6 @@ from tfps_plugin.cluster.session import Session
 from tfps_plugin.coordinator.cluster_coordinator import ClusterCoordinator
 from tfps_plugin.coordinator.testing import FakeStrategy
 from tfps_plugin.inputs.per_worker_values import PerWorkerValues
-from tfps_plugin.inputs.worker_dataset import WorkerIterator
-from tfps_plugin.monitoring import events
 
 _TIMEOUT_SECONDS = 120.0
 _NUM_LANES_PER_WORKER = 2
@@ -45,28 +43,6 @@ def counter(strategy: FakeStrategy) -> tf.Variable:
     (ps,) = strategy.session.cluster.parameter_servers
     with tf.device(strategy.session.device(ps)):
         return tf.Variable(0, dtype=tf.int64)
-
-
-class _Recorder:
-    """Waits for events."""
-
-    def __init__(self, coordinator: ClusterCoordinator) -> None:
-        self._seen: list[events.Event] = []
-        self._condition = threading.Condition()
-        coordinator.events.subscribe(self._record)
-
-    def _record(self, event: events.Event) -> None:
-        with self._condition:
-            self._seen.append(event)
-            self._condition.notify_all()
-
-    def wait_for(self, kind: type[events.Event]) -> Any:
-        def found() -> list[events.Event]:
-            return [each for each in self._seen if isinstance(each, kind)]
-
-        with self._condition:
-            assert self._condition.wait_for(found, _TIMEOUT_SECONDS)
-            return found()[0]
 
 
 def _on_every_lane(
@@ -241,70 +217,3 @@ def test_error_of_a_step_is_raised_once(
     assert coordinator.done()
     value = coordinator.schedule(fail, args=(tf.constant(-1),))
     assert coordinator.fetch(value) == 0
-
-
-def test_worker_is_killed_and_comes_back(
-    cluster: LocalCluster,
-    strategy: FakeStrategy,
-    coordinator: ClusterCoordinator,
-    counter: tf.Variable,
-) -> None:
-    recorder = _Recorder(coordinator)
-    dataset = coordinator.create_per_worker_dataset(_numbers_of_worker)
-    iterator = iter(dataset)
-    assert isinstance(iterator, WorkerIterator)
-
-    @tf.function
-    def step(iterator: Any) -> tf.Tensor:
-        counter.assign_add(1)
-        return next(iterator)
-
-    seen = _on_every_lane(coordinator, _next, iterator)
-    assert (1, 1) in seen
-
-    num_scheduled = 1000
-    values = [
-        coordinator.schedule(step, args=(iterator,))
-        for _ in range(num_scheduled // 2)
-    ]
-    values[20].get(_TIMEOUT_SECONDS)
-    cluster.kill("worker", 1)
-    values += [
-        coordinator.schedule(step, args=(iterator,))
-        for _ in range(num_scheduled // 2)
-    ]
-    coordinator.join()
-    assert all(value.is_ready() for value in values)
-    assert all(value.error is None for value in values)
-    assert counter.numpy() >= num_scheduled, "each runs at least once"
-    lost = recorder.wait_for(events.WorkerLost)
-    assert lost.worker_index == 1
-
-    cluster.start("worker", 1)
-    back = recorder.wait_for(events.WorkerReadmitted)
-    assert (back.worker_index, back.generation) == (1, 1)
-    assert coordinator.absent_workers == ()
-
-    # It takes part again, and its dataset begins again.
-    again = _on_every_lane(coordinator, _next, iterator)
-    assert [element for worker, element in again if worker == 1] == [1, 3]
-    value = coordinator.schedule(step, args=(iterator,))
-    assert value.fetch() > 0
-
-
-def test_worker_that_is_restarted_before_anybody_notices(
-    cluster: LocalCluster, coordinator: ClusterCoordinator
-) -> None:
-    recorder = _Recorder(coordinator)
-    iterator = iter(coordinator.create_per_worker_dataset(_numbers_of_worker))
-    _on_every_lane(coordinator, _next, iterator)
-    cluster.kill("worker", 0)
-    cluster.start("worker", 0, wait=True)
-
-    values = [coordinator.schedule(_next, args=(iterator,)) for _ in range(500)]
-    coordinator.join()
-    assert all(value.error is None for value in values)
-    assert recorder.wait_for(events.WorkerLost).worker_index == 0
-    recorder.wait_for(events.WorkerReadmitted)
-    again = _on_every_lane(coordinator, _next, iterator)
-    assert {worker for worker, _ in again} == {0, 1}

@@ -17,6 +17,9 @@ from collections.abc import Sequence
 
 import pytest
 
+# Option handling is what differs between releases of click.
+pytestmark = pytest.mark.compat
+
 _DEADLINE_SECONDS = 120
 _TFPS = (sys.executable, "-m", "tfps_plugin")
 

@@ -5,6 +5,7 @@ integration_tests/conftest.py takes the fixtures from here: the repository's
 root is kept free of Python files.
 """
 
+import collections
 import os
 import pathlib
 import tempfile
@@ -13,7 +14,13 @@ import time
 import uuid
 from collections.abc import Iterator
 
+import hypothesis
 import pytest
+
+# The first example of a property traces TensorFlow functions, the others do
+# not: a deadline for each would be about that.
+hypothesis.settings.register_profile("tfps", deadline=None, max_examples=50)
+hypothesis.settings.load_profile("tfps")
 
 # Before anything imports TensorFlow: that reads these once. Tests run on the
 # CPU unless the caller names a GPU; a cluster that the caller is part of is
@@ -45,61 +52,41 @@ _LASTING_FILES = (
 )
 
 
-def _threads() -> set[threading.Thread]:
-    return {
-        thread
-        for thread in threading.enumerate()
-        if thread.is_alive() and not thread.name.startswith(_LASTING_THREADS)
-    }
+def _threads() -> Iterator[str]:
+    for thread in threading.enumerate():
+        if not thread.name.startswith(_LASTING_THREADS):
+            yield f"thread {thread.name!r}"
 
 
-def _processes() -> dict[int, str]:
-    """Living descendants of this test run: process id -> command line."""
+def _processes() -> Iterator[str]:
+    """Living descendants of this test run."""
     mark = f"{_MARK}={os.environ[_MARK]}".encode()
-    found = {}
     for folder in pathlib.Path("/proc").glob("[0-9]*"):
-        pid = int(folder.name)
         try:
-            if mark in (folder / "environ").read_bytes().split(b"\0"):
-                command = (folder / "cmdline").read_bytes()
-                found[pid] = command.replace(b"\0", b" ").decode().strip()
+            if int(folder.name) != os.getpid() and (
+                mark in (folder / "environ").read_bytes().split(b"\0")
+            ):
+                command = (folder / "cmdline").read_bytes().split(b"\0")
+                yield f"process {b' '.join(command).decode()}"
         except OSError:
             continue  # Somebody else's, or gone while we looked.
-    found.pop(os.getpid(), None)
-    return found
 
 
-def _files(folder: pathlib.Path) -> set[str]:
-    return {
-        path.name
-        for path in folder.iterdir()
-        if not path.name.startswith(_LASTING_FILES)
-    }
+def _files(folder: pathlib.Path) -> Iterator[str]:
+    for path in folder.iterdir():
+        if not path.name.startswith(_LASTING_FILES):
+            yield f"temporary file {path}"
 
 
-def _left(
-    threads: set[threading.Thread],
-    processes: dict[int, str],
-    files: set[str],
-    folder: pathlib.Path,
-) -> list[str]:
-    """One line for each thing that is here now and was not then."""
-    return [
-        *(
-            f"thread {thread.name!r}"
-            for thread in _threads() - threads
-            if thread is not threading.current_thread()
-        ),
-        *(
-            f"process {pid}: {command}"
-            for pid, command in _processes().items()
-            if pid not in processes
-        ),
-        *(
-            f"temporary file {folder / name}"
-            for name in sorted(_files(folder) - files)
-        ),
-    ]
+def _everything(folder: pathlib.Path) -> collections.Counter[str]:
+    """What is there now, and how many of it.
+
+    A test that restarts a task of a shared cluster leaves another process
+    than it found, but as many of its kind.
+    """
+    return collections.Counter(
+        [*_threads(), *_processes(), *_files(folder)],
+    )
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -121,11 +108,11 @@ def nothing_left_behind(scratch_folder: pathlib.Path) -> Iterator[None]:
     What fixtures of a wider scope have started before the test is not its
     business, and is checked by nobody: they clean up with the same care.
     """
-    before = (_threads(), _processes(), _files(scratch_folder))
+    before = _everything(scratch_folder)
     yield
     deadline = time.monotonic() + _PATIENCE_SECONDS
     never = threading.Event()
-    while left := _left(*before, scratch_folder):
+    while left := _everything(scratch_folder) - before:
         if time.monotonic() > deadline:
             pytest.fail("The test left behind:\n  " + "\n  ".join(left))
         never.wait(_INTERVAL_SECONDS)

@@ -35,6 +35,16 @@ def executor_scope(
     return scope
 
 
+def forget_error(own_executor: Any) -> None:
+    """Has an executor forget an error that its caller has been told.
+
+    It would report it once more when it is deleted, to nobody.
+
+    Used since TensorFlow 2.20: `Executor.clear_error`.
+    """
+    own_executor.clear_error()
+
+
 @contextlib.contextmanager
 def unwrapped_errors() -> Iterator[None]:
     """Has what a function raises while it is traced arrive as itself.

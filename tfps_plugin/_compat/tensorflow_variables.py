@@ -95,9 +95,32 @@ def capture_at_call_time(
     `key` makes it one placeholder per graph, without which automatic control
     dependencies would not order reads and writes.
     """
-    return graph.capture_call_time_value(
-        look_up, LateBoundHandleSpec(handle), key=key
+    captures = graph._function_captures
+    if key in captures.by_ref_internal:
+        return captures.by_ref_internal[key]
+    spec = LateBoundHandleSpec(handle)
+    placeholder = graph.capture_call_time_value(look_up, spec, key=key)
+
+    def at_call() -> list[tf.Tensor]:
+        caller = function_graph()
+        value = (
+            look_up()
+            if caller is None
+            else capture_at_call_time(caller, look_up, handle, key)
+        )
+        return spec.to_tensors(value)
+
+    # TensorFlow's own would ask the graph that the call stands in, even where
+    # that is the branch of a condition, which is never called by itself.
+    at_call.output_spec = spec  # type: ignore[attr-defined]
+    captures.add_or_replace(
+        key=key,
+        external=at_call,
+        internal=placeholder,
+        tracetype=spec,
+        is_by_ref=True,
     )
+    return placeholder
 
 
 def variable_accessed(variable: Any) -> None:

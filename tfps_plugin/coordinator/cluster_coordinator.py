@@ -20,6 +20,7 @@ from tfps_plugin.coordinator.membership import Membership
 from tfps_plugin.coordinator.remote_value import RemoteValue
 from tfps_plugin.coordinator.remote_value import fetch_all
 from tfps_plugin.coordinator.session_protocol import SessionLike
+from tfps_plugin.coordinator.stall_watch import StallWatch
 from tfps_plugin.coordinator.worker import Worker
 from tfps_plugin.inputs.worker_dataset import WorkerDataset
 from tfps_plugin.monitoring.counters import Counters
@@ -31,6 +32,7 @@ _DEFAULT_LANES_PER_WORKER = 2
 # (arguments, above all) stays small.
 _QUEUED_CLOSURES_PER_LANE = 32
 _NO_WORKER_TIMEOUT_SECONDS = 600.0
+_PATIENCE_SECONDS = 30.0
 _CLOSE_TIMEOUT_SECONDS = 10.0
 
 _creation_lock = threading.Lock()
@@ -78,14 +80,20 @@ class ClusterCoordinator:
         strategy: Any,
         *,
         no_worker_timeout_seconds: float = _NO_WORKER_TIMEOUT_SECONDS,
+        patience_seconds: float = _PATIENCE_SECONDS,
     ) -> "ClusterCoordinator":
         """Returns the strategy's coordinator, made at the first call.
 
         Args:
             strategy: A `tfps.ParameterServerStrategy`.
             no_worker_timeout_seconds: How long scheduled functions may wait
-                while every worker is lost. Only the call that makes the
-                coordinator sets it.
+                while every worker is lost.
+            patience_seconds: How long a function may run before the tasks
+                that it may wait for are asked whether they live. One that
+                stays silent is given up; functions themselves may take as
+                long as they like.
+
+        Only the call that makes the coordinator sets these options.
 
         Raises:
             TypeError: If the strategy is not ours.
@@ -104,7 +112,9 @@ class ClusterCoordinator:
                 coordinator: ClusterCoordinator = existing
                 return coordinator
             coordinator = super().__new__(cls)
-            coordinator._set_up(strategy, session, no_worker_timeout_seconds)
+            coordinator._set_up(
+                strategy, session, no_worker_timeout_seconds, patience_seconds
+            )
             strategy._cluster_coordinator = coordinator
             return coordinator
 
@@ -113,6 +123,7 @@ class ClusterCoordinator:
         strategy: Any,
         session: SessionLike,
         no_worker_timeout_seconds: float,
+        patience_seconds: float,
     ) -> None:
         self.strategy = strategy
         self.counters = Counters()
@@ -137,6 +148,7 @@ class ClusterCoordinator:
             self.events,
             no_worker_timeout_seconds=no_worker_timeout_seconds,
             forget_worker=worker_resident.forget_worker,
+            stall_watch=StallWatch(patience_seconds),
         )
         self._workers = tuple(
             Worker(

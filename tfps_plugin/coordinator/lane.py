@@ -161,6 +161,7 @@ class Lane:
                 with self._lock:
                     self._run = run
                 self._make(run)
+                tensorflow_execution.forget_error(executor)
                 # What a closure holds must not live until the next one.
                 del closure, run
                 with self._lock:

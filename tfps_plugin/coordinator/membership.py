@@ -25,7 +25,7 @@ _RETRY_SECONDS = 1.0
 # How often it is said that no worker is left.
 _PROGRESS_SECONDS = 30.0
 # How often the thread looks for closures that run for too long.
-_WATCH_INTERVAL_SECONDS = 10.0
+_WATCH_INTERVAL_SECONDS = 5.0
 
 
 class Watched(Protocol):
@@ -64,7 +64,7 @@ class Membership:
         *,
         no_worker_timeout_seconds: float,
         forget_worker: Callable[[int], None],
-        stall_watch: StallWatch | None = None,
+        stall_watch: StallWatch,
     ) -> None:
         """Creates the membership, everybody present; see `start`.
 
@@ -97,7 +97,7 @@ class Membership:
         self._reasons: dict[int, str] = {}
         # The rest is used by the membership thread only.
         self._watched: Mapping[int, Watched] = {}
-        self._stall_watch = stall_watch or StallWatch()
+        self._stall_watch = stall_watch
         self._next_progress = 0.0
         self._waiting_since: float | None = None
         self._thread = threading.Thread(

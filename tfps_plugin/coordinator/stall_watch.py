@@ -16,9 +16,7 @@ class StallWatch:
     Not thread-safe.
     """
 
-    def __init__(
-        self, patience_seconds: float = 30.0, max_silences: int = 3
-    ) -> None:
+    def __init__(self, patience_seconds: float, max_silences: int = 3) -> None:
         """Creates the watch.
 
         Args:

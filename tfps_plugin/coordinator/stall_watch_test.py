@@ -12,7 +12,7 @@ def test_overdue_is_what_runs_longer_than_patience() -> None:
 
 
 def test_given_up_after_silences_in_a_row() -> None:
-    watch = StallWatch(max_silences=3)
+    watch = StallWatch(30.0, max_silences=3)
     assert [watch.silent("ps 0") for _ in range(2)] == [False, False]
     watch.answered("ps 0")
     assert [watch.silent("ps 0") for _ in range(3)] == [False, False, True]
@@ -20,7 +20,7 @@ def test_given_up_after_silences_in_a_row() -> None:
 
 
 def test_tasks_are_counted_apart() -> None:
-    watch = StallWatch(max_silences=2)
+    watch = StallWatch(30.0, max_silences=2)
     assert not watch.silent("worker 0")
     assert not watch.silent("worker 1")
     assert watch.silent("worker 0")

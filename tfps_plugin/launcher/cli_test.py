@@ -10,6 +10,9 @@ import tfps_plugin
 from tfps_plugin.cluster import task_server
 from tfps_plugin.launcher.cli import main
 
+# Option handling is what differs between releases of click.
+pytestmark = pytest.mark.compat
+
 
 @pytest.fixture
 def runner() -> CliRunner:

@@ -41,7 +41,7 @@ class FixedShardsPartitioner:
 
 
 class MinSizePartitioner:
-    """As many shards as there can be with each no smaller than a minimum."""
+    """As many shards as there can be with each about a minimum size."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class MinSizePartitioner:
         """Creates the partitioner.
 
         Args:
-            min_shard_bytes: Smallest size of a shard, in bytes.
+            min_shard_bytes: Size that a shard is cut down to, in bytes.
             max_shards: Upper bound of the number of shards.
             bytes_per_string: Size that a string counts for, in bytes.
 
@@ -72,7 +72,8 @@ class MinSizePartitioner:
         total = math.prod(dimensions) * _item_bytes(
             dtype, self._bytes_per_string
         )
-        shards = max(1, total // self._min_shard_bytes)
+        # Rounded up, as TensorFlow does: the last shard may be smaller.
+        shards = max(1, math.ceil(total / self._min_shard_bytes))
         shards = min(shards, self._max_shards, dimensions[axis])
         return _parts(dimensions, axis, shards)
 

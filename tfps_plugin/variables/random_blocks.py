@@ -118,7 +118,10 @@ class RandomBlocks:
         }[draw.distribution]
         drawn = operation(**arguments)
         if draw.distribution == "uniform":
+            # Keras casts the ends, by way of float32; TensorFlow converts.
             low, high = (tf.cast(p, self._dtype) for p in draw.parameters)
             return tf.add(drawn * (high - low), low)
-        mean, stddev = (tf.cast(p, self._dtype) for p in draw.parameters)
+        mean, stddev = (
+            tf.convert_to_tensor(p, self._dtype) for p in draw.parameters
+        )
         return tf.add(drawn * stddev, mean)

@@ -339,6 +339,8 @@ class ShardedVariable(TensorProtocol):
     def _assign(self, method: str, value: Any) -> "ShardedVariable":
         view = views.view_of(self._unique_id)
         if view is not None:
+            # Converted under the views: another table is seen as rows too.
+            value = tf.convert_to_tensor(value, self._dtype)
             with views.unveiled():
                 view.assign(method, value)
             return self

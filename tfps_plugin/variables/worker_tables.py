@@ -39,6 +39,17 @@ class WorkerTable(tf.lookup.StaticHashTable):
         )
         super().__init__(initializer, default_value, **options)
 
+    @property
+    def _default_value(self) -> tf.Tensor:
+        # A tensor of the chief would be sent along with every call.
+        if compat.function_graph() is None:
+            return self._default_tensor
+        return tf.constant(self._default_tensor.numpy())
+
+    @_default_value.setter
+    def _default_value(self, value: tf.Tensor) -> None:
+        self._default_tensor = value
+
     def _build_copy(
         self, context: DispatchContext
     ) -> tf.lookup.StaticHashTable:

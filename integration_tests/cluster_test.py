@@ -1,0 +1,391 @@
+"""Clusters of real processes: connecting, losing tasks, and the job's end."""
+
+import contextlib
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import tensorflow as tf
+
+from tfps_plugin import errors
+from tfps_plugin.cluster import ports
+from tfps_plugin.cluster import spec
+from tfps_plugin.cluster.local_cluster import LocalCluster
+from tfps_plugin.cluster.session import Session
+from tfps_plugin.cluster.spec import ClusterSpec
+from tfps_plugin.cluster.spec import Task
+
+_PATIENCE_SECONDS = 60.0
+# What a task may take to end after its chief: the promise is about a second.
+_END_SECONDS = 5.0
+_ROOT = pathlib.Path(__file__).parent.parent
+
+# A program as users write it: all tasks run it.
+_PROGRAM = """
+import sys
+from tfps_plugin.cluster import spec
+from tfps_plugin.cluster.session import Session
+from tfps_plugin.cluster.task import init
+
+task = init()
+print("goes on as", task.job, flush=True)
+Session.connect(spec.read_tf_config().cluster, timeout_seconds=120)
+print("connected", flush=True)
+if sys.stdin.readline().strip() == "crash":
+    raise ValueError("of the user")
+"""
+
+
+def _wait_until(condition: Callable[[], bool], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it has not come true in time"
+        threading.Event().wait(0.02)
+
+
+@contextlib.contextmanager
+def _program(
+    cluster: ClusterSpec, job: str, index: int = 0, **environ: str
+) -> Iterator[subprocess.Popen[str]]:
+    """Runs the program as one of the cluster's tasks."""
+    with subprocess.Popen(
+        [sys.executable, "-c", _PROGRAM],
+        env={
+            **os.environ,
+            **environ,
+            "PYTHONPATH": str(_ROOT),
+            "TF_CONFIG": spec.to_tf_config(cluster, job, index),
+        },
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def _read_until_connected(chief: subprocess.Popen[str]) -> None:
+    assert chief.stdout is not None
+    assert chief.stdout.readline() == "goes on as chief\n"
+    assert chief.stdout.readline() == "connected\n"
+
+
+def _exit_codes(cluster: LocalCluster, seconds: float) -> list[int]:
+    deadline = time.monotonic() + seconds
+    return [
+        cluster.process(task.job, task.index).wait(deadline - time.monotonic())
+        for task in cluster.cluster_spec.tasks
+    ]
+
+
+def _is_running(process_id: int) -> bool:
+    try:
+        state = pathlib.Path(f"/proc/{process_id}/stat").read_text()
+    except OSError:
+        return False
+    # What its dead parent has not waited for stays as a zombie.
+    return state.rpartition(")")[2].split()[0] != "Z"
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    """One cluster for all tests that leave it as they found it."""
+    with LocalCluster(num_workers=2, num_ps=1) as started:
+        yield started
+
+
+@pytest.fixture
+def session(cluster: LocalCluster) -> Session:
+    """The chief's connection to it."""
+    config = spec.from_cluster_resolver(cluster.cluster_resolver)
+    return Session.connect(config.cluster)
+
+
+class _Counter:
+    """A variable on the ps, and a function that counts it up on a worker."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        (ps,) = session.cluster.parameter_servers
+        with tf.device(session.device(ps)):
+            self.variable = tf.Variable(tf.zeros([2]))
+
+        @tf.function
+        def count() -> Any:
+            self.variable.assign_add(tf.ones([2]))
+            return self.variable.read_value()
+
+        self._count = count
+
+    def on(self, worker: Task) -> float:
+        """Counts up on a worker; returns the new count."""
+        with tf.device(self._session.device(worker)):
+            return float(self._count().numpy()[0])
+
+
+def test_functions_run_on_workers_with_variables_on_ps(
+    session: Session,
+) -> None:
+    counter = _Counter(session)
+    assert counter.variable.device == "/job:ps/replica:0/task:0/device:CPU:0"
+    assert [counter.on(worker) for worker in session.cluster.workers] == [1, 2]
+    assert session.cluster.chief_address is not None
+    assert session.cluster.chief_address.startswith("127.0.0.1:")
+    assert session.listed == set(session.cluster.serving_tasks)
+
+
+def test_one_cluster_has_one_session(
+    cluster: LocalCluster, session: Session
+) -> None:
+    assert Session.connect(cluster.cluster_spec) is session
+
+
+def test_a_worker_is_lost_and_comes_back(
+    cluster: LocalCluster, session: Session
+) -> None:
+    counter = _Counter(session)
+    lasting, lost = session.cluster.workers
+    assert [counter.on(lasting), counter.on(lost)] == [1, 2]
+    assert session.is_same_incarnation(lost)
+    before = session.incarnation(lost)
+
+    cluster.kill("worker", lost.index)
+    assert not session.is_same_incarnation(lost)
+    with pytest.raises(errors.TaskUnreachableError, match="refused"):
+        session.probe(lost)
+    with pytest.raises(errors.TaskUnreachableError):
+        session.readmit(lost)
+    with pytest.raises(tf.errors.UnavailableError):
+        counter.on(lost)
+    assert session.delist(lost) == {lost}
+    assert session.delist(lost) == frozenset()
+    assert session.incarnation(lost) == 0
+    assert counter.on(lasting) == 3
+
+    cluster.start("worker", lost.index, wait=True)
+    assert not session.is_same_incarnation(lost)
+    session.readmit(lost)
+    assert session.is_same_incarnation(lost)
+    assert session.incarnation(lost) != before
+    assert [counter.on(lost), counter.on(lasting)] == [4, 5]
+
+
+def test_a_dead_worker_does_not_hold_up_the_loss_of_another(
+    cluster: LocalCluster, session: Session
+) -> None:
+    counter = _Counter(session)
+    first, second = session.cluster.workers
+    cluster.kill("worker", first.index)
+    cluster.kill("worker", second.index)
+    assert session.delist(second) == {first, second}
+    assert session.incarnation(first) == 0
+
+    cluster.start("worker", first.index)
+    cluster.start("worker", second.index)
+    cluster.wait_until_ready()
+    for worker in (first, second):
+        session.readmit(worker)
+    assert [counter.on(first), counter.on(second)] == [1, 2]
+
+
+def test_a_ps_is_never_given_up_unasked(
+    cluster: LocalCluster, session: Session
+) -> None:
+    (ps,) = session.cluster.parameter_servers
+    worker = session.cluster.workers[0]
+    cluster.kill("ps", 0)
+    with pytest.raises(errors.TaskUnreachableError, match=ps.address):
+        session.delist(worker)
+    assert session.listed == set(session.cluster.serving_tasks)
+    assert session.delist(ps) == {ps}
+
+    cluster.start("ps", 0, wait=True)
+    session.readmit(ps)
+    assert _Counter(session).on(worker) == 1
+
+
+def test_a_restarted_task_can_be_readmitted_without_being_delisted(
+    cluster: LocalCluster, session: Session
+) -> None:
+    worker = session.cluster.workers[0]
+    cluster.kill("worker", worker.index)
+    cluster.start("worker", worker.index, wait=True)
+    session.readmit(worker)
+    assert _Counter(session).on(worker) == 1
+
+
+def test_tasks_at_each_others_addresses_are_found_out(
+    cluster: LocalCluster, session: Session
+) -> None:
+    worker, _, ps = (task.address for task in cluster.cluster_spec.tasks)
+    with pytest.raises(errors.ClusterConfigurationError, match="calls itself"):
+        Session.connect(ClusterSpec((ps,), (worker,)))
+    # The session that there is stays open.
+    assert Session.connect(cluster.cluster_spec) is session
+
+
+def test_bringing_up_has_a_deadline(cluster: LocalCluster) -> None:
+    known = cluster.cluster_spec
+    with ports.ReservedPort() as free:
+        address = f"127.0.0.1:{free.port}"
+        missing = ClusterSpec(known.worker_addresses, (address,))
+        with pytest.raises(errors.ClusterStartTimeoutError) as caught:
+            Session.connect(missing, timeout_seconds=0.5)
+    assert "1 of 3 tasks" in str(caught.value)
+    assert f"ps 0 at {address}: Connection refused" in str(caught.value)
+
+
+def test_another_cluster_ends_the_first_job(
+    cluster: LocalCluster, session: Session
+) -> None:
+    """The last test of the shared cluster: it ends."""
+    with LocalCluster(num_workers=3, num_ps=1) as second:
+        other = Session.connect(second.cluster_spec)
+        assert _exit_codes(cluster, _END_SECONDS) == [0, 0, 0]
+        assert "the job is over" in cluster.log("ps", 0)
+        counter = _Counter(other)
+        workers = other.cluster.workers
+        assert [counter.on(worker) for worker in workers] == [1, 2, 3]
+        # The first session has nothing to say any more.
+        session.close()
+        assert session.delist(workers[0]) == frozenset()
+        assert counter.on(workers[0]) == 4
+        cluster.kill("worker", 0)
+
+        second.kill("worker", 2)
+        started = time.monotonic()
+        other.close()
+        assert time.monotonic() - started < _END_SECONDS
+        assert _exit_codes(second, _END_SECONDS) == [0, 0, -9, 0]
+
+
+def test_a_chief_that_fails_is_waited_for_and_another_ends_the_job() -> None:
+    with LocalCluster(1, 1) as cluster:
+        description = cluster.cluster_spec
+        with _program(description, "chief") as chief:
+            _read_until_connected(chief)
+            _, complaints = chief.communicate("crash\n", _PATIENCE_SECONDS)
+        assert chief.returncode == 1
+        assert "ValueError: of the user" in complaints
+        with _program(description, "chief") as chief:
+            _read_until_connected(chief)
+            assert cluster.process("ps", 0).poll() is None
+            chief.communicate("end\n", _PATIENCE_SECONDS)
+        assert chief.returncode == 0
+        assert _exit_codes(cluster, _END_SECONDS) == [0, 0]
+        assert cluster.log("worker", 0).count("has connected") == 2
+
+
+def test_tasks_end_by_themselves_after_a_chief_that_stays_away() -> None:
+    with LocalCluster(1, 1, chief_grace_seconds=1.0) as cluster:
+        with _program(cluster.cluster_spec, "chief") as chief:
+            _read_until_connected(chief)
+            chief.kill()
+        assert _exit_codes(cluster, _PATIENCE_SECONDS) == [69, 69]
+        assert "has not answered for" in cluster.log("worker", 0)
+
+
+def test_tasks_end_by_themselves_if_there_never_is_a_chief() -> None:
+    with LocalCluster(
+        1, 1, wait=False, chief_start_timeout_seconds=0.5
+    ) as cluster:
+        assert _exit_codes(cluster, _PATIENCE_SECONDS) == [69, 69]
+        assert "no chief has connected" in cluster.log("ps", 0)
+
+
+def test_one_program_for_all_tasks() -> None:
+    with contextlib.ExitStack() as stack:
+        addresses = [
+            f"127.0.0.1:{stack.enter_context(ports.ReservedPort()).port}"
+            for _ in range(4)
+        ]
+        cluster = ClusterSpec(
+            tuple(addresses[:2]), (addresses[2],), addresses[3]
+        )
+        environ = {
+            "TF_GRPC_REUSE_PORT": "1",
+            # Nothing answers there; the cluster must be reached without it.
+            "http_proxy": "http://127.0.0.1:1",
+        }
+        first, second, ps, chief = (
+            stack.enter_context(_program(cluster, job, index, **environ))
+            for job, index in (
+                ("worker", 0),
+                ("worker", 1),
+                ("ps", 0),
+                ("chief", 0),
+            )
+        )
+        _read_until_connected(chief)
+        # Preempted: a job controller would start it again.
+        second.terminate()
+        assert second.wait(_END_SECONDS) == 128 + signal.SIGTERM
+        chief.communicate("end\n", _PATIENCE_SECONDS)
+        assert chief.returncode == 0
+        for server in (first, ps):
+            said, _ = server.communicate(timeout=_END_SECONDS)
+            assert server.returncode == 0
+            assert said == ""
+
+
+def test_a_cluster_ends_with_the_process_that_started_it() -> None:
+    program = (
+        "from tfps_plugin.cluster.local_cluster import LocalCluster\n"
+        "cluster = LocalCluster(1, 1)\n"
+        "tasks = cluster.cluster_spec.tasks\n"
+        "print(*(cluster.process(t.job, t.index).pid for t in tasks))\n"
+        "print(cluster._folder, flush=True)\n"
+        "input()\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program],
+        env={**os.environ, "PYTHONPATH": str(_ROOT)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as parent:
+        assert parent.stdout is not None
+        children = [int(word) for word in parent.stdout.readline().split()]
+        folder = pathlib.Path(parent.stdout.readline().strip())
+        assert len(children) == 2
+        parent.kill()
+    _wait_until(
+        lambda: not any(_is_running(child) for child in children), _END_SECONDS
+    )
+    # Nobody was left to remove it.
+    for path in folder.iterdir():
+        path.unlink()
+    folder.rmdir()
+
+
+def test_a_task_whose_port_is_taken_says_so() -> None:
+    with socket.create_server(("0.0.0.0", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        cluster = ClusterSpec(("127.0.0.1:1",), (address,))
+        result = subprocess.run(
+            [sys.executable, "-m", "tfps_plugin.cluster.task_server"],
+            env={
+                **os.environ,
+                "TF_CONFIG": spec.to_tf_config(cluster, "ps", 0),
+            },
+            cwd=_ROOT,
+            capture_output=True,
+            text=True,
+            timeout=_PATIENCE_SECONDS,
+        )
+    assert result.returncode == 1
+    assert "ps 0 cannot serve at its address" in result.stderr
+    assert f"address='{address}'" in result.stderr
+    assert "Traceback" not in result.stderr

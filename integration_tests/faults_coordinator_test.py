@@ -1,0 +1,219 @@
+"""What the coordinator does when real processes die, hang and come back."""
+
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import tensorflow as tf
+
+from tfps_plugin import errors
+from tfps_plugin.cluster import dispatch_context
+from tfps_plugin.cluster.local_cluster import LocalCluster
+from tfps_plugin.cluster.session import Session
+from tfps_plugin.coordinator.cluster_coordinator import ClusterCoordinator
+from tfps_plugin.coordinator.testing import FakeStrategy
+from tfps_plugin.inputs.worker_dataset import WorkerIterator
+from tfps_plugin.monitoring import events
+
+_TIMEOUT_SECONDS = 120.0
+
+
+class _Bench:
+    """A cluster, a coordinator of it, and what happened to it."""
+
+    def __init__(self, cluster: LocalCluster) -> None:
+        self.cluster = cluster
+        self.session = Session.connect(cluster.cluster_spec)
+        self.coordinator = ClusterCoordinator(
+            FakeStrategy(self.session), patience_seconds=1.0
+        )
+        (ps,) = self.session.cluster.parameter_servers
+        with tf.device(self.session.device(ps)):
+            self.counter = tf.Variable(0, dtype=tf.int64)
+        self._seen: list[events.Event] = []
+        self._condition = threading.Condition()
+        self.coordinator.events.subscribe(self._record)
+
+    def _record(self, event: events.Event) -> None:
+        with self._condition:
+            self._seen.append(event)
+            self._condition.notify_all()
+
+    def wait_for(self, kind: type[events.Event], number: int = 1) -> Any:
+        """The event of that kind and number, counted from one."""
+
+        def found() -> list[events.Event]:
+            return [each for each in self._seen if isinstance(each, kind)]
+
+        with self._condition:
+            assert self._condition.wait_for(
+                lambda: len(found()) >= number, _TIMEOUT_SECONDS
+            ), f"{kind.__name__} {number} is not among {self._seen}"
+            return found()[number - 1]
+
+    def iterator(self) -> WorkerIterator:
+        """Even numbers on worker 0, odd ones on worker 1."""
+        return iter(self.coordinator.create_per_worker_dataset(_numbers))
+
+    def on_every_lane(self, function: Any, *args: Any) -> list[Any]:
+        """What a function returns on each lane, each at the same time."""
+        barrier = threading.Barrier(self.coordinator.num_lanes)
+
+        def meet(*args: Any) -> tuple[int, Any]:
+            barrier.wait(_TIMEOUT_SECONDS)
+            context = dispatch_context.current()
+            assert context is not None
+            return context.worker_index, function(*args)
+
+        values = [
+            self.coordinator.schedule(meet, args=args)
+            for _ in range(self.coordinator.num_lanes)
+        ]
+        return sorted(self.coordinator.fetch(values))
+
+
+@pytest.fixture
+def bench() -> Iterator[_Bench]:
+    with LocalCluster(num_workers=2, num_ps=1) as cluster:
+        made = _Bench(cluster)
+        yield made
+        made.coordinator.close()
+
+
+def _numbers(context: tf.distribute.InputContext) -> tf.data.Dataset:
+    return tf.data.Dataset.range(1_000_000).shard(
+        context.num_input_pipelines, context.input_pipeline_id
+    )
+
+
+@tf.function
+def _next(iterator: Any) -> tf.Tensor:
+    return next(iterator)
+
+
+def test_workers_die_and_come_back(bench: _Bench) -> None:
+    coordinator, cluster = bench.coordinator, bench.cluster
+    iterator = bench.iterator()
+
+    @tf.function
+    def step(iterator: Any) -> tf.Tensor:
+        bench.counter.assign_add(1)
+        return next(iterator)
+
+    assert (1, 1) in bench.on_every_lane(_next, iterator)
+
+    # Killed in the middle of things.
+    values = [coordinator.schedule(step, args=(iterator,)) for _ in range(300)]
+    values[20].get(_TIMEOUT_SECONDS)
+    cluster.kill("worker", 1)
+    values += [coordinator.schedule(step, args=(iterator,)) for _ in range(500)]
+    coordinator.join()
+    assert all(value.is_ready() for value in values)
+    assert all(value.error is None for value in values)
+    assert bench.counter.numpy() >= len(values), "each runs at least once"
+    assert bench.wait_for(events.WorkerLost).worker_index == 1
+
+    cluster.start("worker", 1)
+    back = bench.wait_for(events.WorkerReadmitted)
+    assert (back.worker_index, back.generation) == (1, 1)
+    assert coordinator.absent_workers == ()
+    # It takes part again, and its dataset begins again.
+    again = bench.on_every_lane(_next, iterator)
+    assert [element for worker, element in again if worker == 1] == [1, 3]
+    assert coordinator.schedule(step, args=(iterator,)).fetch() > 0
+
+    # Restarted before anybody notices.
+    cluster.kill("worker", 0)
+    cluster.start("worker", 0, wait=True)
+    values = [coordinator.schedule(step, args=(iterator,)) for _ in range(500)]
+    coordinator.join()
+    assert all(value.error is None for value in values)
+    assert bench.wait_for(events.WorkerLost, 2).worker_index == 0
+    bench.wait_for(events.WorkerReadmitted, 2)
+    again = bench.on_every_lane(_next, iterator)
+    assert {worker for worker, _ in again} == {0, 1}
+
+
+def test_all_workers_die_and_come_back(bench: _Bench) -> None:
+    coordinator, cluster = bench.coordinator, bench.cluster
+    iterator = bench.iterator()
+    bench.on_every_lane(_next, iterator)
+    kept = coordinator.schedule(lambda: tf.constant(1.0))
+    coordinator.join()
+
+    for index in range(2):
+        cluster.kill("worker", index)
+    with pytest.raises(errors.WorkerLostError, match="does not answer"):
+        kept.fetch()
+    values = [coordinator.schedule(_next, args=(iterator,)) for _ in range(20)]
+    bench.wait_for(events.NoWorkerLeft)
+    for index in range(2):
+        cluster.start("worker", index)
+    coordinator.join()
+    assert all(value.error is None for value in values)
+
+
+def test_worker_hangs_and_goes_on(bench: _Bench) -> None:
+    coordinator, cluster = bench.coordinator, bench.cluster
+    iterator = bench.iterator()
+    bench.on_every_lane(_next, iterator)
+    process = cluster.process("worker", 1)
+    process.send_signal(signal.SIGSTOP)
+    try:
+        values = [
+            coordinator.schedule(_next, args=(iterator,)) for _ in range(50)
+        ]
+        began = time.monotonic()
+        coordinator.join()
+        print(f"join took {time.monotonic() - began:.1f} s")
+        assert all(value.error is None for value in values)
+        assert bench.wait_for(events.WorkerLost).worker_index == 1
+    finally:
+        process.send_signal(signal.SIGCONT)
+    bench.wait_for(events.WorkerReadmitted)
+    again = bench.on_every_lane(_next, iterator)
+    assert [element for worker, element in again if worker == 1] == [1, 3]
+
+
+def test_ps_dies(bench: _Bench) -> None:
+    coordinator = bench.coordinator
+
+    @tf.function
+    def step() -> tf.Tensor:
+        return bench.counter.assign_add(1)
+
+    assert coordinator.schedule(step).fetch() == 1
+    bench.cluster.kill("ps", 0)
+    values = [coordinator.schedule(step) for _ in range(20)]
+    with pytest.raises(errors.ParameterServerLostError) as caught:
+        coordinator.join()
+    (ps,) = bench.session.cluster.parameter_servers
+    assert f"Parameter server 0 at {ps.address}" in str(caught.value)
+    assert isinstance(caught.value.__cause__, tf.errors.OpError)
+    assert all(value.is_ready() for value in values)
+    # What needs no ps still runs.
+    assert coordinator.schedule(lambda: tf.constant(1)).fetch() == 1
+
+
+def test_ps_hangs(bench: _Bench) -> None:
+    coordinator = bench.coordinator
+
+    @tf.function
+    def step() -> tf.Tensor:
+        return bench.counter.assign_add(1)
+
+    assert coordinator.schedule(step).fetch() == 1
+    process = bench.cluster.process("ps", 0)
+    process.send_signal(signal.SIGSTOP)
+    try:
+        for _ in range(20):
+            coordinator.schedule(step)
+        began = time.monotonic()
+        with pytest.raises(errors.ParameterServerLostError):
+            coordinator.join()
+        print(f"join took {time.monotonic() - began:.1f} s")
+    finally:
+        process.send_signal(signal.SIGCONT)

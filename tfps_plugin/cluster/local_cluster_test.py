@@ -1,0 +1,94 @@
+"""What a local cluster does about tasks that cannot start.
+
+Its tasks here are shell scripts; with real ones it is tested in
+integration_tests/cluster_test.py.
+"""
+
+import pathlib
+import sys
+import threading
+import time
+
+import pytest
+
+from tfps_plugin import errors
+from tfps_plugin.cluster.local_cluster import LocalCluster
+
+
+@pytest.fixture
+def task_script(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> pathlib.Path:
+    """What runs instead of each task."""
+    path = tmp_path / "task"
+    path.touch(0o755)
+    monkeypatch.setattr(sys, "executable", str(path))
+    return path
+
+
+def test_a_task_that_dies_at_the_start_is_quoted(
+    task_script: pathlib.Path,
+) -> None:
+    task_script.write_text("#!/bin/sh\necho out of luck >&2\nexit 3\n")
+    with pytest.raises(errors.TaskStartError) as caught:
+        LocalCluster(1, 1)
+    assert "worker 0 at 127.0.0.1:" in str(caught.value)
+    assert "exit code 3" in str(caught.value)
+    assert "out of luck" in str(caught.value)
+
+
+def test_a_task_that_does_not_start_in_time(
+    task_script: pathlib.Path,
+) -> None:
+    task_script.write_text("#!/bin/sh\nexec sleep 60\n")
+    with pytest.raises(errors.ClusterStartTimeoutError, match="2 of 2 tasks"):
+        LocalCluster(1, 1, start_timeout_seconds=0.3)
+
+
+def test_the_life_of_a_task(task_script: pathlib.Path) -> None:
+    task_script.write_text("#!/bin/sh\necho $1 $2 $3 $DRY\nexec sleep 60\n")
+    with LocalCluster(1, 1, wait=False, environ={"DRY": "run"}) as cluster:
+        with pytest.raises(errors.TaskStartError, match="still runs"):
+            cluster.start("worker", 0)
+        first = cluster.process("worker", 0)
+        cluster.kill("worker", 0)
+        assert first.returncode == -9
+        with pytest.raises(errors.TaskStartError, match="SIGKILL"):
+            cluster.wait_until_ready(10.0)
+        cluster.start("worker", 0)
+        assert cluster.process("worker", 0) is not first
+        cluster.kill("worker", 0)
+        assert cluster.process("ps", 0).poll() is None
+        with pytest.raises(errors.ClusterConfigurationError, match="worker 1"):
+            cluster.kill("worker", 1)
+    assert cluster.process("ps", 0).poll() is not None
+    with pytest.raises(errors.TaskStartError, match="stopped"):
+        cluster.start("worker", 0)
+    cluster.stop()
+
+
+def test_a_task_that_ignores_its_end_is_killed(
+    task_script: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "tfps_plugin.cluster.local_cluster._STOP_TIMEOUT_SECONDS", 0.2
+    )
+    ready = task_script.with_name("ready")
+    task_script.write_text(
+        f"#!/bin/sh\ntrap '' TERM\necho > {ready}.$$\n"
+        "while :; do sleep 0.1; done\n"
+    )
+    cluster = LocalCluster(1, 1, wait=False)
+    processes = [cluster.process(job, 0) for job in ("worker", "ps")]
+    deadline = time.monotonic() + 20.0
+    while len(list(task_script.parent.glob("ready.*"))) < 2:
+        assert time.monotonic() < deadline
+        threading.Event().wait(0.02)
+    cluster.stop()
+    assert [process.returncode for process in processes] == [-9, -9]
+
+
+@pytest.mark.parametrize("sizes", [(0, 1), (1, 0), (-1, 1)])
+def test_a_cluster_needs_tasks_of_both_jobs(sizes: tuple[int, int]) -> None:
+    with pytest.raises(errors.ClusterConfigurationError, match="Received: num"):
+        LocalCluster(*sizes)

@@ -1,0 +1,95 @@
+import numpy as np
+import tensorflow as tf
+
+from tfps_plugin.variables import testing
+from tfps_plugin.variables import views
+from tfps_plugin.variables.remote_variable import RemoteVariable
+
+
+def _replace(variable: RemoteVariable, value: object) -> None:
+    """What recovery does: the variable gets another resource."""
+    other = testing.remote_variable(value)
+    variable._handle = other._handle
+
+
+def test_functions_survive_a_new_handle_without_retracing() -> None:
+    variable = testing.remote_variable([1.0, 2.0])
+    traced = []
+
+    @tf.function
+    def inner(x: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            y = tf.reduce_sum(variable * x)
+        variable.assign_sub(tape.gradient(y, variable))
+        return y
+
+    @tf.function
+    def outer(x: tf.Tensor) -> tf.Tensor:
+        traced.append(1)
+        y = 0.0
+        for i in tf.range(3):
+            if i > 0:
+                y += inner(x) + variable[0]
+        return y
+
+    concrete = outer.get_concrete_function(tf.TensorSpec([2]))
+    concrete(tf.ones(2))
+    np.testing.assert_array_equal(variable.numpy(), [-1.0, 0.0])
+    _replace(variable, [10.0, 20.0])
+    # Step 1: y = 30, variable [9, 19]; step 2: y = 28, variable [8, 18].
+    assert concrete(tf.ones(2)).numpy() == 30 + 9 + 28 + 8
+    np.testing.assert_array_equal(variable.numpy(), [8.0, 18.0])
+    assert len(traced) == 1
+
+
+def test_nothing_is_captured_by_value() -> None:
+    variable = testing.remote_variable([1.0, 2.0])
+
+    @tf.function
+    def read_and_add() -> tf.Tensor:
+        total = tf.convert_to_tensor(variable.assign_add([1.0, 1.0]))
+        return total + tf.gather(variable, [0]) + variable.read_value()
+
+    concrete = read_and_add.get_concrete_function()
+    assert not concrete.graph.captures
+
+
+def test_a_function_reads_what_it_wrote() -> None:
+    variable = testing.remote_variable(1.0)
+
+    @tf.function
+    def add_twice() -> tf.Tensor:
+        variable.assign_add(1.0)
+        first = variable.read_value()
+        variable.assign_add(10.0)
+        return first, variable.read_value()
+
+    assert [value.numpy() for value in add_twice()] == [2.0, 12.0]
+
+
+def test_gradients_with_the_tape_outside_of_the_function() -> None:
+    variable = testing.remote_variable([1.0, 2.0])
+    square = tf.function(lambda: tf.reduce_sum(variable * variable))
+    with tf.GradientTape() as tape:
+        y = square()
+    np.testing.assert_array_equal(tape.gradient(y, variable), [2.0, 4.0])
+
+
+def test_it_is_a_variable_to_tensorflow() -> None:
+    variable = testing.remote_variable([1, 2], trainable=False)
+    assert isinstance(variable, tf.Variable)
+    assert not variable.trainable
+    assert variable.device == testing.LOCAL_DEVICE
+    assert (variable + 1).numpy().tolist() == [2, 3]
+
+
+def test_a_view_stands_in_for_the_variable() -> None:
+    variable = testing.remote_variable([[1.0], [2.0], [3.0]])
+    view = views.RowsView(variable, tf.constant([2, 0]))
+    with views.viewing({variable._unique_id: view}):
+        assert (variable * 1.0).numpy().tolist() == [[3.0], [1.0]]
+        variable.assign_add([[10.0], [20.0]])
+        assert variable.read_value().numpy().tolist() == [[13.0], [21.0]]
+        variable.assign([[5.0], [6.0]])
+        variable.assign_sub([[1.0], [1.0]])
+    assert variable.numpy().tolist() == [[5.0], [2.0], [4.0]]

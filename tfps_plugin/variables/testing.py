@@ -1,0 +1,67 @@
+"""Variables on this process's own device, for the tests beside."""
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfps_plugin.variables import initialization
+from tfps_plugin.variables.layout import RowLayout
+from tfps_plugin.variables.remote_variable import RemoteVariable
+from tfps_plugin.variables.sharded_variable import ShardedVariable
+
+LOCAL_DEVICE = "/job:localhost/replica:0/task:0/device:CPU:0"
+
+
+def remote_variable(value: Any, **options: Any) -> RemoteVariable:
+    """A whole variable with the given value."""
+    value = tf.convert_to_tensor(value)
+    variable = RemoteVariable(
+        LOCAL_DEVICE, value.shape, value.dtype, "variable", **options
+    )
+    variable.assign(value)
+    return variable
+
+
+def sharded_variable(value: Any, num_shards: int) -> ShardedVariable:
+    """A table with the given value."""
+    value = tf.convert_to_tensor(value)
+    table = _empty(value.shape, value.dtype, num_shards)
+    table.assign(value)
+    return table
+
+
+def initialized_table(
+    initializer: keras.initializers.Initializer,
+    shape: tuple[int, ...],
+    num_shards: int,
+    dtype: str = "float32",
+) -> ShardedVariable:
+    """A table filled shard by shard by a Keras initializer."""
+    table = _empty(tf.TensorShape(shape), tf.as_dtype(dtype), num_shards)
+    described = initialization.InitialValue(
+        tf.TensorShape(shape),
+        tf.as_dtype(dtype),
+        lambda: initializer(shape, dtype=dtype),
+        initializer,
+    )
+    initialization.fill_shards(
+        table.variables, table.layout, described, "table"
+    )
+    return table
+
+
+def _empty(
+    shape: tf.TensorShape, dtype: tf.DType, num_shards: int
+) -> ShardedVariable:
+    layout = RowLayout.even(shape[0], num_shards)
+    shards = [
+        RemoteVariable(
+            LOCAL_DEVICE,
+            tf.TensorShape([len(layout.rows(i))]).concatenate(shape[1:]),
+            dtype,
+            f"table/part_{i}",
+        )
+        for i in range(num_shards)
+    ]
+    return ShardedVariable(shards, layout, "table")
