@@ -1,7 +1,11 @@
-"""The base classes of a `tf.distribute.Strategy`.
+"""The base classes of a `tf.distribute.Strategy`, and its scopes.
 
 `tf.distribute.Strategy` is public; what a subclass has to implement is not.
 """
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
 
 from tensorflow.python.distribute import distribute_lib
 from tensorflow.python.framework import ops
@@ -15,3 +19,24 @@ InputContext = distribute_lib.InputContext
 
 # Lookup tables ask these scopes who is to make them.
 resource_creator_scope = ops.resource_creator_scope
+
+
+def resource_creators() -> Any:
+    """Who makes lookup tables on this thread, for `resource_creators_scope`."""
+    return ops.get_default_graph()._resource_creator_stack
+
+
+@contextlib.contextmanager
+def resource_creators_scope(creators: Any) -> Iterator[None]:
+    """Lets others than the present ones make lookup tables.
+
+    A function that is being traced inherits from its caller who creates
+    variables, but not who creates tables.
+    """
+    graph = ops.get_default_graph()
+    previous = graph._resource_creator_stack
+    graph._resource_creator_stack = creators
+    try:
+        yield
+    finally:
+        graph._resource_creator_stack = previous

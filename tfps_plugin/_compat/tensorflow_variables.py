@@ -36,6 +36,14 @@ class LateBoundHandleSpec(tf.TensorSpec):
         super().__init__(handle.shape, handle.dtype)
         self._handle = handle
 
+    def most_specific_common_supertype(self, others: Any) -> Any:
+        """Itself, if all are alike; asked when a function is traced again.
+
+        TensorFlow's own builds a spec anew, from arguments that this one does
+        not take.
+        """
+        return self if all(self == other for other in others) else None
+
     def placeholder_value(self, placeholder_context: Any) -> tf.Tensor:
         """A placeholder that knows the variable's shape and dtype."""
         placeholder = super().placeholder_value(placeholder_context)

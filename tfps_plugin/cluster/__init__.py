@@ -8,11 +8,13 @@ health.py            asks a task's server whether it lives, and who it is
 messages.py          what the chief tells a task (pure)
 mailbox.py           carries these messages: a queue on the task itself
 server_def.py        ClusterSpec -> what TensorFlow connects to
+attachment.py        connects TensorFlow's runtime to a cluster
 session.py           the chief's connection: connect, delist, readmit, end
 open_sessions.py     which clusters this process is connected to
 program_end.py       does this program end well or by an exception?
 chief_watch.py       when does a task end itself? (pure)
-task_server.py       the life of a worker or ps process; `tfps.init()`
+task_server.py       the life of a worker or ps process
+task.py              `tfps.init()`: one call for a program all tasks run
 local_cluster.py     a whole cluster of real processes on this machine
 dispatch_context.py  which worker the current thread dispatches to (pure)
 """

@@ -21,9 +21,7 @@ _INCARNATION = 2**63 + 11
 def _status(*device_names: str) -> bytes:
     response = health._GetStatusResponse()
     for name in device_names:
-        response.device_attributes.add(  # type: ignore[attr-defined]
-            name=name, incarnation=_INCARNATION
-        )
+        response.device_attributes.add(name=name, incarnation=_INCARNATION)
     return response.SerializeToString()
 
 

@@ -1,20 +1,16 @@
 """The chief's connection to the tasks of its cluster."""
 
 import atexit
-import contextlib
 import logging
 import os
 import threading
-import time
 import uuid
 from collections.abc import Iterable
-from collections.abc import Iterator
 from typing import Any
-
-import tensorflow as tf
 
 from tfps_plugin import errors
 from tfps_plugin._compat import tensorflow_cluster
+from tfps_plugin.cluster import attachment
 from tfps_plugin.cluster import bounded_calls
 from tfps_plugin.cluster import environment
 from tfps_plugin.cluster import health
@@ -44,13 +40,10 @@ _POST_TIMEOUT_SECONDS = 10.0
 # The job's end may not be held up for long by tasks that are gone.
 _DETACH_TIMEOUT_SECONDS = 2.0
 _FAREWELL_TIMEOUT_SECONDS = 2.0
-_UNKNOWN_INCARNATION = 0
+_NO_INCARNATION = 0
 
 _connect_lock = threading.Lock()
 _current: "Session | None" = None
-# Where this process's own server listens. TensorFlow cannot stop one, so it
-# is kept for the next cluster.
-_own_port: int | None = None
 
 
 class Session:
@@ -64,12 +57,14 @@ class Session:
 
     Guarantees:
         Every method may be called from any thread. Changes of the membership
-        happen one after the other. A task that is listed but dead never
-        blocks them: it is found out and taken out first. `close` happens
-        once and ends within some seconds, whatever state the tasks are in.
-    Guarded by `_lock`: `_listed`, `_statuses`, `_is_closed`, and every call
-        that changes TensorFlow's view of the cluster.
-    Never call while holding the lock: anything of the coordinator's.
+        happen one after the other, and hold up no method that only asks. A
+        task that is listed but dead never blocks them: it is found out and
+        taken out first. `close` happens once and ends within some seconds,
+        whatever state the tasks are in.
+    Guarded by `_change_lock`: every call that changes TensorFlow's view of
+        the cluster. It may be held for seconds.
+    Guarded by `_lock`, taken after it: `_listed`, `_statuses`, `_is_closed`.
+    Never call while holding `_lock`: anything that waits.
     """
 
     def __init__(
@@ -83,9 +78,10 @@ class Session:
         self._chief_address = chief_address
         self._chief_id = uuid.uuid4().hex
         self._process_id = os.getpid()
+        self._change_lock = threading.Lock()
         self._lock = threading.Lock()
         self._statuses = dict(statuses)
-        self._listed = set(statuses)
+        self._listed = frozenset(statuses)
         self._is_closed = False
 
     @classmethod
@@ -95,7 +91,8 @@ class Session:
         """Waits until all tasks answer, and connects this process as chief.
 
         Connecting to the same cluster again returns the same session.
-        Connecting to another one closes the first, whose job is then over.
+        Connecting to another one closes the first, whose job is then over;
+        tasks that are in both go on.
         Variables that this process has created before its first connection
         are lost to TensorFlow: connect first.
 
@@ -124,10 +121,11 @@ class Session:
                 cluster.serving_tasks, timeout_seconds
             )
             if _current is not None:
-                _current.close()
-            _current = cls(cluster, _attach(cluster), statuses)
-            _current._begin()
-            return _current
+                _current._end(serving_on=cluster.serving_tasks)
+            session = cls(cluster, attachment.attach(cluster), statuses)
+            session._begin()
+            _current = session
+            return session
 
     def device(self, task: Task) -> str:
         """The device of a task that work is placed on.
@@ -135,28 +133,30 @@ class Session:
         Returns:
             The first GPU of a worker that has one; else its CPU.
         """
-        with self._lock:
-            status = self._statuses.get(task)
-        if status is not None and task.job == WORKER and status.gpu_names:
-            return status.gpu_names[0]
+        if task.job == WORKER:
+            with self._lock:
+                status = self._statuses[task]
+            if status.gpu_names:
+                return status.gpu_names[0]
         return f"{task.name}/device:CPU:0"
 
     def incarnation(self, task: Task) -> int:
         """The incarnation of the task that this session is connected to.
 
         Returns:
-            The number; 0, which no living task has, for one that was taken
-            out because it did not answer.
+            The number; 0, which no living task has, for a task that is
+            taken out.
         """
         with self._lock:
-            status = self._statuses.get(task)
-        return _UNKNOWN_INCARNATION if status is None else status.incarnation
+            if task not in self._listed:
+                return _NO_INCARNATION
+            return self._statuses[task].incarnation
 
     @property
     def listed(self) -> frozenset[Task]:
         """The tasks that TensorFlow knows now."""
         with self._lock:
-            return frozenset(self._listed)
+            return self._listed
 
     def probe(
         self, task: Task, timeout_seconds: float = _PROBE_TIMEOUT_SECONDS
@@ -197,21 +197,20 @@ class Session:
                 Nothing is changed then: a ps is never given up unasked.
             TaskLostError: If TensorFlow does not finish in time.
         """
-        with self._lock:
-            if self._is_closed or task not in self._listed:
+        with self._change_lock:
+            listed = self.listed
+            if self._is_closed or task not in listed:
                 return frozenset()
-            dead = self._find_dead(self._listed - {task})
+            dead = self._find_dead(listed - {task})
             gone = dead | {task}
-            self._change(self._listed - gone)
-            for each in gone:
-                self._statuses.pop(each, None)
+            self._change(listed - gone)
         for each in dead:
             _logger.warning(
                 "%s at %s does not answer either, and was taken out too.",
                 each,
                 each.address,
             )
-        return frozenset(gone)
+        return gone
 
     def readmit(self, task: Task) -> None:
         """Takes a task into the cluster again, with nothing on it.
@@ -227,18 +226,17 @@ class Session:
             TaskLostError: If TensorFlow does not finish in time.
         """
         status = self.probe(task)
-        with self._lock:
+        with self._change_lock:
             if self._is_closed:
                 return
-            dead = self._find_dead(self._listed - {task})
-            if task in self._listed:
-                # Only a task that leaves and comes is certain to get a new
-                # context, and only so do old handles to it become invalid.
-                self._change(self._listed - dead - {task})
-            self._change((self._listed - dead) | {task})
-            for each in dead:
-                self._statuses.pop(each, None)
-            self._statuses[task] = status
+            others = self.listed - {task}
+            others -= self._find_dead(others)
+            if task in self.listed:
+                # A task that leaves and comes is certain to get a new context.
+                self._change(others)
+            self._change(others | {task})
+            with self._lock:
+                self._statuses[task] = status
         self._announce([task])
 
     def close(self) -> None:
@@ -248,24 +246,34 @@ class Session:
         then the tasks wait for the chief to come back. May be called again.
         Values on the tasks that are still referred to can no longer be read.
         """
+        self._end(serving_on=())
+
+    def _end(self, serving_on: Iterable[Task]) -> None:
+        """Ends the job, but not the tasks that the next session goes on with.
+
+        Args:
+            serving_on: Tasks of that session; they are told nothing.
+        """
         # A forked child has inherited the session, but it is not the chief.
         if os.getpid() != self._process_id:
             return
         # Somebody may be changing the membership, and hang.
-        has_lock = self._lock.acquire(timeout=_DETACH_TIMEOUT_SECONDS)
+        has_lock = self._change_lock.acquire(timeout=_DETACH_TIMEOUT_SECONDS)
         try:
-            if self._is_closed:
-                return
-            self._is_closed = True
+            with self._lock:
+                if self._is_closed:
+                    return
+                self._is_closed = True
             if has_lock:
                 self._detach()
         finally:
             if has_lock:
-                self._lock.release()
+                self._change_lock.release()
         open_sessions.remove(self._requested)
         atexit.unregister(self._close_at_exit)
+        kept = {task.address for task in serving_on}
         self._post_all(
-            self.cluster.serving_tasks,
+            [t for t in self.cluster.serving_tasks if t.address not in kept],
             messages.JobOver(self._chief_id),
             _FAREWELL_TIMEOUT_SECONDS,
         )
@@ -297,7 +305,7 @@ class Session:
             return
         self.close()
 
-    def _find_dead(self, tasks: Iterable[Task]) -> set[Task]:
+    def _find_dead(self, tasks: Iterable[Task]) -> frozenset[Task]:
         """Workers that do not answer; raises if a ps does not."""
         suspects = tuple(tasks)
         answers: dict[Task, Any] = {}
@@ -309,14 +317,14 @@ class Session:
                 if isinstance(answer, errors.TaskUnreachableError)
             )
             if not suspects:
-                return set()
+                return frozenset()
         for task in suspects:
             if task.job == PARAMETER_SERVER:
                 raise answers[task]
-        return set(suspects)
+        return frozenset(suspects)
 
-    def _change(self, listed: set[Task]) -> None:
-        """Tells TensorFlow which tasks there are; the lock is held."""
+    def _change(self, listed: frozenset[Task]) -> None:
+        """Tells TensorFlow which tasks there are; `_change_lock` is held."""
         server_def = make_server_def(
             self._chief_address, listed, is_first=False
         )
@@ -333,7 +341,8 @@ class Session:
                 f"tasks={sorted(str(task) for task in listed)}. Start the "
                 "chief again; it goes on from the last checkpoint."
             ) from error
-        self._listed = set(listed)
+        with self._lock:
+            self._listed = listed
 
     def _detach(self) -> None:
         """Lets TensorFlow forget the tasks while they still live.
@@ -398,66 +407,3 @@ def _post_if_alive(task: Task, text: str, timeout_seconds: float) -> None:
     # A dead task is found out in a millisecond; posting would wait for it.
     health.probe_task(task, timeout_seconds / 2)
     mailbox.post(task, text, timeout_seconds / 2)
-
-
-def _attach(cluster: ClusterSpec) -> str:
-    """Connects TensorFlow to the cluster; returns the chief's address."""
-    global _own_port
-    started = time.monotonic()
-    with contextlib.ExitStack() as stack:
-        address = cluster.chief_address
-        if address is None:
-            port = _own_port
-            if port is None:
-                port = stack.enter_context(ports.ReservedPort()).port
-                stack.enter_context(_shared_ports())
-            host = ports.own_host_towards(
-                split_address(task.address) for task in cluster.serving_tasks
-            )
-            address = join_address(host, port)
-        port = split_address(address)[1]
-        is_first = port != _own_port
-        server_def = make_server_def(
-            address, cluster.serving_tasks, is_first=is_first
-        )
-        attach = (
-            tensorflow_cluster.set_server_def
-            if is_first
-            else tensorflow_cluster.update_server_def
-        )
-        try:
-            bounded_calls.call(
-                lambda: attach(server_def), _CHANGE_TIMEOUT_SECONDS
-            )
-        except TimeoutError as error:
-            raise errors.ClusterStartTimeoutError(
-                "All tasks answered, but connecting to them did not end "
-                f"within {time.monotonic() - started:.0f} s, because one died "
-                "meanwhile. Received: tasks="
-                f"{[str(task) for task in cluster.serving_tasks]}. See their "
-                "logs, and start the chief again."
-            ) from error
-        except tf.errors.UnknownError as error:
-            raise errors.TaskStartError(
-                "The chief's own server cannot start. Expected a free port "
-                f"of this machine. Received: cluster.chief[0]={address!r}: "
-                f"{error.message}. End what uses the port, or leave the "
-                "chief's address out of the cluster: a free one is then taken."
-            ) from error
-        _own_port = port
-    return address
-
-
-@contextlib.contextmanager
-def _shared_ports() -> Iterator[None]:
-    """Lets TensorFlow's next server listen on a port reserved by us."""
-    name = "TF_GRPC_REUSE_PORT"
-    before = os.environ.get(name)
-    os.environ[name] = "1"
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[name]
-        else:
-            os.environ[name] = before

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from tfps_plugin import errors
 from tfps_plugin._compat import tensorflow_execution
+from tfps_plugin._compat import tensorflow_strategy
 from tfps_plugin.cluster.dispatch_context import DispatchContext
 from tfps_plugin.inputs import input_context
 from tfps_plugin.inputs.per_worker_values import PerWorkerValues
@@ -155,7 +156,9 @@ def _trace(
     arguments = (context,) if _takes_context(function) else ()
 
     def dataset_function() -> Any:
-        dataset = function(*arguments)
+        # A lookup table that is made here belongs on the workers.
+        with tensorflow_strategy.resource_creators_scope(table_creators):
+            dataset = function(*arguments)
         if not isinstance(dataset, tf.data.Dataset):
             raise TypeError(
                 "A dataset function must return a tf.data.Dataset. "
@@ -171,6 +174,7 @@ def _trace(
         tf.device(None),
         tf.variable_creator_scope(_refuse_variable),
     ):
+        table_creators = tensorflow_strategy.resource_creators()
         return tf.function(dataset_function).get_concrete_function()
 
 

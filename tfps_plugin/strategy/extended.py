@@ -13,6 +13,10 @@ from tfps_plugin.strategy import updates
 from tfps_plugin.strategy.variable_creation import VariableCreator
 from tfps_plugin.variables.worker_tables import WorkerTable
 
+# By name, as TensorFlow asks for them. `tf.lookup.StaticVocabularyTable` is
+# made of a HashTable, which is an older form of the same.
+_TABLE_CLASSES = ["StaticHashTable", "HashTable"]
+
 
 class ParameterServerExtended(compat.StrategyExtended):
     """The machinery of one `ParameterServerStrategy`.
@@ -55,7 +59,7 @@ class ParameterServerExtended(compat.StrategyExtended):
             del next_creator
             return WorkerTable(*args, **kwargs)
 
-        return compat.resource_creator_scope("StaticHashTable", create)
+        return compat.resource_creator_scope(_TABLE_CLASSES, create)
 
     def value_container(self, value: Any) -> Any:
         """The variable that a value is part of: shards name their table."""

@@ -27,7 +27,12 @@ def make_step_function(
 
     @tf.autograph.experimental.do_not_convert
     def one_step(data: Any) -> Any:
-        outputs = strategy.run(step, args=(data,))
+        # Parts of a step need no data, such as counting it: where the input
+        # has run dry, they must not happen either.
+        with tf.control_dependencies(
+            tf.nest.flatten(data, expand_composites=True)
+        ):
+            outputs = strategy.run(step, args=(data,))
         return tf.nest.map_structure(tf.convert_to_tensor, outputs)
 
     one_step = tf.function(one_step)

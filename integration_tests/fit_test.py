@@ -1,0 +1,537 @@
+"""Keras's fit, evaluate, predict and save on a real cluster."""
+
+import pathlib
+from collections.abc import Callable
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfps_plugin as tfps
+from tfps_plugin import errors
+
+_ROWS = 500
+_BATCH = 32
+_rng = np.random.default_rng(0)
+_IDS = _rng.integers(0, _ROWS, size=(_BATCH * 8, 4)).astype("int32")
+_TARGETS = (_IDS % 2).mean(axis=1, keepdims=True).round().astype("float32")
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[tfps.LocalCluster]:
+    with tfps.LocalCluster(num_workers=2, num_ps=2) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def strategy(
+    cluster: tfps.LocalCluster,
+) -> Iterator[tfps.ParameterServerStrategy]:
+    yield from _strategy_of(cluster.cluster_resolver)
+
+
+def _strategy_of(resolver: Any, **options: Any) -> Iterator[Any]:
+    strategy = tfps.ParameterServerStrategy(
+        resolver,
+        variable_partitioner=tfps.partitioners.MinSizePartitioner(4000, 2),
+        **options,
+    )
+    yield strategy
+    tfps.ClusterCoordinator(strategy).close()
+
+
+def _dataset(context: tf.distribute.InputContext) -> tf.data.Dataset:
+    """Every worker has half of the rows."""
+    return (
+        tf.data.Dataset.from_tensor_slices((_IDS, _TARGETS))
+        .shard(context.num_input_pipelines, context.input_pipeline_id)
+        .repeat()
+        .batch(_BATCH)
+    )
+
+
+def _layers() -> list[keras.layers.Layer]:
+    return [
+        keras.Input((4,), dtype="int32"),
+        keras.layers.Embedding(_ROWS, 8),
+        keras.layers.Flatten(),
+        keras.layers.Dense(16, activation="relu"),
+        keras.layers.Dense(1, activation="sigmoid"),
+    ]
+
+
+def _model(**compile_arguments: Any) -> keras.Model:
+    keras.utils.set_random_seed(1)
+    model = keras.Sequential(_layers())
+    arguments: dict[str, Any] = {
+        "optimizer": keras.optimizers.Adam(0.02),
+        "loss": "binary_crossentropy",
+        "metrics": ["accuracy", keras.metrics.AUC(name="auc")],
+    }
+    model.compile(**{**arguments, **compile_arguments})
+    return model
+
+
+@pytest.mark.compat
+def test_fit_trains_and_counts_exactly(
+    strategy: tfps.ParameterServerStrategy,
+) -> None:
+    with strategy.scope():
+        model = _model()
+    history = model.fit(
+        tfps.DatasetCreator(_dataset),
+        epochs=3,
+        steps_per_epoch=70,
+        validation_data=tfps.DatasetCreator(_dataset),
+        validation_steps=8,
+        verbose=0,
+    ).history
+    assert sorted(history) == [
+        *("accuracy", "auc", "loss"),
+        *("val_accuracy", "val_auc", "val_loss"),
+    ]
+    assert history["loss"][-1] < 0.3 < history["loss"][0]
+    assert history["val_auc"][-1] > 0.95
+    assert all(0 <= a <= 1 for a in history["accuracy"])
+    assert int(model.optimizer.iterations) == 210
+    assert _examples_counted(model) == 8 * _BATCH, "of the last validation"
+    model.evaluate(tfps.DatasetCreator(_dataset), steps=50, verbose=0)
+    assert _examples_counted(model) == 50 * _BATCH
+
+
+def _examples_counted(model: keras.Model) -> float:
+    auc = next(
+        m for m in model.metrics[1].metrics if isinstance(m, keras.metrics.AUC)
+    )
+    totals = [
+        np.asarray(v)
+        for v in (
+            auc.true_positives,
+            auc.true_negatives,
+            auc.false_positives,
+            auc.false_negatives,
+        )
+    ]
+    per_threshold = np.sum(totals, axis=0)
+    assert (per_threshold == per_threshold[0]).all()
+    return float(per_threshold[0])
+
+
+@pytest.mark.compat
+@pytest.mark.parametrize("optimizer", ["SGD", "Adagrad", "Adam"])
+def test_one_step_at_a_time_gives_the_numbers_of_one_process(
+    cluster: tfps.LocalCluster, optimizer: str
+) -> None:
+    """One worker, one step in flight, a seed, no momentum on tables.
+
+    Adam is lazy on tables, so its model has none.
+    """
+    spec = cluster.cluster_spec.as_dict()
+    resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
+        tf.train.ClusterSpec({"worker": spec["worker"][:1], "ps": spec["ps"]})
+    )
+
+    def build() -> keras.Model:
+        keras.utils.set_random_seed(3)
+        layers = _layers()
+        if optimizer == "Adam":
+            layers[1:3] = [
+                keras.layers.Rescaling(1 / _ROWS),
+                keras.layers.Dropout(0.2, seed=5),
+            ]
+        model = keras.Sequential(layers)
+        rate = 0.01 if optimizer == "Adam" else 0.1
+        model.compile(
+            getattr(keras.optimizers, optimizer)(rate),
+            "binary_crossentropy",
+            metrics=["accuracy"],
+        )
+        return model
+
+    def no_repeats(_: object) -> tf.data.Dataset:
+        # Keras's Adagrad squares the parts of a repeated id's gradient, not
+        # their sum: give it ids that occur once in a batch.
+        ids = np.stack(
+            [
+                _rng_once.permutation(_ROWS)[: 4 * _BATCH].reshape(_BATCH, 4)
+                for _ in range(8)
+            ]
+        ).reshape(-1, 4)
+        return (
+            tf.data.Dataset.from_tensor_slices((ids.astype("int32"), _TARGETS))
+            .repeat()
+            .batch(_BATCH)
+        )
+
+    _rng_once = np.random.default_rng(5)
+    alone = build()
+    expected = alone.fit(
+        no_repeats(None), epochs=2, steps_per_epoch=25, verbose=0
+    )
+    for strategy in _strategy_of(resolver, max_closures_in_flight_per_worker=1):
+        with strategy.scope():
+            model = build()
+        _rng_once = np.random.default_rng(5)
+        actual = model.fit(
+            tfps.DatasetCreator(no_repeats),
+            epochs=2,
+            steps_per_epoch=25,
+            verbose=0,
+        )
+        np.testing.assert_allclose(
+            actual.history["loss"], expected.history["loss"], rtol=1e-4
+        )
+        for ours, theirs in zip(model.weights, alone.weights, strict=True):
+            np.testing.assert_allclose(
+                ours.numpy(), theirs.numpy(), rtol=1e-3, atol=1e-5
+            )
+
+
+def test_variables_are_where_they_should_be(
+    strategy: tfps.ParameterServerStrategy,
+) -> None:
+    with strategy.scope():
+        model = _model()
+        model.optimizer.build(model.trainable_variables)
+    table = model.layers[0].embeddings.value
+    assert isinstance(table, tfps.ShardedVariable)
+    devices = [shard.device for shard in table.variables]
+    assert len(set(devices)) == 2
+    assert all("/job:ps/" in device for device in devices)
+    slots = [
+        v.value
+        for v in model.optimizer.variables
+        if isinstance(v.value, tfps.ShardedVariable)
+    ]
+    assert len(slots) == 2
+    for slot in slots:
+        assert [shard.device for shard in slot.variables] == devices
+    low, high = sorted(strategy.bytes_per_ps)
+    assert high - low < 16 * 32 * 4 * 3, "the largest whole variable and slots"
+
+
+def test_weights_do_not_depend_on_the_number_of_shards(
+    strategy: tfps.ParameterServerStrategy,
+) -> None:
+    with strategy.scope():
+        sharded = _model()
+    alone = _model()
+    for ours, theirs in zip(sharded.weights, alone.weights, strict=True):
+        np.testing.assert_array_equal(ours.numpy(), theirs.numpy())
+
+
+class OwnStep(keras.Model):
+    """A train_step that reports what it likes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense = keras.layers.Dense(1)
+
+    def call(self, x: Any) -> Any:
+        return self.dense(keras.ops.cast(x, "float32") / _ROWS)
+
+    def train_step(self, data: Any) -> dict[str, Any]:
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = keras.ops.mean((self(x, training=True) - y) ** 2)
+        gradients = tape.gradient(loss, self.trainable_variables)
+        self.optimizer.apply_gradients(
+            zip(gradients, self.trainable_variables, strict=True)
+        )
+        return {"mine": loss, "size": tf.shape(x)[0]}
+
+
+def test_a_custom_train_step(strategy: tfps.ParameterServerStrategy) -> None:
+    with strategy.scope():
+        model = OwnStep()
+        model.compile(keras.optimizers.SGD(0.1))
+    history = model.fit(
+        tfps.DatasetCreator(_dataset), epochs=2, steps_per_epoch=30, verbose=0
+    ).history
+    assert sorted(history) == ["mine", "size"]
+    assert history["size"] == [_BATCH, _BATCH]
+    assert 0 < history["mine"][1] < 0.6
+    assert int(model.optimizer.iterations) == 60
+
+
+class _Batches(keras.callbacks.Callback):
+    def __init__(self) -> None:
+        super().__init__()
+        self.logs: list[dict[str, float]] = []
+
+    def on_train_batch_end(
+        self, batch: int, logs: dict[str, float] | None = None
+    ) -> None:
+        self.logs.append(dict(logs or {}))
+
+
+def test_batch_callbacks_are_called_for_every_batch(
+    strategy: tfps.ParameterServerStrategy,
+) -> None:
+    with strategy.scope():
+        model = _model()
+    batches = _Batches()
+    model.fit(
+        tfps.DatasetCreator(_dataset),
+        steps_per_epoch=200,
+        callbacks=[batches],
+        verbose=0,
+    )
+    assert len(batches.logs) == 200
+    assert set(batches.logs[-1]) == {"accuracy", "auc", "loss"}
+    different = {logs["loss"] for logs in batches.logs if logs}
+    assert len(different) >= 3, "the logs move within the epoch"
+
+
+@pytest.mark.parametrize("steps_per_execution", [1, 3, 50])
+def test_no_step_is_run_beyond_the_epoch(
+    strategy: tfps.ParameterServerStrategy, steps_per_execution: int
+) -> None:
+    with strategy.scope():
+        model = _model(steps_per_execution=steps_per_execution)
+    model.fit(
+        tfps.DatasetCreator(_dataset), epochs=2, steps_per_epoch=7, verbose=0
+    )
+    assert int(model.optimizer.iterations) == 14
+
+
+def test_stop_training_in_a_batch(
+    strategy: tfps.ParameterServerStrategy,
+) -> None:
+    class Stop(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            self.model.stop_training = batch == 12
+
+    with strategy.scope():
+        model = _model()
+    model.fit(
+        tfps.DatasetCreator(_dataset),
+        steps_per_epoch=100,
+        callbacks=[Stop()],
+        verbose=0,
+    )
+    assert int(model.optimizer.iterations) == 13
+
+
+@pytest.mark.compat
+def test_what_is_saved_is_a_plain_model(
+    strategy: tfps.ParameterServerStrategy, tmp_path: pathlib.Path
+) -> None:
+    with strategy.scope():
+        model = _model()
+    model.fit(tfps.DatasetCreator(_dataset), steps_per_epoch=20, verbose=0)
+    expected = model.predict(_IDS[:9], verbose=0)
+    assert expected.shape == (9, 1)
+    model.save(tmp_path / "model.keras")
+    plain = keras.models.load_model(tmp_path / "model.keras")
+    assert not isinstance(
+        plain.layers[0].embeddings.value, tfps.ShardedVariable
+    )
+    np.testing.assert_allclose(
+        plain.predict(_IDS[:9], verbose=0), expected, rtol=1e-5
+    )
+    assert int(plain.optimizer.iterations) == 20
+    with strategy.scope():
+        again = keras.models.load_model(tmp_path / "model.keras")
+    assert isinstance(again.layers[0].embeddings.value, tfps.ShardedVariable)
+    again.fit(tfps.DatasetCreator(_dataset), steps_per_epoch=5, verbose=0)
+    assert int(again.optimizer.iterations) == 25
+
+
+def test_evaluate_and_predict_of_arrays_run_on_the_chief(
+    strategy: tfps.ParameterServerStrategy,
+) -> None:
+    with strategy.scope():
+        model = _model()
+    alone = _model()
+    np.testing.assert_allclose(
+        model.evaluate(_IDS, _TARGETS, verbose=0),
+        alone.evaluate(_IDS, _TARGETS, verbose=0),
+        rtol=1e-5,
+    )
+    np.testing.assert_allclose(
+        model.predict(_IDS, verbose=0),
+        alone.predict(_IDS, verbose=0),
+        rtol=1e-5,
+    )
+    model.fit(
+        tfps.DatasetCreator(_dataset),
+        steps_per_epoch=5,
+        validation_data=(_IDS, _TARGETS),
+        verbose=0,
+    )
+    assert _examples_counted(model) == len(_IDS)
+
+
+def test_a_dataset_is_read_in_full_by_every_worker(
+    strategy: tfps.ParameterServerStrategy,
+) -> None:
+    with strategy.scope():
+        model = _model()
+    dataset = (
+        tf.data.Dataset.from_tensor_slices((_IDS, _TARGETS))
+        .repeat()
+        .batch(_BATCH)
+    )
+    history = model.fit(dataset, steps_per_epoch=60, epochs=2, verbose=0)
+    assert history.history["loss"][1] < history.history["loss"][0]
+    assert int(model.optimizer.iterations) == 120
+
+
+def test_an_error_of_a_step_arrives_as_itself_and_fit_goes_on_after(
+    strategy: tfps.ParameterServerStrategy,
+) -> None:
+    class Checked(keras.layers.Layer):
+        def call(self, x: Any) -> Any:
+            tf.debugging.assert_less(x, _ROWS, message="no such row")
+            return x
+
+    def broken(context: tf.distribute.InputContext) -> tf.data.Dataset:
+        return _dataset(context).map(lambda x, y: (x + _ROWS, y))
+
+    with strategy.scope():
+        layers = _layers()
+        model = keras.Sequential([layers[0], Checked(), *layers[1:]])
+        model.compile("sgd", "mse")
+    with pytest.raises(tf.errors.InvalidArgumentError, match="no such row"):
+        model.fit(tfps.DatasetCreator(broken), steps_per_epoch=50, verbose=0)
+    before = int(model.optimizer.iterations)
+    model.fit(tfps.DatasetCreator(_dataset), steps_per_epoch=10, verbose=0)
+    assert int(model.optimizer.iterations) == before + 10
+
+
+def test_an_interrupt_leaves_the_cluster_usable(
+    strategy: tfps.ParameterServerStrategy,
+) -> None:
+    class Interrupt(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            if batch == 30:
+                raise KeyboardInterrupt
+
+    with strategy.scope():
+        model = _model()
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(
+            tfps.DatasetCreator(_dataset),
+            steps_per_epoch=1000,
+            callbacks=[Interrupt()],
+            verbose=0,
+        )
+    tfps.ClusterCoordinator(strategy).join()
+    before = int(model.optimizer.iterations)
+    assert before <= 31
+    model.fit(tfps.DatasetCreator(_dataset), steps_per_epoch=10, verbose=0)
+    assert int(model.optimizer.iterations) == before + 10
+
+
+def test_input_that_runs_dry_stops_with_keras_s_own_warning(
+    strategy: tfps.ParameterServerStrategy,
+) -> None:
+    def short(context: tf.distribute.InputContext) -> tf.data.Dataset:
+        return _dataset(context).take(5)
+
+    with strategy.scope():
+        model = _model()
+    with pytest.warns(UserWarning, match="ran out of data"):
+        model.fit(tfps.DatasetCreator(short), steps_per_epoch=500, verbose=0)
+    assert int(model.optimizer.iterations) <= 10
+
+
+def test_train_on_batch_runs_on_the_chief_on_the_real_variables(
+    strategy: tfps.ParameterServerStrategy,
+) -> None:
+    with strategy.scope():
+        model = _model()
+    alone = _model()
+    for _ in range(2):
+        ours = model.train_on_batch(_IDS, _TARGETS)
+        theirs = alone.train_on_batch(_IDS, _TARGETS)
+    np.testing.assert_allclose(ours[0], theirs[0], rtol=0.01)
+    assert int(model.optimizer.iterations) == 2
+
+
+_Fit = Callable[[keras.Model], Any]
+_REFUSED: dict[str, tuple[_Fit, str]] = {
+    "arrays": (
+        lambda model: model.fit(_IDS, _TARGETS, steps_per_epoch=2, verbose=0),
+        "type ndarray",
+    ),
+    "no steps": (
+        lambda model: model.fit(tfps.DatasetCreator(_dataset), verbose=0),
+        "steps_per_epoch",
+    ),
+    "targets beside": (
+        lambda model: model.fit(
+            tfps.DatasetCreator(_dataset), _TARGETS, steps_per_epoch=2
+        ),
+        "second positional",
+    ),
+    "class weights": (
+        lambda model: model.fit(
+            tfps.DatasetCreator(_dataset),
+            class_weight={0: 1.0},
+            steps_per_epoch=2,
+        ),
+        "class_weight",
+    ),
+    "no dataset": (
+        lambda model: model.fit(
+            tfps.DatasetCreator(lambda context: 3), steps_per_epoch=2
+        ),
+        "Received: 3",
+    ),
+}
+
+
+@pytest.mark.parametrize(("fit", "text"), _REFUSED.values(), ids=_REFUSED)
+def test_input_that_cannot_be_honoured_is_refused(
+    strategy: tfps.ParameterServerStrategy, fit: _Fit, text: str
+) -> None:
+    with strategy.scope():
+        model = _model()
+    with pytest.raises(errors.InputError, match=text):
+        fit(model)
+    assert int(model.optimizer.iterations) == 0
+
+
+def test_a_model_from_outside_the_scope_is_refused(
+    strategy: tfps.ParameterServerStrategy,
+) -> None:
+    metric = keras.metrics.Precision(name="elsewhere")
+    with strategy.scope():
+        model = _model(metrics=[metric])
+    with pytest.raises(errors.VariableCreationError, match="elsewhere"):
+        model.fit(tfps.DatasetCreator(_dataset), steps_per_epoch=2, verbose=0)
+
+
+def test_an_optimizer_from_outside_the_scope_is_made_again(
+    strategy: tfps.ParameterServerStrategy,
+) -> None:
+    optimizer = keras.optimizers.Adam(0.0625)
+    with strategy.scope():
+        model = keras.Sequential(_layers())
+    model.compile(optimizer, "mse")
+    model.fit(tfps.DatasetCreator(_dataset), steps_per_epoch=4, verbose=0)
+    assert model.optimizer is not optimizer
+    assert float(model.optimizer.learning_rate) == 0.0625
+    assert int(model.optimizer.iterations) == 4
+
+
+def test_jit_compilation_is_ignored_with_a_warning(
+    strategy: tfps.ParameterServerStrategy,
+) -> None:
+    with strategy.scope(), pytest.warns(UserWarning, match="jit_compile"):
+        model = _model(jit_compile=True)
+    model.fit(tfps.DatasetCreator(_dataset), steps_per_epoch=2, verbose=0)
+
+
+def test_models_outside_the_strategy_are_left_alone(
+    strategy: tfps.ParameterServerStrategy,
+) -> None:
+    model = _model()
+    history = model.fit(_IDS, _TARGETS, batch_size=_BATCH, verbose=0)
+    assert int(model.optimizer.iterations) == 8
+    assert sorted(history.history) == ["accuracy", "auc", "loss"]

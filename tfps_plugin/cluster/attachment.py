@@ -1,0 +1,104 @@
+"""Connects TensorFlow's runtime in this process to a cluster, as its chief."""
+
+import contextlib
+import os
+import time
+from collections.abc import Iterator
+
+import tensorflow as tf
+
+from tfps_plugin import errors
+from tfps_plugin._compat import tensorflow_cluster
+from tfps_plugin.cluster import bounded_calls
+from tfps_plugin.cluster import ports
+from tfps_plugin.cluster.server_def import make_server_def
+from tfps_plugin.cluster.spec import ClusterSpec
+from tfps_plugin.cluster.spec import join_address
+from tfps_plugin.cluster.spec import split_address
+
+# It takes milliseconds once every task has answered.
+_TIMEOUT_SECONDS = 60.0
+# Where this process's own server listens. TensorFlow cannot stop one, so it
+# is kept for the next cluster.
+_own_port: int | None = None
+
+
+def attach(cluster: ClusterSpec) -> str:
+    """Connects TensorFlow to the tasks of a cluster, as its chief.
+
+    Starts this process's own server the first time, or when the cluster asks
+    for another port. Variables that this process has created before its
+    server was started are lost to TensorFlow.
+
+    Args:
+        cluster: The tasks, which must answer; the chief's address if it is
+            prescribed. If not, it is a free port of the address by which the
+            tasks reach this machine.
+
+    Returns:
+        The chief's address.
+
+    Raises:
+        ClusterStartTimeoutError: If TensorFlow does not finish in time.
+        TaskStartError: If the chief cannot serve at its address.
+
+    Threading: one thread at a time.
+    """
+    global _own_port
+    started = time.monotonic()
+    with contextlib.ExitStack() as stack:
+        address = cluster.chief_address
+        if address is None:
+            port = _own_port
+            if port is None:
+                port = stack.enter_context(ports.ReservedPort()).port
+                stack.enter_context(_shared_ports())
+            host = ports.own_host_towards(
+                split_address(task.address) for task in cluster.serving_tasks
+            )
+            address = join_address(host, port)
+        port = split_address(address)[1]
+        is_first = port != _own_port
+        server_def = make_server_def(
+            address, cluster.serving_tasks, is_first=is_first
+        )
+        attach = (
+            tensorflow_cluster.set_server_def
+            if is_first
+            else tensorflow_cluster.update_server_def
+        )
+        try:
+            bounded_calls.call(lambda: attach(server_def), _TIMEOUT_SECONDS)
+        except TimeoutError as error:
+            raise errors.ClusterStartTimeoutError(
+                "All tasks answer, but connecting to them did not end within "
+                f"{time.monotonic() - started:.0f} s. Either one died "
+                "meanwhile, or they cannot reach one another. Received: "
+                f"cluster={cluster.with_chief(address).as_dict()!r}. (1) See "
+                "their logs; (2) see that every task may connect to these "
+                "addresses from its machine; (3) start the chief again."
+            ) from error
+        except tf.errors.UnknownError as error:
+            raise errors.TaskStartError(
+                "The chief's own server cannot start. Expected a free port "
+                f"of this machine. Received: cluster.chief[0]={address!r}: "
+                f"{error.message}. End what uses the port, or leave the "
+                "chief's address out of the cluster: a free one is then taken."
+            ) from error
+        _own_port = port
+    return address
+
+
+@contextlib.contextmanager
+def _shared_ports() -> Iterator[None]:
+    """Lets TensorFlow's next server listen on a port reserved by us."""
+    name = "TF_GRPC_REUSE_PORT"
+    before = os.environ.get(name)
+    os.environ[name] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before
