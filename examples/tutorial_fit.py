@@ -70,8 +70,7 @@ with tempfile.TemporaryDirectory() as working_dir:
     folder = pathlib.Path(working_dir)
     callbacks = [
         keras.callbacks.ModelCheckpoint(
-            str(folder / "checkpoint-{epoch}.weights.h5"),
-            save_weights_only=True,
+            str(folder / "checkpoint-{epoch}.keras")
         ),
         keras.callbacks.BackupAndRestore(str(folder / "backup")),
     ]
@@ -87,7 +86,7 @@ with tempfile.TemporaryDirectory() as working_dir:
         callbacks=callbacks,
         verbose=2,
     )
-    saved = sorted(path.name for path in folder.glob("*.weights.h5"))
+    saved = sorted(path.name for path in folder.glob("*.keras"))
     print(f"Checkpoints: {', '.join(saved)}")
 
 first, *_, last = history.history["loss"]

@@ -5,6 +5,7 @@ chief. Tables are read-only after initialization, so each worker builds its
 own when it first needs it.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
@@ -19,6 +20,10 @@ class WorkerTable(tf.lookup.StaticHashTable):
     """A `tf.lookup.StaticHashTable` of which every worker has a copy.
 
     On the chief's own threads it is an ordinary table of the chief.
+
+    Made while a function is traced, it may be given tensors of that function.
+    The function itself then fills the table of the worker that it runs on;
+    TensorFlow has that do nothing where the table is filled already.
     """
 
     def __init__(
@@ -29,20 +34,24 @@ class WorkerTable(tf.lookup.StaticHashTable):
         Args:
             initializer: Fills the table; asked again on every worker.
             default_value: Value of keys that are not in the table.
-            **options: Passed on to every copy.
+            **options: Passed on to the chief's own table.
         """
         self._resident: WorkerResident[tf.lookup.StaticHashTable] = (
             WorkerResident(self._build_copy, per_lane=False)
         )
-        self._make_copy = lambda: tf.lookup.StaticHashTable(
-            initializer, default_value, **options
+        self._make_copy = (
+            _copies(initializer, default_value)
+            if compat.function_graph() is None
+            else _copies(_FilledByFunction(initializer), None)
         )
         super().__init__(initializer, default_value, **options)
 
     @property
     def _default_value(self) -> tf.Tensor:
         # A tensor of the chief would be sent along with every call.
-        if compat.function_graph() is None:
+        if compat.function_graph() is None or not hasattr(
+            self._default_tensor, "numpy"
+        ):
             return self._default_tensor
         return tf.constant(self._default_tensor.numpy())
 
@@ -74,3 +83,36 @@ class WorkerTable(tf.lookup.StaticHashTable):
             super().resource_handle,
             key=("tfps-table", id(self)),
         )
+
+
+class _FilledByFunction:
+    """Stands in for an initializer whose tensors exist in a function only."""
+
+    # What StaticHashTable asks of an initializer; it finds its own name.
+    _shared_name = ""
+
+    def __init__(self, initializer: Any) -> None:
+        self.key_dtype = initializer.key_dtype
+        self.value_dtype = initializer.value_dtype
+
+    def initialize(self, table: tf.lookup.StaticHashTable) -> None:
+        """Leaves the table empty."""
+
+
+def _copies(
+    initializer: Any, default_value: Any
+) -> Callable[[], tf.lookup.StaticHashTable]:
+    """What makes a worker's copy, on the current device."""
+
+    def make() -> tf.lookup.StaticHashTable:
+        return tf.lookup.StaticHashTable(
+            initializer,
+            # Lookups go through the WorkerTable, which has its own default.
+            tf.zeros([], initializer.value_dtype)
+            if default_value is None
+            else default_value,
+            # Freed with its last handle, instead of with its worker.
+            experimental_is_anonymous=True,
+        )
+
+    return make
