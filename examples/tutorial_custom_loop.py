@@ -64,7 +64,9 @@ with strategy.scope():
     )
 
 
-def feature_and_label_gen(num_examples: int = 200) -> dict[str, list[list[str]]]:
+def feature_and_label_gen(
+    num_examples: int = 200,
+) -> dict[str, list[list[str]]]:
     """Random lines of ingredients, and what they taste like."""
     features = [random.sample(feature_vocab, 3) for _ in range(num_examples)]
     label = [["spicy" if "chili" in line else "mild"] for line in features]

@@ -30,14 +30,9 @@ def cluster() -> Iterator[tfps.LocalCluster]:
 def strategy(
     cluster: tfps.LocalCluster,
 ) -> Iterator[tfps.ParameterServerStrategy]:
-    yield from _strategy_of(cluster.cluster_resolver)
-
-
-def _strategy_of(resolver: Any, **options: Any) -> Iterator[Any]:
     strategy = tfps.ParameterServerStrategy(
-        resolver,
+        cluster.cluster_resolver,
         variable_partitioner=tfps.partitioners.MinSizePartitioner(4000, 2),
-        **options,
     )
     yield strategy
     tfps.ClusterCoordinator(strategy).close()
@@ -93,7 +88,7 @@ def test_fit_trains_and_counts_exactly(
         *("accuracy", "auc", "loss"),
         *("val_accuracy", "val_auc", "val_loss"),
     ]
-    assert history["loss"][-1] < 0.3 < history["loss"][0]
+    assert history["loss"][-1] < 0.5 * history["loss"][0]
     assert history["val_auc"][-1] > 0.95
     assert all(0 <= a <= 1 for a in history["accuracy"])
     assert int(model.optimizer.iterations) == 210
@@ -118,76 +113,6 @@ def _examples_counted(model: keras.Model) -> float:
     per_threshold = np.sum(totals, axis=0)
     assert (per_threshold == per_threshold[0]).all()
     return float(per_threshold[0])
-
-
-@pytest.mark.compat
-@pytest.mark.parametrize("optimizer", ["SGD", "Adagrad", "Adam"])
-def test_one_step_at_a_time_gives_the_numbers_of_one_process(
-    cluster: tfps.LocalCluster, optimizer: str
-) -> None:
-    """One worker, one step in flight, a seed, no momentum on tables.
-
-    Adam is lazy on tables, so its model has none.
-    """
-    spec = cluster.cluster_spec.as_dict()
-    resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
-        tf.train.ClusterSpec({"worker": spec["worker"][:1], "ps": spec["ps"]})
-    )
-
-    def build() -> keras.Model:
-        keras.utils.set_random_seed(3)
-        layers = _layers()
-        if optimizer == "Adam":
-            layers[1:3] = [
-                keras.layers.Rescaling(1 / _ROWS),
-                keras.layers.Dropout(0.2, seed=5),
-            ]
-        model = keras.Sequential(layers)
-        rate = 0.01 if optimizer == "Adam" else 0.1
-        model.compile(
-            getattr(keras.optimizers, optimizer)(rate),
-            "binary_crossentropy",
-            metrics=["accuracy"],
-        )
-        return model
-
-    def no_repeats(_: object) -> tf.data.Dataset:
-        # Keras's Adagrad squares the parts of a repeated id's gradient, not
-        # their sum: give it ids that occur once in a batch.
-        ids = np.stack(
-            [
-                _rng_once.permutation(_ROWS)[: 4 * _BATCH].reshape(_BATCH, 4)
-                for _ in range(8)
-            ]
-        ).reshape(-1, 4)
-        return (
-            tf.data.Dataset.from_tensor_slices((ids.astype("int32"), _TARGETS))
-            .repeat()
-            .batch(_BATCH)
-        )
-
-    _rng_once = np.random.default_rng(5)
-    alone = build()
-    expected = alone.fit(
-        no_repeats(None), epochs=2, steps_per_epoch=25, verbose=0
-    )
-    for strategy in _strategy_of(resolver, max_closures_in_flight_per_worker=1):
-        with strategy.scope():
-            model = build()
-        _rng_once = np.random.default_rng(5)
-        actual = model.fit(
-            tfps.DatasetCreator(no_repeats),
-            epochs=2,
-            steps_per_epoch=25,
-            verbose=0,
-        )
-        np.testing.assert_allclose(
-            actual.history["loss"], expected.history["loss"], rtol=1e-4
-        )
-        for ours, theirs in zip(model.weights, alone.weights, strict=True):
-            np.testing.assert_allclose(
-                ours.numpy(), theirs.numpy(), rtol=1e-3, atol=1e-5
-            )
 
 
 def test_variables_are_where_they_should_be(

@@ -38,8 +38,7 @@ def test_it_trains_and_saves_a_plain_model(
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert "500/500" in ended.stdout
     accuracies = [
-        float(part.split()[0])
-        for part in ended.stdout.split("accuracy: ")[1:]
+        float(part.split()[0]) for part in ended.stdout.split("accuracy: ")[1:]
     ]
     assert accuracies[-1] > 0.8
     assert (tmp_path / "model.keras").stat().st_size > 100_000 * 16 * 4

@@ -41,6 +41,22 @@ def test_a_dense_update_runs_once_for_each_shard(num_shards: int) -> None:
     assert seen == [(len(table.layout.rows(i)), 3) for i in range(num_shards)]
 
 
+def test_an_eager_update_sees_the_rows_too() -> None:
+    table = testing.remote_variable(_TABLE)
+    slot = testing.remote_variable(_OTHER)
+    table.join_family(slot)
+
+    def fn(variable, gradient, rate):  # type: ignore[no-untyped-def]
+        slot.assign(tf.add(tf.multiply(slot, 0.9), gradient))
+        variable.assign_sub(tf.multiply(slot, rate))
+
+    gradient = tf.IndexedSlices(tf.constant(_GRADIENT[:2]), tf.constant([5, 3]))
+    updates.update(table, fn, (gradient, 0.5), {})
+    expected = _TABLE.copy()
+    expected[[5, 3]] -= 0.5 * (0.9 * _OTHER[[5, 3]] + _GRADIENT[:2])
+    np.testing.assert_allclose(table.numpy(), expected, rtol=1e-6)
+
+
 @pytest.mark.parametrize("num_shards", [0, 1, 2, 3, 11])
 def test_a_sparse_update_touches_the_rows_of_the_gradient_alone(
     num_shards: int,

@@ -15,6 +15,22 @@ from tfps_plugin._compat import tensorflow_variables as compat
 from tfps_plugin.variables import views
 
 
+class _OwnHandle:
+    """A handle that TensorFlow cannot take without asking the variable.
+
+    Eager operations that are given a variable read it in C++, by the handle
+    in its attribute `_handle`, if that is a tensor. Neither the copy of this
+    lane nor a view would count then. What is no tensor is left to Python,
+    which asks for the value.
+    """
+
+    def __init__(self, tensor: tf.Tensor) -> None:
+        self.tensor = tensor
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.tensor, name)
+
+
 class LateBoundVariable(compat.ResourceVariable):
     """A resource variable that functions do not capture by value.
 
@@ -61,9 +77,24 @@ class LateBoundVariable(compat.ResourceVariable):
             in_graph_mode=False,
         )
 
+    @property
+    def _handle(self) -> Any:
+        return self._own
+
+    @_handle.setter
+    def _handle(self, handle: Any) -> None:
+        self._own = (
+            handle if isinstance(handle, _OwnHandle) else _OwnHandle(handle)
+        )
+
+    @property
+    def own_handle(self) -> tf.Tensor:
+        """The handle of the resource that this variable made itself."""
+        return self._own.tensor
+
     def _handle_now(self) -> tf.Tensor:
         """The handle that a call made now, on this thread, has to use."""
-        return self._handle
+        return self.own_handle
 
     @property
     def handle(self) -> tf.Tensor:
@@ -75,14 +106,14 @@ class LateBoundVariable(compat.ResourceVariable):
         return compat.capture_at_call_time(
             graph,
             self._handle_now,
-            self._handle,
+            self.own_handle,
             key=("tfps", self._unique_id),
         )
 
     @property
     def device(self) -> str:
         """The device that holds the variable, in functions too."""
-        return self._handle.device
+        return self.own_handle.device
 
     @property
     def shape(self) -> tf.TensorShape:

@@ -83,7 +83,7 @@ class WorkerLocalHandle(LateBoundVariable):
 
     def _handle_now(self) -> tf.Tensor:
         if dispatch_context.current() is None:
-            return self._handle
+            return self.own_handle
         return self._resident.get()._handle_now()
 
 
@@ -175,7 +175,7 @@ class WorkerLocalSeed(WorkerLocalVariable):
     """
 
     def _initial_copy(self, context: DispatchContext) -> tf.Tensor:
-        state = compat.read_resource(self._handle, self._dtype)
+        state = compat.read_resource(self.own_handle, self._dtype)
         stride = tf.one_hot(0, state.shape[0], dtype=state.dtype)
         return state + stride * context.lane_index * _SEED_STRIDE
 

@@ -111,3 +111,41 @@ def test_every_worker_looks_up_in_a_table_of_its_own() -> None:
     assert len(handles) == 3
     assert not look_up.get_concrete_function().graph.captures
     assert table.size().numpy() == 2
+
+
+def test_eager_operations_ask_for_the_value() -> None:
+    """Given a variable, they would read its own handle by themselves."""
+    state = WorkerLocalVariable(tf.constant([1.0, 2.0]), "state")
+    with _on_lane(0):
+        state.assign([3.0, 4.0])
+        np.testing.assert_array_equal(tf.multiply(state, 2.0), [6.0, 8.0])
+    np.testing.assert_array_equal(tf.multiply(state, 2.0), [8.0, 12.0])
+    assert tf.reduce_sum(state).numpy() == 10.0
+    with tf.GradientTape() as tape:
+        tape.watch(state)
+        y = tf.multiply(state, 3.0)
+    np.testing.assert_array_equal(tape.gradient(y, state), [3.0, 3.0])
+
+
+def test_a_table_made_in_a_function_is_filled_by_it() -> None:
+    tables = []
+
+    @tf.function
+    def look_up() -> tf.Tensor:
+        tables.append(
+            WorkerTable(
+                tf.lookup.KeyValueTensorInitializer(
+                    tf.constant(["a", "b"]), tf.constant([1, 2])
+                ),
+                tf.constant(-1),
+            )
+        )
+        return tables[0].lookup(tf.constant(["b", "x"]))
+
+    concrete = look_up.get_concrete_function()
+    for lane in (0, 2, 0):
+        with _on_lane(lane):
+            assert concrete().numpy().tolist() == [2, -1]
+    (table,) = tables
+    assert [c.size().numpy() for c in table._resident.existing()] == [2, 2]
+    assert concrete().numpy().tolist() == [2, -1]

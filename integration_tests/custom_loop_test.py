@@ -1,0 +1,204 @@
+"""Custom training loops: what a scheduled step may do, and what it counts."""
+
+import functools
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfps_plugin as tfps
+
+_NUM_STEPS = 60
+_BATCH_SIZE = 8
+_NUM_CLASSES = 3
+
+
+@pytest.fixture(scope="module")
+def strategy() -> Iterator[tfps.ParameterServerStrategy]:
+    with tfps.LocalCluster(num_workers=2, num_ps=2) as cluster:
+        yield tfps.ParameterServerStrategy(
+            cluster.cluster_resolver,
+            tfps.partitioners.MinSizePartitioner(256 << 10, max_shards=2),
+        )
+
+
+@pytest.fixture(scope="module")
+def coordinator(
+    strategy: tfps.ParameterServerStrategy,
+) -> Iterator[tfps.ClusterCoordinator]:
+    made = tfps.ClusterCoordinator(strategy)
+    yield made
+    made.close()
+
+
+def _numbers(dtype: str, *shape: int) -> np.ndarray:
+    """Zeros and ones, or fractions of 256: their sums are exact in float32."""
+    random = np.random.default_rng(0)
+    if dtype == "int64":
+        return random.integers(0, 2, shape)
+    return random.integers(0, 257, shape).astype("float32") / 256
+
+
+_LABELS = _numbers("int64", _NUM_STEPS, _BATCH_SIZE, 1)
+_PREDICTIONS = _numbers("float32", _NUM_STEPS, _BATCH_SIZE, 1)
+_CLASSES = _numbers("float32", _NUM_STEPS, _BATCH_SIZE, _NUM_CLASSES)
+
+
+def _update(metric: keras.metrics.Metric, number: Any) -> None:
+    """Shows a metric one batch."""
+    labels = tf.gather(_LABELS, number)
+    if isinstance(metric, keras.metrics.SparseCategoricalAccuracy):
+        metric.update_state(labels, tf.gather(_CLASSES, number))
+    elif isinstance(metric, keras.metrics.Sum):
+        metric.update_state(tf.gather(_PREDICTIONS, number))
+    elif isinstance(metric, keras.metrics.MeanIoU):
+        metric.update_state(labels, tf.gather(_PREDICTIONS, number) > 0.5)
+    else:
+        # Some build their variables here, from the shapes that they are shown.
+        metric.update_state(
+            tf.cast(labels, tf.float32), tf.gather(_PREDICTIONS, number)
+        )
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        keras.metrics.Sum,
+        keras.metrics.SparseCategoricalAccuracy,
+        keras.metrics.BinaryAccuracy,
+        functools.partial(keras.metrics.AUC, num_thresholds=20),
+        keras.metrics.Precision,
+        keras.metrics.F1Score,
+        functools.partial(keras.metrics.MeanIoU, num_classes=2),
+        keras.metrics.MeanSquaredError,
+        keras.metrics.R2Score,
+    ],
+    ids=lambda make: getattr(make, "func", make).__name__,
+)
+def test_metrics_count_every_batch_once(
+    coordinator: tfps.ClusterCoordinator, make: Any
+) -> None:
+    with coordinator.strategy.scope():
+        metric = make()
+    num_traces = []
+
+    @tf.function
+    def step(number: tf.Tensor) -> None:
+        num_traces.append(1)
+        coordinator.strategy.run(_update, args=(metric, number))
+
+    alone = make()
+    for number in range(_NUM_STEPS):
+        _update(alone, number)
+    for _ in range(2):
+        metric.reset_state()
+        for number in range(_NUM_STEPS):
+            coordinator.schedule(step, args=(tf.constant(number),))
+        coordinator.join()
+        for mine, its in zip(metric.variables, alone.variables, strict=True):
+            # Sums of squares need more digits than float32 has.
+            np.testing.assert_allclose(mine.numpy(), its.numpy(), rtol=1e-6)
+        np.testing.assert_allclose(
+            np.asarray(metric.result()), np.asarray(alone.result()), rtol=1e-5
+        )
+    assert len(num_traces) == 1
+
+
+def test_metrics_of_eager_closures_are_exact(
+    coordinator: tfps.ClusterCoordinator,
+) -> None:
+    """A Python callable reads and assigns the metric's variables eagerly."""
+    with coordinator.strategy.scope():
+        metric = keras.metrics.Accuracy()
+    for _ in range(20):
+        coordinator.schedule(metric.update_state, args=([1, 2, 3], [1, 2, 0]))
+    coordinator.join()
+    assert metric.total.numpy() == 40.0
+    assert metric.count.numpy() == 60.0
+
+
+def test_one_trace_serves_all_workers(
+    coordinator: tfps.ClusterCoordinator,
+) -> None:
+    step_traces = []
+    dataset_traces = []
+
+    def dataset_fn(context: tf.distribute.InputContext) -> tf.data.Dataset:
+        dataset_traces.append(context.input_pipeline_id)
+        return tf.data.Dataset.range(100).repeat().batch(4)
+
+    @tf.function
+    def step(iterator: Any) -> tf.Tensor:
+        step_traces.append(1)
+        return tf.reduce_sum(next(iterator))
+
+    dataset = coordinator.create_per_worker_dataset(dataset_fn)
+    for _ in range(2):
+        iterator = iter(dataset)
+        for _ in range(30):
+            coordinator.schedule(step, args=(iterator,))
+        coordinator.join()
+    assert len(step_traces) == 1
+    assert dataset_traces == [0, 1]
+
+
+def test_a_step_is_one_replica(coordinator: tfps.ClusterCoordinator) -> None:
+    strategy = coordinator.strategy
+
+    def replica_fn(scale: float) -> tuple[tf.Tensor, tf.Tensor]:
+        context = tf.distribute.get_replica_context()
+        values = tf.constant([1.0, 2.0, 3.0]) * scale
+        return values, context.all_reduce("SUM", values)
+
+    @tf.function
+    def step() -> list[tf.Tensor]:
+        values, reduced = strategy.run(replica_fn, kwargs={"scale": 2.0})
+        return [
+            reduced,
+            strategy.reduce(tf.distribute.ReduceOp.SUM, values, axis=None),
+            strategy.reduce(tf.distribute.ReduceOp.SUM, values, axis=0),
+            strategy.reduce(tf.distribute.ReduceOp.MEAN, values, axis=0),
+            strategy.gather(values, axis=0),
+            *strategy.experimental_local_results(values),
+        ]
+
+    expected = [2.0, 4.0, 6.0]
+    for result, wanted in zip(
+        coordinator.schedule(step).fetch(),
+        [expected, expected, 12.0, 4.0, expected, expected],
+        strict=True,
+    ):
+        np.testing.assert_array_equal(result, wanted)
+
+
+def test_a_sharded_table_is_trained_row_by_row(
+    coordinator: tfps.ClusterCoordinator,
+) -> None:
+    with coordinator.strategy.scope():
+        table = keras.layers.Embedding(8, 16384, embeddings_initializer="ones")
+        table.build(None)
+        optimizer = keras.optimizers.SGD(1.0)
+    (weight,) = table.weights
+    assert [shard.device for shard in weight.value.variables] == list(
+        coordinator.strategy.ps_devices
+    )
+
+    @tf.function
+    def step(ids: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(table(ids))
+        gradients = tape.gradient(loss, [weight])
+        optimizer.apply_gradients(zip(gradients, [weight], strict=True))
+        return loss
+
+    for _ in range(10):
+        coordinator.schedule(step, args=(tf.constant([1, 6, 1]),))
+    coordinator.join()
+    assert optimizer.iterations.numpy() == 10
+    # Additions of steps that run at the same time are all kept.
+    np.testing.assert_array_equal(
+        weight.numpy()[:, 0], [1, -19, 1, 1, 1, 1, -9, 1]
+    )

@@ -1,0 +1,317 @@
+"""Lookup tables: each worker looks up in a copy of its own."""
+
+import threading
+from collections.abc import Callable
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfps_plugin as tfps
+from tfps_plugin.cluster import dispatch_context
+from tfps_plugin.strategy import extended
+from tfps_plugin.variables.worker_tables import WorkerTable
+
+_WORKERS = ("/job:worker/replica:0/task:0", "/job:worker/replica:0/task:1")
+_TIMEOUT_SECONDS = 60.0
+_WORDS = ["ash", "birch", "cedar"]
+_QUERY = ["birch", "oak"]
+
+LookUp = Callable[[tf.Tensor], tf.Tensor]
+
+
+def _static_hash_table() -> LookUp:
+    return tf.lookup.StaticHashTable(
+        tf.lookup.KeyValueTensorInitializer(
+            _WORDS, tf.constant([5, 6, 7], tf.int64)
+        ),
+        default_value=-1,
+    ).lookup
+
+
+def _static_vocabulary_table() -> LookUp:
+    return tf.lookup.StaticVocabularyTable(
+        tf.lookup.KeyValueTensorInitializer(
+            _WORDS, tf.constant([0, 1, 2], tf.int64)
+        ),
+        num_oov_buckets=2,
+    ).lookup
+
+
+def _string_lookup() -> LookUp:
+    return keras.layers.StringLookup(vocabulary=_WORDS)
+
+
+def _multi_hot_string_lookup() -> LookUp:
+    return keras.layers.StringLookup(vocabulary=_WORDS, output_mode="multi_hot")
+
+
+def _integer_lookup() -> LookUp:
+    layer = keras.layers.IntegerLookup(vocabulary=[3, 4, 5])
+    return lambda words: layer(tf.strings.length(words))
+
+
+def _text_vectorization() -> LookUp:
+    return keras.layers.TextVectorization(
+        vocabulary=_WORDS, output_sequence_length=2
+    )
+
+
+@pytest.fixture(scope="module")
+def strategy() -> Iterator[tfps.ParameterServerStrategy]:
+    with tfps.LocalCluster(num_workers=2, num_ps=1) as cluster:
+        yield tfps.ParameterServerStrategy(cluster.cluster_resolver)
+
+
+@pytest.fixture(scope="module")
+def coordinator(
+    strategy: tfps.ParameterServerStrategy,
+) -> Iterator[tfps.ClusterCoordinator]:
+    made = tfps.ClusterCoordinator(strategy)
+    yield made
+    made.close()
+
+
+@pytest.fixture(
+    params=[
+        _static_hash_table,
+        _static_vocabulary_table,
+        _string_lookup,
+        _multi_hot_string_lookup,
+        _integer_lookup,
+        _text_vectorization,
+    ]
+)
+def make(request: pytest.FixtureRequest) -> Callable[[], LookUp]:
+    """Makes something that has a lookup table."""
+    function: Callable[[], LookUp] = request.param
+    return function
+
+
+@pytest.fixture
+def tables(monkeypatch: pytest.MonkeyPatch) -> list[WorkerTable]:
+    """The tables that are made in the course of the test."""
+    made = []
+
+    def make_and_keep(*args: Any, **kwargs: Any) -> WorkerTable:
+        made.append(WorkerTable(*args, **kwargs))
+        return made[-1]
+
+    monkeypatch.setattr(extended, "WorkerTable", make_and_keep)
+    return made
+
+
+def _task_of(device: str) -> str:
+    return device.rsplit("/device:", 1)[0]
+
+
+def _homes(table: WorkerTable) -> list[str]:
+    """The tasks that have a copy of the table."""
+    return sorted(
+        _task_of(copy.resource_handle.device)
+        for copy in table._resident.existing()
+    )
+
+
+def _on_both_workers(
+    coordinator: tfps.ClusterCoordinator, function: Any, *args: Any
+) -> list[Any]:
+    """What a function returns on each lane of each worker."""
+    barrier = threading.Barrier(coordinator.num_lanes)
+
+    def call() -> Any:
+        barrier.wait(_TIMEOUT_SECONDS)
+        return function(
+            *(
+                arg.current() if isinstance(arg, tfps.PerWorkerValues) else arg
+                for arg in args
+            )
+        )
+
+    calls = [coordinator.schedule(call) for _ in range(coordinator.num_lanes)]
+    return list(coordinator.fetch(calls))
+
+
+def _resources(
+    coordinator: tfps.ClusterCoordinator, function: Any
+) -> set[tuple[int, str]]:
+    """Which worker's calls of the function use resources of which task."""
+
+    def used() -> tuple[int, tuple[str, ...]]:
+        context = dispatch_context.current()
+        assert context is not None
+        return context.worker_index, tuple(
+            _task_of(captured.device)
+            for captured in function.captured_inputs
+            if captured.dtype in (tf.resource, tf.variant)
+        )
+
+    return {
+        (worker, task)
+        for worker, tasks in _on_both_workers(coordinator, used)
+        for task in tasks
+    }
+
+
+def test_steps_look_up_on_their_own_worker(
+    coordinator: tfps.ClusterCoordinator,
+    make: Callable[[], LookUp],
+    tables: list[WorkerTable],
+) -> None:
+    expected = make()(tf.constant(_QUERY)).numpy()
+    assert not tables
+    with coordinator.strategy.scope():
+        look_up = make()
+    (table,) = tables
+    num_traces = []
+
+    @tf.function
+    def step() -> tf.Tensor:
+        num_traces.append(1)
+        return look_up(tf.constant(_QUERY))
+
+    for result in coordinator.fetch(
+        [coordinator.schedule(step) for _ in range(20)]
+    ):
+        np.testing.assert_array_equal(result, expected)
+    assert len(num_traces) == 1
+    assert _resources(coordinator, step.get_concrete_function()) == {
+        (0, _WORKERS[0]),
+        (1, _WORKERS[1]),
+    }
+    assert _homes(table) == list(_WORKERS)
+
+
+def test_the_chief_looks_up_in_its_own(
+    coordinator: tfps.ClusterCoordinator,
+    make: Callable[[], LookUp],
+    tables: list[WorkerTable],
+) -> None:
+    expected = make()(tf.constant(_QUERY)).numpy()
+    with coordinator.strategy.scope():
+        look_up = make()
+    (table,) = tables
+    np.testing.assert_array_equal(look_up(tf.constant(_QUERY)), expected)
+    np.testing.assert_array_equal(
+        tf.function(look_up)(tf.constant(_QUERY)), expected
+    )
+    (read,) = tf.data.Dataset.from_tensors(tf.constant(_QUERY)).map(
+        lambda words: look_up(words)
+    )
+    np.testing.assert_array_equal(read, expected)
+    assert _homes(table) == []
+
+
+@tf.function
+def _next(iterator: Any) -> tf.Tensor:
+    return next(iterator)
+
+
+def test_datasets_look_up_on_their_own_worker(
+    coordinator: tfps.ClusterCoordinator,
+    make: Callable[[], LookUp],
+    tables: list[WorkerTable],
+) -> None:
+    """A table from outside the dataset function: one, with two copies."""
+    expected = make()(tf.constant(_QUERY)).numpy()
+    with coordinator.strategy.scope():
+        look_up = make()
+    (table,) = tables
+
+    def dataset_fn() -> tf.data.Dataset:
+        queries = tf.data.Dataset.from_tensors(tf.constant(_QUERY)).repeat()
+        return queries.map(lambda words: look_up(words))
+
+    iterator = iter(coordinator.create_per_worker_dataset(dataset_fn))
+    for result in _on_both_workers(coordinator, _next, iterator):
+        np.testing.assert_array_equal(result, expected)
+    assert _homes(table) == list(_WORKERS)
+
+
+def test_dataset_functions_make_tables_on_their_worker(
+    coordinator: tfps.ClusterCoordinator,
+    make: Callable[[], LookUp],
+    tables: list[WorkerTable],
+) -> None:
+    """A table from inside: the function is called once for each worker."""
+    expected = make()(tf.constant(_QUERY)).numpy()
+
+    def dataset_fn(context: tf.distribute.InputContext) -> tf.data.Dataset:
+        look_up = make()
+        queries = tf.data.Dataset.from_tensors(tf.constant(_QUERY)).repeat()
+        return queries.map(lambda words: look_up(words))
+
+    @tf.function
+    def per_worker_dataset_fn() -> tf.data.Dataset:
+        return coordinator.strategy.distribute_datasets_from_function(
+            dataset_fn
+        )
+
+    iterator = iter(
+        coordinator.create_per_worker_dataset(per_worker_dataset_fn)
+    )
+    for result in _on_both_workers(coordinator, _next, iterator):
+        np.testing.assert_array_equal(result, expected)
+    assert [_homes(table) for table in tables] == [
+        [_WORKERS[0]],
+        [_WORKERS[1]],
+    ]
+
+
+def test_a_dataset_of_the_chief_takes_its_table_along(
+    coordinator: tfps.ClusterCoordinator, make: Callable[[], LookUp]
+) -> None:
+    expected = make()(tf.constant(_QUERY)).numpy()
+    with coordinator.strategy.scope():
+        look_up = make()
+    dataset = (
+        tf.data.Dataset.from_tensors(tf.constant(_QUERY))
+        .map(lambda words: look_up(words))
+        .repeat()
+    )
+    iterator = iter(coordinator.create_per_worker_dataset(dataset))
+    for result in _on_both_workers(coordinator, _next, iterator):
+        np.testing.assert_array_equal(result, expected)
+
+
+def test_a_lookup_inside_a_model_that_is_fitted(
+    strategy: tfps.ParameterServerStrategy, tables: list[WorkerTable]
+) -> None:
+    words = np.random.default_rng(0).choice(_WORDS, size=(256, 3))
+    labels = (words == "ash").any(axis=1, keepdims=True).astype("float32")
+
+    def dataset_fn(context: tf.distribute.InputContext) -> tf.data.Dataset:
+        return (
+            tf.data.Dataset.from_tensor_slices((words, labels))
+            .shuffle(len(words), seed=context.input_pipeline_id)
+            .repeat()
+            .batch(32)
+        )
+
+    with strategy.scope():
+        lookup = keras.layers.StringLookup(vocabulary=_WORDS)
+        inputs = keras.Input(shape=(3,), dtype="string")
+        vectors = keras.layers.Embedding(lookup.vocabulary_size(), 8)(
+            lookup(inputs)
+        )
+        outputs = keras.layers.Dense(1, activation="sigmoid")(
+            keras.layers.Flatten()(vectors)
+        )
+        model = keras.Model(inputs, outputs)
+        model.compile(
+            keras.optimizers.Adam(0.05),
+            "binary_crossentropy",
+            metrics=["accuracy"],
+        )
+    model.fit(
+        tfps.DatasetCreator(dataset_fn), steps_per_epoch=80, epochs=2, verbose=0
+    )
+    _, accuracy = model.evaluate(
+        tfps.DatasetCreator(dataset_fn), steps=8, verbose=0
+    )
+    assert accuracy == 1.0
+    assert set(_homes(tables[0])) <= set(_WORKERS)
+    assert _homes(tables[0])
