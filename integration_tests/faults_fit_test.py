@@ -68,9 +68,12 @@ def test_a_worker_is_killed_and_comes_back(
     caplog.set_level(logging.INFO, "tfps_plugin")
     absent = []
     back = threading.Event()
-    coordinator.events.subscribe(
-        lambda event: isinstance(event, events.WorkerReadmitted) and back.set()
-    )
+
+    def note(event: events.Event) -> None:
+        if isinstance(event, events.WorkerReadmitted):
+            back.set()
+
+    coordinator.events.subscribe(note)
     history = model.fit(
         tfps.DatasetCreator(_dataset),
         epochs=3,

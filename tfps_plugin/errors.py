@@ -1,16 +1,16 @@
 """Every exception that tfps_plugin raises on its own account.
 
     TfpsError
-    ├── ClusterConfigurationError (ValueError)   the cluster's description is wrong
+    ├── ClusterConfigurationError (ValueError)   the cluster is described wrongly
     ├── ClusterStartTimeoutError (TimeoutError)  tasks did not answer in time
     ├── TaskStartError (RuntimeError)            a task's process cannot start
     ├── TaskUnreachableError (ConnectionError)   one task does not answer now
     ├── TaskLostError (ConnectionError)          a task died during the job
     │   ├── WorkerLostError                      no worker is left to go on with
     │   └── ParameterServerLostError             variables on it are gone
-    ├── PartitioningError (ValueError)           a variable cannot be cut like this
+    ├── PartitioningError (ValueError)           a variable cannot be cut so
     ├── VariableCreationError (ValueError)       a variable cannot be made here
-    ├── ClosureCancelledError (RuntimeError)     the closure was never run to its end
+    ├── ClosureCancelledError (RuntimeError)     the closure did not run to its end
     ├── InputError (ValueError)                  input that cannot be honoured
     ├── UnsupportedError (NotImplementedError)   refused, with the way out
     └── InternalError                            a bug of ours: please report it

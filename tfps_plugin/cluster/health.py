@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from collections.abc import Mapping
 
 import grpc
-from google.protobuf import descriptor_pb2  # type: ignore[import-untyped]
+from google.protobuf import descriptor_pb2
 from google.protobuf import descriptor_pool
 from google.protobuf import message
 from google.protobuf import message_factory

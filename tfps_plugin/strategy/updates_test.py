@@ -1,3 +1,5 @@
+from typing import Any
+
 import keras
 import numpy as np
 import pytest
@@ -12,7 +14,7 @@ _GRADIENT = np.random.default_rng(1).normal(size=(11, 3)).astype("float32")
 _OTHER = np.random.default_rng(2).normal(size=(11, 3)).astype("float32")
 
 
-def _momentum(variable, gradient, rate, slot):  # type: ignore[no-untyped-def]
+def _momentum(variable: Any, gradient: Any, rate: Any, slot: Any) -> None:
     """An optimizer's update: reads, assigns and adds, dense or not."""
     slot.assign(0.9 * slot + gradient)
     variable.assign_sub(rate * slot)
@@ -30,7 +32,7 @@ def test_a_dense_update_runs_once_for_each_shard(num_shards: int) -> None:
     table.join_family(slot)
     seen = []
 
-    def fn(variable, gradient, rate):  # type: ignore[no-untyped-def]
+    def fn(variable: Any, gradient: Any, rate: Any) -> None:
         seen.append(tuple(variable.shape))
         _momentum(variable, gradient, rate, slot)
 
@@ -46,7 +48,7 @@ def test_an_eager_update_sees_the_rows_too() -> None:
     slot = testing.remote_variable(_OTHER)
     table.join_family(slot)
 
-    def fn(variable, gradient, rate):  # type: ignore[no-untyped-def]
+    def fn(variable: Any, gradient: Any, rate: Any) -> None:
         slot.assign(tf.add(tf.multiply(slot, 0.9), gradient))
         variable.assign_sub(tf.multiply(slot, rate))
 
@@ -141,7 +143,7 @@ def test_keras_optimizers_update_rows_as_they_update_variables(
     expected, actual = make(0.1), make(0.1)
     expected.build([plain])
 
-    def slots(next_creator, initial_value, **kwargs):  # type: ignore[no-untyped-def]
+    def slots(next_creator: Any, initial_value: Any, **kwargs: Any) -> Any:
         if not callable(initial_value):
             return next_creator(initial_value=initial_value, **kwargs)
         value = initial_value()
@@ -149,7 +151,6 @@ def test_keras_optimizers_update_rows_as_they_update_variables(
         sharded.value.join_family(slot)
         return slot
 
-    actual.iterations  # noqa: B018 - made before the scope
     with tf.variable_creator_scope(slots):
         actual.build([sharded])
     order = np.random.default_rng(3).permutation(11)

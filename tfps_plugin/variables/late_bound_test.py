@@ -26,7 +26,7 @@ def test_functions_survive_a_new_handle_without_retracing() -> None:
     @tf.function
     def outer(x: tf.Tensor) -> tf.Tensor:
         traced.append(1)
-        y = 0.0
+        y = tf.constant(0.0)
         for i in tf.range(3):
             if i > 0:
                 y += inner(x) + variable[0]
@@ -87,7 +87,7 @@ def test_a_view_stands_in_for_the_variable() -> None:
     variable = testing.remote_variable([[1.0], [2.0], [3.0]])
     view = views.RowsView(variable, tf.constant([2, 0]))
     with views.viewing({variable._unique_id: view}):
-        assert (variable * 1.0).numpy().tolist() == [[3.0], [1.0]]
+        assert tf.identity(variable).numpy().tolist() == [[3.0], [1.0]]
         variable.assign_add([[10.0], [20.0]])
         assert variable.read_value().numpy().tolist() == [[13.0], [21.0]]
         variable.assign([[5.0], [6.0]])

@@ -74,7 +74,7 @@ def test_another_axis_is_refused() -> None:
 @pytest.mark.parametrize("answer", [[2], [0, 1], 3, None, ["a", 1]])
 def test_an_answer_that_is_none_is_refused(answer: object) -> None:
     with pytest.raises(errors.PartitioningError, match="one positive number"):
-        _num_shards(lambda **_: answer, [10, 4])  # type: ignore[arg-type,return-value]
+        _num_shards(lambda **_: answer, [10, 4])  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("value", [0, -1, 1.5, True, None])
