@@ -25,6 +25,11 @@ class TfpsError(Exception):
 
     retryable = False
 
+    # What is raised while a tf.function is traced, AutoGraph raises again with
+    # the user's source lines in its message, as the same class if that has
+    # this very constructor and as a StagingError otherwise.
+    __init__ = Exception.__init__
+
 
 class ClusterConfigurationError(TfpsError, ValueError):
     """`TF_CONFIG` or a cluster resolver does not describe a usable cluster."""

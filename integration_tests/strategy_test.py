@@ -1,0 +1,216 @@
+"""The tf.distribute face of the strategy, on a real cluster."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfps_plugin as tfps
+from tfps_plugin import errors
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[tfps.LocalCluster]:
+    with tfps.LocalCluster(num_workers=1, num_ps=3) as cluster:
+        yield cluster
+
+
+def _strategy(
+    cluster: tfps.LocalCluster, partitioner: Any = None
+) -> tfps.ParameterServerStrategy:
+    return tfps.ParameterServerStrategy(cluster.cluster_resolver, partitioner)
+
+
+def _task_of(variable: Any) -> str:
+    return variable.device.split("/task:")[1].split("/")[0]
+
+
+def test_it_is_a_strategy(cluster: tfps.LocalCluster) -> None:
+    strategy = _strategy(cluster)
+    assert isinstance(strategy, tf.distribute.Strategy)
+    assert strategy.num_replicas_in_sync == 1
+    with strategy.scope():
+        assert tf.distribute.get_strategy() is strategy
+        assert tf.distribute.in_cross_replica_context()
+    assert strategy.cluster_resolver is not None
+
+
+def test_run_and_reduce(cluster: tfps.LocalCluster) -> None:
+    strategy = _strategy(cluster)
+
+    def replica_fn(x: tf.Tensor) -> tf.Tensor:
+        context = tf.distribute.get_replica_context()
+        assert context.replica_id_in_sync_group is not None
+        return 2.0 * context.all_reduce(tf.distribute.ReduceOp.SUM, x)
+
+    value = strategy.run(replica_fn, args=(tf.constant([1.0, 3.0]),))
+    assert value.numpy().tolist() == [2.0, 6.0]
+    assert strategy.experimental_local_results(value) == (value,)
+    assert strategy.gather(value, axis=0).numpy().tolist() == [2.0, 6.0]
+    for axis, operation, expected in (
+        (None, "SUM", [2.0, 6.0]),
+        (0, "SUM", 8.0),
+        (0, "MEAN", 4.0),
+    ):
+        reduced = strategy.reduce(operation, value, axis=axis)
+        assert reduced.numpy().tolist() == expected
+
+
+def test_datasets_pass_through_until_they_are_per_worker(
+    cluster: tfps.LocalCluster,
+) -> None:
+    strategy = _strategy(cluster)
+    dataset = tf.data.Dataset.range(3)
+    assert list(strategy.experimental_distribute_dataset(dataset)) == [0, 1, 2]
+    made = strategy.distribute_datasets_from_function(
+        lambda context: dataset.map(lambda x: x + context.num_input_pipelines)
+    )
+    assert list(made.as_numpy_iterator()) == [1, 2, 3]
+
+
+def test_it_knows_its_variables(cluster: tfps.LocalCluster) -> None:
+    strategy = _strategy(cluster, tfps.partitioners.FixedShardsPartitioner(2))
+    outside = tf.Variable(1.0)
+    with strategy.scope():
+        whole = tf.Variable(1.0)
+        sharded = tf.Variable(tf.ones([4, 2]))
+        metric = keras.metrics.Mean()
+    extended = strategy.extended
+    assert not extended.variable_created_in_scope(outside)
+    for variable in (whole, sharded, sharded.variables[0], metric.total.value):
+        assert extended.variable_created_in_scope(variable)
+    assert not _strategy(cluster).extended.variable_created_in_scope(whole)
+    assert extended.value_container(sharded.variables[1]) is sharded
+
+
+def test_variables_are_placed_by_bytes(cluster: tfps.LocalCluster) -> None:
+    strategy = _strategy(cluster)
+    with strategy.scope():
+        large = tf.Variable(tf.zeros([1000, 10]))
+        small = [tf.Variable(tf.zeros([100])) for _ in range(8)]
+    tasks = [_task_of(v) for v in small]
+    assert _task_of(large) not in tasks
+    assert sorted(tasks.count(task) for task in set(tasks)) == [4, 4]
+    assert sorted(strategy.bytes_per_ps) == [1600, 1600, 40_000]
+
+
+def test_any_callable_is_a_partitioner(cluster: tfps.LocalCluster) -> None:
+    asked = []
+
+    def partitioner(shape: Any, dtype: Any, axis: int = 0) -> list[int]:
+        asked.append((tuple(shape), dtype))
+        return [3, 1] if len(shape) == 2 else [1] * len(shape)
+
+    strategy = _strategy(cluster, partitioner)
+    with strategy.scope():
+        table = tf.Variable(lambda: tf.reshape(tf.range(20), [10, 2]))
+        vector = tf.Variable(tf.zeros([5]))
+    assert asked == [((10, 2), tf.int32), ((5,), tf.float32)]
+    assert isinstance(table, tfps.ShardedVariable)
+    assert [v.shape[0] for v in table.variables] == [4, 3, 3]
+    assert sorted(map(_task_of, table.variables)) == ["0", "1", "2"]
+    np.testing.assert_array_equal(table.numpy().ravel(), np.arange(20))
+    assert not isinstance(vector, tfps.ShardedVariable)
+
+
+def test_shards_along_another_axis_are_refused(
+    cluster: tfps.LocalCluster,
+) -> None:
+    strategy = _strategy(cluster, lambda shape, dtype, axis=0: [1, 2])
+    with (
+        strategy.scope(),
+        pytest.raises(errors.PartitioningError, match="first axis"),
+    ):
+        tf.Variable(tf.zeros([4, 4]), name="square")
+    with pytest.raises(errors.PartitioningError, match="callable"):
+        _strategy(cluster, partitioner=3)
+
+
+def test_slots_are_beside_their_variables(cluster: tfps.LocalCluster) -> None:
+    strategy = _strategy(cluster, tfps.partitioners.FixedShardsPartitioner(2))
+    with strategy.scope():
+        table = tf.Variable(tf.zeros([6, 2]))
+        for _ in range(3):
+            tf.Variable(0.0)
+        with strategy.extended.colocate_vars_with(table):
+            slot = tf.Variable(tf.ones([6, 2]))
+            scalar = tf.Variable(0.0)
+    assert list(map(_task_of, slot.variables)) == list(
+        map(_task_of, table.variables)
+    )
+    assert table.family == [slot]
+    assert _task_of(scalar) == _task_of(table)
+
+
+def test_updates_run_where_the_variable_is(
+    cluster: tfps.LocalCluster,
+) -> None:
+    strategy = _strategy(cluster)
+    with strategy.scope():
+        variable = tf.Variable(tf.zeros([2]))
+    devices = []
+
+    def update(v: Any, delta: Any) -> Any:
+        made = tf.ones([2])
+        devices.append(made.device)
+        return v.assign_add(delta + made)
+
+    with strategy.scope():
+        strategy.extended.update(variable, update, args=(tf.ones([2]),))
+    assert devices == [variable.device]
+    assert variable.numpy().tolist() == [2.0, 2.0]
+
+
+def test_variables_made_inside_a_function(cluster: tfps.LocalCluster) -> None:
+    strategy = _strategy(cluster)
+    made: list[Any] = []
+
+    @tf.function
+    def make_once(value: tf.Tensor) -> tf.Tensor:
+        if not made:
+            made.append(tf.Variable(lambda: tf.constant(3.0)))
+        return made[0] * value
+
+    with strategy.scope():
+        assert make_once(tf.constant(2.0)).numpy() == 6.0
+    assert "/job:ps/" in made[0].device
+
+    @tf.function
+    def from_a_tensor(value: tf.Tensor) -> None:
+        tf.Variable(value)
+
+    with (
+        strategy.scope(),
+        pytest.raises(errors.VariableCreationError, match="callable"),
+    ):
+        from_a_tensor(tf.constant(2.0))
+
+
+def test_constraints_are_refused(cluster: tfps.LocalCluster) -> None:
+    with (
+        _strategy(cluster).scope(),
+        pytest.raises(errors.VariableCreationError, match="not safe"),
+    ):
+        tf.Variable(1.0, constraint=lambda x: x)
+
+
+@pytest.mark.parametrize("value", [0, -1, True, 1.5])
+def test_options_are_checked(cluster: tfps.LocalCluster, value: Any) -> None:
+    for option in ("max_closures_in_flight_per_worker", "steps_per_closure"):
+        with pytest.raises(ValueError, match=f"{option}="):
+            tfps.ParameterServerStrategy(
+                cluster.cluster_resolver, **{option: value}
+            )
+
+
+@pytest.mark.parametrize("job", ["worker", "ps", "evaluator"])
+def test_only_the_chief_makes_one(cluster: tfps.LocalCluster, job: str) -> None:
+    spec = cluster.cluster_spec.as_dict()
+    resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
+        tf.train.ClusterSpec(spec), task_type=job, task_id=0
+    )
+    with pytest.raises(errors.ClusterConfigurationError, match=f"'{job}'"):
+        tfps.ParameterServerStrategy(resolver)
