@@ -21,7 +21,7 @@ NUM_WORKERS = 3
 NUM_PS = 2
 BATCH_SIZE = 32
 NUM_EPOCHS = 4
-STEPS_PER_EPOCH = 5
+STEPS_PER_EPOCH = 10  # asynchronous steps: five do not always get there
 NUM_EVAL_EXAMPLES = 16
 EVAL_BATCH_SIZE = 8
 

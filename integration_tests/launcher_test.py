@@ -11,6 +11,7 @@ import select
 import signal
 import subprocess
 import sys
+import termios
 import time
 from collections.abc import Iterator
 from collections.abc import Sequence
@@ -179,7 +180,12 @@ def _read_until(terminal: io.FileIO, expected: bytes) -> bytes:
         left_seconds = deadline - time.monotonic()
         if not select.select([terminal], [], [], max(0, left_seconds))[0]:
             raise AssertionError(f"{expected!r} never came: {seen!r}")
-        seen += terminal.read(4096)
+        try:
+            seen += terminal.read(4096)
+        except OSError as error:  # Nobody holds the other end any more.
+            raise AssertionError(
+                f"{expected!r} never came: {seen!r}"
+            ) from error
     return seen
 
 
@@ -190,21 +196,15 @@ os.execv(sys.argv[1], sys.argv[1:])
 """
 
 
-def test_in_a_terminal_the_script_draws_as_it_likes(
-    tmp_path: pathlib.Path, fifo: str
-) -> None:
-    path = tmp_path / "script.py"
-    path.write_text(
-        "import sys\n"
-        "print(sys.stdin.isatty(), sys.stdout.isatty(), sys.stderr.isatty())\n"
-        "print('\\b\\b\\r50%', end='', flush=True)\n"
-        "try:\n"
-        f"  {_WAIT}\n"
-        "except KeyboardInterrupt:\n"
-        "  print(' stopped by hand')\n"
-    )
+@contextlib.contextmanager
+def _in_terminal(
+    script: pathlib.Path, *arguments: str
+) -> Iterator[tuple[subprocess.Popen[bytes], io.FileIO]]:
+    """Runs a script on a cluster; gives the launcher and its terminal."""
     ours, its = pty.openpty()
-    command = [*_TFPS, "run", "--workers", "1", "--ps", "1", str(path), fifo]
+    termios.tcsetwinsize(its, (30, 100))
+    options = ("--workers", "1", "--ps", "1")
+    command = [*_TFPS, "run", *options, str(script), *arguments]
     with open(ours, "r+b", buffering=0) as terminal:
         process = subprocess.Popen(
             [sys.executable, "-c", _IN_A_TERMINAL, *command],
@@ -217,18 +217,109 @@ def test_in_a_terminal_the_script_draws_as_it_likes(
         os.close(its)
         with process:
             try:
-                seen = _read_until(terminal, b"50%")
-                terminal.write(b"\x03")  # Ctrl-C
-                seen += _read_until(terminal, b"chief ended")
-                process.wait(_DEADLINE_SECONDS)
+                yield process, terminal
             finally:
                 process.kill()
+
+
+def test_in_a_terminal_the_script_draws_as_it_likes(
+    tmp_path: pathlib.Path, fifo: str
+) -> None:
+    path = tmp_path / "script.py"
+    path.write_text(
+        "import sys\n"
+        "print(sys.stdin.isatty(), sys.stdout.isatty(), sys.stderr.isatty())\n"
+        "try:\n"
+        "  print('\\b\\b\\r50%', end='', flush=True)\n"
+        f"  {_WAIT}\n"
+        "except KeyboardInterrupt:\n"
+        "  print(' stopped by hand')\n"
+    )
+    with _in_terminal(path, fifo) as (process, terminal):
+        seen = _read_until(terminal, b"50%")
+        terminal.write(b"\x03")  # Ctrl-C
+        seen += _read_until(terminal, b"chief ended")
+        process.wait(_DEADLINE_SECONDS)
     assert process.returncode == 0
     assert b"True True True\r\n" in seen
     assert b"\b\b\r50%" in seen
     assert b" stopped by hand\r\n" in seen
     assert re.search(rb"\r\x1b\[K\x1b\[36mtfps +\| \x1b\[0mstarted", seen)
     assert seen.count(b"interrupted (SIGINT)") == 1
+
+
+# Asks, draws a bar and reports trouble, all on its standard error.
+_TALKS = """
+import os, sys, time
+def say(text):
+    print(text, end='', file=sys.stderr, flush=True)
+say(sys.argv[1] + '\\n')
+say(f'{os.get_terminal_size(2).columns} columns\\n')
+say(sys.argv[1] + '\\n')
+# Without the readline module Python writes the question to standard error.
+print('Hello', input('WAR'))
+while os.get_terminal_size(2).columns != 90:
+    time.sleep(0.01)
+say('\\r1/2')
+say('\\r2/2\\n')
+sys.exit('I0000 00:00: trouble')
+"""
+_NOISE = (
+    "WARNING: All log messages before absl::InitializeLog() is called are "
+    "written to STDERR"
+)
+
+
+def test_in_a_terminal_only_noise_is_missing(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "script.py"
+    path.write_text(_TALKS)
+    with _in_terminal(path, _NOISE) as (process, terminal):
+        # Does not end its line, and begins like noise: it still arrives.
+        seen = _read_until(terminal, b"WAR")
+        termios.tcsetwinsize(terminal, (30, 90))
+        terminal.write(b"you\n")
+        seen += _read_until(terminal, b"add --tensorflow-logs")
+        process.wait(_DEADLINE_SECONDS)
+    assert process.returncode == 1
+    assert _NOISE.encode() not in seen
+    assert b"100 columns\r\n" in seen
+    assert b"Hello you\r\n" in seen
+    assert b"\r1/2\r2/2\r\n" in seen
+    assert b"I0000 00:00: trouble\r\n" in seen
+    assert re.search(rb"chief ended with exit code 1", seen)
+
+
+_IMPORTS_TENSORFLOW = (
+    "import os, sys\nimport tensorflow\n"
+    "print('level', os.environ['TF_CPP_MIN_LOG_LEVEL'], flush=True)\n"
+    "sys.stderr.write('an error')"
+)
+
+
+def test_tensorflow_starts_quietly(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Set for all tests; a user has nothing there.
+    monkeypatch.delenv("TF_CPP_MIN_LOG_LEVEL", raising=False)
+    launcher = _Launcher(tmp_path, _IMPORTS_TENSORFLOW)
+    with _running(launcher):
+        assert launcher.finish() == 0
+    chief = re.findall(r"^chief +\| (.*)$", launcher.seen, re.MULTILINE)
+    assert chief == ["level 2", "an error"]
+    assert not re.search(r"\| [IWE]0000 ", launcher.seen)
+
+
+def test_tensorflow_may_say_everything(tmp_path: pathlib.Path) -> None:
+    launcher = _Launcher(
+        tmp_path,
+        _IMPORTS_TENSORFLOW,
+        options=["--workers", "1", "--ps", "1", "--tensorflow-logs"],
+    )
+    with _running(launcher):
+        assert launcher.finish() == 0
+    assert "| level 0\n" in launcher.seen
+    # Every release says this of itself, on every machine.
+    assert re.search(r"chief +\| .*cpu_feature_guard\.cc", launcher.seen)
 
 
 @pytest.mark.parametrize("command", [["--help"], ["run", "--help"]])

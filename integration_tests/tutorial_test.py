@@ -23,8 +23,7 @@ def _run(name: str) -> str:
             # Like an installed tfps_plugin, wherever the tests run from.
             "PYTHONPATH": f"{_ROOT}{os.pathsep}{path}" if path else str(_ROOT),
         },
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        capture_output=True,
         text=True,
         timeout=_TIMEOUT_SECONDS,
         check=False,

@@ -19,6 +19,8 @@ What a user's own step raises is never wrapped: it arrives as itself.
 `retryable` says whether trying the same call again may help.
 """
 
+from typing import TYPE_CHECKING
+
 
 class TfpsError(Exception):
     """Root of the tree; catch it to catch everything of ours."""
@@ -28,7 +30,8 @@ class TfpsError(Exception):
     # What is raised while a tf.function is traced, AutoGraph raises again with
     # the user's source lines in its message, as the same class if that has
     # this very constructor and as a StagingError otherwise.
-    __init__ = Exception.__init__
+    if not TYPE_CHECKING:
+        __init__ = Exception.__init__
 
 
 class ClusterConfigurationError(TfpsError, ValueError):

@@ -9,6 +9,7 @@ messages.py          what the chief tells a task (pure)
 mailbox.py           carries these messages: a queue on the task itself
 server_def.py        ClusterSpec -> what TensorFlow connects to
 attachment.py        connects TensorFlow's runtime to a cluster
+runtime_errors.py   pure: which errors of TensorFlow are about the cluster
 session.py           the chief's connection: connect, delist, readmit, end
 open_sessions.py     which clusters this process is connected to
 program_end.py       does this program end well or by an exception?

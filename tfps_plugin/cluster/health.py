@@ -208,7 +208,8 @@ def wait_until_ready(
             )
         if now >= next_progress:
             next_progress = now + _PROGRESS_INTERVAL_SECONDS
-            _logger.info(
+            # Loud enough to be seen where nobody has set logging up.
+            _logger.warning(
                 "Waiting for %d of %d tasks since %.0f s:%s",
                 len(reasons),
                 len(order),

@@ -254,7 +254,9 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     if options.parent_pipe is not None:
         _end_with_parent(options.parent_pipe)
     logging.basicConfig(
-        level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s"
+        level=logging.INFO,
+        format="%(asctime)s %(levelname)s %(message)s",
+        datefmt="%Y-%m-%d %H:%M:%S",
     )
     try:
         config = spec.read_tf_config()

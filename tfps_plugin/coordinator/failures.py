@@ -9,6 +9,8 @@ import dataclasses
 import enum
 import re
 
+from tfps_plugin.cluster.runtime_errors import is_about_the_cluster
+
 
 class FailureKind(enum.Enum):
     """What kind of failure an exception looks like."""
@@ -38,38 +40,9 @@ class Failure:
 
 _USER = Failure(FailureKind.USER)
 
-# Raised by the runtime itself when a task, a connection or a deadline fails.
-_RUNTIME_TYPES = frozenset(
-    {"UnavailableError", "AbortedError", "DeadlineExceededError"}
-)
-# Raised by the runtime about the cluster, but by user code as well; which of
-# the two it is shows in the text.
-_AMBIGUOUS_TYPES = frozenset(
-    {
-        "CancelledError",
-        "FailedPreconditionError",
-        "InternalError",
-        "InvalidArgumentError",
-        "NotFoundError",
-        "UnknownError",
-    }
-)
 _ANY_TASK = re.compile(r"/job:(worker|ps)(?:/replica:\d+)?/task:(\d+)")
 _REMOTE_TARGET = re.compile(
     r"remote target /job:(worker|ps)(?:/replica:\d+)?/task:(\d+)"
-)
-# "GRPC error information from remote target" is none of them: it is added to
-# whatever a remote function raises, the user's own errors included.
-_RUNTIME_TEXTS = (
-    "Unable to find a context_id matching",
-    "Unable to find the relevant tensor remote_handle",
-    "remote workers have been restarted",
-    "contains an invalid device",
-    "Could not find worker with target",
-    "Socket closed",
-    "Stream removed",
-    "Connection reset by peer",
-    "failed to connect to all addresses",
 )
 
 
@@ -84,7 +57,7 @@ def classify(type_name: str, text: str, worker_index: int) -> Failure:
     Returns:
         The failure; of kind `USER` if nothing suggests the cluster.
     """
-    if not _is_about_the_cluster(type_name, text):
+    if not is_about_the_cluster(type_name, text):
         return _USER
     workers, ps = _named_tasks(text)
     points_at_worker = bool(workers)
@@ -98,20 +71,6 @@ def classify(type_name: str, text: str, worker_index: int) -> Failure:
     if points_at_worker or type_name in ("UnavailableError", "AbortedError"):
         return Failure(FailureKind.SUSPECT_WORKER, workers)
     return Failure(FailureKind.TRANSIENT, workers)
-
-
-def _is_about_the_cluster(type_name: str, text: str) -> bool:
-    if type_name in _RUNTIME_TYPES:
-        return True
-    if type_name not in _AMBIGUOUS_TYPES:
-        return False
-    if type_name == "CancelledError":
-        # The rest of a step whose other part failed on some task.
-        return "/job:" in text
-    if any(marker in text for marker in _RUNTIME_TEXTS):
-        return True
-    # A task that was just taken out of the cluster is an unknown device.
-    return "/job:" in text and "unknown device" in text
 
 
 def _named_tasks(text: str) -> tuple[tuple[int, ...], tuple[int, ...]]:

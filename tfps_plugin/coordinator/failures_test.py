@@ -33,6 +33,10 @@ _PS_1 = "/job:ps/replica:0/task:1/device:CPU:0"
             "InvalidArgumentError",
             "/job:worker/replica:0/task:1/device:CPU:0 unknown device.",
         ),
+        (
+            "InternalError",
+            "No worker known as /job:worker/replica:0/task:1",
+        ),
     ],
 )
 def test_a_dead_worker(type_name: str, text: str) -> None:

@@ -12,6 +12,7 @@ from tfps_plugin.coordinator import failures
 from tfps_plugin.coordinator.closure import ClosureState
 from tfps_plugin.coordinator.closure_queue import WAKE_UP_SECONDS
 from tfps_plugin.inputs.per_worker_values import PerWorkerValues
+from tfps_plugin.variables import chief_reads
 
 __all__ = ["PerWorkerValues", "RemoteValue", "fetch_all"]
 
@@ -152,7 +153,7 @@ def fetch_all(
 def _to_local(leaf: Any) -> Any:
     """A result as a value of this process."""
     if hasattr(leaf, "numpy"):
-        return leaf.numpy()
+        return chief_reads.read(leaf.numpy)
     if isinstance(leaf, tf.SparseTensor | tf.IndexedSlices):
         return tf.nest.map_structure(tf.identity, leaf, expand_composites=True)
     return leaf

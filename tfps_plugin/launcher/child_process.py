@@ -16,6 +16,7 @@ from tfps_plugin.launcher import console
 from tfps_plugin.launcher import leash
 from tfps_plugin.launcher.plan import ProcessPlan
 from tfps_plugin.launcher.plan import command_line
+from tfps_plugin.launcher.tensorflow_noise import LineNoiseFilter
 from tfps_plugin.launcher.terminal_line import TerminalLines
 
 _CHUNK_BYTES = 64 * 1024
@@ -33,6 +34,10 @@ class Output:
         pipe: Our end of it.
         keep_colours: Whether colours stay in the lines.
 
+    Attributes:
+        noise_filter: For whoever wants to show its lines without TensorFlow's
+            noise.
+
     Threading: of one thread.
     """
 
@@ -40,6 +45,7 @@ class Output:
         self, stream: str, pipe: IO[bytes], *, keep_colours: bool
     ) -> None:
         self.stream = stream
+        self.noise_filter = LineNoiseFilter()
         self._pipe = pipe
         self._lines = TerminalLines(keep_colours=keep_colours)
         self._last_glimpse = ""
@@ -98,6 +104,8 @@ class ChildProcess:
         plan: What to start.
         environ: The environment to start from.
         passed_through: The streams that go where our own go.
+        errors_to: A file descriptor for its errors. The caller may close it
+            afterwards: the process has its own.
         reads_stdin: Whether it may read our standard input.
         coloured: The streams whose colours are kept.
 
@@ -114,17 +122,22 @@ class ChildProcess:
         environ: Mapping[str, str],
         *,
         passed_through: Collection[str] = (),
+        errors_to: int | None = None,
         reads_stdin: bool = False,
         coloured: Collection[str] = (),
     ) -> None:
         self.name = plan.name
         self.last_lines: collections.deque[str] | None = None
         self._started = time.monotonic()
-        pipes = [
-            None if stream in passed_through else subprocess.PIPE
+        pipes = {
+            stream: None if stream in passed_through else subprocess.PIPE
             for stream in (console.STDOUT, console.STDERR)
-        ]
-        command = command_line(plan, unbuffered=not passed_through)
+        }
+        if errors_to is not None:
+            pipes[console.STDERR] = errors_to
+        # Errors are never kept back by Python, wherever they go.
+        unbuffered = pipes[console.STDOUT] is not None
+        command = command_line(plan, unbuffered=unbuffered)
         self._process = subprocess.Popen(
             [
                 *(sys.executable, "-I", "-S"),
@@ -132,8 +145,8 @@ class ChildProcess:
                 *(str(os.getpid()), *command),
             ],
             stdin=None if reads_stdin else subprocess.DEVNULL,
-            stdout=pipes[0],
-            stderr=pipes[1],
+            stdout=pipes[console.STDOUT],
+            stderr=pipes[console.STDERR],
             env={**environ, "TF_CONFIG": plan.tf_config},
             start_new_session=True,
         )

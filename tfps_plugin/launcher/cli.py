@@ -51,6 +51,12 @@ def main() -> None:
     show_default=True,
     help="How long the script may take to end after Ctrl-C.",
 )
+@click.option(
+    "--tensorflow-logs",
+    "wants_tensorflow_logs",
+    is_flag=True,
+    help="Show all that TensorFlow logs, from its first line on.",
+)
 @click.argument("script", type=click.Path(exists=True, dir_okay=False))
 @click.argument("script_arguments", metavar="[ARGUMENTS]...", nargs=-1)
 def run(
@@ -58,6 +64,7 @@ def run(
     num_ps: int,
     has_evaluator: bool,
     grace_seconds: float,
+    wants_tensorflow_logs: bool,
     script: str,
     script_arguments: tuple[str, ...],
 ) -> None:
@@ -69,10 +76,15 @@ def run(
 
     Ctrl-C interrupts the script, and ends the others once it has ended; a
     second one does not wait for that.
+
+    Of TensorFlow's own log only errors are shown, and not what it says at
+    every start. For more, set TF_CPP_MIN_LOG_LEVEL (0 is everything, 1 leaves
+    out information, 2 warnings, 3 errors), or give --tensorflow-logs.
     """
     from tfps_plugin.cluster.environment import task_environment
     from tfps_plugin.cluster.ports import ReservedPort
     from tfps_plugin.launcher import plan
+    from tfps_plugin.launcher import tensorflow_noise
     from tfps_plugin.launcher.console import Console
     from tfps_plugin.launcher.job import Job
 
@@ -92,9 +104,19 @@ def run(
         )
         # All of them share this machine's GPUs: none may take all memory.
         environment.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
+        log_level = tensorflow_noise.choose_log_level(
+            os.environ, wants_everything=wants_tensorflow_logs
+        )
+        environment[tensorflow_noise.LOG_LEVEL] = log_level
         # A task may have the port that is reserved for it.
         environment["TF_GRPC_REUSE_PORT"] = "1"
-        job = Job(plans, console, environment, grace_seconds=grace_seconds)
+        job = Job(
+            plans,
+            console,
+            environment,
+            grace_seconds=grace_seconds,
+            is_quiet=tensorflow_noise.is_quiet(log_level),
+        )
         sys.exit(job.run())
 
 

@@ -24,8 +24,8 @@ class Console:
 
     What a task writes to its standard output goes to ours, and its errors to
     our errors, so that both can still be told apart behind us. When ours is a
-    terminal, the chief writes to it directly and without a label: its progress
-    bars, its colours and a debugger look as they would without a launcher.
+    terminal, the chief writes to it without a label: its progress bars, its
+    colours and a debugger look as they would without a launcher.
     Lines of other tasks then push aside an unfinished line of the chief's:
     a progress bar draws itself again at its next step.
 
@@ -64,6 +64,10 @@ class Console:
         """Whether a person may be looking at the stream."""
         return self._files[stream].isatty()
 
+    def descriptor(self, stream: str) -> int:
+        """The file descriptor behind the stream."""
+        return self._files[stream].fileno()
+
     def is_coloured(self, stream: str) -> bool:
         """Whether colours in the stream are welcome."""
         return self._coloured[stream]
@@ -84,6 +88,17 @@ class Console:
         encoding = file.encoding or "utf-8"
         file.write(text.encode(encoding, "replace").decode(encoding))
         file.flush()
+
+    def forward(self, stream: str, data: bytes) -> None:
+        """Writes bytes of the chief's as they are.
+
+        Raises:
+            BrokenPipeError: If nobody reads our output any more.
+        """
+        file = self._files[stream]
+        file.flush()
+        file.buffer.write(data)
+        file.buffer.flush()
 
     def say(self, *lines: str, alarming: bool = False) -> None:
         """Writes what the launcher itself has to say, to our errors."""

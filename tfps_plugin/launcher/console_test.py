@@ -34,6 +34,15 @@ def test_a_terminal_is_cleared_and_coloured() -> None:
     assert not console.is_coloured(STDERR)
 
 
+def test_bytes_are_forwarded_behind_the_lines() -> None:
+    err = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    console = Console(["ps 0"], {}, io.StringIO(), err)
+    console.show("ps 0", STDERR, ["a"])
+    console.forward(STDERR, b"\r\xff")
+    console.show("ps 0", STDERR, ["b"])
+    assert err.buffer.getvalue() == b"ps 0 | a\n\r\xffps 0 | b\n"
+
+
 def test_no_color_is_respected() -> None:
     err = _Terminal()
     console = Console(["ps 0"], {"NO_COLOR": "1"}, io.StringIO(), err)

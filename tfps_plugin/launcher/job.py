@@ -1,11 +1,11 @@
 """One job on this machine, from its first process to its last."""
 
 import contextlib
+import functools
 import selectors
 import signal
 import socket
 import time
-from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -24,6 +24,7 @@ from tfps_plugin.launcher.plan import ProcessPlan
 from tfps_plugin.launcher.stop_sequence import Reason
 from tfps_plugin.launcher.stop_sequence import StopSequence
 from tfps_plugin.launcher.stop_sequence import plan_steps
+from tfps_plugin.launcher.terminal_relay import TerminalRelay
 
 _REASONS = {
     signal.SIGINT: Reason.INTERRUPTED,
@@ -33,6 +34,11 @@ _REASONS = {
 
 # How often a progress bar is shown where it cannot be drawn in place.
 _GLIMPSE_SECONDS = 10.0
+
+_NO_CONSEQUENCE = (
+    "It is not started again; the job goes on for as long as the chief does."
+)
+_WHERE_IS_MORE = "To see all that TensorFlow logs, add --tensorflow-logs."
 
 _STREAMS = (console_lib.STDOUT, console_lib.STDERR)
 
@@ -46,6 +52,8 @@ class Job:
         environ: The environment that each starts from.
         grace_seconds: How long the user's programs may take to end after
             Ctrl-C.
+        is_quiet: Whether the known noise of TensorFlow is left out. The last
+            lines that are quoted of a task that dies have it all the same.
 
     Threading: of the main thread, the only one that hears signals.
     """
@@ -57,15 +65,19 @@ class Job:
         environ: Mapping[str, str],
         *,
         grace_seconds: float,
+        is_quiet: bool = False,
     ) -> None:
         self._plans = plans
         self._console = console
         self._environ = environ
         self._grace_seconds = grace_seconds
+        self._is_quiet = is_quiet
         self._selector = selectors.DefaultSelector()
         self._running: dict[str, ChildProcess] = {}
         self._chief_returncode = 0
         self._stop: StopSequence | None = None
+        # Only where the chief's errors go to a terminal.
+        self._relay: TerminalRelay | None = None
         self._next_glimpse = time.monotonic() + _GLIMPSE_SECONDS
 
     def run(self) -> int:
@@ -97,26 +109,42 @@ class Job:
             finally:
                 for child in self._running.values():
                     child.discard()
+                if self._relay is not None:
+                    self._relay.close()
         return exit_status(self._chief_returncode)
 
     def _start(self, plan: ProcessPlan) -> None:
-        is_terminal = self._console.is_terminal
-        is_coloured = self._console.is_coloured
+        console = self._console
+        passed_through = [
+            stream
+            for stream in _STREAMS
+            if plan.name == CHIEF and console.is_terminal(stream)
+        ]
+        if self._is_quiet and console_lib.STDERR in passed_through:
+            terminal = console.descriptor(console_lib.STDERR)
+            self._relay = TerminalRelay(terminal)
+            self._selector.register(
+                self._relay, selectors.EVENT_READ, self._forward
+            )
+            errors_to = self._relay.programs_end
+        else:
+            errors_to = None
         child = ChildProcess(
             plan,
             self._environ,
-            passed_through=[
-                stream
-                for stream in _STREAMS
-                if plan.name == CHIEF and is_terminal(stream)
-            ],
+            passed_through=passed_through,
+            errors_to=errors_to,
             reads_stdin=plan.name == CHIEF,
-            coloured=[stream for stream in _STREAMS if is_coloured(stream)],
+            coloured=[each for each in _STREAMS if console.is_coloured(each)],
         )
+        if self._relay is not None:
+            self._relay.release_programs_end()
         self._running[child.name] = child
         for output in child.outputs:
             self._selector.register(
-                output, selectors.EVENT_READ, (child, output)
+                output,
+                selectors.EVENT_READ,
+                functools.partial(self._pass_on, child, output),
             )
 
     def _wait(self, wake_up: socket.socket) -> None:
@@ -124,14 +152,17 @@ class Job:
         until = self._next_glimpse
         if self._stop is not None:
             until = min(until, self._stop.deadline)
+        if self._relay is not None:
+            until = min(until, self._relay.deadline)
         timeout_seconds = max(0.0, until - time.monotonic())
         for key, _ in self._selector.select(timeout_seconds):
             if key.fileobj is wake_up:
                 for number in wake_up.recv(4096):
                     self._on_signal(signal.Signals(number))
             else:
-                child, output = key.data
-                self._pass_on(child, output, output.read)
+                key.data()
+        if self._relay is not None and time.monotonic() >= self._relay.deadline:
+            self._forward()
         if time.monotonic() >= self._next_glimpse:
             self._next_glimpse = time.monotonic() + _GLIMPSE_SECONDS
             for child in self._running.values():
@@ -140,16 +171,31 @@ class Job:
                     self._console.show(child.name, output.stream, lines)
 
     def _pass_on(
-        self, child: ChildProcess, output: Output, read: Callable[[], list[str]]
+        self, child: ChildProcess, output: Output, *, is_last: bool = False
     ) -> None:
         descriptor = output.fileno()
-        lines = read()
+        lines = output.drain() if is_last else output.read()
         if not output.is_open:
             self._selector.unregister(descriptor)
         child.remember(lines)
+        if self._is_quiet and output.stream == console_lib.STDERR:
+            lines = output.noise_filter.feed(lines)
         self._console.show(child.name, output.stream, lines)
 
+    def _forward(self, *, is_last: bool = False) -> None:
+        """Passes on what the chief has written to its errors, if relayed."""
+        relay = self._relay
+        if relay is None or not relay.is_open:
+            return
+        descriptor = relay.fileno()
+        data = relay.drain() if is_last else relay.read()
+        if not relay.is_open:
+            self._selector.unregister(descriptor)
+        self._console.forward(console_lib.STDERR, data)
+
     def _on_signal(self, number: signal.Signals) -> None:
+        if number == signal.SIGWINCH and self._relay is not None:
+            self._relay.resize()
         if number not in _REASONS:
             return  # SIGCHLD: that we woke up is enough.
         if self._stop is not None:
@@ -198,7 +244,9 @@ class Job:
             returncode = child.bury()
             for output in child.outputs:
                 if output.is_open:
-                    self._pass_on(child, output, output.drain)
+                    self._pass_on(child, output, is_last=True)
+            if child.name == CHIEF:
+                self._forward(is_last=True)
             del self._running[child.name]
             self._on_death(child, returncode, elapsed_seconds)
 
@@ -213,7 +261,7 @@ class Job:
             consequence = {
                 CHIEF: "The job ends with it.",
                 EVALUATOR: "The training goes on without it.",
-            }.get(child.name, "The job goes on for as long as the chief does.")
+            }.get(child.name, _NO_CONSEQUENCE)
             report = death_report(
                 child.name,
                 returncode,
@@ -221,6 +269,8 @@ class Job:
                 last_lines=child.last_lines,
                 consequence=consequence,
             )
+            if self._is_quiet:
+                report.append(_WHERE_IS_MORE)
             self._console.say(*report, alarming=True)
         elif child.name == CHIEF:
             self._console.say(
@@ -241,7 +291,7 @@ def _arriving_signals() -> Iterator[socket.socket]:
         interpreters.setblocking(False)
         previous = signal.set_wakeup_fd(interpreters.fileno())
         stack.callback(signal.set_wakeup_fd, previous)
-        for number in (*_REASONS, signal.SIGCHLD):
+        for number in (*_REASONS, signal.SIGCHLD, signal.SIGWINCH):
             # Who started us with nohup wants us to outlive the terminal.
             if number == signal.SIGHUP and (
                 signal.getsignal(number) == signal.SIG_IGN

@@ -22,7 +22,10 @@ class _Run:
     """A job that has run, with what it wrote."""
 
     def __init__(
-        self, grace_seconds: float = 20.0, **programs: str | Sequence[str]
+        self,
+        grace_seconds: float = 20.0,
+        is_quiet: bool = False,
+        **programs: str | Sequence[str],
     ) -> None:
         plans = [
             ProcessPlan(
@@ -35,7 +38,13 @@ class _Run:
         ]
         out, err = io.StringIO(), io.StringIO()
         console = Console([plan.name for plan in plans], {}, out, err)
-        job = Job(plans, console, os.environ, grace_seconds=grace_seconds)
+        job = Job(
+            plans,
+            console,
+            os.environ,
+            grace_seconds=grace_seconds,
+            is_quiet=is_quiet,
+        )
         self.status = job.run()
         self.out = out.getvalue()
         self.err = err.getvalue()
@@ -148,6 +157,34 @@ def test_a_progress_bar_arrives_as_one_line() -> None:
         chief="for i in range(3): print(f'\\r{i}/2', end='', flush=True)"
     )
     assert run.out == "chief | 2/2\n"
+
+
+_NOISE = (
+    "WARNING: All log messages before absl::InitializeLog() is called are "
+    "written to STDERR"
+)
+
+
+@pytest.mark.parametrize("is_quiet", [True, False])
+def test_noise_is_left_out_where_it_is_asked(is_quiet: bool) -> None:
+    run = _Run(
+        is_quiet=is_quiet,
+        chief=f"import sys; print({_NOISE!r})\n"
+        f"print({_NOISE!r}, 'an error', sep='\\n', file=sys.stderr)",
+    )
+    assert (f"chief | {_NOISE}\n" in run.err) == (not is_quiet)
+    assert "chief | an error\n" in run.err
+    # TensorFlow makes none there: it is what somebody prints.
+    assert run.out == f"chief | {_NOISE}\n"
+
+
+def test_a_death_is_told_with_the_noise() -> None:
+    run = _Run(
+        is_quiet=True, chief=f"import sys\nsys.exit({_NOISE + chr(10)!r} 'bad')"
+    )
+    assert f"chief | {_NOISE}" not in run.err
+    assert f"tfps  |   {_NOISE}\ntfps  |   bad\n" in run.err
+    assert "add --tensorflow-logs" in run.err
 
 
 def test_a_program_that_cannot_be_started_leaves_nobody_behind() -> None:

@@ -34,7 +34,7 @@ class WorkerLost(Event):
         return (
             f"Worker {self.worker_index} at {self.address} is lost: "
             f"{self.reason}. Its closures are given to the other workers; it "
-            "rejoins when it answers again."
+            "rejoins if it is started again."
         )
 
 
@@ -46,6 +46,11 @@ class WorkerReadmitted(Event):
     address: str
     generation: int
     away_seconds: float
+
+    @property
+    def level(self) -> int:
+        # As loud as the loss: who saw that is waiting for this.
+        return logging.WARNING
 
     def __str__(self) -> str:
         return (

@@ -199,7 +199,7 @@ def _check_arguments(
 
 
 def _looks_at_batches(callbacks: Any) -> bool:
-    """Whether any callback does something at the end of a batch."""
+    """Whether any callback looks at the logs of batches."""
     if callbacks is None:
         return False
     if isinstance(callbacks, keras.callbacks.CallbackList):
@@ -212,6 +212,23 @@ def _looks_at_batches(callbacks: Any) -> bool:
         for callback in callbacks
         for hook in _BATCH_HOOKS
         if isinstance(callback, keras.callbacks.Callback)
+        and not _only_counts_batches(callback)
+    )
+
+
+def _only_counts_batches(callback: keras.callbacks.Callback) -> bool:
+    """Whether one of Keras's own is called for every batch, but sees none."""
+    kind = type(callback)
+    if kind in (
+        keras.callbacks.BackupAndRestore,
+        keras.callbacks.ProgbarLogger,
+        keras.callbacks.SwapEMAWeights,
+    ):
+        return True
+    if kind is keras.callbacks.ModelCheckpoint:
+        return callback.save_freq == "epoch"
+    return kind is keras.callbacks.TensorBoard and (
+        callback.update_freq == "epoch"
     )
 
 

@@ -7,12 +7,25 @@ was replaced. Here a traced function holds a placeholder, and every call asks
 the variable for the handle it has now.
 """
 
+from collections.abc import Callable
 from typing import Any
+from typing import TypeVar
 
+import numpy as np
 import tensorflow as tf
 
+from tfps_plugin import errors
 from tfps_plugin._compat import tensorflow_variables as compat
+from tfps_plugin.cluster import dispatch_context
+from tfps_plugin.variables import chief_reads
 from tfps_plugin.variables import views
+
+T = TypeVar("T")
+
+
+def on_the_chief() -> bool:
+    """Whether operations of this thread run now, and on the chief."""
+    return tf.executing_eagerly() and dispatch_context.current() is None
 
 
 class _OwnHandle:
@@ -129,6 +142,33 @@ class LateBoundVariable(compat.ResourceVariable):
             return super()._read_variable_op(no_copy)
         with views.unveiled():
             return view.read()
+
+    # Reads of the chief.
+
+    def read_value(self) -> tf.Tensor:
+        """The value; in a function, as of where it stands in the program."""
+        if not on_the_chief():
+            return super().read_value()
+        return self._read_on_chief(super().read_value)
+
+    def numpy(self) -> np.ndarray:
+        """The value as an array in this process."""
+        return self._read_on_chief(super().numpy)
+
+    def _read_on_chief(self, read_once: Callable[[], T]) -> T:
+        try:
+            return chief_reads.read(read_once)
+        except tf.errors.OpError as error:
+            if not chief_reads.is_about_the_cluster(error):
+                raise
+            raise errors.ParameterServerLostError(
+                f"The variable {self.name!r} cannot be read: the task that "
+                f"holds it does not answer. Received: device={self.device!r}, "
+                f"{type(error).__name__}. See that the task runs, start the "
+                "chief again and go on from the last checkpoint."
+            ) from error
+
+    # Assignments.
 
     def assign(
         self,

@@ -3,8 +3,10 @@
 import weakref
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
+from tfps_plugin._compat import tensorflow_variables as compat
 from tfps_plugin.variables.late_bound import LateBoundVariable
 
 
@@ -51,6 +53,37 @@ class RemoteVariable(LateBoundVariable):
                 aggregation=aggregation,
             )
         self._family: list[weakref.ref[Any]] = []
+
+    def sparse_read(self, indices: Any, name: str | None = None) -> tf.Tensor:
+        """Looks up rows; repeated ids are asked for once.
+
+        Args:
+            indices: Row numbers, an integer tensor of any shape.
+            name: Ignored; part of TensorFlow's protocol.
+
+        Returns:
+            The rows, of shape `indices.shape + shape[1:]`.
+        """
+        ids = tf.convert_to_tensor(indices)
+        ids_U, positions_N = tf.unique(tf.reshape(ids, [-1]))
+        rows_ND = tf.gather(super().sparse_read(ids_U), positions_N)
+        row_shape = self.shape[1:]
+        rows = tf.reshape(
+            rows_ND, tf.concat([tf.shape(ids), row_shape.as_list()], 0)
+        )
+        rows.set_shape(ids.shape.concatenate(row_shape))
+        return rows
+
+    def fetch_rows(self, rows: range) -> np.ndarray:
+        """Some consecutive rows as an array in this process."""
+
+        def read_once() -> np.ndarray:
+            with tf.device(self.device):
+                whole = compat.read_resource(self.own_handle, self.dtype)
+                part = whole[rows.start : rows.stop]
+            return part.numpy()
+
+        return self._read_on_chief(read_once)
 
     def join_family(self, slot: Any) -> None:
         """Declares that `slot` is updated row by row with this variable.

@@ -295,8 +295,15 @@ class ShardedVariable(TensorProtocol):
         """The whole table as an array, fetched block by block."""
         array = np.empty(self._shape.as_list(), self._dtype.as_numpy_dtype)
         for start, stop in self._blocks():
-            array[start:stop] = self._read_rows(start, stop).numpy()
+            array[start:stop] = self._fetch_rows(start, stop)
         return array
+
+    def _fetch_rows(self, start: int, stop: int) -> np.ndarray:
+        parts = [
+            self._variables[shard].fetch_rows(rows)
+            for shard, rows in self._layout.overlaps(start, stop)
+        ]
+        return np.concatenate(parts)
 
     def _blocks(self) -> Iterable[tuple[int, int]]:
         row_bytes = math.prod(self._shape.as_list()[1:]) * self._dtype.size

@@ -64,7 +64,12 @@ class RowsView:
     def read(self) -> tf.Tensor:
         """The rows, gathered once and again after an addition."""
         if self._rows is None:
-            self._rows = self._shard.sparse_read(self._local_ids_U)
+            # Not sparse_read(): the ids are distinct already.
+            self._rows = tf.raw_ops.ResourceGather(
+                resource=self._shard.handle,
+                indices=self._local_ids_U,
+                dtype=self._shard.dtype,
+            )
         return self._rows
 
     def assign(self, method: str, value: Any) -> None:

@@ -14,10 +14,12 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfps_plugin import errors
 from tfps_plugin._compat import tensorflow_variables as compat
 from tfps_plugin.cluster import dispatch_context
 from tfps_plugin.cluster.dispatch_context import DispatchContext
 from tfps_plugin.variables.late_bound import LateBoundVariable
+from tfps_plugin.variables.late_bound import on_the_chief
 from tfps_plugin.variables.remote_variable import RemoteVariable
 from tfps_plugin.variables.worker_resident import WorkerResident
 
@@ -138,7 +140,7 @@ class WorkerLocalVariable(WorkerLocalHandle):
 
     def _read_variable_op(self, no_copy: bool = False) -> tf.Tensor:
         value = super()._read_variable_op(no_copy)
-        if not _on_the_chief():
+        if not on_the_chief():
             return value
         return self._add_copies(value)
 
@@ -146,7 +148,8 @@ class WorkerLocalVariable(WorkerLocalHandle):
         for copy in self._resident.existing():
             try:
                 value = value + copy.read_value()
-            except (tf.errors.UnavailableError, tf.errors.AbortedError):
+            except errors.ParameterServerLostError:
+                # Not a ps: a copy is on the worker that adds to it.
                 _logger.warning(
                     "A worker died before its share of %s was read; what it "
                     "counted since the last reset is missing.",
@@ -162,7 +165,7 @@ class WorkerLocalVariable(WorkerLocalHandle):
         read_value: bool = True,
     ) -> Any:
         """Assigns this lane's copy; on the chief, the value of all."""
-        if _on_the_chief():
+        if on_the_chief():
             self._resident.forget()
         return super().assign(value, use_locking, name, read_value)
 
@@ -181,10 +184,6 @@ class WorkerLocalSeed(WorkerLocalVariable):
 
     def _add_copies(self, value: tf.Tensor) -> tf.Tensor:
         return value
-
-
-def _on_the_chief() -> bool:
-    return tf.executing_eagerly() and dispatch_context.current() is None
 
 
 def _cpu_of(device: str) -> str:

@@ -1,0 +1,39 @@
+import pytest
+
+from tfps_plugin.cluster.runtime_errors import is_about_the_cluster
+
+
+@pytest.mark.parametrize(
+    ("type_name", "text"),
+    [
+        ("UnavailableError", ""),
+        ("InternalError", "No worker known as /job:worker/task:0"),
+        (
+            "InternalError",
+            "Remote address looked up from remote data found to be poisoned",
+        ),
+        ("CancelledError", "RecvFromRemoteAsync is cancelled."),
+        ("CancelledError", "a part of the step on /job:ps/task:0 failed"),
+        ("InvalidArgumentError", "/job:worker/task:1 unknown device."),
+    ],
+)
+def test_what_the_runtime_says_of_tasks(type_name: str, text: str) -> None:
+    assert is_about_the_cluster(type_name, text)
+
+
+@pytest.mark.parametrize(
+    ("type_name", "text"),
+    [
+        ("ValueError", "Socket closed"),
+        ("InternalError", "out of memory"),
+        ("CancelledError", "the user's own queue was closed"),
+        ("InvalidArgumentError", "indices[0] = 7 is not in [0, 7)"),
+        (
+            "InvalidArgumentError",
+            "no such row\nAdditional GRPC error information from remote "
+            "target /job:worker/replica:0/task:0",
+        ),
+    ],
+)
+def test_what_users_raise(type_name: str, text: str) -> None:
+    assert not is_about_the_cluster(type_name, text)

@@ -1,0 +1,147 @@
+"""What docs/ says exists: files, classes, functions and tests by their names.
+
+Pages write a file as `coordinator/lane.py`, a class or function as
+`lane.Lane`, `Lane._make` or `tfps.init`, a test by its bare name. Fenced blocks
+are not looked at.
+"""
+
+import ast
+import builtins
+import functools
+import pathlib
+import re
+
+import pytest
+
+_PACKAGE = pathlib.Path(__file__).parent
+_REPOSITORY = _PACKAGE.parent
+_PAGES = sorted((_REPOSITORY / "docs").glob("*.md"))
+
+_FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+_QUOTED = re.compile(r"`([^`\n]+)`")
+_LINK = re.compile(r"\]\(([^)#]+)")
+_FILE = re.compile(r"[\w.-]*/[\w./-]*|[\w-]+\.(py|md|cfg|toml)")
+_DOTTED = re.compile(r"\w+(\.\w+)+")
+_CLASS = re.compile(r"_?[A-Z]\w*[a-z]\w*")
+_CONSTANT = re.compile(r"_[A-Z][A-Z0-9_]*")
+_TEST = re.compile(r"test_\w+")
+
+# Other people's, by the first part of the name or by the whole of it.
+_FOREIGN_ROOTS = {
+    *("extended", "keras", "model", "optimizer", "strategy", "sys", "tf"),
+}
+_FOREIGN_NAMES = {
+    "BackupAndRestore",
+    "ModelCheckpoint",
+    "UnavailableError",
+    "test_step",
+}
+
+
+@functools.cache
+def _members() -> dict[str, set[str]]:
+    """Of each module and class of the package, what is defined in it."""
+    members: dict[str, set[str]] = {}
+    for path in _PACKAGE.rglob("*.py"):
+        if path.name.endswith("_test.py"):
+            continue
+        tree = ast.parse(path.read_text())
+        members.setdefault(path.stem, set()).update(_defined(tree.body))
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                members.setdefault(node.name, set()).update(
+                    _defined(node.body), _own_attributes(node)
+                )
+    front_door = ast.parse((_PACKAGE / "__init__.py").read_text())
+    (public,) = (
+        ast.literal_eval(node.value)
+        for node in front_door.body
+        if isinstance(node, ast.Assign)
+        and ast.unparse(node.targets[0]) == "__all__"
+    )
+    members["tfps"] = set(public)
+    return members
+
+
+def _defined(body: list[ast.stmt]) -> set[str]:
+    names = set()
+    for node in body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Assign):
+            names.update(ast.unparse(target) for target in node.targets)
+        elif isinstance(node, ast.AnnAssign):
+            names.add(ast.unparse(node.target))
+    return names
+
+
+def _own_attributes(node: ast.ClassDef) -> set[str]:
+    """What methods of the class assign to `self`."""
+    return {
+        each.attr
+        for each in ast.walk(node)
+        if isinstance(each, ast.Attribute)
+        and isinstance(each.ctx, ast.Store)
+        and ast.unparse(each.value) == "self"
+    }
+
+
+@functools.cache
+def _tests() -> set[str]:
+    return {
+        name
+        for folder in ("tfps_plugin", "integration_tests", "examples")
+        for path in (_REPOSITORY / folder).rglob("*_test.py")
+        for name in _defined(ast.parse(path.read_text()).body)
+    }
+
+
+def _exists(name: str) -> bool:
+    """Whether there is what a quoted name stands for, if it is a name."""
+    if name in _FOREIGN_NAMES or name.partition(".")[0] in _FOREIGN_ROOTS:
+        return True
+    members = _members()
+    if _FILE.fullmatch(name):
+        return (_PACKAGE / name).exists() or (_REPOSITORY / name).exists()
+    if _DOTTED.fullmatch(name):
+        owner, *rest = name.split(".")
+        for each in rest:
+            if each not in members.get(owner, ()):
+                return False
+            owner = each
+        return True
+    if _TEST.fullmatch(name):
+        return name in _tests()
+    if _CLASS.fullmatch(name):
+        return name in members or hasattr(builtins, name)
+    if _CONSTANT.fullmatch(name):
+        return any(name in names for names in members.values())
+    return True
+
+
+@pytest.mark.parametrize("page", _PAGES, ids=lambda page: page.name)
+def test_what_is_named_exists(page: pathlib.Path) -> None:
+    text = _FENCE.sub("", page.read_text())
+    missing = [name for name in _QUOTED.findall(text) if not _exists(name)]
+    missing += [
+        link
+        for link in _LINK.findall(text)
+        if "://" not in link and not (page.parent / link).exists()
+    ]
+    assert not missing, f"{page.name} names what is not there: {missing}"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "coordinator/nothing.py",
+        "lane.Nothing",
+        "Lane.nothing",
+        "tfps.Nothing",
+        "NothingAtAll",
+        "_NO_SUCH_CONSTANT",
+        "test_that_is_not_there",
+    ],
+)
+def test_what_does_not_exist_is_found(name: str) -> None:
+    assert not _exists(name)

@@ -1,0 +1,230 @@
+"""What TensorFlow says at every start, and nobody has to read.
+
+`TF_CPP_MIN_LOG_LEVEL` quiets TensorFlow from the moment it is read. What is
+logged before, while libraries are loaded, comes in any case, several times in
+each process; so does an error wherever there is no GPU. These lines, and no
+others, are known here, each by its whole text: a line that is only like one of
+them is somebody's, and is shown. In TensorFlow 2.20 some parts log without
+asking for the level at all; their information is known by its source file.
+"""
+
+import re
+from collections.abc import Iterable
+from collections.abc import Mapping
+
+LOG_LEVEL = "TF_CPP_MIN_LOG_LEVEL"
+"""The environment variable from which TensorFlow learns what to log."""
+
+_EVERYTHING = "0"
+_ERRORS = "2"
+
+# How a line begins: as Abseil writes it before a program has set it up,
+# "I0000 00:00:1795208158.583775   27780 port.cc:153] ", or as TensorFlow's
+# older logger does, "2025-01-06 12:46:04.065693: I path/to/port.cc:153] ".
+_BEGINNING = (
+    r"(?:{severity}0000 00:00:\d+\.\d+ +\d+ "
+    r"|\d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+: {severity} )"
+    r"(?:[\w.-]+/)*{file}\.cc:\d+\] {message}"
+)
+
+# (severity, file, message). `.*` only stands for what differs by machine.
+_LOGGED = (
+    # Which results differ in the last digits, on every machine alike.
+    (
+        "I",
+        "port",
+        r"oneDNN custom operations are on\. You may see slightly different "
+        r"numerical results due to floating-point round-off errors from "
+        r"different computation orders\. To turn them off, set the "
+        r"environment variable `TF_ENABLE_ONEDNN_OPTS=0`\.",
+    ),
+    # There is no GPU driver: said once on loading, once on use.
+    (
+        "I",
+        "cudart_stub",
+        r"Could not find cuda drivers on your machine, GPU will not be used\.",
+    ),
+    (
+        "E",
+        "cuda_(?:platform|driver)",
+        r"failed call to cuInit: (?:INTERNAL: CUDA error: Failed call to "
+        r"cuInit: )?UNKNOWN ERROR \(303\)",
+    ),
+    # The packaged TensorFlow fits every processor. A second line follows it.
+    (
+        "I",
+        "cpu_feature_guard",
+        r"This TensorFlow binary is optimized to use available CPU "
+        r"instructions in performance-critical operations\.",
+    ),
+    # TensorFlow 2.20 and before, with CUDA: two of its libraries both
+    # register the same thing, which changes nothing.
+    (
+        "E",
+        "cuda_(?:dnn|blas|fft)",
+        r"Unable to register (cuDNN|cuBLAS|cuFFT) factory: Attempting to "
+        r"register factory for plugin \1 when one has already been registered",
+    ),
+    (
+        "W",
+        "computation_placer",
+        r"computation placer already registered\. Please check linkage and "
+        r"avoid linking the same target more than once\.",
+    ),
+    # TensorFlow 2.20: what a task tells of its life whatever the level.
+    (
+        "I",
+        "(?:grpc_server_lib|mlir_graph_optimization_pass|eager_service_impl"
+        "|remote_tensor_handle_data|kernel_and_device)",
+        r".*",
+    ),
+)
+_BARE = (
+    r"WARNING: All log messages before absl::InitializeLog\(\) is called are "
+    r"written to STDERR",
+    r"To enable the following instructions: [A-Z0-9_. ]+, in other operations, "
+    r"rebuild TensorFlow with the appropriate compiler flags\.",
+)
+_NOISE = tuple(
+    re.compile(pattern)
+    for pattern in (
+        *_BARE,
+        *(
+            _BEGINNING.format(severity=severity, file=file, message=message)
+            for severity, file, message in _LOGGED
+        ),
+    )
+)
+
+# The last of these continues over many lines, up to an empty one.
+_DUMP = re.compile(
+    _BEGINNING.format(
+        severity="I", file="eager_service_impl", message="SessionOptions: .*"
+    )
+)
+_LINE_OF_DUMP = re.compile(r" *(?:\w+ \{|\}|\w+: (?:\"[^\"]*\"|[\w.+-]+))|")
+
+# The first characters of all these lines, with 0 for every digit.
+_HEADS = (
+    "WARNING: All log messages before absl::",
+    "To enable the following instructions: ",
+    "I0000 00:00:00",
+    "W0000 00:00:00",
+    "E0000 00:00:00",
+    "0000-00-00 00:00:00.0",
+)
+_DIGIT = re.compile(r"[0-9]")
+_WHOLE_OR_OPEN_LINE = re.compile(rb"[^\n]*\n|[^\n]+")
+
+# Longer than any line known here.
+_LONGEST_NOISE_BYTES = 1024
+
+
+def choose_log_level(
+    environ: Mapping[str, str], *, wants_everything: bool
+) -> str:
+    """What to set `TF_CPP_MIN_LOG_LEVEL` to.
+
+    Args:
+        environ: The user's environment; what it says is kept.
+        wants_everything: Whether the user asks for all that there is.
+    """
+    if wants_everything:
+        return _EVERYTHING
+    return environ.get(LOG_LEVEL) or _ERRORS
+
+
+def is_quiet(log_level: str) -> bool:
+    """Whether who chose this level does without warnings, and so without this.
+
+    Args:
+        log_level: A value of `TF_CPP_MIN_LOG_LEVEL`.
+    """
+    return log_level.isdecimal() and int(log_level) >= int(_ERRORS)
+
+
+def is_noise(line: str) -> bool:
+    """Whether a line, without its end, is one of those that are known."""
+    return any(pattern.fullmatch(line) for pattern in _NOISE)
+
+
+def may_become_noise(beginning: str) -> bool:
+    """Whether a line that begins like this may turn out to be noise."""
+    shape = _DIGIT.sub("0", beginning)
+    return any(
+        shape.startswith(head) or head.startswith(shape) for head in _HEADS
+    )
+
+
+class LineNoiseFilter:
+    """Takes the noise out of a stream of lines.
+
+    Threading: of one thread.
+    """
+
+    def __init__(self) -> None:
+        self._is_within_dump = False
+
+    def feed(self, lines: Iterable[str]) -> list[str]:
+        """The lines that are to be shown."""
+        return [line for line in lines if self._shows(line)]
+
+    def _shows(self, line: str) -> bool:
+        if self._is_within_dump and _LINE_OF_DUMP.fullmatch(line):
+            self._is_within_dump = bool(line)
+            return False
+        self._is_within_dump = _DUMP.fullmatch(line) is not None
+        return not is_noise(line)
+
+
+class NoiseFilter:
+    """Takes the noise out of a stream of bytes and leaves all others alone.
+
+    A program draws progress bars and asks questions on lines that have not
+    ended, so bytes go on at once; only those that may be the beginning of
+    noise are held back until their line has ended. Whoever reads from here
+    bounds the time for that with `release`.
+
+    Threading: of one thread.
+    """
+
+    def __init__(self) -> None:
+        self._held = b""
+        # Of a line that is partly shown, the rest is shown too.
+        self._is_within_line = False
+
+    @property
+    def is_holding(self) -> bool:
+        """Whether something is held back."""
+        return bool(self._held)
+
+    def feed(self, data: bytes) -> bytes:
+        """Takes what the program wrote; returns what is to be shown now."""
+        data = self._held + data
+        self._held = b""
+        return b"".join(
+            piece
+            for piece in _WHOLE_OR_OPEN_LINE.findall(data)
+            if self._shows(piece)
+        )
+
+    def release(self) -> bytes:
+        """Gives up waiting for the line's end; returns what was held back."""
+        held = self._held
+        self._held = b""
+        self._is_within_line = self._is_within_line or bool(held)
+        return held
+
+    def _shows(self, piece: bytes) -> bool:
+        is_whole = piece.endswith(b"\n")
+        if self._is_within_line:
+            self._is_within_line = not is_whole
+            return True
+        text = piece.rstrip(b"\r\n").decode(errors="replace")
+        if is_whole:
+            return not is_noise(text)
+        if len(piece) <= _LONGEST_NOISE_BYTES and may_become_noise(text):
+            self._held = piece
+            return False
+        self._is_within_line = True
+        return True
