@@ -30,5 +30,5 @@ def dataset_fn(context: tf.distribute.InputContext) -> tf.data.Dataset:
     ).batch(256)
 
 
-model.fit(tfps.DatasetCreator(dataset_fn), epochs=3, steps_per_epoch=500)
+model.fit(tfps.DatasetCreator(dataset_fn), epochs=3, steps_per_epoch=200)
 model.save("model.keras")  # a plain Keras model

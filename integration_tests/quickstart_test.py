@@ -36,7 +36,7 @@ def test_it_trains_and_saves_a_plain_model(
         check=False,
     )
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert "500/500" in ended.stdout
+    assert "200/200" in ended.stdout
     accuracies = [
         float(part.split()[0]) for part in ended.stdout.split("accuracy: ")[1:]
     ]

@@ -38,7 +38,9 @@ def test_events_are_logged_at_their_level(
     with caplog.at_level(logging.INFO, logger="tfps_plugin"):
         Events().publish(_LOST)
         Events().publish(events.WorkerReadmitted(1, "host:1", 2, 3.25))
+        Events().publish(Event())
     assert [record.levelname for record in caplog.records] == [
+        "WARNING",
         "WARNING",
         "INFO",
     ]
