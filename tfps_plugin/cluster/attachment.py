@@ -18,6 +18,9 @@ from tfps_plugin.cluster.spec import split_address
 
 # It takes milliseconds once every task has answered.
 _TIMEOUT_SECONDS = 60.0
+# Every change of TensorFlow's view of the cluster, by whichever session: two
+# at once bring the process down.
+changes = bounded_calls.SerialCalls()
 # Where this process's own server listens. TensorFlow cannot stop one, so it
 # is kept for the next cluster.
 _own_port: int | None = None
@@ -68,7 +71,11 @@ def attach(cluster: ClusterSpec) -> str:
             else tensorflow_cluster.update_server_def
         )
         try:
-            bounded_calls.call(lambda: attach(server_def), _TIMEOUT_SECONDS)
+            changes.call(
+                lambda: attach(server_def),
+                _TIMEOUT_SECONDS,
+                wait_seconds=_TIMEOUT_SECONDS,
+            )
         except TimeoutError as error:
             raise errors.ClusterStartTimeoutError(
                 "All tasks answer, but connecting to them did not end within "

@@ -102,3 +102,74 @@ def call(function: Callable[[], Value], timeout_seconds: float) -> Value | None:
     if outcome.error is not None:
         raise outcome.error
     return outcome.value
+
+
+class SerialCalls:
+    """Calls that may hang, of which never two run at once.
+
+    Guarantees: a call that was given up because it took too long keeps its
+    turn until it has really ended, and no other begins before.
+    Guarded by `_turn`, which the call's own thread releases: `_since`; it is
+    read without, to say how long a call takes.
+    Never call while holding it: `call` and `wait`.
+    """
+
+    def __init__(self) -> None:
+        self._turn = threading.Lock()
+        self._since = 0.0
+
+    def wait(self, timeout_seconds: float) -> None:
+        """Waits until no call runs.
+
+        Raises:
+            TimeoutError: If one still runs after the timeout.
+        """
+        self._take_turn(timeout_seconds)
+        self._turn.release()
+
+    def call(
+        self,
+        function: Callable[[], object],
+        timeout_seconds: float,
+        *,
+        wait_seconds: float,
+    ) -> None:
+        """Calls `function` when no other call runs; waits for its end.
+
+        Args:
+            function: Called on another thread.
+            timeout_seconds: How long to wait for its end.
+            wait_seconds: How long to wait before, for another to end.
+
+        Raises:
+            TimeoutError: If the function was not called, because an earlier
+                call has not ended, or was called and goes on.
+            BaseException: What the function raises.
+        """
+        self._take_turn(wait_seconds)
+        self._since = time.monotonic()
+        # Taken by whoever comes first: the call, or who gives it up before it
+        # has begun.
+        claim = threading.Lock()
+
+        def run() -> None:
+            if not claim.acquire(blocking=False):
+                return
+            try:
+                function()
+            finally:
+                self._turn.release()
+
+        try:
+            call(run, timeout_seconds)
+        except BaseException:
+            if claim.acquire(blocking=False):
+                self._turn.release()
+            raise
+
+    def _take_turn(self, timeout_seconds: float) -> None:
+        if not self._turn.acquire(timeout=timeout_seconds):
+            raise TimeoutError(
+                "an earlier one, begun "
+                f"{time.monotonic() - self._since:.0f} s ago, has not ended"
+            )

@@ -61,3 +61,38 @@ def test_without_new_threads_it_calls_on_this_one(
     monkeypatch.setattr(threading.Thread, "start", refuse)
     outcomes = bounded_calls.call_all(str, [1, 2], 10)
     assert [outcome.value for outcome in outcomes.values()] == ["1", "2"]
+
+
+def test_a_call_that_was_given_up_keeps_its_turn() -> None:
+    calls = bounded_calls.SerialCalls()
+    gate, done = threading.Event(), threading.Event()
+    with pytest.raises(TimeoutError, match="did not end"):
+        calls.call(lambda: gate.wait(10), 0.05, wait_seconds=10)
+    with pytest.raises(TimeoutError, match="an earlier one, begun 0 s ago"):
+        calls.call(done.set, 10, wait_seconds=0.05)
+    with pytest.raises(TimeoutError, match="an earlier one"):
+        calls.wait(0.05)
+    assert not done.is_set()
+    gate.set()
+    calls.call(done.set, 10, wait_seconds=10)
+    assert done.is_set()
+
+
+def test_a_call_that_raises_ends_its_turn() -> None:
+    calls = bounded_calls.SerialCalls()
+    with pytest.raises(ZeroDivisionError):
+        calls.call(lambda: 1 // 0, 10, wait_seconds=0)
+    calls.wait(0)
+
+
+def test_a_call_that_never_began_ends_its_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def never(function: object, timeout_seconds: float) -> None:
+        raise TimeoutError("not even begun")
+
+    calls = bounded_calls.SerialCalls()
+    monkeypatch.setattr(bounded_calls, "call", never)
+    with pytest.raises(TimeoutError, match="not even begun"):
+        calls.call(lambda: None, 10, wait_seconds=0)
+    calls.wait(0)

@@ -1,6 +1,7 @@
 """The chief's connection to the tasks of its cluster."""
 
 import atexit
+import contextlib
 import logging
 import os
 import threading
@@ -33,6 +34,8 @@ _logger = logging.getLogger("tfps_plugin.cluster")
 # Connecting and changing the membership take milliseconds once every listed
 # task has answered. Only one that dies in between holds them up.
 _CHANGE_TIMEOUT_SECONDS = 60.0
+# How long a change waits for an earlier one that was given up, but goes on.
+_EARLIER_CHANGE_TIMEOUT_SECONDS = 10.0
 _PROBE_TIMEOUT_SECONDS = 2.0
 # A task is only taken for dead if it fails so many probes in a row.
 _PROBES = 3
@@ -59,11 +62,13 @@ class Session:
         Every method may be called from any thread. Changes of the membership
         happen one after the other, and hold up no method that only asks. A
         task that is listed but dead never blocks them: it is found out and
-        taken out first. `close` happens once and ends within some seconds,
-        whatever state the tasks are in.
+        taken out first. One that hangs may; until the change that waits for
+        it has ended, others fail with an error that names it. `close` happens
+        once and ends within some seconds, whatever state the tasks are in.
     Guarded by `_change_lock`: every call that changes TensorFlow's view of
         the cluster. It may be held for seconds.
     Guarded by `_lock`, taken after it: `_listed`, `_statuses`, `_is_closed`.
+    Written once, before the session is anybody's: `_own_incarnation`.
     Never call while holding `_lock`: anything that waits.
     """
 
@@ -77,6 +82,7 @@ class Session:
         self._requested = requested
         self._chief_address = chief_address
         self._chief_id = uuid.uuid4().hex
+        self._own_incarnation = _NO_INCARNATION
         self._process_id = os.getpid()
         self._change_lock = threading.Lock()
         self._lock = threading.Lock()
@@ -109,6 +115,8 @@ class Session:
                 such task is listed with its address and the last reason.
             ClusterConfigurationError: If a task turns out to be another one.
             TaskStartError: If the chief cannot serve at its own address.
+            TaskUnreachableError: If the chief's own server does not answer.
+                The tasks then go on waiting for a chief.
         """
         global _current
         with _connect_lock:
@@ -123,7 +131,12 @@ class Session:
             if _current is not None:
                 _current._end(serving_on=cluster.serving_tasks)
             session = cls(cluster, attachment.attach(cluster), statuses)
-            session._begin()
+            try:
+                session._begin()
+            except BaseException:
+                # As if it had never been: the tasks are told nothing.
+                session._end(serving_on=cluster.serving_tasks)
+                raise
             _current = session
             return session
 
@@ -195,9 +208,11 @@ class Session:
         Raises:
             TaskUnreachableError: If a ps that is to stay does not answer.
                 Nothing is changed then: a ps is never given up unasked.
-            TaskLostError: If TensorFlow does not finish in time.
+            TaskLostError: If TensorFlow does not finish in time. It goes on,
+                and no other change is made before it has finished.
         """
         with self._change_lock:
+            self._await_earlier_change()
             listed = self.listed
             if self._is_closed or task not in listed:
                 return frozenset()
@@ -223,10 +238,12 @@ class Session:
         Raises:
             TaskUnreachableError: If it, or a listed ps, does not answer.
                 Nothing is changed then.
-            TaskLostError: If TensorFlow does not finish in time.
+            TaskLostError: If TensorFlow does not finish in time. It goes on,
+                and no other change is made before it has finished.
         """
         status = self.probe(task)
         with self._change_lock:
+            self._await_earlier_change()
             if self._is_closed:
                 return
             others = self.listed - {task}
@@ -272,10 +289,11 @@ class Session:
         open_sessions.remove(self._requested)
         atexit.unregister(self._close_at_exit)
         kept = {task.address for task in serving_on}
+        told = [t for t in self.cluster.serving_tasks if t.address not in kept]
+        if not told:
+            return
         self._post_all(
-            [t for t in self.cluster.serving_tasks if t.address not in kept],
-            messages.JobOver(self._chief_id),
-            _FAREWELL_TIMEOUT_SECONDS,
+            told, messages.JobOver(self._chief_id), _FAREWELL_TIMEOUT_SECONDS
         )
         _logger.info("The job is over; its tasks were told to end.")
 
@@ -288,6 +306,7 @@ class Session:
         program_end.watch()
         atexit.register(self._close_at_exit)
         open_sessions.add(self._requested, self.close)
+        self._own_incarnation = self._ask_own_incarnation()
         self._announce(self.cluster.serving_tasks)
         _logger.info(
             "Connected as chief at %s to %d workers and %d ps.",
@@ -328,21 +347,48 @@ class Session:
         server_def = make_server_def(
             self._chief_address, listed, is_first=False
         )
+
+        def change() -> None:
+            tensorflow_cluster.update_server_def(server_def)
+            # Noted here, because it may end when nobody waits any more.
+            with self._lock:
+                self._listed = listed
+
         try:
-            bounded_calls.call(
-                lambda: tensorflow_cluster.update_server_def(server_def),
+            attachment.changes.call(
+                change,
                 _CHANGE_TIMEOUT_SECONDS,
+                wait_seconds=_EARLIER_CHANGE_TIMEOUT_SECONDS,
             )
         except TimeoutError as error:
-            raise errors.TaskLostError(
-                "A change of the cluster's membership did not end within "
-                f"{_CHANGE_TIMEOUT_SECONDS:.0f} s, because a task died "
-                "meanwhile. Expected all of these to answer. Received: "
-                f"tasks={sorted(str(task) for task in listed)}. Start the "
-                "chief again; it goes on from the last checkpoint."
-            ) from error
-        with self._lock:
-            self._listed = listed
+            raise self._unfinished(error) from error
+
+    def _await_earlier_change(self) -> None:
+        """Waits for a change that was given up, for some seconds."""
+        try:
+            attachment.changes.wait(_EARLIER_CHANGE_TIMEOUT_SECONDS)
+        except TimeoutError as error:
+            raise self._unfinished(error) from error
+
+    def _unfinished(self, error: TimeoutError) -> errors.TaskLostError:
+        """The error for a change that takes too long; names who hangs."""
+        # Also those that are not listed: they may be about to be.
+        answers = health.probe_all(
+            self.cluster.serving_tasks, _PROBE_TIMEOUT_SECONDS
+        )
+        silent = [
+            f"{task} at {task.address} ({answer.reason})"
+            for task, answer in answers.items()
+            if isinstance(answer, errors.TaskUnreachableError)
+        ]
+        return errors.TaskLostError(
+            "A change of the cluster's membership is held up by a task: "
+            f"{error}. Expected every task to answer. Received: no answer "
+            f"from {', '.join(silent) or 'none, when asked now: all do'}. "
+            "Until TensorFlow has finished, no task is taken out or taken "
+            "back. End the process that hangs; if that does not help, start "
+            "the chief again: it goes on from the last checkpoint."
+        )
 
     def _detach(self) -> None:
         """Lets TensorFlow forget the tasks while they still live.
@@ -351,26 +397,35 @@ class Session:
         log each failure.
         """
         try:
-            bounded_calls.call(
+            attachment.changes.call(
                 lambda: tensorflow_cluster.update_server_def(
                     make_server_def(self._chief_address, (), is_first=False)
                 ),
                 _DETACH_TIMEOUT_SECONDS,
+                wait_seconds=_DETACH_TIMEOUT_SECONDS,
             )
         except Exception as error:
             _logger.debug("Could not detach from the tasks: %s", error)
 
-    def _announce(self, tasks: Iterable[Task]) -> None:
+    def _ask_own_incarnation(self) -> int:
+        """What the chief's own server calls itself; the same ever after."""
         own_port = split_address(self._chief_address)[1]
         # Asked on this machine: not every network lets a machine reach itself
         # by the address that others use.
-        incarnation = health.probe(
-            join_address(ports.LOOPBACK, own_port), _PROBE_TIMEOUT_SECONDS
-        ).incarnation
+        own_address = join_address(ports.LOOPBACK, own_port)
+        for _ in range(_PROBES - 1):
+            with contextlib.suppress(errors.TaskUnreachableError):
+                return health.probe(
+                    own_address, _PROBE_TIMEOUT_SECONDS
+                ).incarnation
+        return health.probe(own_address, _PROBE_TIMEOUT_SECONDS).incarnation
+
+    def _announce(self, tasks: Iterable[Task]) -> None:
+        """Tells tasks whom to watch; logs those that it cannot tell."""
         late = self._post_all(
             tasks,
             messages.ChiefHere(
-                self._chief_id, self._chief_address, incarnation
+                self._chief_id, self._chief_address, self._own_incarnation
             ),
             _POST_TIMEOUT_SECONDS,
         )

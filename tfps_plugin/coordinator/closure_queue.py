@@ -165,6 +165,7 @@ class ClosureQueue:
                     continue
                 closure = self._ledger.take()
                 if closure is not None:
+                    closure.worker_index = worker_index
                     self._room_made.notify()
                     return closure
                 self._work_added.wait()
@@ -180,22 +181,34 @@ class ClosureQueue:
         """Says that an attempt raised `error`, which is for the user."""
         self._change(lambda: self._ledger.failed(closure, attempt, error))
 
-    def put_back(self, closure: Closure, attempt: int) -> bool:
+    def put_back(
+        self, closure: Closure, attempt: int, *, is_transient: bool = False
+    ) -> bool:
         """Has a closure run again, before all that wait.
+
+        Args:
+            closure: The closure.
+            attempt: The attempt that came to nothing.
+            is_transient: Whether to count this as one of its transient
+                retries.
 
         Returns:
             Whether it will; not if the attempt was abandoned before, or the
             closure was cancelled.
         """
 
+        was_running = False
+
         def put_back() -> list[Ended]:
+            nonlocal was_running
+            was_running = self._ledger.is_running(closure, attempt)
+            if was_running and is_transient:
+                closure.num_transient_retries += 1
             ended = self._ledger.put_back(closure, attempt)
             if self._stopped:
                 ended += self._ledger.cancel_queued()
             return ended
 
-        with self._lock:
-            was_running = self._ledger.is_running(closure, attempt)
         ended = self._change(put_back)
         return was_running and all(each is not closure for each, _ in ended)
 

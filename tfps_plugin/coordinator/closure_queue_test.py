@@ -97,7 +97,7 @@ def test_join_waits_for_what_runs() -> None:
         assert joining.is_waiting
         queue.done(closure, 1, 7)
         assert joining.end().error is None
-        assert told == [(ClosureState.DONE, 7, None)]
+        assert told == [(ClosureState.DONE, 7, 0)]
         assert queue.is_done()
 
 
@@ -246,7 +246,7 @@ def test_what_an_abandoned_attempt_brings_is_ignored() -> None:
         queue.failed(closure, 1, RuntimeError("late"))
         queue.done(closure, 2, "in time")
         queue.join()
-        assert told == [(ClosureState.DONE, "in time", None)]
+        assert told == [(ClosureState.DONE, "in time", 1)]
 
 
 def test_pause_before_a_retry_ends_with_the_round() -> None:
@@ -295,3 +295,20 @@ def test_many_lanes_and_callers() -> None:
         queue.stop()
         for lane in lanes:
             assert lane.end().error is None
+
+
+def test_the_queue_notes_who_runs_a_closure_and_why_again() -> None:
+    queue = ClosureQueue(capacity=2)
+    closure = Closure(lambda: None)
+    queue.put(closure)
+    assert queue.get(3) is closure
+    assert closure.worker_index == 3
+    assert queue.put_back(closure, 1)
+    assert queue.get(4) is closure
+    assert closure.worker_index == 4
+    assert closure.num_transient_retries == 0
+    # News of an attempt that was abandoned change nothing.
+    assert not queue.put_back(closure, 1, is_transient=True)
+    assert closure.num_transient_retries == 0
+    assert queue.put_back(closure, 2, is_transient=True)
+    assert closure.num_transient_retries == 1

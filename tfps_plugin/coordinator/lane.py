@@ -102,7 +102,7 @@ class Lane:
         self._lock = threading.Lock()
         self._run: _Run | None = None
         self._life = 0
-        self._thread = self._new_thread()
+        self._thread = self._new_thread(self._life)
 
     def start(self) -> None:
         """Starts the lane's thread."""
@@ -130,19 +130,20 @@ class Lane:
             run = self._run
             if run is None:
                 return
+            # Started before it is anybody's to join.
+            thread = self._new_thread(self._life + 1)
+            thread.start()
             self._run = None
             self._life += 1
-            self._thread = self._new_thread()
-            thread = self._thread
+            self._thread = thread
         self._counters.increment("closures_abandoned")
         self._queue.put_back(run.closure, run.attempt)
-        thread.start()
 
-    def _new_thread(self) -> threading.Thread:
+    def _new_thread(self, life: int) -> threading.Thread:
         # A daemon: it may hang in a remote call that nobody can end.
         return threading.Thread(
             target=self._drive,
-            args=(self._life,),
+            args=(life,),
             name=f"tfps-worker-{self._worker_index}-lane-{self._lane_index}",
             daemon=True,
         )
@@ -171,7 +172,6 @@ class Lane:
 
     def _make(self, run: _Run) -> None:
         """Makes one run and says how it ended."""
-        run.closure.worker_index = self._worker_index
         try:
             device = self._device_of()
             context = DispatchContext(
@@ -187,8 +187,19 @@ class Lane:
             # reach the user, not end the lane.
             self._failed(run, error)
             return
+        if not self._end(run):
+            return
+        # First, so that whoever has joined finds it counted.
         self._counters.increment("closures_done")
         self._queue.done(run.closure, run.attempt, result)
+
+    def _end(self, run: _Run) -> bool:
+        """Ends the present run; False if it was abandoned before."""
+        with self._lock:
+            if self._run is not run:
+                return False
+            self._run = None
+            return True
 
     def _failed(self, run: _Run, error: BaseException) -> None:
         """Says what becomes of a run that raised."""
@@ -224,16 +235,19 @@ class Lane:
             max_transient_retries=_MAX_TRANSIENT_RETRIES,
         )
         if verdict in (Verdict.RAISE, Verdict.GIVE_UP):
+            if not self._end(run):
+                return
             self._counters.increment("closures_failed")
             self._queue.failed(closure, run.attempt, error)
             return
-        if verdict is Verdict.RUN_AGAIN_COUNTED:
-            pause_seconds = failures.pause_seconds(
-                closure.num_transient_retries
+        is_transient = verdict is Verdict.RUN_AGAIN_COUNTED
+        if is_transient:
+            self._queue.wait_before_retry(
+                closure, failures.pause_seconds(closure.num_transient_retries)
             )
-            closure.num_transient_retries += 1
-            self._queue.wait_before_retry(closure, pause_seconds)
-        if self._queue.put_back(closure, run.attempt):
+        if self._queue.put_back(
+            closure, run.attempt, is_transient=is_transient
+        ):
             self._counters.increment("closures_retried")
             self._events.publish(
                 events.ClosureRetried(

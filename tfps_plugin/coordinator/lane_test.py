@@ -111,6 +111,53 @@ def test_abandoned_run_is_repeated_and_its_late_end_ignored(
     assert threads[1] is not threads[0]
     assert len(told) == 1
     assert closure.num_attempts == 2
+    assert bench.counters.value("closures_done") == 1
+
+
+def test_late_failure_of_an_abandoned_run_does_not_count(
+    bench: _Bench,
+) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+    threads: list[threading.Thread] = []
+
+    def run() -> None:
+        threads.append(threading.current_thread())
+        if len(threads) == 1:
+            begun.set()
+            assert go_on.wait(_TIMEOUT_SECONDS)
+            raise ValueError("late")
+
+    bench.queue.put(Closure(run))
+    assert begun.wait(_TIMEOUT_SECONDS)
+    bench.worker.abandon()
+    bench.queue.join()
+    go_on.set()
+    threads[0].join(_TIMEOUT_SECONDS)
+    assert bench.counters.value("closures_failed") == 0
+
+
+def test_it_can_be_joined_while_it_is_abandoned(
+    bench: _Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+    joined: list[bool] = []
+    put_back = bench.queue.put_back
+
+    def join_and_put_back(closure: Closure, attempt: int) -> bool:
+        joined.append(bench.worker.join(0.0))
+        return put_back(closure, attempt)
+
+    def run() -> None:
+        begun.set()
+        assert go_on.wait(_TIMEOUT_SECONDS)
+
+    monkeypatch.setattr(bench.queue, "put_back", join_and_put_back)
+    bench.queue.put(Closure(run))
+    assert begun.wait(_TIMEOUT_SECONDS)
+    bench.worker.abandon()
+    assert joined == [False]
+    go_on.set()
+    bench.queue.join()
 
 
 def test_nothing_to_abandon(bench: _Bench) -> None:

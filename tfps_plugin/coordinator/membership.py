@@ -245,8 +245,13 @@ class Membership:
                 worker_index = self._to_delist[0]
             try:
                 gone = self._session.delist(self._workers[worker_index])
-            except errors.TaskUnreachableError as error:
-                # A ps does not answer, and without it nothing can change.
+            except (
+                errors.TaskUnreachableError,
+                errors.TaskLostError,
+            ) as error:
+                # A ps does not answer, and without it nothing can change; or
+                # TensorFlow waits for a task that hangs. The thread has more
+                # to do than to wait for either.
                 logger.warning(
                     "Worker %d is not yet taken out: %s", worker_index, error
                 )
@@ -305,13 +310,14 @@ class Membership:
         with self._lock:
             away_seconds = self._roster.admit(worker_index, time.monotonic())
             generation = self._roster.generation(worker_index)
+            # Under the lock: a loss of the new generation pauses after this.
+            self._queue.resume(worker_index)
         self._counters.increment("workers_readmitted")
         self._events.publish(
             events.WorkerReadmitted(
                 worker_index, task.address, generation, away_seconds
             )
         )
-        self._queue.resume(worker_index)
 
     def _note_no_answer(self, worker_index: int, reason: str) -> None:
         with self._lock:

@@ -142,6 +142,55 @@ def test_goes_on_when_a_change_fails(make: Callable[..., _Bench]) -> None:
     assert bench.membership.is_present(0, 1)
 
 
+def test_lost_again_at_once_stays_paused(
+    make: Callable[..., _Bench], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = FakeSession()
+    bench = make(session)
+    changes: list[str] = []
+    for name in ("pause", "resume"):
+        change = getattr(bench.queue, name)
+
+        def note(
+            worker_index: int,
+            name: str = name,
+            change: Callable[[int], None] = change,
+        ) -> None:
+            changes.append(name)
+            change(worker_index)
+
+        monkeypatch.setattr(bench.queue, name, note)
+
+    def lose_again(event: events.Event) -> None:
+        if isinstance(event, events.WorkerReadmitted):
+            session.kill("worker", 0)
+            assert bench.membership.report_lost(0, 1, "dead again")
+
+    bench.events.subscribe(lose_again)
+    assert bench.membership.report_lost(0, 0, "restarted")
+    bench.wait_for(events.WorkerLost, 2)
+    assert bench.membership.stop(_TIMEOUT_SECONDS)
+    assert bench.membership.absent == (0,)
+    assert changes == ["pause", "resume", "pause"]
+
+
+def test_asks_the_silent_while_a_change_is_held_up(
+    make: Callable[..., _Bench],
+) -> None:
+    class Hanging(FakeSession):
+        def delist(self, task: Any) -> frozenset[FakeTask]:
+            raise errors.TaskLostError("held up by worker 0")
+
+    session = Hanging(num_workers=2)
+    session.kill("worker", 0)
+    busy = _Busy()
+    bench = make(session, {1: busy})
+    assert bench.membership.report_lost(0, 0, "silent")
+    session.kill("worker", 1)
+    assert busy.abandoned.wait(_TIMEOUT_SECONDS)
+    assert bench.membership.absent == (0, 1)
+
+
 def test_silent_worker_is_given_up(make: Callable[..., _Bench]) -> None:
     session = FakeSession(num_workers=2)
     session.kill("worker", 1)

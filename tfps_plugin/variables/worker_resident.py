@@ -7,6 +7,8 @@ from collections.abc import Callable
 from typing import Generic
 from typing import TypeVar
 
+import tensorflow as tf
+
 from tfps_plugin import errors
 from tfps_plugin.cluster import dispatch_context
 from tfps_plugin.cluster.dispatch_context import DispatchContext
@@ -32,6 +34,10 @@ class WorkerResident(Generic[T]):
     It is built on a lane's own thread the first time that lane asks, and
     built again when the worker was lost and came back: whatever lived on the
     earlier incarnation is gone.
+
+    A lane that still runs what it began in an earlier generation gets nothing
+    then: the new value is for others, who may be using it. Its closure is run
+    again.
 
     Guarantees: `build` runs at most once at a time for each worker (for each
     lane with `per_lane`); different workers never wait for each other. If it
@@ -62,6 +68,10 @@ class WorkerResident(Generic[T]):
 
         Raises:
             InternalError: If this thread dispatches to no worker.
+            AbortedError: TensorFlow's, if the worker was lost and came back
+                since this thread dispatched to it, and has a new one by now.
+                The coordinator takes it as any failure on a lost worker, and
+                runs the closure again.
         """
         context = dispatch_context.current()
         if context is None:
@@ -76,7 +86,16 @@ class WorkerResident(Generic[T]):
                 seat = _Seat(threading.Lock(), context.worker_index)
                 self._seats[key] = seat
         with seat.lock:
-            if seat.generation != context.generation:
+            if seat.generation > context.generation:
+                raise tf.errors.AbortedError(
+                    None,
+                    None,
+                    f"Worker {context.worker_index} was lost and came back "
+                    "while a closure ran on it. Expected a closure of "
+                    f"generation {seat.generation}. Received: "
+                    f"generation={context.generation}",
+                )
+            if seat.generation < context.generation:
                 seat.value = self._build(context)
                 seat.generation = context.generation
             return seat.value  # type: ignore[return-value]

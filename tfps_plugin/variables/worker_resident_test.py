@@ -1,9 +1,11 @@
 import threading
 
 import pytest
+import tensorflow as tf
 
 from tfps_plugin import errors
 from tfps_plugin.cluster import dispatch_context
+from tfps_plugin.cluster import runtime_errors
 from tfps_plugin.cluster.dispatch_context import DispatchContext
 from tfps_plugin.variables import worker_resident
 from tfps_plugin.variables.worker_resident import WorkerResident
@@ -39,6 +41,18 @@ def test_it_is_built_again_for_a_new_generation() -> None:
     _get(resident, _context(0))
     assert _get(resident, _context(0, generation=1)) == "0.1"
     assert resident.existing() == ["0.1"]
+
+
+def test_a_late_lane_does_not_replace_what_is_newer() -> None:
+    resident = WorkerResident(_named, per_lane=False)
+    _get(resident, _context(0, generation=1))
+    with pytest.raises(tf.errors.AbortedError, match="generation=0") as caught:
+        _get(resident, _context(0, lane=1, generation=0))
+    assert resident.existing() == ["0.1"]
+    # The lane takes this for a failure of a worker, not of the user's step.
+    assert runtime_errors.is_about_the_cluster(
+        type(caught.value).__name__, str(caught.value)
+    )
 
 
 def test_a_failed_build_is_tried_again() -> None:

@@ -1,0 +1,217 @@
+"""The session without a cluster: what TensorFlow and the tasks do is given."""
+
+import logging
+import threading
+from collections.abc import Callable
+from collections.abc import Iterable
+from collections.abc import Iterator
+
+import pytest
+
+from tfps_plugin import errors
+from tfps_plugin._compat import tensorflow_cluster
+from tfps_plugin.cluster import attachment
+from tfps_plugin.cluster import bounded_calls
+from tfps_plugin.cluster import environment
+from tfps_plugin.cluster import health
+from tfps_plugin.cluster import mailbox
+from tfps_plugin.cluster import open_sessions
+from tfps_plugin.cluster import program_end
+from tfps_plugin.cluster import session as session_module
+from tfps_plugin.cluster.health import TaskStatus
+from tfps_plugin.cluster.session import Session
+from tfps_plugin.cluster.spec import ClusterSpec
+from tfps_plugin.cluster.spec import Task
+
+_TIMEOUT_SECONDS = 30.0
+_CLUSTER = ClusterSpec(("w0:1", "w1:1"), ("p0:1",))
+_CHIEF = "127.0.0.1:7"
+
+
+class _World:
+    """Tasks and a runtime that do what a test says.
+
+    Attributes:
+        silent: Addresses that do not answer.
+        posted: Addresses that were told something.
+        num_updates: How many changes TensorFlow has begun.
+        go_on: Cleared while changes hang.
+    """
+
+    def __init__(self) -> None:
+        self.silent: set[str] = set()
+        self.posted: list[str] = []
+        self.num_updates = 0
+        self.most_at_once = 0
+        self.go_on = threading.Event()
+        self.go_on.set()
+        self._at_once = 0
+        self._lock = threading.Lock()
+
+    def probe(self, address: str, timeout_seconds: float) -> TaskStatus:
+        if address in self.silent:
+            raise errors.TaskUnreachableError(
+                "nobody", address=address, reason="silent"
+            )
+        return TaskStatus((), 1)
+
+    def probe_task(self, task: Task, timeout_seconds: float) -> TaskStatus:
+        return self.probe(task.address, timeout_seconds)
+
+    def probe_all(
+        self, tasks: Iterable[Task], timeout_seconds: float
+    ) -> dict[Task, TaskStatus | errors.TaskUnreachableError]:
+        answers: dict[Task, TaskStatus | errors.TaskUnreachableError] = {}
+        for task in tasks:
+            try:
+                answers[task] = self.probe_task(task, timeout_seconds)
+            except errors.TaskUnreachableError as error:
+                answers[task] = error
+        return answers
+
+    def update(self, server_def: object) -> None:
+        with self._lock:
+            self.num_updates += 1
+            self._at_once += 1
+            self.most_at_once = max(self.most_at_once, self._at_once)
+        self.go_on.wait(_TIMEOUT_SECONDS)
+        with self._lock:
+            self._at_once -= 1
+
+    def post(self, task: Task, text: str, timeout_seconds: float) -> None:
+        self.posted.append(task.address)
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[_World]:
+    made = _World()
+    for name in ("probe", "probe_task", "probe_all"):
+        monkeypatch.setattr(health, name, getattr(made, name))
+    monkeypatch.setattr(
+        health,
+        "wait_until_ready",
+        lambda tasks, _: {task: TaskStatus((), 1) for task in tasks},
+    )
+    monkeypatch.setattr(mailbox, "post", made.post)
+    monkeypatch.setattr(tensorflow_cluster, "update_server_def", made.update)
+    monkeypatch.setattr(attachment, "attach", lambda _: _CHIEF)
+    monkeypatch.setattr(attachment, "changes", bounded_calls.SerialCalls())
+    monkeypatch.setattr(environment, "apply_chief_environment", lambda _: None)
+    monkeypatch.setattr(program_end, "watch", lambda: None)
+    monkeypatch.setattr(session_module, "_current", None)
+    monkeypatch.setattr(session_module, "_CHANGE_TIMEOUT_SECONDS", 0.05)
+    monkeypatch.setattr(session_module, "_EARLIER_CHANGE_TIMEOUT_SECONDS", 0.05)
+    yield made
+    made.go_on.set()
+    attachment.changes.wait(_TIMEOUT_SECONDS)
+
+
+@pytest.fixture
+def connect(world: _World) -> Iterator[Callable[[], Session]]:
+    sessions: list[Session] = []
+
+    def connect() -> Session:
+        sessions.append(Session.connect(_CLUSTER))
+        return sessions[-1]
+
+    yield connect
+    world.go_on.set()
+    for session in sessions:
+        session.close()
+
+
+def test_a_slow_chief_fails_no_readmission(
+    world: _World, connect: Callable[[], Session]
+) -> None:
+    session = connect()
+    worker = session.cluster.workers[1]
+    session.delist(worker)
+    world.silent.add(_CHIEF)
+    world.posted.clear()
+    session.readmit(worker)
+    assert worker in session.listed
+    assert world.posted == [worker.address]
+
+
+def test_a_task_that_cannot_be_told_fails_no_readmission(
+    world: _World,
+    connect: Callable[[], Session],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def refuse(task: Task, text: str, timeout_seconds: float) -> None:
+        raise RuntimeError("no letters, please")
+
+    session = connect()
+    worker = session.cluster.workers[1]
+    session.delist(worker)
+    monkeypatch.setattr(mailbox, "post", refuse)
+    with caplog.at_level(logging.WARNING, "tfps_plugin.cluster"):
+        session.readmit(worker)
+    assert worker in session.listed
+    assert "worker 1 at w1:1 was not told which chief" in caplog.text
+
+
+def test_a_connection_that_fails_leaves_nothing_behind(
+    world: _World,
+    connect: Callable[[], Session],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    opened: set[ClusterSpec] = set()
+    monkeypatch.setattr(
+        open_sessions, "add", lambda cluster, _: opened.add(cluster)
+    )
+    monkeypatch.setattr(open_sessions, "remove", opened.discard)
+    world.silent.add(_CHIEF)
+    with pytest.raises(errors.TaskUnreachableError):
+        connect()
+    assert not opened
+    assert world.posted == []
+    assert world.num_updates == 1, "TensorFlow was told to forget the tasks"
+
+    world.silent.clear()
+    session = connect()
+    assert connect() is session
+    assert opened == {_CLUSTER}
+
+
+def test_changes_never_overlap(
+    world: _World, connect: Callable[[], Session]
+) -> None:
+    session = connect()
+    first, second = session.cluster.workers
+    world.go_on.clear()
+    with pytest.raises(errors.TaskLostError, match="did not end"):
+        session.delist(first)
+    world.silent.add(second.address)
+    for change in (session.delist, session.readmit):
+        with pytest.raises(
+            errors.TaskLostError,
+            match=r"an earlier one.* no answer from worker 1 at w1:1 \(silent",
+        ):
+            change(first)
+    assert first in session.listed
+    assert world.num_updates == 1
+
+    # It ends at last, and is known to have ended; nothing is left to do.
+    world.go_on.set()
+    attachment.changes.wait(_TIMEOUT_SECONDS)
+    assert first not in session.listed
+    assert session.delist(first) == frozenset()
+    session.readmit(first)
+    assert first in session.listed
+    assert world.most_at_once == 1
+
+
+def test_closing_does_not_overlap_a_change_either(
+    world: _World,
+    connect: Callable[[], Session],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(session_module, "_DETACH_TIMEOUT_SECONDS", 0.05)
+    session = connect()
+    world.go_on.clear()
+    with pytest.raises(errors.TaskLostError):
+        session.delist(session.cluster.workers[0])
+    session.close()
+    assert world.num_updates == 1
