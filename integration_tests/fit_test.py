@@ -450,7 +450,9 @@ def test_jit_compilation_is_ignored_with_a_warning(
 ) -> None:
     with strategy.scope(), pytest.warns(UserWarning, match="jit_compile"):
         model = _model(jit_compile=True)
+    assert not model.jit_compile
     model.fit(tfps.DatasetCreator(_dataset), steps_per_epoch=2, verbose=0)
+    assert int(model.optimizer.iterations) == 2
 
 
 def test_models_outside_the_strategy_are_left_alone(

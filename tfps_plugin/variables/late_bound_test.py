@@ -1,6 +1,9 @@
 import numpy as np
+import pytest
 import tensorflow as tf
 
+from tfps_plugin import errors
+from tfps_plugin.variables import chief_reads
 from tfps_plugin.variables import testing
 from tfps_plugin.variables import views
 from tfps_plugin.variables.remote_variable import RemoteVariable
@@ -93,3 +96,35 @@ def test_a_view_stands_in_for_the_variable() -> None:
         variable.assign([[5.0], [6.0]])
         variable.assign_sub([[1.0], [1.0]])
     assert variable.numpy().tolist() == [[5.0], [2.0], [4.0]]
+
+
+def test_whole_variables_are_looked_up_by_distinct_ids() -> None:
+    variable = testing.remote_variable([[1.0], [2.0], [3.0]])
+
+    @tf.function
+    def look_up(ids: tf.Tensor) -> tf.Tensor:
+        return tf.gather(variable, ids)
+
+    ids = tf.constant([[2, 0], [2, 2]])
+    rows = look_up(ids)
+    assert rows.numpy().tolist() == [[[3.0], [1.0]], [[3.0], [3.0]]]
+    operations = look_up.get_concrete_function(ids).graph.get_operations()
+    (gather,) = (o for o in operations if o.type == "ResourceGather")
+    (unique,) = (o for o in operations if o.type == "Unique")
+    assert gather.inputs[1] is unique.outputs[0]
+
+
+def test_a_variable_whose_ps_does_not_answer_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    variable = testing.remote_variable([1.0])
+    monkeypatch.setattr(chief_reads, "_PAUSES_SECONDS", ())
+
+    def unreachable(*_: object) -> None:
+        raise tf.errors.UnavailableError(None, None, "refused")
+
+    monkeypatch.setattr(variable, "_read_variable_op", unreachable)
+    for read in (variable.numpy, variable.read_value):
+        with pytest.raises(errors.ParameterServerLostError) as raised:
+            read()
+        assert variable.device in str(raised.value)

@@ -7,6 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfps_plugin._compat import tensorflow_variables as compat
+from tfps_plugin.variables import row_gather
 from tfps_plugin.variables.late_bound import LateBoundVariable
 
 
@@ -67,12 +68,7 @@ class RemoteVariable(LateBoundVariable):
         ids = tf.convert_to_tensor(indices)
         ids_U, positions_N = tf.unique(tf.reshape(ids, [-1]))
         rows_ND = tf.gather(super().sparse_read(ids_U), positions_N)
-        row_shape = self.shape[1:]
-        rows = tf.reshape(
-            rows_ND, tf.concat([tf.shape(ids), row_shape.as_list()], 0)
-        )
-        rows.set_shape(ids.shape.concatenate(row_shape))
-        return rows
+        return row_gather.shaped_like_ids(rows_ND, ids, self.shape[1:])
 
     def fetch_rows(self, rows: range) -> np.ndarray:
         """Some consecutive rows as an array in this process."""

@@ -84,6 +84,26 @@ def gather_rows(
     return tf.dynamic_stitch(positions, rows)
 
 
+def shaped_like_ids(
+    rows_ND: tf.Tensor, ids: tf.Tensor, row_shape: tf.TensorShape
+) -> tf.Tensor:
+    """Gives looked-up rows the shape of the ids that were asked for.
+
+    Args:
+        rows_ND: One row for each id, shape `(N, ...)`.
+        ids: The ids, of any shape with N elements.
+        row_shape: Static shape of one row.
+
+    Returns:
+        The rows, of shape `ids.shape + row_shape`.
+    """
+    rows = tf.reshape(
+        rows_ND, tf.concat([tf.shape(ids), row_shape.as_list()], 0)
+    )
+    rows.set_shape(ids.shape.concatenate(row_shape))
+    return rows
+
+
 def sum_by_id(
     ids_N: tf.Tensor, values_ND: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor]:

@@ -226,12 +226,7 @@ class ShardedVariable(TensorProtocol):
             return tf.gather(rows_UD, positions_N), gradient
 
         rows_ND = look_up(self._anchor.handle, tf.reshape(ids, [-1]))
-        row_shape = self._shape[1:]
-        rows = tf.reshape(
-            rows_ND, tf.concat([tf.shape(ids), row_shape.as_list()], 0)
-        )
-        rows.set_shape(ids.shape.concatenate(row_shape))
-        return rows
+        return row_gather.shaped_like_ids(rows_ND, ids, self._shape[1:])
 
     def read_value(self) -> tf.Tensor:
         """The whole table as one dense tensor."""
