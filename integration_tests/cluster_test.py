@@ -18,7 +18,7 @@ import tensorflow as tf
 
 from tfps_plugin import errors
 from tfps_plugin.cluster import ports
-from tfps_plugin.cluster import spec
+from tfps_plugin.cluster import tf_config
 from tfps_plugin.cluster.local_cluster import LocalCluster
 from tfps_plugin.cluster.session import Session
 from tfps_plugin.cluster.spec import ClusterSpec
@@ -32,13 +32,13 @@ _ROOT = pathlib.Path(__file__).parent.parent
 # A program as users write it: all tasks run it.
 _PROGRAM = """
 import sys
-from tfps_plugin.cluster import spec
+from tfps_plugin.cluster import tf_config
 from tfps_plugin.cluster.session import Session
 from tfps_plugin.cluster.task import init
 
 task = init()
 print("goes on as", task.job, flush=True)
-Session.connect(spec.read_tf_config().cluster, timeout_seconds=120)
+Session.connect(tf_config.read_tf_config().cluster, timeout_seconds=120)
 print("connected", flush=True)
 if sys.stdin.readline().strip() == "crash":
     raise ValueError("of the user")
@@ -63,7 +63,7 @@ def _program(
             **os.environ,
             **environ,
             "PYTHONPATH": str(_ROOT),
-            "TF_CONFIG": spec.to_tf_config(cluster, job, index),
+            "TF_CONFIG": tf_config.to_tf_config(cluster, job, index),
         },
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -109,7 +109,7 @@ def cluster() -> Iterator[LocalCluster]:
 @pytest.fixture
 def session(cluster: LocalCluster) -> Session:
     """The chief's connection to it."""
-    config = spec.from_cluster_resolver(cluster.cluster_resolver)
+    config = tf_config.from_cluster_resolver(cluster.cluster_resolver)
     return Session.connect(config.cluster)
 
 
@@ -378,7 +378,7 @@ def test_a_task_whose_port_is_taken_says_so() -> None:
             [sys.executable, "-m", "tfps_plugin.cluster.task_server"],
             env={
                 **os.environ,
-                "TF_CONFIG": spec.to_tf_config(cluster, "ps", 0),
+                "TF_CONFIG": tf_config.to_tf_config(cluster, "ps", 0),
             },
             cwd=_ROOT,
             capture_output=True,

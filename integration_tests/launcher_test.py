@@ -114,8 +114,8 @@ def test_every_task_knows_its_place_and_the_exit_code_comes_back(
 def test_every_task_serves_at_its_address(tmp_path: pathlib.Path) -> None:
     launcher = _Launcher(
         tmp_path,
-        "from tfps_plugin.cluster import health, spec\n"
-        "tasks = spec.read_tf_config().cluster.serving_tasks\n"
+        "from tfps_plugin.cluster import health, tf_config\n"
+        "tasks = tf_config.read_tf_config().cluster.serving_tasks\n"
         f"health.wait_until_ready(tasks, {_DEADLINE_SECONDS})\n"
         "print('ready:', *tasks, sep=' / ')",
         options=["--workers", "2", "--ps", "1"],

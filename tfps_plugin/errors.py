@@ -1,7 +1,7 @@
 """Every exception that tfps_plugin raises on its own account.
 
     TfpsError
-    ├── ClusterConfigurationError (ValueError)   the cluster is described wrongly
+    ├── ClusterConfigurationError (ValueError)   the cluster's description
     ├── ClusterStartTimeoutError (TimeoutError)  tasks did not answer in time
     ├── TaskStartError (RuntimeError)            a task's process cannot start
     ├── TaskUnreachableError (ConnectionError)   one task does not answer now
@@ -10,7 +10,7 @@
     │   └── ParameterServerLostError             variables on it are gone
     ├── PartitioningError (ValueError)           a variable cannot be cut so
     ├── VariableCreationError (ValueError)       a variable cannot be made here
-    ├── ClosureCancelledError (RuntimeError)     the closure did not run to its end
+    ├── ClosureCancelledError (RuntimeError)     the closure was cut short
     ├── InputError (ValueError)                  input that cannot be honoured
     ├── UnsupportedError (NotImplementedError)   refused, with the way out
     └── InternalError                            a bug of ours: please report it

@@ -1,6 +1,7 @@
 """Who is in the cluster, what each process of it is, and are they alive.
 
-spec.py              `TF_CONFIG` and resolvers -> ClusterSpec (pure)
+spec.py              what a cluster consists of; refuses what it cannot (pure)
+tf_config.py         `TF_CONFIG` and resolvers -> what a process is (pure)
 environment.py       environment settings made for TensorFlow and gRPC
 ports.py             network ports reserved without a race; own address
 bounded_calls.py     calls that may hang, waited for with a deadline
@@ -9,7 +10,9 @@ messages.py          what the chief tells a task (pure)
 mailbox.py           carries these messages: a queue on the task itself
 server_def.py        ClusterSpec -> what TensorFlow connects to
 attachment.py        connects TensorFlow's runtime to a cluster
-runtime_errors.py   pure: which errors of TensorFlow are about the cluster
+runtime_errors.py    which errors of TensorFlow are about the cluster (pure)
+runtime_view.py      which tasks TensorFlow knows, and how that is changed
+announcer.py         tells the tasks which chief there is, and when it is over
 session.py           the chief's connection: connect, delist, readmit, end
 open_sessions.py     which clusters this process is connected to
 program_end.py       does this program end well or by an exception?

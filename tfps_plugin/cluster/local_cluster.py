@@ -25,6 +25,7 @@ from tfps_plugin.cluster import open_sessions
 from tfps_plugin.cluster import ports
 from tfps_plugin.cluster import spec
 from tfps_plugin.cluster import task_server
+from tfps_plugin.cluster import tf_config
 from tfps_plugin.cluster.spec import ClusterSpec
 from tfps_plugin.cluster.spec import Task
 
@@ -229,7 +230,7 @@ class LocalCluster:
                 "PYTHONPATH": f"{before}{os.pathsep}{path}" if before else path,
                 # The port is held for the task by this process.
                 "TF_GRPC_REUSE_PORT": "1",
-                "TF_CONFIG": spec.to_tf_config(
+                "TF_CONFIG": tf_config.to_tf_config(
                     self._spec, task.job, task.index
                 ),
             },

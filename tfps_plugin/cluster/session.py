@@ -1,48 +1,30 @@
 """The chief's connection to the tasks of its cluster."""
 
 import atexit
-import contextlib
 import logging
 import os
 import threading
-import uuid
 from collections.abc import Iterable
-from typing import Any
 
 from tfps_plugin import errors
-from tfps_plugin._compat import tensorflow_cluster
 from tfps_plugin.cluster import attachment
-from tfps_plugin.cluster import bounded_calls
 from tfps_plugin.cluster import environment
 from tfps_plugin.cluster import health
-from tfps_plugin.cluster import mailbox
-from tfps_plugin.cluster import messages
 from tfps_plugin.cluster import open_sessions
-from tfps_plugin.cluster import ports
 from tfps_plugin.cluster import program_end
+from tfps_plugin.cluster import runtime_view
+from tfps_plugin.cluster.announcer import Announcer
 from tfps_plugin.cluster.health import TaskStatus
-from tfps_plugin.cluster.server_def import make_server_def
-from tfps_plugin.cluster.spec import PARAMETER_SERVER
+from tfps_plugin.cluster.runtime_view import RuntimeView
 from tfps_plugin.cluster.spec import WORKER
 from tfps_plugin.cluster.spec import ClusterSpec
 from tfps_plugin.cluster.spec import Task
-from tfps_plugin.cluster.spec import join_address
-from tfps_plugin.cluster.spec import split_address
 
 _logger = logging.getLogger("tfps_plugin.cluster")
 
-# Connecting and changing the membership take milliseconds once every listed
-# task has answered. Only one that dies in between holds them up.
-_CHANGE_TIMEOUT_SECONDS = 60.0
-# How long a change waits for an earlier one that was given up, but goes on.
-_EARLIER_CHANGE_TIMEOUT_SECONDS = 10.0
 _PROBE_TIMEOUT_SECONDS = 2.0
-# A task is only taken for dead if it fails so many probes in a row.
-_PROBES = 3
-_POST_TIMEOUT_SECONDS = 10.0
 # The job's end may not be held up for long by tasks that are gone.
 _DETACH_TIMEOUT_SECONDS = 2.0
-_FAREWELL_TIMEOUT_SECONDS = 2.0
 _NO_INCARNATION = 0
 
 _connect_lock = threading.Lock()
@@ -67,8 +49,7 @@ class Session:
         once and ends within some seconds, whatever state the tasks are in.
     Guarded by `_change_lock`: every call that changes TensorFlow's view of
         the cluster. It may be held for seconds.
-    Guarded by `_lock`, taken after it: `_listed`, `_statuses`, `_is_closed`.
-    Written once, before the session is anybody's: `_own_incarnation`.
+    Guarded by `_lock`, taken after it: `_statuses`, `_is_closed`.
     Never call while holding `_lock`: anything that waits.
     """
 
@@ -81,13 +62,12 @@ class Session:
         self.cluster = requested.with_chief(chief_address)
         self._requested = requested
         self._chief_address = chief_address
-        self._chief_id = uuid.uuid4().hex
-        self._own_incarnation = _NO_INCARNATION
+        self._announcer = Announcer(chief_address)
+        self._view = RuntimeView(chief_address, requested.serving_tasks)
         self._process_id = os.getpid()
         self._change_lock = threading.Lock()
         self._lock = threading.Lock()
         self._statuses = dict(statuses)
-        self._listed = frozenset(statuses)
         self._is_closed = False
 
     @classmethod
@@ -160,16 +140,15 @@ class Session:
             The number; 0, which no living task has, for a task that is
             taken out.
         """
+        if task not in self._view.listed:
+            return _NO_INCARNATION
         with self._lock:
-            if task not in self._listed:
-                return _NO_INCARNATION
             return self._statuses[task].incarnation
 
     @property
     def listed(self) -> frozenset[Task]:
         """The tasks that TensorFlow knows now."""
-        with self._lock:
-            return self._listed
+        return self._view.listed
 
     def probe(
         self, task: Task, timeout_seconds: float = _PROBE_TIMEOUT_SECONDS
@@ -212,13 +191,13 @@ class Session:
                 and no other change is made before it has finished.
         """
         with self._change_lock:
-            self._await_earlier_change()
+            self._view.await_earlier_change()
             listed = self.listed
             if self._is_closed or task not in listed:
                 return frozenset()
-            dead = self._find_dead(listed - {task})
+            dead = runtime_view.find_dead_workers(listed - {task})
             gone = dead | {task}
-            self._change(listed - gone)
+            self._view.change(listed - gone)
         for each in dead:
             _logger.warning(
                 "%s at %s does not answer either, and was taken out too.",
@@ -243,18 +222,18 @@ class Session:
         """
         status = self.probe(task)
         with self._change_lock:
-            self._await_earlier_change()
+            self._view.await_earlier_change()
             if self._is_closed:
                 return
             others = self.listed - {task}
-            others -= self._find_dead(others)
+            others -= runtime_view.find_dead_workers(others)
             if task in self.listed:
                 # A task that leaves and comes is certain to get a new context.
-                self._change(others)
-            self._change(others | {task})
+                self._view.change(others)
+            self._view.change(others | {task})
             with self._lock:
                 self._statuses[task] = status
-        self._announce([task])
+        self._announcer.chief_here([task])
 
     def close(self) -> None:
         """Ends the job: tells every living task that it is over.
@@ -282,7 +261,7 @@ class Session:
                     return
                 self._is_closed = True
             if has_lock:
-                self._detach()
+                self._view.detach(_DETACH_TIMEOUT_SECONDS)
         finally:
             if has_lock:
                 self._change_lock.release()
@@ -292,9 +271,7 @@ class Session:
         told = [t for t in self.cluster.serving_tasks if t.address not in kept]
         if not told:
             return
-        self._post_all(
-            told, messages.JobOver(self._chief_id), _FAREWELL_TIMEOUT_SECONDS
-        )
+        self._announcer.job_over(told)
         _logger.info("The job is over; its tasks were told to end.")
 
     def _serves(self, cluster: ClusterSpec) -> bool:
@@ -306,8 +283,8 @@ class Session:
         program_end.watch()
         atexit.register(self._close_at_exit)
         open_sessions.add(self._requested, self.close)
-        self._own_incarnation = self._ask_own_incarnation()
-        self._announce(self.cluster.serving_tasks)
+        self._announcer.identify()
+        self._announcer.chief_here(self.cluster.serving_tasks)
         _logger.info(
             "Connected as chief at %s to %d workers and %d ps.",
             self._chief_address,
@@ -323,142 +300,3 @@ class Session:
             )
             return
         self.close()
-
-    def _find_dead(self, tasks: Iterable[Task]) -> frozenset[Task]:
-        """Workers that do not answer; raises if a ps does not."""
-        suspects = tuple(tasks)
-        answers: dict[Task, Any] = {}
-        for _ in range(_PROBES):
-            answers = health.probe_all(suspects, _PROBE_TIMEOUT_SECONDS)
-            suspects = tuple(
-                task
-                for task, answer in answers.items()
-                if isinstance(answer, errors.TaskUnreachableError)
-            )
-            if not suspects:
-                return frozenset()
-        for task in suspects:
-            if task.job == PARAMETER_SERVER:
-                raise answers[task]
-        return frozenset(suspects)
-
-    def _change(self, listed: frozenset[Task]) -> None:
-        """Tells TensorFlow which tasks there are; `_change_lock` is held."""
-        server_def = make_server_def(
-            self._chief_address, listed, is_first=False
-        )
-
-        def change() -> None:
-            tensorflow_cluster.update_server_def(server_def)
-            # Noted here, because it may end when nobody waits any more.
-            with self._lock:
-                self._listed = listed
-
-        try:
-            attachment.changes.call(
-                change,
-                _CHANGE_TIMEOUT_SECONDS,
-                wait_seconds=_EARLIER_CHANGE_TIMEOUT_SECONDS,
-            )
-        except TimeoutError as error:
-            raise self._unfinished(error) from error
-
-    def _await_earlier_change(self) -> None:
-        """Waits for a change that was given up, for some seconds."""
-        try:
-            attachment.changes.wait(_EARLIER_CHANGE_TIMEOUT_SECONDS)
-        except TimeoutError as error:
-            raise self._unfinished(error) from error
-
-    def _unfinished(self, error: TimeoutError) -> errors.TaskLostError:
-        """The error for a change that takes too long; names who hangs."""
-        # Also those that are not listed: they may be about to be.
-        answers = health.probe_all(
-            self.cluster.serving_tasks, _PROBE_TIMEOUT_SECONDS
-        )
-        silent = [
-            f"{task} at {task.address} ({answer.reason})"
-            for task, answer in answers.items()
-            if isinstance(answer, errors.TaskUnreachableError)
-        ]
-        return errors.TaskLostError(
-            "A change of the cluster's membership is held up by a task: "
-            f"{error}. Expected every task to answer. Received: no answer "
-            f"from {', '.join(silent) or 'none, when asked now: all do'}. "
-            "Until TensorFlow has finished, no task is taken out or taken "
-            "back. End the process that hangs; if that does not help, start "
-            "the chief again: it goes on from the last checkpoint."
-        )
-
-    def _detach(self) -> None:
-        """Lets TensorFlow forget the tasks while they still live.
-
-        Otherwise it would try to free what it has on them while they end, and
-        log each failure.
-        """
-        try:
-            attachment.changes.call(
-                lambda: tensorflow_cluster.update_server_def(
-                    make_server_def(self._chief_address, (), is_first=False)
-                ),
-                _DETACH_TIMEOUT_SECONDS,
-                wait_seconds=_DETACH_TIMEOUT_SECONDS,
-            )
-        except Exception as error:
-            _logger.debug("Could not detach from the tasks: %s", error)
-
-    def _ask_own_incarnation(self) -> int:
-        """What the chief's own server calls itself; the same ever after."""
-        own_port = split_address(self._chief_address)[1]
-        # Asked on this machine: not every network lets a machine reach itself
-        # by the address that others use.
-        own_address = join_address(ports.LOOPBACK, own_port)
-        for _ in range(_PROBES - 1):
-            with contextlib.suppress(errors.TaskUnreachableError):
-                return health.probe(
-                    own_address, _PROBE_TIMEOUT_SECONDS
-                ).incarnation
-        return health.probe(own_address, _PROBE_TIMEOUT_SECONDS).incarnation
-
-    def _announce(self, tasks: Iterable[Task]) -> None:
-        """Tells tasks whom to watch; logs those that it cannot tell."""
-        late = self._post_all(
-            tasks,
-            messages.ChiefHere(
-                self._chief_id, self._chief_address, self._own_incarnation
-            ),
-            _POST_TIMEOUT_SECONDS,
-        )
-        for task, error in late.items():
-            _logger.warning(
-                "%s at %s was not told which chief to watch, and may not end "
-                "with the job: %s",
-                task,
-                task.address,
-                error,
-            )
-
-    def _post_all(
-        self,
-        tasks: Iterable[Task],
-        message: messages.Message,
-        timeout_seconds: float,
-    ) -> dict[Task, BaseException]:
-        """Posts a message to tasks; returns those that it did not reach."""
-        text = messages.encode(message)
-        outcomes = bounded_calls.call_all(
-            lambda task: _post_if_alive(task, text, timeout_seconds),
-            tasks,
-            timeout_seconds + 1.0,
-        )
-        return {
-            task: outcome.error
-            for task, outcome in outcomes.items()
-            if outcome.error is not None
-        }
-
-
-def _post_if_alive(task: Task, text: str, timeout_seconds: float) -> None:
-    # A dead task is found out in a millisecond; posting would wait for it.
-    health.probe_task(task, timeout_seconds / 2)
-    mailbox.post(task, text, timeout_seconds / 2)

@@ -17,6 +17,7 @@ from tfps_plugin.cluster import health
 from tfps_plugin.cluster import mailbox
 from tfps_plugin.cluster import open_sessions
 from tfps_plugin.cluster import program_end
+from tfps_plugin.cluster import runtime_view
 from tfps_plugin.cluster import session as session_module
 from tfps_plugin.cluster.health import TaskStatus
 from tfps_plugin.cluster.session import Session
@@ -99,8 +100,8 @@ def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[_World]:
     monkeypatch.setattr(environment, "apply_chief_environment", lambda _: None)
     monkeypatch.setattr(program_end, "watch", lambda: None)
     monkeypatch.setattr(session_module, "_current", None)
-    monkeypatch.setattr(session_module, "_CHANGE_TIMEOUT_SECONDS", 0.05)
-    monkeypatch.setattr(session_module, "_EARLIER_CHANGE_TIMEOUT_SECONDS", 0.05)
+    monkeypatch.setattr(runtime_view, "_CHANGE_TIMEOUT_SECONDS", 0.05)
+    monkeypatch.setattr(runtime_view, "_EARLIER_CHANGE_TIMEOUT_SECONDS", 0.05)
     yield made
     made.go_on.set()
     attachment.changes.wait(_TIMEOUT_SECONDS)

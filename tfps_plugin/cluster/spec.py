@@ -6,8 +6,6 @@ here, before anything is started: each error names the field and its value.
 """
 
 import dataclasses
-import json
-import os
 import re
 from collections.abc import Iterator
 from collections.abc import Mapping
@@ -22,9 +20,10 @@ PARAMETER_SERVER = "ps"
 EVALUATOR = "evaluator"
 
 # TensorFlow 1 called the chief so, and old job templates still do.
-_OLD_NAME_OF_CHIEF = "master"
+OLD_NAME_OF_CHIEF = "master"
 _CLUSTER_JOBS = (CHIEF, WORKER, PARAMETER_SERVER)
-_TASK_JOBS = (*_CLUSTER_JOBS, EVALUATOR)
+# What a process may be, in the cluster or beside it.
+TASK_JOBS = (*_CLUSTER_JOBS, EVALUATOR)
 _RPC_PREFIX = "grpc://"
 _HOST = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9._-]*[A-Za-z0-9_.])?")
 _IPV6_HOST = re.compile(r"\[[0-9A-Fa-f:.]+(%[A-Za-z0-9._-]+)?\]")
@@ -125,13 +124,13 @@ class ClusterSpec:
             )
         addresses: dict[str, tuple[str, ...]] = {}
         for name, value in jobs.items():
-            job = CHIEF if name == _OLD_NAME_OF_CHIEF else name
+            job = CHIEF if name == OLD_NAME_OF_CHIEF else name
             if job == EVALUATOR:
                 continue
             if job not in _CLUSTER_JOBS:
                 raise errors.ClusterConfigurationError(
                     f"cluster has an unknown job. Expected one of "
-                    f"{', '.join(_TASK_JOBS)}. Received: cluster.{name}="
+                    f"{', '.join(TASK_JOBS)}. Received: cluster.{name}="
                     f"{value!r}"
                 )
             if job in addresses:
@@ -251,166 +250,6 @@ def split_address(address: str) -> tuple[str, int]:
 def join_address(host: str, port: int) -> str:
     """Makes `"host:port"`; IPv6 hosts are put in brackets."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def parse_tf_config(text: str) -> TaskConfig:
-    """Reads the text of a `TF_CONFIG`.
-
-    Args:
-        text: JSON with `cluster` and `task`; other keys are ignored.
-
-    Returns:
-        What this process is. A chief (or evaluator) need not be listed in
-        the cluster: it finds its own address.
-
-    Raises:
-        ClusterConfigurationError: If the text is not such JSON; the message
-            names the field and the value.
-    """
-    try:
-        config = json.loads(text)
-    except ValueError as error:
-        raise errors.ClusterConfigurationError(
-            f"TF_CONFIG is not valid JSON: {error}. Received: "
-            f"TF_CONFIG={text!r}"
-        ) from error
-    if not isinstance(config, dict):
-        raise errors.ClusterConfigurationError(
-            "TF_CONFIG must be a JSON object with `cluster` and `task`. "
-            f"Received: TF_CONFIG={text!r}"
-        )
-    if not config.get("cluster"):
-        raise errors.ClusterConfigurationError(
-            'TF_CONFIG has no cluster. Expected `"cluster": {"worker": '
-            '["host:port", ...], "ps": [...]}`. Received: '
-            f"cluster={config.get('cluster')!r}. To train without a cluster, "
-            "unset TF_CONFIG."
-        )
-    cluster = ClusterSpec.from_dict(config["cluster"])
-    task = config.get("task")
-    if not isinstance(task, dict) or "type" not in task:
-        raise errors.ClusterConfigurationError(
-            "TF_CONFIG does not say which task this process is. Expected "
-            '`"task": {"type": "worker", "index": 0}` with one of the types '
-            f"{', '.join(_TASK_JOBS)}. Received: task={task!r}"
-        )
-    return _task_config(
-        cluster,
-        job=task["type"],
-        index=task.get("index", 0),
-        job_field="task.type",
-        index_field="task.index",
-    )
-
-
-def read_tf_config(
-    environ: Mapping[str, str] | None = None,
-) -> TaskConfig | None:
-    """Reads `TF_CONFIG` of an environment; None if it is unset or empty.
-
-    Args:
-        environ: The environment; None is this process's own.
-
-    Raises:
-        ClusterConfigurationError: As `parse_tf_config`.
-    """
-    environ = os.environ if environ is None else environ
-    text = environ.get("TF_CONFIG", "").strip()
-    return parse_tf_config(text) if text else None
-
-
-def to_tf_config(
-    cluster: ClusterSpec, job: str, index: int, evaluator: bool = False
-) -> str:
-    """The `TF_CONFIG` that makes a process this task of `cluster`.
-
-    Args:
-        cluster: The cluster.
-        job: `"chief"`, `"worker"`, `"ps"` or `"evaluator"`.
-        index: Its number within the job, from 0.
-        evaluator: Whether an evaluator stands beside the cluster. It is then
-            named in it, without an address: it serves nothing.
-
-    Raises:
-        ClusterConfigurationError: If the cluster has no such task.
-    """
-    config = _task_config(cluster, job, index, "job", "index")
-    jobs = cluster.as_dict()
-    if evaluator:
-        jobs[EVALUATOR] = []
-    return json.dumps(
-        {
-            "cluster": jobs,
-            "task": {"type": config.job, "index": config.index},
-        }
-    )
-
-
-def from_cluster_resolver(resolver: Any) -> TaskConfig:
-    """Asks a `tf.distribute.cluster_resolver.ClusterResolver`.
-
-    Args:
-        resolver: Any object with `cluster_spec()`, `task_type` and `task_id`.
-            A resolver that does not say which task this is is the chief's:
-            nobody else creates a strategy.
-
-    Raises:
-        ClusterConfigurationError: If it describes no usable cluster.
-    """
-    cluster_spec = resolver.cluster_spec()
-    jobs = cluster_spec.as_dict() if cluster_spec else {}
-    if not jobs:
-        raise errors.ClusterConfigurationError(
-            "The cluster resolver describes an empty cluster. Expected at "
-            "least one worker and one ps. Received: "
-            f"cluster_resolver={type(resolver).__name__} with "
-            f"cluster_spec={jobs!r}"
-        )
-    return _task_config(
-        ClusterSpec.from_dict(jobs),
-        job=getattr(resolver, "task_type", None) or CHIEF,
-        index=getattr(resolver, "task_id", None) or 0,
-        job_field="cluster_resolver.task_type",
-        index_field="cluster_resolver.task_id",
-    )
-
-
-def _task_config(
-    cluster: ClusterSpec, job: Any, index: Any, job_field: str, index_field: str
-) -> TaskConfig:
-    if job == _OLD_NAME_OF_CHIEF:
-        job = CHIEF
-    if job not in _TASK_JOBS:
-        raise errors.ClusterConfigurationError(
-            f"{job_field} is unknown. Expected one of "
-            f"{', '.join(_TASK_JOBS)}. Received: {job_field}={job!r}"
-        )
-    number = _read_index(index)
-    num_tasks = {
-        WORKER: len(cluster.worker_addresses),
-        PARAMETER_SERVER: len(cluster.ps_addresses),
-        CHIEF: 1,
-    }.get(job)
-    if number is None or (num_tasks is not None and number >= num_tasks):
-        limit = (
-            "a number from 0"
-            if num_tasks is None
-            else f"a number from 0 to {num_tasks - 1} ({job} has {num_tasks})"
-        )
-        raise errors.ClusterConfigurationError(
-            f"{index_field} is out of range for job {job!r}. Expected "
-            f"{limit}. Received: {index_field}={index!r}"
-        )
-    return TaskConfig(cluster, job, number)
-
-
-def _read_index(index: Any) -> int | None:
-    """A task index as number, None if it is not one."""
-    if isinstance(index, str) and index.isdecimal():
-        return int(index)
-    if isinstance(index, bool) or not isinstance(index, int) or index < 0:
-        return None
-    return index
 
 
 def _read_addresses(job: str, value: Any) -> Iterator[str]:

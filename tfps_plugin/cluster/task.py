@@ -5,6 +5,7 @@ import dataclasses
 from tfps_plugin.cluster import environment
 from tfps_plugin.cluster import spec
 from tfps_plugin.cluster import task_server
+from tfps_plugin.cluster import tf_config
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,7 +48,7 @@ def init(
 
     Threading: call it on the main thread.
     """
-    config = spec.read_tf_config()
+    config = tf_config.read_tf_config()
     if config is None:
         return RunningTask(spec.CHIEF, 0)
     if config.job in (spec.WORKER, spec.PARAMETER_SERVER):

@@ -25,6 +25,7 @@ from tfps_plugin.cluster import environment
 from tfps_plugin.cluster import health
 from tfps_plugin.cluster import messages
 from tfps_plugin.cluster import spec
+from tfps_plugin.cluster import tf_config
 from tfps_plugin.cluster.chief_watch import EXIT_NO_CHIEF
 from tfps_plugin.cluster.chief_watch import ChiefWatch
 from tfps_plugin.cluster.chief_watch import Ending
@@ -259,7 +260,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         datefmt="%Y-%m-%d %H:%M:%S",
     )
     try:
-        config = spec.read_tf_config()
+        config = tf_config.read_tf_config()
         if config is None:
             raise errors.ClusterConfigurationError(
                 "TF_CONFIG is not set. It says which task of which cluster "

@@ -11,7 +11,7 @@ from tfps_plugin.cluster.spec import PARAMETER_SERVER
 from tfps_plugin.cluster.spec import WORKER
 from tfps_plugin.cluster.spec import ClusterSpec
 from tfps_plugin.cluster.spec import join_address
-from tfps_plugin.cluster.spec import to_tf_config
+from tfps_plugin.cluster.tf_config import to_tf_config
 
 # The tasks that run the user's script.
 PROGRAMS = frozenset({CHIEF, EVALUATOR})

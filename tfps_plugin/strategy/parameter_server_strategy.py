@@ -9,6 +9,7 @@ import tensorflow as tf
 from tfps_plugin import errors
 from tfps_plugin.cluster import local_cluster
 from tfps_plugin.cluster import spec
+from tfps_plugin.cluster import tf_config
 from tfps_plugin.cluster.session import Session
 from tfps_plugin.strategy.extended import ParameterServerExtended
 from tfps_plugin.strategy.variable_creation import VariableCreator
@@ -155,13 +156,13 @@ class ParameterServerStrategy(tf.distribute.Strategy):
 
 
 def _default_resolver() -> Any:
-    if spec.read_tf_config() is not None:
+    if tf_config.read_tf_config() is not None:
         return tf.distribute.cluster_resolver.TFConfigClusterResolver()
     return local_cluster.embedded_cluster().cluster_resolver
 
 
 def _cluster_of_chief(resolver: Any) -> spec.ClusterSpec:
-    config = spec.from_cluster_resolver(resolver)
+    config = tf_config.from_cluster_resolver(resolver)
     if config.job != "chief":
         raise errors.ClusterConfigurationError(
             "Only the chief creates a ParameterServerStrategy, and this task "
