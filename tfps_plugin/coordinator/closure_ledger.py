@@ -166,9 +166,14 @@ class ClosureLedger:
             ended.append((closure, None))
         return ended
 
-    def take_error(self) -> BaseException | None:
-        """The error that ended the round, once; None while closures run."""
-        if self._num_running:
+    def take_error(self, *, at_once: bool = False) -> BaseException | None:
+        """The error that ended the round, once.
+
+        Args:
+            at_once: Whether to give it while closures of the round still
+                run; their results no longer count either way.
+        """
+        if self._num_running and not at_once:
             return None
         error = self._error
         self._error = None

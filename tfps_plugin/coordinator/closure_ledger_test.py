@@ -102,6 +102,22 @@ def test_usable_after_an_error() -> None:
     assert closure.state is ClosureState.DONE
 
 
+def test_an_error_may_be_taken_while_closures_of_its_round_run() -> None:
+    ledger = ClosureLedger(capacity=10)
+    for _ in range(2):
+        ledger.put(_closure())
+    failing, running = _taken(ledger), _taken(ledger)
+    error = RuntimeError()
+    ledger.failed(failing, 1, error)
+    assert ledger.take_error(at_once=True) is error
+    ledger.put(_closure())
+    ledger.done(running, 1, 1)
+    assert running.state is ClosureState.CANCELLED
+    of_the_next_round = _taken(ledger)
+    ledger.done(of_the_next_round, 1, 1)
+    assert of_the_next_round.state is ClosureState.DONE
+
+
 def test_error_from_outside_ends_the_round() -> None:
     ledger = ClosureLedger(capacity=10)
     for _ in range(2):

@@ -112,6 +112,19 @@ class ClosureQueue:
         if error is not None:
             raise error
 
+    def raise_error_at_once(self) -> None:
+        """Raises the error that ended a round, if one waits.
+
+        Closures of that round may still run; they no longer count.
+
+        Raises:
+            BaseException: That error, as it was raised by the closure.
+        """
+        with self._lock:
+            error = self._ledger.take_error(at_once=True)
+        if error is not None:
+            raise error
+
     def join(self) -> None:
         """Waits until every closure ended.
 

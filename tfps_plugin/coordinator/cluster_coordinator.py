@@ -225,7 +225,7 @@ class ClusterCoordinator:
         if self._queue.has_error:
             self._queue.raise_error()
         call = arguments.bind(fn, args, kwargs, self._scope)
-        remote_value = RemoteValue()
+        remote_value = RemoteValue(self._queue.raise_error_at_once)
         self._queue.put(Closure(call, remote_value.set_outcome))
         return remote_value
 
@@ -266,7 +266,7 @@ class ClusterCoordinator:
         """
         _refuse_inside("fetch")
         self._queue.raise_error()
-        return fetch_all(val, self._fetch_one)
+        return fetch_all(val)
 
     def create_per_worker_dataset(self, dataset_fn: Any) -> WorkerDataset:
         """Makes a dataset for each worker, built on that worker.
@@ -316,15 +316,6 @@ class ClusterCoordinator:
         self._membership.stop(_CLOSE_TIMEOUT_SECONDS)
         for worker in self._workers:
             worker.join(1.0)
-
-    def _fetch_one(self, remote_value: RemoteValue) -> Any:
-        try:
-            return remote_value.fetch()
-        except BaseException:
-            # Cancelled, perhaps, because another one failed: that error says
-            # more, and counts as raised.
-            self._queue.raise_error()
-            raise
 
     def _scope(self) -> contextlib.AbstractContextManager[Any]:
         scope: contextlib.AbstractContextManager[Any] = self.strategy.scope()

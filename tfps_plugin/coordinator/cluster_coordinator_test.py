@@ -220,7 +220,7 @@ def test_error_of_a_step_is_raised_once(
     assert coordinator.schedule(lambda: 7).fetch(_TIMEOUT_SECONDS) == 7
 
 
-@pytest.mark.parametrize("how", ["schedule", "done", "fetch"])
+@pytest.mark.parametrize("how", ["schedule", "done", "fetch", "value", "get"])
 def test_error_of_a_step_is_raised_by_whatever_comes_next(
     coordinator: ClusterCoordinator, how: str
 ) -> None:
@@ -234,6 +234,8 @@ def test_error_of_a_step_is_raised_by_whatever_comes_next(
         "schedule": lambda: coordinator.schedule(lambda: 1),
         "done": coordinator.done,
         "fetch": lambda: coordinator.fetch(failed),
+        "value": failed.fetch,
+        "get": failed.get,
     }
     with pytest.raises(ZeroDivisionError):
         calls[how]()
@@ -262,12 +264,13 @@ def test_error_cancels_what_was_scheduled_with_it(
         coordinator.schedule(fail)
         running = coordinator.schedule(run)
         queued = [coordinator.schedule(lambda: 2) for _ in range(5)]
+        with pytest.raises(ZeroDivisionError):
+            queued[-1].fetch(_TIMEOUT_SECONDS)
         with pytest.raises(errors.ClosureCancelledError):
             queued[-1].fetch(_TIMEOUT_SECONDS)
         assert not running.is_ready()
         go_on.set()
-        with pytest.raises(ZeroDivisionError):
-            coordinator.join()
+        coordinator.join()
         for value in (running, *queued):
             assert isinstance(value.error, errors.ClosureCancelledError)
     finally:

@@ -29,7 +29,16 @@ class RemoteValue:
     after. Nothing is called under a lock.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, raise_pending: Callable[[], None] | None = None) -> None:
+        """Creates a value that is not ready.
+
+        Args:
+            raise_pending: Raises the error that ended the round of the
+                closure, if nobody has seen it yet. Whoever asks a closure
+                that came to nothing has seen it then, and learns why it was
+                cancelled.
+        """
+        self._raise_pending = raise_pending
         self._ended = threading.Event()
         self._result: Any = None
         self._error: BaseException | None = None
@@ -66,9 +75,11 @@ class RemoteValue:
             ClosureCancelledError: If the closure was cancelled.
         """
         self._wait(timeout_seconds)
-        if self._error is not None:
-            raise self._error
-        return self._result
+        if self._error is None:
+            return self._result
+        if self._raise_pending is not None:
+            self._raise_pending()
+        raise self._error
 
     def fetch(self, timeout_seconds: float | None = None) -> Any:
         """Waits for the result and brings it here.
@@ -140,12 +151,10 @@ class RemoteValue:
             self._ended.wait(left_seconds)
 
 
-def fetch_all(
-    structure: Any, fetch: Callable[[RemoteValue], Any] = RemoteValue.fetch
-) -> Any:
+def fetch_all(structure: Any) -> Any:
     """Replaces each `RemoteValue` in a nested structure by its result."""
     return tf.nest.map_structure(
-        lambda leaf: fetch(leaf) if isinstance(leaf, RemoteValue) else leaf,
+        lambda leaf: leaf.fetch() if isinstance(leaf, RemoteValue) else leaf,
         structure,
     )
 

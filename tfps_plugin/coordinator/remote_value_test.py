@@ -108,3 +108,22 @@ def test_fetch_all_replaces_remote_values_only() -> None:
     assert fetched["a"] == 2
     assert fetched["b"][0] is tensor
     assert fetched["b"][1] == "text"
+
+
+def test_whoever_asks_has_seen_the_error_of_the_round() -> None:
+    class Broken(Exception):
+        pass
+
+    pending = [Broken("first")]
+
+    def raise_pending() -> None:
+        if pending:
+            raise pending.pop()
+
+    cancelled = RemoteValue(raise_pending)
+    cancelled.set_outcome(ClosureState.CANCELLED, None, None)
+    with pytest.raises(Broken, match="first"):
+        cancelled.get()
+    assert not pending
+    with pytest.raises(errors.ClosureCancelledError):
+        cancelled.get()

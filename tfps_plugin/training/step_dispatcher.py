@@ -6,7 +6,6 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfps_plugin import errors
 from tfps_plugin.coordinator.cluster_coordinator import ClusterCoordinator
 from tfps_plugin.training.epoch_input import EpochInput
 from tfps_plugin.training.progress_logs import ProgressLogs
@@ -67,12 +66,7 @@ class StepDispatcher:
             self._function,
             args=(iterator.per_worker_iterator, tf.constant(num_steps)),
         )
-        try:
-            self._progress.add(result, show_all=iterator.show_all_batches)
-        except errors.ClosureCancelledError:
-            # Another one failed: that error is the one to raise.
-            self._coordinator.join()
-            raise
+        self._progress.add(result, show_all=iterator.show_all_batches)
 
     def _sync(self, iterator: EpochInput) -> None:
         """Runs what was asked for to its end."""

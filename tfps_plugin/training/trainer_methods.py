@@ -164,13 +164,17 @@ def _running(call: _Call) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _tidy_after_error(model: Any) -> Iterator[None]:
-    """Leaves the cluster usable when fit() ends by an error or Ctrl-C."""
+    """Leaves the cluster quiet and usable when fit() ends by an error."""
     try:
         yield
-    except BaseException:
+    except BaseException as error:
         coordinator = model._distribute_strategy._cluster_coordinator
         if coordinator is not None:
             coordinator.cancel_queued()
+            if isinstance(error, Exception):
+                # What else fails now follows from the error that is raised.
+                with contextlib.suppress(Exception):
+                    coordinator.join()
         raise
 
 
