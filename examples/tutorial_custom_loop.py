@@ -37,7 +37,7 @@ strategy = tfps.ParameterServerStrategy(
     cluster.cluster_resolver,
     variable_partitioner=variable_partitioner,
     # As TensorFlow does it. More hides the time that messages take, but here
-    # each step's gradients would come twice as late, and there are only 20.
+    # each step's gradients would come twice as late, and there are only 40.
     max_closures_in_flight_per_worker=1,
 )
 
