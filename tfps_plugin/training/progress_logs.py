@@ -43,11 +43,6 @@ class ProgressLogs:
         self._most_in_flight = 2 * num_lanes
         self._shown_at = -float("inf")
 
-    @property
-    def num_in_flight(self) -> int:
-        """How many calls have not been seen to end."""
-        return len(self._in_flight)
-
     def add(self, result: RemoteValue, *, show_all: bool) -> None:
         """Takes the result of one more call.
 

@@ -147,8 +147,6 @@ class LateBoundVariable(compat.ResourceVariable):
 
     def read_value(self) -> tf.Tensor:
         """The value; in a function, as of where it stands in the program."""
-        if not on_the_chief():
-            return super().read_value()
         return self._read_on_chief(super().read_value)
 
     def numpy(self) -> np.ndarray:
@@ -156,6 +154,10 @@ class LateBoundVariable(compat.ResourceVariable):
         return self._read_on_chief(super().numpy)
 
     def _read_on_chief(self, read_once: Callable[[], T]) -> T:
+        if not on_the_chief():
+            # In a closure the coordinator judges the error, as TensorFlow
+            # raised it, and runs the closure again where that helps.
+            return read_once()
         try:
             return chief_reads.read(read_once)
         except tf.errors.OpError as error:

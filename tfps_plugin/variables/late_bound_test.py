@@ -3,6 +3,8 @@ import pytest
 import tensorflow as tf
 
 from tfps_plugin import errors
+from tfps_plugin.cluster import dispatch_context
+from tfps_plugin.cluster.dispatch_context import DispatchContext
 from tfps_plugin.variables import chief_reads
 from tfps_plugin.variables import testing
 from tfps_plugin.variables import views
@@ -128,3 +130,24 @@ def test_a_variable_whose_ps_does_not_answer_says_so(
         with pytest.raises(errors.ParameterServerLostError) as raised:
             read()
         assert variable.device in str(raised.value)
+
+
+def test_in_a_closure_the_error_is_left_to_the_coordinator(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    variable = testing.remote_variable([1.0])
+    attempts = []
+
+    def unreachable(*_: object) -> None:
+        attempts.append(1)
+        raise tf.errors.UnavailableError(None, None, "refused")
+
+    monkeypatch.setattr(variable, "_read_variable_op", unreachable)
+    context = DispatchContext(0, 0, 0, testing.LOCAL_DEVICE)
+    for read in (variable.numpy, variable.read_value):
+        with (
+            dispatch_context.dispatching(context),
+            pytest.raises(tf.errors.UnavailableError),
+        ):
+            read()
+    assert len(attempts) == 2, "each is read once"

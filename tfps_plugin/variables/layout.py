@@ -1,6 +1,5 @@
 """Which rows of a table are in which shard. Pure: no TensorFlow."""
 
-import bisect
 import dataclasses
 from collections.abc import Iterator
 
@@ -57,14 +56,6 @@ class RowLayout:
     def rows(self, shard: int) -> range:
         """The rows that `shard` holds."""
         return range(self.offsets[shard], self.offsets[shard + 1])
-
-    def shard_of(self, row: int) -> int:
-        """The shard that holds `row`."""
-        if not 0 <= row < self.num_rows:
-            raise IndexError(
-                f"The table has {self.num_rows} rows. Received: row={row}"
-            )
-        return bisect.bisect_right(self.offsets, row) - 1
 
     def overlaps(self, start: int, stop: int) -> Iterator[tuple[int, range]]:
         """The parts of `start <= row < stop`, shard by shard.

@@ -26,14 +26,6 @@ def test_sizes_differ_by_at_most_one_and_the_first_are_larger(
     assert sizes == sorted(sizes, reverse=True)
 
 
-@given(_layouts)
-def test_shard_of_finds_the_shard_that_holds_the_row(
-    layout: RowLayout,
-) -> None:
-    for row in range(layout.num_rows):
-        assert row in layout.rows(layout.shard_of(row))
-
-
 @given(_layouts, st.data())
 def test_overlaps_cover_a_range_in_order(
     layout: RowLayout, data: st.DataObject
@@ -46,12 +38,6 @@ def test_overlaps_cover_a_range_in_order(
         for local in local_rows
     ]
     assert covered == list(range(start, stop))
-
-
-@pytest.mark.parametrize("row", [-1, 10])
-def test_a_row_outside_the_table_is_refused(row: int) -> None:
-    with pytest.raises(IndexError, match=f"row={row}"):
-        RowLayout.even(10, 3).shard_of(row)
 
 
 @pytest.mark.parametrize("offsets", [(), (0,), (1, 2), (0, 3, 2)])
