@@ -6,6 +6,7 @@ a function is called, which is what lets functions outlive a parameter server.
 
 from collections.abc import Callable
 from collections.abc import Hashable
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -34,7 +35,9 @@ class LateBoundHandleSpec(tf.TensorSpec):
 
     def __init__(self, handle: tf.Tensor) -> None:
         super().__init__(handle.shape, handle.dtype)
-        self._handle = handle
+        # Not the handle itself: it would keep the variable's memory, on its
+        # ps, for as long as TensorFlow remembers the function.
+        self._handle_data = getattr(handle, "_handle_data", None)
 
     def most_specific_common_supertype(self, others: Any) -> Any:
         """Itself, if all are alike; asked when a function is traced again.
@@ -47,10 +50,9 @@ class LateBoundHandleSpec(tf.TensorSpec):
     def placeholder_value(self, placeholder_context: Any) -> tf.Tensor:
         """A placeholder that knows the variable's shape and dtype."""
         placeholder = super().placeholder_value(placeholder_context)
-        handle_data_util.set_handle_data(
-            placeholder,
-            self._handle._handle_data,
-        )
+        # A lock's handle has none.
+        if self._handle_data is not None and self._handle_data.is_set:
+            handle_data_util.set_handle_data(placeholder, self._handle_data)
         return placeholder
 
 
@@ -95,10 +97,14 @@ def function_graph() -> FuncGraph | None:
 def capture_at_call_time(
     graph: FuncGraph,
     look_up: Callable[[], tf.Tensor],
-    handle: tf.Tensor,
+    spec: LateBoundHandleSpec,
     key: Hashable,
 ) -> tf.Tensor:
     """A placeholder in `graph` that each call fills with `look_up()`.
+
+    The graph keeps `look_up`, and TensorFlow may keep the graph for ever: a
+    function with a custom gradient is registered by its name. So `look_up`
+    should not keep alive what costs memory.
 
     `key` makes it one placeholder per graph, without which automatic control
     dependencies would not order reads and writes.
@@ -106,15 +112,16 @@ def capture_at_call_time(
     captures = graph._function_captures
     if key in captures.by_ref_internal:
         return captures.by_ref_internal[key]
-    spec = LateBoundHandleSpec(handle)
-    placeholder = graph.capture_call_time_value(look_up, spec, key=key)
+    # Inputs wait for nothing, and what takes them must not seem to wait.
+    with graph.control_dependencies(None):
+        placeholder = graph.capture_call_time_value(look_up, spec, key=key)
 
     def at_call() -> list[tf.Tensor]:
         caller = function_graph()
         value = (
             look_up()
             if caller is None
-            else capture_at_call_time(caller, look_up, handle, key)
+            else capture_at_call_time(caller, look_up, spec, key)
         )
         return spec.to_tensors(value)
 
@@ -129,6 +136,20 @@ def capture_at_call_time(
         is_by_ref=True,
     )
     return placeholder
+
+
+def in_graph(tensor: tf.Tensor, graph: tf.Graph) -> tf.Tensor:
+    """What stands for a tensor of a function in a loop or branch of it."""
+    return tensor if tensor.graph is graph else graph.capture(tensor)
+
+
+def run_after(operation: tf.Operation, earlier: Sequence[tf.Operation]) -> None:
+    """Has an operation of a function wait for others that were made before it.
+
+    `tf.control_dependencies` takes them before the operation is made; here
+    they are known only afterwards.
+    """
+    operation._add_control_inputs(list(earlier))
 
 
 def variable_accessed(variable: Any) -> None:

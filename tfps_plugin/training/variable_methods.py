@@ -10,6 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfps_plugin._compat import keras as keras_compat
+from tfps_plugin.variables import row_lookup
 from tfps_plugin.variables.late_bound import LateBoundVariable
 from tfps_plugin.variables.sharded_variable import ShardedVariable
 
@@ -30,7 +31,11 @@ def sparse_read(self: Any, indices: Any, name: str | None = None) -> tf.Tensor:
     For a variable that has no such lookup the AttributeError tells
     `tf.gather` to read the whole.
     """
-    return self.value.sparse_read(indices, name=name)
+    found = row_lookup.table_behind(self)
+    if found is None:
+        return self.value.sparse_read(indices, name=name)
+    table, of_rows = found
+    return of_rows(row_lookup.look_up(table, indices))
 
 
 def assign_add(self: Any, value: Any) -> Any:

@@ -7,11 +7,12 @@ import numpy as np
 import tensorflow as tf
 
 from tfps_plugin._compat import tensorflow_variables as compat
-from tfps_plugin.variables import row_gather
 from tfps_plugin.variables.late_bound import LateBoundVariable
+from tfps_plugin.variables.layout import RowLayout
+from tfps_plugin.variables.row_lookup import Table
 
 
-class RemoteVariable(LateBoundVariable):
+class RemoteVariable(Table, LateBoundVariable):
     """A `tf.Variable` that lives on a parameter server.
 
     It is also what a shard of a `ShardedVariable` is.
@@ -53,30 +54,40 @@ class RemoteVariable(LateBoundVariable):
                 synchronization=synchronization,
                 aggregation=aggregation,
             )
+        self.path = name
         self._family: list[weakref.ref[Any]] = []
 
-    def sparse_read(self, indices: Any, name: str | None = None) -> tf.Tensor:
-        """Looks up rows; repeated ids are asked for once.
+    @property
+    def layout(self) -> RowLayout:
+        """All rows are in one shard, which is this variable."""
+        return RowLayout((0, self._shape[0]))
 
-        Args:
-            indices: Row numbers, an integer tensor of any shape.
-            name: Ignored; part of TensorFlow's protocol.
+    @property
+    def shards(self) -> list["RemoteVariable"]:
+        """This variable."""
+        return [self]
 
-        Returns:
-            The rows, of shape `indices.shape + shape[1:]`.
-        """
-        ids = tf.convert_to_tensor(indices)
-        ids_U, positions_N = tf.unique(tf.reshape(ids, [-1]))
-        rows_ND = tf.gather(super().sparse_read(ids_U), positions_N)
-        return row_gather.shaped_like_ids(rows_ND, ids, self.shape[1:])
+    @property
+    def tape_input(self) -> tf.Tensor:
+        """The handle, which gradient tapes watch from now on."""
+        compat.variable_accessed(self)
+        return self.handle
 
     def fetch_rows(self, rows: range) -> np.ndarray:
         """Some consecutive rows as an array in this process."""
 
         def read_once() -> np.ndarray:
             with tf.device(self.device):
-                whole = compat.read_resource(self.own_handle, self.dtype)
-                part = whole[rows.start : rows.stop]
+                if len(rows) == self._shape[0]:
+                    part = compat.read_resource(self.own_handle, self.dtype)
+                else:
+                    # Once rows were looked up, reading a variable copies it:
+                    # all of it, even if only a slice is asked for.
+                    part = tf.raw_ops.ResourceGather(
+                        resource=self.own_handle,
+                        indices=tf.range(rows.start, rows.stop),
+                        dtype=self.dtype,
+                    )
             return part.numpy()
 
         return self._read_on_chief(read_once)

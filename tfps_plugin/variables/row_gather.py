@@ -1,4 +1,4 @@
-"""Looks up rows of a sharded table, each distinct id once.
+"""Splits ids by shard and gathers rows, each on the ps that holds it.
 
 Shape legend: V rows of the table, D the rest of a row's shape, N ids asked
 for, U distinct ids among them, S shards.
@@ -8,14 +8,19 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
+from tfps_plugin.variables.distinct_rows import sum_by_id as sum_by_id
 from tfps_plugin.variables.layout import RowLayout
+
+# Of the task that runs the operation. Ids come out of the input pipeline here
+# and leave for the ps from here; and a GPU does not check them.
+CPU = "/device:CPU:0"
 
 
 def shard_numbers(layout: RowLayout, ids_U: tf.Tensor) -> tf.Tensor:
     """The shard that holds each id, int32, shape `(U,)`.
 
     An id beyond the table is given to the last shard and one below zero to
-    the first, whose own gather then refuses it.
+    the first.
     """
     ends = tf.constant(layout.offsets[1:], ids_U.dtype)
     shards = tf.searchsorted(ends, ids_U, side="right", out_type=tf.int32)
@@ -69,8 +74,9 @@ def gather_rows(
     Returns:
         The rows in the order of the ids, shape `(U, D)`.
     """
-    positions_U = tf.range(tf.size(ids_U))
-    local_ids, (positions,) = split_by_shard(layout, ids_U, positions_U)
+    with tf.device(CPU):
+        positions_U = tf.range(tf.size(ids_U))
+        local_ids, (positions,) = split_by_shard(layout, ids_U, positions_U)
     rows = []
     for handle, device, ids in zip(handles, devices, local_ids, strict=True):
         with tf.device(device):
@@ -82,42 +88,3 @@ def gather_rows(
     if layout.num_shards == 1:
         return rows[0]
     return tf.dynamic_stitch(positions, rows)
-
-
-def shaped_like_ids(
-    rows_ND: tf.Tensor, ids: tf.Tensor, row_shape: tf.TensorShape
-) -> tf.Tensor:
-    """Gives looked-up rows the shape of the ids that were asked for.
-
-    Args:
-        rows_ND: One row for each id, shape `(N, ...)`.
-        ids: The ids, of any shape with N elements.
-        row_shape: Static shape of one row.
-
-    Returns:
-        The rows, of shape `ids.shape + row_shape`.
-    """
-    rows = tf.reshape(
-        rows_ND, tf.concat([tf.shape(ids), row_shape.as_list()], 0)
-    )
-    rows.set_shape(ids.shape.concatenate(row_shape))
-    return rows
-
-
-def sum_by_id(
-    ids_N: tf.Tensor, values_ND: tf.Tensor
-) -> tuple[tf.Tensor, tf.Tensor]:
-    """Adds up what belongs to the same id.
-
-    Args:
-        ids_N: Row numbers, repeated or not, shape `(N,)`.
-        values_ND: Shape `(N, D)`.
-
-    Returns:
-        The distinct ids, shape `(U,)`, and the sums, shape `(U, D)`.
-    """
-    ids_U, positions_N = tf.unique(ids_N)
-    sums_UD = tf.math.unsorted_segment_sum(
-        values_ND, positions_N, tf.size(ids_U)
-    )
-    return ids_U, sums_UD

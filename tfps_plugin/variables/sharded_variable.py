@@ -1,6 +1,5 @@
 """A table cut over several parameter servers, one value to the user."""
 
-import math
 import weakref
 from collections.abc import Iterable
 from collections.abc import Sequence
@@ -11,25 +10,25 @@ import tensorflow as tf
 
 from tfps_plugin import errors
 from tfps_plugin._compat import tensorflow_variables as compat
-from tfps_plugin.variables import row_gather
+from tfps_plugin.variables import dense_reads
+from tfps_plugin.variables import shard_reader
+from tfps_plugin.variables import shard_writer
 from tfps_plugin.variables import views
 from tfps_plugin.variables.layout import RowLayout
 from tfps_plugin.variables.remote_variable import RemoteVariable
+from tfps_plugin.variables.row_lookup import Table
+from tfps_plugin.variables.tape_anchor import TapeAnchor
 from tfps_plugin.variables.tensor_protocol import TensorProtocol
-from tfps_plugin.variables.worker_local import WorkerLocalHandle
-
-# Whole tables pass through the chief in blocks of about this size.
-_BLOCK_BYTES = 16 << 20
 
 
-class ShardedVariable(TensorProtocol):
+class ShardedVariable(Table, TensorProtocol):
     """A variable whose rows are spread over parameter servers.
 
     It behaves as a `tf.Variable` does and works as the value of a
     `keras.Variable`: arithmetic, slicing, conversion, assignment. Looking up
     rows (`tf.gather`, `keras.layers.Embedding`) asks each ps for the distinct
-    rows it holds and gives one gradient, a `tf.IndexedSlices` of the whole
-    table without repeated ids. Anything else reads the whole table.
+    rows it holds and gives one gradient, the `DistinctRows` of the whole
+    table. Anything else reads the whole table.
 
     Created under the scope of a strategy with a `variable_partitioner`, never
     by hand. `.variables` lists the shards in the order of their rows, each
@@ -65,6 +64,7 @@ class ShardedVariable(TensorProtocol):
         self._variables = list(variables)
         self._layout = layout
         self._name = name
+        self.path = name
         self._dtype = first.dtype
         self._shape = tf.TensorShape([layout.num_rows]).concatenate(
             first.shape[1:]
@@ -73,9 +73,7 @@ class ShardedVariable(TensorProtocol):
         self._synchronization = synchronization
         self._aggregation = aggregation
         self._unique_id = f"{name}_{compat.unique_number()}"
-        # Holds nothing. It is what a gradient tape watches in the place of
-        # all shards, so that there is one gradient.
-        self._anchor = WorkerLocalHandle(
+        self._anchor = TapeAnchor(
             self._shape, self._dtype, f"{name}_anchor", trainable=trainable
         )
         self._family: list[weakref.ref[ShardedVariable]] = []
@@ -111,6 +109,16 @@ class ShardedVariable(TensorProtocol):
     def layout(self) -> RowLayout:
         """Which rows are in which shard."""
         return self._layout
+
+    @property
+    def shards(self) -> list[RemoteVariable]:
+        """The shards, in the order of their rows."""
+        return self._variables
+
+    @property
+    def tape_input(self) -> tf.Tensor:
+        """A tensor of the worker, whose gradient is that of all shards."""
+        return self._anchor.token
 
     @property
     def handle(self) -> tf.Tensor:
@@ -179,54 +187,7 @@ class ShardedVariable(TensorProtocol):
     def __len__(self) -> int:
         return self._layout.num_rows
 
-    # Reading.
-
-    def sparse_read(self, indices: Any, name: str | None = None) -> tf.Tensor:
-        """Looks up rows; `tf.gather` calls this.
-
-        Repeated ids are asked for once. The gradient is a `tf.IndexedSlices`
-        over the whole table in which every id occurs once.
-
-        Args:
-            indices: Row numbers, an integer tensor of any shape.
-            name: Ignored; part of TensorFlow's protocol.
-
-        Returns:
-            The rows, of shape `indices.shape + shape[1:]`.
-        """
-        ids = tf.convert_to_tensor(indices)
-        compat.variable_accessed(self._anchor)
-
-        @tf.custom_gradient
-        def look_up(anchor: tf.Tensor, ids_N: tf.Tensor) -> Any:
-            ids_U, positions_N = tf.unique(ids_N)
-            rows_UD = row_gather.gather_rows(
-                self._layout,
-                [shard.handle for shard in self._variables],
-                [shard.device for shard in self._variables],
-                self._dtype,
-                ids_U,
-            )
-
-            def gradient(upstream_ND: Any) -> Any:
-                sums_UD = tf.math.unsorted_segment_sum(
-                    upstream_ND, positions_N, tf.size(ids_U)
-                )
-                # A gradient may be built in a graph of its own, which takes
-                # only what it has made or passed through an operation.
-                return (
-                    tf.IndexedSlices(
-                        sums_UD,
-                        tf.identity(ids_U),
-                        tf.constant(self._shape.as_list(), tf.int64),
-                    ),
-                    None,
-                )
-
-            return tf.gather(rows_UD, positions_N), gradient
-
-        rows_ND = look_up(self._anchor.handle, tf.reshape(ids, [-1]))
-        return row_gather.shaped_like_ids(rows_ND, ids, self._shape[1:])
+    # Reading; Table has the lookup of rows.
 
     def read_value(self) -> tf.Tensor:
         """The whole table as one dense tensor."""
@@ -234,77 +195,23 @@ class ShardedVariable(TensorProtocol):
         if view is not None:
             with views.unveiled():
                 return view.read()
-        compat.variable_accessed(self._anchor)
-
-        @tf.custom_gradient
-        def read(anchor: tf.Tensor) -> Any:
-            parts = []
-            for shard in self._variables:
-                with tf.device(shard.device):
-                    part = compat.read_resource(shard.handle, self._dtype)
-                parts.append(part)
-            return tf.concat(parts, 0), lambda upstream: upstream
-
-        value = read(self._anchor.handle)
-        value.set_shape(self._shape)
-        return value
+        dense_reads.warn_of(self)
+        return shard_reader.read_whole(self)
 
     def __getitem__(self, key: Any) -> tf.Tensor:
         """Slices; a range of rows is read from the ps that hold it."""
-        first, rest = (
-            (key[0], key[1:])
-            if isinstance(key, tuple) and key
-            else (
-                key,
-                (),
-            )
-        )
+        first, rest = key, ()
+        if isinstance(key, tuple) and key:
+            first, rest = key[0], key[1:]
         rows = _static_rows(first, self._layout.num_rows)
         if rows is None or views.view_of(self._unique_id) is not None:
             return self.read_value()[key]
-        return self._read_rows(rows.start, rows.stop)[(slice(None), *rest)]
-
-    def _read_rows(self, start: int, stop: int) -> tf.Tensor:
-        compat.variable_accessed(self._anchor)
-
-        @tf.custom_gradient
-        def read(anchor: tf.Tensor) -> Any:
-            parts = [tf.zeros([0, *self._shape.as_list()[1:]], self._dtype)]
-            for shard, rows in self._layout.overlaps(start, stop):
-                variable = self._variables[shard]
-                with tf.device(variable.device):
-                    whole = compat.read_resource(variable.handle, self._dtype)
-                    parts.append(whole[rows.start : rows.stop])
-
-            def gradient(upstream: tf.Tensor) -> tf.IndexedSlices:
-                ids = tf.range(start, max(start, stop), dtype=tf.int64)
-                return tf.IndexedSlices(
-                    upstream, ids, tf.constant(self._shape.as_list(), tf.int64)
-                )
-
-            return tf.concat(parts[1:] or parts, 0), gradient
-
-        return read(self._anchor.handle)
+        part = shard_reader.read_rows(self, rows.start, rows.stop)
+        return part[(slice(None), *rest)]
 
     def numpy(self) -> np.ndarray:
         """The whole table as an array, fetched block by block."""
-        array = np.empty(self._shape.as_list(), self._dtype.as_numpy_dtype)
-        for start, stop in self._blocks():
-            array[start:stop] = self._fetch_rows(start, stop)
-        return array
-
-    def _fetch_rows(self, start: int, stop: int) -> np.ndarray:
-        parts = [
-            self._variables[shard].fetch_rows(rows)
-            for shard, rows in self._layout.overlaps(start, stop)
-        ]
-        return np.concatenate(parts)
-
-    def _blocks(self) -> Iterable[tuple[int, int]]:
-        row_bytes = math.prod(self._shape.as_list()[1:]) * self._dtype.size
-        block = max(1, _BLOCK_BYTES // max(1, row_bytes))
-        for start in range(0, self._layout.num_rows, block):
-            yield start, min(start + block, self._layout.num_rows)
+        return shard_reader.to_array(self)
 
     # Assigning.
 
@@ -346,50 +253,8 @@ class ShardedVariable(TensorProtocol):
             with views.unveiled():
                 view.assign(method, value)
             return self
-        if isinstance(value, ShardedVariable) and value.layout == self._layout:
-            # The same rows on both sides: nothing passes through the caller.
-            for shard, other in zip(
-                self._variables, value.variables, strict=True
-            ):
-                with tf.device(shard.device):
-                    getattr(shard, method)(other.read_value())
-            return self
-        if isinstance(value, np.ndarray) and tf.executing_eagerly():
-            self._require_shape(value.shape)
-            return self._assign_in_blocks(method, value)
-        value = tf.convert_to_tensor(value, self._dtype)
-        self._require_shape(value.shape)
-        for index, shard in enumerate(self._variables):
-            rows = self._layout.rows(index)
-            getattr(shard, method)(value[rows.start : rows.stop])
+        shard_writer.assign(self, method, value)
         return self
-
-    def _assign_in_blocks(
-        self, method: str, value: np.ndarray
-    ) -> "ShardedVariable":
-        scatter = {
-            "assign": "scatter_update",
-            "assign_add": "scatter_add",
-            "assign_sub": "scatter_sub",
-        }[method]
-        for start, stop in self._blocks():
-            for index, rows in self._layout.overlaps(start, stop):
-                shard = self._variables[index]
-                first = self._layout.offsets[index] + rows.start
-                block = tf.constant(
-                    value[first : first + len(rows)], self._dtype
-                )
-                ids = tf.range(rows.start, rows.stop)
-                getattr(shard, scatter)(tf.IndexedSlices(block, ids))
-        return self
-
-    def _require_shape(self, shape: Any) -> None:
-        if not self._shape.is_compatible_with(tf.TensorShape(shape)):
-            raise ValueError(
-                f"The sharded variable {self._name!r} can only be assigned "
-                f"values of its own shape {tuple(self._shape)}. Received: "
-                f"shape={tuple(shape)}"
-            )
 
     def scatter_update(self, rows: tf.IndexedSlices) -> "ShardedVariable":
         """Assigns single rows, as `tf.Variable.scatter_update`."""
@@ -412,14 +277,7 @@ class ShardedVariable(TensorProtocol):
                 "the update already sees single rows only. Use assign_add or "
                 "assign_sub with a value of the gradient's shape."
             )
-        values = tf.convert_to_tensor(rows.values, self._dtype)
-        local_ids, (parts,) = row_gather.split_by_shard(
-            self._layout, tf.convert_to_tensor(rows.indices), values
-        )
-        for shard, ids, part in zip(
-            self._variables, local_ids, parts, strict=True
-        ):
-            getattr(shard, method)(tf.IndexedSlices(part, ids))
+        shard_writer.scatter(self, method, rows)
         return self
 
 

@@ -1,0 +1,220 @@
+"""Looks up rows of several tables by one exchange with each ps.
+
+A lookup costs each ps a message of ids and one of rows, however few they are.
+Tables that are needed together share them: all ids for one ps travel in one
+tensor, and all rows that it has come back in one.
+
+Shape legend: P parts of tables on one ps, N ids asked for, U distinct ids of
+one table among them, D numbers in a row of that table.
+"""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tfps_plugin._compat import tensorflow_variables as compat
+from tfps_plugin.variables import row_gather
+from tfps_plugin.variables import row_lookup
+from tfps_plugin.variables.row_lookup import Table
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Part:
+    """What one lookup asks of one shard of one table.
+
+    Attributes:
+        shard: The variable on the ps.
+        num_rows: How many rows it has.
+        ids_U: Distinct row numbers, counted from its own first row.
+    """
+
+    shard: Any
+    num_rows: int
+    ids_U: tf.Tensor
+
+    @property
+    def dtype(self) -> tf.DType:
+        """Dtype of the rows."""
+        return self.shard.dtype
+
+    @property
+    def row_shape(self) -> list[int]:
+        """Shape of one row."""
+        return self.shard.shape[1:].as_list()
+
+
+def look_up_together(
+    tables: Sequence[Table], indices: Sequence[Any], *, from_end: bool = False
+) -> list[tf.Tensor]:
+    """Looks up rows of several tables.
+
+    The rows and gradients are those of a `row_lookup.look_up` for each table.
+    Tables that are whole on one ps are looked up one by one: what gradient
+    tapes know such a table by is its handle, and TensorFlow puts the operation
+    that tells tapes of the rows where the handle is. Rows that are cut out of
+    a common message on the worker would go back to the ps for it.
+
+    Args:
+        tables: What has the rows; of any widths, dtypes and shards.
+        indices: For each table row numbers, an integer tensor of any shape.
+        from_end: Whether a negative id counts from the end of its table.
+
+    Returns:
+        For each table the rows, of shape `indices.shape + table.shape[1:]`.
+    """
+    rows = {}
+    joint = []
+    for number, (table, ids) in enumerate(zip(tables, indices, strict=True)):
+        if table.is_whole:
+            rows[number] = row_lookup.look_up(table, ids, from_end=from_end)
+        else:
+            distinct = row_lookup.distinct_ids(table, ids, from_end=from_end)
+            joint.append((number, table, *distinct))
+    with compat.stop_recording():
+        gathered = _gather(
+            [table for _, table, _, _ in joint],
+            [ids_U for _, _, ids_U, _ in joint],
+        )
+    for (number, table, ids_U, positions), rows_UD in zip(
+        joint, gathered, strict=True
+    ):
+        known_UD = row_lookup.recorded(table, ids_U, rows_UD)
+        rows[number] = tf.gather(known_UD, positions)
+    return [rows[number] for number in range(len(tables))]
+
+
+def _gather(
+    tables: Sequence[Table], ids: Sequence[tf.Tensor]
+) -> list[tf.Tensor]:
+    """Gathers distinct rows of each table, in the order of its ids."""
+    parts_of_tables = []
+    positions_of_tables = []
+    # Tables of one cluster live on the same few devices.
+    parts_on: dict[str, list[_Part]] = {}
+    for table, ids_U in zip(tables, ids, strict=True):
+        with tf.device(row_gather.CPU):
+            local_ids, (positions,) = row_gather.split_by_shard(
+                table.layout, ids_U, tf.range(tf.size(ids_U))
+            )
+        parts = [
+            _Part(shard, len(table.layout.rows(number)), part_U)
+            for number, (shard, part_U) in enumerate(
+                zip(table.shards, local_ids, strict=True)
+            )
+        ]
+        for part in parts:
+            parts_on.setdefault(part.shard.device, []).append(part)
+        parts_of_tables.append(parts)
+        positions_of_tables.append(positions)
+    rows: dict[_Part, tf.Tensor] = {}
+    for device, parts in parts_on.items():
+        rows.update(_exchange(device, parts))
+    return [
+        rows[parts[0]]
+        if len(parts) == 1
+        else tf.dynamic_stitch(positions, [rows[part] for part in parts])
+        for parts, positions in zip(
+            parts_of_tables, positions_of_tables, strict=True
+        )
+    ]
+
+
+def _exchange(device: str, parts: Sequence[_Part]) -> dict[_Part, tf.Tensor]:
+    """Asks one ps for the rows of all parts that it has.
+
+    Args:
+        device: Device of the ps.
+        parts: What is asked of it.
+
+    Returns:
+        The rows of each part, shape `(U, D)`.
+    """
+    message, counts_P = _pack(parts)
+    by_dtype: dict[tf.DType, list[int]] = {}
+    for number, part in enumerate(parts):
+        by_dtype.setdefault(part.dtype, []).append(number)
+    with tf.device(device):
+        ids = _unpack(message, len(parts))
+        # A tensor has one dtype, so there is one for each; nearly always one.
+        answers = {
+            dtype: tf.concat(
+                [_flat_rows(parts[number], ids[number]) for number in numbers],
+                0,
+            )
+            for dtype, numbers in by_dtype.items()
+        }
+    rows: dict[_Part, tf.Tensor] = {}
+    for dtype, numbers in by_dtype.items():
+        asked = [parts[number] for number in numbers]
+        counts = [counts_P[number] for number in numbers]
+        rows.update(
+            zip(asked, _cut(answers[dtype], asked, counts), strict=True)
+        )
+    return rows
+
+
+def _pack(parts: Sequence[_Part]) -> tuple[tf.Tensor, list[tf.Tensor]]:
+    """The message to a ps: how many ids each part has, and then all ids.
+
+    Returns:
+        The message, shape `(P + sum of U,)`; and the numbers of ids, each a
+        scalar, for the worker itself.
+    """
+    # Few shards have more rows than that, and ids are half of what travels
+    # for tables of one or two numbers a row.
+    small = all(part.num_rows <= tf.int32.max for part in parts)
+    dtype = tf.int32 if small else tf.int64
+    with tf.device(row_gather.CPU):
+        counts_P = [tf.size(part.ids_U, out_type=dtype) for part in parts]
+        ids = [tf.cast(part.ids_U, dtype) for part in parts]
+        return tf.concat([tf.stack(counts_P), *ids], 0), counts_P
+
+
+def _unpack(message: tf.Tensor, num_parts: int) -> list[tf.Tensor]:
+    """The ids of each part, on the ps."""
+    counts_P = message[:num_parts]
+    return tf.split(message[num_parts:], counts_P, num=num_parts)
+
+
+def _flat_rows(part: _Part, ids_U: tf.Tensor) -> tf.Tensor:
+    """The rows of one part, one number after the other, on the ps."""
+    rows_UD = tf.raw_ops.ResourceGather(
+        resource=part.shard.handle, indices=ids_U, dtype=part.dtype
+    )
+    return tf.reshape(rows_UD, [-1])
+
+
+def _cut(
+    answer: tf.Tensor, parts: Sequence[_Part], counts: Sequence[tf.Tensor]
+) -> list[tf.Tensor]:
+    """Cuts what a ps has sent into the rows of each part.
+
+    Args:
+        answer: All numbers of all rows, of one axis.
+        parts: What was asked for.
+        counts: How many rows each part has, scalars.
+
+    Returns:
+        The rows of each part, shape `(U, D)`.
+    """
+    with tf.device(row_gather.CPU):
+        shapes = [
+            tf.stack([count, *part.row_shape])
+            for part, count in zip(parts, counts, strict=True)
+        ]
+        sizes = tf.stack(
+            [
+                tf.cast(count, tf.int64) * math.prod(part.row_shape)
+                for part, count in zip(parts, counts, strict=True)
+            ]
+        )
+    pieces = (
+        [answer] if len(parts) == 1 else tf.split(answer, sizes, num=len(parts))
+    )
+    return [
+        tf.reshape(piece, shape)
+        for piece, shape in zip(pieces, shapes, strict=True)
+    ]
