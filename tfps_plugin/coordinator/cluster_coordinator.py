@@ -5,6 +5,7 @@ import contextlib
 import threading
 import weakref
 from collections.abc import Callable
+from collections.abc import Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -26,6 +27,7 @@ from tfps_plugin.inputs.worker_dataset import WorkerDataset
 from tfps_plugin.monitoring.counters import Counters
 from tfps_plugin.monitoring.events import Events
 from tfps_plugin.variables import worker_resident
+from tfps_plugin.variables import worker_seeds
 
 _DEFAULT_LANES_PER_WORKER = 2
 # Enough that lanes never wait for the caller; few enough that what waits
@@ -317,9 +319,12 @@ class ClusterCoordinator:
         for worker in self._workers:
             worker.join(1.0)
 
-    def _scope(self) -> contextlib.AbstractContextManager[Any]:
-        scope: contextlib.AbstractContextManager[Any] = self.strategy.scope()
-        return scope
+    @contextlib.contextmanager
+    def _scope(self) -> Iterator[None]:
+        """What functions are traced in."""
+        with self.strategy.scope():
+            worker_seeds.claim_global_seeds(self.strategy)
+            yield
 
 
 def _device_of(session: SessionLike, task: Any) -> Callable[[], str]:

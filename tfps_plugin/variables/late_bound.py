@@ -7,6 +7,7 @@ was replaced. Here a traced function holds a placeholder, and every call asks
 the variable for the handle it has now.
 """
 
+import weakref
 from collections.abc import Callable
 from typing import Any
 from typing import TypeVar
@@ -18,7 +19,9 @@ from tfps_plugin import errors
 from tfps_plugin._compat import tensorflow_variables as compat
 from tfps_plugin.cluster import dispatch_context
 from tfps_plugin.variables import chief_reads
+from tfps_plugin.variables import self_assignment
 from tfps_plugin.variables import views
+from tfps_plugin.variables.update_lock import UpdateLock
 
 T = TypeVar("T")
 
@@ -54,6 +57,9 @@ class LateBoundVariable(compat.ResourceVariable):
 
     # tf.Variable's metaclass would offer our arguments to variable creators.
     _variable_call = None
+
+    # Held by updates that read and then assign; None: they are not guarded.
+    update_lock: UpdateLock | None = None
 
     def __init__(
         self,
@@ -118,10 +124,34 @@ class LateBoundVariable(compat.ResourceVariable):
             return self._handle_now()
         return compat.capture_at_call_time(
             graph,
-            self._handle_now,
-            self.own_handle,
+            self._weakly(type(self)._handle_now),
+            compat.LateBoundHandleSpec(self.own_handle),
             key=("tfps", self._unique_id),
         )
+
+    def _weakly(
+        self, look_up: Callable[[Any], tf.Tensor]
+    ) -> Callable[[], tf.Tensor]:
+        """A look-up for traced functions, which do not keep the variable.
+
+        As with any `tf.Variable`, the program that calls a function keeps the
+        variables that it uses.
+        """
+        reference = weakref.ref(self)
+        name = self.name
+
+        def look_up_now() -> tf.Tensor:
+            variable = reference()
+            if variable is None:
+                raise errors.VariableCreationError(
+                    f"A function was called that uses the variable {name!r}, "
+                    "which does not exist any more. Keep a reference to it, "
+                    "such as an attribute of a tf.Module, for as long as the "
+                    "function is called."
+                )
+            return look_up(variable)
+
+        return look_up_now
 
     @property
     def device(self) -> str:
@@ -179,9 +209,17 @@ class LateBoundVariable(compat.ResourceVariable):
         name: str | None = None,
         read_value: bool = True,
     ) -> Any:
-        """As `tf.Variable.assign`."""
+        """As `tf.Variable.assign`.
+
+        In a function, what was computed from the variable itself is computed
+        on the ps, so that no worker undoes what another one assigns
+        (`self_assignment.assign`).
+        """
         if self._assigned_through_view("assign", value):
             return self
+        done = self_assignment.assign(self, value)
+        if done is not None:
+            return self._lazy_read(done) if read_value else done
         return super().assign(value, use_locking, name, read_value)
 
     def assign_add(

@@ -16,6 +16,8 @@ from typing import Protocol
 
 import tensorflow as tf
 
+from tfps_plugin import errors
+
 _thread_local = threading.local()
 
 
@@ -106,6 +108,41 @@ class ShardView:
     def assign(self, method: str, value: Any) -> None:
         """Assigns the shard."""
         getattr(self._shard, method)(value)
+
+
+class ValueView:
+    """A value that was read before, in the place of a scalar.
+
+    What every update of a step needs, such as the learning rate, is read once
+    and passed on.
+    """
+
+    def __init__(self, name: str, value: tf.Tensor) -> None:
+        """Creates the view.
+
+        Args:
+            name: Name of the variable, for errors.
+            value: What is seen.
+        """
+        self._name = name
+        self._value = value
+
+    @property
+    def shape(self) -> tf.TensorShape:
+        """Shape of the value."""
+        return self._value.shape
+
+    def read(self) -> tf.Tensor:
+        """The value."""
+        return self._value
+
+    def assign(self, method: str, value: Any) -> None:
+        """Refuses: the value belongs to the whole step."""
+        raise errors.UnsupportedError(
+            f"{method} of {self._name!r} inside an optimizer's update_step: "
+            "it is the same for all variables of a step. Change it before or "
+            "after optimizer.apply()."
+        )
 
 
 @contextlib.contextmanager

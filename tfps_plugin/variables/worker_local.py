@@ -1,14 +1,16 @@
-"""Variables of which every lane has its own copy: metrics and seeds.
+"""Variables of which every lane has its own copy: metric states.
 
 A metric state on a parameter server would be read and assigned by all workers
 at once, and lose what they add in between; Keras writes
 `state.assign(state + x)`. A copy of its own for every lane is exact, and
 costs no message at all. The chief adds the copies up when it reads.
 
-A seed must differ from worker to worker, or two of them draw the same dropout
-mask.
+How the copies are put together says the variable's `aggregation`, as it does
+under TensorFlow's other strategies; every state of Keras's own metrics is a
+sum.
 """
 
+import functools
 import logging
 from typing import Any
 
@@ -24,10 +26,6 @@ from tfps_plugin.variables.remote_variable import RemoteVariable
 from tfps_plugin.variables.worker_resident import WorkerResident
 
 _logger = logging.getLogger(__name__)
-
-# Seeds of neighbouring lanes are this far apart: a prime, so that the
-# arithmetic of Keras's own seed generator does not make them meet.
-_SEED_STRIDE = 1_000_003
 
 
 class WorkerLocalHandle(LateBoundVariable):
@@ -92,9 +90,17 @@ class WorkerLocalHandle(LateBoundVariable):
 class WorkerLocalVariable(WorkerLocalHandle):
     """A metric state: every lane adds to its own copy, exactly.
 
-    What the chief reads is its own value plus the copies of all lanes; what
-    the chief assigns replaces them all. The copies of a worker that was lost
-    are gone: what it had counted since the last reset is not in the sum.
+    What the chief reads depends on the aggregation:
+
+    - `SUM`: its own value plus the copies of all lanes, which start at zero.
+      Of booleans: whether any is true;
+    - `MEAN`: the mean of the copies of the lanes that took part since the
+      last assignment, which start at the chief's value; that value itself if
+      none did;
+    - `ONLY_FIRST_REPLICA`: likewise, but the copy of the first such lane.
+
+    What the chief assigns replaces them all. The copies of a worker that was
+    lost are gone: what it had counted since the last reset is not in the sum.
 
     Threading: a lane runs one closure at a time and nobody else touches its
     copy. The chief's reads are exact when no closure is running.
@@ -113,11 +119,18 @@ class WorkerLocalVariable(WorkerLocalHandle):
         """Makes the chief's own part, with `initial_value`.
 
         Args:
-            initial_value: Value on the chief; copies of lanes start at zero.
+            initial_value: Value on the chief.
             name: Name shown to the user.
             synchronization: As in `tf.Variable`.
-            aggregation: As in `tf.Variable`.
+            aggregation: How the chief puts the copies together.
+
+        Raises:
+            VariableCreationError: If it is not said how, or values of that
+                dtype have no mean.
         """
+        _check_aggregation(
+            initial_value.dtype, name, synchronization, aggregation
+        )
         super().__init__(
             initial_value.shape,
             initial_value.dtype,
@@ -136,18 +149,22 @@ class WorkerLocalVariable(WorkerLocalHandle):
         return copy
 
     def _initial_copy(self, context: DispatchContext) -> tf.Tensor:
-        return tf.zeros(self._shape, self._dtype)
+        if self._is_sum:
+            return tf.zeros(self._shape, self._dtype)
+        return compat.read_resource(self.own_handle, self._dtype)
 
     def _read_variable_op(self, no_copy: bool = False) -> tf.Tensor:
         value = super()._read_variable_op(no_copy)
         if not on_the_chief():
             return value
-        return self._add_copies(value)
+        return self._put_together(value, self._read_copies())
 
-    def _add_copies(self, value: tf.Tensor) -> tf.Tensor:
+    def _read_copies(self) -> list[tf.Tensor]:
+        """The copies of lanes, in the order of lanes."""
+        values = []
         for copy in self._resident.existing():
             try:
-                value = value + copy.read_value()
+                values.append(copy.read_value())
             except errors.ParameterServerLostError:
                 # Not a ps: a copy is on the worker that adds to it.
                 _logger.warning(
@@ -155,7 +172,25 @@ class WorkerLocalVariable(WorkerLocalHandle):
                     "counted since the last reset is missing.",
                     self.name,
                 )
-        return value
+        return values
+
+    def _put_together(
+        self, own: tf.Tensor, copies: list[tf.Tensor]
+    ) -> tf.Tensor:
+        """What the chief sees.
+
+        Args:
+            own: The chief's own value.
+            copies: Those of lanes.
+        """
+        if self._is_sum:
+            add = tf.logical_or if self._dtype == tf.bool else tf.add
+            return functools.reduce(add, copies, own)
+        if not copies:
+            return own
+        if self.aggregation == tf.VariableAggregation.MEAN:
+            return tf.add_n(copies) / len(copies)
+        return copies[0]
 
     def assign(
         self,
@@ -166,24 +201,62 @@ class WorkerLocalVariable(WorkerLocalHandle):
     ) -> Any:
         """Assigns this lane's copy; on the chief, the value of all."""
         if on_the_chief():
+            # Of the value now, which may be computed from the copies.
+            value = tf.convert_to_tensor(value, self._dtype)
             self._resident.forget()
         return super().assign(value, use_locking, name, read_value)
 
+    def assign_add(
+        self,
+        delta: Any,
+        use_locking: bool | None = None,
+        name: str | None = None,
+        read_value: bool = True,
+    ) -> Any:
+        """Adds to this lane's copy; on the chief, to the value of all."""
+        if on_the_chief() and not self._is_sum:
+            value = self.read_value() + tf.convert_to_tensor(delta, self._dtype)
+            return self.assign(value, use_locking, name, read_value)
+        return super().assign_add(delta, use_locking, name, read_value)
 
-class WorkerLocalSeed(WorkerLocalVariable):
-    """The state of a random seed generator: every lane has its own sequence.
+    def assign_sub(
+        self,
+        delta: Any,
+        use_locking: bool | None = None,
+        name: str | None = None,
+        read_value: bool = True,
+    ) -> Any:
+        """Subtracts likewise."""
+        if on_the_chief() and not self._is_sum:
+            value = self.read_value() - tf.convert_to_tensor(delta, self._dtype)
+            return self.assign(value, use_locking, name, read_value)
+        return super().assign_sub(delta, use_locking, name, read_value)
 
-    The first lane's is the one that a single process would draw from, so that
-    a run with one lane reproduces a run without a cluster.
-    """
+    @property
+    def _is_sum(self) -> bool:
+        return self.aggregation == tf.VariableAggregation.SUM
 
-    def _initial_copy(self, context: DispatchContext) -> tf.Tensor:
-        state = compat.read_resource(self.own_handle, self._dtype)
-        stride = tf.one_hot(0, state.shape[0], dtype=state.dtype)
-        return state + stride * context.lane_index * _SEED_STRIDE
 
-    def _add_copies(self, value: tf.Tensor) -> tf.Tensor:
-        return value
+def _check_aggregation(
+    dtype: tf.DType,
+    name: str,
+    synchronization: tf.VariableSynchronization,
+    aggregation: tf.VariableAggregation,
+) -> None:
+    on_read = synchronization == tf.VariableSynchronization.ON_READ
+    if on_read and aggregation == tf.VariableAggregation.NONE:
+        raise errors.VariableCreationError(
+            f"Every worker has its own copy of the variable {name!r}, and "
+            "nothing says what their value is together. Expected an "
+            "aggregation of SUM, MEAN or ONLY_FIRST_REPLICA with "
+            f"synchronization=ON_READ. Received: aggregation={aggregation}"
+        )
+    if aggregation == tf.VariableAggregation.MEAN and not dtype.is_floating:
+        raise errors.VariableCreationError(
+            f"The variable {name!r} has a copy on every worker, whose mean "
+            "is not a value of its dtype. Received: aggregation=MEAN, "
+            f"dtype={dtype.name}. Use a floating dtype, or SUM."
+        )
 
 
 def _cpu_of(device: str) -> str:

@@ -1,15 +1,15 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import keras
 import numpy as np
+import pytest
 import tensorflow as tf
 
+from tfps_plugin import errors
 from tfps_plugin.cluster import dispatch_context
 from tfps_plugin.cluster.dispatch_context import DispatchContext
 from tfps_plugin.variables import testing
 from tfps_plugin.variables import worker_resident
-from tfps_plugin.variables.worker_local import WorkerLocalSeed
 from tfps_plugin.variables.worker_local import WorkerLocalVariable
 from tfps_plugin.variables.worker_tables import WorkerTable
 
@@ -73,25 +73,86 @@ def test_a_lost_worker_takes_its_share_along() -> None:
     assert state.numpy() == 3
 
 
-def test_lanes_draw_different_sequences() -> None:
-    with tf.variable_creator_scope(
-        lambda next_creator, **kwargs: WorkerLocalSeed(
-            tf.convert_to_tensor(kwargs["initial_value"]()), "seed"
-        )
-    ):
-        generator = keras.random.SeedGenerator(7)
-    draw = tf.function(lambda: keras.random.uniform((4,), seed=generator))
-    drawn = []
-    for lane in (0, 1, 2):
+def test_a_variable_may_be_assigned_from_itself_on_the_chief() -> None:
+    state = WorkerLocalVariable(tf.constant(5), "state")
+    with _on_lane(0):
+        state.assign_add(3)
+    state.assign(state)
+    assert state.numpy() == 8
+    state.assign(state + 1)
+    state.assign_sub(2)
+    assert state.numpy() == 7
+
+
+@pytest.mark.parametrize(
+    ("aggregation", "none", "two"),
+    [("SUM", 4.0, 4.0 + 1.0 + 2.0), ("MEAN", 4.0, 5.5)],
+)
+def test_floats_are_put_together(
+    aggregation: str, none: float, two: float
+) -> None:
+    state = WorkerLocalVariable(
+        tf.constant(4.0),
+        "state",
+        aggregation=tf.VariableAggregation[aggregation],
+    )
+    assert state.numpy() == none
+    for lane in (2, 1):
         with _on_lane(lane):
-            drawn += [draw().numpy().tolist() for _ in range(2)]
-    assert len({tuple(d) for d in drawn}) == 6
-    alone = keras.random.SeedGenerator(7)
-    expected = [
-        keras.random.uniform((4,), seed=alone).numpy().tolist()
-        for _ in range(2)
-    ]
-    assert drawn[:2] == expected, "the first lane draws what one process does"
+            state.assign(state + float(lane))
+    assert state.numpy() == two
+    state.assign_add(1.0)
+    state.assign_sub(3.0)
+    assert state.numpy() == two - 2.0
+    state.assign(8.0)
+    assert state.numpy() == 8.0
+
+
+def test_the_first_that_took_part_speaks_for_all() -> None:
+    state = WorkerLocalVariable(
+        tf.constant(4),
+        "state",
+        aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
+    )
+    assert state.numpy() == 4
+    for lane in (2, 1):
+        with _on_lane(lane):
+            state.assign_add(lane)
+    assert state.numpy() == 5
+    worker_resident.forget_worker(0)
+    assert state.numpy() == 6
+
+
+def test_of_booleans_the_sum_is_whether_any_is_true() -> None:
+    state = WorkerLocalVariable(tf.constant([False, False]), "state")
+    for lane in range(2):
+        with _on_lane(lane):
+            state.assign(tf.logical_or(state, [lane == 1, False]))
+    assert state.numpy().tolist() == [True, False]
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "int64"])
+def test_integers_are_summed(dtype: str) -> None:
+    state = WorkerLocalVariable(tf.cast(1, dtype), "state")
+    for lane in range(3):
+        with _on_lane(lane):
+            state.assign(state + tf.cast(2, dtype))
+    assert state.numpy() == 7
+    assert state.numpy().dtype == dtype
+
+
+def test_what_cannot_be_put_together_is_refused() -> None:
+    for dtype in ("int32", "bool"):
+        with pytest.raises(errors.VariableCreationError, match="mean"):
+            WorkerLocalVariable(
+                tf.cast(0, dtype),
+                "state",
+                aggregation=tf.VariableAggregation.MEAN,
+            )
+    with pytest.raises(errors.VariableCreationError, match="aggregation"):
+        WorkerLocalVariable(
+            tf.constant(0), "state", aggregation=tf.VariableAggregation.NONE
+        )
 
 
 def test_every_worker_looks_up_in_a_table_of_its_own() -> None:

@@ -80,7 +80,7 @@ class WorkerTable(tf.lookup.StaticHashTable):
         return compat.capture_at_call_time(
             graph,
             self._handle_now,
-            super().resource_handle,
+            compat.LateBoundHandleSpec(super().resource_handle),
             key=("tfps-table", id(self)),
         )
 

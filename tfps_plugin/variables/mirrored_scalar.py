@@ -1,0 +1,256 @@
+"""Scalars that every step reads: step counters and learning rates.
+
+Read from the one ps that holds it, such a number would make that ps answer
+every worker in every step, and the other ps wait for it. Here the ps keeps
+the exact value, and workers read copies of their own.
+"""
+
+import dataclasses
+import threading
+import time
+from typing import Any
+
+import tensorflow as tf
+
+from tfps_plugin._compat import tensorflow_variables as compat
+from tfps_plugin.cluster import dispatch_context
+from tfps_plugin.cluster.dispatch_context import DispatchContext
+from tfps_plugin.variables import views
+from tfps_plugin.variables.late_bound import LateBoundVariable
+from tfps_plugin.variables.remote_variable import RemoteVariable
+from tfps_plugin.variables.worker_resident import WorkerResident
+
+# How old what a lane knows of the others' additions may be, once training is
+# under way.
+_MAX_AGE_SECONDS = 0.05
+# Before that, in so many first calls, a few steps more or less make a
+# difference: in Adam's correction of its bias, or in a warm-up.
+_FIRST_CALLS = 1000
+
+
+@dataclasses.dataclass
+class _Copy:
+    """What one lane reads.
+
+    Attributes:
+        variable: The copy, on the worker.
+        refreshed_at: When it last took in what others did, in seconds of the
+            monotonic clock.
+    """
+
+    variable: RemoteVariable
+    refreshed_at: float
+
+
+class MirroredScalar(RemoteVariable):
+    """A scalar on a ps, with a copy for every lane of every worker.
+
+    In functions:
+
+    - A read takes the lane's copy: no message. It has all that this lane has
+      added, and what others had added up to about 50 ms before the function
+      was called; in the first thousand calls, up to the call. With one lane
+      it is exact.
+    - `assign_add` and `assign_sub` change the ps, atomically, and the lane's
+      copy. Nothing is lost, whatever dies: the sum is on the ps.
+    - `assign` sets both; other lanes follow within 50 ms.
+    - `take` counts: each number is given out once.
+
+    On the chief, a read is exact, and an assignment is seen by every function
+    that is called after it.
+
+    Guarded by `_lock`: what the chief last read of the ps, and the calls it
+    has counted. No operation runs while holding it.
+    """
+
+    def __init__(
+        self, device: str, dtype: tf.DType, name: str, **options: Any
+    ) -> None:
+        """Makes the scalar on `device`, without a value yet.
+
+        Args:
+            device: Full device name of the ps.
+            dtype: Dtype of the number.
+            name: Name shown to the user.
+            **options: As for `RemoteVariable`.
+        """
+        super().__init__(device, tf.TensorShape([]), dtype, name, **options)
+        self._resident: WorkerResident[_Copy] = WorkerResident(
+            self._build_copy, per_lane=True
+        )
+        self._lock = threading.Lock()
+        self._known: tf.Tensor | None = None
+        self._known_since = 0.0
+        self._calls = 0
+        self._calling_lanes: set[int] = set()
+        self._is_changed_by_steps = False
+        self._only_grows = True
+        self._chief_copy: RemoteVariable | None = None
+
+    # Where functions find it.
+
+    @property
+    def handle(self) -> tf.Tensor:
+        """In functions, the handle of the caller's copy."""
+        graph = compat.function_graph()
+        if graph is None:
+            return self.own_handle
+        return compat.capture_at_call_time(
+            graph,
+            self._weakly(type(self)._copy_now),
+            compat.LateBoundHandleSpec(self.own_handle),
+            key=("tfps-copy", self._unique_id),
+        )
+
+    @property
+    def _exact_handle(self) -> tf.Tensor:
+        """In functions too, the handle of what the ps holds."""
+        return LateBoundVariable.handle.__get__(self)
+
+    def _copy_now(self) -> tf.Tensor:
+        context = dispatch_context.current()
+        if context is None:
+            return self._copy_of_chief()
+        copy = self._resident.get()
+        if self._is_changed_by_steps:
+            self._bring_up_to_date(copy, context)
+        return copy.variable.own_handle
+
+    def _bring_up_to_date(self, copy: _Copy, context: DispatchContext) -> None:
+        """Takes in what other lanes have done, where that is due."""
+        now = time.monotonic()
+        with self._lock:
+            self._calls += 1
+            self._calling_lanes.add(context.lane_index)
+            is_alone = len(self._calling_lanes) == 1
+            is_early = self._calls <= _FIRST_CALLS
+        max_age = 0.0 if is_early else _MAX_AGE_SECONDS
+        if is_alone or (not is_early and now - copy.refreshed_at <= max_age):
+            return
+        self._refresh(copy.variable, self._value_since(now - max_age, now))
+        copy.refreshed_at = now
+
+    def _build_copy(self, context: DispatchContext) -> _Copy:
+        now = time.monotonic()
+        device = context.device.rsplit("/device:", 1)[0] + "/device:CPU:0"
+        return _Copy(self._new_copy(device), now)
+
+    def _new_copy(self, device: str) -> RemoteVariable:
+        with tf.init_scope(), compat.clear_device():
+            copy = RemoteVariable(
+                device,
+                self._shape,
+                self._dtype,
+                self._handle_name.removesuffix(":0"),
+                trainable=False,
+            )
+            with tf.device(device):
+                copy.assign(compat.read_resource(self.own_handle, self._dtype))
+        return copy
+
+    def _copy_of_chief(self) -> tf.Tensor:
+        """For functions that the chief calls itself, such as predict's."""
+        if self._chief_copy is None:
+            self._chief_copy = self._new_copy("/device:CPU:0")
+        else:
+            self._chief_copy.assign(
+                compat.read_resource(self.own_handle, self._dtype)
+            )
+        return self._chief_copy.own_handle
+
+    def _value_since(self, earliest: float, now: float) -> tf.Tensor:
+        """A value of the ps that is new enough: one read serves all lanes."""
+        with self._lock:
+            if self._known is not None and self._known_since >= earliest:
+                return self._known
+        value = compat.read_resource(self.own_handle, self._dtype)
+        # Through this process: what comes next may be on any worker.
+        value = tf.constant(value.numpy(), self._dtype)
+        with self._lock:
+            self._known, self._known_since = value, now
+        return value
+
+    def _refresh(self, copy: RemoteVariable, value: tf.Tensor) -> None:
+        with compat.clear_device(), tf.device(copy.device):
+            if self._only_grows:
+                # What this lane has added since the value was read counts.
+                own = compat.read_resource(copy.own_handle, self._dtype)
+                value = tf.maximum(own, value)
+            copy.assign(value, read_value=False)
+
+    def _forget_copies(self) -> None:
+        self._resident.forget()
+        with self._lock:
+            self._known = None
+
+    # Changing it.
+
+    def take(self) -> tf.Tensor:
+        """Adds 1, in one indivisible step, and returns what was before.
+
+        Returns:
+            A number that nobody else gets, of the scalar's integer dtype.
+        """
+        with compat.clear_device(), tf.device(self.device):
+            number = tf.raw_ops.ResourceCountUpTo(
+                resource=self._exact_handle,
+                limit=self._dtype.max,
+                T=self._dtype,
+            )
+        if compat.function_graph() is None:
+            self._forget_copies()
+        else:
+            self._is_changed_by_steps = True
+            with compat.clear_device():
+                tf.raw_ops.AssignAddVariableOp(
+                    resource=self.handle, value=tf.ones([], self._dtype)
+                )
+        return number
+
+    def assign(
+        self,
+        value: Any,
+        use_locking: bool | None = None,
+        name: str | None = None,
+        read_value: bool = True,
+    ) -> Any:
+        """As `tf.Variable.assign`."""
+        return self._change("assign", tf.raw_ops.AssignVariableOp, value)
+
+    def assign_add(
+        self,
+        delta: Any,
+        use_locking: bool | None = None,
+        name: str | None = None,
+        read_value: bool = True,
+    ) -> Any:
+        """As `tf.Variable.assign_add`: one atomic operation on the ps."""
+        return self._change("assign_add", tf.raw_ops.AssignAddVariableOp, delta)
+
+    def assign_sub(
+        self,
+        delta: Any,
+        use_locking: bool | None = None,
+        name: str | None = None,
+        read_value: bool = True,
+    ) -> Any:
+        """As `tf.Variable.assign_sub`: one atomic operation on the ps."""
+        return self._change("assign_sub", tf.raw_ops.AssignSubVariableOp, delta)
+
+    def _change(self, method: str, operation: Any, value: Any) -> Any:
+        view = views.view_of(self._unique_id)
+        value = tf.convert_to_tensor(value, self._dtype)
+        if view is not None:
+            with views.unveiled():
+                view.assign(method, value)
+            return self
+        with compat.clear_device(), tf.device(self.device):
+            operation(resource=self._exact_handle, value=value)
+        if compat.function_graph() is None:
+            self._forget_copies()
+            return self
+        self._is_changed_by_steps = True
+        self._only_grows = self._only_grows and method == "assign_add"
+        with compat.clear_device():
+            operation(resource=self.handle, value=value)
+        return self

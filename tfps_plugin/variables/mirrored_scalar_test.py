@@ -1,0 +1,226 @@
+import threading
+import time
+from typing import Any
+
+import pytest
+import tensorflow as tf
+
+from tfps_plugin import errors
+from tfps_plugin.cluster import dispatch_context
+from tfps_plugin.cluster.dispatch_context import DispatchContext
+from tfps_plugin.variables import mirrored_scalar
+from tfps_plugin.variables import testing
+from tfps_plugin.variables import views
+from tfps_plugin.variables.mirrored_scalar import MirroredScalar
+
+
+def _counter(dtype: Any = tf.int64) -> MirroredScalar:
+    scalar = MirroredScalar(
+        testing.LOCAL_DEVICE, dtype, "counter", trainable=False
+    )
+    scalar.assign(0)
+    return scalar
+
+
+def _lane(index: int) -> Any:
+    return dispatch_context.dispatching(
+        DispatchContext(
+            worker_index=index,
+            lane_index=index,
+            generation=1,
+            device=testing.LOCAL_DEVICE,
+        )
+    )
+
+
+@pytest.fixture
+def early(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first calls go on for ever."""
+    monkeypatch.setattr(mirrored_scalar, "_FIRST_CALLS", 10**9)
+
+
+@pytest.fixture
+def late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Training is under way, and what a lane knows is never too old."""
+    monkeypatch.setattr(mirrored_scalar, "_FIRST_CALLS", 0)
+    monkeypatch.setattr(mirrored_scalar, "_MAX_AGE_SECONDS", 3600.0)
+
+
+def _step(counter: MirroredScalar) -> Any:
+    @tf.function
+    def step() -> tf.Tensor:
+        counter.assign_add(1)
+        return counter.read_value()
+
+    return step
+
+
+def test_a_lane_reads_what_it_added(late: None) -> None:
+    counter = _counter()
+    step = _step(counter)
+    with _lane(0):
+        assert [int(step()) for _ in range(3)] == [1, 2, 3]
+    assert int(counter.numpy()) == 3
+
+
+def test_lanes_count_apart_and_the_sum_is_exact(late: None) -> None:
+    counter = _counter()
+    step = _step(counter)
+    with _lane(0):
+        step()
+    with _lane(1):
+        # Its copy is new: it begins with what the ps has.
+        assert int(step()) == 2
+    with _lane(0):
+        assert int(step()) == 2
+    assert int(counter.numpy()) == 3
+
+
+def test_lanes_hear_of_each_other(early: None) -> None:
+    counter = _counter()
+    step = _step(counter)
+    for number in range(1, 7):
+        with _lane(number % 3):
+            assert int(step()) == number
+
+
+def test_no_addition_is_lost_between_lanes() -> None:
+    counter = _counter()
+    step = _step(counter)
+
+    def run(index: int) -> None:
+        with _lane(index):
+            for _ in range(200):
+                step()
+
+    threads = [threading.Thread(target=run, args=(i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert int(counter.numpy()) == 800
+
+
+def test_every_number_is_taken_once() -> None:
+    counter = _counter()
+    taken: list[int] = []
+
+    @tf.function
+    def take() -> tf.Tensor:
+        return counter.take()
+
+    def run(index: int) -> None:
+        with _lane(index):
+            for _ in range(100):
+                taken.append(int(take()))
+
+    threads = [threading.Thread(target=run, args=(i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(taken) == list(range(400))
+    assert int(counter.numpy()) == 400
+
+
+def test_taking_counts_for_the_lane_too(late: None) -> None:
+    counter = _counter()
+
+    @tf.function
+    def take_and_read() -> tuple[tf.Tensor, tf.Tensor]:
+        return counter.take(), counter.read_value()
+
+    with _lane(0):
+        assert [tuple(map(int, take_and_read())) for _ in range(2)] == [
+            (0, 1),
+            (1, 2),
+        ]
+    assert int(counter.take()) == 2
+
+
+def test_an_assignment_on_the_chief_reaches_every_lane_at_once(
+    late: None,
+) -> None:
+    rate = MirroredScalar(
+        testing.LOCAL_DEVICE, tf.float32, "rate", trainable=False
+    )
+    rate.assign(0.5)
+    read = tf.function(lambda: rate.read_value() * 2)
+    for index in (0, 1):
+        with _lane(index):
+            assert float(read()) == 1.0
+    rate.assign(0.25)
+    for index in (0, 1):
+        with _lane(index):
+            assert float(read()) == 0.5
+
+
+def test_an_assignment_in_a_step_reaches_other_lanes_soon(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(mirrored_scalar, "_FIRST_CALLS", 0)
+    rate = MirroredScalar(
+        testing.LOCAL_DEVICE, tf.float32, "rate", trainable=False
+    )
+    rate.assign(0.5)
+    read = tf.function(lambda: rate.read_value())
+    halve = tf.function(lambda: rate.assign(0.25))
+    with _lane(0):
+        assert float(read()) == 0.5
+    with _lane(1):
+        halve()
+        assert float(read()) == 0.25
+    assert float(rate.numpy()) == 0.25
+    deadline = time.monotonic() + 10
+    with _lane(0):
+        while float(read()) != 0.25:
+            assert time.monotonic() < deadline
+
+
+def test_a_value_that_shrinks_is_not_held_up(early: None) -> None:
+    scalar = _counter()
+    scalar.assign(10)
+    shrink = tf.function(lambda: scalar.assign_sub(4))
+    read = tf.function(lambda: scalar.read_value())
+    with _lane(0):
+        assert int(read()) == 10
+    with _lane(1):
+        shrink()
+    with _lane(0):
+        assert int(read()) == 6
+
+
+def test_functions_of_the_chief_see_the_exact_value(late: None) -> None:
+    counter = _counter()
+    step = _step(counter)
+    read = tf.function(lambda: counter.read_value())
+    assert int(read()) == 0
+    with _lane(0):
+        step()
+    assert int(read()) == 1
+    assert int(step()) == 2
+    assert int(counter.numpy()) == 2
+
+
+def test_under_a_view_the_value_belongs_to_the_step() -> None:
+    counter = _counter()
+    view = views.ValueView("counter", tf.constant(7, tf.int64))
+    with views.viewing({counter._unique_id: view}):
+        assert int(tf.convert_to_tensor(counter) + 1) == 8
+        with pytest.raises(errors.UnsupportedError, match="counter"):
+            counter.assign_add(1)
+
+
+def test_a_step_asks_the_ps_for_nothing() -> None:
+    """What goes to the ps is one addition; what is read is the copy."""
+    counter = _counter()
+    graph = _step(counter).get_concrete_function().graph
+    captured = graph._function_captures.by_ref_internal
+    uses = {
+        key[0]: sorted(op.type for op in placeholder.consumers())
+        for key, placeholder in captured.items()
+    }
+    assert uses == {
+        "tfps": ["AssignAddVariableOp"],
+        "tfps-copy": ["AssignAddVariableOp", "ReadVariableOp"],
+    }
