@@ -84,20 +84,18 @@ def _compiled(model: str, optimizer: str, rate: float) -> keras.Model:
     return built
 
 
-# On tables, optimizers with momentum are lazy: no parity there.
+# On tables, optimizers with momentum are lazy: no parity there. What others do
+# with sparse_update="exact" is in parity_optimizers_test.py.
 @pytest.mark.compat
 @pytest.mark.parametrize(
     ("model", "optimizer", "rate"),
     [
         ("table", "SGD", 0.1),
         ("table", "Adagrad", 0.1),
-        ("dense", "SGD", 0.1),
         ("dense", "Adam", 0.01),
-        ("dense", "RMSprop", 0.01),
-        ("dense", "Nadam", 0.01),
     ],
 )
-@pytest.mark.parametrize("num_shards", [1, 2, 3])
+@pytest.mark.parametrize("num_shards", [1, 3])
 def test_one_step_at_a_time_is_training_in_one_process(
     cluster: tfps.LocalCluster,
     model: str,

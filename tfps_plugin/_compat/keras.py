@@ -10,7 +10,11 @@ from typing import Literal
 import keras
 import tensorflow as tf
 
+# Where Keras keeps what it has once for the whole process.
+from keras.src.backend.common import global_state
+
 # Variables seen in a stateless scope must not be assigned in place.
+from keras.src.backend.common.stateless_scope import get_stateless_scope
 from keras.src.backend.common.stateless_scope import (
     in_stateless_scope as in_stateless_scope,
 )
@@ -18,12 +22,18 @@ from keras.src.backend.common.stateless_scope import (
 # Keras offers no hook where variables are assigned and looked up.
 from keras.src.backend.tensorflow import core as tensorflow_core
 
+# keras.ops.take looks the function that it calls up here.
+from keras.src.backend.tensorflow import numpy as tensorflow_numpy
+
 # fit(), evaluate() and predict() look their epoch iterator and their step
 # functions up here.
 from keras.src.backend.tensorflow import trainer as tensorflow_trainer
 
 # The fans behind a variance-scaling initializer.
 from keras.src.initializers import random_initializers
+
+# Draws without a seed use a generator that is kept for the whole process.
+from keras.src.random import seed_generator
 
 # Seeds pass through these before they reach TensorFlow.
 from keras.src.random.seed_generator import draw_seed
@@ -58,13 +68,7 @@ def initializer_behind(
     Returns:
         `(initializer, shape)`; None if the callable is not Keras's.
     """
-    code = getattr(initial_value, "__code__", None)
-    cells = getattr(initial_value, "__closure__", None)
-    if code is None or not cells:
-        return None
-    free = dict(
-        zip(code.co_freevars, (c.cell_contents for c in cells), strict=True)
-    )
+    free = _free_variables(initial_value)
     variable = free.get("self")
     initializer = free.get("initializer")
     if not isinstance(variable, keras.Variable) or initializer is None:
@@ -73,6 +77,27 @@ def initializer_behind(
     if shape is None or any(size is None for size in shape):
         return None
     return initializer, tuple(int(size) for size in shape)
+
+
+def path_behind(initial_value: Any) -> str | None:
+    """The path of the `keras.Variable` behind its initial-value callable.
+
+    Keras passes only the last part of it, such as `embeddings`, to
+    `tf.Variable`. None if the callable is not Keras's.
+    """
+    variable = _free_variables(initial_value).get("self")
+    return variable.path if isinstance(variable, keras.Variable) else None
+
+
+def _free_variables(function: Any) -> dict[str, Any]:
+    """What a function has from the functions around it, by name."""
+    code = getattr(function, "__code__", None)
+    cells = getattr(function, "__closure__", None)
+    if code is None or not cells:
+        return {}
+    return dict(
+        zip(code.co_freevars, (c.cell_contents for c in cells), strict=True)
+    )
 
 
 def is_elementwise_constant(initializer: Any) -> bool:
@@ -169,6 +194,24 @@ def set_epoch_iterator(make: Any) -> None:
     tensorflow_trainer.TFEpochIterator = make
 
 
+def has_stateless_value(variable: Any) -> bool:
+    """Whether a stateless scope shows another value for a `keras.Variable`."""
+    return (
+        in_stateless_scope()
+        and get_stateless_scope().get_current_value(variable) is not None
+    )
+
+
+def get_take() -> Any:
+    """What `keras.ops.take` calls for tensors, and for variables."""
+    return tensorflow_numpy.take
+
+
+def set_take(take: Any) -> None:
+    """Has `keras.ops.take` call `take(x, indices, axis)`."""
+    tensorflow_numpy.take = take
+
+
 def is_seed_state(initial_value: Any, name: str | None) -> bool:
     """Whether a variable being created is a `SeedGenerator`'s state."""
     return (
@@ -176,3 +219,31 @@ def is_seed_state(initial_value: Any, name: str | None) -> bool:
         and name.rsplit("/", 1)[-1].startswith("seed_generator_state")
         and callable(initial_value)
     )
+
+
+def global_seed_state() -> tf.Variable | None:
+    """Keras's global seed generator's state; None if there is none yet."""
+    generator = global_state.get_global_attribute(
+        seed_generator.GLOBAL_SEED_GENERATOR
+    )
+    return None if generator is None else generator.state.value
+
+
+def make_global_seed_generator(state: tf.Tensor) -> None:
+    """Makes the global seed generator anew, in the present scope.
+
+    Keras would make it where the first number without a seed is drawn.
+
+    Args:
+        state: The state that it begins with.
+    """
+    generator = keras.random.SeedGenerator(seed=int(state[0]))
+    generator.state.assign(state)
+    global_state.set_global_attribute(
+        seed_generator.GLOBAL_SEED_GENERATOR, generator
+    )
+
+
+def next_unordered_seed(state: tf.Tensor) -> tf.Tensor:
+    """What `SeedGenerator.next(ordered=False)` assigns to its state."""
+    return (state + 1) * 5387 % 933199

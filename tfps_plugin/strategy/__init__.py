@@ -3,5 +3,6 @@
 parameter_server_strategy.py  `tfps.ParameterServerStrategy`, what users hold
 extended.py                   what TensorFlow and Keras call behind it
 variable_creation.py          where a new variable goes, and in what shape
-updates.py                    runs an optimizer's update on the ps, by rows
+update_parts.py               cuts an update into what runs on each ps
+updates.py                    runs an optimizer's update on the ps, locked
 """

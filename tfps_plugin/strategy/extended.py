@@ -26,16 +26,22 @@ class ParameterServerExtended(compat.StrategyExtended):
     """
 
     def __init__(
-        self, strategy: tf.distribute.Strategy, creator: VariableCreator
+        self,
+        strategy: tf.distribute.Strategy,
+        creator: VariableCreator,
+        *,
+        exact_updates: bool = False,
     ) -> None:
         """Creates the extended part of `strategy`.
 
         Args:
             strategy: The strategy that this belongs to.
             creator: Makes the variables of its scope.
+            exact_updates: Whether a sparse gradient updates all rows.
         """
         super().__init__(strategy)
         self._creator = creator
+        self._exact_updates = exact_updates
 
     # Variables.
 
@@ -120,7 +126,9 @@ class ParameterServerExtended(compat.StrategyExtended):
         kwargs: Any,
         group: bool,
     ) -> Any:
-        result = updates.update(var, fn, args, kwargs)
+        result = updates.update(
+            var, fn, args, kwargs, exact=self._exact_updates
+        )
         return result if group else self._local_results(result)
 
     def _replica_ctx_update(

@@ -3,6 +3,8 @@
 import logging
 from collections.abc import Callable
 from typing import Any
+from typing import Literal
+from typing import get_args
 
 import tensorflow as tf
 
@@ -16,6 +18,8 @@ from tfps_plugin.strategy.variable_creation import VariableCreator
 from tfps_plugin.variables.partitioners import Partitioner
 
 _logger = logging.getLogger(__name__)
+
+SparseUpdate = Literal["lazy", "exact"]
 
 # Called with every new strategy. Floors above this one register here what they
 # install into Keras.
@@ -50,6 +54,7 @@ class ParameterServerStrategy(tf.distribute.Strategy):
         *,
         max_closures_in_flight_per_worker: int = 2,
         steps_per_closure: int | None = None,
+        sparse_update: SparseUpdate = "lazy",
         start_timeout_seconds: float = 300.0,
     ) -> None:
         """Connects to the cluster.
@@ -69,6 +74,12 @@ class ParameterServerStrategy(tf.distribute.Strategy):
             steps_per_closure: How many training steps `Model.fit` packs into
                 one call of a worker. None chooses; `steps_per_execution` of
                 `Model.compile` wins over both.
+            sparse_update: What an optimizer does with a table of which a batch
+                has touched some rows. "lazy" updates the touched rows of the
+                table and of its slots: cost follows the batch, and with
+                momentum, weight decay or averages the other rows stay as they
+                are. "exact" updates all rows, on the parameter servers, as
+                Keras does in one process: cost follows the table.
             start_timeout_seconds: How long to wait for all tasks to answer.
 
         Raises:
@@ -77,6 +88,7 @@ class ParameterServerStrategy(tf.distribute.Strategy):
             ClusterStartTimeoutError: If tasks do not answer in time; it lists
                 each, its address and what the connection said last.
             PartitioningError: If `variable_partitioner` is not callable.
+            ValueError: If an option has no meaning.
         """
         if variable_partitioner is not None and not callable(
             variable_partitioner
@@ -92,6 +104,12 @@ class ParameterServerStrategy(tf.distribute.Strategy):
         )
         if steps_per_closure is not None:
             _require_positive("steps_per_closure", steps_per_closure)
+        if sparse_update not in get_args(SparseUpdate):
+            raise ValueError(
+                'sparse_update must be "lazy" or "exact". Received: '
+                f"sparse_update={sparse_update!r}"
+            )
+        self._sparse_update = sparse_update
         self._cluster_resolver = cluster_resolver or _default_resolver()
         self._session = Session.connect(
             _cluster_of_chief(self._cluster_resolver),
@@ -105,7 +123,11 @@ class ParameterServerStrategy(tf.distribute.Strategy):
         self._creator = VariableCreator(
             list(self.ps_devices), variable_partitioner
         )
-        super().__init__(ParameterServerExtended(self, self._creator))
+        super().__init__(
+            ParameterServerExtended(
+                self, self._creator, exact_updates=sparse_update == "exact"
+            )
+        )
         for hook in construction_hooks:
             hook(self)
         _logger.info(
@@ -133,6 +155,11 @@ class ParameterServerStrategy(tf.distribute.Strategy):
     def steps_per_closure(self) -> int | None:
         """How many steps `fit` packs into one call; None: it chooses."""
         return self._steps_per_closure
+
+    @property
+    def sparse_update(self) -> SparseUpdate:
+        """Whether sparse gradients update some rows, or all of a table."""
+        return self._sparse_update
 
     @property
     def worker_devices(self) -> tuple[str, ...]:

@@ -12,11 +12,13 @@ from tfps_plugin.variables import initialization
 from tfps_plugin.variables import partitioners
 from tfps_plugin.variables.initialization import InitialValue
 from tfps_plugin.variables.layout import RowLayout
+from tfps_plugin.variables.mirrored_scalar import MirroredScalar
 from tfps_plugin.variables.placement import BytePlacement
 from tfps_plugin.variables.remote_variable import RemoteVariable
 from tfps_plugin.variables.sharded_variable import ShardedVariable
-from tfps_plugin.variables.worker_local import WorkerLocalSeed
+from tfps_plugin.variables.update_lock import UpdateLocks
 from tfps_plugin.variables.worker_local import WorkerLocalVariable
+from tfps_plugin.variables.worker_seeds import WorkerLocalSeed
 
 _logger = logging.getLogger(__name__)
 
@@ -26,6 +28,7 @@ _WEIGHT_KEYWORDS = ("trainable", "synchronization", "aggregation")
 class VariableCreator:
     """Makes every variable that is created under the strategy's scope.
 
+    - A step counter or learning rate becomes a mirrored scalar.
     - A metric state (`synchronization=ON_READ`) and the state of a seed
       generator become worker-local copies.
     - A slot goes beside the variable it belongs to, cut in the same way.
@@ -49,6 +52,7 @@ class VariableCreator:
         self._ps_devices = ps_devices
         self._partitioner = variable_partitioner
         self._placement = BytePlacement(len(ps_devices))
+        self._locks = UpdateLocks()
 
     @property
     def bytes_per_ps(self) -> tuple[int, ...]:
@@ -60,6 +64,8 @@ class VariableCreator:
         if compat.function_graph() is not None:
             return self._create_outside_of_function(kwargs)
         variable = self._create(kwargs)
+        path = keras_compat.path_behind(kwargs["initial_value"])
+        variable.path = path or _name(kwargs)
         # How extended.variable_created_in_scope() knows its own.
         for part in (variable, *getattr(variable, "variables", ())):
             part._distribute_strategy = kwargs.get("distribute_strategy")
@@ -88,6 +94,8 @@ class VariableCreator:
                 f"constraint={kwargs['constraint']!r}. Use a Keras constraint "
                 "on the layer instead."
             )
+        if _is_read_by_every_step(described, weight):
+            return self._create_mirrored(described, name, weight)
         beside = kwargs.get("colocate_with")
         if isinstance(beside, ShardedVariable) and described.shape == (
             beside._shape
@@ -140,6 +148,17 @@ class VariableCreator:
             aggregation=kwargs.get("aggregation") or tf.VariableAggregation.SUM,
         )
 
+    def _create_mirrored(
+        self, described: InitialValue, name: str, weight: dict[str, Any]
+    ) -> MirroredScalar:
+        ps = self._placement.place(described.num_bytes)
+        variable = MirroredScalar(
+            self._ps_devices[ps], described.dtype, name, **weight
+        )
+        with compat.clear_device():
+            initialization.fill(variable, described)
+        return variable
+
     def _create_whole(
         self,
         device: str,
@@ -149,6 +168,9 @@ class VariableCreator:
     ) -> RemoteVariable:
         variable = RemoteVariable(
             device, described.shape, described.dtype, name, **weight
+        )
+        variable.update_lock = self._locks.for_variable(
+            device, described.num_bytes
         )
         with compat.clear_device():
             initialization.fill(variable, described)
@@ -218,6 +240,10 @@ class VariableCreator:
             )
             for i, device in enumerate(devices)
         ]
+        for shard in shards:
+            shard.update_lock = self._locks.for_variable(
+                shard.device, initialization.num_bytes(shard.shape, shard.dtype)
+            )
         with compat.clear_device():
             initialization.fill_shards(shards, layout, described, name)
         return ShardedVariable(shards, layout, name, **weight)
@@ -225,6 +251,23 @@ class VariableCreator:
     def _count(self, device: str, num_bytes: int) -> None:
         if device in self._ps_devices:
             self._placement.add(self._ps_devices.index(device), num_bytes)
+
+
+def _is_read_by_every_step(
+    described: InitialValue, weight: dict[str, Any]
+) -> bool:
+    """Whether it is a step counter or a learning rate.
+
+    TensorFlow and Keras tell replicas so of such numbers: those of the first
+    replica count.
+    """
+    return (
+        described.shape.rank == 0
+        and not weight.get("trainable", True)
+        and weight.get("aggregation")
+        == tf.VariableAggregation.ONLY_FIRST_REPLICA
+        and (described.dtype.is_integer or described.dtype.is_floating)
+    )
 
 
 def _name(kwargs: dict[str, Any]) -> str:

@@ -20,6 +20,7 @@ from tfps_plugin.strategy.parameter_server_strategy import (
 )
 from tfps_plugin.training import scope_check
 from tfps_plugin.training.epoch_input import ClusterEpochIterator
+from tfps_plugin.training.optimizers import whole_matrix
 from tfps_plugin.training.step_dispatcher import StepDispatcher
 
 _logger = logging.getLogger(__name__)
@@ -100,6 +101,10 @@ def compile_in_scope(
             optimizer = _made_in_scope(self.optimizer, strategy)
             if optimizer is not self.optimizer:
                 self.optimizer = optimizer
+        # A model that is not built yet is checked when its optimizer is.
+        whole_matrix.require_compilable(
+            self.optimizer, self.trainable_variables
+        )
         if self.jit_compile:
             warnings.warn(
                 "jit_compile=True is ignored: XLA cannot compile a step that "

@@ -1,0 +1,352 @@
+"""Every optimizer gives the numbers of one process, on tables too.
+
+One worker, one step in flight, a fixed seed, `sparse_update="exact"`: then
+single-process Keras is the truth, with one correction. Where an id occurs
+twice in a batch, Keras's optimizers see two gradients instead of their sum;
+the truth here is given the sum.
+"""
+
+import functools
+from collections.abc import Callable
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfps_plugin as tfps
+
+_ROWS = 60
+_BATCH = 16
+_BATCHES = 10
+_STEPS = 50
+_TARGETS = np.random.default_rng(1).integers(0, 2, (_BATCH * _BATCHES, 1))
+
+_optimizers = keras.optimizers
+
+_EVERY: dict[str, Callable[[], Any]] = {
+    "SGD": lambda: _optimizers.SGD(0.1),
+    "SGD with momentum": lambda: _optimizers.SGD(
+        0.1, momentum=0.9, nesterov=True
+    ),
+    "RMSprop": lambda: _optimizers.RMSprop(0.01, momentum=0.5, centered=True),
+    "Adam": lambda: _optimizers.Adam(0.01),
+    "Adam, amsgrad": lambda: _optimizers.Adam(0.01, amsgrad=True),
+    "AdamW": lambda: _optimizers.AdamW(0.01, weight_decay=0.1),
+    "Adadelta": lambda: _optimizers.Adadelta(1.0),
+    "Adagrad": lambda: _optimizers.Adagrad(0.1),
+    "Adamax": lambda: _optimizers.Adamax(0.01),
+    "Nadam": lambda: _optimizers.Nadam(0.01),
+    "Ftrl": lambda: _optimizers.Ftrl(0.1),
+    "Lion": lambda: _optimizers.Lion(0.01),
+}
+if hasattr(_optimizers, "ScheduleFreeAdamW"):
+    # Since Keras 3.14.
+    _EVERY["ScheduleFreeAdamW"] = lambda: _optimizers.ScheduleFreeAdamW(0.01)
+
+_WHOLE_MATRIX: dict[str, Callable[[], Any]] = {
+    "Lamb": lambda: _optimizers.Lamb(0.01),
+    "Adafactor": lambda: _optimizers.Adafactor(0.01),
+    "Muon": lambda: _optimizers.Muon(0.01, exclude_embeddings=False),
+}
+
+_OPTIONS: dict[str, Callable[[], Any]] = {
+    "schedule": lambda: _optimizers.Adam(
+        _optimizers.schedules.ExponentialDecay(0.05, 5, 0.9)
+    ),
+    "clipnorm": lambda: _optimizers.Adam(0.01, clipnorm=0.01),
+    "global_clipnorm": lambda: _optimizers.Adam(0.01, global_clipnorm=0.02),
+    "clipvalue": lambda: _optimizers.SGD(0.1, clipvalue=0.001),
+    "use_ema": lambda: _optimizers.Adam(
+        0.01, use_ema=True, ema_momentum=0.9, ema_overwrite_frequency=7
+    ),
+    "accumulation": lambda: _optimizers.Adam(
+        0.01, gradient_accumulation_steps=4, use_ema=True, global_clipnorm=0.02
+    ),
+    "loss_scale_factor": lambda: _optimizers.Adam(0.01, loss_scale_factor=8.0),
+    "LossScaleOptimizer": lambda: _optimizers.LossScaleOptimizer(
+        _optimizers.Adam(0.01), dynamic_growth_steps=10
+    ),
+}
+if hasattr(_optimizers, "MultiOptimizer"):
+    # Since Keras 3.15.
+    _OPTIONS["MultiOptimizer"] = lambda: _optimizers.MultiOptimizer(
+        _optimizers.OptimizerMap(
+            _optimizers.Adam(0.01), {".*embed.*": _optimizers.Adagrad(0.1)}
+        )
+    )
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[tfps.LocalCluster]:
+    with tfps.LocalCluster(num_workers=1, num_ps=2) as cluster:
+        yield cluster
+
+
+def _repeated(context: Any = None) -> tf.data.Dataset:
+    """The same ids many times in every batch, and twice in every example."""
+    ids = np.random.default_rng(5).integers(0, _ROWS, (len(_TARGETS), 3))
+    ids[:, 1] = ids[:, 0]
+    return _dataset(ids)
+
+
+def _unique(context: Any = None) -> tf.data.Dataset:
+    """No id twice in a batch."""
+    random = np.random.default_rng(5)
+    return _dataset(
+        np.concatenate(
+            [
+                random.permutation(_ROWS)[: 3 * _BATCH].reshape(_BATCH, 3)
+                for _ in range(_BATCHES)
+            ]
+        )
+    )
+
+
+def _dataset(ids: np.ndarray) -> tf.data.Dataset:
+    return (
+        tf.data.Dataset.from_tensor_slices(
+            (ids.astype("int32"), _TARGETS.astype("float32"))
+        )
+        .repeat()
+        .batch(_BATCH)
+    )
+
+
+def _model(optimizer: Any, **embedding: Any) -> keras.Model:
+    keras.utils.set_random_seed(3)
+    model = keras.Sequential(
+        [
+            keras.Input((3,), dtype="int32"),
+            keras.layers.Embedding(_ROWS, 4, **embedding),
+            keras.layers.Flatten(),
+            keras.layers.Dense(8, activation="relu"),
+            keras.layers.BatchNormalization(),
+            keras.layers.Dense(1, activation="sigmoid"),
+        ]
+    )
+    # Keras first resets what ScheduleFreeAdamW begins with where an optimizer
+    # is built inside the step.
+    optimizer.build(model.trainable_variables)
+    model.compile(optimizer, "binary_crossentropy", metrics=["accuracy"])
+    return model
+
+
+def _summing(optimizer: Any) -> Any:
+    """An optimizer that is given dense gradients: sums for repeated ids."""
+    inner = [optimizer]
+    if hasattr(optimizer, "inner_optimizer"):
+        inner = [optimizer.inner_optimizer]
+    elif hasattr(optimizer, "optimizers"):
+        inner = optimizer.optimizers
+    for each in inner:
+
+        def apply(
+            grads: Any,
+            trainable_variables: Any = None,
+            apply: Callable[..., None] = each.apply,
+        ) -> None:
+            apply([tf.convert_to_tensor(g) for g in grads], trainable_variables)
+
+        each.apply = apply
+    return optimizer
+
+
+@functools.cache
+def _in_one_process(name: str, summing: bool) -> Any:
+    optimizer = {**_EVERY, **_WHOLE_MATRIX, **_OPTIONS}[name]()
+    model = _model(_summing(optimizer) if summing else optimizer)
+    dataset = _repeated() if summing else _unique()
+    history = model.fit(dataset, steps_per_epoch=_STEPS, verbose=0)
+    # As arrays, while they can be read: connecting to another cluster ends
+    # what was before.
+    return (
+        history.history["loss"],
+        [v.numpy() for v in model.variables],
+        [v.numpy() for v in model.optimizer.variables],
+    )
+
+
+def _on_cluster(
+    cluster: tfps.LocalCluster,
+    make: Callable[[], keras.Model],
+    dataset_fn: Any,
+    num_shards: int,
+    **options: Any,
+) -> Any:
+    strategy = tfps.ParameterServerStrategy(
+        cluster.cluster_resolver,
+        tfps.partitioners.FixedShardsPartitioner(num_shards),
+        max_closures_in_flight_per_worker=1,
+        sparse_update="exact",
+    )
+    try:
+        with strategy.scope():
+            model = make()
+        history = model.fit(
+            tfps.DatasetCreator(dataset_fn),
+            steps_per_epoch=_STEPS,
+            verbose=0,
+            **options,
+        )
+        return (
+            history.history["loss"],
+            [v.numpy() for v in model.variables],
+            [v.numpy() for v in model.optimizer.variables],
+        )
+    finally:
+        tfps.ClusterCoordinator(strategy).close()
+
+
+def _assert_equal(actual: Any, expected: Any) -> None:
+    np.testing.assert_allclose(actual[0], expected[0], rtol=1e-5)
+    for mine, theirs in zip(
+        [*actual[1], *actual[2]], [*expected[1], *expected[2]], strict=True
+    ):
+        scale = np.abs(theirs).max() + 1e-6
+        np.testing.assert_allclose(mine / scale, theirs / scale, atol=2e-5)
+
+
+@pytest.mark.parametrize("num_shards", [1, 2, 3])
+@pytest.mark.parametrize("name", _EVERY)
+def test_every_optimizer_with_repeated_ids(
+    cluster: tfps.LocalCluster, name: str, num_shards: int
+) -> None:
+    expected = _in_one_process(name, summing=True)
+    actual = _on_cluster(
+        cluster, lambda: _model(_EVERY[name]()), _repeated, num_shards
+    )
+    _assert_equal(actual, expected)
+
+
+@pytest.mark.compat
+@pytest.mark.parametrize("num_shards", [1, 2, 3])
+@pytest.mark.parametrize("name", ["SGD", "Adagrad", "Adam"])
+def test_unmodified_keras_is_the_truth_with_unique_ids(
+    cluster: tfps.LocalCluster, name: str, num_shards: int
+) -> None:
+    expected = _in_one_process(name, summing=False)
+    actual = _on_cluster(
+        cluster, lambda: _model(_EVERY[name]()), _unique, num_shards
+    )
+    _assert_equal(actual, expected)
+
+
+@pytest.mark.parametrize("num_shards", [2])
+@pytest.mark.parametrize("name", _OPTIONS)
+def test_every_option_of_optimizers(
+    cluster: tfps.LocalCluster, name: str, num_shards: int
+) -> None:
+    expected = _in_one_process(name, summing=True)
+    actual = _on_cluster(
+        cluster, lambda: _model(_OPTIONS[name]()), _repeated, num_shards
+    )
+    _assert_equal(actual, expected)
+
+
+@pytest.mark.parametrize("name", _WHOLE_MATRIX)
+def test_optimizers_of_whole_matrices_are_exact_on_whole_variables(
+    cluster: tfps.LocalCluster, name: str
+) -> None:
+    expected = _in_one_process(name, summing=True)
+    actual = _on_cluster(
+        cluster, lambda: _model(_WHOLE_MATRIX[name]()), _repeated, 1
+    )
+    _assert_equal(actual, expected)
+
+
+@pytest.mark.parametrize("name", _WHOLE_MATRIX)
+def test_optimizers_of_whole_matrices_refuse_shards_in_compile(
+    cluster: tfps.LocalCluster, name: str
+) -> None:
+    strategy = tfps.ParameterServerStrategy(
+        cluster.cluster_resolver, tfps.partitioners.FixedShardsPartitioner(2)
+    )
+    with strategy.scope():
+        model = keras.Sequential(
+            [
+                keras.Input((3,), dtype="int32"),
+                keras.layers.Embedding(_ROWS, 4),
+                keras.layers.Flatten(),
+            ]
+        )
+        with pytest.raises(
+            tfps.errors.UnsupportedError, match=r"embeddings' is cut into 2"
+        ):
+            model.compile(_WHOLE_MATRIX[name](), "mse")
+
+
+@pytest.mark.parametrize("num_shards", [1, 3])
+@pytest.mark.parametrize(
+    "constraint",
+    [
+        keras.constraints.NonNeg(),
+        keras.constraints.MaxNorm(0.05, axis=1),
+        keras.constraints.UnitNorm(axis=-1),
+    ],
+    ids=lambda constraint: type(constraint).__name__,
+)
+def test_constraints_of_rows(
+    cluster: tfps.LocalCluster, constraint: Any, num_shards: int
+) -> None:
+    def make(optimizer: Any) -> keras.Model:
+        return _model(optimizer, embeddings_constraint=constraint)
+
+    alone = make(_summing(_optimizers.Adam(0.01)))
+    alone.fit(_repeated(), steps_per_epoch=_STEPS, verbose=0)
+    expected = [v.numpy() for v in alone.variables]
+    actual = _on_cluster(
+        cluster, lambda: make(_optimizers.Adam(0.01)), _repeated, num_shards
+    )
+    for mine, theirs in zip(actual[1], expected, strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-4, atol=1e-5)
+
+
+def test_a_constraint_of_the_whole_table_is_refused(
+    cluster: tfps.LocalCluster,
+) -> None:
+    with pytest.raises(
+        tfps.errors.UnsupportedError, match=r"axis=0.*another axis"
+    ):
+        _on_cluster(
+            cluster,
+            lambda: _model(
+                _optimizers.Adam(),
+                embeddings_constraint=keras.constraints.MaxNorm(1, axis=0),
+            ),
+            _repeated,
+            2,
+        )
+
+
+@pytest.mark.parametrize("num_shards", [1, 2])
+def test_swapping_averages_in_and_out(
+    cluster: tfps.LocalCluster, num_shards: int
+) -> None:
+    """The model is left with the averages: those of one process."""
+
+    def make(optimizer: Any) -> keras.Model:
+        return _model(optimizer)
+
+    def adam() -> Any:
+        return _optimizers.Adam(0.01, use_ema=True, ema_momentum=0.9)
+
+    alone = make(_summing(adam()))
+    alone.fit(
+        _repeated(),
+        steps_per_epoch=_STEPS,
+        verbose=0,
+        callbacks=[keras.callbacks.SwapEMAWeights()],
+    )
+    expected = [v.numpy() for v in alone.variables]
+    actual = _on_cluster(
+        cluster,
+        lambda: make(adam()),
+        _repeated,
+        num_shards,
+        callbacks=[keras.callbacks.SwapEMAWeights()],
+    )
+    for mine, theirs in zip(actual[1], expected, strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-4, atol=1e-5)

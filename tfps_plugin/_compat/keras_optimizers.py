@@ -1,0 +1,93 @@
+"""Private Keras API: what happens inside `optimizer.apply`.
+
+Checked against Keras 3.12 to 3.15.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+
+# Names of what an optimizer builds start with its own.
+from keras.src.backend import name_scope as name_scope
+
+# The base class of all optimizers that TensorFlow runs.
+from keras.src.backend.tensorflow.optimizer import TFOptimizer as TFOptimizer
+
+# Since Keras 3.15.
+MultiOptimizer = getattr(keras.optimizers, "MultiOptimizer", ())
+
+_decay_of_keras = TFOptimizer._apply_weight_decay
+
+
+def gradients_to_apply(
+    optimizer: Any,
+    gradients: Sequence[Any],
+    variables: Sequence[Any] | None,
+) -> tuple[list[Any], list[Any]]:
+    """What `BaseOptimizer.apply` checks and sorts out before it updates.
+
+    Args:
+        optimizer: A Keras optimizer, which is built if it is not yet.
+        gradients: One for every variable; None where there is none.
+        variables: The variables; None for those it was built with.
+
+    Returns:
+        The gradients that are to be applied, and their variables.
+
+    Raises:
+        ValueError: As Keras does, for a wrong number of gradients, unknown
+            variables, or no gradient at all.
+    """
+    if variables is None:
+        if not optimizer.built:
+            raise ValueError(
+                "Gradients without variables can only be applied by an "
+                "optimizer that is built. Received: trainable_variables=None. "
+                "Pass the variables, or call optimizer.build(variables) first."
+            )
+        variables = optimizer._trainable_variables
+        if len(gradients) != len(variables):
+            raise ValueError(
+                "Expected one gradient for each of the "
+                f"{len(variables)} variables that {optimizer.name!r} was built "
+                f"with. Received: {len(gradients)} gradients"
+            )
+    elif not optimizer.built:
+        optimizer.build(list(variables))
+        optimizer.built = True
+    variables = list(variables)
+    optimizer._check_variables_are_known(variables)
+    kept = optimizer._filter_empty_gradients(gradients, variables)
+    kept = optimizer._overwrite_variables_directly_with_gradients(*kept)
+    return list(kept[0]), list(kept[1])
+
+
+def decays_weights_by_itself(optimizer: Any) -> bool:
+    """Whether it has a weight decay that is not one of Keras's own."""
+    decay = type(optimizer)._apply_weight_decay
+    return decay not in (
+        _decay_of_keras,
+        keras.optimizers.Muon._apply_weight_decay,
+    )
+
+
+def weight_decay_of(optimizer: Any, variable: keras.Variable) -> float | None:
+    """The factor by which a variable's weights decay; None: they do not."""
+    if decays_weights_by_itself(optimizer):
+        return None
+    if isinstance(optimizer, keras.optimizers.Muon) and uses_adamw(
+        optimizer, variable
+    ):
+        return optimizer.adam_weight_decay
+    return optimizer.weight_decay
+
+
+def optimizer_of(multi_optimizer: Any, variable: keras.Variable) -> Any:
+    """The optimizer that a `MultiOptimizer` has for a variable."""
+    return multi_optimizer._optimizer_map(variable)
+
+
+def uses_adamw(muon: Any, variable: keras.Variable) -> bool:
+    """Whether Muon leaves a variable to AdamW."""
+    return muon._should_use_adamw(variable)

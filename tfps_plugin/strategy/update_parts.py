@@ -1,0 +1,251 @@
+"""Cuts the update of a variable into what runs on each parameter server."""
+
+import dataclasses
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfps_plugin import errors
+from tfps_plugin.variables import row_gather
+from tfps_plugin.variables import views
+from tfps_plugin.variables.distinct_rows import DistinctRows
+from tfps_plugin.variables.distinct_rows import distinct
+from tfps_plugin.variables.layout import RowLayout
+from tfps_plugin.variables.remote_variable import RemoteVariable
+from tfps_plugin.variables.sharded_variable import ShardedVariable
+from tfps_plugin.variables.update_lock import UpdateLock
+
+
+@dataclasses.dataclass(frozen=True)
+class UpdatePart:
+    """What an update function sees of one variable on one ps.
+
+    Attributes:
+        variable: What the function is given.
+        device: Where it runs.
+        args: Its further arguments, on that device.
+        seen: What stands in for the variable and its slots, by their
+            `_unique_id`; empty where they are seen as they are.
+        lock: Held while it runs.
+        is_rows: Whether some rows of the variable are seen, not all.
+        owner: Whatever the caller wants to know about where it belongs.
+    """
+
+    variable: Any
+    device: str
+    args: tuple[Any, ...]
+    seen: Mapping[str, views.View] = dataclasses.field(default_factory=dict)
+    lock: UpdateLock | None = None
+    is_rows: bool = False
+    owner: Any = None
+
+    @property
+    def arrivals(self) -> list[tf.Tensor]:
+        """The tensors that come from elsewhere."""
+        return [a for a in self.args if isinstance(a, tf.Tensor)]
+
+
+def parts_of(
+    variable: Any, args: Sequence[Any], *, exact: bool
+) -> list[UpdatePart]:
+    """Cuts one update.
+
+    Args:
+        variable: A variable of this strategy, or any `tf.Variable`.
+        args: Arguments of the update function beside the variable; a gradient
+            usually comes first.
+        exact: Whether a sparse gradient updates the whole variable, as Keras
+            does, instead of the touched rows.
+
+    Returns:
+        One part for every shard; for rows, too.
+
+    Raises:
+        UnsupportedError: If a sparse argument comes together with another
+            that has the shape of the whole variable.
+    """
+    if not isinstance(variable, ShardedVariable | RemoteVariable):
+        return [UpdatePart(variable, variable.device, tuple(args))]
+    position = _sparse_position(variable, args)
+    if position is None:
+        return [
+            _whole_part(variable, index, shard, args, rows)
+            for index, (shard, rows) in enumerate(_shards(variable))
+        ]
+    build = _densified_part if exact else _rows_part
+    slices = distinct(args[position])
+    layout = (
+        variable.layout
+        if isinstance(variable, ShardedVariable)
+        else RowLayout((0, variable.shape[0]))
+    )
+    local_ids, (values,) = row_gather.split_by_shard(
+        layout,
+        tf.convert_to_tensor(slices.indices),
+        tf.convert_to_tensor(slices.values),
+    )
+    parts = []
+    for index, (shard, rows) in enumerate(_shards(variable)):
+        # Built on the ps, so that each crosses over once.
+        with tf.device(shard.device):
+            mine = DistinctRows(
+                tf.identity(values[index]), tf.identity(local_ids[index])
+            )
+        parts.append(build(variable, index, shard, args, rows, mine, position))
+    return parts
+
+
+def _shards(variable: Any) -> list[tuple[RemoteVariable, range | None]]:
+    if isinstance(variable, ShardedVariable):
+        return [
+            (shard, variable.layout.rows(index))
+            for index, shard in enumerate(variable.variables)
+        ]
+    return [(variable, None)]
+
+
+def _whole_part(
+    variable: Any,
+    index: int,
+    shard: RemoteVariable,
+    args: Sequence[Any],
+    rows: range | None,
+) -> UpdatePart:
+    local = [
+        _on_ps(_rows_of(variable, argument, rows), shard.device)
+        for argument in args
+    ]
+    seen: dict[str, views.View] = {}
+    if rows is not None:
+        seen = {
+            container._unique_id: views.ShardView(container.variables[index])
+            for container in (
+                variable,
+                *variable.family,
+                *_containers_among(variable, args),
+            )
+        }
+    return UpdatePart(
+        variable, shard.device, tuple(local), seen, shard.update_lock
+    )
+
+
+def _densified_part(
+    variable: Any,
+    index: int,
+    shard: RemoteVariable,
+    args: Sequence[Any],
+    rows: range | None,
+    mine: DistinctRows,
+    position: int,
+) -> UpdatePart:
+    with tf.device(shard.device):
+        dense = tf.math.unsorted_segment_sum(
+            mine.values, mine.indices, shard.shape[0]
+        )
+        dense.set_shape(shard.shape)
+    others = [*args]
+    # A placeholder of no shape: what is cut already is not cut again.
+    others[position] = 0.0
+    part = _whole_part(variable, index, shard, others, rows)
+    local = [*part.args]
+    local[position] = dense
+    return dataclasses.replace(part, args=tuple(local))
+
+
+def _rows_part(
+    variable: Any,
+    index: int,
+    shard: RemoteVariable,
+    args: Sequence[Any],
+    rows: range | None,
+    mine: DistinctRows,
+    position: int,
+) -> UpdatePart:
+    family = [variable, *variable.family]
+    seen = {
+        member._unique_id: views.RowsView(
+            member if rows is None else member.variables[index], mine.indices
+        )
+        for member in family
+    }
+    local = [
+        mine.values if i == position else _on_ps(argument, shard.device)
+        for i, argument in enumerate(args)
+    ]
+    return UpdatePart(
+        variable,
+        shard.device,
+        tuple(local),
+        seen,
+        shard.update_lock,
+        is_rows=True,
+    )
+
+
+def _on_ps(argument: Any, device: str) -> Any:
+    if not isinstance(argument, tf.Tensor):
+        return argument
+    with tf.device(device):
+        return tf.identity(argument)
+
+
+def _sparse_position(variable: Any, args: Sequence[Any]) -> int | None:
+    positions = [
+        i for i, a in enumerate(args) if isinstance(a, tf.IndexedSlices)
+    ]
+    if not positions:
+        return None
+    whole = [
+        i
+        for i, a in enumerate(args)
+        if i not in positions and _has_shape_of(variable, a)
+    ]
+    if len(positions) > 1 or whole:
+        raise errors.UnsupportedError(
+            f"An update of single rows of {variable.name!r} takes one sparse "
+            "argument and no other of the variable's whole shape. Received: "
+            f"{len(positions)} sparse arguments and {len(whole)} of shape "
+            f"{tuple(variable.shape)}. Convert the gradient with "
+            "tf.convert_to_tensor() to update the whole variable instead."
+        )
+    return positions[0]
+
+
+def _containers_among(
+    table: ShardedVariable, args: Sequence[Any]
+) -> list[ShardedVariable]:
+    """Sharded arguments that are cut as the table is, such as averages."""
+    found = []
+    for argument in args:
+        value = (
+            argument.value if isinstance(argument, keras.Variable) else argument
+        )
+        if (
+            isinstance(value, ShardedVariable)
+            and value is not table
+            and value.layout == table.layout
+        ):
+            found.append(value)
+    return found
+
+
+def _rows_of(variable: Any, argument: Any, rows: range | None) -> Any:
+    if rows is None or isinstance(argument, ShardedVariable | keras.Variable):
+        return argument
+    if _has_shape_of(variable, argument):
+        # A gradient may not know all of its sizes before it runs.
+        whole = tf.ensure_shape(argument, variable.shape)
+        return whole[rows.start : rows.stop]
+    return argument
+
+
+def _has_shape_of(variable: Any, argument: Any) -> bool:
+    shape = getattr(argument, "shape", None)
+    if shape is None or len(variable.shape) == 0:
+        return False
+    shape = tf.TensorShape(shape)
+    return shape.rank is not None and shape.is_compatible_with(variable.shape)

@@ -1,0 +1,9 @@
+"""What Keras's optimizers do with variables of parameter servers.
+
+methods.py                what is put in the place of Keras's own methods
+step.py                   one optimizer.apply, where the variables live
+gradient_clipping.py      clips gradients of which some are rows
+gradient_accumulators.py  sums of gradients over several steps, on the ps
+whole_matrix.py           which optimizers cannot update a table by its rows
+table_constraints.py      which constraints can be kept row by row
+"""

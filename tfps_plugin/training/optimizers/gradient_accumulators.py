@@ -1,0 +1,78 @@
+"""Sums of gradients over several steps, kept on the parameter servers."""
+
+from typing import Any
+
+import tensorflow as tf
+
+from tfps_plugin.strategy import updates
+from tfps_plugin.variables import views
+from tfps_plugin.variables.distinct_rows import DistinctRows
+from tfps_plugin.variables.sharded_variable import ShardedVariable
+
+
+def add(accumulator: Any, gradient: Any) -> None:
+    """Adds a gradient to its sum, where the sum lives.
+
+    Args:
+        accumulator: Variable of the shape of the trained one.
+        gradient: Dense, or `DistinctRows`.
+    """
+    updates.update(
+        accumulator, lambda total, part: total.assign_add(part), (gradient,), {}
+    )
+
+
+def take(accumulator: Any, gradient: Any) -> Any:
+    """Adds a gradient to its sum, and empties the sum.
+
+    What other workers add at the same time is in what is taken, or stays for
+    the next: nothing is lost.
+
+    Args:
+        accumulator: Variable of the shape of the trained one.
+        gradient: Dense, or `DistinctRows`.
+
+    Returns:
+        The sum: dense, or for a sparse gradient the rows that are not zero,
+        as `DistinctRows`.
+    """
+    if isinstance(gradient, tf.IndexedSlices):
+        add(accumulator, gradient)
+        return _take_rows(accumulator)
+
+    def take_all(total: Any, part: tf.Tensor) -> tf.Tensor:
+        taken = tf.convert_to_tensor(total) + part
+        total.assign(tf.zeros_like(taken))
+        return taken
+
+    taken = updates.update(accumulator, take_all, (gradient,), {})
+    return tf.concat(taken, 0) if isinstance(taken, list) else taken
+
+
+def _take_rows(accumulator: Any) -> DistinctRows:
+    if isinstance(accumulator, ShardedVariable):
+        shards, offsets = accumulator.variables, accumulator.layout.offsets
+    else:
+        shards, offsets = [accumulator], (0,)
+    ids, values = [], []
+    for shard, offset in zip(shards, offsets, strict=False):
+        local_ids, rows = updates.update(shard, _take_rows_of_shard, (), {})
+        ids.append(local_ids + offset)
+        values.append(rows)
+    return DistinctRows(
+        tf.concat(values, 0),
+        tf.concat(ids, 0),
+        tf.constant(accumulator.shape.as_list(), tf.int64),
+    )
+
+
+def _take_rows_of_shard(shard: Any) -> tuple[tf.Tensor, tf.Tensor]:
+    whole = tf.convert_to_tensor(shard)
+    is_touched = tf.reduce_any(
+        tf.not_equal(whole, 0), list(range(1, len(whole.shape)))
+    )
+    ids = tf.reshape(tf.where(is_touched), [-1])
+    view = views.RowsView(shard, ids)
+    rows = view.read()
+    view.assign("assign_sub", rows)
+    return ids, rows

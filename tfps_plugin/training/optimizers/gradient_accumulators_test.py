@@ -1,0 +1,71 @@
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tfps_plugin.training.optimizers import gradient_accumulators
+from tfps_plugin.variables import testing
+from tfps_plugin.variables.distinct_rows import DistinctRows
+
+_SHAPE = (7, 2)
+
+
+def _accumulator(num_shards: int) -> Any:
+    if num_shards:
+        return testing.sharded_variable(np.zeros(_SHAPE, "f4"), num_shards)
+    return testing.remote_variable(np.zeros(_SHAPE, "f4"))
+
+
+def _rows(ids: list[int], seed: int) -> tuple[DistinctRows, np.ndarray]:
+    values = np.random.default_rng(seed).normal(size=(len(ids), 2))
+    whole = np.zeros(_SHAPE, "f4")
+    whole[ids] = values
+    rows = DistinctRows(
+        tf.constant(values, tf.float32), tf.constant(ids, tf.int64), _SHAPE
+    )
+    return rows, whole
+
+
+@pytest.mark.parametrize("traced", [True, False])
+@pytest.mark.parametrize("num_shards", [0, 1, 3])
+def test_rows_are_summed_and_taken_once(num_shards: int, traced: bool) -> None:
+    total = _accumulator(num_shards)
+    first, first_whole = _rows([5, 1], 0)
+    second, second_whole = _rows([1, 6], 1)
+    last, last_whole = _rows([0], 2)
+
+    def run() -> Any:
+        gradient_accumulators.add(total, first)
+        gradient_accumulators.add(total, second)
+        return gradient_accumulators.take(total, last)
+
+    taken = tf.function(run)() if traced else run()
+    assert sorted(taken.indices.numpy()) == [0, 1, 5, 6]
+    whole = np.zeros(_SHAPE, "f4")
+    np.add.at(whole, taken.indices.numpy(), taken.values.numpy())
+    np.testing.assert_allclose(
+        whole, first_whole + second_whole + last_whole, rtol=1e-6
+    )
+    np.testing.assert_array_equal(total.numpy(), np.zeros(_SHAPE))
+
+
+@pytest.mark.parametrize("num_shards", [0, 1, 3])
+def test_dense_gradients_are_summed_and_taken_once(num_shards: int) -> None:
+    total = _accumulator(num_shards)
+    gradient = np.random.default_rng(0).normal(size=_SHAPE).astype("f4")
+
+    @tf.function
+    def run() -> Any:
+        gradient_accumulators.add(total, tf.constant(gradient))
+        return gradient_accumulators.take(total, tf.constant(2 * gradient))
+
+    np.testing.assert_allclose(run(), 3 * gradient, rtol=1e-6)
+    np.testing.assert_array_equal(total.numpy(), np.zeros(_SHAPE))
+
+
+def test_no_rows_are_taken_where_none_were_touched() -> None:
+    total = _accumulator(2)
+    nothing, _ = _rows([], 0)
+    taken = tf.function(lambda: gradient_accumulators.take(total, nothing))()
+    assert taken.values.shape == (0, 2)

@@ -1,0 +1,130 @@
+"""What Keras's optimizers do with variables of a parameter-server strategy."""
+
+import functools
+from collections.abc import Callable
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfps_plugin._compat import keras_optimizers as compat
+from tfps_plugin.strategy.parameter_server_strategy import (
+    ParameterServerStrategy,
+)
+from tfps_plugin.training.optimizers import gradient_clipping
+from tfps_plugin.training.optimizers import step as optimizer_step
+from tfps_plugin.training.optimizers import whole_matrix
+from tfps_plugin.training.optimizers.step import OptimizerStep
+
+
+def install() -> None:
+    """Gives Keras's optimizers the methods below."""
+    base = compat.TFOptimizer
+    base.build = build(base.build)
+    base.apply = apply(base.apply)
+    base._distributed_tf_update_step = update_step(
+        base._distributed_tf_update_step
+    )
+    scaling = keras.optimizers.LossScaleOptimizer
+    scaling.check_finite = check_finite(scaling.check_finite)
+
+
+def is_ours(optimizer: Any) -> bool:
+    """Whether an optimizer was made under one of our strategies."""
+    return isinstance(
+        getattr(optimizer, "_distribution_strategy", None),
+        ParameterServerStrategy,
+    )
+
+
+def build(original: Callable[..., None]) -> Callable[..., None]:
+    """`build` that checks what the optimizer is to update."""
+
+    @functools.wraps(original)
+    def build_on_ps(self: Any, variables: Sequence[Any]) -> None:
+        if not is_ours(self):
+            return original(self, variables)
+        if not _is_wrapper(self):
+            whole_matrix.require_supported(self, list(variables))
+        original(self, variables)
+        if self.use_ema:
+            # Averages of rows that no batch has touched are those of rows
+            # that never changed.
+            for variable, average in zip(
+                variables, self._model_variables_moving_average, strict=True
+            ):
+                if average is not None:
+                    with tf.init_scope(), tf.device(variable.value.device):
+                        average.value.assign(variable.value)
+        return None
+
+    return build_on_ps
+
+
+def apply(original: Callable[..., None]) -> Callable[..., None]:
+    """`apply` that runs where the variables live."""
+
+    @functools.wraps(original)
+    def apply_on_ps(
+        self: Any,
+        grads: Sequence[Any],
+        trainable_variables: Sequence[Any] | None = None,
+    ) -> None:
+        if not is_ours(self):
+            return original(self, grads, trainable_variables)
+        if len(grads) == 0:
+            return None
+        with compat.name_scope(self.name, caller=self):
+            gradients, variables = compat.gradients_to_apply(
+                self, grads, trainable_variables
+            )
+            if gradients:
+                OptimizerStep(self, variables).run(gradients)
+            else:
+                self._iterations.assign_add(1)
+        return None
+
+    return apply_on_ps
+
+
+def update_step(original: Callable[..., None]) -> Callable[..., None]:
+    """`_distributed_tf_update_step` that updates all variables together."""
+
+    @functools.wraps(original)
+    def update_on_ps(
+        self: Any,
+        distribution: Any,
+        grads_and_vars: Sequence[Any],
+        learning_rate: Any,
+    ) -> None:
+        step = optimizer_step.current()
+        if step is None:
+            original(self, distribution, grads_and_vars, learning_rate)
+        else:
+            step.update_variables(grads_and_vars, learning_rate)
+
+    return update_on_ps
+
+
+def check_finite(original: Callable[..., Any]) -> Callable[..., Any]:
+    """`LossScaleOptimizer.check_finite` of sparse gradients' values."""
+
+    @functools.wraps(original)
+    def check(self: Any, grads: Sequence[Any]) -> Any:
+        return original(
+            self,
+            [
+                None if g is None else gradient_clipping.values_of(g)
+                for g in grads
+            ],
+        )
+
+    return check
+
+
+def _is_wrapper(optimizer: Any) -> bool:
+    """Whether it leaves updates to other optimizers, which are checked."""
+    return hasattr(optimizer, "inner_optimizer") or isinstance(
+        optimizer, compat.MultiOptimizer
+    )

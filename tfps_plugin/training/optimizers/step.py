@@ -1,0 +1,281 @@
+"""One `optimizer.apply` on variables of parameter servers.
+
+Keras's own `apply` reads variables where it runs, on the worker: tables, for
+averages, constraints and accumulators. Here the same steps, in the same
+order, run where the variables live; the optimizer's own `update_step` is what
+changes them.
+"""
+
+import contextlib
+import dataclasses
+import threading
+from collections.abc import Callable
+from collections.abc import Iterator
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfps_plugin._compat import keras_optimizers as compat
+from tfps_plugin.strategy import updates
+from tfps_plugin.strategy.update_parts import UpdatePart
+from tfps_plugin.strategy.update_parts import parts_of
+from tfps_plugin.training.optimizers import gradient_accumulators
+from tfps_plugin.training.optimizers import gradient_clipping
+from tfps_plugin.training.optimizers import table_constraints
+from tfps_plugin.training.optimizers import whole_matrix
+from tfps_plugin.variables import views
+from tfps_plugin.variables.distinct_rows import distinct
+from tfps_plugin.variables.mirrored_scalar import MirroredScalar
+
+_thread_local = threading.local()
+
+
+def current() -> "OptimizerStep | None":
+    """The step whose update this thread is tracing."""
+    return getattr(_thread_local, "step", None)
+
+
+class OptimizerStep:
+    """Applies one step's gradients.
+
+    Threading: made, used and dropped by the thread that traces the step.
+    """
+
+    def __init__(
+        self, optimizer: Any, variables: Sequence[keras.Variable]
+    ) -> None:
+        """Prepares a step.
+
+        Args:
+            optimizer: A built Keras optimizer of our strategy.
+            variables: Those that have a gradient.
+        """
+        self._optimizer = optimizer
+        self._variables = list(variables)
+        self._exact = optimizer._distribution_strategy.sparse_update == "exact"
+
+    def run(self, gradients: Sequence[Any]) -> None:
+        """Does everything that follows the gradients, and counts the step.
+
+        Args:
+            gradients: A tensor or `tf.IndexedSlices` for every variable.
+        """
+        optimizer = self._optimizer
+        iterations = optimizer._iterations
+        gradients = [self._prepared(g) for g in gradients]
+        number = None
+        if (
+            optimizer.gradient_accumulation_steps
+            or optimizer.ema_overwrite_frequency
+        ) and isinstance(iterations.value, MirroredScalar):
+            # What happens every n steps must not happen twice, or never.
+            number = iterations.value.take()
+        with self._reading_scalars_once(number):
+            if optimizer.gradient_accumulation_steps:
+                self._accumulate(gradients)
+            else:
+                self._update(gradients)
+            if optimizer.use_ema and optimizer.ema_overwrite_frequency:
+                self._overwrite_with_averages()
+        if number is None:
+            iterations.assign_add(1)
+
+    def _prepared(self, gradient: Any) -> Any:
+        if isinstance(gradient, tf.IndexedSlices):
+            gradient = distinct(gradient)
+        scale = self._optimizer.loss_scale_factor
+        if scale is None:
+            return gradient
+        return gradient_clipping.on_values(gradient, lambda v: v / scale)
+
+    @contextlib.contextmanager
+    def _reading_scalars_once(self, number: tf.Tensor | None) -> Iterator[None]:
+        """Shows every update the same step number and learning rate."""
+        optimizer = self._optimizer
+        seen: dict[str, views.View] = {}
+        for scalar, known in (
+            (optimizer._iterations, number),
+            (optimizer._learning_rate, None),
+        ):
+            value = getattr(scalar, "value", None)
+            if isinstance(value, MirroredScalar):
+                seen[value._unique_id] = views.ValueView(
+                    value.name,
+                    value.read_value() if known is None else known,
+                )
+        with views.viewing(seen):
+            yield
+
+    # Accumulation.
+
+    def _accumulate(self, gradients: Sequence[Any]) -> None:
+        optimizer = self._optimizer
+        steps = optimizer.gradient_accumulation_steps
+        accumulators = [
+            optimizer._accumulated_gradients[optimizer._get_variable_index(v)]
+            for v in self._variables
+        ]
+
+        def add() -> None:
+            for accumulator, gradient in zip(
+                accumulators, gradients, strict=True
+            ):
+                gradient_accumulators.add(accumulator.value, gradient)
+
+        def apply() -> None:
+            sums = [
+                gradient_accumulators.take(accumulator.value, gradient)
+                for accumulator, gradient in zip(
+                    accumulators, gradients, strict=True
+                )
+            ]
+            means = [
+                gradient_clipping.on_values(s, lambda v: v / steps)
+                for s in sums
+            ]
+            self._update(means)
+
+        is_last = (tf.convert_to_tensor(optimizer._iterations) + 1) % steps == 0
+        tf.cond(is_last, _without_result(apply), _without_result(add))
+        if optimizer.use_ema:
+            self._average_whole(gradients)
+
+    # Updates.
+
+    def _update(self, gradients: Sequence[Any]) -> None:
+        optimizer = self._optimizer
+        gradients = gradient_clipping.clip(optimizer, gradients)
+        if compat.decays_weights_by_itself(optimizer):
+            optimizer._apply_weight_decay(self._variables)
+        _thread_local.step = self
+        try:
+            # Not update_variables() at once: Nadam has more to do here.
+            optimizer._backend_update_step(
+                gradients, self._variables, optimizer.learning_rate
+            )
+        finally:
+            _thread_local.step = None
+
+    def update_variables(
+        self, gradients_and_values: Sequence[Any], learning_rate: Any
+    ) -> None:
+        """Runs `update_step` of all variables, each on its ps.
+
+        Args:
+            gradients_and_values: Pairs of a gradient and the value of a
+                `keras.Variable` of this step.
+            learning_rate: Handed on to the optimizer.
+        """
+        variable_of = {id(v.value): v for v in self._variables}
+        parts = []
+        for gradient, value in gradients_and_values:
+            variable = variable_of[id(value)]
+            exact = self._exact or self._is_updated_whole(variable)
+            parts += [
+                dataclasses.replace(part, owner=variable)
+                for part in parts_of(
+                    value, (gradient, learning_rate), exact=exact
+                )
+            ]
+        updates.run_parts(parts, self._update_part)
+
+    def _is_updated_whole(self, variable: keras.Variable) -> bool:
+        """Whether rows of it cannot be updated alone."""
+        return whole_matrix.needs_whole_matrix(
+            self._optimizer, variable
+        ) or not table_constraints.is_row_wise(
+            variable.constraint, len(variable.shape)
+        )
+
+    def _update_part(self, part: UpdatePart) -> None:
+        optimizer = self._optimizer
+        gradient, learning_rate = part.args
+        self._decay(part)
+        optimizer.update_step(gradient, part.variable, learning_rate)
+        if optimizer.use_ema and (
+            part.is_rows or not optimizer.gradient_accumulation_steps
+        ):
+            self._average(part)
+        if part.owner.constraint is not None:
+            part.variable.assign(part.owner.constraint(part.variable))
+
+    def _decay(self, part: UpdatePart) -> None:
+        """Weight decay, as `TFOptimizer._apply_weight_decay`."""
+        optimizer = self._optimizer
+        factor = compat.weight_decay_of(optimizer, part.owner)
+        if factor is None or not optimizer._use_weight_decay(part.variable):
+            return
+        dtype = part.variable.dtype
+        rate = tf.cast(optimizer.learning_rate, dtype)
+        part.variable.assign_sub(part.variable * tf.cast(factor, dtype) * rate)
+
+    # Averages of the weights.
+
+    def _average(self, part: UpdatePart) -> None:
+        """As `BaseOptimizer._update_model_variables_moving_average`."""
+        optimizer = self._optimizer
+        average = self._average_of(part.owner)
+        if average is None:
+            return
+        dtype = part.variable.dtype
+        is_first = tf.equal(tf.convert_to_tensor(optimizer.iterations), 0)
+        momentum = tf.where(
+            is_first,
+            tf.zeros([], dtype),
+            tf.cast(optimizer.ema_momentum, dtype),
+        )
+        value = tf.convert_to_tensor(part.variable)
+        average.value.assign(
+            momentum * tf.convert_to_tensor(average.value)
+            + (1 - momentum) * value
+        )
+
+    def _average_whole(self, gradients: Sequence[Any]) -> None:
+        """Averages of variables that are not updated row by row.
+
+        Keras brings averages up to date with every batch, also where the
+        variables wait for more gradients; rows wait with their variable.
+        """
+        parts = []
+        for variable, gradient in zip(self._variables, gradients, strict=True):
+            if not isinstance(gradient, tf.IndexedSlices) or (
+                self._exact or self._is_updated_whole(variable)
+            ):
+                parts += [
+                    dataclasses.replace(part, owner=variable)
+                    for part in parts_of(variable.value, (), exact=True)
+                ]
+        updates.run_parts(parts, self._average)
+
+    def _average_of(self, variable: keras.Variable) -> Any:
+        averages = self._optimizer._model_variables_moving_average
+        return averages[self._optimizer._get_variable_index(variable)]
+
+    def _overwrite_with_averages(self) -> None:
+        optimizer = self._optimizer
+        is_due = (
+            tf.convert_to_tensor(optimizer.iterations) + 1
+        ) % optimizer.ema_overwrite_frequency == 0
+
+        def overwrite() -> None:
+            optimizer._overwrite_model_variables_with_average_value(
+                optimizer._trainable_variables
+            )
+
+        tf.cond(is_due, _without_result(overwrite), _without_result(_nothing))
+
+
+def _without_result(function: Callable[[], None]) -> Callable[[], tf.Tensor]:
+    """A branch of a condition: it has to return something."""
+
+    def branch() -> tf.Tensor:
+        function()
+        return tf.constant(0)
+
+    return branch
+
+
+def _nothing() -> None:
+    pass

@@ -1,0 +1,90 @@
+"""Which optimizers can update tables, and in which form.
+
+Most optimizers of Keras compute each element from itself, its gradient and
+its slots: they can be run on single rows. Three look at a whole matrix.
+"""
+
+from typing import Any
+
+import keras
+
+from tfps_plugin import errors
+from tfps_plugin._compat import keras_optimizers as compat
+from tfps_plugin.training.optimizers import table_constraints
+from tfps_plugin.variables.sharded_variable import ShardedVariable
+
+_WHOLE_MATRIX = {
+    keras.optimizers.Adafactor: "keeps statistics of whole rows and columns",
+    keras.optimizers.Lamb: "scales an update by the norm of the whole matrix",
+    keras.optimizers.Muon: "makes the update of a matrix orthogonal",
+}
+
+
+def needs_whole_matrix(optimizer: Any, variable: keras.Variable) -> bool:
+    """Whether the optimizer cannot update some rows of a variable alone."""
+    if not isinstance(optimizer, tuple(_WHOLE_MATRIX)):
+        return False
+    if isinstance(optimizer, keras.optimizers.Muon):
+        # It leaves embeddings, and what is no matrix, to AdamW.
+        return not compat.uses_adamw(optimizer, variable)
+    return True
+
+
+def require_supported(optimizer: Any, variables: list[Any]) -> None:
+    """Checks an optimizer, and the constraints, of variables to be trained.
+
+    Args:
+        optimizer: A Keras optimizer; a wrapper is checked by what it wraps.
+        variables: The `keras.Variable`s that it is to update.
+
+    Raises:
+        UnsupportedError: If it needs a whole matrix and a variable is cut
+            into shards; or if a constraint does.
+    """
+    for variable in variables:
+        if not isinstance(variable, keras.Variable):
+            continue
+        table_constraints.require_row_wise(variable)
+        if isinstance(variable.value, ShardedVariable) and needs_whole_matrix(
+            optimizer, variable
+        ):
+            raise errors.UnsupportedError(_refusal(optimizer, variable))
+
+
+def require_compilable(optimizer: Any, variables: list[Any]) -> None:
+    """Checks a model's optimizer against what it will train.
+
+    Args:
+        optimizer: What `compile` was given; wrappers are looked into. None is
+            fine.
+        variables: The trainable variables that the model has so far.
+
+    Raises:
+        UnsupportedError: As `require_supported`.
+    """
+    while hasattr(optimizer, "inner_optimizer"):
+        optimizer = optimizer.inner_optimizer
+    for variable in variables:
+        if isinstance(optimizer, compat.MultiOptimizer):
+            of_variable = compat.optimizer_of(optimizer, variable)
+        else:
+            of_variable = optimizer
+        require_supported(of_variable, [variable])
+
+
+def _refusal(optimizer: Any, variable: keras.Variable) -> str:
+    kind = next(k for k in _WHOLE_MATRIX if isinstance(optimizer, k))
+    advice = (
+        "Name it in exclude_layers, so that Muon updates it as AdamW does; keep"
+        if kind is keras.optimizers.Muon
+        else "Use another optimizer for it (keras.optimizers.MultiOptimizer "
+        "gives each variable its own); or keep"
+    )
+    return (
+        f"The optimizer {type(optimizer).__name__} "
+        f"{_WHOLE_MATRIX[kind]}, and {variable.path!r} is cut into "
+        f"{variable.value.layout.num_shards} shards. Received: "
+        f"shape={tuple(variable.shape)}. {advice} it whole with the "
+        "strategy's variable_partitioner: on one parameter server the update "
+        "is exact."
+    )
