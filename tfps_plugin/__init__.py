@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from tfps_plugin.strategy.parameter_server_strategy import (
         ParameterServerStrategy as ParameterServerStrategy,
     )
+    from tfps_plugin.training import layers as layers
     from tfps_plugin.variables import partitioners as partitioners
     from tfps_plugin.variables.sharded_variable import (
         ShardedVariable as ShardedVariable,
@@ -67,6 +68,7 @@ _HOMES = {
     "ShardedVariable": "tfps_plugin.variables.sharded_variable",
     "errors": "tfps_plugin.errors",
     "init": "tfps_plugin.cluster.task",
+    "layers": "tfps_plugin.training.layers",
     "partitioners": "tfps_plugin.variables.partitioners",
 }
 
@@ -84,6 +86,7 @@ __all__ = [
     "ShardedVariable",
     "errors",
     "init",
+    "layers",
     "partitioners",
 ]
 

@@ -6,8 +6,10 @@ values are those of the whole variable, whatever the number of shards.
 
 import concurrent.futures
 import dataclasses
+import itertools
 import logging
 import math
+import threading
 from collections.abc import Callable
 from collections.abc import Sequence
 from typing import Any
@@ -19,6 +21,7 @@ from tfps_plugin.variables.layout import RowLayout
 from tfps_plugin.variables.random_blocks import RandomBlocks
 from tfps_plugin.variables.random_blocks import RandomDraw
 from tfps_plugin.variables.remote_variable import RemoteVariable
+from tfps_plugin.variables.stacked_initializer import StackedInitializer
 
 _logger = logging.getLogger(__name__)
 
@@ -115,7 +118,7 @@ def fill_shards(
         initial_value: What the whole variable starts with.
         name: Name of the variable, for the log.
     """
-    make_rows = _row_maker(initial_value)
+    make_rows = _row_maker(initial_value, name)
     if make_rows is None:
         _fill_from_whole(shards, layout, initial_value, name)
         return
@@ -135,12 +138,14 @@ def fill_shards(
 
 
 def _row_maker(
-    initial_value: InitialValue,
+    initial_value: InitialValue, name: str
 ) -> Callable[[int, int], tf.Tensor] | None:
     """How to make a block of rows alone; None where that is not known."""
     initializer = initial_value.initializer
     if initializer is None:
         return None
+    if isinstance(initializer, StackedInitializer):
+        return _stack_row_maker(initial_value, initializer, name)
     row_shape = tuple(initial_value.shape.as_list()[1:])
     dtype = initial_value.dtype
     if keras_compat.is_elementwise_constant(initializer):
@@ -156,6 +161,72 @@ def _row_maker(
     if draw is None:
         return None
     return RandomBlocks(RandomDraw(*draw), row_shape, dtype).rows
+
+
+def _stack_row_maker(
+    initial_value: InitialValue, initializer: StackedInitializer, name: str
+) -> Callable[[int, int], tf.Tensor]:
+    """Makes rows of a stack of tables, each table by its own initializer."""
+    initializer.require_rows(initial_value.shape.as_list())
+    offsets = itertools.accumulate(initializer.rows, initial=0)
+    makers = []
+    for own, rows in zip(
+        initializer.initializers, initializer.rows, strict=True
+    ):
+        part = _part(initial_value, own, rows)
+        makers.append(_row_maker(part, name) or _WholePart(part, name).rows)
+    # Parts are consecutive rows, as shards are.
+    parts = RowLayout(tuple(offsets))
+
+    def make_rows(start: int, stop: int) -> tf.Tensor:
+        made = [
+            makers[part](rows.start, rows.stop)
+            for part, rows in parts.overlaps(start, stop)
+        ]
+        return made[0] if len(made) == 1 else tf.concat(made, 0)
+
+    return make_rows
+
+
+def _part(stack: InitialValue, initializer: Any, rows: int) -> InitialValue:
+    shape = tf.TensorShape([rows]).concatenate(stack.shape[1:])
+    return InitialValue(
+        shape,
+        stack.dtype,
+        lambda: tf.convert_to_tensor(
+            initializer(tuple(shape.as_list()), dtype=stack.dtype.name),
+            stack.dtype,
+        ),
+        initializer,
+    )
+
+
+class _WholePart:
+    """A table of a stack that can only be made in one piece.
+
+    It is made once, on the ps whose rows are asked for first: made again, it
+    might be another.
+
+    Guarantees: one value, whichever thread asks.
+    Guarded by `_lock`: `_whole`.
+    """
+
+    def __init__(self, initial_value: InitialValue, name: str) -> None:
+        self._initial_value = initial_value
+        self._name = name
+        self._lock = threading.Lock()
+        self._whole: tf.Tensor | None = None
+
+    def rows(self, start: int, stop: int) -> tf.Tensor:
+        """Some rows, where they were made."""
+        with self._lock:
+            if self._whole is None:
+                self._whole = self._initial_value.make()
+                _warn_if_large(
+                    self._initial_value, self._name, self._whole.device
+                )
+        with tf.device(self._whole.device):
+            return self._whole[start:stop]
 
 
 def _fill_in_blocks(
@@ -186,15 +257,7 @@ def _fill_from_whole(
     initial_value: InitialValue,
     name: str,
 ) -> None:
-    if initial_value.num_bytes >= _LARGE_BYTES:
-        _logger.warning(
-            "The initial value of %s can only be made in one piece: %d MB on "
-            "%s, which then sends the other shards their rows. A constant or "
-            "random Keras initializer would be made where it lives.",
-            name,
-            initial_value.num_bytes >> 20,
-            shards[0].device,
-        )
+    _warn_if_large(initial_value, name, shards[0].device)
     with tf.device(shards[0].device):
         whole = initial_value.make()
         for index, shard in enumerate(shards):
@@ -203,3 +266,15 @@ def _fill_from_whole(
                 part = whole[rows.start : rows.stop]
             with tf.device(shard.device):
                 shard.assign(tf.identity(part), read_value=False)
+
+
+def _warn_if_large(initial_value: InitialValue, name: str, device: str) -> None:
+    if initial_value.num_bytes >= _LARGE_BYTES:
+        _logger.warning(
+            "The initial value of %s can only be made in one piece: %d MB on "
+            "%s, which then sends the other shards their rows. A constant or "
+            "random Keras initializer would be made where it lives.",
+            name,
+            initial_value.num_bytes >> 20,
+            device,
+        )

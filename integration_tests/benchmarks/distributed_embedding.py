@@ -1,0 +1,154 @@
+"""What one DistributedEmbedding saves over one Embedding for each table.
+
+    python -m integration_tests.benchmarks.distributed_embedding
+
+Trains a small model on 26 tables of 100,000 x 16 by `fit`, batches of 512, on
+two workers and two ps: once with 26 `keras.layers.Embedding`, once with one
+`tfps.layers.DistributedEmbedding`. Both live in the same cluster and take
+turns, round by round, so that what else the machine does falls on both. Prints
+the median and the range of the rounds' steps per second, the median and the
+range of the ratio of neighbouring rounds, and how many tensors cross between
+tasks in a step (see crossings.py for how they are counted).
+"""
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+import tfps_plugin as tfps
+
+from . import crossings
+
+_TABLES = 26
+_ROWS = 100_000
+_WIDTH = 16
+_BATCH = 512
+_BATCHES = 8
+
+
+def _dataset(context: Any = None) -> tf.data.Dataset:
+    random = np.random.default_rng(3)
+    # As ids are: a few are frequent, most are rare.
+    ids = random.zipf(1.2, (_BATCHES * _BATCH, _TABLES)) % _ROWS
+    targets = random.integers(0, 2, (_BATCHES * _BATCH, 1))
+    features = {f"c{i}": ids[:, i].astype("int32") for i in range(_TABLES)}
+    return (
+        tf.data.Dataset.from_tensor_slices(
+            (features, targets.astype("float32"))
+        )
+        .batch(_BATCH)
+        .cache()
+        .repeat()
+        .prefetch(2)
+    )
+
+
+def _separate(inputs: dict[str, Any]) -> list[Any]:
+    return [
+        keras.layers.Embedding(_ROWS, _WIDTH)(inputs[name]) for name in inputs
+    ]
+
+
+def _distributed(inputs: dict[str, Any]) -> list[Any]:
+    embed = tfps.layers.DistributedEmbedding(
+        {
+            name: tfps.layers.FeatureConfig(
+                name,
+                tfps.layers.TableConfig(name, _ROWS, _WIDTH, "uniform"),
+                (None,),
+                (None, _WIDTH),
+            )
+            for name in inputs
+        }
+    )
+    outputs = embed(inputs)
+    return [outputs[name] for name in inputs]
+
+
+def _model(embed: Callable[[dict[str, Any]], list[Any]]) -> keras.Model:
+    inputs = {
+        f"c{i}": keras.Input((), dtype="int32", name=f"c{i}")
+        for i in range(_TABLES)
+    }
+    x = keras.layers.Concatenate()(embed(inputs))
+    x = keras.layers.Dense(64, activation="relu")(x)
+    model = keras.Model(inputs, keras.layers.Dense(1, "sigmoid")(x))
+    model.compile(keras.optimizers.Adagrad(0.05), "binary_crossentropy")
+    return model
+
+
+def _crossings(model: keras.Model) -> dict[str, int]:
+    strategy = model.distribute_strategy
+
+    @tf.function
+    def step(data: Any) -> Any:
+        return strategy.run(model.train_step, args=(data,))
+
+    with strategy.scope():
+        traced = step.get_concrete_function(_dataset().element_spec)
+    return crossings.count(traced)
+
+
+def main() -> None:
+    """Runs it once and prints the figures."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--shards", type=int, default=2)
+    options = parser.parse_args()
+    kinds = {
+        f"{_TABLES} Embedding layers": _separate,
+        "one DistributedEmbedding": _distributed,
+    }
+    rates: dict[str, list[float]] = {name: [] for name in kinds}
+    tensors = {}
+    with tfps.LocalCluster(num_workers=2, num_ps=2) as cluster:
+        strategy = tfps.ParameterServerStrategy(
+            cluster.cluster_resolver,
+            tfps.partitioners.FixedShardsPartitioner(options.shards),
+        )
+        data = tfps.DatasetCreator(_dataset)
+        models = {}
+        for name, embed in kinds.items():
+            with strategy.scope():
+                models[name] = _model(embed)
+            # Traces, and fills what is filled at first use.
+            models[name].fit(data, steps_per_epoch=20, verbose=0)
+            tensors[name] = _crossings(models[name])
+        for _ in range(options.rounds):
+            for name, model in models.items():
+                start = time.perf_counter()
+                model.fit(data, steps_per_epoch=options.steps, verbose=0)
+                rates[name].append(
+                    options.steps / (time.perf_counter() - start)
+                )
+        tfps.ClusterCoordinator(strategy).close()
+    print(
+        f"{_TABLES} tables of {_ROWS:,} x {_WIDTH}, batches of {_BATCH}, "
+        f"Adagrad; 2 workers, 2 ps, {options.shards} shards; "
+        f"{options.rounds} rounds of {options.steps} steps each\n"
+    )
+    print(f"{'':26}{'steps/s':>9}{'range':>16}{'tensors that cross':>20}")
+    for name, found in rates.items():
+        print(
+            f"{name:26}{statistics.median(found):9.1f}"
+            f"{f'{min(found):.1f} to {max(found):.1f}':>16}"
+            f"{tensors[name]['all']:20}"
+        )
+    for name, kinds_of in tensors.items():
+        print(f"{name}: {kinds_of}")
+    ratios = [b / a for a, b in zip(*rates.values(), strict=True)]
+    print(
+        f"faster by a factor of {statistics.median(ratios):.2f} "
+        f"({min(ratios):.2f} to {max(ratios):.2f})"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,11 @@
+"""`tfps.layers.DistributedEmbedding`: many tables as one.
+
+distributed_embedding.py  the layer
+config.py                 what describes a feature and its table
+plan.py                   which variables a layer has, who looks up where
+stacks.py                 pure: which tables are stacked, where each begins
+feature_tree.py           the user's structure of features
+feature_ids.py            the ids of one feature; its rows combined
+stacked_lookup.py         one lookup for all features of a stack
+graph_checks.py           checks of values known only when a function runs
+"""

@@ -1,0 +1,312 @@
+"""What describes a feature and its table, as in keras_rs."""
+
+import dataclasses
+import operator
+import sys
+from typing import Any
+
+import keras
+
+from tfps_plugin import errors
+
+COMBINERS = ("mean", "sum", "sqrtn")
+
+# (batch,) or (batch, ids of an example); None where any size will do.
+Shape = tuple[int | None, ...]
+
+# What keras_rs fills in when nothing is said.
+_OPTIMIZER_OF_KERAS_RS = "adam"
+
+
+def _default_initializer() -> Any:
+    # One for each table: two tables with one seed would start alike.
+    return keras.initializers.VarianceScaling(mode="fan_out")
+
+
+@keras.saving.register_keras_serializable(package="tfps_plugin")
+@dataclasses.dataclass(frozen=True)
+class TableConfig:
+    """One embedding table of a `tfps.layers.DistributedEmbedding`.
+
+    Several features may use one table: give them the same object.
+
+    Example:
+
+    ```python
+    table = tfps.layers.TableConfig(
+        "ads", vocabulary_size=1_000_000, embedding_dim=16, combiner="mean"
+    )
+    ```
+
+    Attributes:
+        name: Name of the table, unlike any other's in the layer.
+        vocabulary_size: Number of rows.
+        embedding_dim: Numbers in a row.
+        initializer: Initial values: a Keras initializer or the name of one. By
+            default a truncated normal distribution whose standard deviation
+            is about `1 / sqrt(embedding_dim)`.
+        optimizer: Leave it None: the optimizer given to `model.compile` trains
+            the tables, on the parameter servers.
+        combiner: "mean", "sum" or "sqrtn": what is made of the rows of one
+            example.
+        placement: "auto" or "default_device", which mean the same here.
+    """
+
+    name: str
+    vocabulary_size: int
+    embedding_dim: int
+    initializer: Any = dataclasses.field(default_factory=_default_initializer)
+    optimizer: None = None
+    combiner: str = "mean"
+    placement: str = "auto"
+
+    def __post_init__(self) -> None:
+        _require_name(self.name, "TableConfig")
+        for attribute in ("vocabulary_size", "embedding_dim"):
+            size = _positive(getattr(self, attribute))
+            if size is None:
+                raise ValueError(
+                    f"`{attribute}` of the table {self.name!r} is expected to "
+                    "be a positive integer. Received: "
+                    f"{attribute}={getattr(self, attribute)!r}"
+                )
+            object.__setattr__(self, attribute, size)
+        if self.combiner not in COMBINERS:
+            raise ValueError(
+                f"`combiner` of the table {self.name!r} is expected to be one "
+                f"of {', '.join(COMBINERS)}. Received: "
+                f"combiner={self.combiner!r}"
+            )
+        if self.placement == "sparsecore":
+            raise errors.UnsupportedError(
+                f"The table {self.name!r} is to be placed on a TPU's "
+                "SparseCore; here tables are on parameter servers. Received: "
+                "placement='sparsecore'. Use placement='auto'."
+            )
+        if self.placement not in ("auto", "default_device"):
+            raise ValueError(
+                f"`placement` of the table {self.name!r} is expected to be "
+                "'auto' or 'default_device'. Received: "
+                f"placement={self.placement!r}"
+            )
+        if self.optimizer is not None:
+            raise errors.UnsupportedError(
+                f"The table {self.name!r} cannot have an optimizer of its own: "
+                "the model's optimizer trains all tables, on the parameter "
+                f"servers. Received: optimizer={self.optimizer!r}. Give this "
+                "optimizer to model.compile() and leave it out here. For "
+                "different ones use DistributedEmbedding(..., "
+                "table_stacking=None), which keeps one variable for each "
+                "table, and keras.optimizers.MultiOptimizer of newer Keras "
+                "releases, which chooses an optimizer by variable."
+            )
+
+    def get_config(self) -> dict[str, Any]:
+        """What `from_config` needs."""
+        return {
+            "name": self.name,
+            "vocabulary_size": self.vocabulary_size,
+            "embedding_dim": self.embedding_dim,
+            "initializer": keras.saving.serialize_keras_object(
+                self.initializer
+            ),
+            "combiner": self.combiner,
+            "placement": self.placement,
+        }
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> "TableConfig":
+        """The table that `get_config` described."""
+        initializer = keras.saving.deserialize_keras_object(
+            config["initializer"]
+        )
+        return cls(**{**config, "initializer": initializer})
+
+
+@keras.saving.register_keras_serializable(package="tfps_plugin")
+@dataclasses.dataclass(frozen=True)
+class FeatureConfig:
+    """One feature that a `tfps.layers.DistributedEmbedding` embeds.
+
+    Example:
+
+    ```python
+    feature = tfps.layers.FeatureConfig(
+        "ad", table, input_shape=(None, 20), output_shape=(None, 16)
+    )
+    ```
+
+    Attributes:
+        name: Name of the feature, for messages.
+        table: The table that its ids are looked up in.
+        input_shape: `(batch,)` for one id in each example, `(batch, ids)` for
+            several, which the table's combiner reduces to one row. None where
+            any size will do; the batch may always have any size. For ragged
+            and sparse inputs `ids` may be any number too, and nothing is cut
+            off.
+        output_shape: `(batch, embedding_dim)`.
+    """
+
+    name: str
+    table: TableConfig
+    input_shape: Shape
+    output_shape: Shape
+
+    def __post_init__(self) -> None:
+        _require_name(self.name, "FeatureConfig", slashes=True)
+        if not isinstance(self.table, TableConfig) and not _is_of_keras_rs(
+            self.table, "TableConfig"
+        ):
+            raise TypeError(
+                f"`table` of the feature {self.name!r} is expected to be a "
+                f"tfps.layers.TableConfig. Received: table={self.table!r}"
+            )
+        for attribute in ("input_shape", "output_shape"):
+            shape = _shape(getattr(self, attribute))
+            if shape is None:
+                raise ValueError(
+                    f"`{attribute}` of the feature {self.name!r} is expected "
+                    "to be a tuple of sizes or None. Received: "
+                    f"{attribute}={getattr(self, attribute)!r}"
+                )
+            object.__setattr__(self, attribute, shape)
+        if len(self.input_shape) not in (1, 2):
+            raise ValueError(
+                f"`input_shape` of the feature {self.name!r} is expected to "
+                "be (batch,) for one id in each example or (batch, ids) for "
+                f"several. Received: input_shape={self.input_shape}"
+            )
+        width = self.table.embedding_dim
+        if len(self.output_shape) != 2 or self.output_shape[1] not in (
+            None,
+            width,
+        ):
+            raise ValueError(
+                f"`output_shape` of the feature {self.name!r} is expected to "
+                f"be (batch, {width}), as its table {self.table.name!r} has "
+                f"embedding_dim={width}. Received: "
+                f"output_shape={self.output_shape}"
+            )
+
+    def get_config(self) -> dict[str, Any]:
+        """What `from_config` needs; the layer takes care of shared tables."""
+        return {
+            "name": self.name,
+            "table": self.table.get_config(),
+            # Lists: JSON knows no tuples.
+            "input_shape": list(self.input_shape),
+            "output_shape": list(self.output_shape),
+        }
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> "FeatureConfig":
+        """The feature that `get_config` described, with a table of its own."""
+        return cls(
+            **{**config, "table": TableConfig.from_config(config["table"])}
+        )
+
+
+class Adopter:
+    """Makes keras_rs's configurations ours; what is shared stays shared."""
+
+    def __init__(self) -> None:
+        # Theirs are kept too: the identity of what is gone may be given anew.
+        self._tables: dict[int, tuple[Any, TableConfig]] = {}
+
+    def feature(self, config: Any, path: str) -> FeatureConfig:
+        """Our own form of a feature's configuration.
+
+        Args:
+            config: A `FeatureConfig`, ours or theirs.
+            path: Where it stands in the structure of features.
+
+        Returns:
+            `config` itself, where it is ours already.
+
+        Raises:
+            TypeError: If it is something else.
+            errors.UnsupportedError: If it asks for what we do not have.
+        """
+        if not isinstance(config, FeatureConfig):
+            if not _is_of_keras_rs(config, "FeatureConfig"):
+                raise TypeError(
+                    "`feature_configs` is expected to be a structure of "
+                    "tfps.layers.FeatureConfig, or of those of keras_rs. "
+                    f"Received: {config!r} at {path or 'the top'}"
+                )
+            return FeatureConfig(
+                config.name,
+                self._table(config.table),
+                config.input_shape,
+                config.output_shape,
+            )
+        table = self._table(config.table)
+        if table is config.table:
+            return config
+        return dataclasses.replace(config, table=table)
+
+    def _table(self, config: Any) -> TableConfig:
+        if isinstance(config, TableConfig):
+            return config
+        if id(config) not in self._tables:
+            optimizer = config.optimizer
+            if isinstance(optimizer, str) and (
+                optimizer == _OPTIMIZER_OF_KERAS_RS
+            ):
+                # Said by nobody: it is their default.
+                optimizer = None
+            # Sizes of a SparseCore's buffers have no meaning here.
+            ours = TableConfig(
+                name=config.name,
+                vocabulary_size=config.vocabulary_size,
+                embedding_dim=config.embedding_dim,
+                initializer=config.initializer,
+                optimizer=optimizer,
+                combiner=config.combiner,
+                placement=config.placement,
+            )
+            self._tables[id(config)] = (config, ours)
+        return self._tables[id(config)][1]
+
+
+def _is_of_keras_rs(config: Any, name: str) -> bool:
+    """Whether it is an instance of that class of keras_rs."""
+    # Who holds one has imported it; nobody else needs to.
+    theirs = getattr(sys.modules.get("keras_rs.layers"), name, None)
+    return theirs is not None and isinstance(config, theirs)
+
+
+def _require_name(name: Any, owner: str, slashes: bool = False) -> None:
+    # A table's name becomes that of a variable, where Keras allows no slash.
+    if not isinstance(name, str) or not name or ("/" in name and not slashes):
+        raise ValueError(
+            f"`name` of a {owner} is expected to be a string that is not "
+            f"empty{'' if slashes else ' and has no slash'}. Received: "
+            f"name={name!r}"
+        )
+
+
+def _positive(value: Any) -> int | None:
+    if isinstance(value, bool):
+        return None
+    try:
+        number = operator.index(value)
+    except TypeError:
+        return None
+    return number if number > 0 else None
+
+
+def _shape(value: Any) -> Shape | None:
+    if not hasattr(value, "__iter__") or isinstance(value, str):
+        return None
+    sizes: list[int | None] = []
+    for size in value:
+        if size is not None:
+            try:
+                size = operator.index(size)
+            except TypeError:
+                return None
+            if size < 0:
+                return None
+        sizes.append(size)
+    return tuple(sizes)

@@ -1,0 +1,332 @@
+"""`tfps.layers.DistributedEmbedding`: many features over many tables."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tfps_plugin.training.embedding import feature_ids
+from tfps_plugin.training.embedding import stacked_lookup
+from tfps_plugin.training.embedding.feature_tree import FeatureTree
+from tfps_plugin.training.embedding.plan import EmbeddingPlan
+from tfps_plugin.training.embedding.stacks import Stacking
+
+# Tables pass through this process in blocks of about this size.
+_BLOCK_BYTES = 16 << 20
+
+
+@keras.saving.register_keras_serializable(package="tfps_plugin")
+class DistributedEmbedding(keras.layers.Layer):
+    """Embeds many features by many tables, with one lookup for all of them.
+
+    ```python
+    ads = tfps.layers.TableConfig(
+        "ads", vocabulary_size=1_000_000, embedding_dim=16, combiner="mean"
+    )
+    users = tfps.layers.TableConfig(
+        "users", vocabulary_size=50_000, embedding_dim=16
+    )
+    embed = tfps.layers.DistributedEmbedding(
+        {
+            "ad": tfps.layers.FeatureConfig("ad", ads, (None,), (None, 16)),
+            "seen": tfps.layers.FeatureConfig(
+                "seen", ads, (None, 20), (None, 16)
+            ),
+            "user": tfps.layers.FeatureConfig(
+                "user", users, (None,), (None, 16)
+            ),
+        }
+    )
+    outputs = embed({"ad": ad_ids, "seen": seen_ids, "user": user_ids})
+    outputs["seen"]  # shape (batch, 16)
+    ```
+
+    It gives the results of a `keras.layers.Embedding` for each table (or a
+    `keras_rs.layers.EmbedReduce`, where ids are combined): the same initial
+    values, outputs and gradients. What differs is the cost on a cluster.
+    Tables of one `embedding_dim` are stacked: they are one variable, each
+    behind the other, with one gradient and one update. Tables of another
+    `embedding_dim` are another stack. The ids of all features of all sharded
+    stacks are looked up together: a step sends each parameter server one
+    tensor of ids and gets one tensor of rows, however many tables and widths
+    there are. A stack that is not sharded has a lookup of its own.
+
+    Give the strategy a `variable_partitioner`: without one, a stack is a
+    single variable and lives on a single parameter server.
+
+    The configurations follow `keras_rs.layers.FeatureConfig` and
+    `keras_rs.layers.TableConfig`, and those are taken too. Two things differ:
+    the optimizer given to `model.compile` trains all tables (keras_rs's
+    default, "adam", is taken for nothing said, any other is refused), and the
+    sizes of a SparseCore's buffers mean nothing here.
+
+    What an optimizer computes from a whole variable, it computes from a whole
+    stack: `clipnorm`, or the trust ratio of LAMB. With `table_stacking=None`
+    each table is its own variable.
+
+    Weights are saved by the names of the tables. A file can be loaded into a
+    layer that stacks the tables in another way.
+
+    Args:
+        feature_configs: A `FeatureConfig`, or any nested structure of them.
+            Features with the same `TableConfig` object share its table.
+        table_stacking: "auto" stacks the tables of one `embedding_dim`; None
+            stacks nothing; a list of table names, or of such lists, stacks
+            those named together.
+        **kwargs: As in `keras.layers.Layer`.
+
+    Call arguments:
+        inputs: Ids, in the structure of `feature_configs`. A tensor of shape
+            `(batch,)` is looked up; a dense tensor of shape `(batch, ids)`, or
+            a ragged or sparse one, is looked up and reduced by the combiner of
+            the table. As in `keras.layers.Embedding`, a negative id counts
+            from the end of the table. Any other that the table does not have
+            is an error that names the feature.
+        weights: Optional weights of the ids, in the same structure, each of
+            the kind and shape of its ids; None for a feature without any. For
+            ids of shape `(batch,)` only the combiner "sum" uses them.
+
+    Returns:
+        Dense tensors of shape `(batch, embedding_dim)` in the structure of
+        `feature_configs`, of the layer's `compute_dtype`.
+
+    Raises:
+        ValueError: If configurations contradict one another; and, as an
+            `errors.InputError`, if inputs or weights have another structure,
+            rank or kind than the configurations say.
+        TypeError: If something else than a configuration is given for one.
+        errors.UnsupportedError: If a table asks for an optimizer of its own
+            or for the "sparsecore" placement.
+    """
+
+    built: bool
+
+    def __init__(
+        self,
+        feature_configs: Any,
+        *,
+        table_stacking: Stacking = "auto",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        # As in Embedding: it would cast ids that are given as floats.
+        self.autocast = False
+        # What names a wrong id are strings, which XLA does not know.
+        self.supports_jit = False
+        self._plan = EmbeddingPlan(feature_configs, table_stacking)
+        self._stacks: list[keras.Variable] = []
+
+    def build(self, inputs_shape: Any = None) -> None:
+        """Makes one variable for each stack.
+
+        Args:
+            inputs_shape: Structure of the shapes of the ids, if known. The
+                variables do not depend on it.
+        """
+        if self.built:
+            return
+        if inputs_shape is not None:
+            # Before a large table is made for nothing.
+            self._require_shapes(inputs_shape)
+        self._stacks = [
+            self.add_weight(
+                shape=(plan.stack.rows, plan.stack.width),
+                initializer=plan.initializer,
+                name=plan.stack.name,
+            )
+            for plan in self._plan.stacks
+        ]
+        self.built = True
+
+    def get_build_config(self) -> dict[str, Any]:
+        """No shape: the variables depend on none."""
+        return {"input_shape": None}
+
+    def call(self, inputs: Any, weights: Any = None) -> Any:
+        """Looks up and combines; see the class for arguments."""
+        tree = self._plan.tree
+        # Each weight beside its ids; None where a feature has none.
+        flat_weights = (
+            [None] * len(tree.features)
+            if weights is None
+            else tree.match(weights, "weights", none_is_fine=True)
+        )
+        asked = [
+            feature_ids.feature_ids(*each)
+            for each in zip(
+                tree.features,
+                tree.match(inputs, "inputs"),
+                flat_weights,
+                strict=True,
+            )
+        ]
+        rows = stacked_lookup.look_up(
+            [
+                stacked_lookup.Request(
+                    variable,
+                    plan.spans,
+                    [asked[n].ids_N for n in plan.features],
+                )
+                for plan, variable in zip(
+                    self._plan.stacks, self._stacks, strict=True
+                )
+            ]
+        )
+        outputs: dict[int, tf.Tensor] = {}
+        for plan, rows_of_stack in zip(self._plan.stacks, rows, strict=True):
+            for number, rows_ND in zip(
+                plan.features, rows_of_stack, strict=True
+            ):
+                combiner = tree.features[number].table.combiner
+                outputs[number] = asked[number].combine(
+                    tf.cast(rows_ND, self.compute_dtype), combiner
+                )
+        return tree.pack([outputs[n] for n in range(len(asked))])
+
+    def compute_output_shape(self, inputs_shape: Any) -> Any:
+        """`(batch, embedding_dim)`, in the structure of the features."""
+        shapes = self._require_shapes(inputs_shape)
+        return self._plan.tree.pack(
+            [
+                (shape[0], feature.table.embedding_dim)
+                for shape, feature in zip(
+                    shapes, self._plan.tree.features, strict=True
+                )
+            ]
+        )
+
+    def compute_output_spec(self, inputs: Any, weights: Any = None) -> Any:
+        """What `call` will return, for a functional model."""
+        tree = self._plan.tree
+        if weights is not None:
+            tree.match(weights, "weights", none_is_fine=True)
+        specs = []
+        for feature, ids in zip(
+            tree.features, tree.match(inputs, "inputs"), strict=True
+        ):
+            dense = not (
+                getattr(ids, "sparse", False) or getattr(ids, "ragged", False)
+            )
+            feature_ids.require_shape(feature, ids.shape, dense)
+            specs.append(
+                keras.KerasTensor(
+                    (ids.shape[0], feature.table.embedding_dim),
+                    dtype=self.compute_dtype,
+                )
+            )
+        return tree.pack(specs)
+
+    def _require_shapes(self, shapes: Any) -> list[Any]:
+        """Shapes in the order of the features, if they fit them."""
+        found = self._plan.tree.match_shapes(shapes)
+        for feature, shape in zip(self._plan.tree.features, found, strict=True):
+            # Whether they are of dense tensors is not known here.
+            feature_ids.require_shape(feature, shape, dense=False)
+        return found
+
+    # What is in the tables.
+
+    def get_embedding_tables(self) -> dict[str, tf.Tensor]:
+        """The content of the tables, by their names.
+
+        Returns:
+            For each table a tensor of shape `(vocabulary_size,
+            embedding_dim)`: a copy, which lives where this is called.
+
+        Raises:
+            ValueError: If the layer has not been built yet.
+        """
+        return {
+            name: tf.gather(variable, tf.range(rows.start, rows.stop))
+            for name, variable, rows in self._tables()
+        }
+
+    def _tables(self) -> Iterator[tuple[str, keras.Variable, range]]:
+        """Each table's name, its variable, and its rows in that."""
+        if not self.built:
+            raise ValueError(
+                f"The layer {self.name!r} has no tables before it is built. "
+                "Call it on some input, or call build() without arguments."
+            )
+        for plan, variable in zip(self._plan.stacks, self._stacks, strict=True):
+            for size in plan.stack.tables:
+                yield size.name, variable, plan.stack.range_of(size.name)
+
+    def save_own_variables(self, store: Any) -> None:
+        """Saves each table by its name, one after the other."""
+        for name, variable, rows in self._tables():
+            store[name] = _fetch(variable, rows)
+
+    def load_own_variables(self, store: Any) -> None:
+        """Loads what `save_own_variables` saved.
+
+        Raises:
+            ValueError: If the file has other tables, or of another shape.
+        """
+        tables = list(self._tables())
+        expected = {
+            name: (len(rows), variable.shape[1])
+            for name, variable, rows in tables
+        }
+        found = {name: tuple(store[name].shape) for name in store.keys()}  # noqa: SIM118
+        if found != expected:
+            raise ValueError(
+                f"The file has other tables than the layer {self.name!r}. "
+                f"Expected: {expected}. Received: {found}"
+            )
+        for name, variable, rows in tables:
+            _assign(variable, rows, store[name])
+
+    # What it takes to make it again.
+
+    def get_config(self) -> dict[str, Any]:
+        """What `from_config` needs."""
+        return {
+            **super().get_config(),
+            **self._plan.tree.get_config(),
+            "table_stacking": self._plan.table_stacking,
+        }
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> "DistributedEmbedding":
+        """The layer that `get_config` described."""
+        others = {
+            key: value
+            for key, value in config.items()
+            if key not in ("feature_configs", "tables")
+        }
+        return cls(FeatureTree.structure_from_config(config), **others)
+
+
+def _blocks(variable: keras.Variable, rows: range) -> Iterator[range]:
+    row_bytes = variable.shape[1] * tf.as_dtype(variable.dtype).size
+    step = max(1, _BLOCK_BYTES // row_bytes)
+    for start in range(rows.start, rows.stop, step):
+        yield range(start, min(start + step, rows.stop))
+
+
+def _fetch(variable: keras.Variable, rows: range) -> np.ndarray:
+    """Some rows as an array in this process."""
+    array = np.empty(
+        (len(rows), variable.shape[1]),
+        tf.as_dtype(variable.dtype).as_numpy_dtype,
+    )
+    for block in _blocks(variable, rows):
+        array[block.start - rows.start : block.stop - rows.start] = tf.gather(
+            variable, tf.range(block.start, block.stop)
+        )
+    return array
+
+
+def _assign(variable: keras.Variable, rows: range, values: Any) -> None:
+    """Gives some rows the values of an array, or of what slices to one."""
+    for block in _blocks(variable, rows):
+        part = values[block.start - rows.start : block.stop - rows.start]
+        variable.value.scatter_update(
+            tf.IndexedSlices(
+                tf.cast(part, variable.dtype),
+                tf.range(block.start, block.stop),
+            )
+        )

@@ -1,0 +1,175 @@
+"""The user's structure of features: flattened, matched, packed, saved."""
+
+import dataclasses
+from collections.abc import Callable
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+
+from tfps_plugin import errors
+from tfps_plugin.training.embedding.config import Adopter
+from tfps_plugin.training.embedding.config import FeatureConfig
+from tfps_plugin.training.embedding.config import TableConfig
+
+Path = tuple[Any, ...]
+
+# Marks what was a tuple.
+_TUPLE = "__tuple__"
+
+
+class FeatureTree:
+    """A nested structure with a `FeatureConfig` at each leaf.
+
+    An object and no bare structure, because a layer replaces dicts and lists
+    that are its attributes by ones that it can track.
+
+    Attributes:
+        structure: The structure, of our own configurations.
+        features: Its leaves, in the order in which Keras flattens them.
+        tables: The tables they use, each once, in the order of first use.
+    """
+
+    def __init__(self, structure: Any) -> None:
+        """Takes the structure in.
+
+        Args:
+            structure: What the user gave; keras_rs's configurations too.
+
+        Raises:
+            TypeError: If a leaf is something else.
+            ValueError: If there is no feature, or two tables have one name.
+            errors.UnsupportedError: If a table asks for what we do not have.
+        """
+        adopter = Adopter()
+        leaves = keras.tree.flatten_with_path(structure)
+        if not leaves:
+            raise ValueError(
+                "`feature_configs` is expected to have at least one feature. "
+                f"Received: feature_configs={structure!r}"
+            )
+        self._paths: list[Path] = [tuple(path) for path, _ in leaves]
+        self.features: list[FeatureConfig] = [
+            adopter.feature(leaf, show(path)) for path, leaf in leaves
+        ]
+        self.structure = keras.tree.pack_sequence_as(structure, self.features)
+        self.tables: list[TableConfig] = list(
+            {id(f.table): f.table for f in self.features}.values()
+        )
+        names = [table.name for table in self.tables]
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(
+                    f"{names.count(name)} tables have the name {name!r}. Give "
+                    "each its own name; or, if the features are to share one "
+                    "table, give them the same TableConfig object."
+                )
+
+    def match(
+        self, values: Any, argument: str, *, none_is_fine: bool = False
+    ) -> list[Any]:
+        """The leaves of a structure that has to be like that of the features.
+
+        Lists and tuples pass for one another.
+
+        Args:
+            values: The structure.
+            argument: What the user calls it.
+            none_is_fine: Whether a leaf may be None.
+
+        Returns:
+            One leaf for each feature, in their order.
+
+        Raises:
+            errors.InputError: If it is another structure.
+        """
+        found = {
+            tuple(path): leaf
+            for path, leaf in keras.tree.flatten_with_path(values)
+            if leaf is not None or none_is_fine
+        }
+        if found.keys() != set(self._paths):
+            missing = [p for p in self._paths if p not in found]
+            unknown = [p for p in found if p not in self._paths]
+            raise errors.InputError(
+                f"`{argument}` is expected to have the same structure as "
+                "`feature_configs`. Received: "
+                f"{_shown('nothing for', missing)}"
+                f"{' and ' if missing and unknown else ''}"
+                f"{_shown('unknown', unknown)}"
+            )
+        return [found[path] for path in self._paths]
+
+    def match_shapes(self, shapes: Any) -> list[Any]:
+        """As `match`, of a structure whose leaves are shapes."""
+        # A shape is a tuple, and would be taken for more structure.
+        leaves = keras.tree.map_shape_structure(
+            lambda sizes: None if sizes is None else _Shape(sizes), shapes
+        )
+        return [leaf.sizes for leaf in self.match(leaves, "inputs")]
+
+    def pack(self, values: Sequence[Any]) -> Any:
+        """A value for each feature, in the structure of the features."""
+        return keras.tree.pack_sequence_as(self.structure, list(values))
+
+    def get_config(self) -> dict[str, Any]:
+        """The structure and its tables, as `keras_rs` writes them."""
+        # A table that is shared is written once, and features name its number.
+        numbers = {id(table): i for i, table in enumerate(self.tables)}
+        return {
+            "feature_configs": _encoded(
+                self.structure,
+                lambda f: {**f.get_config(), "table": numbers[id(f.table)]},
+            ),
+            "tables": [table.get_config() for table in self.tables],
+        }
+
+    @staticmethod
+    def structure_from_config(config: dict[str, Any]) -> Any:
+        """The structure that `get_config` described."""
+        tables = [TableConfig.from_config(table) for table in config["tables"]]
+
+        return _decoded(
+            config["feature_configs"],
+            lambda described: FeatureConfig(
+                **{**described, "table": tables[described["table"]]}
+            ),
+        )
+
+
+def _encoded(structure: Any, encode: Callable[[Any], Any]) -> Any:
+    """A structure that JSON can hold: it knows no tuples."""
+    if isinstance(structure, dict):
+        return {key: _encoded(v, encode) for key, v in structure.items()}
+    if isinstance(structure, list | tuple):
+        parts = [_encoded(part, encode) for part in structure]
+        return {_TUPLE: parts} if isinstance(structure, tuple) else parts
+    return encode(structure)
+
+
+def _decoded(described: Any, decode: Callable[[Any], Any]) -> Any:
+    if isinstance(described, list | tuple):
+        return [_decoded(part, decode) for part in described]
+    if _TUPLE in described:
+        return tuple(_decoded(part, decode) for part in described[_TUPLE])
+    # A feature is a dict with a name; any other has features in it, and maybe
+    # one that is called "name".
+    if isinstance(described.get("name"), str):
+        return decode(described)
+    return {key: _decoded(v, decode) for key, v in described.items()}
+
+
+@dataclasses.dataclass(frozen=True)
+class _Shape:
+    sizes: Sequence[int | None]
+
+
+def show(path: Path) -> str:
+    """A path as users write it: `ads/0`."""
+    return "/".join(str(part) for part in path)
+
+
+def _shown(what: str, paths: list[Path]) -> str:
+    if not paths:
+        return ""
+    return f"{what} {', '.join(repr(show(path)) for path in paths)}"

@@ -1,0 +1,52 @@
+"""Checks of values that are only known when a function runs."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+# Of the task that runs the operation: ids come out of the input pipeline
+# there, and a GPU has no operation that fails.
+CPU = "/device:CPU:0"
+
+
+def gated(value: tf.Tensor, condition: tf.Tensor, data: Sequence[Any]) -> Any:
+    """A value that is an error unless a condition holds.
+
+    Args:
+        value: The value.
+        condition: A boolean scalar.
+        data: What the error says: texts, and tensors whose first elements it
+            shows.
+
+    Returns:
+        The value, which waits for the check: nothing is done with it before.
+    """
+    # tf.debugging's assertions are conditionals, which cost more.
+    check = tf.raw_ops.Assert(
+        condition=condition, data=[tf.convert_to_tensor(d) for d in data]
+    )
+    with tf.control_dependencies([] if check is None else [check]):
+        return tf.identity(value)
+
+
+def gated_by_equality(
+    value: tf.Tensor, a: tf.Tensor, b: tf.Tensor, text: str
+) -> tf.Tensor:
+    """A value that is an error unless two tensors are equal in all elements.
+
+    Args:
+        value: The value.
+        a: A numeric tensor.
+        b: One of the same dtype and rank.
+        text: What the error says, before it shows both.
+
+    Returns:
+        The value, which waits for the check.
+    """
+    with tf.device(CPU):
+        # Of tensors that cannot be broadcast it is False.
+        equal = tf.reduce_all(
+            tf.raw_ops.Equal(x=a, y=b, incompatible_shape_error=False)
+        ) & tf.equal(tf.size(a), tf.size(b))
+    return gated(value, equal, [text, a, "and", b])

@@ -1,0 +1,89 @@
+"""Which variables an embedding layer has, and which features look up where."""
+
+import dataclasses
+from typing import Any
+
+import keras
+
+from tfps_plugin.training.embedding.feature_tree import FeatureTree
+from tfps_plugin.training.embedding.stacked_lookup import Span
+from tfps_plugin.training.embedding.stacks import Stacking
+from tfps_plugin.training.embedding.stacks import TableSize
+from tfps_plugin.training.embedding.stacks import TableStack
+from tfps_plugin.training.embedding.stacks import stack_tables
+from tfps_plugin.variables.stacked_initializer import StackedInitializer
+
+
+@dataclasses.dataclass(frozen=True)
+class StackPlan:
+    """One variable.
+
+    Attributes:
+        stack: Its tables.
+        initializer: What it starts with.
+        features: Numbers of the features that look up in it.
+        spans: For each of those, where its ids go.
+    """
+
+    stack: TableStack
+    initializer: Any
+    features: tuple[int, ...]
+    spans: tuple[Span, ...]
+
+
+class EmbeddingPlan:
+    """All that a layer knows before it has variables.
+
+    One object, so that Keras does not replace the lists and dicts in it by
+    ones that it can track.
+
+    Attributes:
+        tree: The features.
+        table_stacking: What the user said about stacking.
+        stacks: The variables.
+    """
+
+    def __init__(self, feature_configs: Any, table_stacking: Stacking) -> None:
+        """Makes the plan; see `DistributedEmbedding` for arguments."""
+        self.tree = FeatureTree(feature_configs)
+        self.table_stacking = table_stacking
+        # In the order of the tables: unseeded, each takes the next seed, as a
+        # layer of its own would.
+        initializers = {
+            table.name: keras.initializers.get(table.initializer)
+            for table in self.tree.tables
+        }
+        sizes = [
+            TableSize(table.name, table.vocabulary_size, table.embedding_dim)
+            for table in self.tree.tables
+        ]
+        self.stacks = tuple(
+            self._plan(stack, initializers)
+            for stack in stack_tables(sizes, table_stacking)
+        )
+
+    def _plan(
+        self, stack: TableStack, initializers: dict[str, Any]
+    ) -> StackPlan:
+        inside = {size.name for size in stack.tables}
+        features = [
+            (number, feature)
+            for number, feature in enumerate(self.tree.features)
+            if feature.table.name in inside
+        ]
+        own = [initializers[size.name] for size in stack.tables]
+        return StackPlan(
+            stack,
+            own[0]
+            if len(own) == 1
+            else StackedInitializer(own, [size.rows for size in stack.tables]),
+            tuple(number for number, _ in features),
+            tuple(
+                Span(
+                    feature.name,
+                    feature.table.name,
+                    stack.range_of(feature.table.name),
+                )
+                for _, feature in features
+            ),
+        )
