@@ -19,7 +19,7 @@ _MODULES = sorted(
 )
 _PACKAGES = sorted(
     path
-    for path in _PACKAGE.iterdir()
+    for path in _PACKAGE.rglob("*")
     if path.is_dir() and any(path.glob("*.py"))
 )
 
@@ -45,8 +45,9 @@ def test_packages_list_their_files(path: pathlib.Path) -> None:
     docstring = ast.get_docstring(module) or ""
     missing = [
         file.name
-        for file in sorted(path.glob("*.py"))
-        if file.name != "__init__.py"
+        for file in sorted(path.iterdir())
+        if (file.suffix == ".py" or file in _PACKAGES)
+        and file.name != "__init__.py"
         and not file.name.endswith("_test.py")
         and file.stem not in docstring
     ]

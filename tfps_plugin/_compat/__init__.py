@@ -3,8 +3,13 @@
 Each module opens one room of theirs; each name says why it is needed.
 
 tensorflow_variables.py   resource variables, their handles, tapes, captures
+tensorflow_lookups.py     tf.nn's lookups of embeddings, tf.gather by ragged ids
+tensorflow_loops.py       gradients of loops
 tensorflow_strategy.py    the base classes of a `tf.distribute.Strategy`
 tensorflow_cluster.py     the eager context's cluster membership
 tensorflow_execution.py   executors and concrete functions
 keras.py                  the trainer, epoch iterator, variables, initializers
+keras_optimizers.py       what happens inside optimizer.apply
+keras_layers.py           the penalties of a layer's weights
+keras_saving.py           how weights get into files
 """

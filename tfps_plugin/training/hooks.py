@@ -6,7 +6,12 @@ Keras has no way to say how a strategy runs a step. What is replaced:
 2. `make_train_function` and `make_test_function`: steps go to workers;
 3. `compile`, `fit`, `evaluate`, `predict`: thin wrappers, for the scope, the
    checks of arguments, and for leaving the cluster usable after an error;
-4. three methods of `keras.Variable`.
+4. three methods of `keras.Variable`;
+5. `keras.ops.take`, `keras.layers.Embedding.call`, and TensorFlow's lookups
+   of embeddings: only the rows that are needed travel;
+6. `build` and `apply` of optimizers: they run where the variables live;
+7. the penalties of a layer's weights: on the rows that a batch looks up;
+8. how files of weights take and give large tables: block by block.
 
 Each does what it did before for models and variables that are not ours. They
 are installed once, with the first strategy, not by importing anything.
@@ -16,8 +21,12 @@ import threading
 
 from tfps_plugin._compat import keras as keras_compat
 from tfps_plugin.strategy import parameter_server_strategy
+from tfps_plugin.training import lookups
+from tfps_plugin.training import table_regularizers
+from tfps_plugin.training import table_saving
 from tfps_plugin.training import trainer_methods
 from tfps_plugin.training import variable_methods
+from tfps_plugin.training.optimizers import methods as optimizer_methods
 
 _lock = threading.Lock()
 _installed = False
@@ -53,6 +62,10 @@ def install(strategy: object = None) -> None:
             trainer_methods.with_call(getattr(trainer, method), method),
         )
     variable_methods.install()
+    optimizer_methods.install()
+    table_regularizers.install()
+    lookups.install()
+    table_saving.install()
 
 
 parameter_server_strategy.construction_hooks.append(install)

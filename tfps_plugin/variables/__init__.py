@@ -5,15 +5,28 @@ partitioners.py       pure: into how many shards a variable is cut
 placement.py          pure: which ps takes the next bytes
 initialization.py     fills shards where they live, block by block
 random_blocks.py      any block of rows of a random initializer's full value
+stacked_initializer.py  initial values of tables that lie behind one another
 late_bound.py         a variable whose handle is looked up at call time
 remote_variable.py    a whole variable on one ps
 sharded_variable.py   a table cut over several ps, one value to the user
-row_gather.py         looks up rows of shards, each distinct id once
+tape_anchor.py        what a gradient tape watches in the place of shards
+shard_reader.py       reads all shards of a table as one value
+shard_writer.py       assigns all shards of a table from one value
+row_lookup.py         looks up rows of a variable, each distinct id once
+joint_lookup.py       looks up rows of several tables, one exchange with a ps
+row_gather.py         splits ids by shard, gathers rows where they are
+distinct_rows.py      slices in which every id occurs once
+dense_reads.py        warns of steps that move a whole sharded table
 chief_reads.py        reads that go on when the cluster changes under them
 views.py              lets unmodified optimizers see only rows, or one shard
 tensor_protocol.py    what both kinds need to pass for a tensor
 worker_resident.py    one object per worker, rebuilt when the worker returns
-worker_local.py       metric states and seeds: one copy per lane
+worker_local.py       metric states: one copy per lane, put together to read
+worker_seeds.py       seed generators: every lane draws its own sequence
+mirrored_scalar.py    step counter, learning rate: on a ps, read from copies
+looked_up.py          which rows the function being traced has looked up
+update_lock.py        lets one update of a variable at a time run on its ps
+self_assignment.py    makes v.assign(f(v)) lose nothing
 worker_tables.py      lookup tables: one copy per worker
 testing.py            variables on this process's own device, for tests
 """
