@@ -218,3 +218,114 @@ def test_lazy_updates_are_those_of_single_rows(
     assert steps == len(batches)
     np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-5)
     np.testing.assert_array_equal(actual[-10:], table[-10:])
+
+
+@pytest.fixture
+def coordinator(
+    cluster: tfps.LocalCluster,
+) -> Iterator[tfps.ClusterCoordinator]:
+    strategy = tfps.ParameterServerStrategy(
+        cluster.cluster_resolver, tfps.partitioners.FixedShardsPartitioner(2)
+    )
+    coordinator = tfps.ClusterCoordinator(strategy)
+    yield coordinator
+    coordinator.close()
+
+
+def test_an_optimizer_may_train_variables_of_tensorflow(
+    coordinator: tfps.ClusterCoordinator,
+) -> None:
+    with coordinator.strategy.scope():
+        variable = tf.Variable([1.0, 2.0], name="plain")
+        optimizer = keras.optimizers.Adam(0.1, use_ema=True)
+        optimizer.build([variable])
+
+    @tf.function
+    def step() -> None:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf.square(variable))
+        optimizer.apply(tape.gradient(loss, [variable]), [variable])
+
+    coordinator.schedule(step)
+    coordinator.join()
+    np.testing.assert_allclose(variable.numpy(), [0.9, 1.9], rtol=1e-4)
+
+
+def test_averages_begin_with_what_the_weights_are_at_the_first_step(
+    coordinator: tfps.ClusterCoordinator,
+) -> None:
+    """Such as those of a pretrained model, loaded into a built one."""
+    with coordinator.strategy.scope():
+        table = keras.Variable(np.zeros((10, 2), "float32"), name="table")
+        optimizer = keras.optimizers.SGD(0.5, use_ema=True, ema_momentum=0.9)
+        optimizer.build([table])
+    table.assign(np.full((10, 2), 3.0, "float32"))
+
+    @tf.function
+    def step() -> None:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf.gather(table, [1, 8]))
+        optimizer.apply(tape.gradient(loss, [table]), [table])
+
+    for _ in range(2):
+        coordinator.schedule(step)
+        coordinator.join()
+    (average,) = optimizer._model_variables_moving_average
+    expected = np.full((10, 2), 3.0)
+    # 2.5 after the first step, and then a tenth of the way to 2.0.
+    expected[[1, 8]] = 2.45
+    np.testing.assert_allclose(average.numpy(), expected, rtol=1e-6)
+
+
+def test_numbers_are_added_to_whole_variables(
+    coordinator: tfps.ClusterCoordinator,
+) -> None:
+    with coordinator.strategy.scope():
+        counts = keras.Variable(np.zeros(5, "float32"), trainable=False)
+
+    @tf.function
+    def step() -> None:
+        counts.assign_add(1.0)
+
+    coordinator.schedule(step)
+    coordinator.join()
+    np.testing.assert_array_equal(counts.numpy(), np.ones(5))
+
+
+def test_an_optimizer_whose_own_code_would_be_left_out_is_refused(
+    coordinator: tfps.ClusterCoordinator,
+) -> None:
+    class Averaging(keras.optimizers.SGD):
+        def _update_model_variables_moving_average(
+            self, variables: Any
+        ) -> None:
+            raise AssertionError
+
+    with coordinator.strategy.scope():
+        variable = keras.Variable([1.0])
+        optimizer = Averaging(0.1)
+        with pytest.raises(
+            tfps.errors.UnsupportedError, match="_moving_average"
+        ):
+            optimizer.build([variable])
+
+
+def test_clipping_of_ones_own_is_used(
+    coordinator: tfps.ClusterCoordinator,
+) -> None:
+    class Signs(keras.optimizers.SGD):
+        def _clip_gradients(self, grads: Any) -> Any:
+            return [tf.sign(g) for g in grads]
+
+    with coordinator.strategy.scope():
+        variable = keras.Variable([1.0, 2.0])
+        optimizer = Signs(0.5)
+        optimizer.build([variable])
+
+    @tf.function
+    def step() -> None:
+        optimizer.apply([tf.constant([7.0, -7.0])], [variable])
+
+    coordinator.schedule(step)
+    coordinator.join()
+    np.testing.assert_allclose(variable.numpy(), [0.5, 2.5])

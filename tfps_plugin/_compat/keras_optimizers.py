@@ -14,10 +14,22 @@ from keras.src.backend import name_scope as name_scope
 # The base class of all optimizers that TensorFlow runs.
 from keras.src.backend.tensorflow.optimizer import TFOptimizer as TFOptimizer
 
+from tfps_plugin import errors
+
 # Since Keras 3.15.
 MultiOptimizer = getattr(keras.optimizers, "MultiOptimizer", ())
 
 _decay_of_keras = TFOptimizer._apply_weight_decay
+_clip_of_keras = TFOptimizer._clip_gradients
+# What our own `apply` does in the place of Keras's.
+_REPLACED = {
+    name: getattr(TFOptimizer, name)
+    for name in (
+        "_backend_apply_gradients",
+        "_backend_increment_gradient_accumulators",
+        "_update_model_variables_moving_average",
+    )
+}
 
 
 def gradients_to_apply(
@@ -61,6 +73,36 @@ def gradients_to_apply(
     kept = optimizer._filter_empty_gradients(gradients, variables)
     kept = optimizer._overwrite_variables_directly_with_gradients(*kept)
     return list(kept[0]), list(kept[1])
+
+
+def require_no_overrides(optimizer: Any) -> None:
+    """Refuses an optimizer whose own code would not be called.
+
+    Raises:
+        UnsupportedError: If its class has a method of its own in the place of
+            a private one of Keras's that runs on the worker.
+    """
+    for name, of_keras in _REPLACED.items():
+        if getattr(type(optimizer), name) is not of_keras:
+            raise errors.UnsupportedError(
+                f"The optimizer {type(optimizer).__name__} has its own "
+                f"{name}(), which would read whole variables on the worker, "
+                "and is replaced on parameter servers. Expected an optimizer "
+                "that changes variables in update_step() alone. Received: "
+                f"optimizer={optimizer.name!r}. Move what it does there."
+            )
+
+
+def clips_by_itself(optimizer: Any) -> bool:
+    """Whether it has a way of clipping that is not Keras's own."""
+    return type(optimizer)._clip_gradients is not _clip_of_keras
+
+
+def momentum_schedule_of(optimizer: Any) -> Any:
+    """The scalar that Nadam updates once a step and then reads everywhere."""
+    if isinstance(optimizer, keras.optimizers.Nadam):
+        return optimizer._u_product
+    return None
 
 
 def decays_weights_by_itself(optimizer: Any) -> bool:

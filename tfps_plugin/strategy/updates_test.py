@@ -168,3 +168,30 @@ def test_keras_optimizers_update_rows_as_they_update_variables(
     np.testing.assert_allclose(
         sharded.numpy(), plain.numpy(), rtol=1e-5, atol=1e-6
     )
+
+
+def test_rows_may_be_read_in_the_branches_of_a_condition() -> None:
+    table = testing.sharded_variable(_TABLE, 2)
+    slot = testing.sharded_variable(_OTHER, 2)
+    table.join_family(slot)
+
+    def fn(variable: Any, gradient: Any, is_warm: Any) -> None:
+        # As RAdam does: which update it is depends on the step.
+        delta = tf.cond(
+            is_warm,
+            lambda: tf.convert_to_tensor(slot) * 2.0,
+            lambda: tf.convert_to_tensor(slot) + gradient,
+        )
+        variable.assign_sub(delta + tf.convert_to_tensor(slot))
+
+    @tf.function
+    def step(is_warm: tf.Tensor) -> None:
+        gradient = tf.IndexedSlices(
+            tf.constant(_GRADIENT[:2]), tf.constant([5, 3])
+        )
+        updates.update(table, fn, (gradient, is_warm), {})
+
+    step(tf.constant(False))
+    expected = _TABLE.copy()
+    expected[[5, 3]] -= 2 * _OTHER[[5, 3]] + _GRADIENT[:2]
+    np.testing.assert_allclose(table.numpy(), expected, rtol=1e-5)

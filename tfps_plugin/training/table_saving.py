@@ -110,6 +110,23 @@ def _large_rows(value: Any) -> TableRows | None:
     return TableRows(found[0], range(found[0].layout.num_rows))
 
 
+def rows_for(store: Any, variable: Any, rows: range) -> TableRows | None:
+    """What a layer gives a store to have some rows of a table saved.
+
+    Args:
+        store: What `save_own_variables` was given.
+        variable: A `keras.Variable`.
+        rows: Which rows; consecutive.
+
+    Returns:
+        None where the store needs an array, or the table is small.
+    """
+    large = _large_rows(variable)
+    if large is None or not isinstance(store, compat.H5IOStore):
+        return None
+    return TableRows(large.table, rows)
+
+
 def _has_large(saveable: Any) -> bool:
     """Whether a layer, optimizer or model has a large table of ours."""
     variables = getattr(saveable, "variables", ())

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from tfps_plugin._compat import keras_saving as compat
 from tfps_plugin.training import hooks
+from tfps_plugin.training import layers
 from tfps_plugin.training.stored_array import StoredArray
 from tfps_plugin.training.table_saving import TableRows
 from tfps_plugin.variables import testing
@@ -306,4 +307,34 @@ def test_rows_of_a_table_are_saved_alone(tmp_path: pathlib.Path) -> None:
         np.testing.assert_array_equal(file["layer/vars/part"], value[20:77])
     np.testing.assert_array_equal(
         np.asarray(TableRows(table, range(20, 77))), value[20:77]
+    )
+
+
+def test_tables_of_a_stack_are_saved_and_loaded_in_blocks(
+    tmp_path: pathlib.Path, fetched: list[int]
+) -> None:
+    configs = [
+        layers.FeatureConfig(
+            name, layers.TableConfig(name, rows, 3), (None,), (None, 3)
+        )
+        for name, rows in (("a", 40), ("b", 61))
+    ]
+
+    def make() -> keras.Model:
+        ids = [keras.Input((), dtype="int32") for _ in configs]
+        return keras.Model(ids, layers.DistributedEmbedding(configs)(ids))
+
+    plain, model = make(), make()
+    (stack,) = model.weights
+    value = _value()
+    stack._value = _table(value, 2)
+    model.save_weights(tmp_path / "model.weights.h5")
+    assert sum(fetched) == _ROWS
+    plain.load_weights(tmp_path / "model.weights.h5")
+    np.testing.assert_array_equal(plain.weights[0].numpy(), value)
+    stack._value = _table(np.zeros_like(value), 3)
+    model.load_weights(tmp_path / "model.weights.h5")
+    ids = [np.arange(40), np.arange(61)]
+    np.testing.assert_array_equal(
+        np.concatenate(model([tf.constant(i) for i in ids])), value
     )

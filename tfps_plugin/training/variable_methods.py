@@ -61,7 +61,11 @@ def _is_ours(variable: Any) -> bool:
 
 
 def _like(variable: Any, value: Any) -> tf.Tensor:
-    return tf.cast(
+    """A value as one operation of the ps takes it: of the variable's shape."""
+    value = tf.cast(
         variable._convert_to_tensor(value, dtype=variable.dtype),
         variable._value.dtype,
     )
+    if value.shape == variable._value.shape:
+        return value
+    return tf.broadcast_to(value, variable._value.shape)

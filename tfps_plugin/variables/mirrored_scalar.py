@@ -15,6 +15,7 @@ import tensorflow as tf
 from tfps_plugin._compat import tensorflow_variables as compat
 from tfps_plugin.cluster import dispatch_context
 from tfps_plugin.cluster.dispatch_context import DispatchContext
+from tfps_plugin.variables import self_assignment
 from tfps_plugin.variables import views
 from tfps_plugin.variables.late_bound import LateBoundVariable
 from tfps_plugin.variables.remote_variable import RemoteVariable
@@ -23,6 +24,8 @@ from tfps_plugin.variables.worker_resident import WorkerResident
 # How old what a lane knows of the others' additions may be, once training is
 # under way.
 _MAX_AGE_SECONDS = 0.05
+# Stands for the chief among the numbers of lanes.
+_CHIEF = -1
 # Before that, in so many first calls, a few steps more or less make a
 # difference: in Adam's correction of its bias, or in a warm-up.
 _FIRST_CALLS = 1000
@@ -81,6 +84,7 @@ class MirroredScalar(RemoteVariable):
         self._lock = threading.Lock()
         self._known: tf.Tensor | None = None
         self._known_since = 0.0
+        self._num_forgotten = 0
         self._calls = 0
         self._calling_lanes: set[int] = set()
         self._is_changed_by_steps = False
@@ -150,6 +154,9 @@ class MirroredScalar(RemoteVariable):
 
     def _copy_of_chief(self) -> tf.Tensor:
         """For functions that the chief calls itself, such as predict's."""
+        with self._lock:
+            # The chief may change it, too: no lane is alone any more.
+            self._calling_lanes.add(_CHIEF)
         if self._chief_copy is None:
             self._chief_copy = self._new_copy("/device:CPU:0")
         else:
@@ -163,11 +170,14 @@ class MirroredScalar(RemoteVariable):
         with self._lock:
             if self._known is not None and self._known_since >= earliest:
                 return self._known
+            num_forgotten = self._num_forgotten
         value = compat.read_resource(self.own_handle, self._dtype)
         # Through this process: what comes next may be on any worker.
         value = tf.constant(value.numpy(), self._dtype)
         with self._lock:
-            self._known, self._known_since = value, now
+            # Else the chief has assigned another since we asked.
+            if num_forgotten == self._num_forgotten:
+                self._known, self._known_since = value, now
         return value
 
     def _refresh(self, copy: RemoteVariable, value: tf.Tensor) -> None:
@@ -182,6 +192,7 @@ class MirroredScalar(RemoteVariable):
         self._resident.forget()
         with self._lock:
             self._known = None
+            self._num_forgotten += 1
 
     # Changing it.
 
@@ -214,8 +225,23 @@ class MirroredScalar(RemoteVariable):
         name: str | None = None,
         read_value: bool = True,
     ) -> Any:
-        """As `tf.Variable.assign`."""
+        """As `tf.Variable.assign`.
+
+        In functions, what was computed from the scalar itself by an addition
+        is added.
+        """
+        delta = self_assignment.as_addition(self, value)
+        if delta is not None and views.view_of(self._unique_id) is None:
+            return self.assign_add(delta)
         return self._change("assign", tf.raw_ops.AssignVariableOp, value)
+
+    def _restore_from_tensors(self, restored_tensors: dict[str, Any]) -> Any:
+        """As TensorFlow's checkpoints restore any variable."""
+        (value,) = restored_tensors.values()
+        # Even if this is being traced: it is, each time that it is run.
+        self._forget_copies()
+        self._change("assign", tf.raw_ops.AssignVariableOp, value)
+        return tf.no_op() if compat.function_graph() is not None else None
 
     def assign_add(
         self,
@@ -250,7 +276,16 @@ class MirroredScalar(RemoteVariable):
             self._forget_copies()
             return self
         self._is_changed_by_steps = True
-        self._only_grows = self._only_grows and method == "assign_add"
+        self._only_grows = (
+            self._only_grows
+            and method == "assign_add"
+            and _is_known_to_be_positive(value)
+        )
         with compat.clear_device():
             operation(resource=self.handle, value=value)
         return self
+
+
+def _is_known_to_be_positive(value: tf.Tensor) -> bool:
+    known = tf.get_static_value(value)
+    return known is not None and bool(known >= 0)

@@ -1,3 +1,4 @@
+import pathlib
 import threading
 import time
 from typing import Any
@@ -224,3 +225,78 @@ def test_a_step_asks_the_ps_for_nothing() -> None:
         "tfps": ["AssignAddVariableOp"],
         "tfps-copy": ["AssignAddVariableOp", "ReadVariableOp"],
     }
+
+
+def test_what_a_program_adds_by_assigning_is_added(late: None) -> None:
+    counter = _counter()
+
+    @tf.function
+    def step() -> None:
+        counter.assign(counter + 1)
+
+    @tf.function
+    def back() -> None:
+        counter.assign(counter - 2)
+
+    for _ in range(5):
+        for lane in (0, 1):
+            with _lane(lane):
+                step()
+    assert int(counter.numpy()) == 10
+    with _lane(0):
+        back()
+    assert int(counter.numpy()) == 8
+
+
+def test_what_shrinks_by_additions_is_not_held_up(early: None) -> None:
+    counter = _counter()
+    add = tf.function(lambda x: counter.assign_add(x))
+    read = tf.function(lambda: counter.read_value())
+    with _lane(0):
+        add(tf.constant(7, tf.int64))
+        assert int(read()) == 7
+    with _lane(1):
+        add(tf.constant(-5, tf.int64))
+    with _lane(0):
+        assert int(read()) == 2
+
+
+def test_a_lane_hears_of_what_a_function_of_the_chief_changes() -> None:
+    rate = MirroredScalar(
+        testing.LOCAL_DEVICE, tf.float32, "rate", trainable=False
+    )
+    rate.assign(0.1)
+    read = tf.function(lambda: rate.read_value())
+    change = tf.function(lambda: rate.assign(0.5))
+    with _lane(0):
+        assert float(read()) == pytest.approx(0.1)
+    change()
+    with _lane(0):
+        assert float(read()) == 0.5
+
+
+@pytest.mark.parametrize("traced", [True, False])
+def test_a_checkpoint_restores_the_exact_value_and_all_copies(
+    late: None, tmp_path: pathlib.Path, traced: bool
+) -> None:
+    counter = _counter()
+    step = _step(counter)
+    with _lane(0):
+        for _ in range(7):
+            step()
+    path = tf.train.Checkpoint(counter=counter).save(tmp_path / "checkpoint")
+    with _lane(0):
+        step()
+
+    def restore() -> None:
+        # TensorFlow restores in a function where several tasks have a part.
+        tensors = {"VARIABLE_VALUE": tf.constant(7, tf.int64)}
+        counter._restore_from_tensors(tensors)
+
+    if traced:
+        tf.function(restore)()
+    else:
+        tf.train.Checkpoint(counter=counter).restore(path)
+    assert int(counter.numpy()) == 7
+    with _lane(0):
+        assert int(step()) == 8

@@ -105,6 +105,32 @@ def assign(variable: Any, value: Any) -> tf.Operation | None:
             )
 
 
+def as_addition(variable: Any, value: Any) -> tf.Tensor | None:
+    """What is added, if a value is a variable's own and something more.
+
+    Args:
+        variable: A variable whose `handle` functions read it by.
+        value: What it is to be assigned.
+
+    Returns:
+        The addend; None outside of functions, and for any other value.
+    """
+    graph = tf.compat.v1.get_default_graph()
+    if (
+        compat.function_graph() is None
+        or not isinstance(value, tf.Tensor)
+        or not tf.is_symbolic_tensor(value)
+        or value.graph is not graph
+    ):
+        return None
+    found = _Computation.find(value, compat.in_graph(variable.handle, graph))
+    delta = None if found is None else found.as_addition()
+    if delta is None:
+        return None
+    method, addend = delta
+    return addend if method is tf.raw_ops.AssignAddVariableOp else -addend
+
+
 class _Computation:
     """How a value was computed from reads of one variable.
 

@@ -65,7 +65,7 @@ class RowsView:
 
     def read(self) -> tf.Tensor:
         """The rows, gathered once and again after an addition."""
-        if self._rows is None:
+        if self._rows is None or not _is_here(self._rows):
             # Not sparse_read(): the ids are distinct already.
             self._rows = tf.raw_ops.ResourceGather(
                 resource=self._shard.handle,
@@ -87,6 +87,13 @@ class RowsView:
         else:
             self._shard.scatter_sub(rows)
             self._rows = None
+
+
+def _is_here(tensor: tf.Tensor) -> bool:
+    """Whether a tensor may be used: not if it is a branch's or a loop's."""
+    if not tf.is_symbolic_tensor(tensor):
+        return True
+    return tensor.graph is tf.compat.v1.get_default_graph()
 
 
 class ShardView:

@@ -192,6 +192,12 @@ class WorkerLocalVariable(WorkerLocalHandle):
             return tf.add_n(copies) / len(copies)
         return copies[0]
 
+    def _restore_from_tensors(self, restored_tensors: dict[str, Any]) -> Any:
+        """As TensorFlow's checkpoints restore any variable."""
+        # What is restored is the value of all.
+        self._resident.forget()
+        return super()._restore_from_tensors(restored_tensors)
+
     def assign(
         self,
         value: Any,

@@ -4,6 +4,8 @@ A seed must differ from worker to worker, or two of them draw the same dropout
 mask.
 """
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
@@ -33,6 +35,12 @@ class WorkerLocalSeed(WorkerLocalVariable):
     starts nobody's sequence again. (A generator that Keras uses without order,
     as its global one, keeps no count; there the chief sees its own state.)
     """
+
+    def _weakly(
+        self, look_up: Callable[[Any], tf.Tensor]
+    ) -> Callable[[], tf.Tensor]:
+        """Functions keep it: Keras replaces its global generator at will."""
+        return functools.partial(look_up, self)
 
     def _initial_copy(self, context: DispatchContext) -> tf.Tensor:
         state = compat.read_resource(self.own_handle, self._dtype)

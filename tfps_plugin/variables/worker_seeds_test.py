@@ -1,8 +1,10 @@
+import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import keras
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -152,3 +154,12 @@ def test_draws_without_a_seed_are_those_of_the_strategy(
     held[0]._distribute_strategy = strategy
     worker_seeds.claim_global_seeds(strategy)
     assert len(held) == 1
+
+
+def test_functions_keep_a_generator_that_the_program_has_dropped() -> None:
+    """Keras makes a new global generator with every set_random_seed()."""
+    seed = WorkerLocalSeed(tf.constant([5, 0], tf.int64), "seed")
+    read = tf.function(seed.read_value).get_concrete_function()
+    del seed
+    gc.collect()
+    np.testing.assert_array_equal(read(), [5, 0])

@@ -7,6 +7,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tfps_plugin.training import table_saving
 from tfps_plugin.training.embedding import feature_ids
 from tfps_plugin.training.embedding import stacked_lookup
 from tfps_plugin.training.embedding.feature_tree import FeatureTree
@@ -257,7 +258,10 @@ class DistributedEmbedding(keras.layers.Layer):
     def save_own_variables(self, store: Any) -> None:
         """Saves each table by its name, one after the other."""
         for name, variable, rows in self._tables():
-            store[name] = _fetch(variable, rows)
+            in_blocks = table_saving.rows_for(store, variable, rows)
+            store[name] = (
+                _fetch(variable, rows) if in_blocks is None else in_blocks
+            )
 
     def load_own_variables(self, store: Any) -> None:
         """Loads what `save_own_variables` saved.

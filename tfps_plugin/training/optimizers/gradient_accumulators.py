@@ -74,5 +74,6 @@ def _take_rows_of_shard(shard: Any) -> tuple[tf.Tensor, tf.Tensor]:
     ids = tf.reshape(tf.where(is_touched), [-1])
     view = views.RowsView(shard, ids)
     rows = view.read()
-    view.assign("assign_sub", rows)
+    # Not by subtracting: infinity less infinity would stay for ever.
+    view.assign("assign", tf.zeros_like(rows))
     return ids, rows

@@ -69,3 +69,15 @@ def test_no_rows_are_taken_where_none_were_touched() -> None:
     nothing, _ = _rows([], 0)
     taken = tf.function(lambda: gradient_accumulators.take(total, nothing))()
     assert taken.values.shape == (0, 2)
+
+
+@pytest.mark.parametrize("num_shards", [0, 2])
+def test_what_is_not_finite_is_taken_like_the_rest(num_shards: int) -> None:
+    total = _accumulator(num_shards)
+    broken = DistinctRows(
+        tf.constant([[np.inf, 1.0]]), tf.constant([3], tf.int64), _SHAPE
+    )
+    gradient_accumulators.take(total, broken)
+    rows, whole = _rows([3], 0)
+    taken = gradient_accumulators.take(total, rows)
+    np.testing.assert_allclose(taken.values, whole[[3]], rtol=1e-6)

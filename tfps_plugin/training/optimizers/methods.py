@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import keras
-import tensorflow as tf
 
 from tfps_plugin._compat import keras_optimizers as compat
 from tfps_plugin.strategy.parameter_server_strategy import (
@@ -47,16 +46,8 @@ def build(original: Callable[..., None]) -> Callable[..., None]:
             return original(self, variables)
         if not _is_wrapper(self):
             whole_matrix.require_supported(self, list(variables))
+            compat.require_no_overrides(self)
         original(self, variables)
-        if self.use_ema:
-            # Averages of rows that no batch has touched are those of rows
-            # that never changed.
-            for variable, average in zip(
-                variables, self._model_variables_moving_average, strict=True
-            ):
-                if average is not None:
-                    with tf.init_scope(), tf.device(variable.value.device):
-                        average.value.assign(variable.value)
         return None
 
     return build_on_ps

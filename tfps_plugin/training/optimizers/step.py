@@ -73,6 +73,8 @@ class OptimizerStep:
             # What happens every n steps must not happen twice, or never.
             number = iterations.value.take()
         with self._reading_scalars_once(number):
+            if optimizer.use_ema:
+                self._begin_averages_of_rows(gradients)
             if optimizer.gradient_accumulation_steps:
                 self._accumulate(gradients)
             else:
@@ -146,7 +148,10 @@ class OptimizerStep:
 
     def _update(self, gradients: Sequence[Any]) -> None:
         optimizer = self._optimizer
-        gradients = gradient_clipping.clip(optimizer, gradients)
+        if compat.clips_by_itself(optimizer):
+            gradients = optimizer._clip_gradients(gradients)
+        else:
+            gradients = gradient_clipping.clip(optimizer, gradients)
         if compat.decays_weights_by_itself(optimizer):
             optimizer._apply_weight_decay(self._variables)
         _thread_local.step = self
@@ -168,7 +173,7 @@ class OptimizerStep:
                 `keras.Variable` of this step.
             learning_rate: Handed on to the optimizer.
         """
-        variable_of = {id(v.value): v for v in self._variables}
+        variable_of = {id(value_of(v)): v for v in self._variables}
         parts = []
         for gradient, value in gradients_and_values:
             variable = variable_of[id(value)]
@@ -179,14 +184,30 @@ class OptimizerStep:
                     value, (gradient, learning_rate), exact=exact
                 )
             ]
-        updates.run_parts(parts, self._update_part)
+        with self._reading_momentum_schedule_once():
+            updates.run_parts(parts, self._update_part)
+
+    @contextlib.contextmanager
+    def _reading_momentum_schedule_once(self) -> Iterator[None]:
+        """Shows every update the product that Nadam has computed by now.
+
+        It is on one ps: the others would wait for it under their locks.
+        """
+        scalar = compat.momentum_schedule_of(self._optimizer)
+        if scalar is None:
+            yield
+            return
+        value = value_of(scalar)
+        seen = views.ValueView(value.name, value.read_value())
+        with views.viewing({value._unique_id: seen}):
+            yield
 
     def _is_updated_whole(self, variable: keras.Variable) -> bool:
         """Whether rows of it cannot be updated alone."""
         return whole_matrix.needs_whole_matrix(
             self._optimizer, variable
         ) or not table_constraints.is_row_wise(
-            variable.constraint, len(variable.shape)
+            getattr(variable, "constraint", None), len(variable.shape)
         )
 
     def _update_part(self, part: UpdatePart) -> None:
@@ -198,8 +219,9 @@ class OptimizerStep:
             part.is_rows or not optimizer.gradient_accumulation_steps
         ):
             self._average(part)
-        if part.owner.constraint is not None:
-            part.variable.assign(part.owner.constraint(part.variable))
+        constraint = getattr(part.owner, "constraint", None)
+        if constraint is not None:
+            part.variable.assign(constraint(part.variable))
 
     def _decay(self, part: UpdatePart) -> None:
         """Weight decay, as `TFOptimizer._apply_weight_decay`."""
@@ -238,16 +260,47 @@ class OptimizerStep:
         Keras brings averages up to date with every batch, also where the
         variables wait for more gradients; rows wait with their variable.
         """
-        parts = []
-        for variable, gradient in zip(self._variables, gradients, strict=True):
-            if not isinstance(gradient, tf.IndexedSlices) or (
-                self._exact or self._is_updated_whole(variable)
-            ):
-                parts += [
-                    dataclasses.replace(part, owner=variable)
-                    for part in parts_of(variable.value, (), exact=True)
-                ]
-        updates.run_parts(parts, self._average)
+        whole = [
+            variable
+            for variable, gradient in zip(
+                self._variables, gradients, strict=True
+            )
+            if not self._is_updated_by_rows(variable, gradient)
+        ]
+        updates.run_parts(_whole_parts(whole), self._average)
+
+    def _begin_averages_of_rows(self, gradients: Sequence[Any]) -> None:
+        """Lets averages begin as their variables are at the first step.
+
+        Keras's do, as a whole; later steps see the rows of their batch alone.
+        """
+        by_rows = [
+            variable
+            for variable, gradient in zip(
+                self._variables, gradients, strict=True
+            )
+            if self._is_updated_by_rows(variable, gradient)
+        ]
+        if not by_rows:
+            return
+
+        def assign(part: UpdatePart) -> None:
+            average = self._average_of(part.owner)
+            if average is not None:
+                average.value.assign(tf.convert_to_tensor(part.variable))
+
+        def begin() -> None:
+            updates.run_parts(_whole_parts(by_rows), assign)
+
+        is_first = tf.equal(tf.convert_to_tensor(self._optimizer.iterations), 0)
+        tf.cond(is_first, _without_result(begin), _without_result(_nothing))
+
+    def _is_updated_by_rows(
+        self, variable: keras.Variable, gradient: Any
+    ) -> bool:
+        return isinstance(gradient, tf.IndexedSlices) and not (
+            self._exact or self._is_updated_whole(variable)
+        )
 
     def _average_of(self, variable: keras.Variable) -> Any:
         averages = self._optimizer._model_variables_moving_average
@@ -265,6 +318,19 @@ class OptimizerStep:
             )
 
         tf.cond(is_due, _without_result(overwrite), _without_result(_nothing))
+
+
+def value_of(variable: Any) -> Any:
+    """What TensorFlow knows of a variable, which may be Keras's."""
+    return variable.value if isinstance(variable, keras.Variable) else variable
+
+
+def _whole_parts(variables: Sequence[Any]) -> list[UpdatePart]:
+    return [
+        dataclasses.replace(part, owner=variable)
+        for variable in variables
+        for part in parts_of(value_of(variable), (), exact=True)
+    ]
 
 
 def _without_result(function: Callable[[], None]) -> Callable[[], tf.Tensor]:
