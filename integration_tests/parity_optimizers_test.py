@@ -19,6 +19,9 @@ import tensorflow as tf
 import tfps_plugin as tfps
 
 _ROWS = 60
+# Rows of a variable -> into how many shards it is cut: three tables, and the
+# kernel of a dense layer.
+_SHARDS = {_ROWS: 1, _ROWS + 1: 2, _ROWS + 2: 3, 36: 2}
 _BATCH = 16
 _BATCHES = 10
 _STEPS = 50
@@ -115,17 +118,23 @@ def _dataset(ids: np.ndarray) -> tf.data.Dataset:
     )
 
 
+def _cut(shape: Any, dtype: Any, axis: int = 0) -> list[int]:
+    return [_SHARDS.get(shape[0], 1)] + [1] * (len(shape) - 1)
+
+
 def _model(optimizer: Any, **embedding: Any) -> keras.Model:
+    """The same ids in three tables, which are cut differently."""
     keras.utils.set_random_seed(3)
-    model = keras.Sequential(
-        [
-            keras.Input((3,), dtype="int32"),
-            keras.layers.Embedding(_ROWS, 4, **embedding),
-            keras.layers.Flatten(),
-            keras.layers.Dense(8, activation="relu"),
-            keras.layers.BatchNormalization(),
-            keras.layers.Dense(1, activation="sigmoid"),
-        ]
+    ids = keras.Input((3,), dtype="int32")
+    rows = [
+        keras.layers.Embedding(_ROWS + more, 4, **embedding)(ids)
+        for more in range(3)
+    ]
+    hidden = keras.layers.Flatten()(keras.layers.Concatenate()(rows))
+    hidden = keras.layers.Dense(8, activation="relu")(hidden)
+    hidden = keras.layers.BatchNormalization()(hidden)
+    model = keras.Model(
+        ids, keras.layers.Dense(1, activation="sigmoid")(hidden)
     )
     # Keras first resets what ScheduleFreeAdamW begins with where an optimizer
     # is built inside the step.
@@ -173,12 +182,12 @@ def _on_cluster(
     cluster: tfps.LocalCluster,
     make: Callable[[], keras.Model],
     dataset_fn: Any,
-    num_shards: int,
+    partitioner: Any = _cut,
     **options: Any,
 ) -> Any:
     strategy = tfps.ParameterServerStrategy(
         cluster.cluster_resolver,
-        tfps.partitioners.FixedShardsPartitioner(num_shards),
+        partitioner,
         max_closures_in_flight_per_worker=1,
         sparse_update="exact",
     )
@@ -209,40 +218,31 @@ def _assert_equal(actual: Any, expected: Any) -> None:
         np.testing.assert_allclose(mine / scale, theirs / scale, atol=2e-5)
 
 
-@pytest.mark.parametrize("num_shards", [1, 2, 3])
 @pytest.mark.parametrize("name", _EVERY)
 def test_every_optimizer_with_repeated_ids(
-    cluster: tfps.LocalCluster, name: str, num_shards: int
+    cluster: tfps.LocalCluster, name: str
 ) -> None:
     expected = _in_one_process(name, summing=True)
-    actual = _on_cluster(
-        cluster, lambda: _model(_EVERY[name]()), _repeated, num_shards
-    )
+    actual = _on_cluster(cluster, lambda: _model(_EVERY[name]()), _repeated)
     _assert_equal(actual, expected)
 
 
 @pytest.mark.compat
-@pytest.mark.parametrize("num_shards", [1, 2, 3])
 @pytest.mark.parametrize("name", ["SGD", "Adagrad", "Adam"])
 def test_unmodified_keras_is_the_truth_with_unique_ids(
-    cluster: tfps.LocalCluster, name: str, num_shards: int
+    cluster: tfps.LocalCluster, name: str
 ) -> None:
     expected = _in_one_process(name, summing=False)
-    actual = _on_cluster(
-        cluster, lambda: _model(_EVERY[name]()), _unique, num_shards
-    )
+    actual = _on_cluster(cluster, lambda: _model(_EVERY[name]()), _unique)
     _assert_equal(actual, expected)
 
 
-@pytest.mark.parametrize("num_shards", [2])
 @pytest.mark.parametrize("name", _OPTIONS)
 def test_every_option_of_optimizers(
-    cluster: tfps.LocalCluster, name: str, num_shards: int
+    cluster: tfps.LocalCluster, name: str
 ) -> None:
     expected = _in_one_process(name, summing=True)
-    actual = _on_cluster(
-        cluster, lambda: _model(_OPTIONS[name]()), _repeated, num_shards
-    )
+    actual = _on_cluster(cluster, lambda: _model(_OPTIONS[name]()), _repeated)
     _assert_equal(actual, expected)
 
 
@@ -252,7 +252,7 @@ def test_optimizers_of_whole_matrices_are_exact_on_whole_variables(
 ) -> None:
     expected = _in_one_process(name, summing=True)
     actual = _on_cluster(
-        cluster, lambda: _model(_WHOLE_MATRIX[name]()), _repeated, 1
+        cluster, lambda: _model(_WHOLE_MATRIX[name]()), _repeated, None
     )
     _assert_equal(actual, expected)
 
@@ -278,7 +278,6 @@ def test_optimizers_of_whole_matrices_refuse_shards_in_compile(
             model.compile(_WHOLE_MATRIX[name](), "mse")
 
 
-@pytest.mark.parametrize("num_shards", [1, 3])
 @pytest.mark.parametrize(
     "constraint",
     [
@@ -289,7 +288,7 @@ def test_optimizers_of_whole_matrices_refuse_shards_in_compile(
     ids=lambda constraint: type(constraint).__name__,
 )
 def test_constraints_of_rows(
-    cluster: tfps.LocalCluster, constraint: Any, num_shards: int
+    cluster: tfps.LocalCluster, constraint: Any
 ) -> None:
     def make(optimizer: Any) -> keras.Model:
         return _model(optimizer, embeddings_constraint=constraint)
@@ -298,7 +297,7 @@ def test_constraints_of_rows(
     alone.fit(_repeated(), steps_per_epoch=_STEPS, verbose=0)
     expected = [v.numpy() for v in alone.variables]
     actual = _on_cluster(
-        cluster, lambda: make(_optimizers.Adam(0.01)), _repeated, num_shards
+        cluster, lambda: make(_optimizers.Adam(0.01)), _repeated
     )
     for mine, theirs in zip(actual[1], expected, strict=True):
         np.testing.assert_allclose(mine, theirs, rtol=1e-4, atol=1e-5)
@@ -317,13 +316,11 @@ def test_a_constraint_of_the_whole_table_is_refused(
                 embeddings_constraint=keras.constraints.MaxNorm(1, axis=0),
             ),
             _repeated,
-            2,
         )
 
 
-@pytest.mark.parametrize("num_shards", [1, 2])
 def test_swapping_averages_in_and_out(
-    cluster: tfps.LocalCluster, num_shards: int
+    cluster: tfps.LocalCluster,
 ) -> None:
     """The model is left with the averages: those of one process."""
 
@@ -345,7 +342,6 @@ def test_swapping_averages_in_and_out(
         cluster,
         lambda: make(adam()),
         _repeated,
-        num_shards,
         callbacks=[keras.callbacks.SwapEMAWeights()],
     )
     for mine, theirs in zip(actual[1], expected, strict=True):

@@ -33,8 +33,6 @@ from keras.src.backend.tensorflow import trainer as tensorflow_trainer
 from keras.src.initializers import random_initializers
 
 # Draws without a seed use a generator that is kept for the whole process.
-from keras.src.random import seed_generator
-
 # Seeds pass through these before they reach TensorFlow.
 from keras.src.random.seed_generator import draw_seed
 
@@ -52,6 +50,9 @@ BaseTrainer = base_trainer.Trainer
 TensorFlowTrainer = tensorflow_trainer.TensorFlowTrainer
 
 TFEpochIterator = tensorflow_trainer.TFEpochIterator
+
+# What Keras keeps its global seed generator by; it had no constant at first.
+_GLOBAL_SEED_GENERATOR = "global_seed_generator"
 
 Distribution = Literal["normal", "truncated_normal", "uniform"]
 
@@ -223,9 +224,7 @@ def is_seed_state(initial_value: Any, name: str | None) -> bool:
 
 def global_seed_state() -> tf.Variable | None:
     """Keras's global seed generator's state; None if there is none yet."""
-    generator = global_state.get_global_attribute(
-        seed_generator.GLOBAL_SEED_GENERATOR
-    )
+    generator = global_state.get_global_attribute(_GLOBAL_SEED_GENERATOR)
     return None if generator is None else generator.state.value
 
 
@@ -239,9 +238,7 @@ def make_global_seed_generator(state: tf.Tensor) -> None:
     """
     generator = keras.random.SeedGenerator(seed=int(state[0]))
     generator.state.assign(state)
-    global_state.set_global_attribute(
-        seed_generator.GLOBAL_SEED_GENERATOR, generator
-    )
+    global_state.set_global_attribute(_GLOBAL_SEED_GENERATOR, generator)
 
 
 def next_unordered_seed(state: tf.Tensor) -> tf.Tensor:
