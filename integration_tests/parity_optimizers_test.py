@@ -82,6 +82,9 @@ if hasattr(_optimizers, "MultiOptimizer"):
     )
 
 
+_BY_ROWS = _EVERY | _OPTIONS
+
+
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[tfps.LocalCluster]:
     with tfps.LocalCluster(num_workers=1, num_ps=2) as cluster:
@@ -165,7 +168,7 @@ def _summing(optimizer: Any) -> Any:
 
 @functools.cache
 def _in_one_process(name: str, summing: bool) -> Any:
-    optimizer = {**_EVERY, **_WHOLE_MATRIX, **_OPTIONS}[name]()
+    optimizer = (_BY_ROWS | _WHOLE_MATRIX)[name]()
     model = _model(_summing(optimizer) if summing else optimizer)
     dataset = _repeated() if summing else _unique()
     history = model.fit(dataset, steps_per_epoch=_STEPS, verbose=0)
@@ -218,12 +221,12 @@ def _assert_equal(actual: Any, expected: Any) -> None:
         np.testing.assert_allclose(mine / scale, theirs / scale, atol=2e-5)
 
 
-@pytest.mark.parametrize("name", _EVERY)
-def test_every_optimizer_with_repeated_ids(
+@pytest.mark.parametrize("name", _BY_ROWS)
+def test_every_optimizer_and_option_with_repeated_ids(
     cluster: tfps.LocalCluster, name: str
 ) -> None:
     expected = _in_one_process(name, summing=True)
-    actual = _on_cluster(cluster, lambda: _model(_EVERY[name]()), _repeated)
+    actual = _on_cluster(cluster, lambda: _model(_BY_ROWS[name]()), _repeated)
     _assert_equal(actual, expected)
 
 
@@ -234,15 +237,6 @@ def test_unmodified_keras_is_the_truth_with_unique_ids(
 ) -> None:
     expected = _in_one_process(name, summing=False)
     actual = _on_cluster(cluster, lambda: _model(_EVERY[name]()), _unique)
-    _assert_equal(actual, expected)
-
-
-@pytest.mark.parametrize("name", _OPTIONS)
-def test_every_option_of_optimizers(
-    cluster: tfps.LocalCluster, name: str
-) -> None:
-    expected = _in_one_process(name, summing=True)
-    actual = _on_cluster(cluster, lambda: _model(_OPTIONS[name]()), _repeated)
     _assert_equal(actual, expected)
 
 

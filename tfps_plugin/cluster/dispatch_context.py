@@ -31,6 +31,11 @@ class DispatchContext:
     generation: int
     device: str
 
+    @property
+    def cpu_device(self) -> str:
+        """Full name of the CPU of the worker, whatever `device` is."""
+        return self.device.rsplit("/device:", 1)[0] + "/device:CPU:0"
+
 
 @contextlib.contextmanager
 def dispatching(context: DispatchContext) -> Iterator[None]:

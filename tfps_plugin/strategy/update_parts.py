@@ -13,7 +13,6 @@ from tfps_plugin.variables import row_gather
 from tfps_plugin.variables import views
 from tfps_plugin.variables.distinct_rows import DistinctRows
 from tfps_plugin.variables.distinct_rows import distinct
-from tfps_plugin.variables.layout import RowLayout
 from tfps_plugin.variables.remote_variable import RemoteVariable
 from tfps_plugin.variables.sharded_variable import ShardedVariable
 from tfps_plugin.variables.update_lock import UpdateLock
@@ -77,13 +76,8 @@ def parts_of(
         ]
     build = _densified_part if exact else _rows_part
     slices = distinct(args[position])
-    layout = (
-        variable.layout
-        if isinstance(variable, ShardedVariable)
-        else RowLayout((0, variable.shape[0]))
-    )
     local_ids, (values,) = row_gather.split_by_shard(
-        layout,
+        variable.layout,
         tf.convert_to_tensor(slices.indices),
         tf.convert_to_tensor(slices.values),
     )

@@ -14,6 +14,7 @@ shard_reader.py       reads all shards of a table as one value
 shard_writer.py       assigns all shards of a table from one value
 row_lookup.py         looks up rows of a variable, each distinct id once
 joint_lookup.py       looks up rows of several tables, one exchange with a ps
+graph_checks.py       checks of values known only when a function runs
 row_gather.py         splits ids by shard, gathers rows where they are
 distinct_rows.py      slices in which every id occurs once
 dense_reads.py        warns of steps that move a whole sharded table

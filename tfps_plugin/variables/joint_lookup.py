@@ -16,6 +16,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfps_plugin._compat import tensorflow_variables as compat
+from tfps_plugin.variables import graph_checks
 from tfps_plugin.variables import row_gather
 from tfps_plugin.variables import row_lookup
 from tfps_plugin.variables.row_lookup import Table
@@ -95,7 +96,7 @@ def _gather(
     # Tables of one cluster live on the same few devices.
     parts_on: dict[str, list[_Part]] = {}
     for table, ids_U in zip(tables, ids, strict=True):
-        with tf.device(row_gather.CPU):
+        with tf.device(graph_checks.CPU):
             local_ids, (positions,) = row_gather.split_by_shard(
                 table.layout, ids_U, tf.range(tf.size(ids_U))
             )
@@ -167,7 +168,7 @@ def _pack(parts: Sequence[_Part]) -> tuple[tf.Tensor, list[tf.Tensor]]:
     # for tables of one or two numbers a row.
     small = all(part.num_rows <= tf.int32.max for part in parts)
     dtype = tf.int32 if small else tf.int64
-    with tf.device(row_gather.CPU):
+    with tf.device(graph_checks.CPU):
         counts_P = [tf.size(part.ids_U, out_type=dtype) for part in parts]
         ids = [tf.cast(part.ids_U, dtype) for part in parts]
         return tf.concat([tf.stack(counts_P), *ids], 0), counts_P
@@ -200,7 +201,7 @@ def _cut(
     Returns:
         The rows of each part, shape `(U, D)`.
     """
-    with tf.device(row_gather.CPU):
+    with tf.device(graph_checks.CPU):
         shapes = [
             tf.stack([count, *part.row_shape])
             for part, count in zip(parts, counts, strict=True)

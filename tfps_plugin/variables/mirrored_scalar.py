@@ -24,11 +24,11 @@ from tfps_plugin.variables.worker_resident import WorkerResident
 # How old what a lane knows of the others' additions may be, once training is
 # under way.
 _MAX_AGE_SECONDS = 0.05
-# Stands for the chief among the numbers of lanes.
-_CHIEF = -1
 # Before that, in so many first calls, a few steps more or less make a
 # difference: in Adam's correction of its bias, or in a warm-up.
 _FIRST_CALLS = 1000
+# Stands for the chief among the numbers of lanes.
+_CHIEF = -1
 
 
 @dataclasses.dataclass
@@ -136,8 +136,7 @@ class MirroredScalar(RemoteVariable):
 
     def _build_copy(self, context: DispatchContext) -> _Copy:
         now = time.monotonic()
-        device = context.device.rsplit("/device:", 1)[0] + "/device:CPU:0"
-        return _Copy(self._new_copy(device), now)
+        return _Copy(self._new_copy(context.cpu_device), now)
 
     def _new_copy(self, device: str) -> RemoteVariable:
         with tf.init_scope(), compat.clear_device():

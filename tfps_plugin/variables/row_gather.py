@@ -8,12 +8,8 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from tfps_plugin.variables.distinct_rows import sum_by_id as sum_by_id
+from tfps_plugin.variables import graph_checks
 from tfps_plugin.variables.layout import RowLayout
-
-# Of the task that runs the operation. Ids come out of the input pipeline here
-# and leave for the ps from here; and a GPU does not check them.
-CPU = "/device:CPU:0"
 
 
 def shard_numbers(layout: RowLayout, ids_U: tf.Tensor) -> tf.Tensor:
@@ -74,7 +70,7 @@ def gather_rows(
     Returns:
         The rows in the order of the ids, shape `(U, D)`.
     """
-    with tf.device(CPU):
+    with tf.device(graph_checks.CPU):
         positions_U = tf.range(tf.size(ids_U))
         local_ids, (positions,) = split_by_shard(layout, ids_U, positions_U)
     rows = []

@@ -17,6 +17,7 @@ import tensorflow as tf
 
 from tfps_plugin._compat import keras as keras_compat
 from tfps_plugin._compat import tensorflow_variables as compat
+from tfps_plugin.variables import graph_checks
 from tfps_plugin.variables import looked_up
 from tfps_plugin.variables import row_gather
 from tfps_plugin.variables.distinct_rows import DistinctRows
@@ -173,7 +174,7 @@ def distinct_ids(
     """
     ids = tf.convert_to_tensor(indices)
     num_rows = table.layout.num_rows
-    with tf.device(row_gather.CPU):
+    with tf.device(graph_checks.CPU):
         ids = tf.cast(ids, _CAST.get(ids.dtype, ids.dtype))
         if num_rows > ids.dtype.max:
             ids = tf.cast(ids, tf.int64)
@@ -207,10 +208,10 @@ def require_inside(
     """
     lowest = -num_rows if from_end else 0
     smallest, largest = tf.reduce_min(ids_N), tf.reduce_max(ids_N)
-    # tf.debugging's assertions are conditionals, which cost more.
-    check = tf.raw_ops.Assert(
-        condition=(smallest >= lowest) & (largest <= num_rows - 1),
-        data=[
+    return graph_checks.gated(
+        ids_N,
+        (smallest >= lowest) & (largest <= num_rows - 1),
+        [
             f"Ids outside of the table {path} were looked up. It has rows 0 "
             f"to {num_rows - 1}"
             + (f", or -{num_rows} to -1 from its end" if from_end else "")
@@ -222,8 +223,6 @@ def require_inside(
             "unknown ids to a row of their own before the lookup.",
         ],
     )
-    with tf.control_dependencies([] if check is None else [check]):
-        return tf.identity(ids_N)
 
 
 def recorded(table: Table, ids_U: tf.Tensor, rows_UD: tf.Tensor) -> tf.Tensor:

@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfps_plugin._compat import tensorflow_variables as compat
-from tfps_plugin.variables import row_gather
+from tfps_plugin.variables import graph_checks
 from tfps_plugin.variables.distinct_rows import DistinctRows
 from tfps_plugin.variables.row_lookup import Table
 
@@ -56,7 +56,7 @@ def read_rows(table: Table, start: int, stop: int) -> tf.Tensor:
                 parts.append(whole[rows.start : rows.stop])
 
         def gradient(upstream: tf.Tensor) -> DistinctRows:
-            with tf.device(row_gather.CPU):
+            with tf.device(graph_checks.CPU):
                 ids = tf.range(start, max(start, stop), dtype=tf.int64)
             return DistinctRows(
                 upstream, ids, tf.constant(shape.as_list(), tf.int64)

@@ -10,8 +10,6 @@ from tfps_plugin.cluster.dispatch_context import DispatchContext
 from tfps_plugin.variables.remote_variable import RemoteVariable
 from tfps_plugin.variables.worker_local import WorkerLocalHandle
 
-tensorflow_loops.use_static_shapes_of_variables()
-
 
 class TapeAnchor(WorkerLocalHandle):
     """A variable of a table's shape and dtype, with no rows in it.
@@ -32,6 +30,7 @@ class TapeAnchor(WorkerLocalHandle):
             name: Name shown to the user.
             **options: As for `WorkerLocalHandle`.
         """
+        tensorflow_loops.use_static_shapes_of_variables()
         super().__init__(shape, dtype, name, **options)
         self._empty(self.own_handle)
 

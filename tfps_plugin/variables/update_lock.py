@@ -54,10 +54,6 @@ class UpdateLock:
         self.name = name
         self._own: tf.Tensor | None = None
 
-    def forget(self) -> None:
-        """Makes the resource anew when next needed: its ps was replaced."""
-        self._own = None
-
     def _handle_now(self) -> tf.Tensor:
         if self._own is None:
             with tf.init_scope(), compat.clear_device(), tf.device(self.device):
@@ -231,8 +227,3 @@ class UpdateLocks:
                     device, f"tfps/update_lock/{stripe}"
                 )
             return self._locks[key]
-
-    def all(self) -> list[UpdateLock]:
-        """Every lock made so far."""
-        with self._lock:
-            return list(self._locks.values())

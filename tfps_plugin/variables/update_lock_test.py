@@ -351,4 +351,3 @@ def test_small_variables_share_a_lock_and_large_ones_take_turns() -> None:
     assert len({id(lock) for lock in large}) == 16
     assert small[0] not in large
     assert other is not small[0]
-    assert len(locks.all()) == 18

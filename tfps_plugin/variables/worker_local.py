@@ -74,7 +74,7 @@ class WorkerLocalHandle(LateBoundVariable):
 
     def _build_copy(self, context: DispatchContext) -> RemoteVariable:
         return RemoteVariable(
-            _cpu_of(context.device),
+            context.cpu_device,
             self._shape,
             self._dtype,
             self._handle_name.removesuffix(":0"),
@@ -144,7 +144,7 @@ class WorkerLocalVariable(WorkerLocalHandle):
 
     def _build_copy(self, context: DispatchContext) -> RemoteVariable:
         copy = super()._build_copy(context)
-        with tf.device(_cpu_of(context.device)):
+        with tf.device(context.cpu_device):
             copy.assign(self._initial_copy(context))
         return copy
 
@@ -263,8 +263,3 @@ def _check_aggregation(
             "is not a value of its dtype. Received: aggregation=MEAN, "
             f"dtype={dtype.name}. Use a floating dtype, or SUM."
         )
-
-
-def _cpu_of(device: str) -> str:
-    """The CPU of the task that `device` belongs to."""
-    return device.rsplit("/device:", 1)[0] + "/device:CPU:0"

@@ -62,8 +62,7 @@ class WorkerTable(tf.lookup.StaticHashTable):
     def _build_copy(
         self, context: DispatchContext
     ) -> tf.lookup.StaticHashTable:
-        task = context.device.rsplit("/device:", 1)[0]
-        with tf.init_scope(), tf.device(f"{task}/device:CPU:0"):
+        with tf.init_scope(), tf.device(context.cpu_device):
             return self._make_copy()
 
     def _handle_now(self) -> tf.Tensor:

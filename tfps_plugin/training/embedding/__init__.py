@@ -7,5 +7,4 @@ stacks.py                 pure: which tables are stacked, where each begins
 feature_tree.py           the user's structure of features
 feature_ids.py            the ids of one feature; its rows combined
 stacked_lookup.py         one lookup for all features of a stack
-graph_checks.py           checks of values known only when a function runs
 """

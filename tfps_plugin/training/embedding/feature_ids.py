@@ -13,8 +13,8 @@ from typing import Any
 import tensorflow as tf
 
 from tfps_plugin import errors
-from tfps_plugin.training.embedding import graph_checks
 from tfps_plugin.training.embedding.config import FeatureConfig
+from tfps_plugin.variables import graph_checks
 
 
 class FeatureIds(abc.ABC):

@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfps_plugin.training.embedding import graph_checks
+from tfps_plugin.variables import graph_checks
 from tfps_plugin.variables import joint_lookup
 from tfps_plugin.variables import row_lookup
 

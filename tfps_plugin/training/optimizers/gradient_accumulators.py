@@ -7,7 +7,6 @@ import tensorflow as tf
 from tfps_plugin.strategy import updates
 from tfps_plugin.variables import views
 from tfps_plugin.variables.distinct_rows import DistinctRows
-from tfps_plugin.variables.sharded_variable import ShardedVariable
 
 
 def add(accumulator: Any, gradient: Any) -> None:
@@ -50,12 +49,11 @@ def take(accumulator: Any, gradient: Any) -> Any:
 
 
 def _take_rows(accumulator: Any) -> DistinctRows:
-    if isinstance(accumulator, ShardedVariable):
-        shards, offsets = accumulator.variables, accumulator.layout.offsets
-    else:
-        shards, offsets = [accumulator], (0,)
     ids, values = [], []
-    for shard, offset in zip(shards, offsets, strict=False):
+    # The last offset is the number of rows.
+    for shard, offset in zip(
+        accumulator.shards, accumulator.layout.offsets, strict=False
+    ):
         local_ids, rows = updates.update(shard, _take_rows_of_shard, (), {})
         ids.append(local_ids + offset)
         values.append(rows)

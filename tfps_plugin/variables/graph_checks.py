@@ -5,8 +5,8 @@ from typing import Any
 
 import tensorflow as tf
 
-# Of the task that runs the operation: ids come out of the input pipeline
-# there, and a GPU has no operation that fails.
+# Of the task that runs the operation. Ids come out of the input pipeline here
+# and leave for the ps from here; and a GPU does not check them.
 CPU = "/device:CPU:0"
 
 
