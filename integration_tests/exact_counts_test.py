@@ -26,13 +26,15 @@ def cluster() -> Iterator[tfps.LocalCluster]:
         yield cluster
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def strategy(
     cluster: tfps.LocalCluster,
 ) -> Iterator[tfps.ParameterServerStrategy]:
     strategy = tfps.ParameterServerStrategy(cluster.cluster_resolver)
+    # Its threads last as long as the strategy, longer than one test.
+    coordinator = tfps.ClusterCoordinator(strategy)
     yield strategy
-    tfps.ClusterCoordinator(strategy).close()
+    coordinator.close()
 
 
 def _dataset(context: tf.distribute.InputContext) -> tf.data.Dataset:
@@ -115,6 +117,13 @@ def _model() -> keras.Model:
     return model
 
 
+@pytest.fixture(scope="module")
+def model(strategy: tfps.ParameterServerStrategy) -> keras.Model:
+    """One for all tests: every worker prepares its functions for seconds."""
+    with strategy.scope():
+        return _model()
+
+
 def _metric(model: keras.Model, name: str) -> Any:
     return next(m for m in model.metrics[1].metrics if m.name == name)
 
@@ -136,11 +145,7 @@ def _check_metrics(model: keras.Model, steps: int) -> None:
 
 
 @pytest.mark.timeout(600)
-def test_everything_is_counted_exactly(
-    strategy: tfps.ParameterServerStrategy,
-) -> None:
-    with strategy.scope():
-        model = _model()
+def test_everything_is_counted_exactly(model: keras.Model) -> None:
     history = model.fit(
         tfps.DatasetCreator(_dataset), steps_per_epoch=_STEPS, verbose=0
     ).history
@@ -176,7 +181,7 @@ def test_everything_is_counted_exactly(
 
 @pytest.mark.timeout(600)
 def test_nothing_is_left_over_between_epochs_and_evaluations(
-    strategy: tfps.ParameterServerStrategy,
+    model: keras.Model,
 ) -> None:
     class Watch(keras.callbacks.Callback):
         def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
@@ -196,16 +201,15 @@ def test_nothing_is_left_over_between_epochs_and_evaluations(
             _check_metrics(self.model, 3)
             self.model.reset_metrics()
 
-    with strategy.scope():
-        model = _model()
+    steps_before = int(model.optimizer.iterations.numpy())
     history = model.fit(
         tfps.DatasetCreator(_dataset),
-        epochs=3,
+        epochs=2,
         steps_per_epoch=50,
         validation_data=tfps.DatasetCreator(_dataset),
         validation_steps=17,
         callbacks=[Watch()],
         verbose=0,
     ).history
-    assert history["seen"] == [50 * _BATCH] * 3
-    assert int(model.optimizer.iterations.numpy()) == 150
+    assert history["seen"] == [50 * _BATCH] * 2
+    assert int(model.optimizer.iterations.numpy()) == steps_before + 100

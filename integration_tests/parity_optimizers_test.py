@@ -30,10 +30,7 @@ _TARGETS = np.random.default_rng(1).integers(0, 2, (_BATCH * _BATCHES, 1))
 _optimizers = keras.optimizers
 
 _EVERY: dict[str, Callable[[], Any]] = {
-    "SGD": lambda: _optimizers.SGD(0.1),
-    "SGD with momentum": lambda: _optimizers.SGD(
-        0.1, momentum=0.9, nesterov=True
-    ),
+    "SGD": lambda: _optimizers.SGD(0.1, momentum=0.9, nesterov=True),
     "RMSprop": lambda: _optimizers.RMSprop(0.01, momentum=0.5, centered=True),
     "Adam": lambda: _optimizers.Adam(0.01),
     "Adam, amsgrad": lambda: _optimizers.Adam(0.01, amsgrad=True),
@@ -125,13 +122,18 @@ def _cut(shape: Any, dtype: Any, axis: int = 0) -> list[int]:
     return [_SHARDS.get(shape[0], 1)] + [1] * (len(shape) - 1)
 
 
-def _model(optimizer: Any, **embedding: Any) -> keras.Model:
-    """The same ids in three tables, which are cut differently."""
+def _model(optimizer: Any, *embeddings: dict[str, Any]) -> keras.Model:
+    """The same ids in three tables, which are cut differently.
+
+    Args:
+        optimizer: What it is compiled with.
+        *embeddings: Options of each table, if there are any.
+    """
     keras.utils.set_random_seed(3)
     ids = keras.Input((3,), dtype="int32")
     rows = [
-        keras.layers.Embedding(_ROWS + more, 4, **embedding)(ids)
-        for more in range(3)
+        keras.layers.Embedding(_ROWS + more, 4, **options)(ids)
+        for more, options in enumerate(embeddings or [{}] * 3)
     ]
     hidden = keras.layers.Flatten()(keras.layers.Concatenate()(rows))
     hidden = keras.layers.Dense(8, activation="relu")(hidden)
@@ -272,20 +274,19 @@ def test_optimizers_of_whole_matrices_refuse_shards_in_compile(
             model.compile(_WHOLE_MATRIX[name](), "mse")
 
 
-@pytest.mark.parametrize(
-    "constraint",
-    [
-        keras.constraints.NonNeg(),
-        keras.constraints.MaxNorm(0.05, axis=1),
+def test_constraints_of_rows(cluster: tfps.LocalCluster) -> None:
+    """One of each kind: on a table of 1, of 2 and of 3 shards."""
+    constraints = [
         keras.constraints.UnitNorm(axis=-1),
-    ],
-    ids=lambda constraint: type(constraint).__name__,
-)
-def test_constraints_of_rows(
-    cluster: tfps.LocalCluster, constraint: Any
-) -> None:
+        keras.constraints.MaxNorm(0.05, axis=1),
+        keras.constraints.NonNeg(),
+    ]
+
     def make(optimizer: Any) -> keras.Model:
-        return _model(optimizer, embeddings_constraint=constraint)
+        return _model(
+            optimizer,
+            *[{"embeddings_constraint": each} for each in constraints],
+        )
 
     alone = make(_summing(_optimizers.Adam(0.01)))
     alone.fit(_repeated(), steps_per_epoch=_STEPS, verbose=0)
@@ -307,7 +308,14 @@ def test_a_constraint_of_the_whole_table_is_refused(
             cluster,
             lambda: _model(
                 _optimizers.Adam(),
-                embeddings_constraint=keras.constraints.MaxNorm(1, axis=0),
+                *[
+                    {
+                        "embeddings_constraint": keras.constraints.MaxNorm(
+                            1, axis=0
+                        )
+                    }
+                ]
+                * 3,
             ),
             _repeated,
         )
