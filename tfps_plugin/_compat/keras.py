@@ -32,7 +32,6 @@ from keras.src.backend.tensorflow import trainer as tensorflow_trainer
 # The fans behind a variance-scaling initializer.
 from keras.src.initializers import random_initializers
 
-# Draws without a seed use a generator that is kept for the whole process.
 # Seeds pass through these before they reach TensorFlow.
 from keras.src.random.seed_generator import draw_seed
 

@@ -7,7 +7,6 @@ lookups.py            keras.ops.take, tf.nn's lookups, LoRA: by row only
 epoch_input.py        the input of one fit or evaluate, on all workers
 step_function.py      many steps as one function of a worker
 step_dispatcher.py    collects the steps that Keras asks for into calls
-step_account.py       counts steps: asked for, begun, done
 packing.py            pure: how many steps to a call
 progress_logs.py      what the progress bar and batch callbacks are shown
 scope_check.py        refuses models that were not made under the scope

@@ -278,13 +278,13 @@ class MirroredScalar(RemoteVariable):
         self._only_grows = (
             self._only_grows
             and method == "assign_add"
-            and _is_known_to_be_positive(value)
+            and _is_known_not_to_be_negative(value)
         )
         with compat.clear_device():
             operation(resource=self.handle, value=value)
         return self
 
 
-def _is_known_to_be_positive(value: tf.Tensor) -> bool:
+def _is_known_not_to_be_negative(value: tf.Tensor) -> bool:
     known = tf.get_static_value(value)
     return known is not None and bool(known >= 0)
