@@ -6,6 +6,7 @@ tensorflow_variables.py   resource variables, their handles, tapes, captures
 tensorflow_lookups.py     tf.nn's lookups of embeddings, tf.gather by ragged ids
 tensorflow_loops.py       gradients of loops
 tensorflow_strategy.py    the base classes of a `tf.distribute.Strategy`
+tensorflow_inputs.py      what datasets say about their elements
 tensorflow_cluster.py     the eager context's cluster membership
 tensorflow_execution.py   executors and concrete functions
 keras.py                  the trainer, epoch iterator, variables, initializers

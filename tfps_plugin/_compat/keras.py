@@ -10,6 +10,9 @@ from typing import Literal
 import keras
 import tensorflow as tf
 
+# Building a model from what its input looks like.
+from keras.src import backend
+
 # Where Keras keeps what it has once for the whole process.
 from keras.src.backend.common import global_state
 
@@ -37,6 +40,9 @@ from keras.src.random.seed_generator import draw_seed
 
 # compile() stands in the base class of all trainers.
 from keras.src.trainers import trainer as base_trainer
+
+# fit() weighs the classes of a dataset with a function from here.
+from keras.src.trainers.data_adapters import tf_dataset_adapter
 
 # fit() takes any DataAdapter for input, untouched.
 from keras.src.trainers.data_adapters.data_adapter import (
@@ -184,6 +190,47 @@ def without_optionals(model: Any, step: Any) -> Any:
     Keras wraps the steps of its own loop in the same way.
     """
     return model._autoconvert_optionals(step)
+
+
+def weighing_classes(class_weight: dict[int, float]) -> Any:
+    """What Keras does to a dataset for `class_weight`, as one function of it.
+
+    Args:
+        class_weight: As in `fit`.
+    """
+    weigh = tf_dataset_adapter.make_class_weight_map_fn(class_weight)
+    return lambda dataset: dataset.map(weigh)
+
+
+def concatenated(outputs: list[Any]) -> Any:
+    """The predictions of several batches as one, as Keras puts them together.
+
+    Args:
+        outputs: Nested structures of tensors, dense, ragged or sparse.
+    """
+    if len(outputs) == 1:
+        return outputs[0]
+    return keras.tree.map_structure(
+        lambda *parts: tensorflow_trainer.concat(list(parts)), *outputs
+    )
+
+
+def build_from_spec(model: Any, x_spec: Any) -> None:
+    """Builds a model's layers for input of a type, without running them.
+
+    Args:
+        model: The model.
+        x_spec: A nested structure of specs with shapes and dtypes.
+    """
+    x = keras.tree.map_structure(
+        lambda spec: None
+        if spec is None
+        else keras.KerasTensor(
+            spec.shape, keras.backend.standardize_dtype(spec.dtype)
+        ),
+        x_spec,
+    )
+    backend.compute_output_spec(model, x, training=False)
 
 
 def set_epoch_iterator(make: Any) -> None:

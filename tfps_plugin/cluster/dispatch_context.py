@@ -10,6 +10,8 @@ import dataclasses
 import threading
 from collections.abc import Iterator
 
+from tfps_plugin import errors
+
 _thread_local = threading.local()
 
 
@@ -51,3 +53,18 @@ def dispatching(context: DispatchContext) -> Iterator[None]:
 def current() -> DispatchContext | None:
     """The dispatch context of this thread; None on the chief's own threads."""
     return getattr(_thread_local, "context", None)
+
+
+def required() -> DispatchContext:
+    """The dispatch context of this thread, a lane's.
+
+    Raises:
+        InternalError: If this thread dispatches to no worker.
+    """
+    context = current()
+    if context is None:
+        raise errors.InternalError(
+            "An object that lives on workers was asked for on a thread that "
+            "dispatches to no worker. Please report this."
+        )
+    return context

@@ -190,6 +190,11 @@ class ClusterCoordinator:
         """Indices of the workers that are lost at this moment."""
         return self._membership.absent
 
+    @property
+    def has_error(self) -> bool:
+        """Whether the next `schedule`, `join` or `done` raises an error."""
+        return self._queue.has_error
+
     def schedule(
         self,
         fn: Callable[..., Any],
@@ -226,7 +231,7 @@ class ClusterCoordinator:
         _refuse_inside("schedule")
         if self._queue.has_error:
             self._queue.raise_error()
-        call = arguments.bind(fn, args, kwargs, self._scope)
+        call = arguments.bind(fn, args, kwargs, self.tracing_scope)
         remote_value = RemoteValue(self._queue.raise_error_at_once)
         self._queue.put(Closure(call, remote_value.set_outcome))
         return remote_value
@@ -290,7 +295,7 @@ class ClusterCoordinator:
             BaseException: What the function raised.
         """
         _refuse_inside("create_per_worker_dataset")
-        return WorkerDataset(dataset_fn, self.num_workers, self._scope)
+        return WorkerDataset(dataset_fn, self.num_workers, self.tracing_scope)
 
     def cancel_queued(self) -> int:
         """Cancels what no worker has begun; what runs goes on.
@@ -320,8 +325,8 @@ class ClusterCoordinator:
             worker.join(1.0)
 
     @contextlib.contextmanager
-    def _scope(self) -> Iterator[None]:
-        """What functions are traced in."""
+    def tracing_scope(self) -> Iterator[None]:
+        """What functions are traced in that workers run."""
         with self.strategy.scope():
             worker_seeds.claim_global_seeds(self.strategy)
             yield

@@ -24,9 +24,10 @@ class RemoteValue:
     nothing is sent before that, and results that nobody holds are freed on
     their worker.
 
-    Guarantees: the outcome is set once and never changes.
+    Guarantees: the outcome is set once and never changes; each callback is
+    called once.
     Guarded by `_ended`: the outcome is written before it is set and only read
-    after. Nothing is called under a lock.
+    after. Guarded by `_lock`: the callbacks. Nothing is called under a lock.
     """
 
     def __init__(self, raise_pending: Callable[[], None] | None = None) -> None:
@@ -40,6 +41,8 @@ class RemoteValue:
         """
         self._raise_pending = raise_pending
         self._ended = threading.Event()
+        self._lock = threading.Lock()
+        self._callbacks: list[Callable[[], None]] = []
         self._result: Any = None
         self._error: BaseException | None = None
         self._worker_index: int | None = None
@@ -59,6 +62,19 @@ class RemoteValue:
     def is_ready(self) -> bool:
         """Whether the closure ended, with a result or an error."""
         return self._ended.is_set()
+
+    def on_ended(self, callback: Callable[[], None]) -> None:
+        """Has a function called when the closure has ended.
+
+        Args:
+            callback: Called once, on the thread that ends the closure; at
+                once, if it has ended already. It must neither wait nor raise.
+        """
+        with self._lock:
+            if not self._ended.is_set():
+                self._callbacks.append(callback)
+                return
+        callback()
 
     def get(self, timeout_seconds: float | None = None) -> Any:
         """Waits for the result and returns it where it is, on its worker.
@@ -130,7 +146,11 @@ class RemoteValue:
                 "run to its end. Its effects may have happened. Schedule it "
                 "again if they are still wanted."
             )
-        self._ended.set()
+        with self._lock:
+            self._ended.set()
+            callbacks, self._callbacks = self._callbacks, []
+        for callback in callbacks:
+            callback()
 
     def _wait(self, timeout_seconds: float | None) -> None:
         deadline = (

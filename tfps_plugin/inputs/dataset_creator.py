@@ -1,6 +1,7 @@
 """`tfps.DatasetCreator`: input that every worker makes for itself."""
 
 from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -8,6 +9,7 @@ import tensorflow as tf
 from tfps_plugin import errors
 from tfps_plugin._compat import keras as keras_compat
 from tfps_plugin.inputs import input_context
+from tfps_plugin.inputs.splits import Visitation
 
 
 class DatasetCreator(keras_compat.DataAdapter):
@@ -28,28 +30,58 @@ class DatasetCreator(keras_compat.DataAdapter):
     The function runs once for each worker and gets that worker's own
     `tf.distribute.InputContext`. For `predict` it runs on the chief, as the
     only pipeline.
+
+    With `splits`, workers ask for work instead of having their share: each
+    takes the next split when it has read the one before, so that a slow worker
+    holds nobody up:
+
+    ```python
+    def dataset_fn(file):
+        return tf.data.TFRecordDataset(file).map(parse).batch(64)
+
+
+    files = tf.io.gfile.glob("train-*.tfrecord")
+    model.fit(tfps.DatasetCreator(dataset_fn, splits=files), epochs=3)
+    ```
+
+    Without `steps_per_epoch`, an epoch is all of the data: every element once
+    as long as nothing fails. What a worker was reading when it was lost is
+    read again by others, from the beginning of its split (at least once), or
+    left out (at most once).
     """
 
     def __init__(
         self,
-        dataset_fn: Callable[[tf.distribute.InputContext], tf.data.Dataset],
+        dataset_fn: Callable[[Any], tf.data.Dataset],
         input_options: tf.distribute.InputOptions | None = None,
+        *,
+        splits: Sequence[Any] | Callable[[int], Sequence[Any]] | None = None,
+        visitation: str | Visitation = Visitation.AT_LEAST_ONCE,
     ) -> None:
         """Creates the input; calls nothing yet.
 
         Args:
             dataset_fn: Returns a batched `tf.data.Dataset` for the pipeline
-                that its `tf.distribute.InputContext` describes.
+                that its `tf.distribute.InputContext` describes; with `splits`,
+                for the split that it is given, as tensors.
             input_options: As in `tf.keras.utils.experimental.DatasetCreator`.
+            splits: The parts of the input: names of files, ranges, or any
+                nested structures that tensors can be made of, all of one
+                type; or a function of the number of the pass, from 0, that
+                returns them, such as one that shuffles them.
+            visitation: What becomes of what a lost worker was reading:
+                `"at_least_once"` or `"at_most_once"`.
 
         Raises:
-            InputError: If `dataset_fn` is not callable, or `input_options`
-                ask for one pipeline per replica.
+            InputError: If `dataset_fn` is not callable, `input_options` ask
+                for one pipeline per replica, or `visitation` is none of the
+                two.
         """
         if not callable(dataset_fn):
             raise errors.InputError(
                 "DatasetCreator takes a function of a "
-                "tf.distribute.InputContext that returns a tf.data.Dataset. "
+                "tf.distribute.InputContext, or of a split, that returns a "
+                "tf.data.Dataset. "
                 f"Received: dataset_fn={dataset_fn!r}"
             )
         per_replica = tf.distribute.InputReplicationMode.PER_REPLICA
@@ -63,12 +95,15 @@ class DatasetCreator(keras_compat.DataAdapter):
             )
         self.dataset_fn = dataset_fn
         self.input_options = input_options
+        self.splits = splits
+        self.visitation = Visitation.parse(visitation)
 
-    def build(self, context: tf.distribute.InputContext) -> tf.data.Dataset:
-        """Calls the function for one pipeline.
+    def build(self, share: Any) -> tf.data.Dataset:
+        """Calls the function for one pipeline, or one split.
 
         Args:
-            context: Which pipeline, of how many.
+            share: A `tf.distribute.InputContext`: which pipeline, of how
+                many; or a split.
 
         Returns:
             The dataset.
@@ -76,7 +111,7 @@ class DatasetCreator(keras_compat.DataAdapter):
         Raises:
             InputError: If the function returns anything else.
         """
-        dataset = self.dataset_fn(context)
+        dataset = self.dataset_fn(share)
         if not isinstance(dataset, tf.data.Dataset):
             raise errors.InputError(
                 "The function of a DatasetCreator must return a "
@@ -88,7 +123,20 @@ class DatasetCreator(keras_compat.DataAdapter):
     # What Keras asks of a data adapter.
 
     def get_tf_dataset(self) -> tf.data.Dataset:
-        """The dataset of the only pipeline, for the chief alone."""
+        """The dataset of the only pipeline, for the chief alone.
+
+        With splits: of all of them, one after the other.
+        """
+        if self.splits is not None:
+            splits = self.splits(0) if callable(self.splits) else self.splits
+            stacked = tf.nest.map_structure(
+                lambda *parts: tf.stack(parts), *splits
+            )
+            return tf.data.Dataset.from_tensor_slices(stacked).flat_map(
+                lambda *split: self.build(
+                    split if isinstance(stacked, tuple) else split[0]
+                )
+            )
         return self.build(
             input_context.current() or tf.distribute.InputContext()
         )

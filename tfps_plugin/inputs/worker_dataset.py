@@ -1,6 +1,6 @@
 """One dataset per worker, from a function of it or from a dataset."""
 
-import contextlib
+import functools
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -8,17 +8,10 @@ from typing import Any
 import tensorflow as tf
 
 from tfps_plugin import errors
-from tfps_plugin._compat import tensorflow_execution
-from tfps_plugin._compat import tensorflow_strategy
 from tfps_plugin.cluster.dispatch_context import DispatchContext
+from tfps_plugin.inputs import dataset_recipes
 from tfps_plugin.inputs import input_context
 from tfps_plugin.inputs.per_worker_values import PerWorkerValues
-
-Scope = Callable[[], contextlib.AbstractContextManager[Any]]
-
-# Operations that call back into the Python of the process that made them;
-# workers and ps run no user code in Python.
-_PYTHON_OPERATIONS = frozenset({"PyFunc", "PyFuncStateless", "EagerPyFunc"})
 
 
 class WorkerDataset:
@@ -32,7 +25,9 @@ class WorkerDataset:
     Threading: made by one thread, used by any.
     """
 
-    def __init__(self, source: Any, num_workers: int, scope: Scope) -> None:
+    def __init__(
+        self, source: Any, num_workers: int, scope: dataset_recipes.Scope
+    ) -> None:
         """Makes the recipes; nothing runs on a worker yet.
 
         Args:
@@ -52,14 +47,16 @@ class WorkerDataset:
         self._recipes: list[Callable[[], tf.data.Dataset]]
         if isinstance(source, tf.data.Dataset):
             self._element_spec = source.element_spec
-            self._recipes = [_shipped(source)] * num_workers
+            self._recipes = [dataset_recipes.ship(source)] * num_workers
         elif isinstance(source, tf.types.experimental.ConcreteFunction):
-            self._element_spec = _dataset_of(source).element_spec
-            _refuse_python_operations(source.graph.as_graph_def())
+            self._element_spec = dataset_recipes.dataset_of(source).element_spec
+            dataset_recipes.refuse_python_operations(
+                source.graph.as_graph_def()
+            )
             self._recipes = [source] * num_workers
         elif callable(source):
             traces = [
-                _trace(
+                _trace_for(
                     source,
                     input_context.for_worker(index, num_workers),
                     scope,
@@ -68,7 +65,9 @@ class WorkerDataset:
             ]
             self._element_spec = _common_element_spec(traces)
             # They are alike but for the share that they read.
-            _refuse_python_operations(traces[0].graph.as_graph_def())
+            dataset_recipes.refuse_python_operations(
+                traces[0].graph.as_graph_def()
+            )
             self._recipes = list(traces)
         else:
             raise TypeError(
@@ -144,38 +143,20 @@ class WorkerIterator(PerWorkerValues):
         )
 
 
-def _trace(
+def _trace_for(
     function: Callable[..., Any],
     context: tf.distribute.InputContext,
-    scope: Scope,
+    scope: dataset_recipes.Scope,
 ) -> tf.types.experimental.ConcreteFunction:
     """The recipe of one worker's dataset, from a function of the user."""
-    # Nested as it is, a tf.function would keep its first worker's trace.
     if isinstance(function, tf.types.experimental.PolymorphicFunction):
         function = function.python_function
-    arguments = (context,) if _takes_context(function) else ()
-
-    def dataset_function() -> Any:
-        # A lookup table that is made here belongs on the workers.
-        with tensorflow_strategy.resource_creators_scope(table_creators):
-            dataset = function(*arguments)
-        if not isinstance(dataset, tf.data.Dataset):
-            raise TypeError(
-                "A dataset function must return a tf.data.Dataset. "
-                f"Received: {type(dataset).__name__} from "
-                f"{getattr(function, '__name__', function)!r}"
-            )
-        return dataset
-
-    with (
-        tensorflow_execution.unwrapped_errors(),
-        input_context.building_for(context),
-        scope(),
-        tf.device(None),
-        tf.variable_creator_scope(_refuse_variable),
-    ):
-        table_creators = tensorflow_strategy.resource_creators()
-        return tf.function(dataset_function).get_concrete_function()
+    with input_context.building_for(context):
+        if not _takes_context(function):
+            return dataset_recipes.trace(function, scope)
+        return dataset_recipes.trace(
+            functools.wraps(function)(lambda: function(context)), scope
+        )
 
 
 def _takes_context(function: Callable[..., Any]) -> bool:
@@ -205,23 +186,11 @@ def _takes_context(function: Callable[..., Any]) -> bool:
     )
 
 
-def _dataset_of(
-    concrete: tf.types.experimental.ConcreteFunction,
-) -> tf.data.Dataset:
-    dataset = concrete.structured_outputs
-    if not isinstance(dataset, tf.data.Dataset):
-        raise TypeError(
-            "A dataset function must return a tf.data.Dataset. Received: "
-            f"{type(dataset).__name__}"
-        )
-    return dataset
-
-
 def _common_element_spec(
     traces: list[tf.types.experimental.ConcreteFunction],
 ) -> Any:
     """The element spec that all workers' datasets have."""
-    specs = [_dataset_of(trace).element_spec for trace in traces]
+    specs = [dataset_recipes.dataset_of(trace).element_spec for trace in traces]
     for index, spec in enumerate(specs):
         if spec != specs[0]:
             raise errors.InputError(
@@ -232,59 +201,3 @@ def _common_element_spec(
                 "size."
             )
     return specs[0]
-
-
-def _shipped(dataset: tf.data.Dataset) -> Callable[[], tf.data.Dataset]:
-    """The recipe of a dataset that was made on the chief."""
-    element_spec = dataset.element_spec
-    # What happens to the state of random operations is for the user's own
-    # option to say; all options travel inside the graph.
-    policy = dataset.options().experimental_external_state_policy
-    policy = policy or tf.data.experimental.ExternalStatePolicy.WARN
-    try:
-        graph = tf.raw_ops.DatasetToGraphV2(
-            input_dataset=tf.data.experimental.to_variant(dataset),
-            external_state_policy=policy.value,
-            strip_device_assignment=True,
-        )
-    except tf.errors.OpError as error:
-        raise errors.InputError(
-            "This tf.data.Dataset cannot be sent to the workers: it refers to "
-            "something that cannot leave where it is, such as a lookup table "
-            "or a variable of a strategy, or has state that its options do "
-            f"not let go. Received: {error.message} Pass a function that "
-            "makes the dataset instead: it is then built on each worker, with "
-            "the worker's own tables."
-        ) from error
-    _refuse_python_operations(tf.compat.v1.GraphDef.FromString(graph.numpy()))
-
-    def recipe() -> tf.data.Dataset:
-        variant = tf.raw_ops.DatasetFromGraph(graph_def=graph)
-        return tf.data.experimental.from_variant(variant, element_spec)
-
-    return recipe
-
-
-def _refuse_python_operations(graph: Any) -> None:
-    """Refuses a dataset that only the chief's own Python could run."""
-    operations = {node.op for node in graph.node}
-    for function in graph.library.function:
-        operations.update(node.op for node in function.node_def)
-    found = sorted(operations & _PYTHON_OPERATIONS)
-    if found:
-        raise errors.InputError(
-            "A worker's dataset cannot call Python: workers run no user "
-            "code, only TensorFlow operations; expected a dataset without "
-            "tf.py_function, tf.numpy_function and from_generator. "
-            f"Received: operations {', '.join(found)}. Write the data to "
-            "files that workers read (TFRecord, CSV), pass arrays with "
-            "from_tensor_slices, or use TensorFlow operations."
-        )
-
-
-def _refuse_variable(next_creator: Any, **kwargs: Any) -> Any:
-    raise errors.InputError(
-        "A dataset function must not create variables; expected one that "
-        "only makes a tf.data.Dataset. Received: a variable named "
-        f"{kwargs.get('name')!r}. Create it before, under strategy.scope()."
-    )

@@ -3,7 +3,8 @@
 Keras has no way to say how a strategy runs a step. What is replaced:
 
 1. the epoch iterator that fit(), evaluate() and predict() make;
-2. `make_train_function` and `make_test_function`: steps go to workers;
+2. `make_train_function`, `make_test_function` and `make_predict_function`:
+   steps go to workers;
 3. `compile`, `fit`, `evaluate`, `predict`: thin wrappers, for the scope, the
    checks of arguments, and for leaving the cluster usable after an error;
 4. three methods of `keras.Variable`;
@@ -50,6 +51,9 @@ def install(strategy: object = None) -> None:
     )
     trainer.make_test_function = trainer_methods.make_function(
         trainer.make_test_function, "test_function", "test_step"
+    )
+    trainer.make_predict_function = trainer_methods.make_predict_function(
+        trainer.make_predict_function
     )
     # On the base class: a model whose class has a compile() of its own counts
     # as customized when it is saved and loaded.

@@ -1,10 +1,8 @@
 """What compile, fit, evaluate and predict do under our strategy."""
 
 import contextlib
-import dataclasses
 import functools
 import logging
-import threading
 import warnings
 from collections.abc import Callable
 from collections.abc import Iterator
@@ -18,32 +16,26 @@ from tfps_plugin.inputs.dataset_creator import DatasetCreator
 from tfps_plugin.strategy.parameter_server_strategy import (
     ParameterServerStrategy,
 )
+from tfps_plugin.training import running_call
 from tfps_plugin.training import scope_check
-from tfps_plugin.training.epoch_input import ClusterEpochIterator
 from tfps_plugin.training.optimizers import whole_matrix
-from tfps_plugin.training.step_dispatcher import StepDispatcher
+from tfps_plugin.training.running_call import RunningCall
+from tfps_plugin.training.steps.epoch_iterator import ClusterEpochIterator
+from tfps_plugin.training.steps.epoch_iterator import PredictEpochIterator
+from tfps_plugin.training.steps.predict_run import PredictDispatcher
+from tfps_plugin.training.steps.step_dispatcher import StepDispatcher
+from tfps_plugin.variables import steps_in_flight
 
 _logger = logging.getLogger(__name__)
-_thread_local = threading.local()
 
 _BATCH_HOOKS = ("on_batch_end", "on_train_batch_end")
 # What a DatasetCreator's function decides, so fit() cannot.
 _DATASET_ARGUMENTS = (
     "y",
     "batch_size",
-    "class_weight",
     "sample_weight",
     "validation_split",
 )
-
-
-@dataclasses.dataclass
-class _Call:
-    """The fit, evaluate or predict that this thread is in."""
-
-    method: str
-    show_all_batches: bool = False
-    has_training_input: bool = False
 
 
 def is_ours(model: Any) -> bool:
@@ -56,34 +48,36 @@ def is_ours(model: Any) -> bool:
 def make_epoch_iterator(
     distribute_strategy: Any = None, *args: Any, **kwargs: Any
 ) -> Any:
-    """The epoch iterator of one input: the workers' own, or Keras's.
+    """The epoch iterator of one input: ours, or Keras's.
 
-    What the workers do not read is read on the chief: input of `predict`,
-    and of `evaluate` unless it is a `DatasetCreator`.
+    With `run_eagerly`, the steps run on the chief, on Keras's own iterator.
     """
-    call: _Call | None = getattr(_thread_local, "call", None)
-    if call is None or not isinstance(
-        distribute_strategy, ParameterServerStrategy
+    call = running_call.current()
+    if (
+        call is None
+        or not isinstance(distribute_strategy, ParameterServerStrategy)
+        or call.model.run_eagerly
     ):
         return keras_compat.TFEpochIterator(
             distribute_strategy, *args, **kwargs
         )
-    is_training = call.method == "fit" and not call.has_training_input
-    if is_training:
-        call.has_training_input = True
-    by_workers = is_training or (
-        call.method != "predict" and isinstance(kwargs.get("x"), DatasetCreator)
-    )
-    if not by_workers:
-        return keras_compat.TFEpochIterator(
-            distribute_strategy, *args, **kwargs
+    iterator: PredictEpochIterator | ClusterEpochIterator
+    if call.method == "predict":
+        iterator = PredictEpochIterator(
+            distribute_strategy,
+            *args,
+            functions=lambda: call.model.predict_function.functions,
+            **kwargs,
         )
-    return ClusterEpochIterator(
-        distribute_strategy,
-        *args,
-        show_all_batches=call.show_all_batches,
-        **kwargs,
-    )
+    else:
+        iterator = ClusterEpochIterator(
+            distribute_strategy,
+            *args,
+            show_all_batches=call.show_all_batches,
+            **kwargs,
+        )
+    call.add_input(iterator)
+    return iterator
 
 
 def compile_in_scope(
@@ -122,15 +116,22 @@ def with_call(original: Callable[..., Any], method: str) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def call_on_cluster(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if not is_ours(self) or getattr(_thread_local, "call", None):
-            # Not ours, or validation inside fit().
+        if not is_ours(self) or "_use_cached_eval_dataset" in kwargs:
+            # Not ours, or validation as a part of fit().
             return original(self, *args, **kwargs)
-        _check_arguments(self, method, args, kwargs)
-        call = _Call(
+        _check_arguments(method, args, kwargs)
+        # A callback may call evaluate() or predict() of its own.
+        steps_in_flight.finish()
+        call = RunningCall(
             method,
+            self,
             show_all_batches=_looks_at_batches(kwargs.get("callbacks")),
         )
-        with _running(call), _tidy_after_error(self):
+        with (
+            running_call.running(call),
+            steps_in_flight.finishing(call.sync),
+            _tidy_after_error(self, call),
+        ):
             return original(self, *args, **kwargs)
 
     return call_on_cluster
@@ -149,8 +150,13 @@ def make_function(
             return getattr(self, attribute)
         scope_check.require_created_in_scope(self)
         original(self, force)
+        if self.run_eagerly:
+            return getattr(self, attribute)
         dispatcher = StepDispatcher(
-            self, getattr(self, step), getattr(self, attribute)
+            self,
+            getattr(self, step),
+            getattr(self, attribute),
+            counts_exactly=step == "test_step",
         )
         setattr(self, attribute, dispatcher)
         return dispatcher
@@ -158,21 +164,34 @@ def make_function(
     return make
 
 
-@contextlib.contextmanager
-def _running(call: _Call) -> Iterator[None]:
-    _thread_local.call = call
-    try:
-        yield
-    finally:
-        _thread_local.call = None
+def make_predict_function(original: Callable[..., Any]) -> Callable[..., Any]:
+    """`make_predict_function` that uses the workers."""
+
+    @functools.wraps(original)
+    def make(self: Any, force: bool = False) -> Any:
+        if not is_ours(self):
+            return original(self, force)
+        if self.predict_function is not None and not force:
+            return self.predict_function
+        original(self, force)
+        if not self.run_eagerly:
+            self.predict_function = PredictDispatcher(
+                self, self.predict_function
+            )
+        return self.predict_function
+
+    return make
 
 
 @contextlib.contextmanager
-def _tidy_after_error(model: Any) -> Iterator[None]:
-    """Leaves the cluster quiet and usable when fit() ends by an error."""
+def _tidy_after_error(model: Any, call: RunningCall) -> Iterator[None]:
+    """Leaves the cluster quiet and usable, however the call ends."""
     try:
         yield
+        call.close()
     except BaseException as error:
+        with contextlib.suppress(Exception):
+            call.close()
         coordinator = model._distribute_strategy._cluster_coordinator
         if coordinator is not None:
             coordinator.cancel_queued()
@@ -184,7 +203,7 @@ def _tidy_after_error(model: Any) -> Iterator[None]:
 
 
 def _check_arguments(
-    model: Any, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+    method: str, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> None:
     x = kwargs["x"] if "x" in kwargs else (args[0] if args else None)
     if isinstance(x, DatasetCreator):
@@ -199,12 +218,6 @@ def _check_arguments(
                 "Make the dataset yield (x, y) or (x, y, sample_weight), "
                 "batched."
             )
-    if method == "fit" and model.run_eagerly:
-        raise errors.UnsupportedError(
-            "run_eagerly=True cannot be combined with training on workers: "
-            "they run traced functions. Received: run_eagerly=True. Compile "
-            "without it, or debug the step with train_on_batch()."
-        )
 
 
 def _looks_at_batches(callbacks: Any) -> bool:

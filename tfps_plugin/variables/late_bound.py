@@ -20,6 +20,7 @@ from tfps_plugin._compat import tensorflow_variables as compat
 from tfps_plugin.cluster import dispatch_context
 from tfps_plugin.variables import chief_reads
 from tfps_plugin.variables import self_assignment
+from tfps_plugin.variables import steps_in_flight
 from tfps_plugin.variables import views
 from tfps_plugin.variables.update_lock import UpdateLock
 
@@ -188,6 +189,7 @@ class LateBoundVariable(compat.ResourceVariable):
             # In a closure the coordinator judges the error, as TensorFlow
             # raised it, and runs the closure again where that helps.
             return read_once()
+        steps_in_flight.finish()
         try:
             return chief_reads.read(read_once)
         except tf.errors.OpError as error:
@@ -217,6 +219,9 @@ class LateBoundVariable(compat.ResourceVariable):
         """
         if self._assigned_through_view("assign", value):
             return self
+        if self._shape.rank != 0 and on_the_chief():
+            # A single number, such as a learning rate, is for steps to come.
+            steps_in_flight.finish()
         done = self_assignment.assign(self, value)
         if done is not None:
             return self._lazy_read(done) if read_value else done

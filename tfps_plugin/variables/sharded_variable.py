@@ -13,7 +13,9 @@ from tfps_plugin._compat import tensorflow_variables as compat
 from tfps_plugin.variables import dense_reads
 from tfps_plugin.variables import shard_reader
 from tfps_plugin.variables import shard_writer
+from tfps_plugin.variables import steps_in_flight
 from tfps_plugin.variables import views
+from tfps_plugin.variables.late_bound import on_the_chief
 from tfps_plugin.variables.layout import RowLayout
 from tfps_plugin.variables.remote_variable import RemoteVariable
 from tfps_plugin.variables.row_lookup import Table
@@ -196,6 +198,7 @@ class ShardedVariable(Table, TensorProtocol):
             with views.unveiled():
                 return view.read()
         dense_reads.warn_of(self)
+        _finish_steps()
         return shard_reader.read_whole(self)
 
     def __getitem__(self, key: Any) -> tf.Tensor:
@@ -206,6 +209,7 @@ class ShardedVariable(Table, TensorProtocol):
         rows = _static_rows(first, self._layout.num_rows)
         if rows is None or views.view_of(self._unique_id) is not None:
             return self.read_value()[key]
+        _finish_steps()
         part = shard_reader.read_rows(self, rows.start, rows.stop)
         return part[(slice(None), *rest)]
 
@@ -253,6 +257,7 @@ class ShardedVariable(Table, TensorProtocol):
             with views.unveiled():
                 view.assign(method, value)
             return self
+        _finish_steps()
         shard_writer.assign(self, method, value)
         return self
 
@@ -277,8 +282,15 @@ class ShardedVariable(Table, TensorProtocol):
                 "the update already sees single rows only. Use assign_add or "
                 "assign_sub with a value of the gradient's shape."
             )
+        _finish_steps()
         shard_writer.scatter(self, method, rows)
         return self
+
+
+def _finish_steps() -> None:
+    """What the chief reads and writes lies between two steps."""
+    if on_the_chief():
+        steps_in_flight.finish()
 
 
 def _static_rows(key: Any, num_rows: int) -> range | None:

@@ -149,7 +149,7 @@ class WorkerLocalVariable(WorkerLocalHandle):
         return copy
 
     def _initial_copy(self, context: DispatchContext) -> tf.Tensor:
-        if self._is_sum:
+        if self.is_sum:
             return tf.zeros(self._shape, self._dtype)
         return compat.read_resource(self.own_handle, self._dtype)
 
@@ -183,7 +183,7 @@ class WorkerLocalVariable(WorkerLocalHandle):
             own: The chief's own value.
             copies: Those of lanes.
         """
-        if self._is_sum:
+        if self.is_sum:
             add = tf.logical_or if self._dtype == tf.bool else tf.add
             return functools.reduce(add, copies, own)
         if not copies:
@@ -220,7 +220,7 @@ class WorkerLocalVariable(WorkerLocalHandle):
         read_value: bool = True,
     ) -> Any:
         """Adds to this lane's copy; on the chief, to the value of all."""
-        if on_the_chief() and not self._is_sum:
+        if on_the_chief() and not self.is_sum:
             value = self.read_value() + tf.convert_to_tensor(delta, self._dtype)
             return self.assign(value, use_locking, name, read_value)
         return super().assign_add(delta, use_locking, name, read_value)
@@ -233,14 +233,19 @@ class WorkerLocalVariable(WorkerLocalHandle):
         read_value: bool = True,
     ) -> Any:
         """Subtracts likewise."""
-        if on_the_chief() and not self._is_sum:
+        if on_the_chief() and not self.is_sum:
             value = self.read_value() - tf.convert_to_tensor(delta, self._dtype)
             return self.assign(value, use_locking, name, read_value)
         return super().assign_sub(delta, use_locking, name, read_value)
 
     @property
-    def _is_sum(self) -> bool:
+    def is_sum(self) -> bool:
+        """Whether the chief adds the copies up."""
         return self.aggregation == tf.VariableAggregation.SUM
+
+    def forget_copies(self) -> None:
+        """Drops what lanes have added; each begins anew when it next adds."""
+        self._resident.forget()
 
 
 def _check_aggregation(

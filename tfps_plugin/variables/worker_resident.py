@@ -5,17 +5,25 @@ import threading
 import weakref
 from collections.abc import Callable
 from typing import Generic
+from typing import Protocol
 from typing import TypeVar
 
 import tensorflow as tf
 
-from tfps_plugin import errors
 from tfps_plugin.cluster import dispatch_context
 from tfps_plugin.cluster.dispatch_context import DispatchContext
 
 T = TypeVar("T")
 
-_all_residents: "weakref.WeakSet[WorkerResident[object]]" = weakref.WeakSet()
+
+class Resident(Protocol):
+    """What has something on workers."""
+
+    def forget_worker(self, worker_index: int) -> None:
+        """Drops what a lost worker had."""
+
+
+_all_residents: "weakref.WeakSet[Resident]" = weakref.WeakSet()
 
 
 @dataclasses.dataclass
@@ -61,7 +69,7 @@ class WorkerResident(Generic[T]):
         self._per_lane = per_lane
         self._lock = threading.Lock()
         self._seats: dict[int, _Seat[T]] = {}
-        _all_residents.add(self)  # type: ignore[arg-type]
+        register(self)
 
     def get(self) -> T:
         """What the worker of the current dispatch context has.
@@ -73,12 +81,7 @@ class WorkerResident(Generic[T]):
                 The coordinator takes it as any failure on a lost worker, and
                 runs the closure again.
         """
-        context = dispatch_context.current()
-        if context is None:
-            raise errors.InternalError(
-                "An object that lives on workers was asked for on a thread "
-                "that dispatches to no worker. Please report this."
-            )
+        context = dispatch_context.required()
         key = context.lane_index if self._per_lane else context.worker_index
         with self._lock:
             seat = self._seats.get(key)
@@ -86,15 +89,9 @@ class WorkerResident(Generic[T]):
                 seat = _Seat(threading.Lock(), context.worker_index)
                 self._seats[key] = seat
         with seat.lock:
-            if seat.generation > context.generation:
-                raise tf.errors.AbortedError(
-                    None,
-                    None,
-                    f"Worker {context.worker_index} was lost and came back "
-                    "while a closure ran on it. Expected a closure of "
-                    f"generation {seat.generation}. Received: "
-                    f"generation={context.generation}",
-                )
+            require_same_life(
+                context.worker_index, seat.generation, context.generation
+            )
             if seat.generation < context.generation:
                 seat.value = self._build(context)
                 seat.generation = context.generation
@@ -123,6 +120,34 @@ class WorkerResident(Generic[T]):
                 for key, seat in self._seats.items()
                 if seat.worker_index != worker_index
             }
+
+
+def register(resident: Resident) -> None:
+    """Has `forget_worker` tell it of lost workers, for as long as it lives."""
+    _all_residents.add(resident)
+
+
+def require_same_life(
+    worker_index: int, generation: int, own_generation: int
+) -> None:
+    """Refuses a closure of an earlier life of its worker what a later one has.
+
+    Args:
+        worker_index: The worker.
+        generation: The life of it that has the thing asked for.
+        own_generation: The life in which the closure that asks was begun.
+
+    Raises:
+        AbortedError: TensorFlow's, if the closure's is the earlier one.
+    """
+    if generation > own_generation:
+        raise tf.errors.AbortedError(
+            None,
+            None,
+            f"Worker {worker_index} was lost and came back while a closure "
+            f"ran on it. Expected a closure of generation {generation}. "
+            f"Received: generation={own_generation}",
+        )
 
 
 def forget_worker(worker_index: int) -> None:

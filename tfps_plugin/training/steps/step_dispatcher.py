@@ -1,23 +1,22 @@
-"""Collects the steps that Keras asks for into calls of the workers."""
+"""What Keras calls for every step."""
 
 from collections.abc import Callable
 from typing import Any
 
 import keras
-import tensorflow as tf
 
 from tfps_plugin.coordinator.cluster_coordinator import ClusterCoordinator
-from tfps_plugin.training.epoch_input import EpochInput
-from tfps_plugin.training.progress_logs import ProgressLogs
-from tfps_plugin.training.step_function import make_step_function
+from tfps_plugin.training.steps.cluster_input import ClusterInput
+from tfps_plugin.training.steps.counted_sums import CountedSums
+from tfps_plugin.training.steps.progress_logs import ProgressLogs
+from tfps_plugin.training.steps.step_functions import StepFunctions
 
 
 class StepDispatcher:
     """What `model.train_function` or `model.test_function` is here.
 
     Keras calls it once for every batch (every `steps_per_execution` batches)
-    and goes on at once. Every `steps_per_closure` steps become one closure,
-    which any worker runs on its own input.
+    and goes on at once; the steps are run by workers.
 
     Input that does not come from our epoch iterator, such as the single batch
     of `train_on_batch`, goes to Keras's own function, which runs on the chief.
@@ -30,6 +29,8 @@ class StepDispatcher:
         model: keras.Model,
         step: Callable[[Any], Any],
         keras_function: Callable[[Any], Any],
+        *,
+        counts_exactly: bool,
     ) -> None:
         """Creates the dispatcher; traces nothing yet.
 
@@ -37,9 +38,16 @@ class StepDispatcher:
             model: The model.
             step: Its `train_step` or `test_step`.
             keras_function: Keras's own function of an iterator.
+            counts_exactly: Whether metrics count what came to its end, each
+                example once; else what workers have counted, which is cheaper.
         """
         self._coordinator = ClusterCoordinator(model.distribute_strategy)
-        self._function = make_step_function(model, step)
+        self._functions = StepFunctions(
+            model,
+            step,
+            self._coordinator,
+            CountedSums.of_metrics(model) if counts_exactly else None,
+        )
         self._keras_function = keras_function
         self._progress = ProgressLogs(self._coordinator.num_lanes)
 
@@ -51,27 +59,19 @@ class StepDispatcher:
 
         Returns:
             The logs: a dictionary that is brought up to date as steps end.
+
+        Raises:
+            StopIteration: If there is no input for a step.
+            BaseException: What an earlier step raised.
         """
-        if not isinstance(iterator, EpochInput):
+        if not isinstance(iterator, ClusterInput):
             return self._keras_function(iterator)
-        if iterator.is_first_request:
-            self._progress.clear()
-            iterator.on_sync(self._sync)
-        for num_steps in iterator.counter.ask():
-            self._dispatch(iterator, num_steps)
+        run = iterator.run
+        if run is None:
+            self._progress = ProgressLogs(
+                self._coordinator.num_lanes,
+                show_all=iterator.show_all_batches,
+            )
+            run = iterator.begin(self._functions, self._progress)
+        run.request(iterator.steps_of_request())
         return self._progress.logs
-
-    def _dispatch(self, iterator: EpochInput, num_steps: int) -> None:
-        result = self._coordinator.schedule(
-            self._function,
-            args=(iterator.per_worker_iterator, tf.constant(num_steps)),
-        )
-        self._progress.add(result, show_all=iterator.show_all_batches)
-
-    def _sync(self, iterator: EpochInput) -> None:
-        """Runs what was asked for to its end."""
-        num_steps = iterator.counter.flush()
-        if num_steps:
-            self._dispatch(iterator, num_steps)
-        self._coordinator.join()
-        self._progress.finish()

@@ -1,0 +1,136 @@
+"""Batches as strings, so that many of them travel in one tensor.
+
+A batch may be any structure of tensors, ragged and sparse ones too. Sent as it
+is, each of its parts is a message of its own; as strings, a whole group of
+batches is one.
+
+Shape legend: K batches of a group, C parts of a batch.
+"""
+
+from typing import Any
+
+import tensorflow as tf
+
+from tfps_plugin._compat.tensorflow_inputs import NoneTensorSpec
+
+
+def _is_nothing(spec: Any) -> bool:
+    """Whether it stands for a None in a batch; Keras also puts an Optional."""
+    return isinstance(spec, tf.OptionalSpec | NoneTensorSpec)
+
+
+class BatchCodec:
+    """Turns batches of one type into strings and back.
+
+    Threading: holds nothing that changes.
+    """
+
+    def __init__(self, element_spec: Any) -> None:
+        """Prepares for batches of a type.
+
+        Args:
+            element_spec: What one batch looks like: a nested structure of
+                `tf.TypeSpec`.
+        """
+        self._element_spec = element_spec
+        self._leaf_specs = tf.nest.flatten(element_spec)
+        self._part_specs = [
+            part
+            for leaf in self._leaf_specs
+            if not _is_nothing(leaf)
+            for part in tf.nest.flatten(leaf, expand_composites=True)
+        ]
+
+    @property
+    def element_spec(self) -> Any:
+        """What one batch looks like where it comes from."""
+        return self._element_spec
+
+    @property
+    def decoded_spec(self) -> Any:
+        """What one batch looks like when it was decoded."""
+        return tf.nest.pack_sequence_as(
+            self._element_spec,
+            [None if _is_nothing(leaf) else leaf for leaf in self._leaf_specs],
+        )
+
+    @property
+    def num_parts(self) -> int:
+        """How many strings a batch makes."""
+        return len(self._part_specs)
+
+    def encode(self, *batch: Any) -> tf.Tensor:
+        """One batch as strings.
+
+        Args:
+            *batch: As a dataset hands it to a function: a tuple comes as
+                several arguments.
+
+        Returns:
+            A string tensor of shape `(C,)`.
+        """
+        return self.encode_one(
+            batch if isinstance(self._element_spec, tuple) else batch[0]
+        )
+
+    def encode_one(self, element: Any) -> tf.Tensor:
+        """One batch as strings.
+
+        Args:
+            element: The batch, a structure of tensors.
+
+        Returns:
+            A string tensor of shape `(C,)`.
+        """
+        tf.nest.assert_same_structure(element, self._element_spec)
+        parts = [
+            part
+            for leaf, spec in zip(
+                tf.nest.flatten(element), self._leaf_specs, strict=True
+            )
+            if not _is_nothing(spec)
+            for part in tf.nest.flatten(leaf, expand_composites=True)
+        ]
+        if not parts:
+            return tf.zeros([0], tf.string)
+        return tf.stack([tf.io.serialize_tensor(part) for part in parts])
+
+    def encoded(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
+        """A dataset of batches as strings, of shape `(C,)`, made ahead."""
+        return dataset.map(
+            self.encode, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True
+        ).prefetch(tf.data.AUTOTUNE)
+
+    def decode(self, parts_C: tf.Tensor) -> Any:
+        """A batch that `encode` made strings of.
+
+        Args:
+            parts_C: The strings, shape `(C,)`.
+
+        Returns:
+            The batch; None where it has nothing.
+        """
+        parts = iter(
+            [
+                self._decode_part(parts_C[number], spec)
+                for number, spec in enumerate(self._part_specs)
+            ]
+        )
+        leaves: list[Any] = []
+        for spec in self._leaf_specs:
+            if _is_nothing(spec):
+                leaves.append(None)
+                continue
+            own = [
+                next(parts)
+                for _ in tf.nest.flatten(spec, expand_composites=True)
+            ]
+            leaves.append(
+                tf.nest.pack_sequence_as(spec, own, expand_composites=True)
+            )
+        return tf.nest.pack_sequence_as(self._element_spec, leaves)
+
+    @staticmethod
+    def _decode_part(part: tf.Tensor, spec: tf.TensorSpec) -> tf.Tensor:
+        tensor = tf.io.parse_tensor(part, spec.dtype)
+        return tf.ensure_shape(tensor, spec.shape)

@@ -1,0 +1,216 @@
+"""How the splits of an input are found, and how each of them is read."""
+
+import logging
+from collections.abc import Callable
+from collections.abc import Sequence
+from typing import Any
+from typing import Protocol
+
+import tensorflow as tf
+
+from tfps_plugin import errors
+from tfps_plugin.cluster.dispatch_context import DispatchContext
+from tfps_plugin.inputs import dataset_recipes
+from tfps_plugin.inputs.dataset_creator import DatasetCreator
+from tfps_plugin.inputs.splits import SplitLedger
+from tfps_plugin.inputs.splits import Visitation
+from tfps_plugin.inputs.worker_dataset import WorkerDataset
+from tfps_plugin.variables.worker_resident import WorkerResident
+
+_logger = logging.getLogger(__name__)
+
+# What is done to every dataset before it is read, such as weighing classes.
+Transform = Callable[[tf.data.Dataset], tf.data.Dataset]
+
+
+class InputSplits(Protocol):
+    """The splits of an input that workers read."""
+
+    @property
+    def element_spec(self) -> Any:
+        """What one batch looks like."""
+
+    @property
+    def visitation(self) -> Visitation:
+        """What becomes of a split whose reader is lost."""
+
+    def begin_pass(self) -> SplitLedger:
+        """Begins to read all of it once; its ledger."""
+
+    def build(self, context: DispatchContext, split: int) -> tuple[Any, bool]:
+        """Makes the iterator of a split; see `SplitReader`."""
+
+
+def of_creator(
+    creator: DatasetCreator,
+    num_workers: int,
+    scope: dataset_recipes.Scope,
+    transform: Transform | None = None,
+) -> InputSplits:
+    """The splits of a `DatasetCreator`.
+
+    Args:
+        creator: The input.
+        num_workers: How many workers read it.
+        scope: Returns the context manager that its function is traced in.
+        transform: What is done to each dataset.
+
+    Returns:
+        The splits that it names; else the pipelines of the workers.
+
+    Raises:
+        InputError: If it cannot be read by workers.
+    """
+    if creator.splits is None:
+        return PipelineSplits(creator, num_workers, scope, transform)
+    return ListedSplits(creator, scope, transform)
+
+
+class PipelineSplits:
+    """One split for each worker: what its `tf.distribute.InputContext` says.
+
+    Each worker reads its own, from the dataset that it built once: shuffles
+    and caches go on from epoch to epoch as they do in one process. What a lost
+    worker had not finished is read by whoever is done with its own, from the
+    beginning, or by that worker when it is back.
+    """
+
+    def __init__(
+        self,
+        creator: DatasetCreator,
+        num_workers: int,
+        scope: dataset_recipes.Scope,
+        transform: Transform | None = None,
+    ) -> None:
+        """Traces the function for each worker; see `of_creator`."""
+
+        def build(context: tf.distribute.InputContext) -> tf.data.Dataset:
+            dataset = creator.build(context)
+            return dataset if transform is None else transform(dataset)
+
+        self.visitation = creator.visitation
+        self._num_workers = num_workers
+        self._dataset = WorkerDataset(build, num_workers, scope)
+        # Of each worker: the datasets that it has built, by split.
+        self._built: WorkerResident[dict[int, tf.data.Dataset]] = (
+            WorkerResident(lambda context: {}, per_lane=False)
+        )
+
+    @property
+    def element_spec(self) -> Any:
+        """What one batch looks like."""
+        return self._dataset.element_spec
+
+    def begin_pass(self) -> SplitLedger:
+        """Begins to read all of it once; its ledger."""
+        return SplitLedger(
+            self._num_workers,
+            self.visitation,
+            preferred_workers=range(self._num_workers),
+        )
+
+    def build(self, context: DispatchContext, split: int) -> tuple[Any, bool]:
+        """Makes the iterator of a split; see `SplitReader`."""
+        built = self._built.get()
+        with tf.device(context.cpu_device):
+            if split not in built:
+                built[split] = self._dataset.build(split)
+            return _iterate(built[split])
+
+
+class ListedSplits:
+    """Splits that the user lists: files, ranges, anything made of tensors.
+
+    The dataset function is traced once, for a split that is not known yet.
+    """
+
+    def __init__(
+        self,
+        creator: DatasetCreator,
+        scope: dataset_recipes.Scope,
+        transform: Transform | None = None,
+    ) -> None:
+        """Traces the function; see `of_creator`."""
+        self.visitation = creator.visitation
+        self._list = creator.splits
+        self._epoch = 0
+        # Traced for the first list; all others have to be like it.
+        self._first = _as_tensors(_listed(self._list, 0))
+        self._spec = _common_spec(self._first)
+
+        def build(split: Any) -> tf.data.Dataset:
+            dataset = creator.build(split)
+            return dataset if transform is None else transform(dataset)
+
+        self._recipe = dataset_recipes.trace(build, scope, [self._spec])
+        dataset_recipes.refuse_python_operations(
+            self._recipe.graph.as_graph_def()
+        )
+        self._splits = self._first
+
+    @property
+    def element_spec(self) -> Any:
+        """What one batch looks like."""
+        return dataset_recipes.dataset_of(self._recipe).element_spec
+
+    def begin_pass(self) -> SplitLedger:
+        """Begins to read all of it once; its ledger."""
+        if callable(self._list) and self._epoch:
+            splits = _as_tensors(_listed(self._list, self._epoch))
+            _common_spec(splits, self._spec)
+            self._splits = splits
+        self._epoch += 1
+        return SplitLedger(len(self._splits), self.visitation)
+
+    def build(self, context: DispatchContext, split: int) -> tuple[Any, bool]:
+        """Makes the iterator of a split; see `SplitReader`."""
+        with tf.device(context.cpu_device):
+            # The trace takes tensors, in the order of the structure.
+            return _iterate(self._recipe(*tf.nest.flatten(self._splits[split])))
+
+
+def _iterate(dataset: tf.data.Dataset) -> tuple[Any, bool]:
+    is_infinite = int(dataset.cardinality()) == tf.data.INFINITE_CARDINALITY
+    return iter(dataset), is_infinite
+
+
+def _listed(splits: Any, epoch: int) -> Sequence[Any]:
+    found = splits(epoch) if callable(splits) else splits
+    if isinstance(found, str | bytes) or not hasattr(found, "__len__"):
+        raise errors.InputError(
+            "splits is expected to be a list of splits, or a function of the "
+            "number of the epoch that returns one. Received: "
+            f"{'splits(' + str(epoch) + ')' if callable(splits) else 'splits'}"
+            f"={found!r}"
+        )
+    if not len(found):
+        raise errors.InputError(
+            "There is nothing to read; expected at least one split. Received: "
+            f"splits={found!r} for epoch {epoch}. If they are files, see that "
+            "the pattern matches some."
+        )
+    return list(found)
+
+
+def _as_tensors(splits: Sequence[Any]) -> list[Any]:
+    return [tf.nest.map_structure(tf.convert_to_tensor, s) for s in splits]
+
+
+def _common_spec(splits: Sequence[Any], expected: Any = None) -> Any:
+    """What every split looks like.
+
+    Args:
+        splits: Of tensors.
+        expected: What they have to look like; None: like the first.
+    """
+    if expected is None:
+        expected = tf.nest.map_structure(tf.TensorSpec.from_tensor, splits[0])
+    for number, split in enumerate(splits):
+        spec = tf.nest.map_structure(tf.TensorSpec.from_tensor, split)
+        if repr(spec) != repr(expected):
+            raise errors.InputError(
+                "All splits must be of one type, because one dataset function "
+                f"is traced for them. Received: split {number} is {spec}, "
+                f"expected {expected}."
+            )
+    return expected

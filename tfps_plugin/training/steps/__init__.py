@@ -1,0 +1,17 @@
+"""The steps of fit, evaluate and predict, on the workers.
+
+epoch_iterator.py     what Keras's loops go through: every step of an epoch
+cluster_input.py      what it yields: the input of a pass, and its steps
+step_dispatcher.py    what Keras calls for every step
+step_run.py           the steps of one epoch, as closures of the workers
+worker_read_run.py    those on input that the workers read themselves
+chief_read_run.py     those on batches that the chief reads and sends
+step_account.py       counts steps: asked for, begun, done
+step_functions.py     many steps as one function of a worker
+counted_sums.py       what single calls have counted, added up on the chief
+chief_batches.py      batches that the chief reads, as strings
+predict_run.py        predictions of the workers, in the order of the input
+predict_functions.py  predictions of many batches as one function of a worker
+packing.py            pure: how many steps to a call
+progress_logs.py      what the progress bar and batch callbacks are shown
+"""

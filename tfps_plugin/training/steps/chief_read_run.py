@@ -1,0 +1,111 @@
+"""Steps on batches that the chief reads and sends to the workers."""
+
+import threading
+from collections.abc import Callable
+
+import numpy as np
+import tensorflow as tf
+
+from tfps_plugin.coordinator.cluster_coordinator import ClusterCoordinator
+from tfps_plugin.coordinator.remote_value import RemoteValue
+from tfps_plugin.inputs.batch_codec import BatchCodec
+from tfps_plugin.training.steps import counted_sums
+from tfps_plugin.training.steps.chief_batches import ChiefBatches
+from tfps_plugin.training.steps.progress_logs import ProgressLogs
+from tfps_plugin.training.steps.step_account import Claim
+from tfps_plugin.training.steps.step_functions import StepFunctions
+from tfps_plugin.training.steps.step_run import StepRun
+from tfps_plugin.training.steps.step_run import fetch_counted
+
+
+class ChiefReadRun(StepRun):
+    """Closures that carry their own batches, and run on any worker.
+
+    Batches are read in the order of the dataset, when Keras asks for them;
+    each trains once, or again if its worker was lost meanwhile. What calls
+    have counted is added up once each has ended.
+
+    Threading: as `StepRun`. Guarded by `_lock`: what was counted.
+    """
+
+    def __init__(
+        self,
+        coordinator: ClusterCoordinator,
+        functions: StepFunctions,
+        progress: ProgressLogs,
+        *,
+        codec: BatchCodec,
+        batches: ChiefBatches,
+        steps_per_closure: Callable[[int], int],
+    ) -> None:
+        """Begins an epoch.
+
+        Args:
+            coordinator: Who runs closures.
+            functions: The model's step.
+            progress: Is told what steps return.
+            codec: Of the batches.
+            batches: The batches.
+            steps_per_closure: How many to pack, of the number of steps that
+                were asked for so far.
+        """
+        super().__init__(coordinator, functions, progress)
+        self._function = functions.on_group(codec)
+        self._batches = batches
+        self._steps_per_closure = steps_per_closure
+        self._held: list[tf.Tensor] = []
+        self._in_flight: list[RemoteValue] = []
+        self._lock = threading.Lock()
+        self._counted: list[np.ndarray] = []
+
+    def request(self, num_steps: int) -> None:
+        """See `StepRun`."""
+        self._is_synced = False
+        read = self._batches.read(num_steps)
+        if len(read) < num_steps:
+            self._fell_short = True
+        if not read:
+            raise StopIteration
+        self._held += read
+        self._account.ask(len(read))
+        if len(self._held) >= self._steps_per_closure(self.asked):
+            self._dispatch()
+            self._wait_until(self._is_little_in_flight)
+        self._progress.update()
+
+    def _dispatch(self) -> None:
+        group_KC, self._held = tf.stack(self._held), []
+        claim = self._account.claim(group_KC.shape[0])
+        self._in_flight.append(
+            self._schedule(lambda: self._run(group_KC, claim))
+        )
+
+    def _is_little_in_flight(self) -> bool:
+        self._in_flight = [v for v in self._in_flight if not v.is_ready()]
+        return len(self._in_flight) < self._most_closures_in_flight
+
+    def _settle(self) -> None:
+        if self._held:
+            self._dispatch()
+        self._in_flight.clear()
+
+    def close(self) -> None:
+        """See `StepRun`; closures wait for nothing here."""
+        self._held.clear()
+
+    # What closures call.
+
+    def _run(self, group_KC: tf.Tensor, claim: Claim) -> None:
+        if not claim.is_open:
+            return  # a run that was taken for lost came to its end
+        result = self._function(group_KC)
+        counted = fetch_counted(result.counted)
+        self._progress.report(result.outputs)
+        with self._lock:
+            if self._account.settle(claim, claim.num_steps):
+                self._counted = counted_sums.add(self._counted, counted)
+
+    def _take_counted(self) -> list[np.ndarray]:
+        with self._lock:
+            counted, self._counted = self._counted, []
+        return counted

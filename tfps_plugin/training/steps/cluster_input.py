@@ -1,0 +1,185 @@
+"""What the epoch iterators yield: the input of one pass, and its steps."""
+
+import abc
+from collections.abc import Callable
+from typing import Any
+
+from tfps_plugin.coordinator.cluster_coordinator import ClusterCoordinator
+from tfps_plugin.inputs.batch_codec import BatchCodec
+from tfps_plugin.inputs.input_splits import InputSplits
+from tfps_plugin.inputs.split_reader import Share
+from tfps_plugin.inputs.split_reader import SplitReader
+from tfps_plugin.training.steps.chief_batches import ChiefBatches
+from tfps_plugin.training.steps.chief_read_run import ChiefReadRun
+from tfps_plugin.training.steps.progress_logs import ProgressLogs
+from tfps_plugin.training.steps.step_functions import StepFunctions
+from tfps_plugin.training.steps.step_run import StepRun
+from tfps_plugin.training.steps.worker_read_run import WorkerReadRun
+
+
+class ClusterInput(abc.ABC):
+    """Input whose steps run on the workers.
+
+    Keras builds the model from what `next` gives: what a batch looks like. No
+    data is read for that.
+
+    Attributes:
+        run: The steps of the present epoch; None before the first.
+        steps_of_request: How many steps Keras means by its next request.
+        show_all_batches: Whether a callback looks at the logs of batches.
+        on_begin: Told of the steps of each epoch.
+    """
+
+    def __init__(self, coordinator: ClusterCoordinator) -> None:
+        """Prepares; nothing is read yet.
+
+        Args:
+            coordinator: Who runs closures.
+        """
+        self._coordinator = coordinator
+        self.run: StepRun | None = None
+        self.steps_of_request: Callable[[], int] = lambda: 1
+        self.show_all_batches = False
+        self.on_begin: Callable[[StepRun], None] = lambda run: None
+
+    def __iter__(self) -> "ClusterInput":
+        """Itself: where it stands is kept from epoch to epoch."""
+        return self
+
+    @abc.abstractmethod
+    def __next__(self) -> Any:
+        """What a batch looks like."""
+
+    def begin(
+        self, functions: StepFunctions, progress: ProgressLogs
+    ) -> StepRun:
+        """Begins the steps of an epoch.
+
+        Args:
+            functions: The model's step.
+            progress: Is told what steps return.
+        """
+        self.run = self._new_run(functions, progress)
+        self.on_begin(self.run)
+        return self.run
+
+    @abc.abstractmethod
+    def _new_run(
+        self, functions: StepFunctions, progress: ProgressLogs
+    ) -> StepRun:
+        """The steps of an epoch, of which none was asked for."""
+
+
+class WorkerInput(ClusterInput):
+    """Input that every worker reads for itself."""
+
+    def __init__(
+        self,
+        coordinator: ClusterCoordinator,
+        splits: InputSplits,
+        *,
+        num_steps: int | None,
+        steps_per_closure: Callable[[int], int],
+    ) -> None:
+        """Begins a pass over the input.
+
+        Args:
+            coordinator: Who runs closures.
+            splits: What there is to read.
+            num_steps: Steps of an epoch; None: what there is to read.
+            steps_per_closure: How many to pack, of how many ran so far.
+        """
+        super().__init__(coordinator)
+        self._splits = splits
+        self._num_steps = num_steps
+        self._steps_per_closure = steps_per_closure
+        self._latest_run: WorkerReadRun | None = None
+        self._reader = self._new_reader()
+
+    def __next__(self) -> Any:
+        """What a batch looks like."""
+        return self._splits.element_spec
+
+    def _new_run(
+        self, functions: StepFunctions, progress: ProgressLogs
+    ) -> StepRun:
+        self._latest_run = WorkerReadRun(
+            self._coordinator,
+            functions,
+            progress,
+            reader=self._reader,
+            renew=self._renew,
+            element_spec=self._splits.element_spec,
+            num_steps=self._num_steps,
+            steps_per_closure=self._steps_per_closure,
+        )
+        return self._latest_run
+
+    def _renew(self) -> SplitReader:
+        self._reader = self._new_reader()
+        return self._reader
+
+    def _new_reader(self) -> SplitReader:
+        return SplitReader(
+            self._splits.build,
+            self._splits.begin_pass(),
+            on_finished=self._finished,
+            on_lost=self._lost,
+            on_waiting=self._waiting,
+        )
+
+    # What the reader tells, on whichever thread. It may live longer than the
+    # steps of an epoch, which then have nothing to do with it any more.
+
+    def _finished(self, share: Share) -> None:
+        if self._latest_run is not None:
+            self._latest_run.share_finished(share)
+
+    def _lost(self, share: Share) -> None:
+        if self._latest_run is not None:
+            self._latest_run.share_lost(share)
+
+    def _waiting(self) -> None:
+        if self._latest_run is not None:
+            self._latest_run.waiting_began()
+
+
+class ChiefInput(ClusterInput):
+    """Input that the chief reads, in its order."""
+
+    def __init__(
+        self,
+        coordinator: ClusterCoordinator,
+        batches: ChiefBatches,
+        codec: BatchCodec,
+        *,
+        steps_per_closure: Callable[[int], int],
+    ) -> None:
+        """Begins a pass over the input; reads nothing yet.
+
+        Args:
+            coordinator: Who runs closures.
+            batches: What there is to read.
+            codec: Of the batches.
+            steps_per_closure: How many to pack, of how many were asked for.
+        """
+        super().__init__(coordinator)
+        self._batches = batches
+        self._codec = codec
+        self._steps_per_closure = steps_per_closure
+
+    def __next__(self) -> Any:
+        """What a batch looks like."""
+        return self._codec.decoded_spec
+
+    def _new_run(
+        self, functions: StepFunctions, progress: ProgressLogs
+    ) -> StepRun:
+        return ChiefReadRun(
+            self._coordinator,
+            functions,
+            progress,
+            codec=self._codec,
+            batches=self._batches,
+            steps_per_closure=self._steps_per_closure,
+        )

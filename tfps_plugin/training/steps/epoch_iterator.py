@@ -1,0 +1,256 @@
+"""Keras's epoch iterator over input whose steps run on the workers."""
+
+import contextlib
+from collections.abc import Callable
+from collections.abc import Iterator
+from typing import Any
+
+from tfps_plugin._compat import keras as keras_compat
+from tfps_plugin.coordinator.cluster_coordinator import ClusterCoordinator
+from tfps_plugin.inputs import input_splits
+from tfps_plugin.inputs.batch_codec import BatchCodec
+from tfps_plugin.inputs.dataset_creator import DatasetCreator
+from tfps_plugin.training.steps import packing
+from tfps_plugin.training.steps.chief_batches import ChiefBatches
+from tfps_plugin.training.steps.cluster_input import ChiefInput
+from tfps_plugin.training.steps.cluster_input import ClusterInput
+from tfps_plugin.training.steps.cluster_input import WorkerInput
+from tfps_plugin.training.steps.predict_functions import PredictFunctions
+from tfps_plugin.training.steps.predict_run import PredictInput
+from tfps_plugin.training.steps.step_run import StepRun
+from tfps_plugin.training.steps.worker_read_run import WorkerReadRun
+
+
+class ClusterEpochIterator(keras_compat.TFEpochIterator):
+    """Has the workers run the steps of an epoch, and tells Keras of each.
+
+    A `tfps.DatasetCreator` is read by the workers. Everything else that Keras
+    takes is read by the chief, with Keras's own adapter, and goes to the
+    workers batch by batch: order, shuffling, weights and the number of batches
+    are what they are in one process.
+
+    An input that ends without `steps_per_epoch` is one epoch, and ends it
+    without a warning.
+    """
+
+    def __init__(
+        self,
+        distribute_strategy: Any,
+        *,
+        class_weight: dict[int, float] | None = None,
+        show_all_batches: bool = False,
+        **keras_arguments: Any,
+    ) -> None:
+        """Prepares the input; nothing runs on workers yet.
+
+        Args:
+            distribute_strategy: A `tfps.ParameterServerStrategy`.
+            class_weight: As in `fit`.
+            show_all_batches: Whether a callback looks at the logs of batches.
+            **keras_arguments: The rest of what Keras's own iterator takes.
+
+        Raises:
+            InputError: If the input cannot be read by workers.
+        """
+        keras_compat.EpochIterator.__init__(
+            self, class_weight=class_weight, **keras_arguments
+        )
+        self._coordinator = ClusterCoordinator(distribute_strategy)
+        self._show_all_batches = show_all_batches
+        self._input: ClusterInput | None = None
+        self._run: StepRun | None = None
+        self._last_num_steps = 0
+        if isinstance(self.data_adapter, DatasetCreator):
+            self._new_input = self._worker_inputs(
+                self.data_adapter, class_weight
+            )
+        else:
+            self._new_input = self._chief_inputs()
+
+    def _worker_inputs(
+        self, creator: DatasetCreator, class_weight: dict[int, float] | None
+    ) -> Callable[[], ClusterInput]:
+        splits = input_splits.of_creator(
+            creator,
+            self._coordinator.num_workers,
+            self._coordinator.tracing_scope,
+            None
+            if class_weight is None
+            else keras_compat.weighing_classes(class_weight),
+        )
+        return lambda: WorkerInput(
+            self._coordinator,
+            splits,
+            num_steps=self.steps_per_epoch or None,
+            steps_per_closure=self._steps_per_closure,
+        )
+
+    def _chief_inputs(self) -> Callable[[], ClusterInput]:
+        dataset = self.data_adapter.get_tf_dataset()
+        codec = BatchCodec(dataset.element_spec)
+        return lambda: ChiefInput(
+            self._coordinator,
+            ChiefBatches(dataset, codec),
+            codec,
+            steps_per_closure=self._steps_per_closure,
+        )
+
+    def _steps_per_closure(self, num_steps: int) -> int:
+        return _steps_per_closure(
+            self,
+            self._coordinator,
+            self.num_batches or max(self._last_num_steps, num_steps),
+        )
+
+    def steps_of_request(self) -> int:
+        """How many steps Keras means by its next call of the step function.
+
+        Its loop may ask for more than the epoch has, where
+        `steps_per_execution` does not divide it.
+        """
+        most = int(self.steps_per_execution)
+        if not self.steps_per_epoch or self._run is None:
+            return most
+        return min(most, self.steps_per_epoch - self._run.asked)
+
+    def _get_iterator(self) -> ClusterInput:
+        # Keras asks for the next before the steps of this one have ended.
+        self._input = self._new_input()
+        self._input.steps_of_request = self.steps_of_request
+        self._input.show_all_batches = self._show_all_batches
+        self._input.on_begin = self._begun
+        return self._input
+
+    def _begun(self, run: StepRun) -> None:
+        self._run = run
+
+    def __iter__(self) -> Any:
+        """Begins an epoch."""
+        self._run = None
+        if self._input is not None:
+            self._input.run = None
+        return super().__iter__()
+
+    def _enumerate_iterator(self) -> Iterator[tuple[int, int, Any]]:
+        if self.steps_per_epoch or not isinstance(
+            self.data_adapter, DatasetCreator
+        ):
+            yield from super()._enumerate_iterator()
+            return
+        # Nobody knows how many steps there are before the workers have read
+        # it all: Keras is told of those that have run.
+        self.data_adapter.on_epoch_begin()
+        epoch_input = self._get_iterator()
+        step = 0
+        while True:
+            yield step, step + self.steps_per_execution - 1, epoch_input
+            step += self.steps_per_execution
+            run = epoch_input.run
+            if isinstance(run, WorkerReadRun) and not run.has_more(step):
+                break
+        self.data_adapter.on_epoch_end()
+
+    @contextlib.contextmanager
+    def catch_stop_iteration(self) -> Iterator[None]:
+        """Ends the epoch: waits for its steps, and says if input ran short."""
+        is_stopped = False
+        try:
+            yield
+        except StopIteration:
+            is_stopped = True
+        run = self._run
+        if run is None:
+            return
+        run.sync()
+        self._last_num_steps = run.done
+        if run.fell_short:
+            if self.steps_per_epoch or not run.done:
+                self._interrupted_warning()
+            self._current_iterator = None
+        if is_stopped:
+            # Else Keras's loop has come to its own end, and told it.
+            self.data_adapter.on_epoch_end()
+
+    def sync(self) -> None:
+        """Has the steps in flight come to their end; cheap if none are."""
+        if self._run is not None:
+            self._run.sync()
+
+    def close(self) -> None:
+        """Lets no closure begin anything more."""
+        if self._run is not None:
+            self._run.close()
+
+
+class PredictEpochIterator(keras_compat.TFEpochIterator):
+    """Has the workers predict the batches that the chief reads, in order.
+
+    A `tfps.DatasetCreator` is built on the chief, as the only pipeline.
+    """
+
+    def __init__(
+        self,
+        distribute_strategy: Any,
+        *,
+        functions: Callable[[], PredictFunctions],
+        **keras_arguments: Any,
+    ) -> None:
+        """Prepares the input; reads nothing yet.
+
+        Args:
+            distribute_strategy: A `tfps.ParameterServerStrategy`.
+            functions: The model's, by the time the first batch is read.
+            **keras_arguments: The rest of what Keras's own iterator takes.
+        """
+        keras_compat.EpochIterator.__init__(self, **keras_arguments)
+        self._coordinator = ClusterCoordinator(distribute_strategy)
+        self._functions = functions
+        self._dataset = self.data_adapter.get_tf_dataset()
+        self._input: PredictInput | None = None
+
+    def _get_iterator(self) -> PredictInput:
+        codec = BatchCodec(self._dataset.element_spec)
+        self._input = PredictInput(
+            self._coordinator,
+            self._functions,
+            ChiefBatches(self._dataset, codec),
+            codec,
+            num_batches=self.steps_per_epoch or None,
+            steps_per_closure=lambda num_steps: _steps_per_closure(
+                self, self._coordinator, self.num_batches or num_steps
+            ),
+        )
+        return self._input
+
+    def sync(self) -> None:
+        """Nothing to do: predictions change no variable."""
+
+    def close(self) -> None:
+        """Waits for what was sent and nobody wants any more."""
+        if self._input is not None:
+            self._input.close()
+
+    @contextlib.contextmanager
+    def catch_stop_iteration(self) -> Iterator[None]:
+        """Ends the pass; says so if there were fewer batches than steps."""
+        try:
+            yield
+        except StopIteration:
+            if self.steps_per_epoch:
+                self._interrupted_warning()
+            self._current_iterator = None
+            self.data_adapter.on_epoch_end()
+
+
+def _steps_per_closure(
+    iterator: keras_compat.TFEpochIterator,
+    coordinator: ClusterCoordinator,
+    num_steps: int,
+) -> int:
+    """How many steps to pack into one closure."""
+    if iterator.steps_per_execution > 1:
+        return int(iterator.steps_per_execution)
+    chosen = coordinator.strategy.steps_per_closure
+    if chosen is not None:
+        return int(chosen)
+    return packing.choose_steps_per_closure(num_steps, coordinator.num_lanes)

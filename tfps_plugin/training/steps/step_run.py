@@ -1,0 +1,141 @@
+"""The steps of one epoch, as closures of the workers."""
+
+import abc
+from collections.abc import Callable
+from collections.abc import Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from tfps_plugin.coordinator.cluster_coordinator import ClusterCoordinator
+from tfps_plugin.coordinator.remote_value import RemoteValue
+from tfps_plugin.training.steps.progress_logs import ProgressLogs
+from tfps_plugin.training.steps.step_account import StepAccount
+from tfps_plugin.training.steps.step_functions import StepFunctions
+
+# How often the thread that runs `fit` looks up from its waiting by itself.
+_WAKE_UP_SECONDS = 1.0
+# Of every lane: what it runs, and what waits for it.
+_CLOSURES_IN_FLIGHT_PER_LANE = 2
+
+
+class StepRun(abc.ABC):
+    """Takes the steps that Keras asks for, and has workers run them.
+
+    Keras asks for a step and goes on at once, as long as few enough are in
+    flight; several steps make one closure.
+
+    Threading: used by the thread that runs `fit` alone, except for what
+    closures call, which says so.
+    """
+
+    def __init__(
+        self,
+        coordinator: ClusterCoordinator,
+        functions: StepFunctions,
+        progress: ProgressLogs,
+    ) -> None:
+        """Begins an epoch; nothing is asked for.
+
+        Args:
+            coordinator: Who runs closures.
+            functions: The model's step.
+            progress: Is told what steps return.
+        """
+        self._coordinator = coordinator
+        self._functions = functions
+        self._progress = progress
+        self._account = StepAccount()
+        self._fell_short = False
+        # Whether nothing was begun since the last sync.
+        self._is_synced = True
+
+    @property
+    def fell_short(self) -> bool:
+        """Whether the input had less than was asked for; after `sync`."""
+        return self._fell_short
+
+    @property
+    def asked(self) -> int:
+        """Steps that were asked for."""
+        return self._account.asked
+
+    @property
+    def done(self) -> int:
+        """Steps that ran to their end."""
+        return self._account.done
+
+    @abc.abstractmethod
+    def request(self, num_steps: int) -> None:
+        """Asks for more steps; waits while too many are in flight.
+
+        Raises:
+            StopIteration: If there is no input for even one of them.
+            BaseException: What an earlier step raised.
+        """
+
+    def sync(self) -> None:
+        """Has what is in flight come to its end; cheap if nothing is.
+
+        Raises:
+            BaseException: What a step raised.
+        """
+        if self._is_synced:
+            return
+        self._settle()
+        self._coordinator.join()
+        self._is_synced = True
+        self._functions.commit(self._take_counted())
+        self._progress.finish()
+
+    @abc.abstractmethod
+    def _settle(self) -> None:
+        """Has closures end as soon as they have done what has to be done."""
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Lets no closure begin anything more."""
+
+    @abc.abstractmethod
+    def _take_counted(self) -> list[np.ndarray]:
+        """What calls have counted, added up, since this was last asked."""
+
+    def _schedule(self, call: Callable[[], None]) -> RemoteValue:
+        value = self._coordinator.schedule(call)
+        value.on_ended(self._account.wake)
+        return value
+
+    def _wait_until(
+        self,
+        predicate: Callable[[], bool],
+        pump: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Waits until something holds, or a step has failed.
+
+        Args:
+            predicate: What is waited for; looked at after every change of the
+                account.
+            pump: Called before each look.
+
+        Raises:
+            BaseException: What a step raised.
+        """
+        while True:
+            num_changes = self._account.num_changes
+            if self._coordinator.has_error:
+                # Those that wait for input hold up the end of the others.
+                self.close()
+                self._coordinator.join()
+            pump()
+            if predicate():
+                return
+            self._account.wait_for_change(num_changes, _WAKE_UP_SECONDS)
+
+    @property
+    def _most_closures_in_flight(self) -> int:
+        return _CLOSURES_IN_FLIGHT_PER_LANE * self._coordinator.num_lanes
+
+
+def fetch_counted(counted: Sequence[tf.Tensor]) -> list[np.ndarray]:
+    """Brings what a call has counted here; called by closures."""
+    return [part.numpy() for part in counted]
