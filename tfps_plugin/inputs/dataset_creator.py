@@ -130,7 +130,13 @@ class DatasetCreator(keras_compat.DataAdapter):
         if self.splits is not None:
             splits = self.splits(0) if callable(self.splits) else self.splits
             stacked = tf.nest.map_structure(
-                lambda *parts: tf.stack(parts), *splits
+                lambda *parts: tf.stack(
+                    [
+                        tf.convert_to_tensor(part, dtype_hint=tf.int64)
+                        for part in parts
+                    ]
+                ),
+                *splits,
             )
             return tf.data.Dataset.from_tensor_slices(stacked).flat_map(
                 lambda *split: self.build(

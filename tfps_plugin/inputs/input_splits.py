@@ -193,7 +193,12 @@ def _listed(splits: Any, epoch: int) -> Sequence[Any]:
 
 
 def _as_tensors(splits: Sequence[Any]) -> list[Any]:
-    return [tf.nest.map_structure(tf.convert_to_tensor, s) for s in splits]
+    return [tf.nest.map_structure(_as_tensor, split) for split in splits]
+
+
+def _as_tensor(value: Any) -> tf.Tensor:
+    # Whole numbers are int64 to all of tf.data, such as skip and take.
+    return tf.convert_to_tensor(value, dtype_hint=tf.int64)
 
 
 def _common_spec(splits: Sequence[Any], expected: Any = None) -> Any:

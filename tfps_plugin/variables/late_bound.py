@@ -170,6 +170,8 @@ class LateBoundVariable(compat.ResourceVariable):
     def _read_variable_op(self, no_copy: bool = False) -> tf.Tensor:
         view = views.view_of(self._unique_id)
         if view is None:
+            if on_the_chief():
+                steps_in_flight.finish()
             return super()._read_variable_op(no_copy)
         with views.unveiled():
             return view.read()
@@ -189,6 +191,7 @@ class LateBoundVariable(compat.ResourceVariable):
             # In a closure the coordinator judges the error, as TensorFlow
             # raised it, and runs the closure again where that helps.
             return read_once()
+        # Also what reads without `_read_variable_op`.
         steps_in_flight.finish()
         try:
             return chief_reads.read(read_once)

@@ -81,7 +81,7 @@ class WorkerInput(ClusterInput):
         num_steps: int | None,
         steps_per_closure: Callable[[int], int],
     ) -> None:
-        """Begins a pass over the input.
+        """Prepares a pass over the input.
 
         Args:
             coordinator: Who runs closures.
@@ -94,7 +94,8 @@ class WorkerInput(ClusterInput):
         self._num_steps = num_steps
         self._steps_per_closure = steps_per_closure
         self._latest_run: WorkerReadRun | None = None
-        self._reader = self._new_reader()
+        # Made with the first steps: Keras asks for input that it never reads.
+        self._reader: SplitReader | None = None
 
     def __next__(self) -> Any:
         """What a batch looks like."""
@@ -107,7 +108,7 @@ class WorkerInput(ClusterInput):
             self._coordinator,
             functions,
             progress,
-            reader=self._reader,
+            reader=self._reader or self._renew(),
             renew=self._renew,
             element_spec=self._splits.element_spec,
             num_steps=self._num_steps,
@@ -116,17 +117,14 @@ class WorkerInput(ClusterInput):
         return self._latest_run
 
     def _renew(self) -> SplitReader:
-        self._reader = self._new_reader()
-        return self._reader
-
-    def _new_reader(self) -> SplitReader:
-        return SplitReader(
+        self._reader = SplitReader(
             self._splits.build,
             self._splits.begin_pass(),
             on_finished=self._finished,
             on_lost=self._lost,
             on_waiting=self._waiting,
         )
+        return self._reader
 
     # What the reader tells, on whichever thread. It may live longer than the
     # steps of an epoch, which then have nothing to do with it any more.

@@ -1,0 +1,437 @@
+"""What fit, evaluate and predict read: everything, and every row once."""
+
+import pathlib
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfps_plugin as tfps
+from tfps_plugin import errors
+
+_ROWS = 530  # not a multiple of the batch size
+_BATCH = 16
+_X = np.random.default_rng(0).normal(size=(_ROWS, 3)).astype("float32")
+_IDS = np.arange(_ROWS, dtype="int64")
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[tfps.LocalCluster]:
+    with tfps.LocalCluster(num_workers=2, num_ps=1) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def strategy(
+    cluster: tfps.LocalCluster,
+) -> Iterator[tfps.ParameterServerStrategy]:
+    strategy = tfps.ParameterServerStrategy(cluster.cluster_resolver)
+    coordinator = tfps.ClusterCoordinator(strategy)
+    yield strategy
+    coordinator.close()
+
+
+class Seen(keras.metrics.Metric):
+    """How often each row was seen; the targets are the rows' numbers."""
+
+    def __init__(self, name: str = "seen") -> None:
+        super().__init__(name=name)
+        self.counts = self.add_weight(
+            shape=(_ROWS,), initializer="zeros", name="counts"
+        )
+
+    def update_state(
+        self, y_true: Any, y_pred: Any, sample_weight: Any = None
+    ) -> None:
+        ids = tf.cast(tf.reshape(y_true, [-1]), tf.int64)
+        self.counts.assign_add(
+            tf.math.unsorted_segment_sum(
+                tf.ones_like(ids, tf.float32), ids, _ROWS
+            )
+        )
+
+    def result(self) -> Any:
+        return keras.ops.sum(self.counts)
+
+
+def _model(
+    strategy: tfps.ParameterServerStrategy, **arguments: Any
+) -> keras.Model:
+    with strategy.scope():
+        keras.utils.set_random_seed(3)
+        model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+        model.compile("sgd", _no_loss, metrics=[Seen()], **arguments)
+    return model
+
+
+def _no_loss(y_true: Any, y_pred: Any) -> Any:
+    return 0.0 * y_pred[:, 0]
+
+
+def _counts(model: keras.Model) -> np.ndarray:
+    seen = next(m for m in model.metrics[1].metrics if isinstance(m, Seen))
+    return np.asarray(seen.counts)
+
+
+def _rows(begin: Any, end: Any) -> tf.data.Dataset:
+    return (
+        tf.data.Dataset.from_tensor_slices((_X, _IDS))
+        .skip(begin)
+        .take(end - begin)
+    )
+
+
+def _shares(context: tf.distribute.InputContext) -> tf.data.Dataset:
+    """The first of two workers has 100 rows, the second all others."""
+    bounds = [0, 100, _ROWS] if context.num_input_pipelines == 2 else [0, _ROWS]
+    i = context.input_pipeline_id
+    return _rows(bounds[i], bounds[i + 1]).batch(_BATCH)
+
+
+_RANGES = [(i, min(i + 40, _ROWS)) for i in range(0, _ROWS, 40)]
+
+
+def _of_range(bounds: Any) -> tf.data.Dataset:
+    return _rows(*bounds).batch(_BATCH)
+
+
+class Batches(keras.callbacks.Callback):
+    """Counts the batches of every epoch, in three ways."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.per_epoch: list[int] = []
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self.per_epoch.append(0)
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        assert batch == self.per_epoch[-1]
+        self.per_epoch[-1] += 1
+
+
+class Generated(keras.utils.PyDataset):
+    def __len__(self) -> int:
+        return -(-_ROWS // _BATCH)
+
+    def __getitem__(self, index: int) -> Any:
+        rows = slice(index * _BATCH, (index + 1) * _BATCH)
+        return _X[rows], _IDS[rows]
+
+
+def _generator() -> Iterator[Any]:
+    for index in range(-(-_ROWS // _BATCH)):
+        yield Generated()[index]
+
+
+_LENGTH = -(-_ROWS // _BATCH)
+# What is given to fit(), and how many batches that makes.
+_INPUTS: dict[str, Any] = {
+    "shares": (lambda: (tfps.DatasetCreator(_shares),), 7 + 27),
+    "splits": (
+        lambda: (tfps.DatasetCreator(_of_range, splits=_RANGES),),
+        sum(-(-(e - b) // _BATCH) for b, e in _RANGES),
+    ),
+    "arrays": (lambda: (_X, _IDS), -(-_ROWS // 32)),
+    "dataset": (lambda: (_rows(0, _ROWS).batch(_BATCH),), _LENGTH),
+    "unknown length": (
+        lambda: (_rows(0, _ROWS).filter(lambda x, i: True).batch(_BATCH),),
+        _LENGTH,
+    ),
+    "PyDataset": (lambda: (Generated(),), _LENGTH),
+    "generator": (lambda: (_generator(),), _LENGTH),
+}
+
+
+@pytest.mark.compat
+@pytest.mark.parametrize("name", _INPUTS)
+def test_an_epoch_is_every_row_once(
+    strategy: tfps.ParameterServerStrategy, name: str
+) -> None:
+    make, num_batches = _INPUTS[name]
+    model = _model(strategy)
+    batches = Batches()
+    epochs = 1 if name == "generator" else 2
+    history = model.fit(
+        *make(),
+        epochs=epochs,
+        validation_data=make()[0] if len(make()) == 1 else make(),
+        callbacks=[batches],
+        verbose=0,
+    ).history
+    assert batches.per_epoch == [num_batches] * epochs
+    assert history["seen"] == [_ROWS] * epochs
+    assert history["val_seen"] == [_ROWS] * epochs
+    assert int(model.optimizer.iterations) == num_batches * epochs
+    model.evaluate(*make(), verbose=0)
+    np.testing.assert_array_equal(_counts(model), 1)
+
+
+@pytest.mark.parametrize("name", ["shares", "splits", "unknown length"])
+def test_steps_per_execution_changes_nothing(
+    strategy: tfps.ParameterServerStrategy, name: str
+) -> None:
+    make, num_batches = _INPUTS[name]
+    model = _model(strategy, steps_per_execution=4)
+    history = model.fit(*make(), epochs=2, verbose=0).history
+    assert history["seen"] == [_ROWS] * 2
+    assert int(model.optimizer.iterations) == 2 * num_batches
+
+
+@pytest.mark.parametrize("name", ["shares", "arrays", "unknown length"])
+def test_predictions_come_in_the_order_of_the_input(
+    strategy: tfps.ParameterServerStrategy, name: str
+) -> None:
+    make, _ = _INPUTS[name]
+    model = _model(strategy)
+    x = make()[0]
+    expected = np.asarray(model(_X))
+    found = model.predict(x, verbose=0)
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    found = model.predict(x, steps=3, verbose=0)
+    assert len(found) == 3 * (32 if name == "arrays" else _BATCH) or (
+        name == "arrays"
+    )
+    np.testing.assert_allclose(found, expected[: len(found)], rtol=1e-5)
+
+
+def test_input_exactly_as_long_as_an_epoch_begins_again(
+    strategy: tfps.ParameterServerStrategy,
+) -> None:
+    model = _model(strategy)
+    history = model.fit(
+        tfps.DatasetCreator(_shares), steps_per_epoch=34, epochs=3, verbose=0
+    ).history
+    assert history["seen"] == [_ROWS] * 3
+
+
+def test_input_that_ends_too_soon_warns_and_stops_the_epoch(
+    strategy: tfps.ParameterServerStrategy,
+) -> None:
+    model = _model(strategy)
+    batches = Batches()
+    with pytest.warns(UserWarning, match="ran out of data"):
+        model.fit(
+            tfps.DatasetCreator(_shares),
+            steps_per_epoch=500,
+            callbacks=[batches],
+            verbose=0,
+        )
+    np.testing.assert_array_equal(_counts(model), 1)
+    assert int(model.optimizer.iterations) == 34
+    with pytest.warns(UserWarning, match="ran out of data"):
+        model.fit(_X, _IDS, batch_size=_BATCH, steps_per_epoch=50, verbose=0)
+    np.testing.assert_array_equal(_counts(model), 1)
+
+
+def test_other_splits_in_every_pass(
+    strategy: tfps.ParameterServerStrategy,
+) -> None:
+    asked = []
+
+    def splits(epoch: int) -> list[tuple[int, int]]:
+        asked.append(epoch)
+        return [(10 * epoch, 10 * epoch + 5), (100, 107)]
+
+    model = _model(strategy)
+    for epochs in (2, 1):
+        model.fit(
+            tfps.DatasetCreator(_of_range, splits=splits),
+            epochs=epochs,
+            verbose=0,
+        )
+        last = 10 * (epochs - 1)
+        seen = np.flatnonzero(_counts(model))
+        assert seen.tolist() == [*range(last, last + 5), *range(100, 107)]
+    assert asked == [0, 1, 0]
+
+
+def _of_file(file: tf.Tensor) -> tf.data.Dataset:
+    lines = tf.data.TextLineDataset(file)
+    ids = lines.map(lambda line: tf.strings.to_number(line, tf.int64))
+    return ids.map(lambda i: (tf.zeros([3]), i)).batch(2)
+
+
+def test_files_are_splits(
+    strategy: tfps.ParameterServerStrategy, tmp_path: pathlib.Path
+) -> None:
+    files = []
+    for number in range(5):
+        files.append(str(tmp_path / f"{number}.csv"))
+        pathlib.Path(files[-1]).write_text(f"{number}\n{number + 100}\n")
+
+    model = _model(strategy)
+    model.fit(tfps.DatasetCreator(_of_file, splits=files), verbose=0)
+    seen = np.flatnonzero(_counts(model)).tolist()
+    assert seen == [*range(5), *range(100, 105)]
+
+
+def test_class_weights_weigh_what_workers_read(
+    strategy: tfps.ParameterServerStrategy,
+) -> None:
+    labels = (_IDS % 2).astype("float32")
+
+    def dataset_fn(context: tf.distribute.InputContext) -> tf.data.Dataset:
+        data = tf.data.Dataset.from_tensor_slices((_X, labels))
+        return data.shard(
+            context.num_input_pipelines, context.input_pipeline_id
+        ).batch(_BATCH)
+
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+        model.compile(
+            keras.optimizers.SGD(0.0),
+            "mse",
+            weighted_metrics=[keras.metrics.MeanSquaredError(name="mse")],
+        )
+    weights = {0: 1.0, 1: 3.0}
+    ours = model.fit(
+        tfps.DatasetCreator(dataset_fn), class_weight=weights, verbose=0
+    ).history
+    error = (np.asarray(model(_X))[:, 0] - labels) ** 2
+    sample_weights = np.where(labels == 1, 3.0, 1.0)
+    np.testing.assert_allclose(
+        ours["mse"], np.average(error, weights=sample_weights), rtol=1e-5
+    )
+
+
+# The data service asks for the options of the dataset that it is given.
+@pytest.mark.filterwarnings("ignore:To make it possible to preserve")
+def test_the_data_service_is_read_by_workers(
+    strategy: tfps.ParameterServerStrategy,
+) -> None:
+    dispatcher = tf.data.experimental.service.DispatchServer()
+    server = tf.data.experimental.service.WorkerServer(
+        tf.data.experimental.service.WorkerConfig(
+            dispatcher.target.split("://")[1]
+        )
+    )
+
+    def dataset_fn(context: tf.distribute.InputContext) -> tf.data.Dataset:
+        return (
+            _rows(0, _ROWS)
+            .batch(_BATCH)
+            .apply(
+                tf.data.experimental.service.distribute(
+                    "distributed_epoch", dispatcher.target, job_name="train"
+                )
+            )
+        )
+
+    model = _model(strategy)
+    model.fit(tfps.DatasetCreator(dataset_fn), verbose=0)
+    np.testing.assert_array_equal(_counts(model), 1)
+    del server
+
+
+class Interfering(keras.callbacks.Callback):
+    """Looks at the model in the middle of an epoch, in many ways."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.iterations: list[int] = []
+        self.evaluated: list[float] = []
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        if batch % 5 == 2:
+            self.iterations.append(int(self.model.optimizer.iterations))
+        if batch == 12:
+            weights = self.model.get_weights()
+            predicted = self.model.predict(_X[:50], verbose=0)
+            self.evaluated = self.model.evaluate(_X, _IDS, verbose=0)
+            for before, after in zip(
+                weights, self.model.get_weights(), strict=True
+            ):
+                np.testing.assert_array_equal(before, after)
+            np.testing.assert_allclose(
+                predicted, _X[:50] @ weights[0] + weights[1], rtol=1e-4
+            )
+
+
+@pytest.mark.parametrize("name", ["shares", "arrays"])
+def test_what_a_callback_sees_lies_between_two_steps(
+    strategy: tfps.ParameterServerStrategy, name: str
+) -> None:
+    make, _ = _INPUTS[name]
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+        model.compile(keras.optimizers.SGD(0.01), "mse", metrics=[Seen()])
+    callback = Interfering()
+    steps = {"steps_per_epoch": 34} if name == "shares" else {}
+    model.fit(*make(), callbacks=[callback], verbose=0, **steps)
+    expected = list(range(3, callback.iterations[-1] + 1, 5))
+    assert callback.iterations == expected
+    assert len(expected) == (7 if name == "shares" else 3)
+    assert callback.evaluated[1] == _ROWS
+
+
+class Opening(keras.callbacks.Callback):
+    """Makes a file after some batches, or after too long."""
+
+    def __init__(self, file: pathlib.Path, num_batches: int) -> None:
+        super().__init__()
+        self._file = file
+        self._num_batches = num_batches
+        self._watchdog = threading.Timer(60, file.touch)
+        self._watchdog.start()
+        self.is_in_time = False
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        if batch == self._num_batches - 1:
+            self.is_in_time = self._watchdog.is_alive()
+            self._watchdog.cancel()
+            self._watchdog.join()
+            self._file.touch()
+
+
+def test_a_slow_split_holds_nobody_up(
+    strategy: tfps.ParameterServerStrategy, tmp_path: pathlib.Path
+) -> None:
+    gate = tmp_path / "gate"
+    there = tmp_path / "there"
+    there.touch()
+
+    def dataset_fn(split: Any) -> tf.data.Dataset:
+        number, gate = split
+        # Asks again and again whether the file is there.
+        is_open = (
+            tf.data.Dataset.range(10**9)
+            .filter(lambda _: tf.size(tf.io.matching_files(gate)) > 0)
+            .take(1)
+        )
+        ids = is_open.flat_map(
+            lambda _: tf.data.Dataset.range(number, 500, 100)
+        )
+        return ids.map(lambda i: (tf.zeros([3]), i)).batch(2)
+
+    splits = [(0, str(gate)), *((n, str(there)) for n in range(1, 7))]
+    model = _model(strategy)
+    opening = Opening(gate, num_batches=6 * 3)
+    model.fit(
+        tfps.DatasetCreator(dataset_fn, splits=splits),
+        callbacks=[opening],
+        verbose=0,
+    )
+    assert opening.is_in_time
+    assert _counts(model).sum() == 7 * 5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"splits": "train.csv"}, "list of splits"),
+        ({"splits": []}, "at least one split"),
+        ({"splits": [1, "b"]}, "of one type"),
+        ({"splits": [1], "visitation": "exactly_once"}, "visitation="),
+    ],
+)
+def test_splits_that_cannot_be_read_are_refused(
+    strategy: tfps.ParameterServerStrategy, arguments: Any, text: str
+) -> None:
+    model = _model(strategy)
+    with pytest.raises(errors.InputError, match=text):
+        model.fit(tfps.DatasetCreator(_of_range, **arguments), verbose=0)
