@@ -1,6 +1,5 @@
 """How the splits of an input are found, and how each of them is read."""
 
-import logging
 from collections.abc import Callable
 from collections.abc import Sequence
 from typing import Any
@@ -16,8 +15,6 @@ from tfps_plugin.inputs.splits import SplitLedger
 from tfps_plugin.inputs.splits import Visitation
 from tfps_plugin.inputs.worker_dataset import WorkerDataset
 from tfps_plugin.variables.worker_resident import WorkerResident
-
-_logger = logging.getLogger(__name__)
 
 # What is done to every dataset before it is read, such as weighing classes.
 Transform = Callable[[tf.data.Dataset], tf.data.Dataset]
@@ -39,6 +36,9 @@ class InputSplits(Protocol):
 
     def build(self, context: DispatchContext, split: int) -> tuple[Any, bool]:
         """Makes the iterator of a split; see `SplitReader`."""
+
+    def describe(self, split: int) -> str:
+        """What a split is, for people."""
 
 
 def of_creator(
@@ -117,6 +117,10 @@ class PipelineSplits:
                 built[split] = self._dataset.build(split)
             return _iterate(built[split])
 
+    def describe(self, split: int) -> str:
+        """What a split is, for people."""
+        return f"the pipeline of worker {split}"
+
 
 class ListedSplits:
     """Splits that the user lists: files, ranges, anything made of tensors.
@@ -167,6 +171,13 @@ class ListedSplits:
         with tf.device(context.cpu_device):
             # The trace takes tensors, in the order of the structure.
             return _iterate(self._recipe(*tf.nest.flatten(self._splits[split])))
+
+    def describe(self, split: int) -> str:
+        """What a split is, for people."""
+        value = tf.nest.map_structure(
+            lambda tensor: tensor.numpy(), self._splits[split]
+        )
+        return f"split {split}, {value!r}"
 
 
 def _iterate(dataset: tf.data.Dataset) -> tuple[Any, bool]:

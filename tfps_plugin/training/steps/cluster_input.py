@@ -1,6 +1,7 @@
 """What the epoch iterators yield: the input of one pass, and its steps."""
 
 import abc
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -9,12 +10,15 @@ from tfps_plugin.inputs.batch_codec import BatchCodec
 from tfps_plugin.inputs.input_splits import InputSplits
 from tfps_plugin.inputs.split_reader import Share
 from tfps_plugin.inputs.split_reader import SplitReader
+from tfps_plugin.inputs.splits import Visitation
 from tfps_plugin.training.steps.chief_batches import ChiefBatches
 from tfps_plugin.training.steps.chief_read_run import ChiefReadRun
 from tfps_plugin.training.steps.progress_logs import ProgressLogs
 from tfps_plugin.training.steps.step_functions import StepFunctions
 from tfps_plugin.training.steps.step_run import StepRun
 from tfps_plugin.training.steps.worker_read_run import WorkerReadRun
+
+_logger = logging.getLogger(__name__)
 
 
 class ClusterInput(abc.ABC):
@@ -134,6 +138,20 @@ class WorkerInput(ClusterInput):
             self._latest_run.share_finished(share)
 
     def _lost(self, share: Share) -> None:
+        what = self._splits.describe(share.split)
+        if self._splits.visitation is Visitation.AT_MOST_ONCE:
+            _logger.warning(
+                "Worker %d was lost while it read %s; the rest of it is left "
+                "out (visitation='at_most_once').",
+                share.worker_index,
+                what,
+            )
+        else:
+            _logger.info(
+                "What worker %d has read of %s is read again from its start.",
+                share.worker_index,
+                what,
+            )
         if self._latest_run is not None:
             self._latest_run.share_lost(share)
 
