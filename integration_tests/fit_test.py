@@ -373,7 +373,7 @@ _REFUSED: dict[str, tuple[_Fit, str]] = {
         lambda model: model.fit(
             tfps.DatasetCreator(_dataset), _TARGETS, steps_per_epoch=2
         ),
-        "second positional",
+        "y",
     ),
     "no dataset": (
         lambda model: model.fit(

@@ -4,6 +4,7 @@ hooks.py              installs everything below into Keras, in one place
 trainer_methods.py    what compile, fit, evaluate and predict do for us
 variable_methods.py   row lookups and atomic additions of a keras.Variable
 lookups.py            keras.ops.take, tf.nn's lookups, LoRA: by row only
+batch_callbacks.py    which callbacks look at the logs of batches
 running_call.py       the fit, evaluate or predict that a thread is in
 scope_check.py        refuses models that were not made under the scope
 table_regularizers.py penalties on the rows that a batch looks up

@@ -2,13 +2,12 @@
 
 import contextlib
 import functools
+import inspect
 import logging
 import warnings
 from collections.abc import Callable
 from collections.abc import Iterator
 from typing import Any
-
-import keras
 
 from tfps_plugin import errors
 from tfps_plugin._compat import keras as keras_compat
@@ -16,10 +15,12 @@ from tfps_plugin.inputs.dataset_creator import DatasetCreator
 from tfps_plugin.strategy.parameter_server_strategy import (
     ParameterServerStrategy,
 )
+from tfps_plugin.training import batch_callbacks
 from tfps_plugin.training import running_call
 from tfps_plugin.training import scope_check
 from tfps_plugin.training.optimizers import whole_matrix
 from tfps_plugin.training.running_call import RunningCall
+from tfps_plugin.training.steps.epoch_iterator import ChiefEpochIterator
 from tfps_plugin.training.steps.epoch_iterator import ClusterEpochIterator
 from tfps_plugin.training.steps.epoch_iterator import PredictEpochIterator
 from tfps_plugin.training.steps.predict_run import PredictDispatcher
@@ -28,7 +29,6 @@ from tfps_plugin.variables import steps_in_flight
 
 _logger = logging.getLogger(__name__)
 
-_BATCH_HOOKS = ("on_batch_end", "on_train_batch_end")
 # What a DatasetCreator's function decides, so fit() cannot.
 _DATASET_ARGUMENTS = (
     "y",
@@ -53,14 +53,19 @@ def make_epoch_iterator(
     With `run_eagerly`, the steps run on the chief, on Keras's own iterator.
     """
     call = running_call.current()
-    if (
-        call is None
-        or not isinstance(distribute_strategy, ParameterServerStrategy)
-        or call.model.run_eagerly
+    if call is None or not isinstance(
+        distribute_strategy, ParameterServerStrategy
     ):
         return keras_compat.TFEpochIterator(
             distribute_strategy, *args, **kwargs
         )
+    on_chief = call.model.run_eagerly or call.method == "predict"
+    if on_chief and isinstance(kwargs.get("x"), DatasetCreator):
+        # As the only pipeline.
+        kwargs["x"] = kwargs["x"].get_tf_dataset()
+        kwargs["shuffle"] = False
+    if call.model.run_eagerly:
+        return ChiefEpochIterator(distribute_strategy, *args, **kwargs)
     iterator: PredictEpochIterator | ClusterEpochIterator
     if call.method == "predict":
         iterator = PredictEpochIterator(
@@ -113,19 +118,23 @@ def compile_in_scope(
 
 def with_call(original: Callable[..., Any], method: str) -> Callable[..., Any]:
     """`fit`, `evaluate` or `predict` that knows of itself while it runs."""
+    signature = inspect.signature(original)
 
     @functools.wraps(original)
     def call_on_cluster(self: Any, *args: Any, **kwargs: Any) -> Any:
         if not is_ours(self) or "_use_cached_eval_dataset" in kwargs:
             # Not ours, or validation as a part of fit().
             return original(self, *args, **kwargs)
-        _check_arguments(method, args, kwargs)
+        arguments = signature.bind_partial(self, *args, **kwargs).arguments
+        _check_arguments(method, arguments)
         # A callback may call evaluate() or predict() of its own.
         steps_in_flight.finish()
         call = RunningCall(
             method,
             self,
-            show_all_batches=_looks_at_batches(kwargs.get("callbacks")),
+            show_all_batches=batch_callbacks.looks_at_batches(
+                arguments.get("callbacks")
+            ),
         )
         with (
             running_call.running(call),
@@ -146,12 +155,11 @@ def make_function(
     def make(self: Any, force: bool = False) -> Any:
         if not is_ours(self):
             return original(self, force)
-        if getattr(self, attribute) is not None and not force:
-            return getattr(self, attribute)
+        existing = getattr(self, attribute)
+        if _is_up_to_date(existing, self) and not force:
+            return existing
         scope_check.require_created_in_scope(self)
-        original(self, force)
-        if self.run_eagerly:
-            return getattr(self, attribute)
+        original(self, force=True)
         dispatcher = StepDispatcher(
             self,
             getattr(self, step),
@@ -171,16 +179,21 @@ def make_predict_function(original: Callable[..., Any]) -> Callable[..., Any]:
     def make(self: Any, force: bool = False) -> Any:
         if not is_ours(self):
             return original(self, force)
-        if self.predict_function is not None and not force:
+        if _is_up_to_date(self.predict_function, self) and not force:
             return self.predict_function
-        original(self, force)
-        if not self.run_eagerly:
-            self.predict_function = PredictDispatcher(
-                self, self.predict_function
-            )
+        original(self, force=True)
+        self.predict_function = PredictDispatcher(self, self.predict_function)
         return self.predict_function
 
     return make
+
+
+def _is_up_to_date(function: Any, model: Any) -> bool:
+    """Whether a model's function is ours, and runs as `run_eagerly` says."""
+    return (
+        isinstance(function, StepDispatcher | PredictDispatcher)
+        and function.runs_eagerly == model.run_eagerly
+    )
 
 
 @contextlib.contextmanager
@@ -202,56 +215,23 @@ def _tidy_after_error(model: Any, call: RunningCall) -> Iterator[None]:
         raise
 
 
-def _check_arguments(
-    method: str, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> None:
-    x = kwargs["x"] if "x" in kwargs else (args[0] if args else None)
-    if isinstance(x, DatasetCreator):
-        given = [
-            name for name in _DATASET_ARGUMENTS if kwargs.get(name) is not None
-        ]
-        if given or len(args) > 1:
-            raise errors.InputError(
-                f"{method}() with a tfps.DatasetCreator takes targets, "
-                "weights and batches from the dataset alone. Received: "
-                f"{', '.join(given) or 'a second positional argument'}. "
-                "Make the dataset yield (x, y) or (x, y, sample_weight), "
-                "batched."
-            )
-
-
-def _looks_at_batches(callbacks: Any) -> bool:
-    """Whether any callback looks at the logs of batches."""
-    if callbacks is None:
-        return False
-    if isinstance(callbacks, keras.callbacks.CallbackList):
-        callbacks = callbacks.callbacks
-    if not isinstance(callbacks, list | tuple):
-        callbacks = [callbacks]
-    return any(
-        getattr(type(callback), hook, None)
-        is not getattr(keras.callbacks.Callback, hook)
-        for callback in callbacks
-        for hook in _BATCH_HOOKS
-        if isinstance(callback, keras.callbacks.Callback)
-        and not _only_counts_batches(callback)
-    )
-
-
-def _only_counts_batches(callback: keras.callbacks.Callback) -> bool:
-    """Whether one of Keras's own is called for every batch, but sees none."""
-    kind = type(callback)
-    if kind in (
-        keras.callbacks.BackupAndRestore,
-        keras.callbacks.ProgbarLogger,
-        keras.callbacks.SwapEMAWeights,
-    ):
-        return True
-    if kind is keras.callbacks.ModelCheckpoint:
-        return callback.save_freq == "epoch"
-    return kind is keras.callbacks.TensorBoard and (
-        callback.update_freq == "epoch"
-    )
+def _check_arguments(method: str, arguments: dict[str, Any]) -> None:
+    if not isinstance(arguments.get("x"), DatasetCreator):
+        return
+    given = [
+        name
+        for name in _DATASET_ARGUMENTS
+        if arguments.get(name) is not None
+        and not (name == "validation_split" and not arguments[name])
+    ]
+    if given:
+        raise errors.InputError(
+            f"{method}() with a tfps.DatasetCreator takes targets, weights "
+            "and batches from the dataset alone. Received: "
+            f"{', '.join(given)}. Make the dataset yield (x, y) or "
+            "(x, y, sample_weight), batched; validation_data may be another "
+            "DatasetCreator."
+        )
 
 
 def _made_in_scope(optimizer: Any, strategy: Any) -> Any:

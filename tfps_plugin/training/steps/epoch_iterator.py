@@ -242,6 +242,14 @@ class PredictEpochIterator(keras_compat.TFEpochIterator):
             self.data_adapter.on_epoch_end()
 
 
+class ChiefEpochIterator(keras_compat.TFEpochIterator):
+    """Keras's own, for steps on the chief; input that ends is no accident."""
+
+    def _interrupted_warning(self) -> None:
+        if self.steps_per_epoch:
+            super()._interrupted_warning()
+
+
 def _steps_per_closure(
     iterator: keras_compat.TFEpochIterator,
     coordinator: ClusterCoordinator,

@@ -150,6 +150,10 @@ class PredictDispatcher:
     Batches that do not come from our epoch iterator, such as that of
     `predict_on_batch`, go to Keras's own function, which runs on the chief.
 
+    Attributes:
+        functions: What workers run.
+        runs_eagerly: Whether Keras's own function was made to run eagerly.
+
     Threading: used by the thread that runs `predict` alone.
     """
 
@@ -162,6 +166,7 @@ class PredictDispatcher:
             model: The model.
             keras_function: Keras's own function of a list of batches.
         """
+        self.runs_eagerly = model.run_eagerly
         self.functions = PredictFunctions(
             model, ClusterCoordinator(model.distribute_strategy)
         )

@@ -21,6 +21,9 @@ class StepDispatcher:
     Input that does not come from our epoch iterator, such as the single batch
     of `train_on_batch`, goes to Keras's own function, which runs on the chief.
 
+    Attributes:
+        runs_eagerly: Whether Keras's own function was made to run eagerly.
+
     Threading: used by the thread that runs `fit` alone.
     """
 
@@ -41,6 +44,7 @@ class StepDispatcher:
             counts_exactly: Whether metrics count what came to its end, each
                 example once; else what workers have counted, which is cheaper.
         """
+        self.runs_eagerly = model.run_eagerly
         self._coordinator = ClusterCoordinator(model.distribute_strategy)
         self._functions = StepFunctions(
             model,
@@ -74,4 +78,7 @@ class StepDispatcher:
             )
             run = iterator.begin(self._functions, self._progress)
         run.request(iterator.steps_of_request())
+        if iterator.show_all_batches and not self._progress.logs:
+            # Callbacks of the first batches must find the names in the logs.
+            run.sync()
         return self._progress.logs
