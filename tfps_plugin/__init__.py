@@ -45,6 +45,10 @@ if TYPE_CHECKING:
         PerWorkerValues as PerWorkerValues,
     )
     from tfps_plugin.coordinator.remote_value import RemoteValue as RemoteValue
+    from tfps_plugin.evaluation.export_best import ExportBest as ExportBest
+    from tfps_plugin.evaluation.sidecar_evaluator import (
+        SidecarEvaluator as SidecarEvaluator,
+    )
     from tfps_plugin.inputs.dataset_creator import (
         DatasetCreator as DatasetCreator,
     )
@@ -61,11 +65,13 @@ if TYPE_CHECKING:
 _HOMES = {
     "ClusterCoordinator": "tfps_plugin.coordinator.cluster_coordinator",
     "DatasetCreator": "tfps_plugin.inputs.dataset_creator",
+    "ExportBest": "tfps_plugin.evaluation.export_best",
     "LocalCluster": "tfps_plugin.cluster.local_cluster",
     "ParameterServerStrategy": "tfps_plugin.strategy.parameter_server_strategy",
     "PerWorkerValues": "tfps_plugin.coordinator.remote_value",
     "RemoteValue": "tfps_plugin.coordinator.remote_value",
     "ShardedVariable": "tfps_plugin.variables.sharded_variable",
+    "SidecarEvaluator": "tfps_plugin.evaluation.sidecar_evaluator",
     "errors": "tfps_plugin.errors",
     "init": "tfps_plugin.cluster.task",
     "layers": "tfps_plugin.training.layers",
@@ -79,11 +85,13 @@ _LOADED_TOO = {"ParameterServerStrategy": "tfps_plugin.training.hooks"}
 __all__ = [
     "ClusterCoordinator",
     "DatasetCreator",
+    "ExportBest",
     "LocalCluster",
     "ParameterServerStrategy",
     "PerWorkerValues",
     "RemoteValue",
     "ShardedVariable",
+    "SidecarEvaluator",
     "errors",
     "init",
     "layers",

@@ -12,6 +12,7 @@
     ├── VariableCreationError (ValueError)       a variable cannot be made here
     ├── ClosureCancelledError (RuntimeError)     the closure was cut short
     ├── InputError (ValueError)                  input that cannot be honoured
+    ├── CheckpointNotFoundError (FileNotFoundError)  nothing to evaluate
     ├── UnsupportedError (NotImplementedError)   refused, with the way out
     └── InternalError                            a bug of ours: please report it
 
@@ -92,6 +93,10 @@ class ClosureCancelledError(TfpsError, RuntimeError):
 
 class InputError(TfpsError, ValueError):
     """Training input that parameter-server training cannot honour."""
+
+
+class CheckpointNotFoundError(TfpsError, FileNotFoundError):
+    """An evaluator has ended, and there was no checkpoint for it."""
 
 
 class UnsupportedError(TfpsError, NotImplementedError):

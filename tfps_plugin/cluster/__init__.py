@@ -8,6 +8,7 @@ bounded_calls.py     calls that may hang, waited for with a deadline
 health.py            asks a task's server whether it lives, and who it is
 messages.py          what the chief tells a task (pure)
 mailbox.py           carries these messages: a queue on the task itself
+job_pipe.py          how an evaluator learns that the chief has ended
 server_def.py        ClusterSpec -> what TensorFlow connects to
 attachment.py        connects TensorFlow's runtime to a cluster
 runtime_errors.py    which errors of TensorFlow are about the cluster (pure)
