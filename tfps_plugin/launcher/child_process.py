@@ -107,6 +107,7 @@ class ChildProcess:
         errors_to: A file descriptor for its errors. The caller may close it
             afterwards: the process has its own.
         reads_stdin: Whether it may read our standard input.
+        pass_descriptors: File descriptors of ours that it gets too.
         coloured: The streams whose colours are kept.
 
     Raises:
@@ -124,6 +125,7 @@ class ChildProcess:
         passed_through: Collection[str] = (),
         errors_to: int | None = None,
         reads_stdin: bool = False,
+        pass_descriptors: Collection[int] = (),
         coloured: Collection[str] = (),
     ) -> None:
         self.name = plan.name
@@ -148,6 +150,7 @@ class ChildProcess:
             stdout=pipes[console.STDOUT],
             stderr=pipes[console.STDERR],
             env={**environ, "TF_CONFIG": plan.tf_config},
+            pass_fds=tuple(pass_descriptors),
             start_new_session=True,
         )
         self.outputs = tuple(

@@ -52,6 +52,13 @@ def main() -> None:
     help="How long the script may take to end after Ctrl-C.",
 )
 @click.option(
+    "--evaluator-seconds",
+    type=click.FloatRange(min=0),
+    default=600.0,
+    show_default=True,
+    help="How long the evaluator may take for the last checkpoint.",
+)
+@click.option(
     "--tensorflow-logs",
     "wants_tensorflow_logs",
     is_flag=True,
@@ -64,6 +71,7 @@ def run(
     num_ps: int,
     has_evaluator: bool,
     grace_seconds: float,
+    evaluator_seconds: float,
     wants_tensorflow_logs: bool,
     script: str,
     script_arguments: tuple[str, ...],
@@ -72,7 +80,8 @@ def run(
 
     Every task is a process, told by its TF_CONFIG who it is. Each line of
     their logs says where it comes from; the script itself writes to a terminal
-    as if it ran alone. The job ends when the script does, with its exit code.
+    as if it ran alone. The job ends when the script does, with its exit code;
+    an evaluator may still evaluate the last checkpoint.
 
     Ctrl-C interrupts the script, and ends the others once it has ended; a
     second one does not wait for that.
@@ -115,6 +124,7 @@ def run(
             console,
             environment,
             grace_seconds=grace_seconds,
+            evaluator_seconds=evaluator_seconds,
             is_quiet=tensorflow_noise.is_quiet(log_level),
         )
         sys.exit(job.run())

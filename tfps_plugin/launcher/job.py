@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import os
 import selectors
 import signal
 import socket
@@ -10,6 +11,7 @@ from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 
+from tfps_plugin.cluster import job_pipe
 from tfps_plugin.cluster.spec import CHIEF
 from tfps_plugin.cluster.spec import EVALUATOR
 from tfps_plugin.launcher import console as console_lib
@@ -52,6 +54,8 @@ class Job:
         environ: The environment that each starts from.
         grace_seconds: How long the user's programs may take to end after
             Ctrl-C.
+        evaluator_seconds: How long the evaluator may go on once the chief has
+            ended, for its last checkpoint.
         is_quiet: Whether the known noise of TensorFlow is left out. The last
             lines that are quoted of a task that dies have it all the same.
 
@@ -65,17 +69,23 @@ class Job:
         environ: Mapping[str, str],
         *,
         grace_seconds: float,
+        evaluator_seconds: float,
         is_quiet: bool = False,
     ) -> None:
         self._plans = plans
         self._console = console
         self._environ = environ
         self._grace_seconds = grace_seconds
+        self._evaluator_seconds = evaluator_seconds
         self._is_quiet = is_quiet
         self._selector = selectors.DefaultSelector()
         self._running: dict[str, ChildProcess] = {}
         self._chief_returncode = 0
         self._stop: StopSequence | None = None
+        # Who has been sent a signal: the end of these is no news.
+        self._told: set[str] = set()
+        # Closed when the chief has ended: so the evaluator learns of it.
+        self._evaluators_pipe = contextlib.ExitStack()
         # Only where the chief's errors go to a terminal.
         self._relay: TerminalRelay | None = None
         self._next_glimpse = time.monotonic() + _GLIMPSE_SECONDS
@@ -90,7 +100,11 @@ class Job:
             BrokenPipeError: If nobody reads our output any more. No process
                 is left then either.
         """
-        with self._selector, _arriving_signals() as wake_up:
+        with (
+            self._selector,
+            self._evaluators_pipe,
+            _arriving_signals() as wake_up,
+        ):
             self._selector.register(wake_up, selectors.EVENT_READ)
             try:
                 for plan in self._plans:
@@ -129,14 +143,25 @@ class Job:
             errors_to = self._relay.programs_end
         else:
             errors_to = None
-        child = ChildProcess(
-            plan,
-            self._environ,
-            passed_through=passed_through,
-            errors_to=errors_to,
-            reads_stdin=plan.name == CHIEF,
-            coloured=[each for each in _STREAMS if console.is_coloured(each)],
-        )
+        with contextlib.ExitStack() as its_end:
+            environ, pipes = self._environ, []
+            if plan.name == EVALUATOR:
+                pipe, ours = os.pipe()
+                its_end.callback(os.close, pipe)
+                self._evaluators_pipe.callback(os.close, ours)
+                environ = {**environ, job_pipe.VARIABLE: str(pipe)}
+                pipes.append(pipe)
+            child = ChildProcess(
+                plan,
+                environ,
+                passed_through=passed_through,
+                errors_to=errors_to,
+                reads_stdin=plan.name == CHIEF,
+                pass_descriptors=pipes,
+                coloured=[
+                    each for each in _STREAMS if console.is_coloured(each)
+                ],
+            )
         if self._relay is not None:
             self._relay.release_programs_end()
         self._running[child.name] = child
@@ -210,7 +235,14 @@ class Job:
 
     def _begin_to_stop(self, reason: Reason) -> None:
         self._stop = StopSequence(
-            plan_steps(reason, grace_seconds=self._grace_seconds),
+            plan_steps(
+                reason,
+                grace_seconds=self._grace_seconds,
+                # Who has asked the job to end has asked the evaluator too.
+                evaluator_seconds=0.0
+                if self._stop
+                else self._evaluator_seconds,
+            ),
             PROGRAMS.__contains__,
         )
 
@@ -218,10 +250,19 @@ class Job:
         if self._stop is None:
             return
         step = self._stop.advance(time.monotonic(), tuple(self._running))
-        if step is not None:
-            number, names = step
-            for name in names:
-                self._running[name].send(number.signal)
+        if step is None:
+            return
+        what, names = step
+        if what.signal is None:
+            self._console.say(
+                f"{', '.join(names)} may go on for "
+                f"{what.patience_seconds:g} s, to evaluate the last "
+                "checkpoint; Ctrl-C ends it."
+            )
+            return
+        self._told.update(names)
+        for name in names:
+            self._running[name].send(what.signal)
 
     def _has_given_up(self) -> bool:
         if self._stop is None or not self._stop.has_failed(time.monotonic()):
@@ -255,12 +296,16 @@ class Job:
     ) -> None:
         if child.name == CHIEF:
             self._chief_returncode = returncode
-        elif self._stop is not None:
-            return  # It was told to.
+        elif child.name in self._told or (
+            self._stop is not None and child.name != EVALUATOR
+        ):
+            return  # It was told to, or ends with the chief.
         if returncode != 0:
             consequence = {
                 CHIEF: "The job ends with it.",
-                EVALUATOR: "The training goes on without it.",
+                EVALUATOR: "The training goes on without it."
+                if self._stop is None
+                else "The training had ended before.",
             }.get(child.name, _NO_CONSEQUENCE)
             report = death_report(
                 child.name,
@@ -277,6 +322,7 @@ class Job:
                 f"{CHIEF} {describe(returncode)} after {elapsed_seconds:.1f} s."
             )
         if child.name == CHIEF:
+            self._evaluators_pipe.close()
             self._begin_to_stop(Reason.CHIEF_ENDED)
 
 

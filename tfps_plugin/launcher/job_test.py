@@ -5,6 +5,7 @@ import os
 import pathlib
 import signal
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -15,6 +16,7 @@ from tfps_plugin.launcher.plan import ProcessPlan
 # In short naps: a signal that arrives just before a nap is not overslept.
 _NAPS = "while True: signal.sigtimedwait((), 0.05)"
 _FOREVER = f"import signal\n{_NAPS}"
+_ONE_SECOND: dict[str, Any] = {"grace_seconds": 1.0, "evaluator_seconds": 1.0}
 _INTERRUPT_LAUNCHER = "import os, signal; os.kill(os.getppid(), signal.SIGINT)"
 
 
@@ -24,6 +26,7 @@ class _Run:
     def __init__(
         self,
         grace_seconds: float = 20.0,
+        evaluator_seconds: float = 20.0,
         is_quiet: bool = False,
         **programs: str | Sequence[str],
     ) -> None:
@@ -43,6 +46,7 @@ class _Run:
             console,
             os.environ,
             grace_seconds=grace_seconds,
+            evaluator_seconds=evaluator_seconds,
             is_quiet=is_quiet,
         )
         self.status = job.run()
@@ -108,6 +112,59 @@ def test_a_task_that_ends_well_is_not_reported(fifo: str) -> None:
     assert "ps 0 ended" not in run.err
 
 
+# Waits until the launcher says that the chief has ended.
+_FOLLOWS = """
+import os, select, sys, tfps_plugin.cluster.job_pipe as job_pipe
+pipe = job_pipe.find(os.environ)
+assert not job_pipe.is_closed(pipe)
+open(sys.argv[1], 'w').close()
+select.select([pipe], [], [])
+assert job_pipe.is_closed(pipe)
+print('the last checkpoint is evaluated')
+"""
+_WAITS_FOR_EVALUATOR = "import sys; open(sys.argv[1]).read()"
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_the_evaluator_may_finish_when_the_chief_has_ended(
+    code: int, fifo: str
+) -> None:
+    run = _Run(
+        ps_0=_FOREVER,
+        evaluator=(f"{_FOLLOWS}\nsys.exit({code})", fifo),
+        chief=(f"{_WAITS_FOR_EVALUATOR}; sys.exit(7)", fifo),
+    )
+    assert run.status == 7
+    assert "evaluator | the last checkpoint is evaluated\n" in run.out
+    assert "evaluator may go on for 20 s" in run.err
+    assert ("evaluator ended with exit code 3" in run.err) == (code == 3)
+    assert ("The training had ended before." in run.err) == (code == 3)
+
+
+def test_an_evaluator_that_takes_too_long_is_ended(fifo: str) -> None:
+    run = _Run(
+        evaluator_seconds=0.1,
+        evaluator=(f"{_FOLLOWS}\n{_FOREVER}", fifo),
+        chief=(_WAITS_FOR_EVALUATOR, fifo),
+    )
+    assert run.status == 0
+    assert "evaluator was killed" not in run.err
+
+
+def test_the_death_of_an_evaluator_ends_nothing(fifo: str) -> None:
+    run = _Run(
+        evaluator=(
+            "import os, sys; end = open(sys.argv[1], 'w'); os.abort()",
+            fifo,
+        ),
+        chief=(f"{_WAITS_FOR_EVALUATOR}; print('I go on')", fifo),
+    )
+    assert run.status == 0
+    assert "evaluator was killed by SIGABRT" in run.err
+    assert "The training goes on without it." in run.err
+    assert "chief     | I go on\n" in run.out
+
+
 def test_an_interrupted_chief_ends_as_it_likes() -> None:
     run = _Run(
         ps_0=_FOREVER,
@@ -120,6 +177,20 @@ def test_an_interrupted_chief_ends_as_it_likes() -> None:
     assert "chief | saved\n" in run.out
     assert "interrupted (SIGINT)" in run.err
     assert "ps 0 ended" not in run.err
+
+
+def test_who_interrupts_the_job_does_not_wait_for_the_evaluator() -> None:
+    run = _Run(
+        evaluator_seconds=1000,
+        evaluator=(
+            "import signal\n"
+            "signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
+            f"import os; os.kill(os.getppid(), signal.SIGINT)\n{_NAPS}"
+        ),
+        chief=f"import signal\n{_NAPS}",
+    )
+    assert run.status == 128 + signal.SIGINT
+    assert "may go on" not in run.err
 
 
 def test_an_interrupted_chief_that_does_not_care_is_dead_anyway() -> None:
@@ -193,7 +264,7 @@ def test_a_program_that_cannot_be_started_leaves_nobody_behind() -> None:
         ProcessPlan("chief", ("-c", "a null \0 byte"), ""),
     ]
     console = Console(["ps 0", "chief"], {}, io.StringIO(), io.StringIO())
-    job = Job(plans, console, os.environ, grace_seconds=1)
+    job = Job(plans, console, os.environ, **_ONE_SECOND)
     with pytest.raises(ValueError, match="null"):
         job.run()
 
@@ -204,7 +275,7 @@ def test_output_that_nobody_reads_ends_the_job() -> None:
     with open(writer, "w") as out:
         console = Console(["chief"], {}, out, io.StringIO())
         plans = [ProcessPlan("chief", ("-c", f"print(1)\n{_FOREVER}"), "")]
-        job = Job(plans, console, os.environ, grace_seconds=1)
+        job = Job(plans, console, os.environ, **_ONE_SECOND)
         with pytest.raises(BrokenPipeError):
             job.run()
         with pytest.raises(BrokenPipeError):

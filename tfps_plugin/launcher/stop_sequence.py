@@ -3,6 +3,9 @@
 Programs (the chief, the evaluator) run the user's code: they are asked first,
 so that they can save what they have while the cluster is still there. Then
 everybody is asked, then nobody is.
+
+When the chief has ended by itself, the evaluator may still have its last
+checkpoint to evaluate. It needs no cluster for that.
 """
 
 import dataclasses
@@ -20,43 +23,68 @@ class Reason(enum.Enum):
     TERMINATED = "asked to end"
 
 
+class Audience(enum.Enum):
+    """Whom a step is for."""
+
+    PROGRAMS = "programs"
+    SERVERS = "servers"
+    EVERYONE = "everyone"
+
+
 @dataclasses.dataclass(frozen=True)
 class Step:
     """One step towards the end.
 
     Attributes:
-        signal: What is sent.
-        only_programs: Whether only programs get it, or every task.
+        signal: What is sent; None only waits.
+        audience: Who gets it.
         patience_seconds: How long they have.
     """
 
-    signal: signal.Signals
-    only_programs: bool
+    signal: signal.Signals | None
+    audience: Audience
     patience_seconds: float
 
 
 def plan_steps(
-    reason: Reason, *, grace_seconds: float, task_seconds: float = 5.0
+    reason: Reason,
+    *,
+    grace_seconds: float,
+    evaluator_seconds: float,
+    task_seconds: float = 5.0,
 ) -> tuple[Step, ...]:
     """The steps to take.
 
     Args:
         reason: Why the job ends.
         grace_seconds: How long the user's programs have for their own end.
+        evaluator_seconds: How long the evaluator may go on once the chief
+            has ended by itself; 0 for not at all.
         task_seconds: How long each later step may take.
     """
+
+    def stop(audience: Audience) -> tuple[Step, ...]:
+        return (
+            Step(signal.SIGTERM, audience, task_seconds),
+            Step(signal.SIGKILL, audience, task_seconds),
+        )
+
+    if reason is Reason.CHIEF_ENDED:
+        if not evaluator_seconds:
+            return stop(Audience.EVERYONE)
+        return (
+            *stop(Audience.SERVERS),
+            Step(None, Audience.PROGRAMS, evaluator_seconds),
+            *stop(Audience.EVERYONE),
+        )
     first = {
-        Reason.CHIEF_ENDED: None,
         Reason.INTERRUPTED: signal.SIGINT,
         Reason.TERMINATED: signal.SIGTERM,
     }[reason]
-    everyone = (
-        Step(signal.SIGTERM, False, task_seconds),
-        Step(signal.SIGKILL, False, task_seconds),
+    return (
+        Step(first, Audience.PROGRAMS, grace_seconds),
+        *stop(Audience.EVERYONE),
     )
-    if first is None:
-        return everyone
-    return (Step(first, True, grace_seconds), *everyone)
 
 
 class StopSequence:
@@ -121,8 +149,9 @@ class StopSequence:
     ) -> tuple[str, ...]:
         if step is None:
             return ()
+        if step.audience is Audience.EVERYONE:
+            return tuple(running)
+        wants_programs = step.audience is Audience.PROGRAMS
         return tuple(
-            name
-            for name in running
-            if self._is_program(name) or not step.only_programs
+            name for name in running if self._is_program(name) == wants_programs
         )

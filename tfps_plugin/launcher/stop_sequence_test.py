@@ -12,13 +12,15 @@ _TASKS = ("ps 0", "worker 0")
 
 
 def _sequence(reason: Reason) -> StopSequence:
-    steps = plan_steps(reason, grace_seconds=30, task_seconds=5)
+    steps = plan_steps(
+        reason, grace_seconds=30, evaluator_seconds=60, task_seconds=5
+    )
     return StopSequence(steps, _PROGRAMS.__contains__)
 
 
 def _advance(
     sequence: StopSequence, now: float, running: tuple[str, ...]
-) -> tuple[signal.Signals, tuple[str, ...]] | None:
+) -> tuple[signal.Signals | None, tuple[str, ...]] | None:
     result = sequence.advance(now, running)
     return result and (result[0].signal, result[1])
 
@@ -54,10 +56,30 @@ def test_programs_that_do_not_end_are_overtaken() -> None:
     assert _advance(sequence, 35, _ALL) == (signal.SIGKILL, _ALL)
 
 
-def test_when_the_chief_has_ended_all_others_are_asked_at_once() -> None:
+def test_when_the_chief_has_ended_servers_are_asked_at_once() -> None:
+    sequence = _sequence(Reason.CHIEF_ENDED)
+    assert _advance(sequence, 0, _TASKS) == (signal.SIGTERM, _TASKS)
+    assert _advance(sequence, 1, ()) is None
+
+
+def test_when_the_chief_has_ended_the_evaluator_may_finish() -> None:
     sequence = _sequence(Reason.CHIEF_ENDED)
     running = ("ps 0", "evaluator")
-    assert _advance(sequence, 0, running) == (signal.SIGTERM, running)
+    assert _advance(sequence, 0, running) == (signal.SIGTERM, ("ps 0",))
+    evaluator = ("evaluator",)
+    assert _advance(sequence, 1, evaluator) == (None, evaluator)
+    assert sequence.deadline == 61
+    assert _advance(sequence, 60, evaluator) is None
+    assert _advance(sequence, 61, evaluator) == (signal.SIGTERM, evaluator)
+    assert _advance(sequence, 66, evaluator) == (signal.SIGKILL, evaluator)
+
+
+def test_a_user_in_a_hurry_does_not_wait_for_the_evaluator() -> None:
+    sequence = _sequence(Reason.CHIEF_ENDED)
+    evaluator = ("evaluator",)
+    assert _advance(sequence, 0, evaluator) == (None, evaluator)
+    sequence.hurry()
+    assert _advance(sequence, 1, evaluator) == (signal.SIGTERM, evaluator)
 
 
 def test_hurry_takes_the_next_step() -> None:
@@ -74,10 +96,13 @@ def test_fails_only_when_the_last_step_did_not_help() -> None:
     _advance(sequence, 0, _TASKS)
     assert not sequence.has_failed(100)
     _advance(sequence, 5, _TASKS)
+    assert not sequence.has_failed(100)
+    _advance(sequence, 10, _TASKS)  # Everyone, by SIGTERM.
+    _advance(sequence, 15, _TASKS)
     sequence.hurry()
-    assert not sequence.has_failed(9)
-    assert _advance(sequence, 10, _TASKS) is None
-    assert sequence.has_failed(10)
+    assert not sequence.has_failed(19)
+    assert _advance(sequence, 20, _TASKS) is None
+    assert sequence.has_failed(20)
 
 
 def test_has_nothing_to_do_when_nobody_runs() -> None:
