@@ -179,17 +179,25 @@ def test_an_interrupted_chief_ends_as_it_likes() -> None:
     assert "ps 0 ended" not in run.err
 
 
-def test_who_interrupts_the_job_does_not_wait_for_the_evaluator() -> None:
+def test_who_interrupts_the_job_does_not_wait_for_the_evaluator(
+    fifo: str,
+) -> None:
     run = _Run(
         evaluator_seconds=1000,
         evaluator=(
-            "import signal\n"
+            "import signal, sys\n"
             "signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
-            f"import os; os.kill(os.getppid(), signal.SIGINT)\n{_NAPS}"
+            f"open(sys.argv[1]).read()\n{_INTERRUPT_LAUNCHER}\n{_NAPS}",
+            fifo,
         ),
-        chief=f"import signal\n{_NAPS}",
+        chief=(
+            "import signal, sys\ntry:\n"
+            f"  open(sys.argv[1], 'w').close()\n  {_NAPS}\n"
+            "except KeyboardInterrupt:\n  sys.exit(5)",
+            fifo,
+        ),
     )
-    assert run.status == 128 + signal.SIGINT
+    assert run.status == 5
     assert "may go on" not in run.err
 
 
