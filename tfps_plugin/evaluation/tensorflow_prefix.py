@@ -19,6 +19,7 @@ from tfps_plugin.evaluation.checkpoint import Stamp
 _ENDING = ".index"
 # What people call the model in tf.train.Checkpoint(model=model).
 _USUAL_NAME = "model"
+_TENSORFLOWS_OWN = "save_counter"
 # How Keras's optimizers call their step counter.
 _COUNTER = "_iterations"
 
@@ -71,7 +72,7 @@ def _candidates(graph: Any, model: Any) -> Iterator[tf.train.Checkpoint]:
         yield tf.train.Checkpoint(**{_USUAL_NAME: model})
     yield tf.train.Checkpoint(root=model)
     for name in names:
-        if name != _USUAL_NAME and name.isidentifier():
+        if name not in (_USUAL_NAME, _TENSORFLOWS_OWN):
             yield tf.train.Checkpoint(**{name: model})
 
 

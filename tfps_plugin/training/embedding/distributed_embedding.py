@@ -139,6 +139,10 @@ class DistributedEmbedding(keras.layers.Layer):
             )
             for plan in self._plan.stacks
         ]
+        for plan, stack in zip(self._plan.stacks, self._stacks, strict=True):
+            # TensorFlow's checkpoints have what is an attribute of a layer,
+            # and leave out what is only in a list.
+            setattr(self, plan.stack.name, stack)
         self.built = True
 
     def get_build_config(self) -> dict[str, Any]:

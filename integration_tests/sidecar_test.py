@@ -1,0 +1,214 @@
+"""The evaluator beside a training on real processes."""
+
+import dataclasses
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfps_plugin as tfps
+from tfps_plugin import errors
+from tfps_plugin.cluster.spec import ClusterSpec
+from tfps_plugin.evaluation.running_job import ProbedJob
+
+_ROOT = pathlib.Path(__file__).parent.parent
+_DEADLINE_SECONDS = 240.0
+
+
+def test_the_page_shows_the_example_that_is_tested() -> None:
+    page = (_ROOT / "docs" / "evaluation.md").read_text()
+    (shown,) = re.findall(r"```python\n(def evaluate.*?)```", page, re.DOTALL)
+    assert shown in (_ROOT / "examples" / "sidecar.py").read_text()
+
+
+def test_the_example_evaluates_up_to_the_last_checkpoint(
+    tmp_path: pathlib.Path,
+) -> None:
+    command = [sys.executable, "-m", "tfps_plugin", "run", "--evaluator"]
+    ended = subprocess.run(
+        [*command, "--workers=1", str(_ROOT / "examples" / "sidecar.py")],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(_ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=_DEADLINE_SECONDS,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "evaluator ended with" not in ended.stderr
+    lines = re.findall(r"^evaluator \| (.*)$", ended.stdout, re.MULTILINE)
+    assert lines[-2].startswith("epoch-4.keras (step 400): ")
+    assert lines[-1] == "The evaluator ends: the job is over."
+    # The best is what it is said to be, by Keras alone.
+    best = tmp_path / "best" / "model.keras"
+    note = json.loads(best.with_name("model.keras.json").read_text())
+    model = keras.models.load_model(tmp_path / note["checkpoint"])
+    exported = keras.models.load_model(best, compile=False)
+    for its, ours in zip(model.weights, exported.weights, strict=True):
+        np.testing.assert_array_equal(its, ours)
+    assert int(model.optimizer.iterations) == note["step"]
+    again = model.evaluate(_even_ids(), steps=20, verbose=0, return_dict=True)
+    assert again == pytest.approx(note["metrics"], rel=1e-4)
+    assert again["accuracy"] > 0.8
+
+
+def _even_ids() -> tf.data.Dataset:
+    """The data of the example."""
+    sys.path.insert(0, str(_ROOT / "examples"))
+    try:
+        import sidecar  # type: ignore[import-not-found]
+    finally:
+        sys.path.pop(0)
+    return sidecar.make_dataset(seed=1000)
+
+
+# A training whose tables are cut over two ps, and its checkpoints.
+
+
+def _make_model() -> keras.Model:
+    first, second = (keras.Input([3], dtype="int32") for _ in range(2))
+    shared = tfps.layers.DistributedEmbedding(
+        {
+            name: tfps.layers.FeatureConfig(
+                name=name,
+                table=tfps.layers.TableConfig(
+                    name=f"table_{name}",
+                    vocabulary_size=size,
+                    embedding_dim=4,
+                ),
+                input_shape=(None, 3),
+                output_shape=(None, 4),
+            )
+            for name, size in (("a", 40), ("b", 60))
+        }
+    )({"a": first, "b": second})
+    rows = keras.layers.Embedding(50, 4, name="plain")(first)
+    rows = keras.layers.SpatialDropout1D(0.5)(rows)
+    flat = keras.layers.Flatten()(rows)
+    joined = keras.layers.Concatenate()([flat, *shared.values()])
+    joined = keras.layers.BatchNormalization()(joined)
+    model = keras.Model([first, second], keras.layers.Dense(1)(joined))
+    model.compile("adam", "mse", metrics=["mae"])
+    return model
+
+
+def _data() -> tuple[list[np.ndarray], np.ndarray]:
+    random = np.random.default_rng(0)
+    ids = [random.integers(0, 40, [64, 3], np.int32) for _ in range(2)]
+    return ids, (ids[0].mean(1, keepdims=True) / 40).astype("float32")
+
+
+def _dataset_fn(context: tf.distribute.InputContext) -> tf.data.Dataset:
+    (first, second), y = _data()
+    pairs = tf.data.Dataset.from_tensor_slices(((first, second), y))
+    return pairs.repeat().batch(16)
+
+
+def _write_by_tensorflow(folder: pathlib.Path, model: keras.Model) -> None:
+    checkpoint = tf.train.Checkpoint(model=model, optimizer=model.optimizer)
+    tf.train.CheckpointManager(checkpoint, folder, max_to_keep=1).save()
+
+
+_WRITERS: dict[str, Callable[[pathlib.Path, keras.Model], None]] = {
+    "archive": lambda folder, model: model.save(folder / "m-1.keras"),
+    "weights": lambda folder, model: model.save_weights(
+        folder / "last.weights.h5"
+    ),
+    "tensorflow": _write_by_tensorflow,
+}
+
+
+@dataclasses.dataclass
+class _Training:
+    """What is left of a training that is over."""
+
+    folder: pathlib.Path
+    weights: list[np.ndarray]
+    metrics: dict[str, float]
+    job: ProbedJob
+    was_over: bool
+    refusal: str
+
+
+@pytest.fixture(scope="module")
+def training(tmp_path_factory: pytest.TempPathFactory) -> _Training:
+    folder = tmp_path_factory.mktemp("checkpoints")
+    with tfps.LocalCluster(num_workers=1, num_ps=2) as cluster:
+        resolver = cluster.cluster_resolver
+        strategy = tfps.ParameterServerStrategy(
+            resolver,
+            variable_partitioner=tfps.partitioners.FixedShardsPartitioner(2),
+        )
+        with strategy.scope():
+            model = _make_model()
+        model.fit(
+            tfps.DatasetCreator(_dataset_fn),
+            epochs=1,
+            steps_per_epoch=20,
+            verbose=0,
+        )
+        for name, write in _WRITERS.items():
+            (folder / name).mkdir()
+            write(folder / name, model)
+        with pytest.raises(errors.UnsupportedError) as refused:
+            tfps.SidecarEvaluator(model, _data(), folder)
+        x, y = _data()
+        tasks = resolver.cluster_spec().as_dict()
+        # This process is the chief, and does not end.
+        tasks.pop("chief", None)
+        job = ProbedJob(
+            ClusterSpec.from_dict(tasks),
+            silence_seconds=0.5,
+            interval_seconds=0,
+        )
+        trained = _Training(
+            folder,
+            [weight.numpy() for weight in model.weights],
+            model.evaluate(x, y, verbose=0, return_dict=True),
+            job,
+            job.is_over(),
+            str(refused.value),
+        )
+        tfps.ClusterCoordinator(strategy).close()
+    return trained
+
+
+@pytest.mark.parametrize("kind", _WRITERS)
+def test_a_plain_model_gets_what_was_trained_in_shards(
+    kind: str, training: _Training
+) -> None:
+    evaluator = tfps.SidecarEvaluator(
+        _make_model(),
+        _data(),
+        training.folder / kind,
+        max_evaluations=1,
+        poll_interval_seconds=0.05,
+        no_checkpoint_timeout_seconds=10.0,
+    )
+    (evaluation,) = evaluator.start()
+    assert evaluation.step == 20
+    assert evaluation.metrics == pytest.approx(training.metrics, rel=1e-5)
+    plain: list[Any] = evaluator.model.weights
+    for ours, its in zip(plain, training.weights, strict=True):
+        np.testing.assert_array_equal(ours, its)
+
+
+def test_a_model_of_the_cluster_is_refused(training: _Training) -> None:
+    assert "outside strategy.scope()" in training.refusal
+
+
+def test_a_job_is_over_when_its_tasks_are_gone(training: _Training) -> None:
+    assert not training.was_over
+    deadline = time.monotonic() + _DEADLINE_SECONDS
+    while not training.job.is_over():
+        assert time.monotonic() < deadline
