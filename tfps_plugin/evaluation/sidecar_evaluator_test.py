@@ -9,6 +9,7 @@ import logging
 import os
 import pathlib
 import shutil
+import signal
 import threading
 from collections.abc import Callable
 from collections.abc import Iterator
@@ -512,6 +513,35 @@ def test_says_what_it_has_waited_for(
     _save(tmp_path / "c", 2)
     evaluator = _make_evaluator(folder, max_evaluations=1)  # type: ignore[arg-type]
     assert _what(evaluator.start()) == [_expected(2)]
+
+
+@pytest.mark.parametrize("form", _FORMS)
+def test_a_model_that_would_get_only_some_of_its_weights(
+    form: str, tmp_path: pathlib.Path
+) -> None:
+    _save(tmp_path, 1, form)
+    larger = keras.Sequential([keras.layers.Dense(1), keras.layers.Dense(1)])
+    larger.compile(loss="mse")
+    larger.build([None, 1])
+    evaluator = _make_evaluator(
+        tmp_path, model=larger, no_checkpoint_timeout_seconds=0.5
+    )
+    with pytest.raises(errors.CheckpointNotFoundError) as caught:
+        evaluator.start()
+    assert isinstance(caught.value.__cause__, ValueError)
+
+
+def test_ctrl_c_ends_it(tmp_path: pathlib.Path) -> None:
+    evaluator = _make_evaluator(
+        tmp_path,
+        poll_interval_seconds=50.0,
+        no_checkpoint_timeout_seconds=None,
+    )
+    timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        evaluator.start()
+    timer.join()
 
 
 def test_can_be_stopped_from_elsewhere(tmp_path: pathlib.Path) -> None:
