@@ -1,6 +1,6 @@
 """Trains, and evaluates each checkpoint in a process beside the training.
 
-    tfps run --evaluator examples/sidecar.py
+tfps run --evaluator examples/sidecar.py
 """
 
 import keras

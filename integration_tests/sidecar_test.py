@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 import re
+import runpy
 import subprocess
 import sys
 import time
@@ -57,19 +58,11 @@ def test_the_example_evaluates_up_to_the_last_checkpoint(
     for its, ours in zip(model.weights, exported.weights, strict=True):
         np.testing.assert_array_equal(its, ours)
     assert int(model.optimizer.iterations) == note["step"]
-    again = model.evaluate(_even_ids(), steps=20, verbose=0, return_dict=True)
+    example = runpy.run_path(str(_ROOT / "examples" / "sidecar.py"))
+    data = example["make_dataset"](seed=1000)
+    again = model.evaluate(data, steps=20, verbose=0, return_dict=True)
     assert again == pytest.approx(note["metrics"], rel=1e-4)
     assert again["accuracy"] > 0.8
-
-
-def _even_ids() -> tf.data.Dataset:
-    """The data of the example."""
-    sys.path.insert(0, str(_ROOT / "examples"))
-    try:
-        import sidecar  # type: ignore[import-not-found]
-    finally:
-        sys.path.pop(0)
-    return sidecar.make_dataset(seed=1000)
 
 
 # A training whose tables are cut over two ps, and its checkpoints.

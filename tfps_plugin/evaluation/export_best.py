@@ -100,13 +100,14 @@ class BestModel:
             OSError: If the file cannot be written.
         """
         monitor = self._options.monitor
-        if monitor not in evaluation.metrics:
+        numbers = evaluation.numbers
+        if monitor not in numbers:
             raise errors.InputError(
                 "The metric that decides on the best model is not among "
-                f"those of the evaluation: {sorted(evaluation.metrics)}. "
+                f"those of the evaluation: {sorted(numbers)}. "
                 f"Received: monitor={monitor!r}"
             )
-        value = evaluation.metrics[monitor]
+        value = numbers[monitor]
         if not self._options.is_better(value, self._best):
             return False
         self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -120,9 +121,12 @@ class BestModel:
             _replace(part, self._path)
             # Afterwards: a note without its model would be worse than a model
             # without its note.
-            part.write_text(
-                json.dumps(dataclasses.asdict(evaluation), indent=2) + "\n"
-            )
+            note = {
+                "checkpoint": evaluation.checkpoint,
+                "step": evaluation.step,
+                "metrics": numbers,
+            }
+            part.write_text(f"{json.dumps(note, indent=2)}\n")
             _replace(part, self._note)
         finally:
             part.unlink(missing_ok=True)

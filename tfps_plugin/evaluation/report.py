@@ -20,16 +20,26 @@ class Evaluation:
     Attributes:
         checkpoint: The path of the checkpoint.
         step: The optimizer's steps up to it.
-        metrics: Name of each metric, the loss included, and its value.
+        metrics: Name of each metric, the loss included, and its value: a
+            number, or what else the metric answers.
     """
 
     checkpoint: str
     step: int
-    metrics: dict[str, float]
+    metrics: dict[str, Any]
+
+    @property
+    def numbers(self) -> dict[str, float]:
+        """The metrics that are one number: what can be shown and compared."""
+        return {
+            name: value
+            for name, value in self.metrics.items()
+            if isinstance(value, int | float)
+        }
 
     def __str__(self) -> str:
         values = ", ".join(
-            f"{name}: {value:.4g}" for name, value in self.metrics.items()
+            f"{name}: {value:.4g}" for name, value in self.numbers.items()
         )
         name = os.path.basename(self.checkpoint)
         return f"{name} (step {self.step}): {values}"
@@ -53,7 +63,7 @@ class Summaries:
         if self._writer is None:
             self._writer = tf.summary.create_file_writer(self._folder)
         with self._writer.as_default():
-            for name, value in evaluation.metrics.items():
+            for name, value in evaluation.numbers.items():
                 # tf.summary.scalar would need TensorBoard to be installed
                 # here too, and not only where somebody looks.
                 tf.summary.write(
