@@ -2,7 +2,8 @@
 
 Keras has no way to say how a strategy runs a step. What is replaced:
 
-1. the epoch iterator that fit(), evaluate() and predict() make;
+1. the epoch iterator that fit(), evaluate() and predict() make, and how the
+   model is built from it;
 2. `make_train_function`, `make_test_function` and `make_predict_function`:
    steps go to workers;
 3. `compile`, `fit`, `evaluate`, `predict`: thin wrappers, for the scope, the
@@ -54,6 +55,9 @@ def install(strategy: object = None) -> None:
     )
     trainer.make_predict_function = trainer_methods.make_predict_function(
         trainer.make_predict_function
+    )
+    trainer._maybe_symbolic_build = trainer_methods.build_from_spec(
+        trainer._maybe_symbolic_build
     )
     # On the base class: a model whose class has a compile() of its own counts
     # as customized when it is saved and loaded.

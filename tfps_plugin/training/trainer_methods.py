@@ -146,6 +146,23 @@ def with_call(original: Callable[..., Any], method: str) -> Callable[..., Any]:
     return call_on_cluster
 
 
+def build_from_spec(original: Callable[..., None]) -> Callable[..., None]:
+    """`_maybe_symbolic_build` that reads nothing of our input.
+
+    Keras would begin an epoch to see what a batch looks like, and begin
+    another one to train: input that Python makes is not made for that.
+    """
+
+    @functools.wraps(original)
+    def build(self: Any, iterator: Any = None, data_batch: Any = None) -> None:
+        if isinstance(iterator, ClusterEpochIterator):
+            original(self, data_batch=iterator.batch_spec)
+        else:
+            original(self, iterator=iterator, data_batch=data_batch)
+
+    return build
+
+
 def make_function(
     original: Callable[..., Any], attribute: str, step: str
 ) -> Callable[..., Any]:

@@ -3,8 +3,8 @@
 import abc
 import logging
 from collections.abc import Callable
-from typing import Any
 
+from tfps_plugin import errors
 from tfps_plugin.coordinator.cluster_coordinator import ClusterCoordinator
 from tfps_plugin.inputs.batch_codec import BatchCodec
 from tfps_plugin.inputs.input_splits import InputSplits
@@ -23,9 +23,6 @@ _logger = logging.getLogger(__name__)
 
 class ClusterInput(abc.ABC):
     """Input whose steps run on the workers.
-
-    Keras builds the model from what `next` gives: what a batch looks like. No
-    data is read for that.
 
     Attributes:
         run: The steps of the present epoch; None before the first.
@@ -50,9 +47,11 @@ class ClusterInput(abc.ABC):
         """Itself: where it stands is kept from epoch to epoch."""
         return self
 
-    @abc.abstractmethod
-    def __next__(self) -> Any:
-        """What a batch looks like."""
+    def __next__(self) -> None:
+        """Refuses: Keras hands all of it to the step function."""
+        raise errors.InternalError(
+            "A batch was asked for that goes to a worker. Please report this."
+        )
 
     def begin(
         self, functions: StepFunctions, progress: ProgressLogs
@@ -100,10 +99,6 @@ class WorkerInput(ClusterInput):
         self._latest_run: WorkerReadRun | None = None
         # Made with the first steps: Keras asks for input that it never reads.
         self._reader: SplitReader | None = None
-
-    def __next__(self) -> Any:
-        """What a batch looks like."""
-        return self._splits.element_spec
 
     def _new_run(
         self, functions: StepFunctions, progress: ProgressLogs
@@ -183,10 +178,6 @@ class ChiefInput(ClusterInput):
         self._batches = batches
         self._codec = codec
         self._steps_per_closure = steps_per_closure
-
-    def __next__(self) -> Any:
-        """What a batch looks like."""
-        return self._codec.decoded_spec
 
     def _new_run(
         self, functions: StepFunctions, progress: ProgressLogs

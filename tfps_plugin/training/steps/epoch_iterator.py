@@ -31,6 +31,9 @@ class ClusterEpochIterator(keras_compat.TFEpochIterator):
 
     An input that ends without `steps_per_epoch` is one epoch, and ends it
     without a warning.
+
+    Attributes:
+        batch_spec: What a batch looks like to the model.
     """
 
     def __init__(
@@ -61,15 +64,15 @@ class ClusterEpochIterator(keras_compat.TFEpochIterator):
         self._run: StepRun | None = None
         self._last_num_steps = 0
         if isinstance(self.data_adapter, DatasetCreator):
-            self._new_input = self._worker_inputs(
+            self.batch_spec, self._new_input = self._worker_inputs(
                 self.data_adapter, class_weight
             )
         else:
-            self._new_input = self._chief_inputs()
+            self.batch_spec, self._new_input = self._chief_inputs()
 
     def _worker_inputs(
         self, creator: DatasetCreator, class_weight: dict[int, float] | None
-    ) -> Callable[[], ClusterInput]:
+    ) -> tuple[Any, Callable[[], ClusterInput]]:
         splits = input_splits.of_creator(
             creator,
             self._coordinator.num_workers,
@@ -78,17 +81,18 @@ class ClusterEpochIterator(keras_compat.TFEpochIterator):
             if class_weight is None
             else keras_compat.weighing_classes(class_weight),
         )
-        return lambda: WorkerInput(
+        batch_spec = BatchCodec(splits.element_spec).decoded_spec
+        return batch_spec, lambda: WorkerInput(
             self._coordinator,
             splits,
             num_steps=self.steps_per_epoch or None,
             steps_per_closure=self._steps_per_closure,
         )
 
-    def _chief_inputs(self) -> Callable[[], ClusterInput]:
+    def _chief_inputs(self) -> tuple[Any, Callable[[], ClusterInput]]:
         dataset = self.data_adapter.get_tf_dataset()
         codec = BatchCodec(dataset.element_spec)
-        return lambda: ChiefInput(
+        return codec.decoded_spec, lambda: ChiefInput(
             self._coordinator,
             ChiefBatches(dataset, codec),
             codec,
