@@ -32,6 +32,9 @@ os.environ.pop("TF_CONFIG", None)
 # Every process that descends from this one has it in its environment, and
 # keeps it when its parents die before it: nothing can hide.
 _MARK = "TFPS_TEST_RUN"
+if "PYTEST_XDIST_WORKER" in os.environ:
+    # Runs side by side are each other's business as little as any others.
+    os.environ[_MARK] = uuid.uuid4().hex
 os.environ.setdefault(_MARK, uuid.uuid4().hex)
 
 # How long something that is on its way out may take to be gone.
