@@ -112,7 +112,7 @@ def _homes(table: WorkerTable) -> list[str]:
     """The tasks that have a copy of the table."""
     return sorted(
         _task_of(copy.resource_handle.device)
-        for copy in table._resident.existing()
+        for copy in table.copies.resident.existing()
     )
 
 

@@ -88,10 +88,15 @@ def function_graph() -> FuncGraph | None:
     """
     if tf.executing_eagerly():
         return None
-    graph = ops.get_default_graph()
+    graph = outermost(ops.get_default_graph())
+    return graph if isinstance(graph, FuncGraph) else None
+
+
+def outermost(graph: tf.Graph) -> tf.Graph:
+    """The function that a body of a loop or branch is part of, or itself."""
     while isinstance(graph, ControlFlowFuncGraph):
         graph = graph.outer_graph
-    return graph if isinstance(graph, FuncGraph) else None
+    return graph
 
 
 def capture_at_call_time(

@@ -6,6 +6,7 @@ variable_methods.py   row lookups and atomic additions of a keras.Variable
 lookups.py            keras.ops.take, tf.nn's lookups, LoRA: by row only
 batch_callbacks.py    which callbacks look at the logs of batches
 running_call.py       the fit, evaluate or predict that a thread is in
+preprocessing.py      tables of workers, and what adapt() may not do
 scope_check.py        refuses models that were not made under the scope
 table_regularizers.py penalties on the rows that a batch looks up
 table_saving.py       big variables to and from files, block by block

@@ -13,7 +13,10 @@ Keras has no way to say how a strategy runs a step. What is replaced:
    of embeddings: only the rows that are needed travel;
 6. `build` and `apply` of optimizers: they run where the variables live;
 7. the penalties of a layer's weights: on the rows that a batch looks up;
-8. how files of weights take and give large tables: block by block.
+8. how files of weights take and give large tables: block by block;
+9. what functions for workers capture of lookup tables that were made outside
+   the scope: the worker's copy;
+10. `adapt` of preprocessing layers: refused inside a dataset function.
 
 Each does what it did before for models and variables that are not ours. They
 are installed once, with the first strategy, not by importing anything.
@@ -24,6 +27,7 @@ import threading
 from tfps_plugin._compat import keras as keras_compat
 from tfps_plugin.strategy import parameter_server_strategy
 from tfps_plugin.training import lookups
+from tfps_plugin.training import preprocessing
 from tfps_plugin.training import table_regularizers
 from tfps_plugin.training import table_saving
 from tfps_plugin.training import trainer_methods
@@ -74,6 +78,7 @@ def install(strategy: object = None) -> None:
     table_regularizers.install()
     lookups.install()
     table_saving.install()
+    preprocessing.install()
 
 
 parameter_server_strategy.construction_hooks.append(install)

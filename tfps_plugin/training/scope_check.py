@@ -5,6 +5,7 @@ from typing import Any
 import keras
 
 from tfps_plugin import errors
+from tfps_plugin.training import preprocessing
 
 _SHOWN = 5
 
@@ -24,7 +25,12 @@ def require_created_in_scope(model: keras.Model) -> None:
     variables = [*model.variables, *model.metrics_variables]
     if model.optimizer is not None:
         variables += model.optimizer.variables
-    foreign = [v.path for v in variables if not _created_in_scope(extended, v)]
+    unused = preprocessing.variables_that_no_step_reads(model)
+    foreign = [
+        v.path
+        for v in variables
+        if not _created_in_scope(extended, v) and id(v) not in unused
+    ]
     if foreign:
         shown = ", ".join(foreign[:_SHOWN])
         more = len(foreign) - _SHOWN

@@ -182,6 +182,17 @@ class LateBoundVariable(compat.ResourceVariable):
         """The value; in a function, as of where it stands in the program."""
         return self._read_on_chief(super().read_value)
 
+    def value(self) -> tf.Tensor:
+        """The value; in the chief's own program, a copy that is the chief's.
+
+        Keras makes constants of some variables. On a ps they would be lost
+        together with it.
+        """
+        if not on_the_chief():
+            return super().value()
+        read_once = super().value
+        return self._read_on_chief(lambda: tf.identity(read_once()))
+
     def numpy(self) -> np.ndarray:
         """The value as an array in this process."""
         return self._read_on_chief(super().numpy)

@@ -161,12 +161,12 @@ def test_every_worker_looks_up_in_a_table_of_its_own() -> None:
     )
     look_up = tf.function(lambda: table.lookup(tf.constant(["b", "x"])))
     assert look_up().numpy().tolist() == [2, -1]
-    assert not table._resident.existing()
+    assert not table.copies.resident.existing()
     for lane in range(4):
         with _on_lane(lane):
             assert look_up().numpy().tolist() == [2, -1]
             assert table.lookup(tf.constant(["a"])).numpy().tolist() == [1]
-    copies = table._resident.existing()
+    copies = table.copies.resident.existing()
     assert len(copies) == 2, "one for each worker, shared by its lanes"
     handles = {id(copy.resource_handle) for copy in (*copies, table)}
     assert len(handles) == 3
@@ -208,5 +208,5 @@ def test_a_table_made_in_a_function_is_filled_by_it() -> None:
         with _on_lane(lane):
             assert concrete().numpy().tolist() == [2, -1]
     (table,) = tables
-    assert [c.size().numpy() for c in table._resident.existing()] == [2, 2]
+    assert [c.size().numpy() for c in table.copies.resident.existing()] == [2, 2]
     assert concrete().numpy().tolist() == [2, -1]

@@ -2,18 +2,79 @@
 
 A table of the chief would make every lookup of every worker a call to the
 chief. Tables are read-only after initialization, so each worker builds its
-own when it first needs it.
+own when it first needs it, with what the chief's has in it: no worker needs
+the vocabulary's file, or a layer that was made outside the strategy's scope.
 """
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 
+from tfps_plugin._compat import tensorflow_tables
 from tfps_plugin._compat import tensorflow_variables as compat
 from tfps_plugin.cluster import dispatch_context
 from tfps_plugin.cluster.dispatch_context import DispatchContext
 from tfps_plugin.variables.worker_resident import WorkerResident
+
+
+_lock = threading.Lock()
+_installed = False
+
+
+class TableCopies:
+    """The workers' copies of one table of the chief.
+
+    Threading: used by any thread.
+    """
+
+    def __init__(
+        self,
+        chief_handle: Callable[[], tf.Tensor],
+        key_dtype: tf.DType,
+        value_dtype: tf.DType,
+    ) -> None:
+        """Describes the copies; none is made yet.
+
+        Args:
+            chief_handle: The handle of the chief's own table.
+            key_dtype: Dtype of its keys.
+            value_dtype: Dtype of its values.
+        """
+        self._chief_handle = chief_handle
+        self._key_dtype = key_dtype
+        self._value_dtype = value_dtype
+        self.resident: WorkerResident[tf.lookup.StaticHashTable] = (
+            WorkerResident(self._build, per_lane=False)
+        )
+
+    def _build(self, context: DispatchContext) -> tf.lookup.StaticHashTable:
+        with tf.init_scope(), tf.device(context.cpu_device):
+            return tf.lookup.StaticHashTable(
+                _ContentOf(
+                    self._chief_handle(), self._key_dtype, self._value_dtype
+                ),
+                # Who looks up brings the default along.
+                tf.zeros([], self._value_dtype),
+                # Freed with its last handle, instead of with its worker.
+                experimental_is_anonymous=True,
+            )
+
+    def handle_now(self) -> tf.Tensor:
+        """The handle of the table where an operation of this thread runs."""
+        if dispatch_context.current() is None:
+            return self._chief_handle()
+        return self.resident.get().resource_handle
+
+    def handle_in(self, graph: Any) -> tf.Tensor:
+        """The handle where the function will run, for its graph."""
+        return compat.capture_at_call_time(
+            graph,
+            self.handle_now,
+            compat.LateBoundHandleSpec(self._chief_handle()),
+            key=("tfps-table", id(self)),
+        )
 
 
 class WorkerTable(tf.lookup.StaticHashTable):
@@ -32,17 +93,12 @@ class WorkerTable(tf.lookup.StaticHashTable):
         """As `tf.lookup.StaticHashTable`.
 
         Args:
-            initializer: Fills the table; asked again on every worker.
+            initializer: Fills the table.
             default_value: Value of keys that are not in the table.
             **options: Passed on to the chief's own table.
         """
-        self._resident: WorkerResident[tf.lookup.StaticHashTable] = (
-            WorkerResident(self._build_copy, per_lane=False)
-        )
-        self._make_copy = (
-            _copies(initializer, default_value)
-            if compat.function_graph() is None
-            else _copies(_FilledByFunction(initializer), None)
+        self._copies = TableCopies(
+            self._chief_handle, initializer.key_dtype, initializer.value_dtype
         )
         super().__init__(initializer, default_value, **options)
 
@@ -59,59 +115,95 @@ class WorkerTable(tf.lookup.StaticHashTable):
     def _default_value(self, value: tf.Tensor) -> None:
         self._default_tensor = value
 
-    def _build_copy(
-        self, context: DispatchContext
-    ) -> tf.lookup.StaticHashTable:
-        with tf.init_scope(), tf.device(context.cpu_device):
-            return self._make_copy()
+    def _chief_handle(self) -> tf.Tensor:
+        return super().resource_handle
 
-    def _handle_now(self) -> tf.Tensor:
-        if dispatch_context.current() is None:
-            return super().resource_handle
-        return self._resident.get().resource_handle
+    @property
+    def copies(self) -> TableCopies:
+        """The copies of the workers."""
+        return self._copies
 
     @property
     def resource_handle(self) -> tf.Tensor:
         """The handle of the table where the current function will run."""
         graph = compat.function_graph()
         if graph is None:
-            return self._handle_now()
-        return compat.capture_at_call_time(
-            graph,
-            self._handle_now,
-            compat.LateBoundHandleSpec(super().resource_handle),
-            key=("tfps-table", id(self)),
-        )
+            return self._copies.handle_now()
+        if tensorflow_tables.is_saving_model():
+            return self._chief_handle()
+        return self._copies.handle_in(graph)
 
 
-class _FilledByFunction:
-    """Stands in for an initializer whose tensors exist in a function only."""
+class _ContentOf:
+    """Stands in for an initializer: fills a table with what another has.
+
+    One that is not filled yet leaves the other empty, too: a function that
+    makes a table fills it itself, wherever it runs.
+    """
 
     # What StaticHashTable asks of an initializer; it finds its own name.
     _shared_name = ""
 
-    def __init__(self, initializer: Any) -> None:
-        self.key_dtype = initializer.key_dtype
-        self.value_dtype = initializer.value_dtype
+    def __init__(
+        self, handle: tf.Tensor, key_dtype: tf.DType, value_dtype: tf.DType
+    ) -> None:
+        self._handle = handle
+        self.key_dtype = key_dtype
+        self.value_dtype = value_dtype
 
     def initialize(self, table: tf.lookup.StaticHashTable) -> None:
-        """Leaves the table empty."""
-
-
-def _copies(
-    initializer: Any, default_value: Any
-) -> Callable[[], tf.lookup.StaticHashTable]:
-    """What makes a worker's copy, on the current device."""
-
-    def make() -> tf.lookup.StaticHashTable:
-        return tf.lookup.StaticHashTable(
-            initializer,
-            # Lookups go through the WorkerTable, which has its own default.
-            tf.zeros([], initializer.value_dtype)
-            if default_value is None
-            else default_value,
-            # Freed with its last handle, instead of with its worker.
-            experimental_is_anonymous=True,
+        """Fills the table, once."""
+        try:
+            with tf.device(self._handle.device):
+                keys, values = tf.raw_ops.LookupTableExportV2(
+                    table_handle=self._handle,
+                    Tkeys=self.key_dtype,
+                    Tvalues=self.value_dtype,
+                )
+        except tf.errors.AbortedError as error:
+            if "not initialized" not in error.message:
+                raise
+            return
+        tf.raw_ops.LookupTableImportV2(
+            table_handle=table.resource_handle, keys=keys, values=values
         )
 
-    return make
+
+def install(in_scope: Callable[[], bool]) -> None:
+    """Gives workers copies of tables that were made outside any scope, too.
+
+    A layer that was adapted before the scope, or again after it, has such a
+    table; so has a SavedModel that was loaded. Calling it again does nothing.
+
+    Args:
+        in_scope: Whether this thread traces a function for workers.
+    """
+    global _installed
+    with _lock:
+        if _installed:
+            return
+        _installed = True
+
+    def replacement(graph: Any, handle: tf.Tensor) -> tf.Tensor | None:
+        if not in_scope():
+            return None
+        table = tensorflow_tables.static_table_of(handle)
+        if table is None:
+            return None
+        return _copies_of(handle, table).handle_in(compat.outermost(graph))
+
+    tensorflow_tables.replace_captured_handles(replacement)
+
+
+def _copies_of(handle: tf.Tensor, table: Any) -> TableCopies:
+    """The copies of a table, made when they are first asked for."""
+    if isinstance(table, WorkerTable):
+        return table.copies
+    with _lock:
+        copies: TableCopies | None = getattr(table, "_tfps_copies", None)
+        if copies is None:
+            copies = TableCopies(
+                lambda: handle, *tensorflow_tables.dtypes_of(table)
+            )
+            table._tfps_copies = copies
+        return copies

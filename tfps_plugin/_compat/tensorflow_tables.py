@@ -1,0 +1,96 @@
+"""Private TensorFlow API around lookup tables.
+
+TensorFlow asks who is to make a table, so that a strategy can make its own.
+Nothing asks when a table that was made before, without the strategy, is used
+in a function of the strategy.
+
+Read in TensorFlow 2.20 and 2.21.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.framework.func_graph import FuncGraph
+from tensorflow.python.ops import lookup_ops
+from tensorflow.python.saved_model import save_context
+from tensorflow.python.trackable import resource
+
+# What makes a static table, under a name and without one.
+_CREATORS = frozenset({"HashTableV2", "AnonymousHashTable"})
+
+# Whether this thread traces functions for a SavedModel, which knows no cluster.
+is_saving_model = save_context.in_save_context
+
+
+def static_table_of(handle: tf.Tensor) -> Any:
+    """The static table that a handle belongs to.
+
+    Args:
+        handle: A tensor of resource dtype.
+
+    Returns:
+        A `tf.lookup.StaticHashTable`, or what `tf.saved_model.load` makes of
+        one; None if the handle is of something else, or the table's object is
+        gone.
+    """
+    reference = getattr(handle, "_parent_trackable", None)
+    owner = reference() if reference is not None else None
+    if isinstance(owner, lookup_ops.StaticHashTable):
+        return owner
+    if isinstance(owner, resource.RestoredResource) and _creator(owner):
+        return owner
+    return None
+
+
+def dtypes_of(table: Any) -> tuple[tf.DType, tf.DType]:
+    """Dtypes of the keys and of the values of a static table."""
+    if isinstance(table, lookup_ops.StaticHashTable):
+        return table.key_dtype, table.value_dtype
+    creator = _creator(table)
+    return creator.get_attr("key_dtype"), creator.get_attr("value_dtype")
+
+
+def _creator(table: resource.RestoredResource) -> tf.Operation | None:
+    """What makes a table that was loaded, if it is a static one."""
+    for function in getattr(table._create_resource, "concrete_functions", ()):
+        for operation in function.graph.get_operations():
+            if operation.type in _CREATORS:
+                return operation
+    return None
+
+
+def replace_captured_handles(
+    replacement: Callable[[tf.Graph, tf.Tensor], tf.Tensor | None],
+) -> None:
+    """Says what functions capture in the place of handles that exist already.
+
+    All handles that a function uses pass through one method, those that the
+    functions of a loaded SavedModel have captured, too.
+
+    Args:
+        replacement: From a function's graph and a handle that is not of any
+            graph, to a tensor of a function around it or itself; or to None,
+            where TensorFlow shall do as it does. Not called for functions of
+            a SavedModel that is being written.
+    """
+    original = FuncGraph.capture
+
+    @functools.wraps(original)
+    def capture(
+        self: Any, tensor: Any, name: Any = None, shape: Any = None
+    ) -> Any:
+        if (
+            getattr(tensor, "dtype", None) == tf.resource
+            # Of this process or another, and of no graph.
+            and hasattr(tensor, "numpy")
+            and id(tensor) not in self._function_captures.by_val_internal
+            and not is_saving_model()
+        ):
+            replaced = replacement(self, tensor)
+            if replaced is not None:
+                tensor = replaced
+        return original(self, tensor, name, shape)
+
+    FuncGraph.capture = capture
