@@ -64,7 +64,7 @@ class VariableCreator:
         if compat.function_graph() is not None:
             return self._create_outside_of_function(kwargs)
         variable = self._create(kwargs)
-        path = keras_compat.path_behind(kwargs["initial_value"])
+        path = keras_compat.path_behind(kwargs.get("initial_value"))
         variable.path = path or _name(kwargs)
         # How extended.variable_created_in_scope() knows its own.
         for part in (variable, *getattr(variable, "variables", ())):
@@ -72,13 +72,15 @@ class VariableCreator:
         return variable
 
     def _create(self, kwargs: dict[str, Any]) -> Any:
-        initial_value = kwargs["initial_value"]
+        initial_value = kwargs.get("initial_value")
         name = _name(kwargs)
         weight = {
             key: kwargs[key]
             for key in _WEIGHT_KEYWORDS
             if kwargs.get(key) is not None
         }
+        if initial_value is None:
+            return self._create_without_value(kwargs, name, weight)
         on_read = weight.get("synchronization") == (
             tf.VariableSynchronization.ON_READ
         )
@@ -127,6 +129,25 @@ class VariableCreator:
         with tf.init_scope():
             return self.create(**kwargs)
 
+    def _create_without_value(
+        self, kwargs: dict[str, Any], name: str, weight: dict[str, Any]
+    ) -> RemoteVariable:
+        """Makes a variable of a SavedModel, which is about to be read.
+
+        It is never cut: the functions of the SavedModel know one variable.
+        """
+        shape = tf.TensorShape(kwargs.get("shape"))
+        if not shape.is_fully_defined() or kwargs.get("dtype") is None:
+            raise errors.VariableCreationError(
+                f"The variable {name!r} has no initial value, so its shape and "
+                f"dtype must be known. Received: shape={shape}, "
+                f"dtype={kwargs.get('dtype')!r}"
+            )
+        dtype = tf.as_dtype(kwargs["dtype"])
+        num_bytes = initialization.num_bytes(shape, dtype)
+        device = self._ps_devices[self._placement.place(num_bytes)]
+        return self._new_whole(device, shape, dtype, name, weight)
+
     def _create_worker_local(
         self, kwargs: dict[str, Any], name: str, on_read: bool
     ) -> Any:
@@ -166,14 +187,25 @@ class VariableCreator:
         name: str,
         weight: dict[str, Any],
     ) -> RemoteVariable:
-        variable = RemoteVariable(
-            device, described.shape, described.dtype, name, **weight
-        )
-        variable.update_lock = self._locks.for_variable(
-            device, described.num_bytes
+        variable = self._new_whole(
+            device, described.shape, described.dtype, name, weight
         )
         with compat.clear_device():
             initialization.fill(variable, described)
+        return variable
+
+    def _new_whole(
+        self,
+        device: str,
+        shape: tf.TensorShape,
+        dtype: tf.DType,
+        name: str,
+        weight: dict[str, Any],
+    ) -> RemoteVariable:
+        variable = RemoteVariable(device, shape, dtype, name, **weight)
+        variable.update_lock = self._locks.for_variable(
+            device, initialization.num_bytes(shape, dtype)
+        )
         return variable
 
     def _create_shards(

@@ -29,6 +29,9 @@ def install() -> None:
     worker_tables.install(in_our_scope)
     for kind in _ADAPTABLE:
         kind.adapt = _outside_functions(kind.adapt)
+    keras.layers.Normalization.build = _with_lasting_constants(
+        keras.layers.Normalization.build
+    )
 
 
 def in_our_scope() -> bool:
@@ -57,6 +60,26 @@ def _outside_functions(original: Callable[..., Any]) -> Callable[..., Any]:
         return original(self, *args, **kwargs)
 
     return tf.autograph.experimental.do_not_convert(adapt)
+
+
+def _with_lasting_constants(
+    original: Callable[..., None],
+) -> Callable[..., None]:
+    """`Normalization.build` that makes constants for more than one function.
+
+    Made in a function, they belong to it alone; but the function that a
+    dataset maps is traced for every worker, with the same layer.
+    """
+
+    @functools.wraps(original)
+    def build(self: Any, *args: Any, **kwargs: Any) -> None:
+        if not in_our_scope():
+            original(self, *args, **kwargs)
+            return
+        with tf.init_scope():
+            original(self, *args, **kwargs)
+
+    return build
 
 
 def variables_that_no_step_reads(model: keras.Model) -> set[int]:
