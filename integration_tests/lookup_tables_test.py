@@ -45,21 +45,6 @@ def _string_lookup() -> LookUp:
     return keras.layers.StringLookup(vocabulary=_WORDS)
 
 
-def _multi_hot_string_lookup() -> LookUp:
-    return keras.layers.StringLookup(vocabulary=_WORDS, output_mode="multi_hot")
-
-
-def _integer_lookup() -> LookUp:
-    layer = keras.layers.IntegerLookup(vocabulary=[3, 4, 5])
-    return lambda words: layer(tf.strings.length(words))
-
-
-def _text_vectorization() -> LookUp:
-    return keras.layers.TextVectorization(
-        vocabulary=_WORDS, output_sequence_length=2
-    )
-
-
 @pytest.fixture(scope="module")
 def strategy() -> Iterator[tfps.ParameterServerStrategy]:
     with tfps.LocalCluster(num_workers=2, num_ps=1) as cluster:
@@ -76,14 +61,7 @@ def coordinator(
 
 
 @pytest.fixture(
-    params=[
-        _static_hash_table,
-        _static_vocabulary_table,
-        _string_lookup,
-        _multi_hot_string_lookup,
-        _integer_lookup,
-        _text_vectorization,
-    ]
+    params=[_static_hash_table, _static_vocabulary_table, _string_lookup]
 )
 def make(request: pytest.FixtureRequest) -> Callable[[], LookUp]:
     """Makes something that has a lookup table."""
@@ -275,43 +253,3 @@ def test_a_dataset_of_the_chief_takes_its_table_along(
     iterator = iter(coordinator.create_per_worker_dataset(dataset))
     for result in _on_both_workers(coordinator, _next, iterator):
         np.testing.assert_array_equal(result, expected)
-
-
-def test_a_lookup_inside_a_model_that_is_fitted(
-    strategy: tfps.ParameterServerStrategy, tables: list[WorkerTable]
-) -> None:
-    words = np.random.default_rng(0).choice(_WORDS, size=(256, 3))
-    labels = (words == "ash").any(axis=1, keepdims=True).astype("float32")
-
-    def dataset_fn(context: tf.distribute.InputContext) -> tf.data.Dataset:
-        return (
-            tf.data.Dataset.from_tensor_slices((words, labels))
-            .shuffle(len(words), seed=context.input_pipeline_id)
-            .repeat()
-            .batch(32)
-        )
-
-    with strategy.scope():
-        lookup = keras.layers.StringLookup(vocabulary=_WORDS)
-        inputs = keras.Input(shape=(3,), dtype="string")
-        vectors = keras.layers.Embedding(lookup.vocabulary_size(), 8)(
-            lookup(inputs)
-        )
-        outputs = keras.layers.Dense(1, activation="sigmoid")(
-            keras.layers.Flatten()(vectors)
-        )
-        model = keras.Model(inputs, outputs)
-        model.compile(
-            keras.optimizers.Adam(0.05),
-            "binary_crossentropy",
-            metrics=["accuracy"],
-        )
-    model.fit(
-        tfps.DatasetCreator(dataset_fn), steps_per_epoch=80, epochs=2, verbose=0
-    )
-    _, accuracy = model.evaluate(
-        tfps.DatasetCreator(dataset_fn), steps=8, verbose=0
-    )
-    assert accuracy == 1.0
-    assert set(_homes(tables[0])) <= set(_WORKERS)
-    assert _homes(tables[0])

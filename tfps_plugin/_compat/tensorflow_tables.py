@@ -1,13 +1,14 @@
-"""Private TensorFlow API around lookup tables.
+"""Private TensorFlow API around lookup tables, and captured handles.
 
 TensorFlow asks who is to make a table, so that a strategy can make its own.
 Nothing asks when a table that was made before, without the strategy, is used
-in a function of the strategy.
+in a function of the strategy, nor for the variables of a loaded SavedModel.
 
 Read in TensorFlow 2.20 and 2.21.
 """
 
 import functools
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +18,8 @@ from tensorflow.python.ops import lookup_ops
 from tensorflow.python.saved_model import save_context
 from tensorflow.python.trackable import resource
 
+from tfps_plugin import errors
+
 # What makes a static table, under a name and without one.
 _CREATORS = frozenset({"HashTableV2", "AnonymousHashTable"})
 
@@ -24,24 +27,34 @@ _CREATORS = frozenset({"HashTableV2", "AnonymousHashTable"})
 is_saving_model = save_context.in_save_context
 
 
-def static_table_of(handle: tf.Tensor) -> Any:
-    """The static table that a handle belongs to.
+def owner_of(handle: tf.Tensor) -> Any:
+    """The table or variable that a handle belongs to.
 
     Args:
         handle: A tensor of resource dtype.
 
     Returns:
-        A `tf.lookup.StaticHashTable`, or what `tf.saved_model.load` makes of
-        one; None if the handle is of something else, or the table's object is
-        gone.
+        The object that made it; None if it does not say, or is gone.
     """
     reference = getattr(handle, "_parent_trackable", None)
-    owner = reference() if reference is not None else None
-    if isinstance(owner, lookup_ops.StaticHashTable):
-        return owner
-    if isinstance(owner, resource.RestoredResource) and _creator(owner):
-        return owner
-    return None
+    return None if reference is None else reference()
+
+
+def set_owner(handle: tf.Tensor, owner: Any) -> None:
+    """Has `owner_of` the handle give the owner, for as long as it exists."""
+    handle._parent_trackable = weakref.ref(owner)
+
+
+def is_static_table(owner: Any) -> bool:
+    """Whether it is a static table.
+
+    That is a `tf.lookup.StaticHashTable`, or what `tf.saved_model.load` makes
+    of one.
+    """
+    return isinstance(owner, lookup_ops.StaticHashTable) or (
+        isinstance(owner, resource.RestoredResource)
+        and _creator(owner) is not None
+    )
 
 
 def dtypes_of(table: Any) -> tuple[tf.DType, tf.DType]:
@@ -49,6 +62,11 @@ def dtypes_of(table: Any) -> tuple[tf.DType, tf.DType]:
     if isinstance(table, lookup_ops.StaticHashTable):
         return table.key_dtype, table.value_dtype
     creator = _creator(table)
+    if creator is None:
+        raise errors.InternalError(
+            f"Expected a static lookup table. Received: table={table!r}. "
+            "Please report this."
+        )
     return creator.get_attr("key_dtype"), creator.get_attr("value_dtype")
 
 

@@ -12,7 +12,7 @@ from tfps_plugin._compat import tensorflow_variables as compat
 from tfps_plugin.strategy.parameter_server_strategy import (
     ParameterServerStrategy,
 )
-from tfps_plugin.variables import worker_tables
+from tfps_plugin.variables import late_captures
 
 _ADAPTABLE = (
     keras.layers.Discretization,
@@ -26,7 +26,7 @@ _ADAPTABLE = (
 
 def install() -> None:
     """Installs all of it."""
-    worker_tables.install(in_our_scope)
+    late_captures.install(in_our_scope)
     for kind in _ADAPTABLE:
         kind.adapt = _outside_functions(kind.adapt)
     keras.layers.Normalization.build = _with_lasting_constants(

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tfps_plugin._compat import tensorflow_tables
 from tfps_plugin._compat import tensorflow_variables as compat
 from tfps_plugin.variables.late_bound import LateBoundVariable
 from tfps_plugin.variables.layout import RowLayout
@@ -54,6 +55,8 @@ class RemoteVariable(Table, LateBoundVariable):
                 synchronization=synchronization,
                 aggregation=aggregation,
             )
+        # For functions that know the handle alone, as those of SavedModels do.
+        tensorflow_tables.set_owner(self.own_handle, self)
         self.path = name
         self._family: list[weakref.ref[Any]] = []
 

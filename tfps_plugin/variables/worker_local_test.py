@@ -208,5 +208,8 @@ def test_a_table_made_in_a_function_is_filled_by_it() -> None:
         with _on_lane(lane):
             assert concrete().numpy().tolist() == [2, -1]
     (table,) = tables
-    assert [c.size().numpy() for c in table.copies.resident.existing()] == [2, 2]
+    assert [c.size().numpy() for c in table.copies.resident.existing()] == [
+        2,
+        2,
+    ]
     assert concrete().numpy().tolist() == [2, -1]

@@ -18,9 +18,7 @@ from tfps_plugin.cluster import dispatch_context
 from tfps_plugin.cluster.dispatch_context import DispatchContext
 from tfps_plugin.variables.worker_resident import WorkerResident
 
-
 _lock = threading.Lock()
-_installed = False
 
 
 class TableCopies:
@@ -169,34 +167,14 @@ class _ContentOf:
         )
 
 
-def install(in_scope: Callable[[], bool]) -> None:
-    """Gives workers copies of tables that were made outside any scope, too.
-
-    A layer that was adapted before the scope, or again after it, has such a
-    table; so has a SavedModel that was loaded. Calling it again does nothing.
+def copies_of(handle: tf.Tensor, table: Any) -> TableCopies:
+    """The workers' copies of any static table.
 
     Args:
-        in_scope: Whether this thread traces a function for workers.
+        handle: The handle of the chief's table.
+        table: A `WorkerTable`, or one that was made without a strategy, by
+            the program or by `tf.saved_model.load`.
     """
-    global _installed
-    with _lock:
-        if _installed:
-            return
-        _installed = True
-
-    def replacement(graph: Any, handle: tf.Tensor) -> tf.Tensor | None:
-        if not in_scope():
-            return None
-        table = tensorflow_tables.static_table_of(handle)
-        if table is None:
-            return None
-        return _copies_of(handle, table).handle_in(compat.outermost(graph))
-
-    tensorflow_tables.replace_captured_handles(replacement)
-
-
-def _copies_of(handle: tf.Tensor, table: Any) -> TableCopies:
-    """The copies of a table, made when they are first asked for."""
     if isinstance(table, WorkerTable):
         return table.copies
     with _lock:
