@@ -320,6 +320,34 @@ def test_datasets_compute_on_their_own_worker(
         _require_equal(results, expected)
 
 
+def test_random_layers_in_datasets(
+    strategy: tfps.ParameterServerStrategy,
+) -> None:
+    images = _RANDOM.uniform(size=(_ROWS, 4, 4, 1)).astype("float32")
+    with strategy.scope():
+        flip = layers.RandomFlip("horizontal", seed=1)
+
+    def dataset_fn() -> tf.data.Dataset:
+        return (
+            tf.data.Dataset.from_tensors(images)
+            .repeat()
+            .map(lambda batch: flip(batch))
+        )
+
+    iterators = iter(
+        tfps.ClusterCoordinator(strategy).create_per_worker_dataset(dataset_fn)
+    )
+    drawn = set()
+    for result in _on_both_workers(
+        strategy, lambda: _next(iterators.current())
+    ):
+        kept = (result == images).all(axis=(1, 2, 3))
+        flipped = (result == images[:, :, ::-1]).all(axis=(1, 2, 3))
+        assert (kept != flipped).all()
+        drawn.add(tuple(kept))
+    assert len(drawn) > 1
+
+
 # Models.
 
 

@@ -115,7 +115,7 @@ def test_tables_from_outside_have_copies(
 
 def test_tables_that_are_not_filled_yet(scope: _Scope) -> None:
     """What a function makes, it fills wherever it runs."""
-    tables = []
+    tables: list[tf.lookup.StaticHashTable] = []
 
     @tf.function
     def look_up() -> tf.Tensor:
