@@ -10,6 +10,7 @@ from collections.abc import Callable
 from collections.abc import Iterable
 from typing import Any
 
+import keras
 import numpy as np
 from keras.src.saving import saving_lib
 
@@ -17,6 +18,14 @@ from keras.src.saving import saving_lib
 # are split into several files.
 from keras.src.saving.saving_lib import H5IOStore as H5IOStore
 from keras.src.saving.saving_lib import ShardedH5IOStore as ShardedH5IOStore
+
+# What makes SavedModels of models; the public name is a factory since Keras
+# 3.14.
+ExportArchive = next(
+    kind
+    for kind in type(keras.export.ExportArchive()).__mro__
+    if "_filter_and_track_resources" in vars(kind)
+)
 
 
 def write_dataset(

@@ -7,6 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfps_plugin import errors
+from tfps_plugin._compat import tensorflow_saving
 from tfps_plugin._compat import tensorflow_strategy as compat
 from tfps_plugin.inputs import input_context
 from tfps_plugin.strategy import updates
@@ -48,8 +49,10 @@ class ParameterServerExtended(compat.StrategyExtended):
     def _create_variable(
         self, next_creator: Callable[..., Any], **kwargs: Any
     ) -> Any:
+        if tensorflow_saving.is_saving_model():
+            # Of the graph of a SavedModel, which knows no cluster.
+            return next_creator(**kwargs)
         # next_creator would make a variable whose handle is captured by value.
-        del next_creator
         return self._creator.create(**kwargs)
 
     def _validate_colocate_with_variable(self, variable: Any) -> None:

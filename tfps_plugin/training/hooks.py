@@ -17,6 +17,7 @@ Keras has no way to say how a strategy runs a step. What is replaced:
 9. what functions for workers capture of lookup tables that were made outside
    the scope: the worker's copy;
 10. `adapt` of preprocessing layers: refused inside a dataset function.
+11. how `keras.export.ExportArchive` traces endpoints and finds their variables.
 
 Each does what it did before for models and variables that are not ours. They
 are installed once, with the first strategy, not by importing anything.
@@ -26,6 +27,7 @@ import threading
 
 from tfps_plugin._compat import keras as keras_compat
 from tfps_plugin.strategy import parameter_server_strategy
+from tfps_plugin.training import exporting
 from tfps_plugin.training import lookups
 from tfps_plugin.training import preprocessing
 from tfps_plugin.training import table_regularizers
@@ -79,6 +81,7 @@ def install(strategy: object = None) -> None:
     lookups.install()
     table_saving.install()
     preprocessing.install()
+    exporting.install()
 
 
 parameter_server_strategy.construction_hooks.append(install)

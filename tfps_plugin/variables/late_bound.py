@@ -16,6 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfps_plugin import errors
+from tfps_plugin._compat import tensorflow_saving
 from tfps_plugin._compat import tensorflow_variables as compat
 from tfps_plugin.cluster import dispatch_context
 from tfps_plugin.variables import chief_reads
@@ -123,6 +124,9 @@ class LateBoundVariable(compat.ResourceVariable):
         graph = compat.function_graph()
         if graph is None:
             return self._handle_now()
+        if tensorflow_saving.is_saving_model():
+            # TensorFlow knows by it which variable the SavedModel needs.
+            return self.own_handle
         return compat.capture_at_call_time(
             graph,
             self._weakly(type(self)._handle_now),
@@ -236,6 +240,9 @@ class LateBoundVariable(compat.ResourceVariable):
         if self._shape.rank != 0 and on_the_chief():
             # A single number, such as a learning rate, is for steps to come.
             steps_in_flight.finish()
+        if tensorflow_saving.is_saving_model():
+            # There is no ps where the SavedModel will run.
+            return super().assign(value, use_locking, name, read_value)
         done = self_assignment.assign(self, value)
         if done is not None:
             return self._lazy_read(done) if read_value else done

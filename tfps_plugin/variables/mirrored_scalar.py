@@ -12,6 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfps_plugin._compat import tensorflow_saving
 from tfps_plugin._compat import tensorflow_variables as compat
 from tfps_plugin.cluster import dispatch_context
 from tfps_plugin.cluster.dispatch_context import DispatchContext
@@ -97,7 +98,7 @@ class MirroredScalar(RemoteVariable):
     def handle(self) -> tf.Tensor:
         """In functions, the handle of the caller's copy."""
         graph = compat.function_graph()
-        if graph is None:
+        if graph is None or tensorflow_saving.is_saving_model():
             return self.own_handle
         return compat.capture_at_call_time(
             graph,
@@ -234,6 +235,19 @@ class MirroredScalar(RemoteVariable):
             return self.assign_add(delta)
         return self._change("assign", tf.raw_ops.AssignVariableOp, value)
 
+    def _serialize_to_tensors(self) -> dict[str, Any]:
+        """As TensorFlow's checkpoints save any variable."""
+
+        def read() -> tf.Tensor:
+            with tf.device(self.device):
+                return compat.read_resource(self._exact_handle, self._dtype)
+
+        return {
+            tensorflow_saving.VARIABLE_VALUE_KEY: tensorflow_saving.deferred_read(
+                read, self._dtype, self.device
+            )
+        }
+
     def _restore_from_tensors(self, restored_tensors: dict[str, Any]) -> Any:
         """As TensorFlow's checkpoints restore any variable."""
         (value,) = restored_tensors.values()
@@ -268,6 +282,10 @@ class MirroredScalar(RemoteVariable):
         if view is not None:
             with views.unveiled():
                 view.assign(method, value)
+            return self
+        if tensorflow_saving.is_saving_model():
+            # There is no ps where the SavedModel will run.
+            operation(resource=self.handle, value=value)
             return self
         with compat.clear_device(), tf.device(self.device):
             operation(resource=self._exact_handle, value=value)

@@ -7,6 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfps_plugin._compat import tensorflow_tables
+from tfps_plugin._compat import tensorflow_saving
 from tfps_plugin._compat import tensorflow_variables as compat
 from tfps_plugin.variables.late_bound import LateBoundVariable
 from tfps_plugin.variables.layout import RowLayout
@@ -75,6 +76,12 @@ class RemoteVariable(Table, LateBoundVariable):
         """The handle, which gradient tapes watch from now on."""
         compat.variable_accessed(self)
         return self.handle
+
+    def sparse_read(self, indices: Any, name: str | None = None) -> tf.Tensor:
+        """Looks up rows; see `Table.sparse_read`."""
+        if tensorflow_saving.is_saving_model():
+            return LateBoundVariable.sparse_read(self, indices, name)
+        return super().sparse_read(indices, name)
 
     def fetch_rows(self, rows: range) -> np.ndarray:
         """Some consecutive rows as an array in this process."""

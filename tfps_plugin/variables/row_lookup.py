@@ -16,6 +16,7 @@ import keras
 import tensorflow as tf
 
 from tfps_plugin._compat import keras as keras_compat
+from tfps_plugin._compat import tensorflow_saving
 from tfps_plugin._compat import tensorflow_variables as compat
 from tfps_plugin.variables import graph_checks
 from tfps_plugin.variables import looked_up
@@ -89,8 +90,11 @@ def table_behind(
     Returns:
         The table, and what has to be done with its rows: a layer of mixed
         precision sees those of a `keras.Variable` in another dtype. None for
-        what is no table of ours.
+        what is no table of ours; functions of a SavedModel have none, there
+        each table is a plain variable.
     """
+    if tensorflow_saving.is_saving_model():
+        return None
     if isinstance(params, Table):
         return params, _as_they_are
     if not isinstance(params, keras.Variable) or not isinstance(

@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfps_plugin import errors
+from tfps_plugin._compat import tensorflow_saving
 from tfps_plugin._compat import tensorflow_variables as compat
 from tfps_plugin.variables import dense_reads
 from tfps_plugin.variables import shard_reader
@@ -18,12 +19,12 @@ from tfps_plugin.variables import views
 from tfps_plugin.variables.late_bound import on_the_chief
 from tfps_plugin.variables.layout import RowLayout
 from tfps_plugin.variables.remote_variable import RemoteVariable
-from tfps_plugin.variables.row_lookup import Table
+from tfps_plugin.variables.saved_form import SavedForm
 from tfps_plugin.variables.tape_anchor import TapeAnchor
 from tfps_plugin.variables.tensor_protocol import TensorProtocol
 
 
-class ShardedVariable(Table, TensorProtocol):
+class ShardedVariable(SavedForm, TensorProtocol):
     """A variable whose rows are spread over parameter servers.
 
     It behaves as a `tf.Variable` does and works as the value of a
@@ -104,7 +105,12 @@ class ShardedVariable(Table, TensorProtocol):
 
     @property
     def variables(self) -> list[RemoteVariable]:
-        """The shards, in the order of their rows."""
+        """The shards, in the order of their rows.
+
+        In functions of a SavedModel, the one variable that it has.
+        """
+        if tensorflow_saving.is_saving_model():
+            return [self.stand_in]
         return list(self._variables)
 
     @property
@@ -125,6 +131,8 @@ class ShardedVariable(Table, TensorProtocol):
     @property
     def handle(self) -> tf.Tensor:
         """The handle that gradient tapes know the whole variable by."""
+        if tensorflow_saving.is_saving_model():
+            return self.stand_in.handle
         return self._anchor.handle
 
     @property
@@ -197,12 +205,16 @@ class ShardedVariable(Table, TensorProtocol):
         if view is not None:
             with views.unveiled():
                 return view.read()
+        if tensorflow_saving.is_saving_model():
+            return self.stand_in.read_value()
         dense_reads.warn_of(self)
         _finish_steps()
         return shard_reader.read_whole(self)
 
     def __getitem__(self, key: Any) -> tf.Tensor:
         """Slices; a range of rows is read from the ps that hold it."""
+        if tensorflow_saving.is_saving_model():
+            return self.stand_in[key]
         first, rest = key, ()
         if isinstance(key, tuple) and key:
             first, rest = key[0], key[1:]
@@ -212,6 +224,12 @@ class ShardedVariable(Table, TensorProtocol):
         _finish_steps()
         part = shard_reader.read_rows(self, rows.start, rows.stop)
         return part[(slice(None), *rest)]
+
+    def sparse_read(self, indices: Any, name: str | None = None) -> tf.Tensor:
+        """Looks up rows; see `Table.sparse_read`."""
+        if tensorflow_saving.is_saving_model():
+            return self.stand_in.sparse_read(indices, name)
+        return super().sparse_read(indices, name)
 
     def numpy(self) -> np.ndarray:
         """The whole table as an array, fetched block by block."""
@@ -258,6 +276,9 @@ class ShardedVariable(Table, TensorProtocol):
                 view.assign(method, value)
             return self
         _finish_steps()
+        if tensorflow_saving.is_saving_model():
+            getattr(self.stand_in, method)(value)
+            return self
         shard_writer.assign(self, method, value)
         return self
 
@@ -283,6 +304,9 @@ class ShardedVariable(Table, TensorProtocol):
                 "assign_sub with a value of the gradient's shape."
             )
         _finish_steps()
+        if tensorflow_saving.is_saving_model():
+            getattr(self.stand_in, method)(rows)
+            return self
         shard_writer.scatter(self, method, rows)
         return self
 

@@ -17,6 +17,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfps_plugin import errors
+from tfps_plugin._compat import tensorflow_saving
 from tfps_plugin._compat import tensorflow_variables as compat
 from tfps_plugin.cluster import dispatch_context
 from tfps_plugin.cluster.dispatch_context import DispatchContext
@@ -191,6 +192,20 @@ class WorkerLocalVariable(WorkerLocalHandle):
         if self.aggregation == tf.VariableAggregation.MEAN:
             return tf.add_n(copies) / len(copies)
         return copies[0]
+
+    def _serialize_to_tensors(self) -> dict[str, Any]:
+        """As TensorFlow's checkpoints save any variable: the value of all."""
+
+        def read() -> tf.Tensor:
+            # Checkpoints are written by a function that is traced each time.
+            with tf.init_scope():
+                return tf.constant(self.numpy())
+
+        return {
+            tensorflow_saving.VARIABLE_VALUE_KEY: tensorflow_saving.deferred_read(
+                read, self._dtype, self.device
+            )
+        }
 
     def _restore_from_tensors(self, restored_tensors: dict[str, Any]) -> Any:
         """As TensorFlow's checkpoints restore any variable."""

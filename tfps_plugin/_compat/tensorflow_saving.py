@@ -1,0 +1,127 @@
+"""Private TensorFlow API: SavedModels and checkpoints.
+
+While TensorFlow makes a SavedModel it traces functions again, in a *save
+context*. Its own distributed variables show themselves there as one plain
+variable. Nothing public tells that one is in that context.
+
+Read in TensorFlow 2.20 and 2.21.
+"""
+
+import contextlib
+import functools
+from collections.abc import Callable
+from collections.abc import Iterator
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.checkpoint import tensor_callable
+from tensorflow.python.ops import resource_variable_ops
+from tensorflow.python.saved_model import save_context
+
+# Name of a variable's value among the tensors that a checkpoint asks for.
+from tensorflow.python.trackable.base import (
+    VARIABLE_VALUE_KEY as VARIABLE_VALUE_KEY,
+)
+from tensorflow.python.training.saving import saveable_object_util
+
+
+def deferred_read(
+    read: Callable[[], tf.Tensor], dtype: tf.DType, device: str
+) -> Any:
+    """A tensor that a checkpoint reads when it is written, and not before.
+
+    Args:
+        read: Reads it.
+        dtype: Dtype of the tensor.
+        device: Where it is; that task writes it to the checkpoint.
+    """
+    return tensor_callable.Callable(read, dtype, device)
+
+
+def restore_slices() -> None:
+    """Has checkpoints restore variables that were asked for in slices.
+
+    TensorFlow lets `_serialize_to_tensors` answer with a dictionary of slices,
+    and reads them all, but hands only the first to `_restore_from_tensors`.
+    Its own sharded variables use an older protocol, which a variable inside
+    of a `keras.Variable` is not asked for.
+    """
+    saveable = saveable_object_util.TrackableSaveable
+    original = saveable.restore
+    if getattr(original, "knows_slices", False):
+        return
+
+    @functools.wraps(original)
+    def restore(
+        self: Any, restored_tensors: Any, restored_shapes: Any
+    ) -> Any:
+        if not any(spec.slice_spec for spec in self.specs):
+            return original(self, restored_tensors, restored_shapes)
+        (local_name,) = self._local_names
+        slices = {
+            spec.slice_spec: tensor
+            for spec, tensor in zip(self.specs, restored_tensors, strict=True)
+        }
+        self._trackable._restore_from_tensors({local_name: slices})
+        return tf.no_op()
+
+    restore.knows_slices = True  # type: ignore[attr-defined]
+    saveable.restore = restore
+
+
+def is_saving_model() -> bool:
+    """Whether this thread traces functions for a SavedModel."""
+    return save_context.in_save_context()
+
+
+@contextlib.contextmanager
+def saving_model() -> Iterator[None]:
+    """Has functions traced as for a SavedModel, if they are not already.
+
+    What was traced otherwise is traced again: TensorFlow remembers functions
+    together with the options of the save context.
+    """
+    if save_context.in_save_context():
+        yield
+        return
+    with save_context.save_context(tf.saved_model.SaveOptions()):
+        yield
+
+
+def uninitialized_variable(
+    shape: tf.TensorShape, dtype: tf.DType, name: str, **options: Any
+) -> tf.Variable:
+    """A plain variable of this process that never gets a value.
+
+    It takes no memory. Public variables are made with a value.
+
+    Args:
+        shape: Full static shape.
+        dtype: Dtype of the elements.
+        name: Name shown to the user.
+        **options: `trainable`, `synchronization` and `aggregation`, as in
+            `tf.Variable`.
+    """
+    with tf.init_scope(), tf.device("/device:CPU:0"):
+        # Not the call of the class: a strategy would make the variable.
+        variable = object.__new__(resource_variable_ops.UninitializedVariable)
+        variable.__init__(shape=shape, dtype=dtype, name=name, **options)
+    return variable
+
+
+def copy_into_graph(variable: Any) -> tf.Variable:
+    """What stands for a variable in the graph of the SavedModel."""
+    return resource_variable_ops.copy_to_graph_uninitialized(variable)
+
+
+def describe_variable(variable: Any, proto: Any, options: Any) -> None:
+    """Writes what a SavedModel has to know to make a variable again.
+
+    Args:
+        variable: Has name, shape, dtype and the rest of a `tf.Variable`.
+        proto: The `SavedObject` to fill.
+        options: The `tf.saved_model.SaveOptions`.
+    """
+    resource_variable_ops.write_object_proto_for_resource_variable(
+        variable, proto, options, enforce_naming=False
+    )
