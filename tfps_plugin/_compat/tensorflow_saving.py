@@ -74,6 +74,18 @@ def is_saving_model() -> bool:
     return save_context.in_save_context()
 
 
+def in_saved_graph() -> bool:
+    """Whether what is made now is part of the graph of a SavedModel itself.
+
+    Its functions have graphs of their own.
+    """
+    return (
+        is_saving_model()
+        and not tf.executing_eagerly()
+        and not tf.inside_function()
+    )
+
+
 @contextlib.contextmanager
 def saving_model() -> Iterator[None]:
     """Has functions traced as for a SavedModel, if they are not already.

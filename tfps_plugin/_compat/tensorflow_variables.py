@@ -20,6 +20,9 @@ from tensorflow.python.ops.control_flow_v2_func_graphs import (
     ControlFlowFuncGraph,
 )
 
+from tfps_plugin import errors
+from tfps_plugin._compat import tensorflow_saving
+
 # tf.Variable(...) always goes through the variable creators of the scope; the
 # class itself is needed to be subclassed.
 ResourceVariable = resource_variable_ops.ResourceVariable
@@ -122,6 +125,14 @@ def capture_at_call_time(
         placeholder = graph.capture_call_time_value(look_up, spec, key=key)
 
     def at_call() -> list[tf.Tensor]:
+        if tensorflow_saving.is_saving_model():
+            raise errors.UnsupportedError(
+                "A SavedModel cannot have a function that was traced before: "
+                "it asks the parameter servers of this cluster. Pass the "
+                "tf.function itself, with an input_signature, in the place of "
+                "its get_concrete_function(), so that it is traced for the "
+                f"SavedModel. Received: the concrete function {graph.name!r}"
+            )
         caller = function_graph()
         value = (
             look_up()

@@ -49,8 +49,8 @@ class ParameterServerExtended(compat.StrategyExtended):
     def _create_variable(
         self, next_creator: Callable[..., Any], **kwargs: Any
     ) -> Any:
-        if tensorflow_saving.is_saving_model():
-            # Of the graph of a SavedModel, which knows no cluster.
+        if tensorflow_saving.in_saved_graph():
+            # A SavedModel knows no cluster.
             return next_creator(**kwargs)
         # next_creator would make a variable whose handle is captured by value.
         return self._creator.create(**kwargs)

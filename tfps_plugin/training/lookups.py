@@ -14,7 +14,9 @@ import tensorflow as tf
 
 from tfps_plugin._compat import keras as keras_compat
 from tfps_plugin._compat import tensorflow_lookups
+from tfps_plugin._compat import tensorflow_saving
 from tfps_plugin.variables import row_lookup
+from tfps_plugin.variables.row_lookup import Table
 
 
 def install() -> None:
@@ -29,6 +31,9 @@ def install() -> None:
 def _distinct_rows_of(
     params: Any, ids: Any
 ) -> tuple[tf.Tensor, tf.Tensor] | None:
+    if tensorflow_saving.is_saving_model() and _is_ours(params):
+        # TensorFlow's lookups do not take a keras.Variable.
+        return tf.convert_to_tensor(params), ids
     found = row_lookup.table_behind(params)
     if found is None:
         return None
@@ -64,7 +69,7 @@ def _embedding_call(original: Callable[..., Any]) -> Callable[..., Any]:
         if (
             not self.lora_enabled
             or self.quantization_mode is not None
-            or row_lookup.table_behind(self._embeddings) is None
+            or not _is_ours(self._embeddings)
         ):
             return original(self, inputs, *args, **kwargs)
         return _at_ids(inputs, functools.partial(_rows_with_lora, self))
@@ -113,6 +118,10 @@ def _at_ids(indices: Any, rows_of: Callable[[tf.Tensor], tf.Tensor]) -> Any:
         indices = tf.sparse.to_dense(indices, validate_indices=False)
         indices.set_shape(shape)
     return rows_of(keras.ops.convert_to_tensor(indices))
+
+
+def _is_ours(params: Any) -> bool:
+    return isinstance(getattr(params, "_value", params), Table)
 
 
 def _is_first(axis: int, x: Any) -> bool:
