@@ -30,6 +30,7 @@ from tfps_plugin.strategy import parameter_server_strategy
 from tfps_plugin.training import exporting
 from tfps_plugin.training import lookups
 from tfps_plugin.training import preprocessing
+from tfps_plugin.training import lora_saving
 from tfps_plugin.training import table_regularizers
 from tfps_plugin.training import table_saving
 from tfps_plugin.training import trainer_methods
@@ -81,6 +82,7 @@ def install(strategy: object = None) -> None:
     lookups.install()
     table_saving.install()
     preprocessing.install()
+    lora_saving.install()
     exporting.install()
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from collections.abc import Iterator
 from typing import Any
 
+import keras
 import numpy as np
 import tensorflow as tf
 
@@ -27,6 +28,9 @@ from tfps_plugin.variables import shard_writer
 from tfps_plugin.variables.row_lookup import Table
 
 _thread_local = threading.local()
+
+# What gives some of its rows without the others.
+_SLICEABLE = (np.ndarray, StoredArray, tf.Tensor, tf.Variable, Table)
 
 
 def install() -> None:
@@ -100,14 +104,34 @@ class _Outline:
         return np.broadcast_to(np.zeros((), self.dtype), self.shape)
 
 
-def _large_rows(value: Any) -> TableRows | None:
-    """The rows of a value that has to be saved in blocks."""
+def large_rows(value: Any) -> TableRows | None:
+    """The rows of a value that has to be saved in blocks.
+
+    Args:
+        value: Anything; a variable, usually.
+
+    Returns:
+        All its rows; None if it can be saved as it is.
+    """
     if isinstance(value, TableRows):
         return value
     found = row_lookup.table_behind(value)
     if found is None or not shard_reader.is_large(found[0]):
         return None
     return TableRows(found[0], range(found[0].layout.num_rows))
+
+
+def rows_of(variable: Any, rows: range) -> np.ndarray:
+    """Some rows of a variable on parameter servers, as an array here.
+
+    Args:
+        variable: A `keras.Variable`, or its value.
+        rows: Which rows; consecutive.
+    """
+    found = row_lookup.table_behind(variable)
+    if found is None:
+        return np.asarray(variable[rows.start : rows.stop])
+    return np.asarray(TableRows(found[0], rows))
 
 
 def rows_for(store: Any, variable: Any, rows: range) -> TableRows | None:
@@ -121,7 +145,7 @@ def rows_for(store: Any, variable: Any, rows: range) -> TableRows | None:
     Returns:
         None where the store needs an array, or the table is small.
     """
-    large = _large_rows(variable)
+    large = large_rows(variable)
     if large is None or not isinstance(store, compat.H5IOStore):
         return None
     return TableRows(large.table, rows)
@@ -131,7 +155,7 @@ def _has_large(saveable: Any) -> bool:
     """Whether a layer, optimizer or model has a large table of ours."""
     variables = getattr(saveable, "variables", ())
     return isinstance(variables, list | tuple) and any(
-        _large_rows(variable) is not None for variable in variables
+        large_rows(variable) is not None for variable in variables
     )
 
 
@@ -143,7 +167,7 @@ def write_in_blocks(original: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(original)
     def write(self: Any, key: str, value: Any) -> None:
-        rows = getattr(_thread_local, "outlined", None) or _large_rows(value)
+        rows = getattr(_thread_local, "outlined", None) or large_rows(value)
         if rows is None or self.mode == "r":
             return original(self, key, value)
         return compat.write_dataset(
@@ -162,7 +186,7 @@ def write_to_one_of_many(original: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(original)
     def write(self: Any, key: str, value: Any) -> None:
-        rows = _large_rows(value)
+        rows = large_rows(value)
         if rows is None:
             return original(self, key, value)
         _thread_local.outlined = rows
@@ -241,7 +265,7 @@ def read_in_blocks(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def assign_in_blocks(original: Callable[..., Any]) -> Callable[..., Any]:
-    """`keras.Variable.assign` that sends a large array block by block.
+    """`keras.Variable.assign` that sends a large value block by block.
 
     Keras makes one tensor of it before.
     """
@@ -250,11 +274,15 @@ def assign_in_blocks(original: Callable[..., Any]) -> Callable[..., Any]:
     def assign(self: Any, value: Any) -> Any:
         table = self._value
         if (
-            not isinstance(value, np.ndarray | StoredArray)
-            or not _is_large(value.shape, value.dtype)
-            or not isinstance(table, Table)
+            not isinstance(table, Table)
             or not tf.executing_eagerly()
             or keras_compat.in_stateless_scope()
+        ):
+            return original(self, value)
+        if isinstance(value, keras.Variable):
+            value = value._value
+        if not isinstance(value, _SLICEABLE) or not _is_large(
+            value.shape, tf.as_dtype(value.dtype).as_numpy_dtype
         ):
             return original(self, value)
         if tuple(value.shape) != tuple(self.shape):
@@ -269,8 +297,13 @@ def assign_in_blocks(original: Callable[..., Any]) -> Callable[..., Any]:
             )
 
         def read(start: int, stop: int) -> tf.Tensor:
+            block = (
+                rows_of(value, range(start, stop))
+                if isinstance(value, Table)
+                else value[start:stop]
+            )
             return tf.cast(
-                self._convert_to_tensor(value[start:stop], dtype=self._dtype),
+                self._convert_to_tensor(block, dtype=self._dtype),
                 table.dtype,
             )
 
@@ -280,5 +313,6 @@ def assign_in_blocks(original: Callable[..., Any]) -> Callable[..., Any]:
     return assign
 
 
-def _is_large(shape: Any, dtype: np.dtype) -> bool:
-    return math.prod(shape) * dtype.itemsize > shard_reader.BLOCK_BYTES
+def _is_large(shape: Any, dtype: Any) -> bool:
+    num_bytes = math.prod(shape) * np.dtype(dtype).itemsize
+    return num_bytes > shard_reader.BLOCK_BYTES

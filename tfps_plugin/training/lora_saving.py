@@ -1,0 +1,93 @@
+"""Saves large embedding layers with LoRA, which Keras merges on the way.
+
+A file has `table + scale * a @ b` in the place of the table. The chief has no
+room for it, nor for what it is computed from: it is merged block by block.
+"""
+
+import dataclasses
+import functools
+import threading
+from collections.abc import Callable
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import numpy as np
+
+from tfps_plugin._compat import keras_saving as compat
+from tfps_plugin.training import table_saving
+from tfps_plugin.training.table_saving import TableRows
+
+_thread_local = threading.local()
+
+
+def install() -> None:
+    """Gives `keras.layers.Embedding` what follows."""
+    embedding = keras.layers.Embedding
+    embedding.save_own_variables = _save_in_blocks(embedding.save_own_variables)
+    embedding._get_embeddings_with_merged_lora = _merge_in_blocks(
+        embedding._get_embeddings_with_merged_lora
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class MergedRows(TableRows):
+    """Rows of a table, with what LoRA adds to them.
+
+    Attributes:
+        layer: The `keras.layers.Embedding`.
+    """
+
+    layer: Any
+
+    @property
+    def dtype(self) -> np.dtype:
+        """Dtype of the elements; Keras merges into the one it computes in."""
+        return np.dtype(self.layer.compute_dtype)
+
+    def blocks(self) -> Iterator[tuple[int, np.ndarray]]:
+        """Each block, and the position of its first row among these."""
+        layer = self.layer
+        scale = layer.lora_alpha / layer.lora_rank
+        b = keras.ops.convert_to_tensor(layer.lora_embeddings_b)
+        for start, rows in super().blocks():
+            first = self.rows.start + start
+            a = table_saving.rows_of(
+                layer.lora_embeddings_a, range(first, first + len(rows))
+            )
+            merged = keras.ops.add(rows, scale * keras.ops.matmul(a, b))
+            yield start, keras.ops.cast(merged, layer.compute_dtype).numpy()
+
+
+def _save_in_blocks(original: Callable[..., None]) -> Callable[..., None]:
+    """Remembers which stores take blocks."""
+
+    @functools.wraps(original)
+    def save(self: Any, store: Any) -> None:
+        before = getattr(_thread_local, "takes_blocks", False)
+        _thread_local.takes_blocks = isinstance(store, compat.H5IOStore)
+        try:
+            original(self, store)
+        finally:
+            _thread_local.takes_blocks = before
+
+    return save
+
+
+def _merge_in_blocks(original: Callable[..., Any]) -> Callable[..., Any]:
+    """What is saved of a layer, still to be merged if it is large."""
+
+    @functools.wraps(original)
+    def merge(self: Any) -> Any:
+        found = table_saving.large_rows(self._embeddings)
+        if (
+            found is None
+            or not self.lora_enabled
+            or self.quantization_mode is not None
+            or not getattr(_thread_local, "takes_blocks", False)
+        ):
+            return original(self)
+        # Scale and zero point are those of quantized tables.
+        return MergedRows(found.table, found.rows, self), None, None
+
+    return merge
