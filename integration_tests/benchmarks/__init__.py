@@ -4,6 +4,7 @@ chief_memory.py           what the chief needs to create a large sharded table
 crossings.py              counts the tensors that cross between tasks in a step
 distributed_embedding.py  what one layer for 26 tables saves over 26 layers
 input_kinds.py           what it costs that the chief reads, and not the workers
+saving_memory.py          what saving and loading a large table costs in memory
 table_memory.py           what a large table costs the chief and each ps
 table_step_time.py        whether a step's time depends on the table's size
 worker_loss.py            how long training stalls when a worker is killed

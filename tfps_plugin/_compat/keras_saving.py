@@ -8,6 +8,7 @@ Checked against Keras 3.12 to 3.15.
 
 from collections.abc import Callable
 from collections.abc import Iterable
+from collections.abc import Iterator
 from typing import Any
 
 import keras
@@ -93,6 +94,16 @@ def get_load_state() -> Callable[..., None]:
 def set_load_state(load_state: Callable[..., None]) -> None:
     """Has Keras load with `load_state`, whose first argument is loaded."""
     saving_lib._load_state = load_state
+
+
+def get_walk() -> Callable[[Any], Iterator[tuple[str, Any]]]:
+    """What looks at each attribute of a layer for more to save, or load."""
+    return saving_lib._walk_saveable
+
+
+def set_walk(walk: Callable[[Any], Iterator[tuple[str, Any]]]) -> None:
+    """Has Keras look at attributes with `walk`."""
+    saving_lib._walk_saveable = walk
 
 
 def get_is_memory_sufficient() -> Callable[[Any], bool]:

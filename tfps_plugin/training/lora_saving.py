@@ -28,6 +28,10 @@ def install() -> None:
     embedding._get_embeddings_with_merged_lora = _merge_in_blocks(
         embedding._get_embeddings_with_merged_lora
     )
+    embedding.embeddings = property(
+        _unmerged_while_walking(embedding.embeddings.fget)
+    )
+    compat.set_walk(_walk(compat.get_walk()))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,6 +61,43 @@ class MergedRows(TableRows):
             )
             merged = keras.ops.add(rows, scale * keras.ops.matmul(a, b))
             yield start, keras.ops.cast(merged, layer.compute_dtype).numpy()
+
+
+def _walk(
+    original: Callable[[Any], Iterator[tuple[str, Any]]],
+) -> Callable[[Any], Iterator[tuple[str, Any]]]:
+    """Remembers when Keras only looks at what attributes there are."""
+
+    @functools.wraps(original)
+    def walk(saveable: Any) -> Iterator[tuple[str, Any]]:
+        attributes = original(saveable)
+        while True:
+            _thread_local.is_walking = True
+            try:
+                attribute = next(attributes, None)
+            finally:
+                _thread_local.is_walking = False
+            if attribute is None:
+                return
+            yield attribute
+
+    return walk
+
+
+def _unmerged_while_walking(original: Callable[[Any], Any]) -> Any:
+    """The property `embeddings`, which would merge for nothing."""
+
+    @functools.wraps(original)
+    def embeddings(self: Any) -> Any:
+        if (
+            getattr(_thread_local, "is_walking", False)
+            and self.lora_enabled
+            and table_saving.large_rows(self._embeddings) is not None
+        ):
+            return self._embeddings
+        return original(self)
+
+    return embeddings
 
 
 def _save_in_blocks(original: Callable[..., None]) -> Callable[..., None]:

@@ -1,0 +1,180 @@
+"""Checkpoints of TensorFlow's, and what Keras has beside its own files."""
+
+import pathlib
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfps_plugin as tfps
+from tfps_plugin.variables import shard_reader
+from tfps_plugin.variables.remote_variable import RemoteVariable
+
+_ROWS = 50
+_BATCH = 8
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[tfps.LocalCluster]:
+    with tfps.LocalCluster(num_workers=1, num_ps=2) as cluster:
+        yield cluster
+
+
+def _strategy(
+    cluster: tfps.LocalCluster, num_shards: int
+) -> tfps.ParameterServerStrategy:
+    return tfps.ParameterServerStrategy(
+        cluster.cluster_resolver,
+        tfps.partitioners.FixedShardsPartitioner(num_shards),
+        max_closures_in_flight_per_worker=1,
+    )
+
+
+def _dataset(context: Any = None) -> tf.data.Dataset:
+    """No id occurs twice in a batch: Keras's Adagrad is no truth for those."""
+    random = np.random.default_rng(5)
+    ids = np.concatenate(
+        [random.permutation(_ROWS)[: 4 * _BATCH] for _ in range(4)]
+    ).reshape(-1, 4)
+    targets = random.integers(0, 2, (len(ids), 1)).astype("float32")
+    examples = tf.data.Dataset.from_tensor_slices((ids, targets))
+    return examples.repeat().batch(_BATCH)
+
+
+def _model(seed: int) -> keras.Model:
+    keras.utils.set_random_seed(seed)
+    model = keras.Sequential(
+        [
+            keras.Input((4,), dtype="int32"),
+            keras.layers.Embedding(_ROWS, 8),
+            keras.layers.Flatten(),
+            keras.layers.BatchNormalization(),
+            keras.layers.Dense(1, activation="sigmoid"),
+        ]
+    )
+    model.compile(
+        keras.optimizers.Adagrad(0.1), "binary_crossentropy", metrics=["AUC"]
+    )
+    return model
+
+
+def _fit(model: keras.Model, data: Any) -> None:
+    model.fit(data, steps_per_epoch=4, verbose=0)
+
+
+def _values(model: keras.Model) -> list[np.ndarray]:
+    return [v.numpy() for v in [*model.weights, *model.optimizer.variables]]
+
+
+def _assert_equal(
+    values: list[np.ndarray], truth: list[np.ndarray], **tolerance: float
+) -> None:
+    for value, expected in zip(values, truth, strict=True):
+        np.testing.assert_allclose(
+            value, expected, **{"rtol": 0.0, "atol": 0.0, **tolerance}
+        )
+
+
+@pytest.mark.compat
+def test_a_checkpoint_fits_any_number_of_shards_and_one_process(
+    cluster: tfps.LocalCluster,
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    first = _strategy(cluster, 3)
+    with first.scope():
+        saved = _model(1)
+    _fit(saved, tfps.DatasetCreator(_dataset))
+    manager = tf.train.CheckpointManager(
+        tf.train.Checkpoint(model=saved), tmp_path / "managed", max_to_keep=1
+    )
+
+    def refuse(*args: Any, **kwargs: Any) -> Any:
+        pytest.fail("a table is read by the chief")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shard_reader, "read_whole", refuse)
+        patch.setattr(RemoteVariable, "fetch_rows", refuse)
+        with first.scope():
+            manager.save()
+        path = manager.save()
+    truth = _values(saved)
+    tfps.ClusterCoordinator(first).close()
+
+    second = _strategy(cluster, 2)
+    alone = _model(2)
+    with second.scope():
+        ours = _model(3)
+    # Of ours, the optimizer's slots are made later and restored then.
+    restored = tf.train.Checkpoint(model=ours).restore(path)
+    alone.optimizer.build(alone.trainable_variables)
+    tf.train.Checkpoint(model=alone).restore(path).assert_consumed()
+    _assert_equal(_values(alone), truth)
+    _fit(alone, _dataset())
+    _fit(ours, tfps.DatasetCreator(_dataset))
+    restored.assert_consumed()
+    _assert_equal(_values(ours), _values(alone), rtol=1e-4, atol=1e-6)
+    assert not np.array_equal(_values(ours)[0], truth[0])
+
+    # Back again: into what has its slots, from the chief's device, and from a
+    # process without a cluster.
+    tf.train.Checkpoint(model=ours).restore(path).assert_consumed()
+    _assert_equal(_values(ours), truth)
+    path = tf.train.Checkpoint(model=alone).write(str(tmp_path / "alone"))
+    on_chief = tf.train.CheckpointOptions(
+        experimental_io_device="/job:chief/replica:0/task:0/device:CPU:0"
+    )
+    tf.train.Checkpoint(model=ours).read(path, on_chief).assert_consumed()
+    _assert_equal(_values(ours), _values(alone))
+
+    # Written while training goes on: the values are those of the call.
+    options = tf.train.CheckpointOptions(enable_async=True)
+    checkpoint = tf.train.Checkpoint(model=ours)
+    for name in ("first", "second"):
+        before = _values(ours)
+        checkpoint.write(str(tmp_path / name), options)
+        _fit(ours, tfps.DatasetCreator(_dataset))
+        checkpoint.sync()
+        restored = tf.train.Checkpoint(model=alone).read(str(tmp_path / name))
+        restored.assert_existing_objects_matched().expect_partial()
+        _assert_equal(_values(alone), before)
+    # TensorFlow ends the thread that wrote when the process ends.
+    checkpoint._async_checkpointer()._join_async_save_thread()
+    tfps.ClusterCoordinator(second).close()
+
+
+def test_other_files_and_arrays_of_keras(
+    cluster: tfps.LocalCluster, tmp_path: pathlib.Path
+) -> None:
+    strategy = _strategy(cluster, 3)
+    with strategy.scope():
+        ours = _model(1)
+        ours.optimizer.build(ours.trainable_variables)
+    weights = [value.numpy() for value in ours.weights]
+    # A folder, and the legacy format, which has no slots once it is loaded.
+    keras.saving.save_model(ours, tmp_path / "folder", zipped=False)
+    ours.save(tmp_path / "model.h5")
+    for name in ("folder", "model.h5"):
+        alone = keras.saving.load_model(tmp_path / name)
+        with strategy.scope():
+            again = keras.saving.load_model(tmp_path / name)
+        assert len(again.layers[0].embeddings.value.variables) == 3
+        for model in (alone, again):
+            _assert_equal([v.numpy() for v in model.weights], weights)
+    # Arrays, and from one model to another.
+    alone = _model(2)
+    ours.set_weights(alone.get_weights())
+    _assert_equal(ours.get_weights(), alone.get_weights())
+    table = again.layers[0].embeddings
+    for value in (
+        alone.layers[0].embeddings,
+        np.ones(table.shape, "float32"),
+        tf.fill(table.shape, 2.0),
+        ours.layers[0].embeddings,
+    ):
+        table.assign(value)
+        np.testing.assert_array_equal(table.numpy(), np.asarray(value))
+    tfps.ClusterCoordinator(strategy).close()
