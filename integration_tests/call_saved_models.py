@@ -11,6 +11,7 @@ a session (`session/...`); and how large the gradients of the first answer are
 
 import pathlib
 import sys
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -21,7 +22,7 @@ def main() -> None:
     for path in sorted(pathlib.Path(sys.argv[1]).glob("*.inputs.npz")):
         folder = path.with_name(path.name.removesuffix(".inputs.npz"))
         inputs = dict(np.load(path))
-        outputs = {
+        outputs: dict[str, Any] = {
             **_called(str(folder), inputs),
             **_in_session(str(folder), inputs),
         }

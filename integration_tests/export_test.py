@@ -256,9 +256,7 @@ class _Module(tf.Module):
         self.table = tf.Variable(tf.random.normal([_ROWS, 3]))
         self.scale = tf.Variable([1.0, 2.0, 3.0])
 
-    @tf.function(
-        input_signature=[tf.TensorSpec([None], tf.int32, name="ids")]
-    )
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.int32, name="ids")])
     def serve(self, ids: tf.Tensor) -> tf.Tensor:
         return {"rows": tf.gather(self.table, ids) * self.scale}
 
@@ -299,7 +297,8 @@ def exported(
     models = {}
     for name, export in _EXPORTERS.items():
         models[name] = export(strategy, folder / name)
-        np.savez(folder / f"{name}.inputs.npz", **models[name].inputs)
+        inputs: dict[str, Any] = {**models[name].inputs}
+        np.savez(folder / f"{name}.inputs.npz", **inputs)
     environment = {
         key: value for key, value in os.environ.items() if key != "PYTHONPATH"
     }
@@ -425,6 +424,4 @@ def test_a_saved_model_is_trained_on(
     )
     ours.export(tmp_path / "again", verbose=False)
     again = tf.saved_model.load(str(tmp_path / "again"))
-    np.testing.assert_allclose(
-        again.serve(ids), expected, rtol=1e-4, atol=1e-6
-    )
+    np.testing.assert_allclose(again.serve(ids), expected, rtol=1e-4, atol=1e-6)

@@ -70,12 +70,13 @@ def _values(model: keras.Model) -> list[np.ndarray]:
 
 
 def _assert_equal(
-    values: list[np.ndarray], truth: list[np.ndarray], **tolerance: float
+    values: list[np.ndarray],
+    truth: list[np.ndarray],
+    rtol: float = 0.0,
+    atol: float = 0.0,
 ) -> None:
     for value, expected in zip(values, truth, strict=True):
-        np.testing.assert_allclose(
-            value, expected, **{"rtol": 0.0, "atol": 0.0, **tolerance}
-        )
+        np.testing.assert_allclose(value, expected, rtol=rtol, atol=atol)
 
 
 @pytest.mark.compat

@@ -6,6 +6,7 @@ tensorflow_variables.py   resource variables, their handles, tapes, captures
 tensorflow_lookups.py     tf.nn's lookups of embeddings, tf.gather by ragged ids
 tensorflow_tables.py      lookup tables, and what functions capture of them
 tensorflow_loops.py       gradients of loops
+tensorflow_saving.py      checkpoints, and what a SavedModel makes of variables
 tensorflow_strategy.py    the base classes of a `tf.distribute.Strategy`
 tensorflow_inputs.py      what datasets say about their elements
 tensorflow_cluster.py     the eager context's cluster membership

@@ -22,7 +22,7 @@ from keras.src.saving.saving_lib import ShardedH5IOStore as ShardedH5IOStore
 
 # What makes SavedModels of models; the public name is a factory since Keras
 # 3.14.
-ExportArchive = next(
+ExportArchive: Any = next(
     kind
     for kind in type(keras.export.ExportArchive()).__mro__
     if "_filter_and_track_resources" in vars(kind)

@@ -54,9 +54,7 @@ def restore_slices() -> None:
         return
 
     @functools.wraps(original)
-    def restore(
-        self: Any, restored_tensors: Any, restored_shapes: Any
-    ) -> Any:
+    def restore(self: Any, restored_tensors: Any, restored_shapes: Any) -> Any:
         if not any(spec.slice_spec for spec in self.specs):
             return original(self, restored_tensors, restored_shapes)
         (local_name,) = self._local_names

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from collections.abc import Hashable
 from collections.abc import Sequence
 from typing import Any
+from typing import TypeAlias
 
 import tensorflow as tf
 from tensorflow.python.eager import record
@@ -25,7 +26,7 @@ from tfps_plugin._compat import tensorflow_saving
 
 # tf.Variable(...) always goes through the variable creators of the scope; the
 # class itself is needed to be subclassed.
-ResourceVariable = resource_variable_ops.ResourceVariable
+ResourceVariable: TypeAlias = resource_variable_ops.ResourceVariable
 BaseResourceVariable = resource_variable_ops.BaseResourceVariable
 
 

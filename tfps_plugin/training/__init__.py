@@ -11,6 +11,8 @@ scope_check.py        refuses models that were not made under the scope
 table_regularizers.py penalties on the rows that a batch looks up
 table_saving.py       big variables to and from files, block by block
 stored_array.py       a variable that a file takes block by block
+lora_saving.py        embeddings with LoRA, merged block by block
+exporting.py          SavedModels of models on parameter servers
 layers.py             the public module `tfps.layers`
 steps/                the steps of fit, evaluate and predict, on the workers
 embedding/            its layer: many features over many tables

@@ -41,9 +41,7 @@ def _as_its_value(original: Callable[..., Any]) -> Callable[..., Any]:
     """
 
     @functools.wraps(original)
-    def enter(
-        self: Any, object_map: Any, *args: Any, **kwargs: Any
-    ) -> Any:
+    def enter(self: Any, object_map: Any, *args: Any, **kwargs: Any) -> Any:
         value = self._value
         if not _is_ours(value):
             return original(self, object_map, *args, **kwargs)

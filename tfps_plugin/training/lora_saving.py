@@ -25,12 +25,7 @@ def install() -> None:
     """Gives `keras.layers.Embedding` what follows."""
     embedding = keras.layers.Embedding
     embedding.save_own_variables = _save_in_blocks(embedding.save_own_variables)
-    embedding._get_embeddings_with_merged_lora = _merge_in_blocks(
-        embedding._get_embeddings_with_merged_lora
-    )
-    embedding.embeddings = property(
-        _unmerged_while_walking(embedding.embeddings.fget)
-    )
+    embedding.embeddings = property(_merged_later(embedding.embeddings.fget))
     compat.set_walk(_walk(compat.get_walk()))
 
 
@@ -84,18 +79,28 @@ def _walk(
     return walk
 
 
-def _unmerged_while_walking(original: Callable[[Any], Any]) -> Any:
-    """The property `embeddings`, which would merge for nothing."""
+def _merged_later(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """The property `embeddings`, which merges at once.
+
+    Keras asks for it when it looks for attributes to save, and to save it.
+    """
 
     @functools.wraps(original)
     def embeddings(self: Any) -> Any:
+        is_walking = getattr(_thread_local, "is_walking", False)
+        takes_blocks = getattr(_thread_local, "takes_blocks", False)
         if (
-            getattr(_thread_local, "is_walking", False)
-            and self.lora_enabled
-            and table_saving.large_rows(self._embeddings) is not None
+            not (is_walking or takes_blocks)
+            or not self.lora_enabled
+            or self.quantization_mode is not None
         ):
+            return original(self)
+        found = table_saving.large_rows(self._embeddings)
+        if found is None:
+            return original(self)
+        if is_walking:
             return self._embeddings
-        return original(self)
+        return MergedRows(found.table, found.rows, self)
 
     return embeddings
 
@@ -113,22 +118,3 @@ def _save_in_blocks(original: Callable[..., None]) -> Callable[..., None]:
             _thread_local.takes_blocks = before
 
     return save
-
-
-def _merge_in_blocks(original: Callable[..., Any]) -> Callable[..., Any]:
-    """What is saved of a layer, still to be merged if it is large."""
-
-    @functools.wraps(original)
-    def merge(self: Any) -> Any:
-        found = table_saving.large_rows(self._embeddings)
-        if (
-            found is None
-            or not self.lora_enabled
-            or self.quantization_mode is not None
-            or not getattr(_thread_local, "takes_blocks", False)
-        ):
-            return original(self)
-        # Scale and zero point are those of quantized tables.
-        return MergedRows(found.table, found.rows, self), None, None
-
-    return merge

@@ -12,6 +12,7 @@ sharded_variable.py   a table cut over several ps, one value to the user
 tape_anchor.py        what a gradient tape watches in the place of shards
 shard_reader.py       reads all shards of a table as one value
 shard_writer.py       assigns all shards of a table from one value
+saved_form.py         a table in TensorFlow's checkpoints and SavedModels
 row_lookup.py         looks up rows of a variable, each distinct id once
 joint_lookup.py       looks up rows of several tables, one exchange with a ps
 graph_checks.py       checks of values known only when a function runs

@@ -242,11 +242,8 @@ class MirroredScalar(RemoteVariable):
             with tf.device(self.device):
                 return compat.read_resource(self._exact_handle, self._dtype)
 
-        return {
-            tensorflow_saving.VARIABLE_VALUE_KEY: tensorflow_saving.deferred_read(
-                read, self._dtype, self.device
-            )
-        }
+        value = tensorflow_saving.deferred_read(read, self._dtype, self.device)
+        return {tensorflow_saving.VARIABLE_VALUE_KEY: value}
 
     def _restore_from_tensors(self, restored_tensors: dict[str, Any]) -> Any:
         """As TensorFlow's checkpoints restore any variable."""

@@ -24,12 +24,29 @@ _VALUE = compat.VARIABLE_VALUE_KEY
 class SavedForm(Table):
     """The part of a sharded variable that TensorFlow's savers talk to."""
 
-    name: str
-    trainable: bool
-    synchronization: tf.VariableSynchronization
-    aggregation: tf.VariableAggregation
-
     _stand_in: tf.Variable | None = None
+
+    # What the subclass has.
+
+    @property
+    def name(self) -> str:
+        """The name it was created with."""
+        raise NotImplementedError  # every subclass has its own
+
+    @property
+    def trainable(self) -> bool:
+        """Whether gradient tapes watch it by themselves."""
+        raise NotImplementedError  # every subclass has its own
+
+    @property
+    def synchronization(self) -> tf.VariableSynchronization:
+        """As in `tf.Variable`."""
+        raise NotImplementedError  # every subclass has its own
+
+    @property
+    def aggregation(self) -> tf.VariableAggregation:
+        """As in `tf.Variable`."""
+        raise NotImplementedError  # every subclass has its own
 
     # Checkpoints.
 

@@ -201,11 +201,8 @@ class WorkerLocalVariable(WorkerLocalHandle):
             with tf.init_scope():
                 return tf.constant(self.numpy())
 
-        return {
-            tensorflow_saving.VARIABLE_VALUE_KEY: tensorflow_saving.deferred_read(
-                read, self._dtype, self.device
-            )
-        }
+        value = tensorflow_saving.deferred_read(read, self._dtype, self.device)
+        return {tensorflow_saving.VARIABLE_VALUE_KEY: value}
 
     def _restore_from_tensors(self, restored_tensors: dict[str, Any]) -> Any:
         """As TensorFlow's checkpoints restore any variable."""
