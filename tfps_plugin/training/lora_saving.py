@@ -29,33 +29,46 @@ def install() -> None:
     compat.set_walk(_walk(compat.get_walk()))
 
 
+class _SomeRows:
+    """A layer with some of its rows, for Keras's own merge."""
+
+    def __init__(self, layer: Any, rows: Any, a: Any) -> None:
+        self._layer = layer
+        self._embeddings = keras.ops.convert_to_tensor(rows)
+        self.lora_embeddings_a = keras.ops.convert_to_tensor(a)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._layer, name)
+
+
 @dataclasses.dataclass(frozen=True)
 class MergedRows(TableRows):
     """Rows of a table, with what LoRA adds to them.
 
     Attributes:
         layer: The `keras.layers.Embedding`.
+        merge: Its property `embeddings`, as Keras defines it.
     """
 
     layer: Any
+    merge: Callable[[Any], Any]
 
     @property
     def dtype(self) -> np.dtype:
-        """Dtype of the elements; Keras merges into the one it computes in."""
-        return np.dtype(self.layer.compute_dtype)
+        """Dtype of the elements, which depends on Keras's version."""
+        row = np.zeros((1, *self.shape[1:]), super().dtype)
+        return np.dtype(self._merged(row, 0).dtype.as_numpy_dtype)
 
     def blocks(self) -> Iterator[tuple[int, np.ndarray]]:
         """Each block, and the position of its first row among these."""
-        layer = self.layer
-        scale = layer.lora_alpha / layer.lora_rank
-        b = keras.ops.convert_to_tensor(layer.lora_embeddings_b)
         for start, rows in super().blocks():
-            first = self.rows.start + start
-            a = table_saving.rows_of(
-                layer.lora_embeddings_a, range(first, first + len(rows))
-            )
-            merged = keras.ops.add(rows, scale * keras.ops.matmul(a, b))
-            yield start, keras.ops.cast(merged, layer.compute_dtype).numpy()
+            yield start, self._merged(rows, self.rows.start + start).numpy()
+
+    def _merged(self, rows: np.ndarray, first: int) -> Any:
+        a = table_saving.rows_of(
+            self.layer.lora_embeddings_a, range(first, first + len(rows))
+        )
+        return self.merge(_SomeRows(self.layer, rows, a))
 
 
 def _walk(
@@ -100,7 +113,7 @@ def _merged_later(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
             return original(self)
         if is_walking:
             return self._embeddings
-        return MergedRows(found.table, found.rows, self)
+        return MergedRows(found.table, found.rows, self, original)
 
     return embeddings
 
