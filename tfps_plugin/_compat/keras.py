@@ -223,10 +223,12 @@ def build_from_spec(model: Any, x_spec: Any) -> None:
         x_spec: A nested structure of specs with shapes and dtypes.
     """
     x = keras.tree.map_structure(
-        lambda spec: None
-        if spec is None
-        else keras.KerasTensor(
-            spec.shape, keras.backend.standardize_dtype(spec.dtype)
+        lambda spec: (
+            None
+            if spec is None
+            else keras.KerasTensor(
+                spec.shape, keras.backend.standardize_dtype(spec.dtype)
+            )
         ),
         x_spec,
     )

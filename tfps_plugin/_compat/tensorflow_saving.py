@@ -9,14 +9,12 @@ Read in TensorFlow 2.20 and 2.21.
 
 import contextlib
 import functools
-import weakref
 from collections.abc import Callable
 from collections.abc import Iterator
 from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.checkpoint import tensor_callable
-from tensorflow.python.ops import handle_data_util
 from tensorflow.python.ops import resource_variable_ops
 from tensorflow.python.saved_model import save_context
 
@@ -119,32 +117,6 @@ def uninitialized_variable(
         variable = object.__new__(resource_variable_ops.UninitializedVariable)
         variable.__init__(shape=shape, dtype=dtype, name=name, **options)
     return variable
-
-
-def ask_at_call_time(variable: Any) -> None:
-    """Has functions of a loaded SavedModel ask a variable for its handle.
-
-    They would keep the handle of now: useless when the task that holds the
-    variable was replaced, and unknown to gradient tapes, which watch what
-    `variable.handle` is in the function that is being traced.
-
-    Args:
-        variable: Has an `own_handle`, and a `handle` to be asked for.
-    """
-    reference = weakref.ref(variable)
-
-    def look_up() -> tf.Tensor:
-        return reference().handle  # type: ignore[union-attr]
-
-    def restore(concrete_function: Any, internal_capture: tf.Tensor) -> Any:
-        handle = reference().own_handle  # type: ignore[union-attr]
-        handle_data_util.copy_handle_data(handle, internal_capture)
-        concrete_function.graph.replace_capture(handle, internal_capture)
-        return look_up
-
-    # TensorFlow's protocol for its own distributed variables; it looks for it
-    # at the handle.
-    variable.own_handle.__tf_experimental_restore_capture__ = restore
 
 
 def copy_into_graph(variable: Any) -> tf.Variable:

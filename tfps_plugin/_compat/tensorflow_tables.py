@@ -15,16 +15,13 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.framework.func_graph import FuncGraph
 from tensorflow.python.ops import lookup_ops
-from tensorflow.python.saved_model import save_context
 from tensorflow.python.trackable import resource
 
 from tfps_plugin import errors
+from tfps_plugin._compat import tensorflow_saving
 
 # What makes a static table, under a name and without one.
 _CREATORS = frozenset({"HashTableV2", "AnonymousHashTable"})
-
-# Whether this thread traces functions for a SavedModel, which knows no cluster.
-is_saving_model = save_context.in_save_context
 
 
 def owner_of(handle: tf.Tensor) -> Any:
@@ -104,7 +101,7 @@ def replace_captured_handles(
             # Of this process or another, and of no graph.
             and hasattr(tensor, "numpy")
             and id(tensor) not in self._function_captures.by_val_internal
-            and not is_saving_model()
+            and not tensorflow_saving.is_saving_model()
         ):
             replaced = replacement(self, tensor)
             if replaced is not None:

@@ -16,7 +16,7 @@ Keras has no way to say how a strategy runs a step. What is replaced:
 8. how files of weights take and give large tables: block by block;
 9. what functions for workers capture of lookup tables that were made outside
    the scope: the worker's copy;
-10. `adapt` of preprocessing layers: refused inside a dataset function.
+10. `adapt` of preprocessing layers: refused inside a dataset function;
 11. how `keras.export.ExportArchive` traces endpoints and finds their variables.
 
 Each does what it did before for models and variables that are not ours. They
@@ -29,8 +29,8 @@ from tfps_plugin._compat import keras as keras_compat
 from tfps_plugin.strategy import parameter_server_strategy
 from tfps_plugin.training import exporting
 from tfps_plugin.training import lookups
-from tfps_plugin.training import preprocessing
 from tfps_plugin.training import lora_saving
+from tfps_plugin.training import preprocessing
 from tfps_plugin.training import table_regularizers
 from tfps_plugin.training import table_saving
 from tfps_plugin.training import trainer_methods

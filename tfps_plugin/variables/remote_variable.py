@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfps_plugin._compat import tensorflow_tables
 from tfps_plugin._compat import tensorflow_saving
+from tfps_plugin._compat import tensorflow_tables
 from tfps_plugin._compat import tensorflow_variables as compat
 from tfps_plugin.variables.late_bound import LateBoundVariable
 from tfps_plugin.variables.layout import RowLayout

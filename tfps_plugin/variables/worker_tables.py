@@ -12,6 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfps_plugin._compat import tensorflow_saving
 from tfps_plugin._compat import tensorflow_tables
 from tfps_plugin._compat import tensorflow_variables as compat
 from tfps_plugin.cluster import dispatch_context
@@ -127,7 +128,7 @@ class WorkerTable(tf.lookup.StaticHashTable):
         graph = compat.function_graph()
         if graph is None:
             return self._copies.handle_now()
-        if tensorflow_tables.is_saving_model():
+        if tensorflow_saving.is_saving_model():
             return self._chief_handle()
         return self._copies.handle_in(graph)
 
