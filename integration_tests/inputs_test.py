@@ -388,6 +388,25 @@ class Opening(keras.callbacks.Callback):
             self._file.touch()
 
 
+class StopEvaluating(keras.callbacks.Callback):
+    def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.model.stop_evaluating = batch == 4
+
+
+@pytest.mark.parametrize("name", ["shares", "arrays"])
+def test_an_evaluation_that_is_broken_off_counts_what_it_has_seen(
+    strategy: tfps.ParameterServerStrategy, name: str
+) -> None:
+    model = _model(strategy)
+    make, _ = _INPUTS[name]
+    model.evaluate(*make(), callbacks=[StopEvaluating()], verbose=0)
+    seen = _counts(model).sum()
+    if name == "arrays":
+        assert seen == 5 * 32
+    else:
+        assert 4 * _BATCH < seen <= _ROWS
+
+
 def test_a_slow_split_holds_nobody_up(
     strategy: tfps.ParameterServerStrategy, tmp_path: pathlib.Path
 ) -> None:

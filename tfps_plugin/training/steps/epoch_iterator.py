@@ -165,7 +165,7 @@ class ClusterEpochIterator(keras_compat.TFEpochIterator):
         run = self._run
         if run is None:
             return
-        run.sync()
+        run.finish()
         self._last_num_steps = run.done
         if run.fell_short:
             if self.steps_per_epoch or not run.done:

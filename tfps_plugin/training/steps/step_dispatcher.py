@@ -78,7 +78,7 @@ class StepDispatcher:
             )
             run = iterator.begin(self._functions, self._progress)
         run.request(iterator.steps_of_request())
-        if iterator.show_all_batches and not self._progress.logs:
+        if iterator.show_all_batches and not run.done:
             # Callbacks of the first batches must find the names in the logs.
             run.sync()
         return self._progress.logs

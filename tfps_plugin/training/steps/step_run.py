@@ -88,6 +88,14 @@ class StepRun(abc.ABC):
         self._functions.commit(self._take_counted())
         self._progress.finish()
 
+    def finish(self) -> None:
+        """Ends the epoch: as `sync`, and counts what was begun and broken off.
+
+        Raises:
+            BaseException: What a step raised.
+        """
+        self.sync()
+
     @abc.abstractmethod
     def _settle(self) -> None:
         """Has closures end as soon as they have done what has to be done."""

@@ -166,6 +166,15 @@ class WorkerReadRun(StepRun):
         # Those that wait for a split see that they need none.
         self._reader.wake()
 
+    def finish(self) -> None:
+        """See `StepRun`; of splits, too, that were not read to their end."""
+        self.sync()
+        with self._lock:
+            unfinished = list(self._counted_of_share.values())
+            self._counted_of_share.clear()
+        for counted in unfinished:
+            self._functions.commit(counted)
+
     def close(self) -> None:
         """See `StepRun`."""
         self._is_closed = True
