@@ -15,8 +15,9 @@ Keras has no way to say how a strategy runs a step. What is replaced:
 7. the penalties of a layer's weights: on the rows that a batch looks up;
 8. how files of weights take and give large tables: block by block;
 9. what functions for workers capture of lookup tables that were made outside
-   the scope: the worker's copy;
-10. `adapt` of preprocessing layers: refused inside a dataset function;
+   the scope, and of SavedModels;
+10. `adapt` of preprocessing layers, refused inside a dataset function; `build`
+   of Normalization, whose constants serve more than one function;
 11. how `keras.export.ExportArchive` traces endpoints and finds their variables.
 
 Each does what it did before for models and variables that are not ours. They
