@@ -39,22 +39,41 @@ def deferred_read(
 
 
 def restore_slices() -> None:
-    """Has checkpoints restore variables that were asked for in slices.
+    """Has checkpoints restore variables in slices.
 
     TensorFlow lets `_serialize_to_tensors` answer with a dictionary of slices,
     and reads them all, but hands only the first to `_restore_from_tensors`.
     Its own sharded variables use an older protocol, which a variable inside
     of a `keras.Variable` is not asked for.
+
+    A variable with a method `slices_to_restore`, which answers likewise, has
+    those read instead of the slices that it writes.
     """
     saveable = saveable_object_util.TrackableSaveable
-    original = saveable.restore
-    if getattr(original, "knows_slices", False):
+    if hasattr(saveable, "knows_slices"):
         return
+    saveable.knows_slices = True
+    make, restore = saveable.__init__, saveable.restore
 
-    @functools.wraps(original)
-    def restore(self: Any, restored_tensors: Any, restored_shapes: Any) -> Any:
+    @functools.wraps(make)
+    def make_for_slices(
+        self: Any, obj: Any, specs: Any, *args: Any, **kwargs: Any
+    ) -> None:
+        value = getattr(obj, "_value", obj)
+        slices: dict[str, Any] = getattr(value, "slices_to_restore", dict)()
+        if slices:
+            name = specs[0].name
+            specs = list(slices.values())
+            for slice_spec, spec in slices.items():
+                spec.name, spec.slice_spec = name, slice_spec
+        make(self, obj, specs, *args, **kwargs)
+
+    @functools.wraps(restore)
+    def restore_all(
+        self: Any, restored_tensors: Any, restored_shapes: Any
+    ) -> Any:
         if not any(spec.slice_spec for spec in self.specs):
-            return original(self, restored_tensors, restored_shapes)
+            return restore(self, restored_tensors, restored_shapes)
         (local_name,) = self._local_names
         slices = {
             spec.slice_spec: tensor
@@ -63,8 +82,8 @@ def restore_slices() -> None:
         self._trackable._restore_from_tensors({local_name: slices})
         return tf.no_op()
 
-    restore.knows_slices = True  # type: ignore[attr-defined]
-    saveable.restore = restore
+    saveable.__init__ = make_for_slices
+    saveable.restore = restore_all
 
 
 def is_saving_model() -> bool:

@@ -9,6 +9,7 @@ import tensorflow as tf
 from tfps_plugin._compat import tensorflow_saving
 from tfps_plugin._compat import tensorflow_tables
 from tfps_plugin._compat import tensorflow_variables as compat
+from tfps_plugin.variables import saved_form
 from tfps_plugin.variables.late_bound import LateBoundVariable
 from tfps_plugin.variables.layout import RowLayout
 from tfps_plugin.variables.row_lookup import Table
@@ -101,6 +102,14 @@ class RemoteVariable(Table, LateBoundVariable):
             return part.numpy()
 
         return self._read_on_chief(read_once)
+
+    def _restore_from_tensors(self, restored_tensors: dict[str, Any]) -> Any:
+        """As TensorFlow's checkpoints restore any variable."""
+        (value,) = restored_tensors.values()
+        done = saved_form.restore_in_place(self, value)
+        if done is None:
+            done = super()._restore_from_tensors(restored_tensors)
+        return done
 
     def join_family(self, slot: Any) -> None:
         """Declares that `slot` is updated row by row with this variable.

@@ -8,7 +8,11 @@ as a plain variable of this process, which never gets a value
 (`SavedForm.stand_in`).
 """
 
+import functools
+import math
 import weakref
+from collections.abc import Iterator
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -19,6 +23,11 @@ from tfps_plugin.variables.row_lookup import Table
 compat.restore_slices()
 
 _VALUE = compat.VARIABLE_VALUE_KEY
+
+# About the size of a slice in a checkpoint.
+_SLICE_BYTES = 64 << 20
+# So many rows of any dtype end at an address that TensorFlow takes.
+_ALIGNED_ROWS = 64
 
 
 class SavedForm(Table):
@@ -50,38 +59,26 @@ class SavedForm(Table):
 
     # Checkpoints.
 
-    def slice_specs(self) -> list[str]:
-        """How a checkpoint names the rows of each shard."""
-        shape = self.shape.as_list()
-        return [
-            tf.Variable.SaveSliceInfo(
-                self.name,
-                shape,
-                [offset, *[0] * (len(shape) - 1)],
-                shard.shape.as_list(),
-            ).spec
-            for offset, shard in zip(
-                self.layout.offsets, self.shards, strict=False
-            )
-        ]
-
     def _serialize_to_tensors(self) -> dict[str, Any]:
-        """The shards, each as a slice that its own ps writes."""
-        return {
-            _VALUE: {
-                spec: _deferred(shard)
-                for spec, shard in zip(
-                    self.slice_specs(), self.shards, strict=True
-                )
-            }
-        }
+        """The table in slices, which the ps that have them write.
+
+        There are more of them than shards: whoever reads other slices of a
+        checkpoint than it has, reads all of those that have something of it.
+        """
+        return {_VALUE: _slices(self, self.shards, _SLICE_BYTES)}
+
+    def slices_to_restore(self) -> dict[str, Any]:
+        """The shards, each as a slice that its own ps reads."""
+        return _slices(self, self.shards, None)
 
     def _restore_from_tensors(self, restored_tensors: dict[str, Any]) -> Any:
-        """Assigns the slices, each on the ps that has read it."""
+        """Assigns the shards, each on the ps that has read it."""
         slices = restored_tensors[_VALUE]
         return [
             shard._restore_from_tensors({_VALUE: slices[spec]})
-            for spec, shard in zip(self.slice_specs(), self.shards, strict=True)
+            for spec, shard in zip(
+                self.slices_to_restore(), self.shards, strict=True
+            )
         ]
 
     def _copy_trackable_to_cpu(self, object_map: Any) -> None:
@@ -132,25 +129,101 @@ class _Copy(tf.__internal__.tracking.Trackable):
 
     def __init__(self, table: SavedForm, copies: list[tf.Variable]) -> None:
         super().__init__()
-        self._specs = table.slice_specs()
+        self._table = table
         self._copies = copies
 
     def _serialize_to_tensors(self) -> dict[str, Any]:
-        return {
-            _VALUE: {
-                spec: _deferred(copy)
-                for spec, copy in zip(self._specs, self._copies, strict=True)
-            }
-        }
+        return {_VALUE: _slices(self._table, self._copies, _SLICE_BYTES)}
 
     def _restore_from_tensors(self, restored_tensors: dict[str, Any]) -> Any:
         return None  # a copy is written only
 
 
-def _deferred(variable: Any) -> Any:
-    def read() -> tf.Tensor:
-        with tf.device(variable.device):
-            # Not copied: a ps has no room for its shards twice.
-            return variable.read_value_no_copy()
+def _slices(
+    table: SavedForm, shards: Sequence[Any], max_bytes: int | None
+) -> dict[str, Any]:
+    """Slices of a table, to be read where they are.
 
-    return compat.deferred_read(read, variable.dtype, variable.device)
+    Args:
+        table: The whole.
+        shards: What has its rows.
+        max_bytes: Size of a slice; None for one slice for each shard.
+
+    Returns:
+        What reads each slice, by the name that checkpoints have for it.
+    """
+    slices = {}
+    for offset, shard in zip(table.layout.offsets, shards, strict=False):
+        for rows in pieces(shard, max_bytes):
+            shape = [len(rows), *shard.shape.as_list()[1:]]
+            name = tf.Variable.SaveSliceInfo(
+                table.name,
+                table.shape.as_list(),
+                [offset + rows.start, *[0] * (len(shape) - 1)],
+                shape,
+            ).spec
+            slices[name] = compat.deferred_read(
+                functools.partial(_read, shard, rows), shard.dtype, shard.device
+            )
+    return slices
+
+
+def pieces(variable: Any, max_bytes: int | None) -> Iterator[range]:
+    """Cuts the rows of a variable.
+
+    Args:
+        variable: Has at least one axis.
+        max_bytes: Size of a piece; None for all rows in one.
+
+    Yields:
+        Rows. Each piece begins where TensorFlow can slice without copying.
+    """
+    num_rows, *row_shape = variable.shape.as_list()
+    step = max(1, num_rows)
+    if max_bytes is not None:
+        row_bytes = max(1, math.prod(row_shape) * variable.dtype.size)
+        step = max(1, max_bytes // row_bytes // _ALIGNED_ROWS) * _ALIGNED_ROWS
+    for start in range(0, num_rows, step):
+        yield range(start, min(start + step, num_rows))
+
+
+def _read(variable: Any, rows: range) -> tf.Tensor:
+    with tf.device(variable.device):
+        # Neither this nor the slice is a copy: a ps has no room for two.
+        whole = variable.read_value_no_copy()
+        return whole[rows.start : rows.stop]
+
+
+def restore_in_place(variable: Any, value: tf.Tensor) -> tf.Operation | None:
+    """Assigns a large variable in its own memory, piece by piece.
+
+    Assigned at once, what rows were looked up of would be made anew.
+
+    Args:
+        variable: On a ps.
+        value: Of its dtype and shape, on the same ps.
+
+    Returns:
+        What is done when all is assigned; None where nothing was, because the
+        variable is small, has no value yet or another shape.
+    """
+    shape = variable.shape
+    if shape.rank == 0 or not shape.is_compatible_with(value.shape):
+        return None
+    rows_of_pieces = list(pieces(variable, _SLICE_BYTES))
+    with tf.init_scope(), tf.device(variable.device):
+        if len(rows_of_pieces) < 2 or not tf.raw_ops.VarIsInitializedOp(
+            resource=variable.own_handle
+        ):
+            return None
+    with tf.device(variable.device):
+        # A function does not know what shape it will read.
+        value = tf.ensure_shape(value, shape)
+        # In their order: each is an update of the same variable.
+        for rows in rows_of_pieces:
+            done = tf.raw_ops.ResourceScatterUpdate(
+                resource=variable.handle,
+                indices=tf.range(rows.start, rows.stop),
+                updates=value[rows.start : rows.stop],
+            )
+    return tf.no_op() if done is None else done

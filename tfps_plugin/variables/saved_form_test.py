@@ -6,6 +6,7 @@ import pytest
 import tensorflow as tf
 
 from tfps_plugin import errors
+from tfps_plugin.variables import saved_form
 from tfps_plugin.variables import shard_reader
 from tfps_plugin.variables import testing
 from tfps_plugin.variables.mirrored_scalar import MirroredScalar
@@ -34,6 +35,17 @@ def nothing_whole(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 # Checkpoints.
 
 
+@pytest.fixture(params=["one slice", "many slices"])
+def _slices(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if request.param == "many slices":
+        # Of two rows.
+        monkeypatch.setattr(saved_form, "_SLICE_BYTES", 16)
+        monkeypatch.setattr(saved_form, "_ALIGNED_ROWS", 1)
+
+
+@pytest.mark.usefixtures("_slices")
 @pytest.mark.parametrize(("saved", "restored"), [(3, 1), (1, 3), (3, 2)])
 def test_a_checkpoint_is_restored_to_other_shards(
     tmp_path: pathlib.Path,
@@ -49,6 +61,7 @@ def test_a_checkpoint_is_restored_to_other_shards(
     np.testing.assert_array_equal(other.numpy(), _value())
 
 
+@pytest.mark.usefixtures("_slices")
 def test_a_checkpoint_fits_a_plain_variable_and_back(
     tmp_path: pathlib.Path,
 ) -> None:
@@ -63,6 +76,7 @@ def test_a_checkpoint_fits_a_plain_variable_and_back(
     np.testing.assert_array_equal(table.numpy(), _value(5))
 
 
+@pytest.mark.usefixtures("_slices")
 def test_several_variables_in_one_checkpoint(tmp_path: pathlib.Path) -> None:
     variables = {
         "table": testing.sharded_variable(_value(), 3),
@@ -75,6 +89,27 @@ def test_several_variables_in_one_checkpoint(tmp_path: pathlib.Path) -> None:
     tf.train.Checkpoint(**variables).read(path).assert_consumed()
     for seed, variable in zip((3, 4, 5), variables.values(), strict=True):
         np.testing.assert_array_equal(variable.numpy(), _value(seed))
+
+
+def test_shards_are_written_in_slices_and_read_whole(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(saved_form, "_SLICE_BYTES", 16)
+    monkeypatch.setattr(saved_form, "_ALIGNED_ROWS", 1)
+    table = testing.sharded_variable(_value(), 2)
+    (written,) = table._serialize_to_tensors().values()
+    assert list(written) == [
+        f"11 2 {start},{size}:0,2"
+        for start, size in ((0, 2), (2, 2), (4, 2), (6, 2), (8, 2), (10, 1))
+    ]
+    np.testing.assert_array_equal(
+        np.concatenate([spec.tensor.numpy() for spec in written.values()]),
+        _value(),
+    )
+    assert list(table.slices_to_restore()) == [
+        "11 2 0,6:0,2",
+        "11 2 6,5:0,2",
+    ]
 
 
 def test_another_shape_is_refused(tmp_path: pathlib.Path) -> None:
