@@ -306,6 +306,17 @@ class ClusterCoordinator:
         """
         return self._queue.cancel_queued()
 
+    def wait_until_quiet(self, timeout_seconds: float) -> bool:
+        """Waits until no function runs; those that wait are left alone.
+
+        Args:
+            timeout_seconds: How long to wait.
+
+        Returns:
+            Whether none runs.
+        """
+        return self._queue.wait_until_quiet(timeout_seconds)
+
     def close(self) -> None:
         """Cancels what waits and ends the coordinator's threads.
 

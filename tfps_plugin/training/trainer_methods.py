@@ -29,6 +29,8 @@ from tfps_plugin.variables import steps_in_flight
 
 _logger = logging.getLogger(__name__)
 
+# How long Ctrl-C waits for the calls that workers have begun.
+_INTERRUPT_SECONDS = 30.0
 # What a DatasetCreator's function decides, so fit() cannot.
 _DATASET_ARGUMENTS = (
     "y",
@@ -155,6 +157,10 @@ def build_from_spec(original: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(original)
     def build(self: Any, iterator: Any = None, data_batch: Any = None) -> None:
+        if is_ours(self) and self.run_eagerly:
+            # Built by its first step, as in one process: what is called with
+            # symbols here could not look at numbers.
+            return
         if isinstance(iterator, ClusterEpochIterator):
             original(self, data_batch=iterator.batch_spec)
         else:
@@ -225,10 +231,13 @@ def _tidy_after_error(model: Any, call: RunningCall) -> Iterator[None]:
         coordinator = model._distribute_strategy._cluster_coordinator
         if coordinator is not None:
             coordinator.cancel_queued()
-            if isinstance(error, Exception):
-                # What else fails now follows from the error that is raised.
-                with contextlib.suppress(Exception):
+            # What runs must not change the model behind the caller's back.
+            # What else fails now follows from the error that is raised.
+            with contextlib.suppress(Exception):
+                if isinstance(error, Exception):
                     coordinator.join()
+                else:
+                    coordinator.wait_until_quiet(_INTERRUPT_SECONDS)
         raise
 
 
