@@ -331,14 +331,24 @@ def test_the_data_service_is_read_by_workers(
 class Interfering(keras.callbacks.Callback):
     """Looks at the model in the middle of an epoch, in many ways."""
 
-    def __init__(self) -> None:
+    def __init__(self, path: pathlib.Path) -> None:
         super().__init__()
+        self._path = path
+        self.saved = -1
         self.iterations: list[int] = []
         self.evaluated: list[float] = []
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         if batch % 5 == 2:
             self.iterations.append(int(self.model.optimizer.iterations))
+        if batch == 9:
+            path = tf.train.Checkpoint(self.model.optimizer).write(self._path)
+            reader = tf.train.load_checkpoint(path)
+            (self.saved,) = (
+                int(reader.get_tensor(name))
+                for name, dtype in reader.get_variable_to_dtype_map().items()
+                if dtype == tf.int64 and "save_counter" not in name
+            )
         if batch == 12:
             weights = self.model.get_weights()
             predicted = self.model.predict(_X[:50], verbose=0)
@@ -354,17 +364,18 @@ class Interfering(keras.callbacks.Callback):
 
 @pytest.mark.parametrize("name", ["shares", "arrays"])
 def test_what_a_callback_sees_lies_between_two_steps(
-    strategy: tfps.ParameterServerStrategy, name: str
+    strategy: tfps.ParameterServerStrategy, name: str, tmp_path: pathlib.Path
 ) -> None:
     make, _ = _INPUTS[name]
     with strategy.scope():
         model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
         model.compile(keras.optimizers.SGD(0.01), "mse", metrics=[Seen()])
-    callback = Interfering()
+    callback = Interfering(tmp_path / "checkpoint")
     steps = {"steps_per_epoch": 34} if name == "shares" else {}
     model.fit(*make(), callbacks=[callback], verbose=0, **steps)
     expected = list(range(3, callback.iterations[-1] + 1, 5))
     assert callback.iterations == expected
+    assert callback.saved == 10
     assert len(expected) == (7 if name == "shares" else 3)
     assert callback.evaluated[1] == _ROWS
 

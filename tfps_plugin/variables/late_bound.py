@@ -220,6 +220,16 @@ class LateBoundVariable(compat.ResourceVariable):
                 "chief again and go on from the last checkpoint."
             ) from error
 
+    # What TensorFlow's checkpoints ask for; they read later, by the handle.
+
+    def _serialize_to_tensors(self) -> Any:
+        steps_in_flight.finish()
+        return super()._serialize_to_tensors()
+
+    def _copy_trackable_to_cpu(self, object_map: Any) -> None:
+        steps_in_flight.finish()
+        super()._copy_trackable_to_cpu(object_map)
+
     # Assignments.
 
     def assign(

@@ -18,6 +18,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfps_plugin._compat import tensorflow_saving as compat
+from tfps_plugin.variables import steps_in_flight
 from tfps_plugin.variables.row_lookup import Table
 
 compat.restore_slices()
@@ -65,6 +66,7 @@ class SavedForm(Table):
         There are more of them than shards: whoever reads other slices of a
         checkpoint than it has, reads all of those that have something of it.
         """
+        steps_in_flight.finish()
         return {_VALUE: _slices(self, self.shards, _SLICE_BYTES)}
 
     def slices_to_restore(self) -> dict[str, Any]:
@@ -84,6 +86,7 @@ class SavedForm(Table):
     def _copy_trackable_to_cpu(self, object_map: Any) -> None:
         """Copies the shards, on their ps, for a checkpoint that is written
         while training goes on."""
+        steps_in_flight.finish()
         for shard in self.shards:
             shard._copy_trackable_to_cpu(object_map)
         if self not in object_map:
