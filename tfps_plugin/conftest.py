@@ -46,6 +46,8 @@ _LASTING_THREADS = (
     # Other people's pools, made at first use and kept for the process.
     "asyncio_",
     "pytest_timeout",
+    # Threads of TensorFlow's that have once run Python.
+    "Dummy-",
 )
 
 # Files that outlive a test by design, by the start of their name.

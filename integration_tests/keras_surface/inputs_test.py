@@ -1,0 +1,118 @@
+"""Every kind of input: each example once, and Keras's loop as it is."""
+
+import functools
+import warnings
+from typing import Any
+
+import keras
+import pytest
+
+import tfps_plugin as tfps
+
+from . import bench
+from . import comparison
+from . import input_table
+from . import placements
+from .bench import Bench
+from .comparison import Calls
+from .input_table import Arguments
+
+pytestmark = [
+    pytest.mark.compat,
+    pytest.mark.parametrize(
+        "cluster", [input_table.NUM_WORKERS], indirect=True, ids=["2 workers"]
+    ),
+]
+
+
+@pytest.fixture(scope="module")
+def benches(
+    strategies: dict[str, tfps.ParameterServerStrategy],
+) -> dict[str, Bench]:
+    """The model, in one process and in each placement."""
+    return bench.in_every_placement(strategies, bench.build)
+
+
+def _fit(model: keras.Model, arguments: Arguments, calls: Calls) -> Any:
+    history = model.fit(
+        **{"epochs": 2, "verbose": 0, "callbacks": [calls], **arguments.fit}
+    ).history
+    return {
+        # What steps return while others run depends on their order. Validation
+        # is measured on equal weights, and examples are counted.
+        "history": {
+            key: values
+            if key.startswith("val_") or key in ("examples", "weight")
+            else [None] * len(values)
+            for key, values in history.items()
+        },
+        "weights": model.get_weights(),
+    }
+
+
+def _evaluate(model: keras.Model, arguments: Arguments, calls: Calls) -> Any:
+    return model.evaluate(
+        **arguments.evaluate, callbacks=[calls], verbose=0, return_dict=True
+    )
+
+
+def _predict(model: keras.Model, arguments: Arguments, calls: Calls) -> Any:
+    return model.predict(**arguments.predict, callbacks=[calls], verbose=0)
+
+
+_BATCH_ENDED = "on_train_batch_end"
+_METHODS = {"fit": _fit, "evaluate": _evaluate, "predict": _predict}
+
+
+class Run:
+    """One call of a method, and what came of it.
+
+    Attributes:
+        outcome: What it returned and left.
+        calls: The calls of its callback.
+        told: What Keras told a `PyDataset`.
+        ran_dry: Whether Keras warned that input ended too soon.
+    """
+
+    def __init__(self, bench: Bench, feature: str, input_kind: str) -> None:
+        arguments = input_table.KINDS[input_kind](bench.is_ours)
+        model = bench.reset()
+        calls = Calls()
+        with warnings.catch_warnings(record=True) as warned:
+            warnings.simplefilter("always")
+            self.outcome = _METHODS[feature](model, arguments, calls)
+        self.calls = calls.made
+        self.told = getattr(getattr(arguments, feature)["x"], "told", [])
+        self.ran_dry = any("ran out of" in str(w.message) for w in warned)
+
+
+@pytest.fixture(scope="module")
+def alone(benches: dict[str, Bench]) -> Any:
+    """Runs in one process, each once."""
+    return functools.cache(
+        lambda feature, input_kind: Run(benches["alone"], feature, input_kind)
+    )
+
+
+@pytest.mark.parametrize("placement", placements.NAMES)
+@pytest.mark.parametrize("feature", _METHODS)
+@pytest.mark.parametrize("input_kind", input_table.KINDS)
+def test_input(
+    benches: dict[str, Bench],
+    alone: Any,
+    feature: str,
+    input_kind: str,
+    placement: str,
+) -> None:
+    expected = alone(feature, input_kind)
+    actual = Run(benches[placement], feature, input_kind)
+    # Keras warns of every end that it has not foreseen, we of none that is
+    # the end of an epoch.
+    assert expected.ran_dry or not actual.ran_dry
+    assert actual.calls == expected.calls
+    assert actual.told == expected.told
+    comparison.assert_same(actual.outcome, expected.outcome)
+    if feature == "fit":
+        iterations = int(benches[placement].model.optimizer.iterations)
+        ended = [call for call in actual.calls if call[0] == _BATCH_ENDED]
+        assert iterations == len(ended)

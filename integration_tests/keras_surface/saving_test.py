@@ -1,0 +1,84 @@
+"""Files of weights and models: the same inside, wherever they come from."""
+
+import pathlib
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+import tfps_plugin as tfps
+
+from . import comparison
+from . import model_table
+from . import placements
+from .model_table import CASES
+
+pytestmark = [
+    pytest.mark.compat,
+    pytest.mark.parametrize("cluster", [1], indirect=True, ids=["1 worker"]),
+]
+
+
+def _filled(feature: str, seed: int) -> keras.Model:
+    """A model, built, with numbers in all weights and slots."""
+    model = model_table.build(CASES[feature])
+    x = CASES[feature].x
+    if isinstance(model, model_table.Task):
+        x = model.preprocessed(x)
+    model(keras.tree.map_structure(lambda array: array[:2], x))
+    model.optimizer.build(model.trainable_variables)
+    random = np.random.default_rng(seed)
+    for variable in [*model.weights, *model.optimizer.variables]:
+        if "float" in variable.dtype and variable.shape:
+            variable.assign(random.uniform(0.1, 1.0, variable.shape))
+    return model
+
+
+def _is_saved_whole(feature: str) -> bool:
+    """Whether Keras knows how to make the model again."""
+    return feature not in ("keras_hub-style",)
+
+
+@pytest.mark.parametrize("placement", placements.NAMES)
+@pytest.mark.parametrize("feature", CASES)
+def test_saved(
+    strategy: tfps.ParameterServerStrategy,
+    feature: str,
+    placement: str,
+    tmp_path: pathlib.Path,
+) -> None:
+    files = ["model.weights.h5"]
+    if _is_saved_whole(feature):
+        files.append("model.keras")
+    alone = _filled(feature, seed=1)
+    with strategy.scope():
+        ours = _filled(feature, seed=1)
+        other = _filled(feature, seed=2)
+    for file in files:
+        for name, model in (("alone", alone), ("ours", ours)):
+            (tmp_path / name).mkdir(exist_ok=True)
+            save = model.save if file.endswith(".keras") else model.save_weights
+            save(tmp_path / name / file)
+        comparison.assert_same(
+            comparison.contents(tmp_path / "ours" / file),
+            comparison.contents(tmp_path / "alone" / file),
+        )
+    # And back: from one process into shards, from shards into one process.
+    expected = _numbers(alone)
+    other.load_weights(tmp_path / "alone" / "model.weights.h5")
+    comparison.assert_same(_numbers(other), expected)
+    alone = _filled(feature, seed=3)
+    alone.load_weights(tmp_path / "ours" / "model.weights.h5")
+    comparison.assert_same(_numbers(alone), expected)
+    if _is_saved_whole(feature):
+        loaded = keras.models.load_model(tmp_path / "ours" / "model.keras")
+        comparison.assert_same(_numbers(loaded), expected)
+        with strategy.scope():
+            loaded = keras.models.load_model(tmp_path / "alone" / "model.keras")
+        comparison.assert_same(_numbers(loaded), expected)
+
+
+def _numbers(model: keras.Model) -> Any:
+    variables = [*model.weights, *model.optimizer.variables]
+    return [np.asarray(variable) for variable in variables]
