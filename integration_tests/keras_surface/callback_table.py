@@ -235,12 +235,7 @@ CASES: dict[str, Case] = {
     "Callback": Case(
         lambda folder: Lockstep(), lambda trained: trained.callback.iterations
     ),
-    "CallbackList": Case(
-        lambda folder: keras.callbacks.CallbackList(
-            [Lockstep()], add_history=True
-        ),
-        _weights,
-    ),
+    "CallbackList": Case(lambda folder: Lockstep(), _weights),
     "CSVLogger": Case(
         lambda folder: keras.callbacks.CSVLogger(str(folder / "log.csv")), _csv
     ),

@@ -55,12 +55,11 @@ def _run(
     calls = Calls()
     model = each.reset()
     callback = case.make(folder)
-    if isinstance(callback, keras.callbacks.CallbackList):
-        callback.append(calls)
-        callbacks: Any = callback
-        callback.set_model(model)
-    else:
-        callbacks = [callback, calls]
+    callbacks = [callback, calls]
+    if feature == "CallbackList":
+        callbacks = keras.callbacks.CallbackList(
+            callbacks, add_history=True, model=model
+        )
     history = model.fit(
         **INPUT_KINDS[input_kind](each.is_ours),
         validation_data=(bench.INPUTS, bench.Y),
@@ -207,7 +206,9 @@ def averaging(
     return bench.in_every_placement(
         strategies,
         lambda: bench.build(
-            lambda: keras.optimizers.SGD(1e-2, use_ema=True, ema_momentum=0.8)
+            lambda: keras.optimizers.SGD(
+                1e-2, name="sgd", use_ema=True, ema_momentum=0.8
+            )
         ),
     )
 

@@ -1,6 +1,7 @@
 """What two runs of the same Keras program have to have in common."""
 
 import io
+import itertools
 import json
 import pathlib
 import zipfile
@@ -62,9 +63,16 @@ def assert_same(
         keras.tree.flatten(ours), keras.tree.flatten(alone), strict=True
     ):
         if theirs is None or isinstance(theirs, str):
-            assert mine == theirs
+            assert mine == theirs, _difference(str(mine), str(theirs))
         else:
             np.testing.assert_allclose(mine, theirs, rtol=rtol, atol=atol)
+
+
+def _difference(mine: str, theirs: str) -> str:
+    pairs = itertools.zip_longest(mine, theirs)
+    start = next(i for i, (a, b) in enumerate(pairs) if a != b)
+    near = slice(max(0, start - 60), start + 60)
+    return f"ours: ...{mine[near]}...; alone: ...{theirs[near]}..."
 
 
 def contents(path: pathlib.Path) -> Any:

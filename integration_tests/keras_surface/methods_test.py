@@ -81,7 +81,8 @@ class _Watched(bench.LinearLoss):
         self.seen: list[np.ndarray] = []
 
     def call(self, y_true: Any, y_pred: Any) -> Any:
-        self.seen.append(y_pred.numpy())
+        if hasattr(y_pred, "numpy"):
+            self.seen.append(y_pred.numpy())
         return super().call(y_true, y_pred)
 
 
@@ -123,6 +124,25 @@ def test_eager_steps_can_be_debugged(
     comparison.assert_same(outcomes[1], outcomes[0])
 
 
+@pytest.mark.xfail(
+    strict=True, reason="the model is built with symbolic tensors first"
+)
+@in_every_placement
+@pytest.mark.parametrize("feature", ["run_eagerly, numbers in a loss"])
+def test_eager_steps_have_numbers_only(
+    strategies: dict[str, tfps.ParameterServerStrategy],
+    feature: str,
+    placement: str,
+) -> None:
+    def loss(y_true: Any, y_pred: Any) -> Any:
+        assert np.isfinite(y_pred.numpy()).all()
+        return bench.LinearLoss()(y_true, y_pred)
+
+    with strategies[placement].scope():
+        model = bench.build(loss=loss, run_eagerly=True)
+    model.fit(INPUTS, Y, verbose=0)
+
+
 @in_every_placement
 @pytest.mark.parametrize("feature", ["jit_compile"])
 def test_jit_compilation_is_ignored_with_one_warning(
@@ -130,9 +150,11 @@ def test_jit_compilation_is_ignored_with_one_warning(
     feature: str,
     placement: str,
 ) -> None:
-    with strategies[placement].scope():
-        with pytest.warns(UserWarning, match="jit_compile"):
-            model = bench.build(jit_compile=True)
+    with (
+        strategies[placement].scope(),
+        pytest.warns(UserWarning, match="jit_compile"),
+    ):
+        model = bench.build(jit_compile=True)
     # Warnings are errors here: fit() gives no second one.
     model.fit(**INPUT_KINDS["NumPy"](True), verbose=0)
     assert int(model.optimizer.iterations) == STEPS
@@ -179,6 +201,7 @@ def test_an_early_end_leaves_everything_usable(
             assert int(model.optimizer.iterations) == STEPS + 5
         else:
             # What was asked for may still have been in flight.
+            tfps.ClusterCoordinator(model.distribute_strategy).join()
             assert STEPS <= int(model.optimizer.iterations) <= STEPS + 5
         again = Calls()
         model = each.reset()
@@ -214,7 +237,7 @@ def test_the_progress_bar_ends_as_in_one_process(
         lines = [line for line in printed if line.strip()]
         outcomes.append(
             [
-                (_count(line), re.findall(r"(\w+): [\d.e+-]+", line))
+                (_count(line), sorted(re.findall(r"(\w+): [\d.e+-]+", line)))
                 for line, following in itertools.pairwise([*lines, ""])
                 if _count(line) != _count(following)
                 and _count(line)[:1] == _count(line)[1:]
@@ -240,7 +263,7 @@ def test_steps_in_one_execution(
 ) -> None:
     benches = bench.in_every_placement(
         {placement: strategies[placement]},
-        lambda: bench.build(steps_per_execution=3),
+        lambda: bench.build(steps_per_execution=4),
     )
     outcomes = []
     for each in _both(benches, placement):
@@ -269,7 +292,7 @@ def test_steps_in_one_execution(
     comparison.assert_same(outcomes[1], outcomes[0])
 
 
-class _Shapes(keras.Model):
+class Shapes(keras.Model):
     """Predicts tensors of many kinds."""
 
     def __init__(self) -> None:
@@ -297,10 +320,10 @@ def test_predictions_of_many_kinds_are_in_order(
 ) -> None:
     outcomes = []
     keras.utils.set_random_seed(2)
-    alone = _Shapes()
+    alone = Shapes()
     with strategies[placement].scope():
         keras.utils.set_random_seed(2)
-        ours = _Shapes()
+        ours = Shapes()
     for model in (alone, ours):
         predicted = model.predict(bench.IDS, batch_size=BATCH, verbose=0)
         ragged = predicted.pop("ragged")

@@ -6,6 +6,7 @@ its own, and is trained by an optimizer that keeps no state for the rows of a
 table, where that would be updated lazily.
 """
 
+import contextlib
 import dataclasses
 from collections.abc import Callable
 from typing import Any
@@ -23,6 +24,7 @@ TARGETS = _random.integers(0, 2, (ROWS, 1)).astype("float32")
 CLASSES = _random.integers(0, 3, (ROWS, 1)).astype("int32")
 
 layers = keras.layers
+_registered = keras.saving.register_keras_serializable("keras_surface")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,14 +46,20 @@ class Case:
     policy: str = "float32"
 
 
-def build(case: Case) -> keras.Model:
-    """The model of a case; the same weights and names each time."""
+def build(case: Case, strategy: Any = None) -> keras.Model:
+    """The model of a case; the same weights and names each time.
+
+    Args:
+        case: The case.
+        strategy: Under whose scope it is made; None: in one process.
+    """
     keras.utils.clear_session(free_memory=False)
     keras.utils.set_random_seed(23)
     before = keras.config.dtype_policy()
     keras.config.set_dtype_policy(case.policy)
     try:
-        return case.make()
+        with strategy.scope() if strategy else contextlib.nullcontext():
+            return case.make()
     finally:
         keras.config.set_dtype_policy(before)
 
@@ -92,6 +100,7 @@ def _functional() -> keras.Model:
     )
 
 
+@_registered
 class TwoTowers(keras.Model):
     def __init__(self) -> None:
         super().__init__()
@@ -153,6 +162,7 @@ def _inputs_and_outputs() -> keras.Model:
     )
 
 
+@_registered
 class Penalized(layers.Layer):
     def call(self, x: Any) -> Any:
         self.add_loss(0.1 * keras.ops.mean(x * x))
@@ -171,6 +181,7 @@ def _add_loss() -> keras.Model:
     )
 
 
+@_registered
 class OwnSteps(keras.Model):
     """Its own train_step, test_step and predict_step."""
 
@@ -214,6 +225,7 @@ def _own_steps() -> keras.Model:
     return model
 
 
+@_registered
 class OwnLoss(keras.Model):
     """Its own compute_loss and compute_metrics."""
 
@@ -327,6 +339,7 @@ def _mixed_precision() -> keras.Model:
     )
 
 
+@_registered
 class Block(layers.Layer):
     def __init__(self, dense: list[Any]) -> None:
         super().__init__()

@@ -4,7 +4,6 @@ On one worker, with one step in flight at a time: then training on a cluster
 is no longer asynchronous, and single-process Keras is the truth.
 """
 
-import contextlib
 import functools
 from typing import Any
 
@@ -47,8 +46,7 @@ def _run(feature: str, strategy: Any = None) -> dict[str, Any]:
     """What fit, evaluate and predict come to, one after the other."""
     case = CASES[feature]
     is_ours = strategy is not None
-    with strategy.scope() if is_ours else contextlib.nullcontext():
-        model = model_table.build(case)
+    model = model_table.build(case, strategy)
     outcome: dict[str, Any] = {}
     for name, arguments_of in _INPUT_KINDS.items():
         calls = Calls()

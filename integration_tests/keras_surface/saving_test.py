@@ -1,5 +1,6 @@
 """Files of weights and models: the same inside, wherever they come from."""
 
+import contextlib
 import pathlib
 from typing import Any
 
@@ -20,14 +21,15 @@ pytestmark = [
 ]
 
 
-def _filled(feature: str, seed: int) -> keras.Model:
+def _filled(feature: str, seed: int, strategy: Any = None) -> keras.Model:
     """A model, built, with numbers in all weights and slots."""
-    model = model_table.build(CASES[feature])
+    model = model_table.build(CASES[feature], strategy)
     x = CASES[feature].x
     if isinstance(model, model_table.Task):
         x = model.preprocessed(x)
     model(keras.tree.map_structure(lambda array: array[:2], x))
-    model.optimizer.build(model.trainable_variables)
+    with strategy.scope() if strategy else contextlib.nullcontext():
+        model.optimizer.build(model.trainable_variables)
     random = np.random.default_rng(seed)
     for variable in [*model.weights, *model.optimizer.variables]:
         if "float" in variable.dtype and variable.shape:
@@ -51,10 +53,9 @@ def test_saved(
     files = ["model.weights.h5"]
     if _is_saved_whole(feature):
         files.append("model.keras")
-    alone = _filled(feature, seed=1)
-    with strategy.scope():
-        ours = _filled(feature, seed=1)
-        other = _filled(feature, seed=2)
+    alone = _filled(feature, 1)
+    ours = _filled(feature, 1, strategy)
+    other = _filled(feature, 2, strategy)
     for file in files:
         for name, model in (("alone", alone), ("ours", ours)):
             (tmp_path / name).mkdir(exist_ok=True)
@@ -68,7 +69,7 @@ def test_saved(
     expected = _numbers(alone)
     other.load_weights(tmp_path / "alone" / "model.weights.h5")
     comparison.assert_same(_numbers(other), expected)
-    alone = _filled(feature, seed=3)
+    alone = _filled(feature, 3)
     alone.load_weights(tmp_path / "ours" / "model.weights.h5")
     comparison.assert_same(_numbers(alone), expected)
     if _is_saved_whole(feature):
