@@ -1,4 +1,4 @@
-"""Checkpoints of TensorFlow's, and what Keras has beside its own files."""
+"""Models go on from files, with other shards or in one process."""
 
 import pathlib
 from collections.abc import Iterator
@@ -14,14 +14,20 @@ from tfps_plugin.variables import saved_form
 from tfps_plugin.variables import shard_reader
 from tfps_plugin.variables.remote_variable import RemoteVariable
 
-_ROWS = 50
-_BATCH = 8
+_ROWS = 500
+_BATCH = 32
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[tfps.LocalCluster]:
     with tfps.LocalCluster(num_workers=1, num_ps=2) as cluster:
         yield cluster
+
+
+@pytest.fixture(autouse=True)
+def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    # The table has 16,000 bytes, so it goes in 16 blocks; a shard in several.
+    monkeypatch.setattr(shard_reader, "BLOCK_BYTES", 1000)
 
 
 def _strategy(
@@ -58,12 +64,19 @@ def _model(seed: int) -> keras.Model:
             keras.layers.Embedding(_ROWS, 8),
             keras.layers.Flatten(),
             keras.layers.BatchNormalization(),
+            keras.layers.Dense(16, activation="relu"),
             keras.layers.Dense(1, activation="sigmoid"),
         ]
     )
     model.compile(
         keras.optimizers.Adagrad(0.1), "binary_crossentropy", metrics=["AUC"]
     )
+    return model
+
+
+def _built(model: keras.Model) -> keras.Model:
+    """The model, with the slots of its optimizer."""
+    model.optimizer.build(model.trainable_variables)
     return model
 
 
@@ -86,13 +99,55 @@ def _assert_equal(
 
 
 @pytest.mark.compat
+@pytest.mark.parametrize("form", ["weights.h5", "weights.json", "keras"])
+def test_a_file_fits_any_number_of_shards_and_one_process(
+    cluster: tfps.LocalCluster,
+    tmp_path: pathlib.Path,
+    form: str,
+) -> None:
+    path = tmp_path / f"model.{form}"
+    first = _strategy(cluster, 3)
+    with first.scope():
+        saved = _built(_model(1))
+    _fit(saved, tfps.DatasetCreator(_dataset))
+    if form == "keras":
+        saved.save(path)
+    elif form == "weights.json":
+        # Of 16 kB each; the table and its slot do not fit into one.
+        saved.save_weights(path, max_shard_size=20_000 / 2**30)
+    else:
+        saved.save_weights(path)
+    expected = _values(saved)
+    tfps.ClusterCoordinator(first).close()
+
+    second = _strategy(cluster, 2)
+    alone = _built(_model(2))
+    with second.scope():
+        ours = _built(_model(3))
+    for model in (alone, ours):
+        model.load_weights(path)
+        _assert_equal(_values(model), expected)
+    if form == "keras":
+        with second.scope():
+            ours = keras.saving.load_model(path)
+        alone = keras.saving.load_model(path)
+        _assert_equal(_values(ours), expected)
+    assert len(ours.layers[0].embeddings.value.variables) == 2
+    _fit(alone, _dataset())
+    _fit(ours, tfps.DatasetCreator(_dataset))
+    tfps.ClusterCoordinator(second).close()
+    _assert_equal(_values(ours), _values(alone), rtol=1e-4, atol=1e-6)
+    assert not np.array_equal(_values(ours)[0], expected[0])
+
+
+@pytest.mark.compat
 def test_a_checkpoint_fits_any_number_of_shards_and_one_process(
     cluster: tfps.LocalCluster,
     tmp_path: pathlib.Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # A table has many slices, and is restored in place; the kernel, too.
-    monkeypatch.setattr(saved_form, "_SLICE_BYTES", 64)
+    monkeypatch.setattr(saved_form, "_SLICE_BYTES", 1000)
     monkeypatch.setattr(saved_form, "_ALIGNED_ROWS", 1)
     first = _strategy(cluster, 3)
     with first.scope():
@@ -120,7 +175,7 @@ def test_a_checkpoint_fits_any_number_of_shards_and_one_process(
         ours = _model(3)
     # Of ours, the optimizer's slots are made later and restored then.
     restored = tf.train.Checkpoint(model=ours).restore(path)
-    alone.optimizer.build(alone.trainable_variables)
+    _built(alone)
     tf.train.Checkpoint(model=alone).restore(path).assert_consumed()
     _assert_equal(_values(alone), truth)
     _fit(alone, _dataset())
@@ -161,8 +216,7 @@ def test_other_files_and_arrays_of_keras(
 ) -> None:
     strategy = _strategy(cluster, 3)
     with strategy.scope():
-        ours = _model(1)
-        ours.optimizer.build(ours.trainable_variables)
+        ours = _built(_model(1))
     weights = [value.numpy() for value in ours.weights]
     # A folder, and the legacy format, which has no slots once it is loaded.
     keras.saving.save_model(ours, tmp_path / "folder", zipped=False)
