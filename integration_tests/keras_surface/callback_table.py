@@ -168,7 +168,8 @@ class _Remote(keras.callbacks.RemoteMonitor):
 
     def __init__(self) -> None:
         self._server = http.server.HTTPServer(("127.0.0.1", 0), _Received)
-        self._server.bodies = self.bodies = []  # type: ignore[attr-defined]
+        self.bodies: list[Any] = []
+        self._server.bodies = self.bodies  # type: ignore[attr-defined]
         self._thread = threading.Thread(target=self._server.serve_forever)
         self._thread.start()
         port = self._server.server_address[1]

@@ -124,9 +124,6 @@ def test_eager_steps_can_be_debugged(
     comparison.assert_same(outcomes[1], outcomes[0])
 
 
-@pytest.mark.xfail(
-    strict=True, reason="the model is built with symbolic tensors first"
-)
 @in_every_placement
 @pytest.mark.parametrize("feature", ["run_eagerly, numbers in a loss"])
 def test_eager_steps_have_numbers_only(
