@@ -4,6 +4,7 @@ import io
 import itertools
 import json
 import pathlib
+import re
 import zipfile
 from typing import Any
 
@@ -85,9 +86,19 @@ def contents(path: pathlib.Path) -> Any:
         weights = io.BytesIO(archive.read("model.weights.h5"))
         return {
             "members": members,
-            "config": json.dumps(config, sort_keys=True),
+            "config": _renumbered(json.dumps(config, sort_keys=True)),
             "weights": _datasets(weights),
         }
+
+
+def _renumbered(config: str) -> str:
+    """What Keras numbers by its place in memory, by its place in the text."""
+    numbers: dict[str, str] = {}
+    return re.sub(
+        r'(?<="shared_object_id": )\d+',
+        lambda found: numbers.setdefault(found[0], f"{len(numbers)}"),
+        config,
+    )
 
 
 def _datasets(file: Any) -> dict[str, Any]:

@@ -37,6 +37,7 @@ class Case:
         y: Its targets, as arrays; None: it has none.
         rtol: How close the numbers have to be.
         policy: The dtype policy that it is made under.
+        is_saved_whole: Whether Keras can make it again from its file.
     """
 
     make: Callable[[], keras.Model]
@@ -44,6 +45,7 @@ class Case:
     y: Any = dataclasses.field(default_factory=lambda: TARGETS)
     rtol: float = 1e-3
     policy: str = "float32"
+    is_saved_whole: bool = True
 
 
 def build(case: Case, strategy: Any = None) -> keras.Model:
@@ -102,8 +104,8 @@ def _functional() -> keras.Model:
 
 @_registered
 class TwoTowers(keras.Model):
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__(**arguments)
         self.table = layers.Embedding(_VOCABULARY, 4)
         self.dense = [layers.Dense(4, activation="relu") for _ in range(2)]
         self.head = layers.Dense(1)
@@ -123,7 +125,7 @@ def _nested() -> keras.Model:
     inner_input = keras.Input((5,))
     inner = keras.Model(inner_input, block(block(inner_input)), name="inner")
     x = keras.Input((5,))
-    return _compiled(keras.Sequential([x, inner, block, layers.Dense(1)]))
+    return _compiled(keras.Sequential([x, inner, layers.Dense(1)]))
 
 
 def _shared_layers() -> keras.Model:
@@ -185,8 +187,8 @@ def _add_loss() -> keras.Model:
 class OwnSteps(keras.Model):
     """Its own train_step, test_step and predict_step."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__(**arguments)
         self.dense = layers.Dense(1)
         self.error = keras.metrics.Mean(name="error")
 
@@ -229,8 +231,8 @@ def _own_steps() -> keras.Model:
 class OwnLoss(keras.Model):
     """Its own compute_loss and compute_metrics."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__(**arguments)
         self.dense = layers.Dense(1)
         self.largest = keras.metrics.Mean(name="largest")
 
@@ -339,7 +341,6 @@ def _mixed_precision() -> keras.Model:
     )
 
 
-@_registered
 class Block(layers.Layer):
     def __init__(self, dense: list[Any]) -> None:
         super().__init__()
@@ -441,11 +442,18 @@ CASES: dict[str, Case] = {
     "BatchNormalization": Case(_normalized, FEATURES),
     "Dropout": Case(_dropout, FEATURES),
     "mixed_float16": Case(
-        _mixed_precision, TOKENS, rtol=2e-2, policy="mixed_float16"
+        _mixed_precision,
+        TOKENS,
+        rtol=2e-2,
+        policy="mixed_float16",
+        # Keras does not find the loss scale again in what it has saved.
+        is_saved_whole=False,
     ),
     "mixed_bfloat16": Case(
         _mixed_precision, TOKENS, rtol=5e-2, policy="mixed_bfloat16"
     ),
-    "RematScope": Case(_gradient_checkpointing, FEATURES),
-    "keras_hub-style": Case(_keras_hub, TOKENS, rtol=5e-2),
+    "RematScope": Case(_gradient_checkpointing, FEATURES, is_saved_whole=False),
+    "keras_hub-style": Case(
+        _keras_hub, TOKENS, rtol=5e-2, is_saved_whole=False
+    ),
 }

@@ -37,11 +37,6 @@ def _filled(feature: str, seed: int, strategy: Any = None) -> keras.Model:
     return model
 
 
-def _is_saved_whole(feature: str) -> bool:
-    """Whether Keras knows how to make the model again."""
-    return feature not in ("keras_hub-style",)
-
-
 @pytest.mark.parametrize("placement", placements.NAMES)
 @pytest.mark.parametrize("feature", CASES)
 def test_saved(
@@ -51,7 +46,7 @@ def test_saved(
     tmp_path: pathlib.Path,
 ) -> None:
     files = ["model.weights.h5"]
-    if _is_saved_whole(feature):
+    if CASES[feature].is_saved_whole:
         files.append("model.keras")
     alone = _filled(feature, 1)
     ours = _filled(feature, 1, strategy)
@@ -72,7 +67,7 @@ def test_saved(
     alone = _filled(feature, 3)
     alone.load_weights(tmp_path / "ours" / "model.weights.h5")
     comparison.assert_same(_numbers(alone), expected)
-    if _is_saved_whole(feature):
+    if CASES[feature].is_saved_whole:
         loaded = keras.models.load_model(tmp_path / "ours" / "model.keras")
         comparison.assert_same(_numbers(loaded), expected)
         with strategy.scope():
