@@ -165,7 +165,7 @@ def _inputs_and_outputs() -> keras.Model:
 
 
 @_registered
-class Penalized(layers.Layer):
+class Penalized(keras.layers.Layer):
     def call(self, x: Any) -> Any:
         self.add_loss(0.1 * keras.ops.mean(x * x))
         return x
@@ -341,7 +341,7 @@ def _mixed_precision() -> keras.Model:
     )
 
 
-class Block(layers.Layer):
+class Block(keras.layers.Layer):
     def __init__(self, dense: list[Any]) -> None:
         super().__init__()
         self.dense = dense
@@ -381,7 +381,7 @@ class Backbone(keras.Model):
         self.width = width
 
 
-class Preprocessor(layers.Layer):
+class Preprocessor(keras.layers.Layer):
     def call(self, tokens: Any) -> Any:
         return {
             "token_ids": tokens,
