@@ -6,6 +6,7 @@ after a number of steps is known, whatever the order they ran in.
 
 import csv
 import dataclasses
+import functools
 import http.server
 import json
 import pathlib
@@ -153,9 +154,13 @@ def _events(trained: Trained) -> Any:
 
 
 class _Received(http.server.BaseHTTPRequestHandler):
+    def __init__(self, bodies: list[Any], *arguments: Any) -> None:
+        self._bodies = bodies
+        super().__init__(*arguments)
+
     def do_POST(self) -> None:
         length = int(self.headers["Content-Length"])
-        self.server.bodies.append(json.loads(self.rfile.read(length)))  # type: ignore[attr-defined]
+        self._bodies.append(json.loads(self.rfile.read(length)))
         self.send_response(200)
         self.end_headers()
 
@@ -167,9 +172,10 @@ class _Remote(keras.callbacks.RemoteMonitor):
     """Sends to a server of its own, for as long as training takes."""
 
     def __init__(self) -> None:
-        self._server = http.server.HTTPServer(("127.0.0.1", 0), _Received)
         self.bodies: list[Any] = []
-        self._server.bodies = self.bodies  # type: ignore[attr-defined]
+        self._server = http.server.HTTPServer(
+            ("127.0.0.1", 0), functools.partial(_Received, self.bodies)
+        )
         self._thread = threading.Thread(target=self._server.serve_forever)
         self._thread.start()
         port = self._server.server_address[1]

@@ -81,8 +81,7 @@ class _Watched(bench.LinearLoss):
         self.seen: list[np.ndarray] = []
 
     def call(self, y_true: Any, y_pred: Any) -> Any:
-        if hasattr(y_pred, "numpy"):
-            self.seen.append(y_pred.numpy())
+        self.seen.append(y_pred.numpy())
         return super().call(y_true, y_pred)
 
 
@@ -122,22 +121,6 @@ def test_eager_steps_can_be_debugged(
         )
     assert len(outcomes[0][2]) == 3 * STEPS
     comparison.assert_same(outcomes[1], outcomes[0])
-
-
-@in_every_placement
-@pytest.mark.parametrize("feature", ["run_eagerly, numbers in a loss"])
-def test_eager_steps_have_numbers_only(
-    strategies: dict[str, tfps.ParameterServerStrategy],
-    feature: str,
-    placement: str,
-) -> None:
-    def loss(y_true: Any, y_pred: Any) -> Any:
-        assert np.isfinite(y_pred.numpy()).all()
-        return bench.LinearLoss()(y_true, y_pred)
-
-    with strategies[placement].scope():
-        model = bench.build(loss=loss, run_eagerly=True)
-    model.fit(INPUTS, Y, verbose=0)
 
 
 @in_every_placement
@@ -198,7 +181,6 @@ def test_an_early_end_leaves_everything_usable(
             assert int(model.optimizer.iterations) == STEPS + 5
         else:
             # What was asked for may still have been in flight.
-            tfps.ClusterCoordinator(model.distribute_strategy).join()
             assert STEPS <= int(model.optimizer.iterations) <= STEPS + 5
         again = Calls()
         model = each.reset()

@@ -13,6 +13,7 @@ from typing import Any
 
 import keras
 import numpy as np
+from keras import layers
 
 ROWS = 40  # no multiple of the batch size
 _VOCABULARY = 20
@@ -23,7 +24,6 @@ IMAGES = _random.normal(size=(ROWS, 6, 6, 2)).astype("float32")
 TARGETS = _random.integers(0, 2, (ROWS, 1)).astype("float32")
 CLASSES = _random.integers(0, 3, (ROWS, 1)).astype("int32")
 
-layers = keras.layers
 _registered = keras.saving.register_keras_serializable("keras_surface")
 
 
