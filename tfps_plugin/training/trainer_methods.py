@@ -62,7 +62,8 @@ def make_epoch_iterator(
             distribute_strategy, *args, **kwargs
         )
     on_chief = call.model.run_eagerly or call.method == "predict"
-    if on_chief and isinstance(kwargs.get("x"), DatasetCreator):
+    is_creator = isinstance(kwargs.get("x"), DatasetCreator)
+    if on_chief and is_creator:
         # As the only pipeline.
         kwargs["x"] = kwargs["x"].get_tf_dataset()
         kwargs["shuffle"] = False
@@ -74,6 +75,7 @@ def make_epoch_iterator(
             distribute_strategy,
             *args,
             functions=lambda: call.model.predict_function.functions,
+            looks_ahead=is_creator,
             **kwargs,
         )
     else:

@@ -197,6 +197,7 @@ class PredictEpochIterator(keras_compat.TFEpochIterator):
         distribute_strategy: Any,
         *,
         functions: Callable[[], PredictFunctions],
+        looks_ahead: bool = False,
         **keras_arguments: Any,
     ) -> None:
         """Prepares the input; reads nothing yet.
@@ -204,11 +205,14 @@ class PredictEpochIterator(keras_compat.TFEpochIterator):
         Args:
             distribute_strategy: A `tfps.ParameterServerStrategy`.
             functions: The model's, by the time the first batch is read.
+            looks_ahead: Whether to end behind the last batch where Keras, with
+                input of unknown length, would begin one more to find out.
             **keras_arguments: The rest of what Keras's own iterator takes.
         """
         keras_compat.EpochIterator.__init__(self, **keras_arguments)
         self._coordinator = ClusterCoordinator(distribute_strategy)
         self._functions = functions
+        self._looks_ahead = looks_ahead
         self._dataset = self.data_adapter.get_tf_dataset()
         self._input: PredictInput | None = None
 
@@ -225,6 +229,18 @@ class PredictEpochIterator(keras_compat.TFEpochIterator):
             ),
         )
         return self._input
+
+    def _enumerate_iterator(self) -> Iterator[tuple[int, int, Any]]:
+        if self.num_batches or not self._looks_ahead:
+            yield from super()._enumerate_iterator()
+            return
+        self.data_adapter.on_epoch_begin()
+        predict_input = self._get_iterator()
+        step = 0
+        while predict_input.has_next():
+            yield step, step + self.steps_per_execution - 1, predict_input
+            step += self.steps_per_execution
+        self.data_adapter.on_epoch_end()
 
     def sync(self) -> None:
         """Nothing to do: predictions change no variable."""

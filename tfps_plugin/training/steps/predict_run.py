@@ -96,12 +96,16 @@ class PredictInput:
     def __iter__(self) -> "PredictInput":
         return self
 
-    def __next__(self) -> PendingPrediction:
-        """The next batch's; sends others ahead."""
+    def has_next(self) -> bool:
+        """Whether there is another batch; sends it, and others, ahead."""
         if self._function is None:
             self._function = self._functions().on_group(self._codec)
         self._send_ahead(self._function)
-        if not self._pending:
+        return bool(self._pending)
+
+    def __next__(self) -> PendingPrediction:
+        """The next batch's; sends others ahead."""
+        if not self.has_next():
             raise StopIteration
         return self._pending.popleft()
 
