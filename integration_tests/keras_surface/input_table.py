@@ -88,6 +88,19 @@ def _all_shares() -> tf.data.Dataset:
     )
 
 
+def _of_splits(
+    dataset_fn: Callable[[Any], tf.data.Dataset], is_ours: bool, splits: Any
+) -> Arguments:
+    given = _one_after_the_other(dataset_fn, _SPLITS)
+    # Nobody knows before how many batches there are in splits.
+    in_order = given.filter(lambda *batch: True)
+    if is_ours:
+        given = in_order = tfps.DatasetCreator(dataset_fn, splits=splits)
+    return Arguments(
+        {"x": given, "validation_data": given}, {"x": given}, {"x": in_order}
+    )
+
+
 class Sequence(keras.utils.PyDataset):
     """All rows, batch by batch.
 
@@ -167,12 +180,7 @@ def _creator_with_steps(is_ours: bool) -> Arguments:
 
 
 def _creator_with_splits(is_ours: bool, splits: Any = _SPLITS) -> Arguments:
-    given = (
-        tfps.DatasetCreator(_of_split, splits=splits)
-        if is_ours
-        else _one_after_the_other(_of_split, _SPLITS)
-    )
-    return _same({"x": given}, validation_data=given)
+    return _of_splits(_of_split, is_ours, splits)
 
 
 def _creator_with_class_weight(is_ours: bool) -> Arguments:
@@ -188,12 +196,7 @@ def _creator_of_weighted_rows(is_ours: bool) -> Arguments:
         rows = _dataset(INPUTS, Y, WEIGHTS).skip(begin)
         return rows.take(end - begin).batch(BATCH)
 
-    given = (
-        tfps.DatasetCreator(dataset_fn, splits=_SPLITS)
-        if is_ours
-        else _one_after_the_other(dataset_fn, _SPLITS)
-    )
-    return _same({"x": given}, validation_data=given)
+    return _of_splits(dataset_fn, is_ours, _SPLITS)
 
 
 def _arrays(is_ours: bool) -> Arguments:
