@@ -7,21 +7,43 @@ import tensorflow as tf
 from tfps_plugin.inputs.batch_codec import BatchCodec
 
 
+class EncodedDataset:
+    """A dataset of the chief whose batches are strings.
+
+    What makes them strings is traced once, for all passes.
+
+    Attributes:
+        codec: Of the batches.
+    """
+
+    def __init__(self, dataset: tf.data.Dataset) -> None:
+        """Prepares; reads nothing yet.
+
+        Args:
+            dataset: The batches.
+        """
+        self.codec = BatchCodec(dataset.element_spec)
+        with tf.device("/device:CPU:0"):
+            self._encoded = self.codec.encoded(dataset)
+
+    def begin_pass(self) -> "ChiefBatches":
+        """Begins to read it from its start."""
+        return ChiefBatches(self._encoded)
+
+
 class ChiefBatches:
     """Reads a dataset on the chief, in its order.
 
     Threading: used by the thread that runs `fit` alone.
     """
 
-    def __init__(self, dataset: tf.data.Dataset, codec: BatchCodec) -> None:
+    def __init__(self, encoded: tf.data.Dataset) -> None:
         """Prepares; reads nothing yet.
 
         Args:
-            dataset: The batches.
-            codec: Of its batches.
+            encoded: The batches, as strings.
         """
-        with tf.device("/device:CPU:0"):
-            self._dataset = codec.encoded(dataset)
+        self._dataset = encoded
         self._iterator: Any = None
 
     def read(self, most: int) -> list[tf.Tensor]:

@@ -11,7 +11,7 @@ from tfps_plugin.inputs import input_splits
 from tfps_plugin.inputs.batch_codec import BatchCodec
 from tfps_plugin.inputs.dataset_creator import DatasetCreator
 from tfps_plugin.training.steps import packing
-from tfps_plugin.training.steps.chief_batches import ChiefBatches
+from tfps_plugin.training.steps.chief_batches import EncodedDataset
 from tfps_plugin.training.steps.cluster_input import ChiefInput
 from tfps_plugin.training.steps.cluster_input import ClusterInput
 from tfps_plugin.training.steps.cluster_input import WorkerInput
@@ -90,12 +90,11 @@ class ClusterEpochIterator(keras_compat.TFEpochIterator):
         )
 
     def _chief_inputs(self) -> tuple[Any, Callable[[], ClusterInput]]:
-        dataset = self.data_adapter.get_tf_dataset()
-        codec = BatchCodec(dataset.element_spec)
-        return codec.decoded_spec, lambda: ChiefInput(
+        dataset = EncodedDataset(self.data_adapter.get_tf_dataset())
+        return dataset.codec.decoded_spec, lambda: ChiefInput(
             self._coordinator,
-            ChiefBatches(dataset, codec),
-            codec,
+            dataset.begin_pass(),
+            dataset.codec,
             steps_per_closure=self._steps_per_closure,
         )
 
@@ -213,16 +212,15 @@ class PredictEpochIterator(keras_compat.TFEpochIterator):
         self._coordinator = ClusterCoordinator(distribute_strategy)
         self._functions = functions
         self._looks_ahead = looks_ahead
-        self._dataset = self.data_adapter.get_tf_dataset()
+        self._dataset = EncodedDataset(self.data_adapter.get_tf_dataset())
         self._input: PredictInput | None = None
 
     def _get_iterator(self) -> PredictInput:
-        codec = BatchCodec(self._dataset.element_spec)
         self._input = PredictInput(
             self._coordinator,
             self._functions,
-            ChiefBatches(self._dataset, codec),
-            codec,
+            self._dataset.begin_pass(),
+            self._dataset.codec,
             num_batches=self.steps_per_epoch or None,
             steps_per_closure=lambda num_steps: _steps_per_closure(
                 self, self._coordinator, self.num_batches or num_steps
