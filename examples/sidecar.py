@@ -29,7 +29,7 @@ def build_model() -> keras.Model:
 
 def make_dataset(seed: int) -> tf.data.Dataset:
     """Ids, and whether most of them are even, without end."""
-    ids = tf.data.Dataset.random(seed=seed).map(
+    ids = tf.data.Dataset.counter(seed * 1_000_000).map(
         lambda s: tf.random.stateless_uniform([5], [s, 0], 0, 5000, tf.int32)
     )
     return ids.map(
