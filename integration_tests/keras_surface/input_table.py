@@ -91,14 +91,12 @@ def _all_shares() -> tf.data.Dataset:
 def _of_splits(
     dataset_fn: Callable[[Any], tf.data.Dataset], is_ours: bool, splits: Any
 ) -> Arguments:
-    given = _one_after_the_other(dataset_fn, _SPLITS)
-    # Nobody knows before how many batches there are in splits.
-    in_order = given.filter(lambda *batch: True)
     if is_ours:
-        given = in_order = tfps.DatasetCreator(dataset_fn, splits=splits)
-    return Arguments(
-        {"x": given, "validation_data": given}, {"x": given}, {"x": in_order}
-    )
+        given = tfps.DatasetCreator(dataset_fn, splits=splits)
+    else:
+        in_order = splits(0) if callable(splits) else splits
+        given = _one_after_the_other(dataset_fn, in_order)
+    return _same({"x": given}, validation_data=given)
 
 
 class Sequence(keras.utils.PyDataset):
