@@ -117,6 +117,11 @@ class SplitReader:
         return self._num_waiting
 
     @property
+    def rereads(self) -> bool:
+        """Whether a split whose reader was lost is read again."""
+        return self._ledger.rereads
+
+    @property
     def is_over(self) -> bool:
         """Whether every split was read, or will not be."""
         with self._lock:

@@ -12,8 +12,8 @@ from tfps_plugin import errors
 from tfps_plugin.coordinator.cluster_coordinator import ClusterCoordinator
 from tfps_plugin.inputs.split_reader import Share
 from tfps_plugin.inputs.split_reader import SplitReader
-from tfps_plugin.training.steps import counted_sums
 from tfps_plugin.training.steps.progress_logs import ProgressLogs
+from tfps_plugin.training.steps.split_counts import SplitCounts
 from tfps_plugin.training.steps.step_account import Claim
 from tfps_plugin.training.steps.step_functions import StepFunctions
 from tfps_plugin.training.steps.step_run import StepRun
@@ -72,8 +72,9 @@ class WorkerReadRun(StepRun):
         self._tokens: set[_Token] = set()
         self._is_closed = False
         self._lock = threading.Lock()
-        self._counted: list[np.ndarray] = []
-        self._counted_of_share: dict[Share, list[np.ndarray]] = {}
+        # Asked for so many steps, Keras gets what they have counted, whatever
+        # they read.
+        self._counts = SplitCounts(rereads=reader.rereads and num_steps is None)
 
     def request(self, num_steps: int) -> None:
         """See `StepRun`."""
@@ -170,10 +171,8 @@ class WorkerReadRun(StepRun):
         """See `StepRun`; of splits, too, that were not read to their end."""
         self.sync()
         with self._lock:
-            unfinished = list(self._counted_of_share.values())
-            self._counted_of_share.clear()
-        for counted in unfinished:
-            self._functions.commit(counted)
+            unfinished = self._counts.take(unfinished=True)
+        self._functions.commit(unfinished)
 
     def close(self) -> None:
         """See `StepRun`."""
@@ -222,26 +221,19 @@ class WorkerReadRun(StepRun):
         with self._lock:
             if not self._account.settle(claim, done):
                 return None
-            if self._num_steps is not None:
-                self._counted = counted_sums.add(self._counted, counted)
-            else:
-                self._counted_of_share[share] = counted_sums.add(
-                    self._counted_of_share.get(share, []), counted
-                )
+            self._counts.add(share, counted)
         return done
 
     def share_finished(self, share: Share) -> None:
         """Counts what was counted of a split; called by the reader."""
         with self._lock:
-            self._counted = counted_sums.add(
-                self._counted, self._counted_of_share.pop(share, [])
-            )
+            self._counts.finish(share)
         self._account.wake()
 
     def share_lost(self, share: Share) -> None:
-        """Forgets what was counted of a split; called by the reader."""
+        """Forgets what will be counted again; called by the reader."""
         with self._lock:
-            self._counted_of_share.pop(share, None)
+            self._counts.lose(share)
         self._account.wake()
 
     def waiting_began(self) -> None:
@@ -250,8 +242,7 @@ class WorkerReadRun(StepRun):
 
     def _take_counted(self) -> list[np.ndarray]:
         with self._lock:
-            counted, self._counted = self._counted, []
-        return counted
+            return self._counts.take()
 
 
 class _Token:
