@@ -1,9 +1,13 @@
 """What every integration test gets."""
 
 import pathlib
+from collections.abc import Iterator
 
 import pytest
+import shared_cluster
+from shared_cluster import SharedCluster
 
+import tfps_plugin as tfps
 from tfps_plugin.conftest import nothing_left_behind as nothing_left_behind
 from tfps_plugin.conftest import scratch_folder as scratch_folder
 
@@ -14,9 +18,37 @@ _TIMEOUT_SECONDS = 300
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks the tests of this folder, and gives them more time."""
+    """Marks the tests of this folder, gives them time, and orders them.
+
+    Those that share a cluster follow one another; see `shared_cluster.py`.
+    """
     for item in items:
         if _HERE in item.path.parents:
             item.add_marker(pytest.mark.integration)
             if item.get_closest_marker("timeout") is None:
                 item.add_marker(pytest.mark.timeout(_TIMEOUT_SECONDS))
+    ours = [item for item in items if _HERE in item.path.parents]
+    places = [index for index, item in enumerate(items) if item in set(ours)]
+    ours.sort(key=lambda item: shared_cluster.shape_of(item) or ())
+    for place, item in zip(places, ours, strict=True):
+        items[place] = item
+
+
+@pytest.fixture(scope="session")
+def _shared_cluster() -> Iterator[SharedCluster]:
+    shared = SharedCluster()
+    yield shared
+    shared.stop()
+
+
+@pytest.fixture(scope="module")
+def cluster(
+    _shared_cluster: SharedCluster, request: pytest.FixtureRequest
+) -> tfps.LocalCluster:
+    """The shared cluster of the kind that the module is marked with.
+
+    `pytestmark = pytest.mark.cluster(num_workers=1, num_ps=2)`
+    """
+    shape = shared_cluster.shape_of(request.node)
+    assert shape is not None, "The module has no pytest.mark.cluster."
+    return _shared_cluster.of(*shape)

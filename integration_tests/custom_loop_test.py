@@ -11,18 +11,21 @@ import tensorflow as tf
 
 import tfps_plugin as tfps
 
+pytestmark = pytest.mark.cluster(num_workers=2, num_ps=2)
+
 _NUM_STEPS = 60
 _BATCH_SIZE = 8
 _NUM_CLASSES = 3
 
 
 @pytest.fixture(scope="module")
-def strategy() -> Iterator[tfps.ParameterServerStrategy]:
-    with tfps.LocalCluster(num_workers=2, num_ps=2) as cluster:
-        yield tfps.ParameterServerStrategy(
-            cluster.cluster_resolver,
-            tfps.partitioners.MinSizePartitioner(256 << 10, max_shards=2),
-        )
+def strategy(
+    cluster: tfps.LocalCluster,
+) -> tfps.ParameterServerStrategy:
+    return tfps.ParameterServerStrategy(
+        cluster.cluster_resolver,
+        tfps.partitioners.MinSizePartitioner(256 << 10, max_shards=2),
+    )
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,6 @@ One worker, one step in flight: single-process Keras is the truth.
 """
 
 import pathlib
-from collections.abc import Iterator
 from typing import Any
 
 import keras
@@ -14,6 +13,8 @@ import tensorflow as tf
 from benchmarks import crossings
 
 import tfps_plugin as tfps
+
+pytestmark = pytest.mark.cluster(num_workers=1, num_ps=2)
 
 _BATCH = 8
 _BATCHES = 6
@@ -28,12 +29,6 @@ _TABLES = {
 }
 # Feature -> its table; "bag" has several ids in each example.
 _FEATURES = {"ad": "ads", "user": "users", "bag": "words", "place": "places"}
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[tfps.LocalCluster]:
-    with tfps.LocalCluster(num_workers=1, num_ps=2) as cluster:
-        yield cluster
 
 
 def _strategy(

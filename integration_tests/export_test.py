@@ -20,21 +20,25 @@ from tfps_plugin import errors
 from tfps_plugin.variables import shard_reader
 from tfps_plugin.variables.remote_variable import RemoteVariable
 
-pytestmark = pytest.mark.compat
+pytestmark = [
+    pytest.mark.compat,
+    pytest.mark.cluster(num_workers=1, num_ps=2),
+]
 
 _ROWS = 50
 _BATCH = 16
 
 
 @pytest.fixture(scope="module")
-def strategy() -> Iterator[tfps.ParameterServerStrategy]:
-    with tfps.LocalCluster(num_workers=1, num_ps=2) as cluster:
-        strategy = tfps.ParameterServerStrategy(
-            cluster.cluster_resolver,
-            tfps.partitioners.FixedShardsPartitioner(3),
-        )
-        yield strategy
-        tfps.ClusterCoordinator(strategy).close()
+def strategy(
+    cluster: tfps.LocalCluster,
+) -> Iterator[tfps.ParameterServerStrategy]:
+    strategy = tfps.ParameterServerStrategy(
+        cluster.cluster_resolver,
+        tfps.partitioners.FixedShardsPartitioner(3),
+    )
+    yield strategy
+    tfps.ClusterCoordinator(strategy).close()
 
 
 @dataclasses.dataclass(frozen=True)

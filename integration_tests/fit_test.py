@@ -13,17 +13,13 @@ import tensorflow as tf
 import tfps_plugin as tfps
 from tfps_plugin import errors
 
+pytestmark = pytest.mark.cluster(num_workers=2, num_ps=2)
+
 _ROWS = 500
 _BATCH = 32
 _rng = np.random.default_rng(0)
 _IDS = _rng.integers(0, _ROWS, size=(_BATCH * 8, 4)).astype("int32")
 _TARGETS = (_IDS % 2).mean(axis=1, keepdims=True).round().astype("float32")
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[tfps.LocalCluster]:
-    with tfps.LocalCluster(num_workers=2, num_ps=2) as cluster:
-        yield cluster
 
 
 @pytest.fixture

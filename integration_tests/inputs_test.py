@@ -13,16 +13,12 @@ import tensorflow as tf
 import tfps_plugin as tfps
 from tfps_plugin import errors
 
+pytestmark = pytest.mark.cluster(num_workers=2, num_ps=1)
+
 _ROWS = 530  # not a multiple of the batch size
 _BATCH = 16
 _X = np.random.default_rng(0).normal(size=(_ROWS, 3)).astype("float32")
 _IDS = np.arange(_ROWS, dtype="int64")
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[tfps.LocalCluster]:
-    with tfps.LocalCluster(num_workers=2, num_ps=1) as cluster:
-        yield cluster
 
 
 @pytest.fixture(scope="module")

@@ -15,6 +15,8 @@ from tfps_plugin.cluster import dispatch_context
 from tfps_plugin.strategy import extended
 from tfps_plugin.variables.worker_tables import WorkerTable
 
+pytestmark = pytest.mark.cluster(num_workers=2, num_ps=1)
+
 _WORKERS = ("/job:worker/replica:0/task:0", "/job:worker/replica:0/task:1")
 _TIMEOUT_SECONDS = 60.0
 _WORDS = ["ash", "birch", "cedar"]
@@ -46,9 +48,10 @@ def _string_lookup() -> LookUp:
 
 
 @pytest.fixture(scope="module")
-def strategy() -> Iterator[tfps.ParameterServerStrategy]:
-    with tfps.LocalCluster(num_workers=2, num_ps=1) as cluster:
-        yield tfps.ParameterServerStrategy(cluster.cluster_resolver)
+def strategy(
+    cluster: tfps.LocalCluster,
+) -> tfps.ParameterServerStrategy:
+    return tfps.ParameterServerStrategy(cluster.cluster_resolver)
 
 
 @pytest.fixture(scope="module")

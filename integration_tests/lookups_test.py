@@ -11,15 +11,11 @@ import tensorflow as tf
 
 import tfps_plugin as tfps
 
+pytestmark = pytest.mark.cluster(num_workers=1, num_ps=2)
+
 _ROWS = 60
 _BATCH = 8
 _BATCHES = 6
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[tfps.LocalCluster]:
-    with tfps.LocalCluster(num_workers=1, num_ps=2) as cluster:
-        yield cluster
 
 
 @pytest.fixture(params=["sharded", "whole"])

@@ -4,7 +4,6 @@ One worker, one step in flight, a fixed seed: then training on a cluster is no
 longer asynchronous, and single-process Keras is the truth.
 """
 
-from collections.abc import Iterator
 from typing import Any
 
 import keras
@@ -14,16 +13,12 @@ import tensorflow as tf
 
 import tfps_plugin as tfps
 
+pytestmark = pytest.mark.cluster(num_workers=1, num_ps=2)
+
 _ROWS = 500
 _BATCH = 32
 _BATCHES = 8
 _TARGETS = np.random.default_rng(1).integers(0, 2, (_BATCH * _BATCHES, 1))
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[tfps.LocalCluster]:
-    with tfps.LocalCluster(num_workers=1, num_ps=2) as cluster:
-        yield cluster
 
 
 def _dataset(context: Any = None) -> tf.data.Dataset:

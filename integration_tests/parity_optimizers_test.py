@@ -8,7 +8,6 @@ the truth here is given the sum.
 
 import functools
 from collections.abc import Callable
-from collections.abc import Iterator
 from typing import Any
 
 import keras
@@ -17,6 +16,8 @@ import pytest
 import tensorflow as tf
 
 import tfps_plugin as tfps
+
+pytestmark = pytest.mark.cluster(num_workers=1, num_ps=2)
 
 _ROWS = 60
 # Rows of a variable -> into how many shards it is cut: three tables, and the
@@ -80,12 +81,6 @@ if hasattr(_optimizers, "MultiOptimizer"):
 
 
 _BY_ROWS = _EVERY | _OPTIONS
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[tfps.LocalCluster]:
-    with tfps.LocalCluster(num_workers=1, num_ps=2) as cluster:
-        yield cluster
 
 
 def _repeated(context: Any = None) -> tf.data.Dataset:

@@ -21,6 +21,8 @@ import tfps_plugin as tfps
 from tfps_plugin import errors
 from tfps_plugin.monitoring import events
 
+pytestmark = pytest.mark.cluster(num_workers=2, num_ps=1)
+
 _TIMEOUT_SECONDS = 120.0
 _ROWS = 32
 _WORDS = ["ash", "birch", "cedar"]
@@ -184,12 +186,6 @@ def _dense(tensor: Any) -> tf.Tensor:
 
 def _numpy(results: dict[str, tf.Tensor]) -> dict[str, np.ndarray]:
     return {name: result.numpy() for name, result in results.items()}
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[tfps.LocalCluster]:
-    with tfps.LocalCluster(num_workers=2, num_ps=1) as cluster:
-        yield cluster
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,6 @@
 """Models go on from files, with other shards or in one process."""
 
 import pathlib
-from collections.abc import Iterator
 from typing import Any
 
 import keras
@@ -14,14 +13,10 @@ from tfps_plugin.variables import saved_form
 from tfps_plugin.variables import shard_reader
 from tfps_plugin.variables.remote_variable import RemoteVariable
 
+pytestmark = pytest.mark.cluster(num_workers=1, num_ps=2)
+
 _ROWS = 500
 _BATCH = 32
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[tfps.LocalCluster]:
-    with tfps.LocalCluster(num_workers=1, num_ps=2) as cluster:
-        yield cluster
 
 
 @pytest.fixture(autouse=True)

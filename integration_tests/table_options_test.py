@@ -16,17 +16,13 @@ import tensorflow as tf
 
 import tfps_plugin as tfps
 
+pytestmark = pytest.mark.cluster(num_workers=1, num_ps=2)
+
 _ROWS = 60
 _BATCH = 16
 _STEPS = 30
 _IDS = np.random.default_rng(5).integers(0, _ROWS - 10, (10 * _BATCH, 3))
 _TARGETS = np.random.default_rng(1).integers(0, 2, (10 * _BATCH, 1))
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[tfps.LocalCluster]:
-    with tfps.LocalCluster(num_workers=1, num_ps=2) as cluster:
-        yield cluster
 
 
 def _dataset(context: Any = None) -> tf.data.Dataset:

@@ -52,6 +52,10 @@ if TYPE_CHECKING:
     from tfps_plugin.inputs.dataset_creator import (
         DatasetCreator as DatasetCreator,
     )
+    from tfps_plugin.recovery.checkpoint import Checkpoint as Checkpoint
+    from tfps_plugin.recovery.checkpoint_manager import (
+        CheckpointManager as CheckpointManager,
+    )
     from tfps_plugin.strategy.parameter_server_strategy import (
         ParameterServerStrategy as ParameterServerStrategy,
     )
@@ -63,6 +67,8 @@ if TYPE_CHECKING:
 
 # Name -> the module that defines it; a module's name -> that module.
 _HOMES = {
+    "Checkpoint": "tfps_plugin.recovery.checkpoint",
+    "CheckpointManager": "tfps_plugin.recovery.checkpoint_manager",
     "ClusterCoordinator": "tfps_plugin.coordinator.cluster_coordinator",
     "DatasetCreator": "tfps_plugin.inputs.dataset_creator",
     "ExportBest": "tfps_plugin.evaluation.export_best",
@@ -83,6 +89,8 @@ _HOMES = {
 _LOADED_TOO = {"ParameterServerStrategy": "tfps_plugin.training.hooks"}
 
 __all__ = [
+    "Checkpoint",
+    "CheckpointManager",
     "ClusterCoordinator",
     "DatasetCreator",
     "ExportBest",

@@ -13,6 +13,8 @@
     ├── ClosureCancelledError (RuntimeError)     the closure was cut short
     ├── InputError (ValueError)                  input that cannot be honoured
     ├── CheckpointNotFoundError (FileNotFoundError)  nothing to evaluate
+    ├── CheckpointUnreadableError (OSError)      no checkpoint is undamaged
+    ├── CheckpointMismatchError (ValueError)     it does not fit the program
     ├── UnsupportedError (NotImplementedError)   refused, with the way out
     └── InternalError                            a bug of ours: please report it
 
@@ -97,6 +99,14 @@ class InputError(TfpsError, ValueError):
 
 class CheckpointNotFoundError(TfpsError, FileNotFoundError):
     """An evaluator has ended, and there was no checkpoint for it."""
+
+
+class CheckpointUnreadableError(TfpsError, OSError):
+    """There are checkpoints, and all of them are damaged."""
+
+
+class CheckpointMismatchError(TfpsError, ValueError):
+    """A checkpoint has other names, shapes or dtypes than the program."""
 
 
 class UnsupportedError(TfpsError, NotImplementedError):

@@ -1,4 +1,4 @@
-"""The clusters and strategies of the suite, shared by all of its tests."""
+"""The strategies of the suite."""
 
 import os
 import pathlib
@@ -43,14 +43,7 @@ def _is_left_out(item: pytest.Item) -> bool:
     )
 
 
-@pytest.fixture(scope="session")
-def cluster(request: pytest.FixtureRequest) -> Iterator[tfps.LocalCluster]:
-    """Two parameter servers, and as many workers as a module asks for."""
-    with tfps.LocalCluster(num_workers=request.param, num_ps=2) as cluster:
-        yield cluster
-
-
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def strategies(
     cluster: tfps.LocalCluster,
 ) -> Iterator[dict[str, tfps.ParameterServerStrategy]]:

@@ -19,9 +19,7 @@ from .input_table import Arguments
 
 pytestmark = [
     pytest.mark.compat,
-    pytest.mark.parametrize(
-        "cluster", [input_table.NUM_WORKERS], indirect=True, ids=["2 workers"]
-    ),
+    pytest.mark.cluster(num_workers=input_table.NUM_WORKERS, num_ps=2),
 ]
 
 

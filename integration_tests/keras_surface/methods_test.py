@@ -28,7 +28,7 @@ from .comparison import Calls
 
 pytestmark = [
     pytest.mark.compat,
-    pytest.mark.parametrize("cluster", [2], indirect=True, ids=["2 workers"]),
+    pytest.mark.cluster(num_workers=2, num_ps=2),
 ]
 
 on_every_input = pytest.mark.parametrize("input_kind", INPUT_KINDS)

@@ -17,7 +17,7 @@ from .model_table import CASES
 
 pytestmark = [
     pytest.mark.compat,
-    pytest.mark.parametrize("cluster", [1], indirect=True, ids=["1 worker"]),
+    pytest.mark.cluster(num_workers=1, num_ps=2),
 ]
 
 

@@ -8,7 +8,15 @@ Checked against TensorFlow 2.20 and 2.21.
 
 from typing import Any
 
+import tensorflow as tf
 from tensorflow.core.protobuf import trackable_object_graph_pb2
+from tensorflow.python.checkpoint import checkpoint
+from tensorflow.python.checkpoint import checkpoint_management
+
+# Name of a variable's value among what a checkpoint has of an object.
+from tensorflow.python.trackable.base import (
+    VARIABLE_VALUE_KEY as VARIABLE_VALUE_KEY,
+)
 
 _GRAPH_KEY = "_CHECKPOINTABLE_OBJECT_GRAPH"
 
@@ -26,6 +34,38 @@ def read_object_graph(reader: Any) -> Any:
     graph = trackable_object_graph_pb2.TrackableObjectGraph()
     graph.ParseFromString(reader.get_tensor(_GRAPH_KEY))
     return graph
+
+
+def object_graph_of(prefix: str) -> Any:
+    """The `TrackableObjectGraph` of the checkpoint with that prefix."""
+    return read_object_graph(tf.train.load_checkpoint(prefix))
+
+
+def execute_write_callbacks(
+    options: tf.train.CheckpointOptions, prefix: str
+) -> None:
+    """Does what a caller wants to be done when a checkpoint is written.
+
+    `tf.train.Checkpoint.save` tells others of the newest checkpoint so.
+    """
+    callbacks = options.experimental_write_callbacks
+    if callbacks:
+        checkpoint._execute_callbacks(callbacks, prefix)
+
+
+def write_checkpoint_state(folder: str, prefixes: list[str]) -> None:
+    """Tells `tf.train.latest_checkpoint` of a folder's checkpoints.
+
+    The public function for it is deprecated in favour of a manager of
+    TensorFlow's own.
+
+    Args:
+        folder: Where they are.
+        prefixes: All of them, oldest first; at least one.
+    """
+    checkpoint_management.update_checkpoint_state_internal(
+        folder, prefixes[-1], prefixes, save_relative_paths=True
+    )
 
 
 def restore_marks(variables: list[Any]) -> list[int]:

@@ -12,6 +12,7 @@ lane.py                  one of the threads that drive a worker
 worker.py                the lanes of one worker
 inspector.py             asks tasks whether they live
 stall_watch.py           pure: when a silent task is given up
+ps_recovery.py           brings lost parameter servers back
 membership.py            the one thread that changes who is in the cluster
 cluster_coordinator.py   the public face: schedule, join, fetch
 testing.py               a cluster without processes, for tests

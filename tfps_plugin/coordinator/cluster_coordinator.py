@@ -7,6 +7,7 @@ import weakref
 from collections.abc import Callable
 from collections.abc import Iterator
 from typing import Any
+from typing import TypeVar
 
 import tensorflow as tf
 
@@ -18,6 +19,7 @@ from tfps_plugin.coordinator.closure_queue import ClosureQueue
 from tfps_plugin.coordinator.inspector import Inspector
 from tfps_plugin.coordinator.lane import Lane
 from tfps_plugin.coordinator.membership import Membership
+from tfps_plugin.coordinator.ps_recovery import PsRecovery
 from tfps_plugin.coordinator.remote_value import RemoteValue
 from tfps_plugin.coordinator.remote_value import fetch_all
 from tfps_plugin.coordinator.session_protocol import SessionLike
@@ -26,6 +28,7 @@ from tfps_plugin.coordinator.worker import Worker
 from tfps_plugin.inputs.worker_dataset import WorkerDataset
 from tfps_plugin.monitoring.counters import Counters
 from tfps_plugin.monitoring.events import Events
+from tfps_plugin.variables import recovery_gate
 from tfps_plugin.variables import worker_resident
 from tfps_plugin.variables import worker_seeds
 
@@ -38,6 +41,8 @@ _PATIENCE_SECONDS = 30.0
 _CLOSE_TIMEOUT_SECONDS = 10.0
 
 _creation_lock = threading.Lock()
+
+T = TypeVar("T")
 
 
 class ClusterCoordinator:
@@ -76,6 +81,7 @@ class ClusterCoordinator:
     _workers: tuple[Worker, ...]
     _closed: bool
     _close_at_exit: Callable[[], None]
+    _close_gate: Callable[[], None]
 
     def __new__(
         cls,
@@ -142,15 +148,17 @@ class ClusterCoordinator:
         self._queue = ClosureQueue(
             capacity=_QUEUED_CLOSURES_PER_LANE * self.num_lanes
         )
+        inspector = Inspector(session, self.counters, self.events)
         self._membership = Membership(
             session,
             self._queue,
-            Inspector(session, self.counters, self.events),
+            inspector,
             self.counters,
             self.events,
             no_worker_timeout_seconds=no_worker_timeout_seconds,
             forget_worker=worker_resident.forget_worker,
             stall_watch=StallWatch(patience_seconds),
+            ps_recovery=self._new_ps_recovery(inspector),
         )
         self._workers = tuple(
             Worker(
@@ -175,10 +183,30 @@ class ClusterCoordinator:
         )
         for worker in self._workers:
             worker.start()
+        await_recovery = _weakly(self, ClusterCoordinator._await_recovery)
+        self._close_gate = recovery_gate.register(
+            lambda: bool(await_recovery())
+        )
         # The interpreter takes TensorFlow from under threads that still run.
         # Registered after the session's own end, this comes before it.
-        self._close_at_exit = _weakly(self)
+        self._close_at_exit = _weakly(self, ClusterCoordinator.close)
         atexit.register(self._close_at_exit)
+
+    def _new_ps_recovery(self, inspector: Inspector) -> PsRecovery | None:
+        restorer = getattr(self.strategy, "ps_restorer", None)
+        if restorer is None:
+            return None
+        return PsRecovery(
+            self._session,
+            inspector,
+            restorer,
+            self.counters,
+            self.events,
+            timeout_seconds=self.strategy.ps_recovery_timeout_seconds,
+        )
+
+    def _await_recovery(self) -> bool:
+        return self._membership.await_recovery()
 
     @property
     def num_workers(self) -> int:
@@ -329,6 +357,7 @@ class ClusterCoordinator:
             self._closed = True
             self.strategy._cluster_coordinator = None
         atexit.unregister(self._close_at_exit)
+        self._close_gate()
         self._queue.stop()
         self._queue.wait_until_quiet(_CLOSE_TIMEOUT_SECONDS)
         self._membership.stop(_CLOSE_TIMEOUT_SECONDS)
@@ -348,16 +377,18 @@ def _device_of(session: SessionLike, task: Any) -> Callable[[], str]:
     return lambda: session.device(task)
 
 
-def _weakly(coordinator: ClusterCoordinator) -> Callable[[], None]:
-    """Closes the coordinator, but does not keep it alive."""
+def _weakly(
+    coordinator: ClusterCoordinator,
+    method: Callable[[ClusterCoordinator], T],
+) -> Callable[[], T | None]:
+    """Calls a method of the coordinator, but does not keep it alive."""
     reference = weakref.ref(coordinator)
 
-    def close() -> None:
+    def call() -> T | None:
         still_there = reference()
-        if still_there is not None:
-            still_there.close()
+        return None if still_there is None else method(still_there)
 
-    return close
+    return call
 
 
 def _refuse_inside(what: str) -> None:

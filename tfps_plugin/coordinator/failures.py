@@ -98,6 +98,7 @@ def judge(
     kind: FailureKind,
     *,
     worker_is_lost: bool,
+    ps_was_away: bool = False,
     num_transient_retries: int,
     max_transient_retries: int,
 ) -> Verdict:
@@ -107,18 +108,20 @@ def judge(
         kind: What the exception looks like.
         worker_is_lost: Whether the worker that ran it was found dead or
             restarted, or had been given up since the run began.
+        ps_was_away: Whether a ps is being brought back, or was just now.
         num_transient_retries: How often this closure was already run again
             although every task it touched was well.
         max_transient_retries: How often that may be.
 
     Returns:
-        `RUN_AGAIN` on another worker, for free; `RUN_AGAIN_COUNTED` after a
+        `RUN_AGAIN`, on another worker or later, for free;
+        `RUN_AGAIN_COUNTED` after a
         pause, as one of the allowed retries; `GIVE_UP` when those are used
         up; `RAISE` when the error is the user's own.
     """
     if kind is FailureKind.USER:
         return Verdict.RAISE
-    if worker_is_lost:
+    if worker_is_lost or ps_was_away:
         return Verdict.RUN_AGAIN
     if num_transient_retries < max_transient_retries:
         return Verdict.RUN_AGAIN_COUNTED

@@ -37,6 +37,10 @@ class MembershipView(Protocol):
     def is_present(self, worker_index: int, generation: int) -> bool:
         """Whether the worker takes part, still in that generation."""
 
+    @property
+    def excuses_failures(self) -> bool:
+        """Whether closures may fail because a ps is or was away."""
+
     def examine(
         self,
         failure: Failure,
@@ -231,6 +235,7 @@ class Lane:
             worker_is_lost=not self._membership.is_present(
                 self._worker_index, run.generation
             ),
+            ps_was_away=self._membership.excuses_failures,
             num_transient_retries=closure.num_transient_retries,
             max_transient_retries=_MAX_TRANSIENT_RETRIES,
         )
@@ -241,7 +246,7 @@ class Lane:
             self._queue.failed(closure, run.attempt, error)
             return
         is_transient = verdict is Verdict.RUN_AGAIN_COUNTED
-        if is_transient:
+        if is_transient or self._membership.excuses_failures:
             self._queue.wait_before_retry(
                 closure, failures.pause_seconds(closure.num_transient_retries)
             )

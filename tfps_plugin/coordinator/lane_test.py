@@ -20,6 +20,8 @@ _TIMEOUT_SECONDS = 30.0
 class _AlwaysThere:
     """A membership without changes."""
 
+    excuses_failures = False
+
     def generation(self, worker_index: int) -> int:
         return 0
 

@@ -6,12 +6,14 @@ import threading
 import time
 from collections.abc import Callable
 from collections.abc import Mapping
+from typing import Any
 from typing import Protocol
 
 from tfps_plugin import errors
 from tfps_plugin.coordinator import failures
 from tfps_plugin.coordinator.closure_queue import ClosureQueue
 from tfps_plugin.coordinator.inspector import Inspector
+from tfps_plugin.coordinator.ps_recovery import PsRecovery
 from tfps_plugin.coordinator.roster import Roster
 from tfps_plugin.coordinator.session_protocol import SessionLike
 from tfps_plugin.coordinator.stall_watch import StallWatch
@@ -26,6 +28,10 @@ _RETRY_SECONDS = 1.0
 _PROGRESS_SECONDS = 30.0
 # How often the thread looks for closures that run for too long.
 _WATCH_INTERVAL_SECONDS = 5.0
+# How often a lost ps is asked whether it is back.
+_RECOVERY_INTERVAL_SECONDS = 0.25
+# How long closures that need a lost ps may take to find that out.
+_QUIET_SECONDS = 10.0
 
 
 class Watched(Protocol):
@@ -65,6 +71,7 @@ class Membership:
         no_worker_timeout_seconds: float,
         forget_worker: Callable[[int], None],
         stall_watch: StallWatch,
+        ps_recovery: PsRecovery | None = None,
     ) -> None:
         """Creates the membership, everybody present; see `start`.
 
@@ -78,12 +85,14 @@ class Membership:
                 worker is present.
             forget_worker: Drops what a lost worker had, by its index.
             stall_watch: Who decides when silence has lasted too long.
+            ps_recovery: Who brings back lost ps; None: nobody does.
         """
         self._session = session
         self._workers = tuple(session.cluster.workers)
         self._ps = tuple(session.cluster.parameter_servers)
         self._queue = queue
         self._inspector = inspector
+        self._ps_recovery = ps_recovery
         self._counters = counters
         self._events = event_board
         self._no_worker_timeout_seconds = no_worker_timeout_seconds
@@ -117,6 +126,8 @@ class Membership:
         """Stops the thread; False if it is still busy after the timeout."""
         self._inspector.stop()
         self._stop.set()
+        if self._ps_recovery is not None:
+            self._ps_recovery.stop()
         with self._lock:
             self._changed.notify_all()
         self._thread.join(timeout_seconds)
@@ -159,22 +170,65 @@ class Membership:
             thoroughly: Whether to ask every ps, suspect or not.
 
         Returns:
-            The error for the user if a ps is lost, else None.
+            The error for the user if a ps is lost that is not waited for,
+            else None.
         """
         if not self.is_present(worker_index, generation):
             return None  # Known, and possibly back: the failure is old news.
         for task in self._ps:
-            if task.index in failure.ps and (
-                error := self._inspector.examine_ps(task)
-            ):
+            if task.index in failure.ps and (error := self._examine_ps(task)):
                 return error
         for index in failure.workers:
             if index < len(self._workers):
                 self._examine_worker(index)
         if thoroughly and self.is_present(worker_index, generation):
             for task in self._ps:
-                if error := self._inspector.examine_ps(task):
+                if error := self._examine_ps(task):
                     return error
+        return None
+
+    @property
+    def is_recovering(self) -> bool:
+        """Whether a lost ps is waited for; closures then run again later."""
+        return self._ps_recovery is not None and self._ps_recovery.is_under_way
+
+    @property
+    def excuses_failures(self) -> bool:
+        """Whether closures may fail because a ps is or was away."""
+        return (
+            self._ps_recovery is not None and self._ps_recovery.excuses_failures
+        )
+
+    def await_recovery(self) -> bool:
+        """Looks for lost ps, and waits until they are back.
+
+        Returns:
+            Whether some were lost and are restored.
+        """
+        if self._ps_recovery is None:
+            return False
+        for task in self._ps:
+            self._examine_ps(task)
+        return self.is_recovering and self._ps_recovery.wait()
+
+    def _examine_ps(self, task: Any) -> errors.ParameterServerLostError | None:
+        """Begins to bring a ps back if it is lost; the error if nobody can."""
+        error = self._inspector.examine_ps(task)
+        if error is None:
+            return None
+        return self._ps_lost(task, error)
+
+    def _ps_lost(
+        self, task: Any, error: errors.ParameterServerLostError
+    ) -> errors.ParameterServerLostError | None:
+        recovery = self._ps_recovery
+        if recovery is None or not recovery.can_begin():
+            return error
+        with self._lock:
+            for worker in self._workers:
+                self._queue.pause(worker.index)
+            recovery.begin(task)
+            self._changed.notify_all()
         return None
 
     def report_lost(
@@ -211,6 +265,7 @@ class Membership:
     def _change_members(self) -> None:
         while not self._stop.is_set():
             try:
+                self._bring_back_ps()
                 self._delist_lost()
                 self._readmit_answering()
                 self._give_up_silent()
@@ -228,6 +283,8 @@ class Membership:
                 return
             now = time.monotonic()
             wait_seconds = _WATCH_INTERVAL_SECONDS
+            if self.is_recovering:
+                wait_seconds = _RECOVERY_INTERVAL_SECONDS
             due_seconds = self._roster.seconds_until_due(now)
             if due_seconds is not None:
                 wait_seconds = min(wait_seconds, due_seconds)
@@ -236,6 +293,27 @@ class Membership:
                 left_seconds = self._no_worker_timeout_seconds - waited_seconds
                 wait_seconds = min(wait_seconds, max(0.0, left_seconds))
             self._changed.wait(wait_seconds)
+
+    def _bring_back_ps(self) -> None:
+        """Goes on with bringing back lost ps, while no closure runs."""
+        recovery = self._ps_recovery
+        if recovery is None or not recovery.is_under_way:
+            return
+        if not self._queue.wait_until_quiet(_QUIET_SECONDS):
+            # They wait for a ps that is gone, without being told so.
+            for worker in self._watched.values():
+                worker.abandon()
+        error = recovery.advance()
+        if recovery.is_under_way:
+            return
+        if error is not None:
+            self._queue.end_round(error)
+        with self._lock:
+            for task in self._workers:
+                if self._roster.is_present(
+                    task.index, self._roster.generation(task.index)
+                ):
+                    self._queue.resume(task.index)
 
     def _delist_lost(self) -> None:
         while not self._stop.is_set():
@@ -271,7 +349,7 @@ class Membership:
 
     def _end_round_if_a_ps_is_lost(self) -> None:
         for task in self._ps:
-            error = self._inspector.examine_ps(task)
+            error = self._examine_ps(task)
             if error is not None and self._queue.has_work:
                 self._queue.end_round(error)
                 for worker in self._watched.values():
@@ -311,7 +389,8 @@ class Membership:
             away_seconds = self._roster.admit(worker_index, time.monotonic())
             generation = self._roster.generation(worker_index)
             # Under the lock: a loss of the new generation pauses after this.
-            self._queue.resume(worker_index)
+            if not self.is_recovering:
+                self._queue.resume(worker_index)
         self._counters.increment("workers_readmitted")
         self._events.publish(
             events.WorkerReadmitted(
@@ -345,7 +424,11 @@ class Membership:
         for task in self._ps:
             reason = self._why_given_up(task)
             if reason is not None:
-                self._queue.end_round(self._inspector.ps_lost(task, reason))
+                error = self._ps_lost(
+                    task, self._inspector.ps_lost(task, reason)
+                )
+                if error is not None:
+                    self._queue.end_round(error)
                 for worker in self._watched.values():
                     worker.abandon()
 

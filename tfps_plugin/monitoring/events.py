@@ -99,6 +99,67 @@ class ParameterServerLost(Event):
 
 
 @dataclasses.dataclass(frozen=True)
+class WaitingForParameterServer(Event):
+    """Training pauses until a ps is back; repeated as time goes."""
+
+    ps_index: int
+    address: str
+    waiting_seconds: float
+    deadline_seconds: float
+
+    @property
+    def level(self) -> int:
+        return logging.WARNING
+
+    def __str__(self) -> str:
+        return (
+            f"Training waits for parameter server {self.ps_index} at "
+            f"{self.address}: {self.waiting_seconds:.0f} s of at most "
+            f"{self.deadline_seconds:.0f} s."
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class ParameterServerRecovered(Event):
+    """A parameter server is back, with values from a checkpoint."""
+
+    ps_index: int
+    address: str
+    source: str
+    num_variables: int
+    away_seconds: float
+
+    @property
+    def level(self) -> int:
+        return logging.WARNING
+
+    def __str__(self) -> str:
+        return (
+            f"Parameter server {self.ps_index} at {self.address} is back "
+            f"after {self.away_seconds:.1f} s; its {self.num_variables} "
+            f"variables have the values of {self.source}."
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class CheckpointFailed(Event):
+    """A checkpoint could not be written; the one before is untouched."""
+
+    path: str
+    reason: str
+
+    @property
+    def level(self) -> int:
+        return logging.ERROR
+
+    def __str__(self) -> str:
+        return (
+            f"The checkpoint {self.path} could not be written: {self.reason}. "
+            "Training goes on; earlier checkpoints are untouched."
+        )
+
+
+@dataclasses.dataclass(frozen=True)
 class ClosureRetried(Event):
     """A closure did not end and is run again."""
 

@@ -15,11 +15,13 @@ from tfps_plugin.cluster import tf_config
 from tfps_plugin.cluster.session import Session
 from tfps_plugin.strategy.extended import ParameterServerExtended
 from tfps_plugin.strategy.variable_creation import VariableCreator
+from tfps_plugin.variables.inventory import Inventory
 from tfps_plugin.variables.partitioners import Partitioner
 
 _logger = logging.getLogger(__name__)
 
 SparseUpdate = Literal["lazy", "exact"]
+Recovery = Literal["lost", "consistent"]
 
 # Called with every new strategy. Floors above this one register here what they
 # install into Keras.
@@ -45,6 +47,12 @@ class ParameterServerStrategy(tf.distribute.Strategy):
     Keras 3; `cluster_resolver` may be left out; variables are placed by bytes
     instead of round robin; sharded variables are one variable to Keras; a
     function keeps working after a task was replaced.
+
+    Attributes:
+        in_place_recovery: As given.
+        recovery: As given.
+        ps_recovery_timeout_seconds: As given.
+        ps_restorer: Who knows what lost parameter servers held; None: nobody.
     """
 
     def __init__(
@@ -55,6 +63,9 @@ class ParameterServerStrategy(tf.distribute.Strategy):
         max_closures_in_flight_per_worker: int = 2,
         steps_per_closure: int | None = None,
         sparse_update: SparseUpdate = "lazy",
+        in_place_recovery: bool = True,
+        recovery: Recovery = "lost",
+        ps_recovery_timeout_seconds: float = 600.0,
         start_timeout_seconds: float = 300.0,
     ) -> None:
         """Connects to the cluster.
@@ -80,6 +91,16 @@ class ParameterServerStrategy(tf.distribute.Strategy):
                 momentum, weight decay or averages the other rows stay as they
                 are. "exact" updates all rows, on the parameter servers, as
                 Keras does in one process: cost follows the table.
+            in_place_recovery: Whether training waits for a parameter server
+                that is lost and goes on with values from the newest
+                checkpoint (of a `tfps.CheckpointManager` or
+                `tfps.callbacks.BackupAndRestore`). If not, or if there is no
+                checkpoint, `ParameterServerLostError` is raised.
+            recovery: What is set back to the checkpoint. "lost": what the
+                parameter server held; the others keep what they have learnt
+                since. "consistent": all variables of the checkpoint.
+            ps_recovery_timeout_seconds: How long training waits for a lost
+                parameter server.
             start_timeout_seconds: How long to wait for all tasks to answer.
 
         Raises:
@@ -109,6 +130,16 @@ class ParameterServerStrategy(tf.distribute.Strategy):
                 'sparse_update must be "lazy" or "exact". Received: '
                 f"sparse_update={sparse_update!r}"
             )
+        if recovery not in get_args(Recovery):
+            raise ValueError(
+                'recovery must be "lost" or "consistent". Received: '
+                f"recovery={recovery!r}"
+            )
+        self.in_place_recovery = in_place_recovery
+        self.recovery: Recovery = recovery
+        self.ps_recovery_timeout_seconds = ps_recovery_timeout_seconds
+        # Set by a floor above; see `construction_hooks`.
+        self.ps_restorer: Any = None
         self._sparse_update = sparse_update
         self._cluster_resolver = cluster_resolver or _default_resolver()
         self._session = Session.connect(
@@ -175,6 +206,11 @@ class ParameterServerStrategy(tf.distribute.Strategy):
             self._session.device(task)
             for task in self._session.cluster.parameter_servers
         )
+
+    @property
+    def inventory(self) -> Inventory:
+        """The variables that the parameter servers hold."""
+        return self._creator.inventory
 
     @property
     def bytes_per_ps(self) -> tuple[int, ...]:

@@ -11,6 +11,7 @@ from tfps_plugin._compat import tensorflow_variables as compat
 from tfps_plugin.variables import initialization
 from tfps_plugin.variables import partitioners
 from tfps_plugin.variables.initialization import InitialValue
+from tfps_plugin.variables.inventory import Inventory
 from tfps_plugin.variables.layout import RowLayout
 from tfps_plugin.variables.mirrored_scalar import MirroredScalar
 from tfps_plugin.variables.placement import BytePlacement
@@ -36,6 +37,9 @@ class VariableCreator:
     - Anything else goes whole to the ps that holds the fewest bytes.
 
     Threading: variables may be created from several threads.
+
+    Attributes:
+        inventory: What was made and still exists.
     """
 
     def __init__(
@@ -53,6 +57,7 @@ class VariableCreator:
         self._partitioner = variable_partitioner
         self._placement = BytePlacement(len(ps_devices))
         self._locks = UpdateLocks()
+        self.inventory = Inventory(self._locks)
 
     @property
     def bytes_per_ps(self) -> tuple[int, ...]:
@@ -176,6 +181,7 @@ class VariableCreator:
         variable = MirroredScalar(
             self._ps_devices[ps], described.dtype, name, **weight
         )
+        self.inventory.add(variable)
         with compat.clear_device():
             initialization.fill(variable, described)
         return variable
@@ -203,6 +209,7 @@ class VariableCreator:
         weight: dict[str, Any],
     ) -> RemoteVariable:
         variable = RemoteVariable(device, shape, dtype, name, **weight)
+        self.inventory.add(variable)
         variable.update_lock = self._locks.for_variable(
             device, initialization.num_bytes(shape, dtype)
         )
@@ -273,6 +280,7 @@ class VariableCreator:
             for i, device in enumerate(devices)
         ]
         for shard in shards:
+            self.inventory.add(shard)
             shard.update_lock = self._locks.for_variable(
                 shard.device, initialization.num_bytes(shard.shape, shard.dtype)
             )

@@ -27,6 +27,7 @@ are installed once, with the first strategy, not by importing anything.
 import threading
 
 from tfps_plugin._compat import keras as keras_compat
+from tfps_plugin.recovery import failover
 from tfps_plugin.strategy import parameter_server_strategy
 from tfps_plugin.training import exporting
 from tfps_plugin.training import lookups
@@ -46,9 +47,11 @@ def install(strategy: object = None) -> None:
     """Installs the hooks; calling it again does nothing.
 
     Args:
-        strategy: The strategy that was just made; any will do.
+        strategy: The strategy that was just made; None: only into Keras.
     """
     global _installed
+    if strategy is not None:
+        failover.install(strategy)
     with _lock:
         if _installed:
             return

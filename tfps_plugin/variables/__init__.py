@@ -7,11 +7,13 @@ initialization.py     fills shards where they live, block by block
 random_blocks.py      any block of rows of a random initializer's full value
 stacked_initializer.py  initial values of tables that lie behind one another
 late_bound.py         a variable whose handle is looked up at call time
+inventory.py          what each ps holds, so that it can be made again
 remote_variable.py    a whole variable on one ps
 sharded_variable.py   a table cut over several ps, one value to the user
 tape_anchor.py        what a gradient tape watches in the place of shards
 shard_reader.py       reads all shards of a table as one value
 shard_writer.py       assigns all shards of a table from one value
+apart.py              has checkpoints leave out what ps write themselves
 saved_form.py         a table in TensorFlow's checkpoints and SavedModels
 row_lookup.py         looks up rows of a variable, each distinct id once
 joint_lookup.py       looks up rows of several tables, one exchange with a ps
@@ -19,6 +21,7 @@ graph_checks.py       checks of values known only when a function runs
 row_gather.py         splits ids by shard, gathers rows where they are
 distinct_rows.py      slices in which every id occurs once
 dense_reads.py        warns of steps that move a whole sharded table
+recovery_gate.py      where the chief waits while lost ps are brought back
 chief_reads.py        reads that go on when the cluster changes under them
 steps_in_flight.py    what the chief waits for before it looks at the model
 views.py              lets unmodified optimizers see only rows, or one shard

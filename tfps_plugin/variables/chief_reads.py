@@ -7,6 +7,7 @@ from typing import TypeVar
 import tensorflow as tf
 
 from tfps_plugin.cluster import runtime_errors
+from tfps_plugin.variables import recovery_gate
 
 T = TypeVar("T")
 
@@ -31,7 +32,7 @@ def read(read_once: Callable[[], T]) -> T:
 
     Raises:
         tf.errors.OpError: If it is not about the cluster, or does not go
-            away within a second.
+            away within a second, and no ps that was lost is brought back.
     """
     never = threading.Event()
     for pause_seconds in _PAUSES_SECONDS:
@@ -41,4 +42,9 @@ def read(read_once: Callable[[], T]) -> T:
             if not is_about_the_cluster(error):
                 raise
         never.wait(pause_seconds)
+    try:
+        return read_once()
+    except tf.errors.OpError as error:
+        if not is_about_the_cluster(error) or not recovery_gate.wait():
+            raise
     return read_once()

@@ -117,6 +117,17 @@ class LateBoundVariable(compat.ResourceVariable):
         """The handle that a call made now, on this thread, has to use."""
         return self.own_handle
 
+    def remake(self) -> None:
+        """Makes the resource again, without a value.
+
+        To be called when the task that held it was replaced. Functions that
+        use the variable find the new one.
+        """
+        with tf.init_scope(), compat.clear_device(), tf.device(self.device):
+            self._handle = compat.uninitialized_handle(
+                self._shape, self._dtype, self._handle_name.removesuffix(":0")
+            )
+
     @property
     def handle(self) -> tf.Tensor:
         """The handle: a placeholder of the function that is being traced,

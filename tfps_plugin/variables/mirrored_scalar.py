@@ -5,6 +5,7 @@ every worker in every step, and the other ps wait for it. Here the ps keeps
 the exact value, and workers read copies of their own.
 """
 
+import contextlib
 import dataclasses
 import threading
 import time
@@ -16,6 +17,7 @@ from tfps_plugin._compat import tensorflow_saving
 from tfps_plugin._compat import tensorflow_variables as compat
 from tfps_plugin.cluster import dispatch_context
 from tfps_plugin.cluster.dispatch_context import DispatchContext
+from tfps_plugin.variables import apart
 from tfps_plugin.variables import self_assignment
 from tfps_plugin.variables import views
 from tfps_plugin.variables.late_bound import LateBoundVariable
@@ -188,6 +190,43 @@ class MirroredScalar(RemoteVariable):
                 value = tf.maximum(own, value)
             copy.assign(value, read_value=False)
 
+    # After its ps was replaced.
+
+    @property
+    def only_grows(self) -> bool:
+        """Whether steps have changed it, by nothing but additions."""
+        return self._is_changed_by_steps and self._only_grows
+
+    def newest_copy(self) -> tf.Tensor | None:
+        """The largest value that a lane or the chief knows of.
+
+        Returns:
+            A value of this process; None: nobody that lives has a copy.
+        """
+        known = [] if self._known is None else [self._known]
+        for copy in self._resident.existing():
+            # A worker that does not answer has no say.
+            with contextlib.suppress(tf.errors.OpError):
+                value = compat.read_resource(
+                    copy.variable.own_handle, self._dtype
+                )
+                known.append(tf.constant(value.numpy(), self._dtype))
+        return max(known, key=lambda value: value.numpy(), default=None)
+
+    def catch_up(self, value: tf.Tensor | None) -> None:
+        """Sets it to what was known of it, if that is more than it has.
+
+        Args:
+            value: From `newest_copy`, before the resource was made again.
+        """
+        if value is None:
+            return
+        now = tf.constant(
+            compat.read_resource(self.own_handle, self._dtype).numpy()
+        )
+        if value.numpy() > now.numpy():
+            self.assign(value)
+
     def _forget_copies(self) -> None:
         self._resident.forget()
         with self._lock:
@@ -237,6 +276,8 @@ class MirroredScalar(RemoteVariable):
 
     def _serialize_to_tensors(self) -> dict[str, Any]:
         """As TensorFlow's checkpoints save any variable."""
+        if apart.is_apart():
+            return {tensorflow_saving.VARIABLE_VALUE_KEY: {}}
 
         def read() -> tf.Tensor:
             with tf.device(self.device):
@@ -247,6 +288,8 @@ class MirroredScalar(RemoteVariable):
 
     def _restore_from_tensors(self, restored_tensors: dict[str, Any]) -> Any:
         """As TensorFlow's checkpoints restore any variable."""
+        if apart.is_apart():
+            return None
         (value,) = restored_tensors.values()
         # Even if this is being traced: it is, each time that it is run.
         self._forget_copies()

@@ -9,6 +9,7 @@ import tensorflow as tf
 from tfps_plugin._compat import tensorflow_saving
 from tfps_plugin._compat import tensorflow_tables
 from tfps_plugin._compat import tensorflow_variables as compat
+from tfps_plugin.variables import apart
 from tfps_plugin.variables import saved_form
 from tfps_plugin.variables.late_bound import LateBoundVariable
 from tfps_plugin.variables.layout import RowLayout
@@ -62,6 +63,11 @@ class RemoteVariable(Table, LateBoundVariable):
         self.path = name
         self._family: list[weakref.ref[Any]] = []
 
+    def remake(self) -> None:
+        """Makes the resource again; see `LateBoundVariable.remake`."""
+        super().remake()
+        tensorflow_tables.set_owner(self.own_handle, self)
+
     @property
     def layout(self) -> RowLayout:
         """All rows are in one shard, which is this variable."""
@@ -103,8 +109,17 @@ class RemoteVariable(Table, LateBoundVariable):
 
         return self._read_on_chief(read_once)
 
+    def _serialize_to_tensors(self) -> dict[str, Any]:
+        """As TensorFlow's checkpoints save any variable."""
+        if apart.is_apart():
+            return {tensorflow_saving.VARIABLE_VALUE_KEY: {}}
+        tensors: dict[str, Any] = super()._serialize_to_tensors()
+        return tensors
+
     def _restore_from_tensors(self, restored_tensors: dict[str, Any]) -> Any:
         """As TensorFlow's checkpoints restore any variable."""
+        if apart.is_apart():
+            return None
         (value,) = restored_tensors.values()
         done = saved_form.restore_in_place(self, value)
         if done is None:

@@ -18,6 +18,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfps_plugin._compat import tensorflow_saving as compat
+from tfps_plugin.variables import apart
 from tfps_plugin.variables import steps_in_flight
 from tfps_plugin.variables.row_lookup import Table
 
@@ -66,15 +67,21 @@ class SavedForm(Table):
         There are more of them than shards: whoever reads other slices of a
         checkpoint than it has, reads all of those that have something of it.
         """
+        if apart.is_apart():
+            return {_VALUE: {}}
         steps_in_flight.finish()
         return {_VALUE: _slices(self, self.shards, _SLICE_BYTES)}
 
     def slices_to_restore(self) -> dict[str, Any]:
         """The shards, each as a slice that its own ps reads."""
+        if apart.is_apart():
+            return {}
         return _slices(self, self.shards, None)
 
     def _restore_from_tensors(self, restored_tensors: dict[str, Any]) -> Any:
         """Assigns the shards, each on the ps that has read it."""
+        if apart.is_apart():
+            return None
         slices = restored_tensors[_VALUE]
         return [
             shard._restore_from_tensors({_VALUE: slices[spec]})

@@ -54,6 +54,10 @@ class UpdateLock:
         self.name = name
         self._own: tf.Tensor | None = None
 
+    def forget(self) -> None:
+        """Has the next call make the lock anew: its ps was replaced."""
+        self._own = None
+
     def _handle_now(self) -> tf.Tensor:
         if self._own is None:
             with tf.init_scope(), compat.clear_device(), tf.device(self.device):
@@ -227,3 +231,10 @@ class UpdateLocks:
                     device, f"tfps/update_lock/{stripe}"
                 )
             return self._locks[key]
+
+    def forget(self, device: str) -> None:
+        """Has the locks of a ps made anew, which was replaced."""
+        with self._lock:
+            for lock in self._locks.values():
+                if lock.device == device:
+                    lock.forget()

@@ -1,0 +1,57 @@
+"""One cluster that tests share who let its tasks live.
+
+Starting a cluster takes longer than most tests do, and connecting to another
+one ends it. So there is one at a time, and the modules that need the same kind
+run one after the other.
+"""
+
+import pytest
+
+import tfps_plugin as tfps
+
+Shape = tuple[int, int]
+
+
+class SharedCluster:
+    """The cluster that runs now, if one does."""
+
+    def __init__(self) -> None:
+        self._shape: Shape | None = None
+        self._cluster: tfps.LocalCluster | None = None
+
+    def of(self, num_workers: int, num_ps: int) -> tfps.LocalCluster:
+        """The running cluster if it is of that kind and well, or a new one.
+
+        Args:
+            num_workers: How many workers it has.
+            num_ps: How many parameter servers.
+        """
+        if self._cluster is not None:
+            if self._shape == (num_workers, num_ps) and self._is_well():
+                return self._cluster
+            self.stop()
+        self._cluster = tfps.LocalCluster(num_workers, num_ps)
+        self._shape = (num_workers, num_ps)
+        return self._cluster
+
+    def stop(self) -> None:
+        """Ends it, if one runs."""
+        if self._cluster is not None:
+            self._cluster.stop()
+        self._cluster = self._shape = None
+
+    def _is_well(self) -> bool:
+        """Not if a test that failed has left a task dead."""
+        assert self._cluster is not None
+        return all(
+            self._cluster.process(task.job, task.index).poll() is None
+            for task in self._cluster.cluster_spec.serving_tasks
+        )
+
+
+def shape_of(item: pytest.Item) -> Shape | None:
+    """The kind of shared cluster that a test runs on; None if on none."""
+    marker = item.get_closest_marker("cluster")
+    if marker is None:
+        return None
+    return marker.kwargs["num_workers"], marker.kwargs["num_ps"]

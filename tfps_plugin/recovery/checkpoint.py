@@ -1,0 +1,282 @@
+"""`tfps.Checkpoint`: one checkpoint, written and read by parameter servers."""
+
+import contextlib
+import logging
+import os
+import posixpath
+from collections.abc import Callable
+from collections.abc import Iterator
+from typing import Any
+
+import tensorflow as tf
+
+from tfps_plugin import errors
+from tfps_plugin._compat import tensorflow_checkpoints as compat
+from tfps_plugin.recovery import checkpoint_entries
+from tfps_plugin.recovery import committing
+from tfps_plugin.recovery import mismatch
+from tfps_plugin.recovery import part_files
+from tfps_plugin.recovery import parts as parts_module
+from tfps_plugin.recovery import shared_folder
+from tfps_plugin.recovery import untracked_state
+from tfps_plugin.recovery.checkpoint_entries import Entries
+from tfps_plugin.recovery.parts import Part
+from tfps_plugin.variables import apart
+from tfps_plugin.variables import steps_in_flight
+
+_logger = logging.getLogger("tfps_plugin")
+
+_CHIEF = "/device:CPU:0"
+# What TensorFlow numbers checkpoints with; not all of them have it.
+_COUNTER = "save_counter"
+# Where the graph of objects has what Keras does not track; see
+# `Checkpoint._untracked`.
+_UNTRACKED = "tfps/"
+
+
+class PendingWrite:
+    """A checkpoint whose values are taken, but not yet written.
+
+    Threading: `write` once, on any thread.
+
+    Attributes:
+        prefix: Where it will be.
+        parts: What parameter servers hold of it.
+    """
+
+    def __init__(
+        self, prefix: str, parts: list[Part], write: Callable[[], None]
+    ) -> None:
+        self.prefix = prefix
+        self.parts = parts
+        self._write = write
+
+    def write(self) -> None:
+        """Writes it; it exists when this returns.
+
+        Raises:
+            tf.errors.OpError: If it cannot be written, for instance because
+                the disk is full. There is no checkpoint then, and none was
+                changed.
+        """
+        self._write()
+
+
+class Checkpoint(tf.train.Checkpoint):
+    """Saves and restores programs whose variables are on parameter servers.
+
+    ```python
+    checkpoint = tfps.Checkpoint(model=model)
+    path = checkpoint.write("/checkpoints/first")
+    ...
+    checkpoint.restore(path)
+    ```
+
+    It is a `tf.train.Checkpoint` and writes what TensorFlow reads: each table
+    is one tensor to whoever asks for it. In addition:
+
+    - every parameter server writes and reads its own rows, all at the same
+      time, without the chief, if they see the chief's files; if not, rows
+      pass through the chief in slices of 64 MB;
+    - a checkpoint exists whole or not at all, whenever a process dies;
+    - the states of a Keras model's metrics and of its random generators are
+      part of it;
+    - it is restored into any number of shards and parameter servers, and into
+      or from a program of one process;
+    - what does not fit is an error that lists it, before anything is changed.
+
+    Source: the format is that of TensorFlow's `BundleWriter`, with slices.
+
+    Threading: one call at a time, from the thread that runs `fit`; training
+    steps that are in flight are finished first.
+    """
+
+    # Writing; `__init__`, `write` and `save` are those of TensorFlow.
+
+    def _write(self, file_prefix: Any, options: Any = None) -> str:
+        """What `write`, `save` and managers of TensorFlow come down to.
+
+        Raises:
+            tf.errors.OpError: If it cannot be written. A checkpoint of that
+                name that was there before is untouched.
+            BaseException: What a training step in flight has raised.
+        """
+        pending = self.snapshot(file_prefix)
+        pending.write()
+        if options is not None:
+            compat.execute_write_callbacks(options, pending.prefix)
+        return pending.prefix
+
+    def snapshot(self, file_prefix: Any) -> PendingWrite:
+        """Takes the values of a checkpoint; training may go on after that.
+
+        Until they are written, a parameter server holds its variables twice.
+
+        Args:
+            file_prefix: As for `write`.
+
+        Returns:
+            What is to be written.
+        """
+        prefix = os.fspath(file_prefix)
+        steps_in_flight.finish()
+        folder = posixpath.dirname(prefix) or "."
+        tf.io.gfile.makedirs(folder)
+        written = committing.begin(prefix)
+        try:
+            with self._untracked():
+                own = self._write_own(f"{written}-own")
+            parts = self._parts(compat.object_graph_of(own))
+            by_ps = shared_folder.is_seen_by(
+                folder, sorted(parts_module.by_device(parts))
+            )
+            snapshot = part_files.Snapshot(parts)
+        except BaseException:
+            committing.discard(written)
+            raise
+
+        def write() -> None:
+            try:
+                others = snapshot.write(f"{written}-ps", by_ps=by_ps)
+                committing.commit(written, [own, *others], prefix)
+            except BaseException:
+                committing.discard(written)
+                raise
+
+        return PendingWrite(prefix, parts, write)
+
+    def _write_own(self, prefix: str) -> str:
+        """Writes all that no ps holds, and the graph of all objects."""
+        options = tf.train.CheckpointOptions(experimental_io_device=_CHIEF)
+        with apart.apart():
+            return str(super()._write(prefix, options))
+
+    @contextlib.contextmanager
+    def _untracked(self) -> Iterator[None]:
+        """Has metrics and seeds be part of the graph of objects."""
+        self.__dict__.pop("tfps", None)
+        self.tfps: Any = untracked_state.of(self)
+        try:
+            yield
+        finally:
+            del self.tfps
+
+    def _parts(self, graph: Any) -> list[Part]:
+        with self._untracked():
+            return _parts_of(checkpoint_entries.find(self, graph))
+
+    # Reading.
+
+    def restore(
+        self, save_path: Any, options: Any = None, *, strict: bool = True
+    ) -> Any:
+        """Gives everything the values that a checkpoint has for it.
+
+        Args:
+            save_path: The prefix, from `write` or `tf.train
+                .latest_checkpoint`; None does nothing, as in TensorFlow.
+            options: `tf.train.CheckpointOptions`.
+            strict: Whether everything has to be in the checkpoint, and
+                everything of the checkpoint in the program. If not, what is
+                missing keeps its value; shapes and dtypes have to agree
+                anyway. What is created later, such as an optimizer's slots,
+                gets its value then.
+
+        Returns:
+            TensorFlow's status object.
+
+        Raises:
+            CheckpointMismatchError: If the two do not fit; nothing is changed
+                then.
+            tf.errors.OpError: If a file cannot be read.
+        """
+        if save_path is None:
+            return super().restore(save_path, options)
+        prefix = os.fspath(save_path)
+        steps_in_flight.finish()
+        graph = compat.object_graph_of(prefix)
+        if any(c.local_name == _COUNTER for c in graph.nodes[0].children):
+            _ = self.save_counter  # TensorFlow makes it when it is asked for
+        with self._untracked():
+            entries = _require_match(self, prefix, strict=strict)
+            parts = _parts_of(entries)
+            devices = sorted(parts_module.by_device(parts))
+            by_ps = shared_folder.is_same_file(prefix + ".index", devices)
+            options = tf.train.CheckpointOptions(experimental_io_device=_CHIEF)
+            with apart.apart():
+                status = super().read(prefix, options)
+        part_files.restore(parts, prefix, by_ps=by_ps)
+        return status
+
+    def read(self, save_path: Any, options: Any = None) -> Any:
+        """As `restore`, but what is missing keeps its value."""
+        return self.restore(save_path, options, strict=False)
+
+    def parts_in(self, prefix: str) -> list[Part]:
+        """What parameter servers hold, and that a checkpoint has.
+
+        Args:
+            prefix: Of the checkpoint.
+        """
+        return self._parts(compat.object_graph_of(prefix))
+
+
+def _parts_of(entries: Entries) -> list[Part]:
+    return [
+        part
+        for entry in entries.found
+        for part in parts_module.parts_of(
+            entry.key, checkpoint_entries.value_of(entry.living)
+        )
+    ]
+
+
+def _require_match(root: Any, prefix: str, *, strict: bool) -> Entries:
+    reader = tf.train.load_checkpoint(prefix)
+    entries = checkpoint_entries.find(root, compat.read_object_graph(reader))
+    shapes = reader.get_variable_to_shape_map()
+    dtypes = reader.get_variable_to_dtype_map()
+    different = []
+    for entry in entries.found:
+        if entry.living is None or not checkpoint_entries.is_variable(
+            entry.living
+        ):
+            continue
+        value = checkpoint_entries.value_of(entry.living)
+        ours = mismatch.kind(tf.as_dtype(value.dtype).name, tuple(value.shape))
+        theirs = mismatch.kind(dtypes[entry.key].name, tuple(shapes[entry.key]))
+        if ours != theirs:
+            different.append((entry.path, ours, theirs))
+    differences = mismatch.describe(
+        [path for path, _ in entries.missing if _counts(path)]
+        if strict
+        else [],
+        [
+            entry.path
+            for entry in entries.found
+            if entry.living is None and _counts(entry.path)
+        ]
+        if strict
+        else [],
+        different,
+    )
+    if differences:
+        raise errors.CheckpointMismatchError(
+            "The checkpoint does not fit the program, and nothing was "
+            f"restored. Received: checkpoint={prefix!r}.\n{differences}\n"
+            "What to do: make the same objects as the program that wrote it, "
+            "and build them first (model.build(...), "
+            "optimizer.build(model.trainable_variables)); or, if only names "
+            "differ or are missing, restore(..., strict=False) restores what "
+            "fits."
+        )
+    return entries
+
+
+def _counts(path: str) -> bool:
+    """Whether a difference there is one.
+
+    Keras makes the states of metrics with the first batch, and TensorFlow its
+    counter with the first `save`.
+    """
+    return path != _COUNTER and not path.startswith(_UNTRACKED)
