@@ -209,11 +209,14 @@ def test_error_of_a_step_is_raised_once(
         with tf.control_dependencies([tf.debugging.assert_less(x, 0, "big")]):
             return x + 1
 
-    # The first may have failed before the last is scheduled.
-    with pytest.raises(tf.errors.InvalidArgumentError, match="big"):
+    def schedule_and_join() -> None:
         for _ in range(20):
             coordinator.schedule(fail, args=(tf.constant(1),))
         coordinator.join()
+
+    # The first may have failed before the last is scheduled.
+    with pytest.raises(tf.errors.InvalidArgumentError, match="big"):
+        schedule_and_join()
     coordinator.join()
     assert coordinator.done()
     value = coordinator.schedule(fail, args=(tf.constant(-1),))

@@ -76,7 +76,8 @@ class Session:
     ) -> "Session":
         """Waits until all tasks answer, and connects this process as chief.
 
-        Connecting to the same cluster again returns the same session.
+        Connecting to the same cluster again returns the same session; ps
+        that were replaced since are taken into it, with nothing on them.
         Connecting to another one closes the first, whose job is then over;
         tasks that are in both go on.
         Variables that this process has created before its first connection
@@ -101,6 +102,7 @@ class Session:
         global _current
         with _connect_lock:
             if _current is not None and _current._serves(cluster):
+                _current._take_back_replaced(timeout_seconds)
                 return _current
             environment.apply_chief_environment(
                 task.host for task in cluster.tasks
@@ -277,6 +279,15 @@ class Session:
     def _serves(self, cluster: ClusterSpec) -> bool:
         with self._lock:
             return not self._is_closed and self._requested == cluster
+
+    def _take_back_replaced(self, timeout_seconds: float) -> None:
+        """Takes back ps that have died since, and that were given up."""
+        for task in self.cluster.parameter_servers:
+            if not self.is_same_incarnation(task):
+                status = health.wait_until_ready([task], timeout_seconds)[task]
+                # It may have been slow to answer, no more.
+                if status.incarnation != self.incarnation(task):
+                    self.readmit(task)
 
     def _begin(self) -> None:
         """Connects TensorFlow and makes the chief known to the tasks."""

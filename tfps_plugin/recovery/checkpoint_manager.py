@@ -30,18 +30,13 @@ from tfps_plugin.variables import chief_reads
 _logger = logging.getLogger("tfps_plugin")
 
 _SCORES = ".tfps-scores.json"
-# A checkpoint that cannot be read is one of these; what is wrong with the
-# cluster or with the program is not.
-_UNREADABLE = (
-    tf.errors.DataLossError,
-    tf.errors.NotFoundError,
-    tf.errors.OutOfRangeError,
-    tf.errors.InvalidArgumentError,
-    tf.errors.FailedPreconditionError,
-    tf.errors.InternalError,
-    tf.errors.UnknownError,
-    OSError,
-    ValueError,
+# A checkpoint that cannot be read is one of these; so may be what is wrong with
+# the cluster or with the program, which is told apart.
+_UNREADABLE = (tf.errors.OpError, OSError, ValueError)
+_NOT_ABOUT_FILES = (
+    errors.CheckpointMismatchError,
+    tf.errors.ResourceExhaustedError,
+    tf.errors.CancelledError,
 )
 
 
@@ -298,7 +293,7 @@ class CheckpointManager:
         for prefix in reversed(self.checkpoints):
             try:
                 read(prefix)
-            except errors.CheckpointMismatchError:
+            except _NOT_ABOUT_FILES:
                 raise
             except _UNREADABLE as error:
                 if isinstance(
