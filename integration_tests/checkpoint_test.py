@@ -302,7 +302,7 @@ class TestManager:
         self, tmp_path: pathlib.Path
     ) -> None:
         with pytest.raises(TypeError, match=r"tfps\.Checkpoint"):
-            tfps.CheckpointManager(tf.train.Checkpoint(), tmp_path)  # type: ignore[arg-type]
+            tfps.CheckpointManager(tf.train.Checkpoint(), tmp_path)
 
     def test_tensorflows_own_manager_takes_ours(
         self, trained: keras.Model, tmp_path: pathlib.Path

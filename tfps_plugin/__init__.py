@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from tfps_plugin.strategy.parameter_server_strategy import (
         ParameterServerStrategy as ParameterServerStrategy,
     )
+    from tfps_plugin.training import callbacks as callbacks
     from tfps_plugin.training import layers as layers
     from tfps_plugin.variables import partitioners as partitioners
     from tfps_plugin.variables.sharded_variable import (
@@ -78,6 +79,7 @@ _HOMES = {
     "RemoteValue": "tfps_plugin.coordinator.remote_value",
     "ShardedVariable": "tfps_plugin.variables.sharded_variable",
     "SidecarEvaluator": "tfps_plugin.evaluation.sidecar_evaluator",
+    "callbacks": "tfps_plugin.training.callbacks",
     "errors": "tfps_plugin.errors",
     "init": "tfps_plugin.cluster.task",
     "layers": "tfps_plugin.training.layers",
@@ -100,6 +102,7 @@ __all__ = [
     "RemoteValue",
     "ShardedVariable",
     "SidecarEvaluator",
+    "callbacks",
     "errors",
     "init",
     "layers",

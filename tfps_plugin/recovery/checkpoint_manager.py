@@ -196,6 +196,19 @@ class CheckpointManager:
         self._writing.start()
         return prefix
 
+    def delete_all(self) -> None:
+        """Deletes all checkpoints of the folder, when they are written."""
+        self._wait()
+        for prefix in self.checkpoints:
+            committing.remove(prefix)
+        self._scores = {}
+        for name in (_SCORES, "checkpoint"):
+            path = posixpath.join(self.directory, name)
+            if tf.io.gfile.exists(path):
+                tf.io.gfile.remove(path)
+        if not tf.io.gfile.listdir(self.directory):
+            tf.io.gfile.rmtree(self.directory)
+
     def sync(self) -> None:
         """Waits until the checkpoint that was taken last is written.
 

@@ -13,6 +13,8 @@ table_saving.py       big variables to and from files, block by block
 stored_array.py       a variable that a file takes block by block
 lora_saving.py        embeddings with LoRA, merged block by block
 exporting.py          SavedModels of models on parameter servers
+callbacks.py          the public module `tfps.callbacks`
+backup_and_restore.py fit goes on where it was, whatever process has died
 layers.py             the public module `tfps.layers`
 steps/                the steps of fit, evaluate and predict, on the workers
 embedding/            its layer: many features over many tables

@@ -12,6 +12,9 @@ _thread_local = threading.local()
 class Input(Protocol):
     """What a call reads: of `fit`, the training and the validation data."""
 
+    def begin_at(self, step: int) -> bool:
+        """Leaves out the first steps of the next epoch, if it can."""
+
     def sync(self) -> None:
         """Has what is in flight come to its end."""
 
@@ -42,6 +45,17 @@ class RunningCall:
     def add_input(self, call_input: Input) -> None:
         """Notes what it reads, too."""
         self._inputs.append(call_input)
+
+    def begin_at(self, step: int) -> bool:
+        """Has `fit` leave out the first steps of its first epoch.
+
+        Args:
+            step: How many.
+
+        Returns:
+            Whether it will: not every input has a place to go on at.
+        """
+        return bool(self._inputs) and self._inputs[0].begin_at(step)
 
     def sync(self) -> None:
         """Has the steps in flight come to their end; cheap if none are."""

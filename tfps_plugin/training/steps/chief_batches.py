@@ -26,9 +26,16 @@ class EncodedDataset:
         with tf.device("/device:CPU:0"):
             self._encoded = self.codec.encoded(dataset)
 
-    def begin_pass(self) -> "ChiefBatches":
-        """Begins to read it from its start."""
-        return ChiefBatches(self._encoded)
+    def begin_pass(self, first_batch: int = 0) -> "ChiefBatches":
+        """Begins to read it.
+
+        Args:
+            first_batch: How many batches to leave out.
+        """
+        if not first_batch:
+            return ChiefBatches(self._encoded)
+        with tf.device("/device:CPU:0"):
+            return ChiefBatches(self._encoded.skip(first_batch))
 
 
 class ChiefBatches:

@@ -63,6 +63,7 @@ class ClusterEpochIterator(keras_compat.TFEpochIterator):
         self._input: ClusterInput | None = None
         self._run: StepRun | None = None
         self._last_num_steps = 0
+        self._first_step = 0
         if isinstance(self.data_adapter, DatasetCreator):
             self.batch_spec, self._new_input = self._worker_inputs(
                 self.data_adapter, class_weight
@@ -93,7 +94,7 @@ class ClusterEpochIterator(keras_compat.TFEpochIterator):
         dataset = EncodedDataset(self.data_adapter.get_tf_dataset())
         return dataset.codec.decoded_spec, lambda: ChiefInput(
             self._coordinator,
-            dataset.begin_pass(),
+            dataset.begin_pass(self._first_step),
             dataset.codec,
             steps_per_closure=self._steps_per_closure,
         )
@@ -114,7 +115,24 @@ class ClusterEpochIterator(keras_compat.TFEpochIterator):
         most = int(self.steps_per_execution)
         if not self.steps_per_epoch or self._run is None:
             return most
-        return min(most, self.steps_per_epoch - self._run.asked)
+        asked = self._first_step + self._run.asked
+        return min(most, self.steps_per_epoch - asked)
+
+    def begin_at(self, step: int) -> bool:
+        """Leaves out the first steps of the next epoch.
+
+        Args:
+            step: How many.
+
+        Returns:
+            Whether it can: there must be steps, or input in an order.
+        """
+        reads_all = not self.steps_per_epoch and isinstance(
+            self.data_adapter, DatasetCreator
+        )
+        if not reads_all:
+            self._first_step = step
+        return not reads_all
 
     def _get_iterator(self) -> ClusterInput:
         # Keras asks for the next before the steps of this one have ended.
@@ -138,7 +156,9 @@ class ClusterEpochIterator(keras_compat.TFEpochIterator):
         if self.steps_per_epoch or not isinstance(
             self.data_adapter, DatasetCreator
         ):
-            yield from super()._enumerate_iterator()
+            for begin, end, iterator in super()._enumerate_iterator():
+                if begin >= self._first_step:
+                    yield begin, end, iterator
             return
         # Nobody knows how many steps there are before the workers have read
         # it all: Keras is told of those that have run.
@@ -166,6 +186,7 @@ class ClusterEpochIterator(keras_compat.TFEpochIterator):
             return
         run.finish()
         self._last_num_steps = run.done
+        self._first_step = 0
         if run.fell_short:
             if self.steps_per_epoch or not run.done:
                 self._interrupted_warning()
@@ -239,6 +260,11 @@ class PredictEpochIterator(keras_compat.TFEpochIterator):
             yield step, step + self.steps_per_execution - 1, predict_input
             step += self.steps_per_execution
         self.data_adapter.on_epoch_end()
+
+    def begin_at(self, step: int) -> bool:
+        """Predictions begin at the first batch."""
+        del step
+        return False
 
     def sync(self) -> None:
         """Nothing to do: predictions change no variable."""
