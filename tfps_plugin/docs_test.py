@@ -72,6 +72,9 @@ def _defined(body: list[ast.stmt]) -> set[str]:
             names.update(ast.unparse(target) for target in node.targets)
         elif isinstance(node, ast.AnnAssign):
             names.add(ast.unparse(node.target))
+        elif isinstance(node, ast.ImportFrom):
+            # `import x as x` hands a name on.
+            names.update(a.name for a in node.names if a.asname == a.name)
     return names
 
 
@@ -88,12 +91,15 @@ def _own_attributes(node: ast.ClassDef) -> set[str]:
 
 @functools.cache
 def _tests() -> set[str]:
-    return {
-        name
-        for folder in ("tfps_plugin", "integration_tests", "examples")
-        for path in (_REPOSITORY / folder).rglob("*_test.py")
-        for name in _defined(ast.parse(path.read_text()).body)
-    }
+    names = set()
+    for folder in ("tfps_plugin", "integration_tests", "examples"):
+        for path in (_REPOSITORY / folder).rglob("*_test.py"):
+            body = ast.parse(path.read_text()).body
+            names |= _defined(body)
+            for node in body:
+                if isinstance(node, ast.ClassDef):
+                    names |= _defined(node.body)
+    return names
 
 
 def _exists(name: str) -> bool:
