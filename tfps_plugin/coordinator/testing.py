@@ -59,6 +59,7 @@ class FakeSession:
         self._living: dict[FakeTask, int | None] = dict.fromkeys(tasks, 1)
         # What the chief is connected to.
         self._connected: dict[FakeTask, int] = dict.fromkeys(tasks, 1)
+        self._listed = frozenset(tasks)
         self._num_starts = 1
         self.log: list[str] = []
 
@@ -94,9 +95,13 @@ class FakeSession:
 
     def delist(self, task: FakeTask) -> frozenset[FakeTask]:
         """Notes that the task was taken out."""
-        for ps in self.cluster.parameter_servers:
-            self.probe(ps, 0.0)
         with self._lock:
+            others = self._listed - {task}
+        for other in others:
+            if other.job == "ps":
+                self.probe(other, 0.0)
+        with self._lock:
+            self._listed = others
             self.log.append(f"delist {task.job} {task.index}")
         return frozenset({task})
 
@@ -107,6 +112,7 @@ class FakeSession:
             if incarnation is None:
                 raise errors.InternalError(f"readmitted a dead task: {task}")
             self._connected[task] = incarnation
+            self._listed = self._listed | {task}
             self.log.append(f"readmit {task.job} {task.index}")
 
     def _task(self, job: str, index: int) -> FakeTask:
