@@ -217,3 +217,27 @@ def test_ps_hangs(bench: _Bench) -> None:
         print(f"join took {time.monotonic() - began:.1f} s")
     finally:
         process.send_signal(signal.SIGCONT)
+
+
+def test_a_function_that_kills_its_workers_is_reported(bench: _Bench) -> None:
+    coordinator, cluster = bench.coordinator, bench.cluster
+    victims: list[int] = []
+
+    def kill(x: tf.Tensor) -> tf.Tensor:
+        context = dispatch_context.current()
+        assert context is not None
+        victims.append(context.worker_index)
+        cluster.kill("worker", context.worker_index)
+        cluster.start("worker", context.worker_index)
+        # On the worker, which is gone.
+        return tf.identity(x) + 1
+
+    coordinator.schedule(kill, args=(tf.zeros([3]),))
+    with pytest.raises(
+        errors.ClosureLosesWorkersError, match=r"kill\(float32\[3\]\)"
+    ):
+        coordinator.join()
+    assert len(victims) == 4
+    # The cluster is usable.
+    value = coordinator.schedule(lambda: tf.constant(7) + 1)
+    assert value.fetch() == 8

@@ -7,6 +7,7 @@
     ├── TaskUnreachableError (ConnectionError)   one task does not answer now
     ├── TaskLostError (ConnectionError)          a task died during the job
     │   ├── WorkerLostError                      no worker is left to go on with
+    │   ├── ClosureLosesWorkersError             one function, many lost workers
     │   └── ParameterServerLostError             variables on it are gone
     ├── PartitioningError (ValueError)           a variable cannot be cut so
     ├── VariableCreationError (ValueError)       a variable cannot be made here
@@ -75,6 +76,10 @@ class WorkerLostError(TaskLostError):
     """No worker is left, or one did not come back before the deadline."""
 
     retryable = True
+
+
+class ClosureLosesWorkersError(TaskLostError):
+    """Worker after worker was lost while it ran the same closure."""
 
 
 class ParameterServerLostError(TaskLostError):

@@ -69,6 +69,22 @@ def bind(
     return _per_worker_call(function, (args, kwargs), leaves, places)
 
 
+def describe(function: Callable[..., Any], args: Any, kwargs: Any) -> str:
+    """What a scheduled call is, for people: names, dtypes and shapes."""
+    name = getattr(function, "__name__", None) or type(function).__name__
+    leaves = tf.nest.flatten((args or (), kwargs or {}))
+    shown = [_describe(leaf) for leaf in leaves]
+    return f"{name}({', '.join(shown)})"
+
+
+def _describe(leaf: Any) -> str:
+    if isinstance(leaf, tf.Tensor | tf.Variable):
+        return f"{leaf.dtype.name}{leaf.shape.as_list()}"
+    if hasattr(leaf, "shape") and hasattr(leaf, "dtype"):
+        return f"{leaf.dtype}{list(leaf.shape)}"
+    return type(leaf).__name__
+
+
 def _per_worker_places(leaves: list[Any]) -> list[int]:
     return [
         place

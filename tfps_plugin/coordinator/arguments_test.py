@@ -152,3 +152,13 @@ def test_what_tracing_raises_arrives_as_itself() -> None:
 def test_refuses_remote_values_anywhere() -> None:
     with pytest.raises(ValueError, match="cannot be an argument"):
         _bind(print, ({"a": [RemoteValue()]},))
+
+
+def test_calls_are_described_by_dtypes_and_shapes() -> None:
+    def step(*_: Any, **__: Any) -> None:
+        """Does nothing."""
+
+    text = arguments.describe(
+        step, (tf.zeros([2, 3]), 1), {"x": np.zeros(4, "int64")}
+    )
+    assert text == "step(float32[2, 3], int, int64[4])"

@@ -30,12 +30,18 @@ class ClosureQueue:
     Never call while holding the lock: `Closure.tell`.
     """
 
-    def __init__(self, capacity: int) -> None:
+    def __init__(
+        self, capacity: int, *, max_workers_lost: int | None = None
+    ) -> None:
         """Creates an empty queue.
 
         Args:
             capacity: How many closures may wait before `put` blocks.
+            max_workers_lost: How many workers may be lost one after the other
+                while they run the same closure, before it is taken for the
+                cause; None: any number.
         """
+        self._max_workers_lost = max_workers_lost
         self._ledger = ClosureLedger(capacity)
         self._lock = threading.Lock()
         # Lanes whose worker takes part wait for work; lanes whose worker is
@@ -195,7 +201,12 @@ class ClosureQueue:
         self._change(lambda: self._ledger.failed(closure, attempt, error))
 
     def put_back(
-        self, closure: Closure, attempt: int, *, is_transient: bool = False
+        self,
+        closure: Closure,
+        attempt: int,
+        *,
+        is_transient: bool = False,
+        worker_is_lost: bool = False,
     ) -> bool:
         """Has a closure run again, before all that wait.
 
@@ -204,6 +215,8 @@ class ClosureQueue:
             attempt: The attempt that came to nothing.
             is_transient: Whether to count this as one of its transient
                 retries.
+            worker_is_lost: Whether the worker that ran it was lost. If that
+                happens too often, the closure fails instead.
 
         Returns:
             Whether it will; not if the attempt was abandoned before, or the
@@ -217,6 +230,12 @@ class ClosureQueue:
             was_running = self._ledger.is_running(closure, attempt)
             if was_running and is_transient:
                 closure.num_transient_retries += 1
+            if was_running and worker_is_lost:
+                closure.lost_workers.append(closure.worker_index or 0)
+                if len(closure.lost_workers) == self._max_workers_lost:
+                    return self._ledger.failed(
+                        closure, attempt, _took_its_workers(closure)
+                    )
             ended = self._ledger.put_back(closure, attempt)
             if self._stopped:
                 ended += self._ledger.cancel_queued()
@@ -310,3 +329,16 @@ class ClosureQueue:
                 "The coordinator was closed; expected an open one to take the "
                 "closure. Make a new tfps.ClusterCoordinator(strategy)."
             )
+
+
+def _took_its_workers(closure: Closure) -> errors.ClosureLosesWorkersError:
+    return errors.ClosureLosesWorkersError(
+        f"{len(closure.lost_workers)} workers in a row were lost while they "
+        "ran the same function, and it is not given to another one; expected "
+        "it to leave its worker alive. Received: "
+        f"{closure.describe()}, on workers {closure.lost_workers}. What to "
+        "do: (1) look into the logs of these workers: was their memory "
+        "exhausted? (2) make batches smaller; (3) if they were preempted, "
+        "allow more with ClusterCoordinator(strategy, "
+        "max_workers_lost_per_closure=...)."
+    )

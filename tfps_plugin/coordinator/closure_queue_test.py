@@ -312,3 +312,26 @@ def test_the_queue_notes_who_runs_a_closure_and_why_again() -> None:
     assert closure.num_transient_retries == 0
     assert queue.put_back(closure, 2, is_transient=True)
     assert closure.num_transient_retries == 1
+
+
+def test_a_closure_that_takes_its_workers_with_it_fails() -> None:
+    queue = ClosureQueue(10, max_workers_lost=3)
+    closure = Closure(lambda: None, describe=lambda: "step(float32[8])")
+    queue.put(closure)
+    for worker in (0, 2):
+        assert queue.get(worker) is closure
+        assert queue.put_back(
+            closure, closure.num_attempts, worker_is_lost=True
+        )
+    # What is not the worker's loss is not counted.
+    assert queue.get(0) is closure
+    assert queue.put_back(closure, closure.num_attempts)
+    assert queue.get(1) is closure
+    assert not queue.put_back(
+        closure, closure.num_attempts, worker_is_lost=True
+    )
+    with pytest.raises(
+        errors.ClosureLosesWorkersError,
+        match=r"step\(float32\[8\]\), on workers \[0, 2, 1\]",
+    ):
+        queue.join()

@@ -39,6 +39,8 @@ _QUEUED_CLOSURES_PER_LANE = 32
 _NO_WORKER_TIMEOUT_SECONDS = 600.0
 _PATIENCE_SECONDS = 30.0
 _CLOSE_TIMEOUT_SECONDS = 10.0
+# A function that takes its worker with it must not take all of them.
+_MAX_WORKERS_LOST = 4
 
 _creation_lock = threading.Lock()
 
@@ -89,6 +91,7 @@ class ClusterCoordinator:
         *,
         no_worker_timeout_seconds: float = _NO_WORKER_TIMEOUT_SECONDS,
         patience_seconds: float = _PATIENCE_SECONDS,
+        max_workers_lost_per_closure: int | None = _MAX_WORKERS_LOST,
     ) -> "ClusterCoordinator":
         """Returns the strategy's coordinator, made at the first call.
 
@@ -100,6 +103,10 @@ class ClusterCoordinator:
                 that it may wait for are asked whether they live. One that
                 stays silent is given up; functions themselves may take as
                 long as they like.
+            max_workers_lost_per_closure: After how many workers in a row that
+                were lost while they ran the same function, that function is
+                taken for the cause and raises `ClosureLosesWorkersError`.
+                None: never.
 
         Only the call that makes the coordinator sets these options.
 
@@ -121,7 +128,11 @@ class ClusterCoordinator:
                 return coordinator
             coordinator = super().__new__(cls)
             coordinator._set_up(
-                strategy, session, no_worker_timeout_seconds, patience_seconds
+                strategy,
+                session,
+                no_worker_timeout_seconds,
+                patience_seconds,
+                max_workers_lost_per_closure,
             )
             strategy._cluster_coordinator = coordinator
             return coordinator
@@ -132,6 +143,7 @@ class ClusterCoordinator:
         session: SessionLike,
         no_worker_timeout_seconds: float,
         patience_seconds: float,
+        max_workers_lost: int | None,
     ) -> None:
         self.strategy = strategy
         self.counters = Counters()
@@ -146,7 +158,8 @@ class ClusterCoordinator:
         )
         self.num_lanes = num_lanes * len(tasks)
         self._queue = ClosureQueue(
-            capacity=_QUEUED_CLOSURES_PER_LANE * self.num_lanes
+            capacity=_QUEUED_CLOSURES_PER_LANE * self.num_lanes,
+            max_workers_lost=max_workers_lost,
         )
         inspector = Inspector(session, self.counters, self.events)
         self._membership = Membership(
@@ -261,7 +274,13 @@ class ClusterCoordinator:
             self._queue.raise_error()
         call = arguments.bind(fn, args, kwargs, self.tracing_scope)
         remote_value = RemoteValue(self._queue.raise_error_at_once)
-        self._queue.put(Closure(call, remote_value.set_outcome))
+        self._queue.put(
+            Closure(
+                call,
+                remote_value.set_outcome,
+                lambda: arguments.describe(fn, args, kwargs),
+            )
+        )
         return remote_value
 
     def join(self) -> None:

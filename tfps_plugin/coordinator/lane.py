@@ -141,7 +141,12 @@ class Lane:
             self._life += 1
             self._thread = thread
         self._counters.increment("closures_abandoned")
-        self._queue.put_back(run.closure, run.attempt)
+        self._queue.put_back(
+            run.closure,
+            run.attempt,
+            worker_is_lost=self._is_lost(run)
+            and not self._membership.excuses_failures,
+        )
 
     def _new_thread(self, life: int) -> threading.Thread:
         # A daemon: it may hang in a remote call that nobody can end.
@@ -230,11 +235,10 @@ class Lane:
                 lost.__cause__ = error
                 self._queue.failed(closure, run.attempt, lost)
                 return
+        worker_is_lost = self._is_lost(run)
         verdict = failures.judge(
             failure.kind,
-            worker_is_lost=not self._membership.is_present(
-                self._worker_index, run.generation
-            ),
+            worker_is_lost=worker_is_lost,
             ps_was_away=self._membership.excuses_failures,
             num_transient_retries=closure.num_transient_retries,
             max_transient_retries=_MAX_TRANSIENT_RETRIES,
@@ -251,7 +255,11 @@ class Lane:
                 closure, failures.pause_seconds(closure.num_transient_retries)
             )
         if self._queue.put_back(
-            closure, run.attempt, is_transient=is_transient
+            closure,
+            run.attempt,
+            is_transient=is_transient,
+            worker_is_lost=worker_is_lost
+            and not self._membership.excuses_failures,
         ):
             self._counters.increment("closures_retried")
             self._events.publish(
@@ -259,6 +267,12 @@ class Lane:
                     self._worker_index, run.attempt, _short(error)
                 )
             )
+
+    def _is_lost(self, run: _Run) -> bool:
+        """Whether the worker was lost since the run began."""
+        return not self._membership.is_present(
+            self._worker_index, run.generation
+        )
 
 
 def _failure_of(error: BaseException, worker_index: int) -> Failure:

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -145,9 +146,11 @@ def test_it_can_be_joined_while_it_is_abandoned(
     joined: list[bool] = []
     put_back = bench.queue.put_back
 
-    def join_and_put_back(closure: Closure, attempt: int) -> bool:
+    def join_and_put_back(
+        closure: Closure, attempt: int, **options: Any
+    ) -> bool:
         joined.append(bench.worker.join(0.0))
-        return put_back(closure, attempt)
+        return put_back(closure, attempt, **options)
 
     def run() -> None:
         begun.set()
