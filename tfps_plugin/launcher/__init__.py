@@ -13,6 +13,7 @@ These decide, without processes, threads or clock:
     terminal_line     bytes of a program -> lines, progress bars included
     tensorflow_noise  which lines of TensorFlow's nobody has to read
     labels            the coloured prefix of every line
+    restarts          who is started again after a failure, and when
     stop_sequence     which signal to whom, and how long to wait for it
     endings           what an exit code means, in words
 

@@ -59,6 +59,14 @@ def main() -> None:
     help="How long the evaluator may take for the last checkpoint.",
 )
 @click.option(
+    "--max-restarts",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="How often each task that fails is started again; the script only "
+    "if it was killed.",
+)
+@click.option(
     "--tensorflow-logs",
     "wants_tensorflow_logs",
     is_flag=True,
@@ -72,6 +80,7 @@ def run(
     has_evaluator: bool,
     grace_seconds: float,
     evaluator_seconds: float,
+    max_restarts: int,
     wants_tensorflow_logs: bool,
     script: str,
     script_arguments: tuple[str, ...],
@@ -125,6 +134,7 @@ def run(
             environment,
             grace_seconds=grace_seconds,
             evaluator_seconds=evaluator_seconds,
+            max_restarts=max_restarts,
             is_quiet=tensorflow_noise.is_quiet(log_level),
         )
         sys.exit(job.run())

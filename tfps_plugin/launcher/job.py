@@ -23,6 +23,7 @@ from tfps_plugin.launcher.endings import describe
 from tfps_plugin.launcher.endings import exit_status
 from tfps_plugin.launcher.plan import PROGRAMS
 from tfps_plugin.launcher.plan import ProcessPlan
+from tfps_plugin.launcher.restarts import Restarts
 from tfps_plugin.launcher.stop_sequence import Reason
 from tfps_plugin.launcher.stop_sequence import StopSequence
 from tfps_plugin.launcher.stop_sequence import plan_steps
@@ -56,6 +57,7 @@ class Job:
             Ctrl-C.
         evaluator_seconds: How long the evaluator may go on once the chief has
             ended, for its last checkpoint.
+        max_restarts: How often each task that fails is started again.
         is_quiet: Whether the known noise of TensorFlow is left out. The last
             lines that are quoted of a task that dies have it all the same.
 
@@ -70,6 +72,7 @@ class Job:
         *,
         grace_seconds: float,
         evaluator_seconds: float,
+        max_restarts: int = 0,
         is_quiet: bool = False,
     ) -> None:
         self._plans = plans
@@ -80,6 +83,7 @@ class Job:
         self._is_quiet = is_quiet
         self._selector = selectors.DefaultSelector()
         self._running: dict[str, ChildProcess] = {}
+        self._restarts = Restarts(max_restarts)
         self._chief_returncode = 0
         self._stop: StopSequence | None = None
         # Who has been sent a signal: the end of these is no news.
@@ -116,9 +120,10 @@ class Job:
                         for child in self._running.values()
                     )
                 )
-                while self._running and not self._has_given_up():
+                while not self._is_over() and not self._has_given_up():
                     self._wait(wake_up)
                     self._bury_the_dead()
+                    self._start_again()
                     self._take_next_step()
             finally:
                 for child in self._running.values():
@@ -126,6 +131,19 @@ class Job:
                 if self._relay is not None:
                     self._relay.close()
         return exit_status(self._chief_returncode)
+
+    def _is_over(self) -> bool:
+        return not self._running and not self._restarts.waiting
+
+    def _start_again(self) -> None:
+        due = self._restarts.take_due(time.monotonic())
+        for plan in self._plans:
+            if plan.name in due:
+                self._start(plan)
+                child = self._running[plan.name]
+                self._console.say(
+                    f"started {plan.name} again (pid {child.pid})"
+                )
 
     def _start(self, plan: ProcessPlan) -> None:
         console = self._console
@@ -177,6 +195,8 @@ class Job:
         until = self._next_glimpse
         if self._stop is not None:
             until = min(until, self._stop.deadline)
+        if self._restarts.next_due is not None:
+            until = min(until, self._restarts.next_due)
         if self._relay is not None:
             until = min(until, self._relay.deadline)
         timeout_seconds = max(0.0, until - time.monotonic())
@@ -234,6 +254,7 @@ class Job:
         self._begin_to_stop(reason)
 
     def _begin_to_stop(self, reason: Reason) -> None:
+        self._restarts.cancel()
         self._stop = StopSequence(
             plan_steps(
                 reason,
@@ -300,8 +321,13 @@ class Job:
             self._stop is not None and child.name != EVALUATOR
         ):
             return  # It was told to, or ends with the chief.
+        again = None
+        if self._stop is None:
+            again = self._restarts.failed(
+                child.name, returncode, time.monotonic()
+            )
         if returncode != 0:
-            consequence = {
+            consequence = again or {
                 CHIEF: "The job ends with it.",
                 EVALUATOR: "The training goes on without it."
                 if self._stop is None
@@ -321,7 +347,7 @@ class Job:
             self._console.say(
                 f"{CHIEF} {describe(returncode)} after {elapsed_seconds:.1f} s."
             )
-        if child.name == CHIEF:
+        if child.name == CHIEF and again is None:
             self._evaluators_pipe.close()
             self._begin_to_stop(Reason.CHIEF_ENDED)
 
