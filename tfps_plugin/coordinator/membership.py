@@ -31,7 +31,7 @@ _WATCH_INTERVAL_SECONDS = 5.0
 # How often a lost ps is asked whether it is back.
 _RECOVERY_INTERVAL_SECONDS = 0.25
 # How long closures that need a lost ps may take to find that out.
-_QUIET_SECONDS = 10.0
+_QUIET_SECONDS = 2.0
 
 
 class Watched(Protocol):
@@ -295,14 +295,12 @@ class Membership:
             self._changed.wait(wait_seconds)
 
     def _bring_back_ps(self) -> None:
-        """Goes on with bringing back lost ps, while no closure runs."""
+        """Goes on with bringing back lost ps; no closure begins meanwhile."""
         recovery = self._ps_recovery
         if recovery is None or not recovery.is_under_way:
             return
-        if not self._queue.wait_until_quiet(_QUIET_SECONDS):
-            # They wait for a ps that is gone, without being told so.
-            for worker in self._watched.values():
-                worker.abandon()
+        # What goes on for longer needs no lost ps, or is found by the watch.
+        self._queue.wait_until_quiet(_QUIET_SECONDS)
         error = recovery.advance()
         if recovery.is_under_way:
             return
