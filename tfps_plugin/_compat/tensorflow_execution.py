@@ -14,25 +14,45 @@ from tensorflow.python.eager import context
 from tensorflow.python.eager import executor
 
 
+class _QuietExecutor(executor.Executor):
+    """One that is deleted without a word.
+
+    Freeing what was on a task that is gone fails, after whoever had it has
+    ended; TensorFlow's own then raises in its `__del__`, at nobody.
+    """
+
+    def __del__(self) -> None:
+        self.clear_error()
+        super().__del__()
+
+
+def _quiet(made: Any) -> Any:
+    made.__class__ = _QuietExecutor
+    return made
+
+
 def new_synchronous_executor() -> Any:
     """An executor whose calls return when the remote call has ended.
 
     Used since TensorFlow 2.20: `executor.new_executor`.
     """
-    return executor.new_executor(enable_async=False)
+    return _quiet(executor.new_executor(enable_async=False))
 
 
-def executor_scope(
-    own_executor: Any,
-) -> contextlib.AbstractContextManager[None]:
+@contextlib.contextmanager
+def executor_scope(own_executor: Any) -> Iterator[None]:
     """Has the current thread's eager calls go through `own_executor`.
 
-    Used since TensorFlow 2.20: `context.executor_scope`.
+    Used since TensorFlow 2.20: `Context.executor`, as in
+    `context.executor_scope`.
     """
-    scope: contextlib.AbstractContextManager[None] = context.executor_scope(
-        own_executor
-    )
-    return scope
+    this_context = context.context()
+    before = _quiet(this_context.executor)
+    try:
+        this_context.executor = own_executor
+        yield
+    finally:
+        this_context.executor = before
 
 
 def forget_error(own_executor: Any) -> None:
