@@ -21,6 +21,9 @@ class _QuietExecutor(executor.Executor):
     ended; TensorFlow's own then raises in its `__del__`, at nobody.
     """
 
+    # The layout of TensorFlow's: an executor that it made becomes one of these.
+    __slots__ = ()
+
     def __del__(self) -> None:
         self.clear_error()
         super().__del__()

@@ -29,7 +29,6 @@ from tfps_plugin.inputs.worker_dataset import WorkerDataset
 from tfps_plugin.monitoring.counters import Counters
 from tfps_plugin.monitoring.events import Events
 from tfps_plugin.variables import recovery_gate
-from tfps_plugin.variables import silence
 from tfps_plugin.variables import worker_resident
 from tfps_plugin.variables import worker_seeds
 
@@ -85,7 +84,6 @@ class ClusterCoordinator:
     _closed: bool
     _close_at_exit: Callable[[], None]
     _close_gate: Callable[[], None]
-    _close_silence: Callable[[], None]
 
     def __new__(
         cls,
@@ -202,10 +200,6 @@ class ClusterCoordinator:
         self._close_gate = recovery_gate.register(
             lambda: bool(await_recovery())
         )
-        is_lost = _weakly(self, ClusterCoordinator._is_lost_of)
-        self._close_silence = silence.register(
-            lambda device, may_ask: bool(is_lost(device, may_ask))
-        )
         # The interpreter takes TensorFlow from under threads that still run.
         # Registered after the session's own end, this comes before it.
         self._close_at_exit = _weakly(self, ClusterCoordinator.close)
@@ -223,12 +217,6 @@ class ClusterCoordinator:
             self.events,
             timeout_seconds=self.strategy.ps_recovery_timeout_seconds,
         )
-
-    def _is_lost_of(self, device: str, may_ask: bool) -> bool:
-        task = tf.DeviceSpec.from_string(device)
-        if task.job != "worker" or self._closed:
-            return False
-        return self._membership.is_lost(task.task, may_ask=may_ask)
 
     def _await_recovery(self) -> bool:
         return self._membership.await_recovery()
@@ -389,7 +377,6 @@ class ClusterCoordinator:
             self.strategy._cluster_coordinator = None
         atexit.unregister(self._close_at_exit)
         self._close_gate()
-        self._close_silence()
         self._queue.stop()
         self._queue.wait_until_quiet(_CLOSE_TIMEOUT_SECONDS)
         self._membership.stop(_CLOSE_TIMEOUT_SECONDS)
@@ -411,14 +398,14 @@ def _device_of(session: SessionLike, task: Any) -> Callable[[], str]:
 
 def _weakly(
     coordinator: ClusterCoordinator,
-    method: Callable[..., T],
-) -> Callable[..., T | None]:
+    method: Callable[[ClusterCoordinator], T],
+) -> Callable[[], T | None]:
     """Calls a method of the coordinator, but does not keep it alive."""
     reference = weakref.ref(coordinator)
 
-    def call(*arguments: Any) -> T | None:
+    def call() -> T | None:
         still_there = reference()
-        return None if still_there is None else method(still_there, *arguments)
+        return None if still_there is None else method(still_there)
 
     return call
 

@@ -30,8 +30,6 @@ _PROGRESS_SECONDS = 30.0
 _WATCH_INTERVAL_SECONDS = 5.0
 # How often a lost ps is asked whether it is back.
 _RECOVERY_INTERVAL_SECONDS = 0.25
-# How often a worker that the chief reads from is asked before it is given up.
-_SILENCES = 3
 # How long closures that need a lost ps may take to find that out.
 _QUIET_SECONDS = 2.0
 
@@ -252,28 +250,6 @@ class Membership:
                 worker_index, self._workers[worker_index].address, reason
             )
         )
-        return True
-
-    def is_lost(self, worker_index: int, *, may_ask: bool) -> bool:
-        """Whether a worker is not to be waited for.
-
-        Args:
-            worker_index: The worker.
-            may_ask: Whether to ask it, which takes some seconds if it is
-                silent; it is given up then.
-        """
-        generation = self.generation(worker_index)
-        if not self.is_present(worker_index, generation):
-            return True
-        if not may_ask:
-            return False
-        reason: str | None = None
-        for _ in range(_SILENCES):
-            reason = self._inspector.why_lost(self._workers[worker_index])
-            if reason is None:
-                return False
-            self._stop.wait(_RETRY_SECONDS)
-        self.report_lost(worker_index, generation, str(reason))
         return True
 
     def _examine_worker(self, worker_index: int) -> None:

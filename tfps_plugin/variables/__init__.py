@@ -22,7 +22,6 @@ row_gather.py         splits ids by shard, gathers rows where they are
 distinct_rows.py      slices in which every id occurs once
 dense_reads.py        warns of steps that move a whole sharded table
 recovery_gate.py      where the chief waits while lost ps are brought back
-silence.py            what the chief reads from workers, while they live
 chief_reads.py        reads that go on when the cluster changes under them
 steps_in_flight.py    what the chief waits for before it looks at the model
 views.py              lets unmodified optimizers see only rows, or one shard

@@ -13,14 +13,12 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfps_plugin import errors
 from tfps_plugin._compat import tensorflow_saving
 from tfps_plugin._compat import tensorflow_variables as compat
 from tfps_plugin.cluster import dispatch_context
 from tfps_plugin.cluster.dispatch_context import DispatchContext
 from tfps_plugin.variables import apart
 from tfps_plugin.variables import self_assignment
-from tfps_plugin.variables import silence
 from tfps_plugin.variables import views
 from tfps_plugin.variables.late_bound import LateBoundVariable
 from tfps_plugin.variables.remote_variable import RemoteVariable
@@ -208,8 +206,11 @@ class MirroredScalar(RemoteVariable):
         known = [] if self._known is None else [self._known]
         for copy in self._resident.existing():
             # A worker that does not answer has no say.
-            with contextlib.suppress(tf.errors.OpError, errors.WorkerLostError):
-                known.append(silence.read(copy.variable))
+            with contextlib.suppress(tf.errors.OpError):
+                value = compat.read_resource(
+                    copy.variable.own_handle, self._dtype
+                )
+                known.append(tf.constant(value.numpy(), self._dtype))
         return max(known, key=lambda value: value.numpy(), default=None)
 
     def catch_up(self, value: tf.Tensor | None) -> None:

@@ -21,8 +21,6 @@ from tfps_plugin._compat import tensorflow_saving
 from tfps_plugin._compat import tensorflow_variables as compat
 from tfps_plugin.cluster import dispatch_context
 from tfps_plugin.cluster.dispatch_context import DispatchContext
-from tfps_plugin.variables import chief_reads
-from tfps_plugin.variables import silence
 from tfps_plugin.variables.late_bound import LateBoundVariable
 from tfps_plugin.variables.late_bound import on_the_chief
 from tfps_plugin.variables.remote_variable import RemoteVariable
@@ -167,19 +165,14 @@ class WorkerLocalVariable(WorkerLocalHandle):
         values = []
         for copy in self._resident.existing():
             try:
-                value = chief_reads.read(functools.partial(silence.read, copy))
-            except (errors.WorkerLostError, tf.errors.OpError) as error:
-                if isinstance(
-                    error, tf.errors.OpError
-                ) and not chief_reads.is_about_the_cluster(error):
-                    raise
+                values.append(copy.read_value())
+            except errors.ParameterServerLostError:
+                # Not a ps: a copy is on the worker that adds to it.
                 _logger.warning(
                     "A worker died before its share of %s was read; what it "
                     "counted since the last reset is missing.",
                     self.name,
                 )
-            else:
-                values.append(value)
         return values
 
     def _put_together(
