@@ -135,6 +135,30 @@ def test_training_goes_on_inside_the_epoch(
     assert not folder.exists()
 
 
+def test_a_backup_behind_the_last_batch_of_an_epoch(
+    make: Make, tmp_path: pathlib.Path
+) -> None:
+    folder = tmp_path / "backup"
+    with pytest.raises(_CrashError):
+        _fit(
+            _model(make()),
+            _arrays(),
+            tfps.callbacks.BackupAndRestore(folder, save_freq=_STEPS),
+            _Crash(epoch=1, batch=3),
+        )
+    calls = _Calls()
+    second = _model(make())
+    _fit(
+        second,
+        _arrays(),
+        tfps.callbacks.BackupAndRestore(folder, _STEPS),
+        calls,
+    )
+    assert calls.epochs == [0, 1, 2], "the first has nothing left to train"
+    assert calls.batches == [*range(_STEPS), *range(_STEPS)]
+    assert int(second.optimizer.iterations) == _EPOCHS * _STEPS
+
+
 def test_what_is_trained_is_what_would_have_been(
     make: Make, tmp_path: pathlib.Path
 ) -> None:

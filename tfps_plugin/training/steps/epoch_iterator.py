@@ -181,12 +181,13 @@ class ClusterEpochIterator(keras_compat.TFEpochIterator):
             yield
         except StopIteration:
             is_stopped = True
+        # Also if there was no step left to run.
+        self._first_step = 0
         run = self._run
         if run is None:
             return
         run.finish()
         self._last_num_steps = run.done
-        self._first_step = 0
         if run.fell_short:
             if self.steps_per_epoch or not run.done:
                 self._interrupted_warning()
