@@ -11,9 +11,13 @@ import tensorflow as tf
 
 import tfps_plugin as tfps
 
-pytestmark = pytest.mark.cluster(num_workers=2, num_ps=1)
-
 _DRAWS = 40
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[tfps.LocalCluster]:
+    with tfps.LocalCluster(num_workers=2, num_ps=1) as cluster:
+        yield cluster
 
 
 @pytest.fixture

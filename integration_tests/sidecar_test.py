@@ -22,8 +22,6 @@ from tfps_plugin import errors
 from tfps_plugin.cluster.spec import ClusterSpec
 from tfps_plugin.evaluation.running_job import ProbedJob
 
-pytestmark = pytest.mark.cluster(num_workers=1, num_ps=2)
-
 _ROOT = pathlib.Path(__file__).parent.parent
 _DEADLINE_SECONDS = 240.0
 
@@ -136,46 +134,45 @@ class _Training:
 
 
 @pytest.fixture(scope="module")
-def training(
-    cluster: tfps.LocalCluster, tmp_path_factory: pytest.TempPathFactory
-) -> _Training:
+def training(tmp_path_factory: pytest.TempPathFactory) -> _Training:
     folder = tmp_path_factory.mktemp("checkpoints")
-    resolver = cluster.cluster_resolver
-    strategy = tfps.ParameterServerStrategy(
-        resolver,
-        variable_partitioner=tfps.partitioners.FixedShardsPartitioner(2),
-    )
-    with strategy.scope():
-        model = _make_model()
-    model.fit(
-        tfps.DatasetCreator(_dataset_fn),
-        epochs=1,
-        steps_per_epoch=20,
-        verbose=0,
-    )
-    for name, write in _WRITERS.items():
-        (folder / name).mkdir()
-        write(folder / name, model)
-    with pytest.raises(errors.UnsupportedError) as refused:
-        tfps.SidecarEvaluator(model, _data(), folder)
-    x, y = _data()
-    tasks = resolver.cluster_spec().as_dict()
-    # This process is the chief, and does not end.
-    tasks.pop("chief", None)
-    job = ProbedJob(
-        ClusterSpec.from_dict(tasks),
-        silence_seconds=0.5,
-        interval_seconds=0,
-    )
-    trained = _Training(
-        folder,
-        [weight.numpy() for weight in model.weights],
-        model.evaluate(x, y, verbose=0, return_dict=True),
-        job,
-        job.is_over(),
-        str(refused.value),
-    )
-    tfps.ClusterCoordinator(strategy).close()
+    with tfps.LocalCluster(num_workers=1, num_ps=2) as cluster:
+        resolver = cluster.cluster_resolver
+        strategy = tfps.ParameterServerStrategy(
+            resolver,
+            variable_partitioner=tfps.partitioners.FixedShardsPartitioner(2),
+        )
+        with strategy.scope():
+            model = _make_model()
+        model.fit(
+            tfps.DatasetCreator(_dataset_fn),
+            epochs=1,
+            steps_per_epoch=20,
+            verbose=0,
+        )
+        for name, write in _WRITERS.items():
+            (folder / name).mkdir()
+            write(folder / name, model)
+        with pytest.raises(errors.UnsupportedError) as refused:
+            tfps.SidecarEvaluator(model, _data(), folder)
+        x, y = _data()
+        tasks = resolver.cluster_spec().as_dict()
+        # This process is the chief, and does not end.
+        tasks.pop("chief", None)
+        job = ProbedJob(
+            ClusterSpec.from_dict(tasks),
+            silence_seconds=0.5,
+            interval_seconds=0,
+        )
+        trained = _Training(
+            folder,
+            [weight.numpy() for weight in model.weights],
+            model.evaluate(x, y, verbose=0, return_dict=True),
+            job,
+            job.is_over(),
+            str(refused.value),
+        )
+        tfps.ClusterCoordinator(strategy).close()
     return trained
 
 
