@@ -11,6 +11,7 @@ import tensorflow as tf
 
 import tfps_plugin as tfps
 from tfps_plugin import errors
+from tfps_plugin.monitoring import events
 from tfps_plugin.recovery import parts
 from tfps_plugin.recovery import shared_folder
 
@@ -270,8 +271,12 @@ class TestManager:
         with pytest.raises(errors.CheckpointUnreadableError, match="ckpt-1"):
             manager.restore_latest()
 
+    @pytest.mark.parametrize(
+        "when", ["shared_folder.is_seen_by", "committing.commit"]
+    )
     def test_a_full_disk_leaves_the_one_before(
         self,
+        when: str,
         trained: keras.Model,
         tmp_path: pathlib.Path,
         monkeypatch: pytest.MonkeyPatch,
@@ -281,16 +286,24 @@ class TestManager:
         )
         manager.save()
         manager.sync()
+        seen: list[Any] = []
+        coordinator = tfps.ClusterCoordinator(
+            trained.trainable_variables[0].value._distribute_strategy
+        )
+        unsubscribe = coordinator.events.subscribe(seen.append)
 
         def full(*arguments: Any) -> None:
             raise tf.errors.ResourceExhaustedError(None, None, "disk full")
 
         with monkeypatch.context() as patch:
-            patch.setattr("tfps_plugin.recovery.committing.commit", full)
+            patch.setattr(f"tfps_plugin.recovery.{when}", full)
             manager.save()
             with pytest.raises(tf.errors.ResourceExhaustedError):
                 manager.sync()
         assert isinstance(manager.last_error, tf.errors.ResourceExhaustedError)
+        (event,) = (e for e in seen if isinstance(e, events.CheckpointFailed))
+        assert "disk full" in str(event)
+        unsubscribe()
         assert manager.checkpoints == [str(tmp_path / "ckpt-1")]
         assert list(tmp_path.glob(".writing*")) == []
         manager.restore_latest()

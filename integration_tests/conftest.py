@@ -28,7 +28,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             if item.get_closest_marker("timeout") is None:
                 item.add_marker(pytest.mark.timeout(_TIMEOUT_SECONDS))
     ours = [item for item in items if _HERE in item.path.parents]
-    places = [index for index, item in enumerate(items) if item in set(ours)]
+    places = [i for i, item in enumerate(items) if _HERE in item.path.parents]
     ours.sort(key=lambda item: shared_cluster.shape_of(item) or ())
     for place, item in zip(places, ours, strict=True):
         items[place] = item

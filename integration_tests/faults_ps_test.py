@@ -128,19 +128,27 @@ def test_fit_goes_on_after_ps_are_lost(
     strategy = make()
     model = _model(strategy)
     seen = _recovered(strategy)
-    traces = []
+    traces: list[int] = []
+    traced_before: list[int] = []
 
-    class Traced(keras.layers.Layer):
-        def call(self, x: Any) -> Any:
-            traces.append(1)
-            return x
+    def kill() -> None:
+        traced_before.append(len(traces))
+        _restart(cluster, *lost)
 
+    train_step = model.train_step
+
+    def traced_step(data: Any) -> Any:
+        traces.append(1)
+        return train_step(data)
+
+    model.train_step = traced_step
     manager = tfps.CheckpointManager(tfps.Checkpoint(model=model), tmp_path)
     manager.save()
     manager.sync()
     history = _fit(
         model,
-        At(batch_20=lambda: _restart(cluster, *lost)),
+        # In the second epoch: in the first, functions are traced anyway.
+        At(**{f"batch_{_STEPS + 20}": kill}),
         epochs=3,
     )
     assert sorted({event.ps_index for event in seen}) == list(lost)
@@ -150,6 +158,8 @@ def test_fit_goes_on_after_ps_are_lost(
     for variable in model.variables:
         assert np.isfinite(keras.ops.convert_to_numpy(variable)).all()
     assert history["loss"][-1] < history["loss"][0]
+    assert traced_before[0] > 0
+    assert len(traces) == traced_before[0], "nothing is traced again"
     # The same model saves and is read as ever.
     manager.save()
     manager.sync()

@@ -115,9 +115,9 @@ def judge(
 
     Returns:
         `RUN_AGAIN`, on another worker or later, for free;
-        `RUN_AGAIN_COUNTED` after a
-        pause, as one of the allowed retries; `GIVE_UP` when those are used
-        up; `RAISE` when the error is the user's own.
+        `RUN_AGAIN_COUNTED` after a pause, as one of the allowed retries;
+        `GIVE_UP` when those are used up; `RAISE` when the error is the
+        user's own.
     """
     if kind is FailureKind.USER:
         return Verdict.RAISE

@@ -144,8 +144,7 @@ class Lane:
         self._queue.put_back(
             run.closure,
             run.attempt,
-            worker_is_lost=self._is_lost(run)
-            and not self._membership.excuses_failures,
+            worker_is_lost=self._took_its_worker(run),
         )
 
     def _new_thread(self, life: int) -> threading.Thread:
@@ -235,10 +234,9 @@ class Lane:
                 lost.__cause__ = error
                 self._queue.failed(closure, run.attempt, lost)
                 return
-        worker_is_lost = self._is_lost(run)
         verdict = failures.judge(
             failure.kind,
-            worker_is_lost=worker_is_lost,
+            worker_is_lost=self._is_lost(run),
             ps_was_away=self._membership.excuses_failures,
             num_transient_retries=closure.num_transient_retries,
             max_transient_retries=_MAX_TRANSIENT_RETRIES,
@@ -258,8 +256,7 @@ class Lane:
             closure,
             run.attempt,
             is_transient=is_transient,
-            worker_is_lost=worker_is_lost
-            and not self._membership.excuses_failures,
+            worker_is_lost=self._took_its_worker(run),
         ):
             self._counters.increment("closures_retried")
             self._events.publish(
@@ -267,6 +264,10 @@ class Lane:
                     self._worker_index, run.attempt, _short(error)
                 )
             )
+
+    def _took_its_worker(self, run: _Run) -> bool:
+        """Whether the run may be why its worker was lost."""
+        return self._is_lost(run) and not self._membership.excuses_failures
 
     def _is_lost(self, run: _Run) -> bool:
         """Whether the worker was lost since the run began."""

@@ -10,12 +10,12 @@ from typing import Protocol
 import tensorflow as tf
 
 from tfps_plugin import errors
-from tfps_plugin.cluster import runtime_errors
 from tfps_plugin.coordinator.inspector import Inspector
 from tfps_plugin.coordinator.session_protocol import SessionLike
 from tfps_plugin.coordinator.session_protocol import TaskLike
 from tfps_plugin.monitoring import events
 from tfps_plugin.monitoring.counters import Counters
+from tfps_plugin.variables import chief_reads
 
 _logger = logging.getLogger("tfps_plugin")
 
@@ -229,7 +229,9 @@ class PsRecovery:
         try:
             source, num_variables = self._restorer.restore(tasks)
         except Exception as error:
-            if _is_about_the_cluster(error):
+            if isinstance(
+                error, tf.errors.OpError
+            ) and chief_reads.is_about_the_cluster(error):
                 # One of them has died again, or another one has.
                 self._find_others()
                 if any(not s.is_back for s in self._states()):
@@ -273,9 +275,3 @@ class PsRecovery:
                 self._excused_until = time.monotonic() + _RECONNECT_SECONDS
             self._lost.clear()
             self._ended.notify_all()
-
-
-def _is_about_the_cluster(error: BaseException) -> bool:
-    return isinstance(
-        error, tf.errors.OpError
-    ) and runtime_errors.is_about_the_cluster(type(error).__name__, str(error))

@@ -158,18 +158,27 @@ def test_values_that_cannot_be_restored_are_the_users_error() -> None:
 
 
 @pytest.mark.parametrize("gives_up", [False, True])
-def test_whoever_waits_is_told_how_it_ended(gives_up: bool) -> None:
+def test_whoever_waits_is_told_how_it_ended(
+    monkeypatch: pytest.MonkeyPatch, gives_up: bool
+) -> None:
     bench = _Bench(timeout_seconds=0.0 if gives_up else 60.0)
     bench.lose(1)
+    waits = threading.Event()
+    wait = bench.recovery._ended.wait
+
+    def noted_wait(seconds: float) -> bool:
+        waits.set()
+        return wait(seconds)
+
+    monkeypatch.setattr(bench.recovery._ended, "wait", noted_wait)
     results: list[bool] = []
     thread = threading.Thread(
         target=lambda: results.append(bench.recovery.wait())
     )
     thread.start()
+    assert waits.wait(20.0)
     if not gives_up:
         bench.session.start("ps", 1)
-    while thread.is_alive():
-        bench.advance()
-        thread.join(0.01)
-    # It may have begun to wait when all was over already.
-    assert results == [not gives_up] or results == [True]
+    bench.advance()
+    thread.join(20.0)
+    assert results == [not gives_up]

@@ -1,7 +1,6 @@
 """`tfps.Checkpoint`: one checkpoint, written and read by parameter servers."""
 
 import contextlib
-import logging
 import os
 import posixpath
 from collections.abc import Callable
@@ -23,8 +22,6 @@ from tfps_plugin.recovery.checkpoint_entries import Entries
 from tfps_plugin.recovery.parts import Part
 from tfps_plugin.variables import apart
 from tfps_plugin.variables import steps_in_flight
-
-_logger = logging.getLogger("tfps_plugin")
 
 _CHIEF = "/device:CPU:0"
 # What TensorFlow numbers checkpoints with; not all of them have it.
@@ -194,11 +191,13 @@ class Checkpoint(tf.train.Checkpoint):
             return super().restore(save_path, options)
         prefix = os.fspath(save_path)
         steps_in_flight.finish()
-        graph = compat.object_graph_of(prefix)
+        reader = tf.train.load_checkpoint(prefix)
+        graph = compat.read_object_graph(reader)
         if any(c.local_name == _COUNTER for c in graph.nodes[0].children):
             _ = self.save_counter  # TensorFlow makes it when it is asked for
         with self._untracked():
-            entries = _require_match(self, prefix, strict=strict)
+            entries = checkpoint_entries.find(self, graph)
+            _require_match(entries, reader, prefix, strict=strict)
             parts = _parts_of(entries)
             devices = sorted(parts_module.by_device(parts))
             by_ps = shared_folder.is_same_file(prefix + ".index", devices)
@@ -231,9 +230,9 @@ def _parts_of(entries: Entries) -> list[Part]:
     ]
 
 
-def _require_match(root: Any, prefix: str, *, strict: bool) -> Entries:
-    reader = tf.train.load_checkpoint(prefix)
-    entries = checkpoint_entries.find(root, compat.read_object_graph(reader))
+def _require_match(
+    entries: Entries, reader: Any, prefix: str, *, strict: bool
+) -> None:
     shapes = reader.get_variable_to_shape_map()
     dtypes = reader.get_variable_to_dtype_map()
     different = []
@@ -270,7 +269,6 @@ def _require_match(root: Any, prefix: str, *, strict: bool) -> Entries:
             "differ or are missing, restore(..., strict=False) restores what "
             "fits."
         )
-    return entries
 
 
 def _counts(path: str) -> bool:

@@ -26,6 +26,7 @@ from tfps_plugin.recovery.checkpoint import PendingWrite
 from tfps_plugin.recovery.parts import Part
 from tfps_plugin.recovery.retention import Retention
 from tfps_plugin.variables import chief_reads
+from tfps_plugin.variables import steps_in_flight
 
 _logger = logging.getLogger("tfps_plugin")
 
@@ -54,7 +55,8 @@ class CheckpointManager:
     ```
 
     `save` takes the values while no training step runs, which is short, and
-    writes them while training goes on. From the first checkpoint on, a
+    writes them while training goes on. Until they are written, a parameter
+    server holds its variables twice. From the first checkpoint on, a
     parameter server that is lost is given its values back from the newest
     one; see docs/failure_model.md.
 
@@ -63,7 +65,7 @@ class CheckpointManager:
 
     Threading: one call at a time, from the thread that runs `fit`. Files are
     written on a thread that ends with each checkpoint. Guarded by `_lock`:
-    what was written last, and the error of the last writing.
+    what was written last, who is told of failures, and the last one.
     """
 
     def __init__(
@@ -88,7 +90,6 @@ class CheckpointManager:
                 all.
             checkpoint_name: What the names of checkpoints begin with.
             asynchronous: Whether training goes on while files are written.
-                A parameter server then needs memory for what it holds twice.
             keep_best: How many of the best checkpoints are kept beside the
                 newest; see `save`.
             larger_is_better: Whether a larger score is a better one.
@@ -123,6 +124,7 @@ class CheckpointManager:
         committing.discard_all(self.directory)
         self._scores = self._read_scores()
         self._parts: list[Part] = []
+        self._boards: list[events.Events] = []
 
     # What there is.
 
@@ -181,11 +183,18 @@ class CheckpointManager:
         if checkpoint_number is None:
             checkpoint_number = max(self._numbers(), default=0) + 1
         prefix = self._prefix(checkpoint_number)
-        pending = chief_reads.read(lambda: self.checkpoint.snapshot(prefix))
+        # What a step has raised is the user's, and no failure of writing.
+        steps_in_flight.finish()
+        try:
+            pending = chief_reads.read(lambda: self.checkpoint.snapshot(prefix))
+        except (tf.errors.OpError, OSError) as error:
+            if not self._asynchronous or _is_about_the_cluster(error):
+                raise
+            self._note(prefix, error)
+            return prefix
         if not self._asynchronous:
             self._write(pending, checkpoint_number, score)
-            if self._error is not None:
-                raise self._error
+            self.sync()
             return prefix
         self._writing = threading.Thread(
             target=self._write,
@@ -249,9 +258,7 @@ class CheckpointManager:
         except BaseException as raised:
             error = raised
             tensorflow_execution.forget_error(executor)
-            self._report(pending.prefix, raised)
-        with self._lock:
-            self._error = error
+        self._note(pending.prefix, error)
 
     def _written(self, number: int, score: float | None) -> None:
         if score is not None:
@@ -265,11 +272,19 @@ class CheckpointManager:
             self.directory, [self._prefix(each) for each in numbers]
         )
 
-    def _report(self, prefix: str, error: BaseException) -> None:
+    def _note(self, prefix: str, error: BaseException | None) -> None:
+        """Keeps how a writing has ended, and tells of a failure."""
+        with self._lock:
+            self._error = error
+            boards = self._boards
+        if error is None:
+            return
         event = events.CheckpointFailed(
-            prefix, f"{type(error).__name__}: {error}"
+            prefix, f"{type(error).__name__}: {_first_line(error)}"
         )
-        _logger.log(event.level, "%s", event)
+        # A board logs it as well.
+        for board in boards or [events.Events()]:
+            board.publish(event)
 
     # Reading.
 
@@ -309,9 +324,7 @@ class CheckpointManager:
             except _NOT_ABOUT_FILES:
                 raise
             except _UNREADABLE as error:
-                if isinstance(
-                    error, tf.errors.OpError
-                ) and chief_reads.is_about_the_cluster(error):
+                if _is_about_the_cluster(error):
                     raise
                 reason = f"{type(error).__name__}: {_first_line(error)}"
                 reasons.append(f"  {prefix}: {reason}")
@@ -369,13 +382,18 @@ class CheckpointManager:
 
     def _register(self, parts: list[Part]) -> None:
         """Has lost parameter servers be restored from here from now on."""
-        with self._lock:
-            self._parts = parts
         strategies = {
             id(s): s
             for part in parts
             if (s := part.variable._distribute_strategy) is not None
         }
+        coordinators = [
+            getattr(strategy, "_cluster_coordinator", None)
+            for strategy in strategies.values()
+        ]
+        with self._lock:
+            self._parts = parts
+            self._boards = [c.events for c in coordinators if c is not None]
         for strategy in strategies.values():
             known = failover.of(strategy)
             if known is not None:
@@ -409,6 +427,12 @@ class CheckpointManager:
         with tf.io.gfile.GFile(path + ".new", "w") as file:
             json.dump(self._scores, file)
         tf.io.gfile.rename(path + ".new", path, overwrite=True)
+
+
+def _is_about_the_cluster(error: BaseException) -> bool:
+    return isinstance(
+        error, tf.errors.OpError
+    ) and chief_reads.is_about_the_cluster(error)
 
 
 def _first_line(error: BaseException) -> str:

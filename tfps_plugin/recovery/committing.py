@@ -74,12 +74,6 @@ def discard_all(folder: str) -> None:
             tf.io.gfile.rmtree(posixpath.join(folder, name))
 
 
-def exists(prefix: str) -> bool:
-    """Whether there is a checkpoint."""
-    found: bool = tf.io.gfile.exists(prefix + _INDEX)
-    return found
-
-
 def remove(prefix: str) -> None:
     """Removes a checkpoint, its index first: then it is none any more."""
     for pattern in (_INDEX, ".data-*"):

@@ -5,7 +5,6 @@ itself with its first), and what each parameter server held
 (`variables.inventory`).
 """
 
-import logging
 import threading
 import weakref
 from collections.abc import Sequence
@@ -15,8 +14,6 @@ from typing import Protocol
 from tfps_plugin import errors
 from tfps_plugin.recovery.parts import Part
 from tfps_plugin.variables.mirrored_scalar import MirroredScalar
-
-_logger = logging.getLogger("tfps_plugin")
 
 # So many names are listed where some are missing.
 _MOST_NAMES = 10

@@ -55,7 +55,7 @@ class Snapshot:
 
         def write(device: str, parts: Sequence[Part]) -> str:
             del parts
-            _save(device, numbered[device], self._values[device], SLICE_BYTES)
+            _save(device, numbered[device], self._values[device])
             return numbered[device]
 
         parts = [part for values in self._values.values() for part, _ in values]
@@ -79,13 +79,11 @@ def _read_all(device: str, parts: Sequence[Part]) -> _Values:
         ]
 
 
-def _save(
-    device: str, prefix: str, values: _Values, slice_bytes: int | None
-) -> None:
+def _save(device: str, prefix: str, values: _Values) -> None:
     keys, specs, tensors = [], [], []
     with tf.device(device):
         for part, value in values:
-            for spec, rows in part.slices(slice_bytes):
+            for spec, rows in part.slices(SLICE_BYTES):
                 keys.append(part.key)
                 specs.append(spec)
                 # A slice of whole rows is no copy.

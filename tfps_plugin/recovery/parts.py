@@ -8,7 +8,6 @@ today need not be those of the program that wrote it.
 import dataclasses
 from collections.abc import Iterable
 from collections.abc import Iterator
-from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -102,8 +101,3 @@ def by_device(parts: Iterable[Part]) -> dict[str, list[Part]]:
     for part in parts:
         grouped.setdefault(part.variable.device, []).append(part)
     return grouped
-
-
-def on_devices(parts: Iterable[Part], devices: Sequence[str]) -> list[Part]:
-    """Those of some parameter servers."""
-    return [part for part in parts if part.variable.device in devices]
