@@ -21,11 +21,23 @@ from tensorflow.python.trackable.base import (
 _GRAPH_KEY = "_CHECKPOINTABLE_OBJECT_GRAPH"
 
 
+def open_reader(prefix: str) -> Any:
+    """Opens the checkpoint with that prefix.
+
+    As `tf.train.load_checkpoint`, which also takes folders, and takes a prefix
+    for one on file systems that have no real folders, as `ram://`.
+
+    Raises:
+        tf.errors.OpError: If it cannot be read.
+    """
+    return tf.compat.v1.train.NewCheckpointReader(prefix)
+
+
 def read_object_graph(reader: Any) -> Any:
     """The `TrackableObjectGraph` of a checkpoint.
 
     Args:
-        reader: From `tf.train.load_checkpoint`.
+        reader: From `open_reader`.
 
     Raises:
         tf.errors.NotFoundError: If the checkpoint has none: TensorFlow 1
@@ -38,7 +50,16 @@ def read_object_graph(reader: Any) -> Any:
 
 def object_graph_of(prefix: str) -> Any:
     """The `TrackableObjectGraph` of the checkpoint with that prefix."""
-    return read_object_graph(tf.train.load_checkpoint(prefix))
+    return read_object_graph(open_reader(prefix))
+
+
+def deferred_restorations(status: Any) -> Any:
+    """What lives as long as anything can still be restored from a checkpoint.
+
+    Args:
+        status: What `tf.train.Checkpoint.read` has returned.
+    """
+    return status._checkpoint
 
 
 def execute_write_callbacks(

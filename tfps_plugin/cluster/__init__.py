@@ -2,6 +2,7 @@
 
 spec.py              what a cluster consists of; refuses what it cannot (pure)
 tf_config.py         `TF_CONFIG` and resolvers -> what a process is (pure)
+turns.py             who runs functions on a worker beside others
 environment.py       environment settings made for TensorFlow and gRPC
 ports.py             network ports reserved without a race; own address
 bounded_calls.py     calls that may hang, waited for with a deadline
@@ -12,6 +13,7 @@ job_pipe.py          how an evaluator learns that the chief has ended
 server_def.py        ClusterSpec -> what TensorFlow connects to
 attachment.py        connects TensorFlow's runtime to a cluster
 runtime_errors.py    which errors of TensorFlow are about the cluster (pure)
+address_book.py      where tasks are now: they may come back elsewhere (pure)
 runtime_view.py      which tasks TensorFlow knows, and how that is changed
 announcer.py         tells the tasks which chief there is, and when it is over
 session.py           the chief's connection: connect, delist, readmit, end

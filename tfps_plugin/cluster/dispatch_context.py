@@ -11,6 +11,7 @@ import threading
 from collections.abc import Iterator
 
 from tfps_plugin import errors
+from tfps_plugin.cluster.turns import Turns
 
 _thread_local = threading.local()
 
@@ -26,12 +27,14 @@ class DispatchContext:
         generation: How often this worker has been admitted to the cluster;
             whatever was built on an earlier generation is gone.
         device: Full name of the device that closures are placed on.
+        turns: Of the threads that drive this worker; None: there is but one.
     """
 
     worker_index: int
     lane_index: int
     generation: int
     device: str
+    turns: Turns | None = None
 
     @property
     def cpu_device(self) -> str:

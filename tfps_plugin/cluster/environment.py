@@ -32,6 +32,19 @@ _SETTINGS: dict[str, tuple[str, str]] = {
         "True",
         "reading a value waits for all tasks",
     ),
+    # A task that is stopped, or whose machine or network is gone, keeps its
+    # connections open and says nothing. gRPC pings while data flow, and ends a
+    # connection without an answer in `ping_timeout_ms`: every call on it then
+    # fails. `keepalive_time_ms` has it ping where nothing flows but a call
+    # waits. Not more often than every 300 s: a server ends a connection that
+    # does (grpc.http2.min_ping_interval_without_data_ms, for which
+    # TensorFlow's servers have no setting). `min_reconnect_backoff_ms` is how
+    # long an attempt to connect again may take.
+    "TF_GRPC_DEFAULT_OPTIONS": (
+        "grpc.http2.ping_timeout_ms=20000,grpc.keepalive_time_ms=305000,"
+        "grpc.min_reconnect_backoff_ms=5000",
+        "a silent task may be waited for without end",
+    ),
 }
 _PROXIES = ("grpc_proxy", "https_proxy", "http_proxy")
 

@@ -11,6 +11,10 @@ _OURS = {
     "GRPC_FAIL_FAST": "use_caller",
     "TF_ENABLE_EAGER_CLIENT_STREAMING_ENQUEUE": "False",
     "TF_PS_DISABLE_ASYNC_EXECUTOR_GLOBALLY": "True",
+    "TF_GRPC_DEFAULT_OPTIONS": (
+        "grpc.http2.ping_timeout_ms=20000,grpc.keepalive_time_ms=305000,"
+        "grpc.min_reconnect_backoff_ms=5000"
+    ),
 }
 
 

@@ -2,6 +2,7 @@
 
 import atexit
 import contextlib
+import dataclasses
 import logging
 import os
 import pathlib
@@ -96,7 +97,8 @@ class LocalCluster:
             f"--chief-grace-seconds={chief_grace_seconds}",
         )
         self._lock = threading.RLock()
-        self._processes: dict[Task, subprocess.Popen[bytes]] = {}
+        # By job and index.
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._is_stopped = False
         with contextlib.ExitStack() as stack:
             self._resources = stack
@@ -109,6 +111,8 @@ class LocalCluster:
                 worker_addresses=tuple(addresses[:num_workers]),
                 ps_addresses=tuple(addresses[num_workers:]),
             )
+            # What sessions know the cluster by, wherever its tasks go.
+            self._first_spec = self._spec
             self._folder = pathlib.Path(tempfile.mkdtemp(prefix="tfps-"))
             stack.callback(shutil.rmtree, self._folder, ignore_errors=True)
             self._parent_pipe, held_end = os.pipe()
@@ -126,8 +130,9 @@ class LocalCluster:
 
     @property
     def cluster_spec(self) -> ClusterSpec:
-        """Its tasks; it has no chief, that is who connects."""
-        return self._spec
+        """Its tasks, where they are now; its chief is who connects."""
+        with self._lock:
+            return self._spec
 
     @property
     def cluster_resolver(self) -> Any:
@@ -135,39 +140,58 @@ class LocalCluster:
         # Whoever asks for it has use for TensorFlow; the cluster has none.
         import tensorflow as tf
 
-        return tf.distribute.cluster_resolver.SimpleClusterResolver(
-            tf.train.ClusterSpec(self._spec.as_dict()),
+        cluster = self
+
+        class Resolver(tf.distribute.cluster_resolver.SimpleClusterResolver):
+            """Says where the tasks are now."""
+
+            def cluster_spec(self) -> tf.train.ClusterSpec:
+                return tf.train.ClusterSpec(cluster.cluster_spec.as_dict())
+
+        return Resolver(
+            tf.train.ClusterSpec(self.cluster_spec.as_dict()),
             task_type=spec.CHIEF,
             task_id=0,
             rpc_layer="grpc",
         )
 
-    def start(self, job: str, index: int, *, wait: bool = False) -> None:
-        """Starts a task that has ended, at the same address.
+    def start(
+        self,
+        job: str,
+        index: int,
+        *,
+        wait: bool = False,
+        new_address: bool = False,
+    ) -> None:
+        """Starts a task that has ended.
 
         Args:
             job: `"worker"` or `"ps"`.
             index: Its number within the job.
             wait: Whether to wait until it answers; see `wait_until_ready`.
+            new_address: Whether it comes back at another address, as where a
+                cluster manager moves it to another machine.
 
         Raises:
             TaskStartError: If it still runs, or the cluster is stopped, or it
                 ends before it answers.
             ClusterStartTimeoutError: If it does not answer in time.
         """
-        task = self._spec.task(job, index)
         with self._lock:
+            task = self._spec.task(job, index)
             if self._is_stopped:
                 raise errors.TaskStartError(
                     f"{task} cannot be started: the cluster is stopped."
                 )
-            process = self._processes.get(task)
+            process = self._processes.get(str(task))
             if process is not None and process.poll() is None:
                 raise errors.TaskStartError(
                     f"{task} cannot be started: it still runs. Received: "
                     f"job={job!r}, index={index!r}. Call kill() first."
                 )
-            self._processes[task] = self._launch(task)
+            if new_address:
+                task = self._move(task)
+            self._processes[str(task)] = self._launch(task)
         if wait:
             self._wait_for([task], self._start_timeout_seconds)
 
@@ -180,7 +204,7 @@ class LocalCluster:
     def process(self, job: str, index: int) -> subprocess.Popen[bytes]:
         """The process of a task: the last one, if it was restarted."""
         with self._lock:
-            return self._processes[self._spec.task(job, index)]
+            return self._processes[str(self._spec.task(job, index))]
 
     def log(self, job: str, index: int) -> str:
         """What a task has written so far, over all its restarts."""
@@ -202,7 +226,7 @@ class LocalCluster:
             if self._is_stopped:
                 return
             self._is_stopped = True
-        open_sessions.close(self._spec)
+        open_sessions.close(self._first_spec)
         self._resources.close()
 
     def __enter__(self) -> Self:
@@ -215,6 +239,15 @@ class LocalCluster:
         traceback: TracebackType | None,
     ) -> None:
         self.stop()
+
+    def _move(self, task: Task) -> Task:
+        """Gives a task another address."""
+        port = self._resources.enter_context(ports.ReservedPort()).port
+        moved = dataclasses.replace(task, address=f"{ports.LOOPBACK}:{port}")
+        addresses = self._spec.as_dict()
+        addresses[task.job][task.index] = moved.address
+        self._spec = ClusterSpec.from_dict(addresses)
+        return moved
 
     def _launch(self, task: Task) -> subprocess.Popen[bytes]:
         # The tasks run the same code as this process, installed or not.

@@ -30,6 +30,8 @@ _RUNTIME_TEXTS = (
     "Could not find worker with target",
     # A result on a worker that has been taken out of the cluster since.
     "No worker known as",
+    # A value from a task that has been taken out of the cluster.
+    "Client for target /job:",
     # A value that was on its way while the cluster changed.
     "found to be poisoned",
     "RecvFromRemoteAsync is cancelled",
@@ -37,6 +39,8 @@ _RUNTIME_TEXTS = (
     "Stream removed",
     "Connection reset by peer",
     "failed to connect to all addresses",
+    # What one task wrote made no sense to another; see coordinator.first_calls.
+    "Unable to parse request",
 )
 
 

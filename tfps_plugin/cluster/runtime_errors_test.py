@@ -15,6 +15,7 @@ from tfps_plugin.cluster.runtime_errors import is_about_the_cluster
         ("CancelledError", "RecvFromRemoteAsync is cancelled."),
         ("CancelledError", "a part of the step on /job:ps/task:0 failed"),
         ("InvalidArgumentError", "/job:worker/task:1 unknown device."),
+        ("InternalError", "{{function_node f}} Unable to parse request"),
     ],
 )
 def test_what_the_runtime_says_of_tasks(type_name: str, text: str) -> None:

@@ -9,6 +9,7 @@ from tfps_plugin import errors
 from tfps_plugin._compat import tensorflow_cluster
 from tfps_plugin.cluster import attachment
 from tfps_plugin.cluster import health
+from tfps_plugin.cluster.address_book import AddressBook
 from tfps_plugin.cluster.server_def import make_server_def
 from tfps_plugin.cluster.spec import PARAMETER_SERVER
 from tfps_plugin.cluster.spec import Task
@@ -35,14 +36,18 @@ class RuntimeView:
     Threading: `listed` from any thread; all else from one at a time.
     """
 
-    def __init__(self, chief_address: str, tasks: Iterable[Task]) -> None:
+    def __init__(
+        self, chief_address: str, tasks: Iterable[Task], book: AddressBook
+    ) -> None:
         """Describes a runtime that is connected to all the tasks.
 
         Args:
             chief_address: Where this process's own server listens.
             tasks: All that may be listed: workers and ps.
+            book: Where they are.
         """
         self._chief_address = chief_address
+        self._book = book
         self._tasks = tuple(tasks)
         self._lock = threading.Lock()
         self._listed = frozenset(self._tasks)
@@ -75,7 +80,7 @@ class RuntimeView:
                 hangs. It goes on.
         """
         server_def = make_server_def(
-            self._chief_address, listed, is_first=False
+            self._chief_address, map(self._book.now, listed), is_first=False
         )
 
         def change() -> None:
@@ -117,7 +122,10 @@ class RuntimeView:
     def _unfinished(self, error: TimeoutError) -> errors.TaskLostError:
         """The error for a change that takes too long; names who hangs."""
         # Also those that are not listed: they may be about to be.
-        answers = health.probe_all(self._tasks, _PROBE_TIMEOUT_SECONDS)
+        answers = health.probe_all(
+            [self._book.now(task) for task in self._tasks],
+            _PROBE_TIMEOUT_SECONDS,
+        )
         silent = [
             f"{task} at {task.address} ({answer.reason})"
             for task, answer in answers.items()
@@ -133,17 +141,21 @@ class RuntimeView:
         )
 
 
-def find_dead_workers(tasks: Iterable[Task]) -> frozenset[Task]:
+def find_dead_workers(
+    tasks: Iterable[Task], book: AddressBook
+) -> frozenset[Task]:
     """Workers that fail several probes in a row, and may not stay listed.
 
     Args:
         tasks: Workers and ps, all asked at the same time.
+        book: Where they are.
 
     Raises:
         TaskUnreachableError: If a ps does not answer: it is never given up
             unasked.
     """
-    suspects = tuple(tasks)
+    known = {book.now(task): task for task in tasks}
+    suspects = tuple(known)
     answers: dict[Task, Any] = {}
     for _ in range(_PROBES):
         answers = health.probe_all(suspects, _PROBE_TIMEOUT_SECONDS)
@@ -157,4 +169,4 @@ def find_dead_workers(tasks: Iterable[Task]) -> frozenset[Task]:
     for task in suspects:
         if task.job == PARAMETER_SERVER:
             raise answers[task]
-    return frozenset(suspects)
+    return frozenset(known[task] for task in suspects)

@@ -4,6 +4,7 @@ import atexit
 import logging
 import os
 import threading
+from collections.abc import Callable
 from collections.abc import Iterable
 
 from tfps_plugin import errors
@@ -13,6 +14,7 @@ from tfps_plugin.cluster import health
 from tfps_plugin.cluster import open_sessions
 from tfps_plugin.cluster import program_end
 from tfps_plugin.cluster import runtime_view
+from tfps_plugin.cluster.address_book import AddressBook
 from tfps_plugin.cluster.announcer import Announcer
 from tfps_plugin.cluster.health import TaskStatus
 from tfps_plugin.cluster.runtime_view import RuntimeView
@@ -58,12 +60,16 @@ class Session:
         requested: ClusterSpec,
         chief_address: str,
         statuses: dict[Task, TaskStatus],
+        look_up: Callable[[], ClusterSpec] | None = None,
     ) -> None:
         self.cluster = requested.with_chief(chief_address)
         self._requested = requested
         self._chief_address = chief_address
         self._announcer = Announcer(chief_address)
-        self._view = RuntimeView(chief_address, requested.serving_tasks)
+        self._book = AddressBook(requested, look_up)
+        self._view = RuntimeView(
+            chief_address, requested.serving_tasks, self._book
+        )
         self._process_id = os.getpid()
         self._change_lock = threading.Lock()
         self._lock = threading.Lock()
@@ -72,11 +78,15 @@ class Session:
 
     @classmethod
     def connect(
-        cls, cluster: ClusterSpec, *, timeout_seconds: float = 300.0
+        cls,
+        cluster: ClusterSpec,
+        *,
+        timeout_seconds: float = 300.0,
+        look_up: Callable[[], ClusterSpec] | None = None,
     ) -> "Session":
         """Waits until all tasks answer, and connects this process as chief.
 
-        Connecting to the same cluster again returns the same session; ps
+        Connecting to the same cluster again returns the same session; tasks
         that were replaced since are taken into it, with nothing on them.
         Connecting to another one closes the first, whose job is then over;
         tasks that are in both go on.
@@ -87,6 +97,8 @@ class Session:
             cluster: The tasks; its chief's address is this process's own.
                 Without one, the address is found out.
             timeout_seconds: How long to wait for the tasks.
+            look_up: Tells where tasks are, for those that come back at
+                another address. None: nobody does.
 
         Returns:
             The session.
@@ -112,7 +124,9 @@ class Session:
             )
             if _current is not None:
                 _current._end(serving_on=cluster.serving_tasks)
-            session = cls(cluster, attachment.attach(cluster), statuses)
+            session = cls(
+                cluster, attachment.attach(cluster), statuses, look_up
+            )
             try:
                 session._begin()
             except BaseException:
@@ -157,11 +171,16 @@ class Session:
     ) -> TaskStatus:
         """Asks a task's server for its status; needs no connection.
 
+        One that is taken out is asked where the cluster resolver says that
+        it is now.
+
         Raises:
             TaskUnreachableError: If it does not answer in time, or another
                 task answers in its place.
         """
-        return health.probe_task(task, timeout_seconds)
+        if task in self.listed:
+            return health.probe_task(self._book.now(task), timeout_seconds)
+        return health.probe_task(self._book.look_again(task), timeout_seconds)
 
     def is_same_incarnation(
         self, task: Task, timeout_seconds: float = _PROBE_TIMEOUT_SECONDS
@@ -197,14 +216,14 @@ class Session:
             listed = self.listed
             if self._is_closed or task not in listed:
                 return frozenset()
-            dead = runtime_view.find_dead_workers(listed - {task})
+            dead = runtime_view.find_dead_workers(listed - {task}, self._book)
             gone = dead | {task}
             self._view.change(listed - gone)
         for each in dead:
             _logger.warning(
                 "%s at %s does not answer either, and was taken out too.",
                 each,
-                each.address,
+                self._book.now(each).address,
             )
         return gone
 
@@ -228,14 +247,14 @@ class Session:
             if self._is_closed:
                 return
             others = self.listed - {task}
-            others -= runtime_view.find_dead_workers(others)
+            others -= runtime_view.find_dead_workers(others, self._book)
             if task in self.listed:
                 # A task that leaves and comes is certain to get a new context.
                 self._view.change(others)
             self._view.change(others | {task})
             with self._lock:
                 self._statuses[task] = status
-        self._announcer.chief_here([task])
+        self._announcer.chief_here([self._book.now(task)])
 
     def close(self) -> None:
         """Ends the job: tells every living task that it is over.
@@ -270,7 +289,11 @@ class Session:
         open_sessions.remove(self._requested)
         atexit.unregister(self._close_at_exit)
         kept = {task.address for task in serving_on}
-        told = [t for t in self.cluster.serving_tasks if t.address not in kept]
+        told = [
+            task
+            for task in map(self._book.now, self.cluster.serving_tasks)
+            if task.address not in kept
+        ]
         if not told:
             return
         self._announcer.job_over(told)
@@ -278,16 +301,30 @@ class Session:
 
     def _serves(self, cluster: ClusterSpec) -> bool:
         with self._lock:
-            return not self._is_closed and self._requested == cluster
+            if self._is_closed:
+                return False
+        return cluster in (self._requested, self._book.spec())
 
     def _take_back_replaced(self, timeout_seconds: float) -> None:
-        """Takes back ps that have died since, and that were given up."""
+        """Takes back tasks that have died since, and that were given up.
+
+        A worker that does not answer now is not waited for: who uses the
+        session takes it back when it does.
+        """
         for task in self.cluster.parameter_servers:
             if not self.is_same_incarnation(task):
-                status = health.wait_until_ready([task], timeout_seconds)[task]
+                here = self._book.look_again(task)
+                status = health.wait_until_ready([here], timeout_seconds)[here]
                 # It may have been slow to answer, no more.
                 if status.incarnation != self.incarnation(task):
                     self.readmit(task)
+        for task in self.cluster.workers:
+            try:
+                status = self.probe(task)
+            except errors.TaskUnreachableError:
+                continue
+            if status.incarnation != self.incarnation(task):
+                self.readmit(task)
 
     def _begin(self) -> None:
         """Connects TensorFlow and makes the chief known to the tasks."""

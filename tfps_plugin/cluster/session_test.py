@@ -34,6 +34,7 @@ class _World:
 
     Attributes:
         silent: Addresses that do not answer.
+        incarnations: Of addresses whose task was restarted.
         posted: Addresses that were told something.
         num_updates: How many changes TensorFlow has begun.
         go_on: Cleared while changes hang.
@@ -41,6 +42,7 @@ class _World:
 
     def __init__(self) -> None:
         self.silent: set[str] = set()
+        self.incarnations: dict[str, int] = {}
         self.posted: list[str] = []
         self.num_updates = 0
         self.most_at_once = 0
@@ -54,7 +56,7 @@ class _World:
             raise errors.TaskUnreachableError(
                 "nobody", address=address, reason="silent"
             )
-        return TaskStatus((), 1)
+        return TaskStatus((), self.incarnations.get(address, 1))
 
     def probe_task(self, task: Task, timeout_seconds: float) -> TaskStatus:
         return self.probe(task.address, timeout_seconds)
@@ -91,7 +93,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[_World]:
     monkeypatch.setattr(
         health,
         "wait_until_ready",
-        lambda tasks, _: {task: TaskStatus((), 1) for task in tasks},
+        lambda tasks, _: {task: made.probe_task(task, 0.0) for task in tasks},
     )
     monkeypatch.setattr(mailbox, "post", made.post)
     monkeypatch.setattr(tensorflow_cluster, "update_server_def", made.update)
@@ -174,6 +176,38 @@ def test_a_connection_that_fails_leaves_nothing_behind(
     session = connect()
     assert connect() is session
     assert opened == {_CLUSTER}
+
+
+@pytest.mark.parametrize("job", ["worker", "ps"])
+@pytest.mark.parametrize("was_taken_out", [True, False])
+def test_connecting_again_takes_back_what_was_restarted(
+    world: _World,
+    connect: Callable[[], Session],
+    job: str,
+    was_taken_out: bool,
+) -> None:
+    session = connect()
+    task = session.cluster.task(job, 0)
+    if was_taken_out:
+        session.delist(task)
+    world.incarnations[task.address] = 2
+    assert connect() is session
+    assert task in session.listed
+    assert session.incarnation(task) == 2
+    num_updates = world.num_updates
+    assert connect() is session
+    assert world.num_updates == num_updates, "nobody was replaced since"
+
+
+def test_connecting_again_waits_for_no_worker(
+    world: _World, connect: Callable[[], Session]
+) -> None:
+    session = connect()
+    worker = session.cluster.workers[0]
+    session.delist(worker)
+    world.silent.add(worker.address)
+    assert connect() is session
+    assert worker not in session.listed
 
 
 def test_changes_never_overlap(

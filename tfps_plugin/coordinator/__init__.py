@@ -1,6 +1,7 @@
 """Who runs what, and what happens when it fails.
 
 failures.py              pure: what an exception of a closure points at
+first_calls.py           has a function run alone on a worker the first time
 closure.py               pure: the life of one scheduled call
 closure_ledger.py        pure: which closures wait, run, end or are cancelled
 closure_queue.py         the ledger behind a lock, with blocking waits
@@ -10,6 +11,7 @@ session_protocol.py      what is asked of the connection to the cluster
 remote_value.py          the result of a closure, wherever it is
 lane.py                  one of the threads that drive a worker
 worker.py                the lanes of one worker
+error_notes.py           tells more of an exception than its message
 inspector.py             asks tasks whether they live
 stall_watch.py           pure: when a silent task is given up
 ps_recovery.py           brings lost parameter servers back

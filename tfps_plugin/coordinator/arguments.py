@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfps_plugin._compat import tensorflow_execution
+from tfps_plugin.coordinator import first_calls
 from tfps_plugin.coordinator.remote_value import RemoteValue
 from tfps_plugin.inputs.per_worker_values import PerWorkerValues
 
@@ -64,6 +65,8 @@ def bind(
             leaves = tf.nest.flatten((args, kwargs))
             places = _per_worker_places(leaves)
         function = concrete
+    if isinstance(function, tf.types.experimental.ConcreteFunction):
+        function = first_calls.alone(function)
     if not places:
         return lambda: function(*args, **kwargs)
     return _per_worker_call(function, (args, kwargs), leaves, places)

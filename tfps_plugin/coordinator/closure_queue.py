@@ -259,6 +259,16 @@ class ClosureQueue:
                     return
                 self._round_ended.wait(left_seconds)
 
+    def rest(self, seconds: float) -> None:
+        """Waits, but not longer than until the queue is stopped."""
+        deadline = time.monotonic() + seconds
+        with self._lock:
+            while not self._stopped:
+                left_seconds = deadline - time.monotonic()
+                if left_seconds <= 0:
+                    return
+                self._round_ended.wait(left_seconds)
+
     # Who may take part.
 
     def pause(self, worker_index: int) -> None:

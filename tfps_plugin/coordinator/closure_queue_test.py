@@ -264,6 +264,13 @@ def test_pause_before_a_retry_ends_with_the_round() -> None:
             queue.join()
 
 
+def test_who_rests_ends_with_the_queue() -> None:
+    with _queue() as queue:
+        resting = _Task(lambda: queue.rest(3600.0))
+        queue.stop()
+        resting.end()
+
+
 def test_many_lanes_and_callers() -> None:
     with _queue(capacity=4) as queue:
         told: list[Any] = []

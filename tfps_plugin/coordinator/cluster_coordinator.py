@@ -13,9 +13,11 @@ import tensorflow as tf
 
 from tfps_plugin import errors
 from tfps_plugin.cluster import dispatch_context
+from tfps_plugin.cluster.turns import Turns
 from tfps_plugin.coordinator import arguments
 from tfps_plugin.coordinator.closure import Closure
 from tfps_plugin.coordinator.closure_queue import ClosureQueue
+from tfps_plugin.coordinator.error_notes import ErrorNotes
 from tfps_plugin.coordinator.inspector import Inspector
 from tfps_plugin.coordinator.lane import Lane
 from tfps_plugin.coordinator.membership import Membership
@@ -82,6 +84,7 @@ class ClusterCoordinator:
     _membership: Membership
     _workers: tuple[Worker, ...]
     _closed: bool
+    _background: list[Any]
     _close_at_exit: Callable[[], None]
     _close_gate: Callable[[], None]
 
@@ -161,7 +164,9 @@ class ClusterCoordinator:
             capacity=_QUEUED_CLOSURES_PER_LANE * self.num_lanes,
             max_workers_lost=max_workers_lost,
         )
-        inspector = Inspector(session, self.counters, self.events)
+        holdings = _holdings(strategy, session)
+        notes = ErrorNotes(holdings)
+        inspector = Inspector(session, self.counters, self.events, holdings)
         self._membership = Membership(
             session,
             self._queue,
@@ -185,11 +190,13 @@ class ClusterCoordinator:
                         self._membership,
                         self.counters,
                         self.events,
+                        notes,
+                        turns,
                     )
                     for number in range(num_lanes)
                 ],
             )
-            for task in tasks
+            for task, turns in zip(tasks, [Turns() for _ in tasks], strict=True)
         )
         self._membership.start(
             {worker.worker_index: worker for worker in self._workers}
@@ -200,6 +207,9 @@ class ClusterCoordinator:
         self._close_gate = recovery_gate.register(
             lambda: bool(await_recovery())
         )
+        self._background = list(getattr(strategy, "background_work", ()))
+        for work in self._background:
+            work.start(self)
         # The interpreter takes TensorFlow from under threads that still run.
         # Registered after the session's own end, this comes before it.
         self._close_at_exit = _weakly(self, ClusterCoordinator.close)
@@ -220,6 +230,11 @@ class ClusterCoordinator:
 
     def _await_recovery(self) -> bool:
         return self._membership.await_recovery()
+
+    @property
+    def is_recovering(self) -> bool:
+        """Whether a parameter server is away that is waited for."""
+        return self._membership.is_recovering
 
     @property
     def num_workers(self) -> int:
@@ -377,6 +392,8 @@ class ClusterCoordinator:
             self.strategy._cluster_coordinator = None
         atexit.unregister(self._close_at_exit)
         self._close_gate()
+        for work in self._background:
+            work.stop(_CLOSE_TIMEOUT_SECONDS)
         self._queue.stop()
         self._queue.wait_until_quiet(_CLOSE_TIMEOUT_SECONDS)
         self._membership.stop(_CLOSE_TIMEOUT_SECONDS)
@@ -394,6 +411,21 @@ class ClusterCoordinator:
 def _device_of(session: SessionLike, task: Any) -> Callable[[], str]:
     # Asked anew for each closure: a worker may return with other devices.
     return lambda: session.device(task)
+
+
+def _holdings(strategy: Any, session: SessionLike) -> Callable[[int], str]:
+    """Tells what a ps holds, in words, by its index."""
+    reference = weakref.ref(strategy)
+
+    def describe(ps_index: int) -> str:
+        inventory = getattr(reference(), "inventory", None)
+        if inventory is None:
+            return "unknown variables"
+        task = session.cluster.parameter_servers[ps_index]
+        text: str = inventory.describe(session.device(task))
+        return text
+
+    return describe
 
 
 def _weakly(

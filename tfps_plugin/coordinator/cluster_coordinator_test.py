@@ -485,9 +485,10 @@ def test_transient_failure_is_run_again(
 def test_transient_failure_that_stays_is_raised(
     coordinator: ClusterCoordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        "tfps_plugin.coordinator.failures.pause_seconds", lambda _: 0.0
-    )
+    for name in ("pause_seconds", "rest_seconds"):
+        monkeypatch.setattr(
+            f"tfps_plugin.coordinator.failures.{name}", lambda _: 0.0
+        )
     num_runs = []
 
     def step() -> None:
@@ -498,6 +499,51 @@ def test_transient_failure_that_stays_is_raised(
     with pytest.raises(tf.errors.UnavailableError):
         coordinator.join()
     assert len(num_runs) == 6
+
+
+def test_a_worker_that_an_earlier_connection_broke_is_taken_in_anew(
+    strategy: FakeStrategy, coordinator: ClusterCoordinator
+) -> None:
+    recorder = _Recorder(coordinator)
+
+    def step() -> int:
+        context = dispatch_context.current()
+        assert context is not None
+        if context.worker_index == 0 and context.generation == 0:
+            raise tf.errors.AbortedError(
+                None,
+                None,
+                "Cleanup 2393 remote target /job:worker/replica:0/task:0",
+            )
+        return context.generation
+
+    values = [coordinator.schedule(step) for _ in range(100)]
+    coordinator.join()
+    assert all(value.error is None for value in values)
+    recorder.wait_for(events.WorkerReadmitted)
+    (lost,) = recorder.of(events.WorkerLost)
+    assert isinstance(lost, events.WorkerLost)
+    assert lost.worker_index == 0
+
+
+def test_a_worker_that_reaches_no_ps_uses_up_nobodys_retries(
+    coordinator: ClusterCoordinator, caplog: pytest.LogCaptureFixture
+) -> None:
+    num_failures = []
+
+    def step() -> int:
+        context = dispatch_context.current()
+        assert context is not None
+        if context.worker_index == 0:
+            num_failures.append(1)
+            raise _unavailable("/job:ps/replica:0/task:0")
+        return context.worker_index
+
+    values = [coordinator.schedule(step) for _ in range(40)]
+    coordinator.join()
+    assert {value.fetch(_TIMEOUT_SECONDS) for value in values} == {1}
+    # Each of its lanes a few times, and then no more for a while.
+    assert len(num_failures) < 20
 
 
 def test_ps_that_was_restarted(

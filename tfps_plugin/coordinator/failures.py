@@ -31,16 +31,27 @@ class Failure:
             ones first. The worker that ran the closure is always among them
             unless the error is the user's own.
         ps: Indices of the parameter servers to ask, the likelier ones first.
+        broken_worker: Index of a worker that may live and be of no use; see
+            `_CLEANED_UP`, `_DOES_NOT_KNOW_PS`.
+        broken_ps: Likewise, of a parameter server.
     """
 
     kind: FailureKind
     workers: tuple[int, ...] = ()
     ps: tuple[int, ...] = ()
+    broken_worker: int | None = None
+    broken_ps: int | None = None
 
 
 _USER = Failure(FailureKind.USER)
 
 _ANY_TASK = re.compile(r"/job:(worker|ps)(?:/replica:\d+)?/task:(\d+)")
+# A task that was given up while it lived, and was taken back, still ends what
+# it had begun before. With that, TensorFlow's runtime closes what the task
+# receives values by, for good: both connections go by the same number.
+_CLEANED_UP = re.compile(r"\bCleanup \d+")
+# A worker that was not told that a parameter server is back.
+_DOES_NOT_KNOW_PS = "No worker known as /job:ps"
 _REMOTE_TARGET = re.compile(
     r"remote target /job:(worker|ps)(?:/replica:\d+)?/task:(\d+)"
 )
@@ -60,6 +71,14 @@ def classify(type_name: str, text: str, worker_index: int) -> Failure:
     if not is_about_the_cluster(type_name, text):
         return _USER
     workers, ps = _named_tasks(text)
+    broken_worker = broken_ps = None
+    if _DOES_NOT_KNOW_PS in text:
+        broken_worker = worker_index
+    elif _CLEANED_UP.search(text):
+        if ps and not workers:
+            broken_ps = ps[0]
+        else:
+            broken_worker = workers[0] if workers else worker_index
     points_at_worker = bool(workers)
     points_at_ps = bool(ps)
     if worker_index not in workers:
@@ -67,10 +86,19 @@ def classify(type_name: str, text: str, worker_index: int) -> Failure:
     if points_at_ps:
         # A worker that reports a dead ps is itself named in the text, as the
         # place where the step ran: the ps is the likelier culprit.
-        return Failure(FailureKind.SUSPECT_PS, workers, ps)
+        return Failure(
+            FailureKind.SUSPECT_PS, workers, ps, broken_worker, broken_ps
+        )
     if points_at_worker or type_name in ("UnavailableError", "AbortedError"):
-        return Failure(FailureKind.SUSPECT_WORKER, workers)
+        return Failure(
+            FailureKind.SUSPECT_WORKER, workers, broken_worker=broken_worker
+        )
     return Failure(FailureKind.TRANSIENT, workers)
+
+
+def named_ps(text: str) -> tuple[int, ...]:
+    """Indices of the parameter servers that a message names, each once."""
+    return _named_tasks(text)[1]
 
 
 def _named_tasks(text: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -135,3 +163,19 @@ def pause_seconds(num_transient_retries: int) -> float:
     connection has time to come back.
     """
     return float(min(2.0, 0.1 * 2.0**num_transient_retries))
+
+
+def rest_seconds(num_failures: int) -> float:
+    """How long a lane leaves closures to others after failures in a row.
+
+    A worker that does not reach a parameter server fails whatever it takes,
+    and faster than others succeed. Nothing after the first, then doubling from
+    1 s to at most 30 s.
+
+    Args:
+        num_failures: Of the lane, without a success in between, while every
+            task was well.
+    """
+    if num_failures < 2:
+        return 0.0
+    return float(min(30.0, 2.0 ** min(5, num_failures - 2)))

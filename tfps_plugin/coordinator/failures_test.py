@@ -58,6 +58,13 @@ def test_a_dead_worker(type_name: str, text: str) -> None:
             "device:CPU:0 while calling /tensorflow.eager.EagerService/"
             "RunComponentFunction:",
         ),
+        (
+            "InvalidArgumentError",
+            "Failed copying input tensor from /job:ps/replica:0/task:1/"
+            "device:CPU:0 to /job:worker/replica:0/task:0/device:CPU:0 in "
+            "order to run AssignVariableOp: Client for target /job:ps/"
+            "replica:0/task:1 not found. [Op:AssignVariableOp] name: ",
+        ),
     ],
 )
 def test_a_dead_ps_reported_by_a_worker(type_name: str, text: str) -> None:
@@ -169,3 +176,33 @@ def test_pauses_grow_and_are_bounded() -> None:
     assert pauses[0] == 0.1
     assert pauses[-1] == 2.0
     assert sum(pauses[:5]) > 3.0
+
+
+def test_who_fails_again_and_again_leaves_closures_to_others() -> None:
+    rests = [failures.rest_seconds(number) for number in range(2000)]
+    assert rests[:5] == [0.0, 0.0, 1.0, 2.0, 4.0]
+    assert rests == sorted(rests)
+    assert rests[-1] == 30.0
+
+
+@pytest.mark.parametrize(
+    ("text", "worker", "ps"),
+    [
+        ("remote target /job:worker/replica:0/task:0 Cleanup 23", 0, None),
+        ("Cleanup 2393", 4, None),
+        ("remote target /job:ps/replica:0/task:1 Cleanup 23", None, 1),
+        (
+            "from /job:ps/replica:0/task:1 to /job:worker/replica:0/task:2: "
+            "Cleanup 23",
+            2,
+            None,
+        ),
+        ("No worker known as /job:ps/replica:0/task:0", 4, None),
+        ("remote target /job:worker/replica:0/task:0: reset", None, None),
+    ],
+)
+def test_who_lives_and_is_of_no_use_is_named(
+    text: str, worker: int | None, ps: int | None
+) -> None:
+    failure = failures.classify("AbortedError", text, 4)
+    assert (failure.broken_worker, failure.broken_ps) == (worker, ps)

@@ -2,6 +2,7 @@
 
 import datetime
 import threading
+from collections.abc import Callable
 
 from tfps_plugin import errors
 from tfps_plugin.coordinator.session_protocol import SessionLike
@@ -30,6 +31,7 @@ class Inspector:
         session: SessionLike,
         counters: Counters,
         event_board: events.Events,
+        holdings: Callable[[int], str] | None = None,
     ) -> None:
         """Creates the inspector.
 
@@ -37,7 +39,9 @@ class Inspector:
             session: The connection to the cluster.
             counters: Where losses of ps are counted.
             event_board: Where they are published.
+            holdings: What a ps holds, in words, by its index.
         """
+        self._holdings = holdings
         self._session = session
         self._counters = counters
         self._events = event_board
@@ -98,7 +102,15 @@ class Inspector:
             f"Parameter server {task.index} at {task.address} is lost since "
             f"{since:%Y-%m-%d %H:%M:%S} UTC, and with it the variables that "
             "it held; expected it to live as long as the job. Received: "
-            f"{reason}. What to do: (1) see that all tasks run; (2) start "
-            "the chief again and go on from the last checkpoint. See "
-            "docs/failure_model.md."
+            f"{reason}.{self._held_by(task)} What to do: (1) see that all "
+            "tasks run; (2) start the chief again and go on from the last "
+            "checkpoint. See docs/failure_model.md."
+        )
+
+    def _held_by(self, task: TaskLike) -> str:
+        if self._holdings is None:
+            return ""
+        return (
+            f" It held {self._holdings(task.index)}. (The system may have "
+            "killed it for lack of memory; its log tells.)"
         )

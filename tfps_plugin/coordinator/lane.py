@@ -12,9 +12,11 @@ import tensorflow as tf
 from tfps_plugin._compat import tensorflow_execution
 from tfps_plugin.cluster import dispatch_context
 from tfps_plugin.cluster.dispatch_context import DispatchContext
+from tfps_plugin.cluster.turns import Turns
 from tfps_plugin.coordinator import failures
 from tfps_plugin.coordinator.closure import Closure
 from tfps_plugin.coordinator.closure_queue import ClosureQueue
+from tfps_plugin.coordinator.error_notes import ErrorNotes
 from tfps_plugin.coordinator.failures import Failure
 from tfps_plugin.coordinator.failures import FailureKind
 from tfps_plugin.coordinator.failures import Verdict
@@ -26,6 +28,7 @@ logger = logging.getLogger("tfps_plugin")
 # A run that failed although every task it touched is well is repeated this
 # often before its error is the user's: connections break and heal.
 _MAX_TRANSIENT_RETRIES = 5
+_NUM_FAILURES_TO_WARN = 3
 
 
 class MembershipView(Protocol):
@@ -84,6 +87,8 @@ class Lane:
         membership: MembershipView,
         counters: Counters,
         event_board: events.Events,
+        notes: ErrorNotes,
+        turns: Turns | None = None,
     ) -> None:
         """Creates the lane; it runs nothing before `start`.
 
@@ -95,7 +100,11 @@ class Lane:
             membership: Who says whether the worker is lost.
             counters: Where runs and retries are counted.
             event_board: Where retries are published.
+            notes: Says more about what closures raise.
+            turns: Of all lanes of the worker.
         """
+        self._notes = notes
+        self._turns = turns
         self._worker_index = worker_index
         self._lane_index = lane_index
         self._device_of = device_of
@@ -106,6 +115,8 @@ class Lane:
         self._lock = threading.Lock()
         self._run: _Run | None = None
         self._life = 0
+        # Failures in a row while all tasks were well; the lane's thread only.
+        self._num_failures = 0
         self._thread = self._new_thread(self._life)
 
     def start(self) -> None:
@@ -177,6 +188,7 @@ class Lane:
                     if self._life != life:
                         return
                     self._run = None
+                self._queue.rest(failures.rest_seconds(self._num_failures))
 
     def _make(self, run: _Run) -> None:
         """Makes one run and says how it ended."""
@@ -187,6 +199,7 @@ class Lane:
                 lane_index=self._lane_index,
                 generation=run.generation,
                 device=device,
+                turns=self._turns,
             )
             with dispatch_context.dispatching(context), tf.device(device):
                 result = run.closure.call()
@@ -197,6 +210,7 @@ class Lane:
             return
         if not self._end(run):
             return
+        self._num_failures = 0
         # First, so that whoever has joined finds it counted.
         self._counters.increment("closures_done")
         self._queue.done(run.closure, run.attempt, result)
@@ -245,9 +259,11 @@ class Lane:
             if not self._end(run):
                 return
             self._counters.increment("closures_failed")
+            self._notes.add(error, self._worker_index)
             self._queue.failed(closure, run.attempt, error)
             return
         is_transient = verdict is Verdict.RUN_AGAIN_COUNTED
+        self._count_failure(error, is_transient=is_transient)
         if is_transient or self._membership.excuses_failures:
             self._queue.wait_before_retry(
                 closure, failures.pause_seconds(closure.num_transient_retries)
@@ -263,6 +279,21 @@ class Lane:
                 events.ClosureRetried(
                     self._worker_index, run.attempt, _short(error)
                 )
+            )
+
+    def _count_failure(
+        self, error: BaseException, *, is_transient: bool
+    ) -> None:
+        """Counts failures in a row while all tasks are well."""
+        self._num_failures = self._num_failures + 1 if is_transient else 0
+        if self._num_failures == _NUM_FAILURES_TO_WARN:
+            logger.warning(
+                "Worker %d has failed %d times in a row, while every task "
+                "answers: it may not reach a parameter server. It gets fewer "
+                "functions until one succeeds. Received: %s",
+                self._worker_index,
+                self._num_failures,
+                _short(error),
             )
 
     def _took_its_worker(self, run: _Run) -> bool:

@@ -9,6 +9,7 @@ import pytest
 from tfps_plugin.coordinator.closure import Closure
 from tfps_plugin.coordinator.closure import ClosureState
 from tfps_plugin.coordinator.closure_queue import ClosureQueue
+from tfps_plugin.coordinator.error_notes import ErrorNotes
 from tfps_plugin.coordinator.failures import Failure
 from tfps_plugin.coordinator.lane import Lane
 from tfps_plugin.coordinator.worker import Worker
@@ -55,6 +56,7 @@ class _Bench:
             _AlwaysThere(),
             self.counters,
             Events(),
+            ErrorNotes(lambda index: ""),
         )
         self.worker = Worker(0, [lane])
         self.worker.start()

@@ -22,6 +22,7 @@ from tfps_plugin.monitoring.counters import Counters
 
 logger = logging.getLogger("tfps_plugin")
 
+_BROKEN = "an earlier connection to it has broken this one"
 _PROBE_TIMEOUT_SECONDS = 2.0
 _RETRY_SECONDS = 1.0
 # How often it is said that no worker is left.
@@ -185,6 +186,22 @@ class Membership:
             for task in self._ps:
                 if error := self._examine_ps(task):
                     return error
+        if thoroughly and not self.excuses_failures:
+            return self._renew(failure, worker_index, generation)
+        return None
+
+    def _renew(
+        self, failure: failures.Failure, worker_index: int, generation: int
+    ) -> BaseException | None:
+        """Has a task that lives, but is of no use, begin anew."""
+        # Of that generation: another lane may have had it begin anew already.
+        if failure.broken_worker == worker_index:
+            self.report_lost(worker_index, generation, _BROKEN)
+        for task in self._ps:
+            if task.index == failure.broken_ps:
+                return self._ps_lost(
+                    task, self._inspector.ps_lost(task, _BROKEN)
+                )
         return None
 
     @property
@@ -204,12 +221,17 @@ class Membership:
 
         Returns:
             Whether some were lost and are restored.
+
+        Raises:
+            ParameterServerLostError: If one is lost, and nothing can give it
+                its values back.
         """
-        if self._ps_recovery is None:
-            return False
         for task in self._ps:
-            self._examine_ps(task)
-        return self.is_recovering and self._ps_recovery.wait()
+            error = self._examine_ps(task)
+            if error is not None:
+                raise error
+        recovery = self._ps_recovery
+        return recovery is not None and self.is_recovering and recovery.wait()
 
     def _examine_ps(self, task: Any) -> errors.ParameterServerLostError | None:
         """Begins to bring a ps back if it is lost; the error if nobody can."""

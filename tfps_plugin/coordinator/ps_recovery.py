@@ -24,6 +24,8 @@ _PROBE_TIMEOUT_SECONDS = 2.0
 _PROGRESS_SECONDS = 30.0
 # How long workers may take to find a ps again that is back.
 _RECONNECT_SECONDS = 15.0
+# How often restoring is tried while all ps answer: a connection may break.
+_MAX_FAILURES = 5
 # How long one who waits for the end of it sleeps at most.
 _WAKE_UP_SECONDS = 1.0
 
@@ -102,6 +104,8 @@ class PsRecovery:
         self._ended = threading.Condition(self._lock)
         self._lost: dict[TaskLike, _Lost] = {}
         self._num_given_up = 0
+        # Of restoring, in a row, while every ps answered.
+        self._num_failures = 0
         self._excused_until = 0.0
 
     @property
@@ -147,7 +151,11 @@ class PsRecovery:
 
     def stop(self) -> None:
         """Gives up whoever is away."""
-        self._end(given_up=True)
+        with self._lock:
+            if self._lost:
+                self._num_given_up += 1
+            self._lost.clear()
+            self._ended.notify_all()
 
     def advance(self) -> errors.ParameterServerLostError | None:
         """Does what can be done now, without waiting for a ps.
@@ -164,7 +172,7 @@ class PsRecovery:
         away = {t: s for t, s in lost.items() if not s.is_back}
         if away:
             return self._wait_on(away)
-        return self._restore(list(lost))
+        return self._restore(lost)
 
     def _take_back(self, task: TaskLike, state: _Lost) -> None:
         """Takes a ps out of the cluster, and into it again if it answers."""
@@ -222,10 +230,9 @@ class PsRecovery:
         return None
 
     def _restore(
-        self, tasks: list[TaskLike]
+        self, lost: dict[TaskLike, _Lost]
     ) -> errors.ParameterServerLostError | None:
-        with self._lock:
-            since = {task: self._lost[task].since for task in tasks}
+        tasks = list(lost)
         try:
             source, num_variables = self._restorer.restore(tasks)
         except Exception as error:
@@ -236,13 +243,22 @@ class PsRecovery:
                 self._find_others()
                 if any(not s.is_back for s in self._states()):
                     return None
-            lost = self._inspector.ps_lost(
+                self._num_failures += 1
+                if self._num_failures < _MAX_FAILURES:
+                    _logger.warning(
+                        "Parameter servers answer, but could not be restored; "
+                        "they are taken into the cluster once more: %s",
+                        error,
+                    )
+                    self._take_back_anew(lost)
+                    return None
+            reason = self._inspector.ps_lost(
                 tasks[0], f"its variables cannot be restored: {error}"
             )
-            lost.__cause__ = error
-            return self._give_up(lost)
+            reason.__cause__ = error
+            return self._give_up(reason)
         now = time.monotonic()
-        for task in tasks:
+        for task, state in lost.items():
             self._inspector.examine_ps(task)
             self._counters.increment("ps_recovered")
             self._events.publish(
@@ -251,10 +267,10 @@ class PsRecovery:
                     task.address,
                     source,
                     num_variables,
-                    now - since[task],
+                    now - state.since,
                 )
             )
-        self._end(given_up=False)
+        self._are_restored(lost)
         return None
 
     def _states(self) -> list[_Lost]:
@@ -264,14 +280,23 @@ class PsRecovery:
     def _give_up(
         self, error: errors.ParameterServerLostError
     ) -> errors.ParameterServerLostError:
-        self._end(given_up=True)
+        self._num_failures = 0
+        self.stop()
         return error
 
-    def _end(self, *, given_up: bool) -> None:
+    def _take_back_anew(self, lost: dict[TaskLike, _Lost]) -> None:
         with self._lock:
-            if given_up and self._lost:
-                self._num_given_up += 1
-            if not given_up:
-                self._excused_until = time.monotonic() + _RECONNECT_SECONDS
-            self._lost.clear()
+            for task, state in lost.items():
+                if self._lost.get(task) is state:
+                    state.is_back = False
+                    state.is_listed = True
+
+    def _are_restored(self, restored: dict[TaskLike, _Lost]) -> None:
+        self._num_failures = 0
+        with self._lock:
+            self._excused_until = time.monotonic() + _RECONNECT_SECONDS
+            for task, state in restored.items():
+                # Else it was lost again while it was restored.
+                if self._lost.get(task) is state:
+                    del self._lost[task]
             self._ended.notify_all()

@@ -135,6 +135,48 @@ def test_one_that_dies_while_it_is_restored_is_waited_for_again() -> None:
     assert bench.restorer.restored == [(1,)]
 
 
+def test_one_that_is_lost_again_as_others_are_restored_is_waited_for() -> None:
+    bench = _Bench()
+    bench.lose(1)
+    bench.session.start("ps", 1)
+    bench.restorer.on_restore = lambda: bench.lose(0)
+    assert bench.advance() is None
+    assert bench.restorer.restored == [(1,)]
+    assert bench.recovery.is_under_way
+    bench.restorer.on_restore = lambda: None
+    bench.session.start("ps", 0)
+    assert bench.advance() is None
+    assert bench.restorer.restored == [(1,), (0,)]
+    assert not bench.recovery.is_under_way
+
+
+def _broken_connection() -> BaseException:
+    return tf.errors.UnavailableError(
+        None, None, "remote target /job:ps/replica:0/task:1: Socket closed"
+    )
+
+
+def test_a_connection_that_breaks_while_it_is_restored() -> None:
+    bench = _Bench()
+    bench.lose(1)
+    bench.session.start("ps", 1)
+    bench.restorer.failures = [_broken_connection() for _ in range(4)]
+    assert bench.advance(times=10) is None
+    assert bench.restorer.restored == [(1,)]
+    assert bench.session.log == ["delist ps 1", "readmit ps 1"] * 5
+
+
+def test_connections_that_always_break_are_the_users_error() -> None:
+    bench = _Bench()
+    bench.lose(1)
+    bench.session.start("ps", 1)
+    bench.restorer.failures = [_broken_connection() for _ in range(9)]
+    error = bench.advance(times=10)
+    assert isinstance(error, errors.ParameterServerLostError)
+    assert "Socket closed" in str(error)
+    assert not bench.recovery.is_under_way
+
+
 def test_one_that_stays_away_is_given_up() -> None:
     bench = _Bench(timeout_seconds=0.0)
     bench.lose(1)

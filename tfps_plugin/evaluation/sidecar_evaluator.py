@@ -30,6 +30,8 @@ _logger = logging.getLogger("tfps_plugin.evaluation")
 
 # Longer than a tick of any disk's clock, shorter than anybody notices.
 _SETTLE_SECONDS = 0.5
+# How long it sleeps at most.
+_WAKE_UP_SECONDS = 1.0
 # How often somebody is told that there is still nothing to do.
 _NOTICE_SECONDS = 60.0
 
@@ -187,7 +189,7 @@ class SidecarEvaluator:
                         if now >= next_notice:
                             next_notice = now + _NOTICE_SECONDS
                             self._notice(now - waiting_since)
-                        self._stopped.wait(self._poll_interval_seconds)
+                        self._rest(self._poll_interval_seconds)
                     continue
                 step = self._load(checkpoint, is_final=is_over)
                 if step is None:
@@ -216,6 +218,16 @@ class SidecarEvaluator:
         Threading: any thread, also before `start`.
         """
         self._stopped.set()
+
+    def _rest(self, seconds: float) -> None:
+        """Waits, unless it is stopped; Ctrl-C is noticed within a second.
+
+        A signal that another thread receives interrupts no waiting.
+        """
+        deadline = time.monotonic() + seconds
+        while (left_seconds := deadline - time.monotonic()) > 0:
+            if self._stopped.wait(min(left_seconds, _WAKE_UP_SECONDS)):
+                return
 
     def _load(self, checkpoint: Checkpoint, *, is_final: bool) -> int | None:
         """Loads a checkpoint; returns its step, or None if that failed."""

@@ -48,7 +48,7 @@ class TensorFlowPrefix:
 
     def load(self, checkpoint: Checkpoint, model: Any) -> int | None:
         """Restores every weight; see `CheckpointKind.load`."""
-        reader = tf.train.load_checkpoint(checkpoint.path)
+        reader = compat.open_reader(checkpoint.path)
         graph = compat.read_object_graph(reader)
         missing: list[str] = []
         for candidate in _candidates(graph, model):

@@ -8,5 +8,6 @@ input_splits.py       how the splits of an input are found, and each is read
 per_worker_values.py  one value per worker, built there when first needed
 split_reader.py       gives every worker the iterator of the split it reads
 splits.py             which splits wait, are being read, and were read
+tuning.py             pipelines that end when they are dropped
 worker_dataset.py     one dataset per worker, from a function or a dataset
 """

@@ -12,6 +12,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfps_plugin._compat.tensorflow_inputs import NoneTensorSpec
+from tfps_plugin.inputs.tuning import without_tuning
 
 
 def _is_nothing(spec: Any) -> bool:
@@ -97,9 +98,10 @@ class BatchCodec:
 
     def encoded(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
         """A dataset of batches as strings, of shape `(C,)`, made ahead."""
-        return dataset.map(
+        strings = dataset.map(
             self.encode, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True
-        ).prefetch(tf.data.AUTOTUNE)
+        )
+        return without_tuning(strings)
 
     def decode(self, parts_C: tf.Tensor) -> Any:
         """A batch that `encode` made strings of.

@@ -65,6 +65,9 @@ class DatasetCreator(keras_compat.DataAdapter):
                 that its `tf.distribute.InputContext` describes; with `splits`,
                 for the split that it is given, as tensors.
             input_options: As in `tf.keras.utils.experimental.DatasetCreator`.
+                Elements are read in the worker's host memory, one batch
+                ahead, whatever `experimental_fetch_to_device` says; options
+                that ask for anything else are refused.
             splits: The parts of the input: names of files, ranges, or any
                 nested structures that tensors can be made of, all of one
                 type; or a function of the number of the pass, from 0, that
@@ -74,7 +77,7 @@ class DatasetCreator(keras_compat.DataAdapter):
 
         Raises:
             InputError: If `dataset_fn` is not callable, `input_options` ask
-                for one pipeline per replica, or `visitation` is none of the
+                for what workers do not do, or `visitation` is none of the
                 two.
         """
         if not callable(dataset_fn):
@@ -84,15 +87,7 @@ class DatasetCreator(keras_compat.DataAdapter):
                 "tf.data.Dataset. "
                 f"Received: dataset_fn={dataset_fn!r}"
             )
-        per_replica = tf.distribute.InputReplicationMode.PER_REPLICA
-        if input_options is not None and (
-            input_options.experimental_replication_mode == per_replica
-        ):
-            raise errors.InputError(
-                "DatasetCreator builds one pipeline per worker. Received: "
-                f"input_options={input_options!r}. Leave "
-                "experimental_replication_mode at PER_WORKER."
-            )
+        _check_options(input_options)
         self.dataset_fn = dataset_fn
         self.input_options = input_options
         self.splits = splits
@@ -170,3 +165,30 @@ class DatasetCreator(keras_compat.DataAdapter):
     def partial_batch_size(self) -> int | None:
         """Unknown before the function was called."""
         return None
+
+
+def _check_options(options: tf.distribute.InputOptions | None) -> None:
+    """Refuses what would otherwise be dropped without a word."""
+    if options is None:
+        return
+    refused = {
+        "experimental_replication_mode": (
+            tf.distribute.InputReplicationMode.PER_WORKER,
+            "a worker has one pipeline",
+        ),
+        "experimental_place_dataset_on_device": (
+            False,
+            "datasets run in the worker's host memory",
+        ),
+        "experimental_per_replica_buffer_size": (
+            1,
+            "for more batches ahead, end the dataset with .prefetch(n)",
+        ),
+    }
+    for name, (only, why) in refused.items():
+        received = getattr(options, name)
+        if received != only:
+            raise errors.InputError(
+                f"DatasetCreator takes no {name} other than {only}: {why}. "
+                f"Received: {name}={received!r}"
+            )

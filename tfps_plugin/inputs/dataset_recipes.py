@@ -10,6 +10,7 @@ import tensorflow as tf
 from tfps_plugin import errors
 from tfps_plugin._compat import tensorflow_execution
 from tfps_plugin._compat import tensorflow_strategy
+from tfps_plugin.inputs.tuning import without_tuning
 
 Scope = Callable[[], contextlib.AbstractContextManager[Any]]
 
@@ -51,7 +52,7 @@ def trace(
                 f"Received: {type(dataset).__name__} from "
                 f"{getattr(function, '__name__', function)!r}"
             )
-        return dataset
+        return without_tuning(dataset)
 
     with (
         tensorflow_execution.unwrapped_errors(),
@@ -78,6 +79,7 @@ def dataset_of(
 
 def ship(dataset: tf.data.Dataset) -> Callable[[], tf.data.Dataset]:
     """The recipe of a dataset that was made on the chief."""
+    dataset = without_tuning(dataset)
     element_spec = dataset.element_spec
     # What happens to the state of random operations is for the user's own
     # option to say; all options travel inside the graph.

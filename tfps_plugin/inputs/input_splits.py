@@ -1,6 +1,7 @@
 """How the splits of an input are found, and how each of them is read."""
 
 from collections.abc import Callable
+from collections.abc import Collection
 from collections.abc import Sequence
 from typing import Any
 from typing import Protocol
@@ -31,8 +32,22 @@ class InputSplits(Protocol):
     def visitation(self) -> Visitation:
         """What becomes of a split whose reader is lost."""
 
-    def begin_pass(self) -> SplitLedger:
-        """Begins to read all of it once; its ledger."""
+    def begin_pass(self, done: Collection[int] = ()) -> SplitLedger:
+        """Begins to read all of it once; its ledger.
+
+        Args:
+            done: Splits that need not be read.
+        """
+
+    def go_on(self, epoch: int) -> int:
+        """Has the next pass be that of an epoch of an earlier program.
+
+        Args:
+            epoch: Its number, from 0.
+
+        Returns:
+            How many splits it has.
+        """
 
     def build(self, context: DispatchContext, split: int) -> tuple[Any, bool]:
         """Makes the iterator of a split; see `SplitReader`."""
@@ -101,13 +116,18 @@ class PipelineSplits:
         """What one batch looks like."""
         return self._dataset.element_spec
 
-    def begin_pass(self) -> SplitLedger:
-        """Begins to read all of it once; its ledger."""
+    def begin_pass(self, done: Collection[int] = ()) -> SplitLedger:
+        """Begins to read all of it once; see `InputSplits`."""
         return SplitLedger(
             self._num_workers,
             self.visitation,
             preferred_workers=range(self._num_workers),
+            done=done,
         )
+
+    def go_on(self, epoch: int) -> int:
+        """Every epoch has the same splits; see `InputSplits`."""
+        return self._num_workers
 
     def build(self, context: DispatchContext, split: int) -> tuple[Any, bool]:
         """Makes the iterator of a split; see `SplitReader`."""
@@ -157,14 +177,23 @@ class ListedSplits:
         """What one batch looks like."""
         return dataset_recipes.dataset_of(self._recipe).element_spec
 
-    def begin_pass(self) -> SplitLedger:
-        """Begins to read all of it once; its ledger."""
+    def begin_pass(self, done: Collection[int] = ()) -> SplitLedger:
+        """Begins to read all of it once; see `InputSplits`."""
+        self._list_epoch()
+        self._epoch += 1
+        return SplitLedger(len(self._splits), self.visitation, done=done)
+
+    def go_on(self, epoch: int) -> int:
+        """Lists the splits of that epoch; see `InputSplits`."""
+        self._epoch = epoch
+        self._list_epoch()
+        return len(self._splits)
+
+    def _list_epoch(self) -> None:
         if callable(self._list) and self._epoch:
             splits = _as_tensors(_listed(self._list, self._epoch))
             _common_spec(splits, self._spec)
             self._splits = splits
-        self._epoch += 1
-        return SplitLedger(len(self._splits), self.visitation)
 
     def build(self, context: DispatchContext, split: int) -> tuple[Any, bool]:
         """Makes the iterator of a split; see `SplitReader`."""

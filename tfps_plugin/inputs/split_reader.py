@@ -128,6 +128,12 @@ class SplitReader:
             return self._ledger.is_over
 
     @property
+    def progress(self) -> tuple[int, list[int]]:
+        """How many splits there are, and those that are done."""
+        with self._lock:
+            return self._ledger.num_splits, self._ledger.done
+
+    @property
     def left_out(self) -> list[int]:
         """Splits that were not read to their end and will not be."""
         with self._lock:

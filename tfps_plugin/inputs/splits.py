@@ -7,6 +7,7 @@ that a slow worker reads fewer of them and holds nobody up.
 
 import collections
 import enum
+from collections.abc import Collection
 from collections.abc import Sequence
 
 from tfps_plugin import errors
@@ -51,6 +52,7 @@ class SplitLedger:
         visitation: Visitation = Visitation.AT_LEAST_ONCE,
         *,
         preferred_workers: Sequence[int] | None = None,
+        done: Collection[int] = (),
     ) -> None:
         """Begins an epoch in which no split was read.
 
@@ -60,12 +62,17 @@ class SplitLedger:
             preferred_workers: For each split the worker that should read it
                 if it can; others take it only when they have nothing left to
                 prefer. None: whoever asks first.
+            done: Splits that need not be read: `done` of an earlier program
+                that was in the same epoch.
         """
+        self._num_splits = num_splits
         self._visitation = visitation
         self._preferred_workers = preferred_workers
-        self._waiting = collections.deque(range(num_splits))
+        self._waiting = collections.deque(
+            split for split in range(num_splits) if split not in done
+        )
         self._held: set[int] = set()
-        self._num_read = 0
+        self._num_read = num_splits - len(self._waiting)
         self._left_out: list[int] = []
 
     @property
@@ -77,6 +84,23 @@ class SplitLedger:
     def num_read(self) -> int:
         """How many splits were read to their end."""
         return self._num_read
+
+    @property
+    def num_splits(self) -> int:
+        """How many splits there are."""
+        return self._num_splits
+
+    @property
+    def done(self) -> list[int]:
+        """Splits that a program which goes on from here need not read.
+
+        Where nothing may be read twice, those that are being read are among
+        them.
+        """
+        to_read = set(self._waiting)
+        if self.rereads:
+            to_read |= self._held
+        return [s for s in range(self._num_splits) if s not in to_read]
 
     @property
     def left_out(self) -> list[int]:

@@ -116,3 +116,29 @@ def test_every_split_ends_as_was_promised(
         assert set(ledger.left_out) == set(lost)
         assert set(finished) | set(lost) == set(range(num_splits))
         assert not set(finished) & set(lost)
+
+
+def test_what_is_done_need_not_be_read_again() -> None:
+    ledger = SplitLedger(4, done=[1])
+    assert ledger.num_read == 1
+    assert ledger.done == [1]
+    first, second = ledger.take(0), ledger.take(0)
+    assert (first, second) == (0, 2)
+    ledger.finish(2)
+    # The one that is being read is read again.
+    assert ledger.done == [1, 2]
+    ledger.lose(0)
+    assert ledger.done == [1, 2]
+
+
+def test_where_nothing_is_read_twice_what_was_begun_is_done() -> None:
+    ledger = SplitLedger(4, Visitation.AT_MOST_ONCE)
+    assert (ledger.take(0), ledger.take(1)) == (0, 1)
+    ledger.lose(0)
+    assert ledger.done == [0, 1]
+
+
+def test_all_is_done_before_it_begins() -> None:
+    ledger = SplitLedger(2, done=[0, 1])
+    assert ledger.is_over
+    assert ledger.num_read == 2

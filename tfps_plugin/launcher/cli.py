@@ -64,7 +64,7 @@ def main() -> None:
     default=0,
     show_default=True,
     help="How often each task that fails is started again; the script only "
-    "if it was killed.",
+    "if it was killed, or raised after a task had died.",
 )
 @click.option(
     "--tensorflow-logs",

@@ -1,19 +1,28 @@
 """Which tasks are started again after they have failed, and when. Pure."""
 
+import math
 from collections.abc import Collection
 
 from tfps_plugin.cluster.spec import CHIEF
+from tfps_plugin.cluster.spec import EVALUATOR
 
 _FIRST_PAUSE_SECONDS = 1.0
 _LONGEST_PAUSE_SECONDS = 30.0
+# A task that has run so long since it failed is well: if it fails again, that
+# is no reason to wait longer. As Kubernetes does.
+_FORGET_SECONDS = 10 * 60.0
+# What a chief raises so soon after another task has died is taken for a
+# consequence. It may have waited for the task first, by default for 10 minutes.
+_BLAME_SECONDS = 11 * 60.0
 
 
 class Restarts:
     """Counts the failures of tasks, and says who is due to start again.
 
     A worker, parameter server or evaluator is started again whatever it has
-    failed of. The chief is so only if it was killed: if its program raised, it
-    would raise again.
+    failed of. The chief is so if it was killed, or if a task of its cluster
+    had died shortly before: there are moments at which its program cannot but
+    raise then. Otherwise, if it raised, it would raise again.
 
     Args:
         max_restarts: How often each task may be started again.
@@ -22,7 +31,10 @@ class Restarts:
     def __init__(self, max_restarts: int) -> None:
         self._max_restarts = max_restarts
         self._counts: dict[str, int] = {}
+        self._pauses: dict[str, float] = {}
+        self._started_at: dict[str, float] = {}
         self._due: dict[str, float] = {}
+        self._cluster_failed_at = -math.inf
 
     @property
     def next_due(self) -> float | None:
@@ -45,15 +57,19 @@ class Restarts:
         Returns:
             In words when it is started again; None: it is not.
         """
-        if returncode == 0 or (name == CHIEF and returncode > 0):
+        if returncode == 0:
             return None
+        if name == CHIEF:
+            is_its_own_fault = now - self._cluster_failed_at > _BLAME_SECONDS
+            if returncode > 0 and is_its_own_fault:
+                return None
+        elif name != EVALUATOR:
+            self._cluster_failed_at = now
         count = self._counts.get(name, 0)
         if count >= self._max_restarts:
             return None
         self._counts[name] = count + 1
-        pause_seconds = min(
-            _FIRST_PAUSE_SECONDS * 2.0**count, _LONGEST_PAUSE_SECONDS
-        )
+        pause_seconds = self._next_pause(name, now)
         self._due[name] = now + pause_seconds
         return (
             f"It is started again in {pause_seconds:g} s (restart "
@@ -65,9 +81,18 @@ class Restarts:
         due = [name for name, time in self._due.items() if time <= now]
         for name in due:
             del self._due[name]
+            self._started_at[name] = now
         return due
 
     def cancel(self) -> None:
         """Starts nobody again: the job is about to end."""
         self._due.clear()
         self._max_restarts = 0
+
+    def _next_pause(self, name: str, now: float) -> float:
+        """How long a task waits this time: twice as long as before."""
+        pause_seconds = _FIRST_PAUSE_SECONDS
+        if now - self._started_at.get(name, -math.inf) < _FORGET_SECONDS:
+            pause_seconds = min(2 * self._pauses[name], _LONGEST_PAUSE_SECONDS)
+        self._pauses[name] = pause_seconds
+        return pause_seconds

@@ -1,10 +1,15 @@
 """`tfps.Checkpoint`: one checkpoint, written and read by parameter servers."""
 
 import contextlib
+import dataclasses
 import os
 import posixpath
+import shutil
+import tempfile
+import weakref
 from collections.abc import Callable
 from collections.abc import Iterator
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -13,13 +18,16 @@ from tfps_plugin import errors
 from tfps_plugin._compat import tensorflow_checkpoints as compat
 from tfps_plugin.recovery import checkpoint_entries
 from tfps_plugin.recovery import committing
+from tfps_plugin.recovery import increments
+from tfps_plugin.recovery import merging
 from tfps_plugin.recovery import mismatch
-from tfps_plugin.recovery import part_files
 from tfps_plugin.recovery import parts as parts_module
 from tfps_plugin.recovery import shared_folder
 from tfps_plugin.recovery import untracked_state
 from tfps_plugin.recovery.checkpoint_entries import Entries
 from tfps_plugin.recovery.parts import Part
+from tfps_plugin.recovery.row_marks import Marks
+from tfps_plugin.recovery.snapshot import Snapshot
 from tfps_plugin.variables import apart
 from tfps_plugin.variables import steps_in_flight
 
@@ -29,6 +37,20 @@ _COUNTER = "save_counter"
 # Where the graph of objects has what Keras does not track; see
 # `Checkpoint._untracked`.
 _UNTRACKED = "tfps/"
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Written:
+    """A checkpoint that an increment may follow.
+
+    Attributes:
+        prefixes: Of the checkpoints that restore it, the full one first; the
+            last is itself.
+        marks: Those of its tables.
+    """
+
+    prefixes: list[str]
+    marks: Marks
 
 
 class PendingWrite:
@@ -42,21 +64,24 @@ class PendingWrite:
     """
 
     def __init__(
-        self, prefix: str, parts: list[Part], write: Callable[[], None]
+        self, prefix: str, parts: list[Part], write: Callable[[], Written]
     ) -> None:
         self.prefix = prefix
         self.parts = parts
         self._write = write
 
-    def write(self) -> None:
+    def write(self) -> Written:
         """Writes it; it exists when this returns.
+
+        Returns:
+            What an increment may follow.
 
         Raises:
             tf.errors.OpError: If it cannot be written, for instance because
                 the disk is full. There is no checkpoint then, and none was
                 changed.
         """
-        self._write()
+        return self._write()
 
 
 class Checkpoint(tf.train.Checkpoint):
@@ -104,13 +129,23 @@ class Checkpoint(tf.train.Checkpoint):
             compat.execute_write_callbacks(options, pending.prefix)
         return pending.prefix
 
-    def snapshot(self, file_prefix: Any) -> PendingWrite:
+    def snapshot(
+        self,
+        file_prefix: Any,
+        *,
+        follows: Written | None = None,
+        marks_rows: bool = False,
+    ) -> PendingWrite:
         """Takes the values of a checkpoint; training may go on after that.
 
-        Until they are written, a parameter server holds its variables twice.
+        Until they are written, a parameter server holds its variables twice;
+        of an increment only the rows that have changed.
 
         Args:
             file_prefix: As for `write`.
+            follows: The checkpoint before, for an increment; None: it is to
+                be a full one.
+            marks_rows: Whether an increment may follow this one.
 
         Returns:
             What is to be written.
@@ -127,15 +162,22 @@ class Checkpoint(tf.train.Checkpoint):
             by_ps = shared_folder.is_seen_by(
                 folder, sorted(parts_module.by_device(parts))
             )
-            snapshot = part_files.Snapshot(parts)
+            snapshot = Snapshot(parts, follows.marks if follows else {})
         except BaseException:
             committing.discard(written)
             raise
+        needs = follows.prefixes if follows is not None else []
 
-        def write() -> None:
+        def write() -> Written:
             try:
-                others = snapshot.write(f"{written}-ps", by_ps=by_ps)
-                committing.commit(written, [own, *others], prefix)
+                files = [own, *snapshot.write(f"{written}-ps", by_ps=by_ps)]
+                if needs:
+                    files.append(
+                        increments.write_description(f"{written}-needs", needs)
+                    )
+                marks = snapshot.marks() if marks_rows else {}
+                committing.commit(written, files, prefix)
+                return Written([*needs, prefix], marks)
             except BaseException:
                 committing.discard(written)
                 raise
@@ -191,20 +233,41 @@ class Checkpoint(tf.train.Checkpoint):
             return super().restore(save_path, options)
         prefix = os.fspath(save_path)
         steps_in_flight.finish()
-        reader = tf.train.load_checkpoint(prefix)
-        graph = compat.read_object_graph(reader)
+        prefixes = increments.chain_of(prefix)
+        readers = [compat.open_reader(each) for each in prefixes]
+        graph = compat.read_object_graph(readers[-1])
         if any(c.local_name == _COUNTER for c in graph.nodes[0].children):
             _ = self.save_counter  # TensorFlow makes it when it is asked for
         with self._untracked():
             entries = checkpoint_entries.find(self, graph)
-            _require_match(entries, reader, prefix, strict=strict)
-            parts = _parts_of(entries)
-            devices = sorted(parts_module.by_device(parts))
-            by_ps = shared_folder.is_same_file(prefix + ".index", devices)
-            options = tf.train.CheckpointOptions(experimental_io_device=_CHIEF)
-            with apart.apart():
-                status = super().read(prefix, options)
-        part_files.restore(parts, prefix, by_ps=by_ps)
+            _require_match(entries, readers, strict=strict, prefix=prefix)
+        if len(prefixes) > 1 and _needs_whole(
+            entries, readers[-1], strict=strict
+        ):
+            return self._restore_merged(prefixes, options, strict=strict)
+        parts = _parts_of(entries)
+        devices = sorted(parts_module.by_device(parts))
+        by_ps = shared_folder.is_same_file(prefix + ".index", devices)
+        options = tf.train.CheckpointOptions(experimental_io_device=_CHIEF)
+        with self._untracked(), apart.apart():
+            status = super().read(prefix, options)
+        increments.restore(parts, prefixes, by_ps=by_ps)
+        return status
+
+    def _restore_merged(
+        self, prefixes: list[str], options: Any, *, strict: bool
+    ) -> Any:
+        """Restores an increment by way of a full checkpoint."""
+        with contextlib.ExitStack() as stack:
+            folder = tempfile.mkdtemp(prefix="tfps-merged-")
+            stack.callback(shutil.rmtree, folder, ignore_errors=True)
+            merged = os.path.join(folder, "merged")
+            merging.merge(prefixes, merged)
+            status = self.restore(merged, options, strict=strict)
+            if not strict:
+                # What is created later is still restored from it.
+                deferred = compat.deferred_restorations(status)
+                weakref.finalize(deferred, stack.pop_all().close)
         return status
 
     def read(self, save_path: Any, options: Any = None) -> Any:
@@ -230,11 +293,32 @@ def _parts_of(entries: Entries) -> list[Part]:
     ]
 
 
+def _needs_whole(entries: Entries, increment: Any, *, strict: bool) -> bool:
+    """Whether TensorFlow is to restore a table that an increment has in part.
+
+    That is, one of a program of one process, or one that is not there yet.
+    """
+    for entry in entries.found:
+        if increment.has_tensor(entry.key):
+            continue
+        if entry.living is None:
+            if not strict:
+                return True
+        elif not parts_module.parts_of(
+            entry.key, checkpoint_entries.value_of(entry.living)
+        ):
+            return True
+    return False
+
+
 def _require_match(
-    entries: Entries, reader: Any, prefix: str, *, strict: bool
+    entries: Entries, readers: Sequence[Any], *, prefix: str, strict: bool
 ) -> None:
-    shapes = reader.get_variable_to_shape_map()
-    dtypes = reader.get_variable_to_dtype_map()
+    shapes: dict[str, Any] = {}
+    dtypes: dict[str, Any] = {}
+    for reader in readers:
+        shapes |= reader.get_variable_to_shape_map()
+        dtypes |= reader.get_variable_to_dtype_map()
     different = []
     for entry in entries.found:
         if entry.living is None or not checkpoint_entries.is_variable(

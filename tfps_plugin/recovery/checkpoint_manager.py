@@ -1,28 +1,26 @@
 """`tfps.CheckpointManager`: the checkpoints of a folder."""
 
-import json
 import logging
 import os
-import posixpath
-import re
 import threading
 from collections.abc import Callable
+from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from tfps_plugin import errors
-from tfps_plugin._compat import tensorflow_checkpoints as compat
 from tfps_plugin._compat import tensorflow_execution
 from tfps_plugin.monitoring import events
-from tfps_plugin.recovery import committing
 from tfps_plugin.recovery import failover
-from tfps_plugin.recovery import part_files
+from tfps_plugin.recovery import increments
 from tfps_plugin.recovery import parts as parts_module
 from tfps_plugin.recovery import shared_folder
 from tfps_plugin.recovery.checkpoint import Checkpoint
 from tfps_plugin.recovery.checkpoint import PendingWrite
+from tfps_plugin.recovery.checkpoint import Written
+from tfps_plugin.recovery.checkpoint_folder import CheckpointFolder
 from tfps_plugin.recovery.parts import Part
 from tfps_plugin.recovery.retention import Retention
 from tfps_plugin.variables import chief_reads
@@ -30,10 +28,10 @@ from tfps_plugin.variables import steps_in_flight
 
 _logger = logging.getLogger("tfps_plugin")
 
-_SCORES = ".tfps-scores.json"
 # A checkpoint that cannot be read is one of these; so may be what is wrong with
 # the cluster or with the program, which is told apart.
-_UNREADABLE = (tf.errors.OpError, OSError, ValueError)
+# TensorFlow's reader raises an IndexError for a file that is cut off.
+_UNREADABLE = (tf.errors.OpError, OSError, ValueError, IndexError)
 _NOT_ABOUT_FILES = (
     errors.CheckpointMismatchError,
     tf.errors.ResourceExhaustedError,
@@ -76,6 +74,7 @@ class CheckpointManager:
         *,
         checkpoint_name: str = "ckpt",
         asynchronous: bool = True,
+        full_every: int = 1,
         keep_best: int = 0,
         larger_is_better: bool = False,
         write_timeout_seconds: float = 3600.0,
@@ -90,6 +89,11 @@ class CheckpointManager:
                 all.
             checkpoint_name: What the names of checkpoints begin with.
             asynchronous: Whether training goes on while files are written.
+            full_every: Every so many checkpoints one is full; those in
+                between are increments, which have the rows of tables that
+                have changed since the checkpoint before. TensorFlow knows
+                the full ones only. A full one is kept as long as one of its
+                increments is.
             keep_best: How many of the best checkpoints are kept beside the
                 newest; see `save`.
             larger_is_better: Whether a larger score is a better one.
@@ -111,18 +115,26 @@ class CheckpointManager:
                 "max_to_keep must be at least 1, or None to keep all. "
                 f"Received: max_to_keep={max_to_keep!r}"
             )
+        if full_every < 1:
+            raise ValueError(
+                "full_every must be at least 1, where every checkpoint is a "
+                f"full one. Received: full_every={full_every!r}"
+            )
         self.checkpoint = checkpoint
         self.directory = os.fspath(directory)
-        self._name = checkpoint_name
-        self._retention = Retention(max_to_keep, keep_best, larger_is_better)
+        self._folder = CheckpointFolder(
+            self.directory,
+            checkpoint_name,
+            Retention(max_to_keep, keep_best, larger_is_better),
+        )
+        self._full_every = full_every
         self._asynchronous = asynchronous
         self._write_timeout_seconds = write_timeout_seconds
         self._lock = threading.Lock()
         self._error: BaseException | None = None
         self._writing: threading.Thread | None = None
-        tf.io.gfile.makedirs(self.directory)
-        committing.discard_all(self.directory)
-        self._scores = self._read_scores()
+        # What an increment may follow; used by one thread at a time.
+        self._before: Written | None = None
         self._parts: list[Part] = []
         self._boards: list[events.Events] = []
 
@@ -131,20 +143,18 @@ class CheckpointManager:
     @property
     def checkpoints(self) -> list[str]:
         """Prefixes of all checkpoints that are there, oldest first."""
-        return [self._prefix(number) for number in self._numbers()]
+        return list(self._folder.prefixes().values())
 
     @property
     def latest_checkpoint(self) -> str | None:
         """Prefix of the newest checkpoint; None: there is none."""
-        numbers = self._numbers()
-        return self._prefix(numbers[-1]) if numbers else None
+        checkpoints = self.checkpoints
+        return checkpoints[-1] if checkpoints else None
 
     @property
     def best_checkpoint(self) -> str | None:
         """Prefix of the checkpoint with the best score, if any has one."""
-        one = Retention(None, 1, self._retention.larger_is_better)
-        best = one.best(self._numbers(), self._scores)
-        return self._prefix(best[0]) if best else None
+        return self._folder.best()
 
     @property
     def last_error(self) -> BaseException | None:
@@ -176,17 +186,30 @@ class CheckpointManager:
 
         Raises:
             TimeoutError: If the checkpoint before is still being written.
+            ParameterServerLostError: If a ps is lost, and nothing can give
+                it its values back.
             BaseException: What a training step in flight has raised; or, if
                 nothing is to be asynchronous, what writing has raised.
         """
         self._wait()
+        prefixes = self._folder.prefixes()
         if checkpoint_number is None:
-            checkpoint_number = max(self._numbers(), default=0) + 1
-        prefix = self._prefix(checkpoint_number)
+            checkpoint_number = max(prefixes, default=0) + 1
+        follows = self._followed(checkpoint_number, prefixes)
+        if follows is None:
+            prefix = self._folder.full_prefix(checkpoint_number)
+        else:
+            prefix = self._folder.increment_prefix(
+                follows.prefixes[0], checkpoint_number
+            )
         # What a step has raised is the user's, and no failure of writing.
         steps_in_flight.finish()
         try:
-            pending = chief_reads.read(lambda: self.checkpoint.snapshot(prefix))
+            pending = chief_reads.read(
+                lambda: self.checkpoint.snapshot(
+                    prefix, follows=follows, marks_rows=self._full_every > 1
+                )
+            )
         except (tf.errors.OpError, OSError) as error:
             if not self._asynchronous or _is_about_the_cluster(error):
                 raise
@@ -208,15 +231,8 @@ class CheckpointManager:
     def delete_all(self) -> None:
         """Deletes all checkpoints of the folder, when they are written."""
         self._wait()
-        for prefix in self.checkpoints:
-            committing.remove(prefix)
-        self._scores = {}
-        for name in (_SCORES, "checkpoint"):
-            path = posixpath.join(self.directory, name)
-            if tf.io.gfile.exists(path):
-                tf.io.gfile.remove(path)
-        if not tf.io.gfile.listdir(self.directory):
-            tf.io.gfile.rmtree(self.directory)
+        self._before = None
+        self._folder.delete_all()
 
     def sync(self) -> None:
         """Waits until the checkpoint that was taken last is written.
@@ -229,6 +245,17 @@ class CheckpointManager:
         error = self.last_error
         if error is not None:
             raise error
+
+    def _followed(
+        self, number: int, prefixes: Mapping[int, str]
+    ) -> Written | None:
+        """What the next checkpoint is an increment of; None: it is full."""
+        before, self._before = self._before, None
+        if before is None or len(before.prefixes) >= self._full_every:
+            return None
+        # Somebody else may have deleted some of them.
+        is_there = set(before.prefixes) <= set(prefixes.values())
+        return before if is_there and number > max(prefixes) else None
 
     def _wait(self) -> None:
         thread = self._writing
@@ -252,25 +279,14 @@ class CheckpointManager:
         error: BaseException | None = None
         try:
             with tensorflow_execution.executor_scope(executor):
-                pending.write()
-                self._written(number, score)
+                written = pending.write()
+                self._folder.written(pending.prefix, number, score)
+                self._before = written if self._full_every > 1 else None
             self._register(pending.parts)
         except BaseException as raised:
             error = raised
             tensorflow_execution.forget_error(executor)
         self._note(pending.prefix, error)
-
-    def _written(self, number: int, score: float | None) -> None:
-        if score is not None:
-            self._scores[number] = float(score)
-        for old in self._retention.to_delete(self._numbers(), self._scores):
-            committing.remove(self._prefix(old))
-            self._scores.pop(old, None)
-        self._write_scores()
-        numbers = self._numbers()
-        compat.write_checkpoint_state(
-            self.directory, [self._prefix(each) for each in numbers]
-        )
 
     def _note(self, prefix: str, error: BaseException | None) -> None:
         """Keeps how a writing has ended, and tells of a failure."""
@@ -308,7 +324,16 @@ class CheckpointManager:
         self._wait()
 
         def restore(prefix: str) -> None:
-            self.checkpoint.restore(prefix, strict=strict)
+            try:
+                self.checkpoint.restore(prefix, strict=strict)
+            except tf.errors.OpError as error:
+                if not _is_about_the_cluster(error):
+                    raise
+                # A ps that is lost now gets back what it is about to get.
+                self._register(self.checkpoint.parts_in(prefix))
+                chief_reads.read(
+                    lambda: self.checkpoint.restore(prefix, strict=strict)
+                )
 
         prefix = self._newest_readable(restore)
         if prefix is not None:
@@ -317,6 +342,8 @@ class CheckpointManager:
 
     def _newest_readable(self, read: Callable[[str], None]) -> str | None:
         """The newest checkpoint that `read` does not fail on; None: no one."""
+        for prefix in self._folder.without_index():
+            _passed_over(prefix, "its index is missing")
         reasons = []
         for prefix in reversed(self.checkpoints):
             try:
@@ -328,12 +355,7 @@ class CheckpointManager:
                     raise
                 reason = f"{type(error).__name__}: {_first_line(error)}"
                 reasons.append(f"  {prefix}: {reason}")
-                _logger.error(
-                    "The checkpoint %s cannot be read, and the one before it "
-                    "is taken: %s",
-                    prefix,
-                    reason,
-                )
+                _passed_over(prefix, reason)
                 continue
             return prefix
         if reasons:
@@ -366,9 +388,9 @@ class CheckpointManager:
 
         def restore(prefix: str) -> None:
             devices = sorted(parts_module.by_device(parts))
-            part_files.restore(
+            increments.restore(
                 parts,
-                prefix,
+                increments.chain_of(prefix),
                 by_ps=shared_folder.is_same_file(prefix + ".index", devices),
             )
 
@@ -399,34 +421,13 @@ class CheckpointManager:
             if known is not None:
                 known.add(self)
 
-    # The folder.
 
-    def _prefix(self, number: int) -> str:
-        return posixpath.join(self.directory, f"{self._name}-{number}")
-
-    def _numbers(self) -> list[int]:
-        pattern = re.compile(re.escape(self._name) + r"-(\d+)\.index")
-        found = map(pattern.fullmatch, tf.io.gfile.listdir(self.directory))
-        return sorted(int(match[1]) for match in found if match)
-
-    def _read_scores(self) -> dict[int, float]:
-        path = posixpath.join(self.directory, _SCORES)
-        try:
-            with tf.io.gfile.GFile(path) as file:
-                return {int(k): float(v) for k, v in json.load(file).items()}
-        except tf.errors.NotFoundError:
-            return {}
-        except (ValueError, AttributeError, tf.errors.OpError) as error:
-            _logger.warning("The scores in %s cannot be read: %s", path, error)
-            return {}
-
-    def _write_scores(self) -> None:
-        if not self._scores:
-            return
-        path = posixpath.join(self.directory, _SCORES)
-        with tf.io.gfile.GFile(path + ".new", "w") as file:
-            json.dump(self._scores, file)
-        tf.io.gfile.rename(path + ".new", path, overwrite=True)
+def _passed_over(prefix: str, reason: str) -> None:
+    _logger.error(
+        "The checkpoint %s cannot be read, and the one before it is taken: %s",
+        prefix,
+        reason,
+    )
 
 
 def _is_about_the_cluster(error: BaseException) -> bool:

@@ -13,6 +13,8 @@ from typing import Protocol
 
 from tfps_plugin import errors
 from tfps_plugin.recovery.parts import Part
+from tfps_plugin.recovery.standby import Standby
+from tfps_plugin.recovery.standby_copies import StandbyCopies
 from tfps_plugin.variables.mirrored_scalar import MirroredScalar
 
 # So many names are listed where some are missing.
@@ -51,12 +53,17 @@ class Failover:
         self._consistent = consistent
         self._lock = threading.Lock()
         self._sources: list[weakref.ref[Any]] = []
+        self._standby: Source | None = None
 
     def add(self, source: Source) -> None:
         """Has `restore` use a source, before all that were added earlier."""
         with self._lock:
             others = [r for r in self._sources if r() not in (None, source)]
             self._sources = [weakref.ref(source), *others]
+
+    def prefer(self, standby: Source) -> None:
+        """Has `restore` use a source before all others, if it has values."""
+        self._standby = standby
 
     def can_restore(self) -> bool:
         """Whether there is anything to restore from."""
@@ -115,14 +122,23 @@ class Failover:
     def _living_sources(self) -> list[Source]:
         with self._lock:
             sources = [reference() for reference in self._sources]
-        return [source for source in sources if source is not None]
+        living = [source for source in sources if source is not None]
+        if self._standby is not None and self._standby.parts():
+            return [self._standby, *living]
+        return living
 
 
 def install(strategy: Any) -> None:
     """Has lost parameter servers of a strategy be restored, if it wants so."""
-    if strategy.in_place_recovery:
-        strategy.ps_restorer = Failover(
-            strategy, consistent=strategy.recovery == "consistent"
+    if not strategy.in_place_recovery:
+        return
+    failover = Failover(strategy, consistent=strategy.recovery == "consistent")
+    strategy.ps_restorer = failover
+    if strategy.replicate is not None:
+        copies = StandbyCopies(strategy)
+        failover.prefer(copies)
+        strategy.background_work.append(
+            Standby(copies, strategy.replicate_every_steps)
         )
 
 

@@ -8,6 +8,7 @@ not, rows come to the chief in slices, one after the other.
 import concurrent.futures
 from collections.abc import Callable
 from collections.abc import Sequence
+from typing import Any
 from typing import TypeVar
 
 import tensorflow as tf
@@ -16,15 +17,17 @@ from tfps_plugin._compat import tensorflow_execution
 from tfps_plugin._compat import tensorflow_variables as compat
 from tfps_plugin._compat.tensorflow_checkpoints import VARIABLE_VALUE_KEY
 from tfps_plugin.recovery import parts as parts_module
+from tfps_plugin.recovery import row_marks
 from tfps_plugin.recovery.parts import SLICE_BYTES
 from tfps_plugin.recovery.parts import Part
+from tfps_plugin.recovery.row_marks import Mark
 
 _CHIEF = "/device:CPU:0"
 
 T = TypeVar("T")
 
 
-class Snapshot:
+class WholeParts:
     """What parts hold at one moment, kept by those who hold them.
 
     While it exists, a ps holds its part of the variables twice, as far as
@@ -37,7 +40,25 @@ class Snapshot:
         Args:
             parts: What to copy; nothing may change it meanwhile.
         """
+        self._parts = parts
         self._values = on_every_device(parts, _read_all)
+
+    def marks(self) -> dict[tuple[str, int], Mark]:
+        """The marks of those that are of tables."""
+
+        def mark(device: str, parts: Sequence[Part]) -> dict[Any, Mark]:
+            values = dict(self._values[device])
+            with tf.device(device):
+                return {
+                    (part.key, part.offset): row_marks.take(part, values[part])
+                    for part in parts
+                }
+
+        tables = [part for part in self._parts if row_marks.is_table(part)]
+        taken = on_every_device(tables, mark)
+        return {
+            key: one for marks in taken.values() for key, one in marks.items()
+        }
 
     def write(self, prefix: str, *, by_ps: bool) -> list[str]:
         """Writes it to files.
@@ -58,8 +79,7 @@ class Snapshot:
             _save(device, numbered[device], self._values[device])
             return numbered[device]
 
-        parts = [part for values in self._values.values() for part, _ in values]
-        return list(on_every_device(parts, write).values())
+        return list(on_every_device(self._parts, write).values())
 
 
 # Parts of one ps, each with its value, on that ps.
@@ -111,16 +131,26 @@ def _write_through_chief(prefix: str, values: dict[str, _Values]) -> list[str]:
                 small.append((part.key, spec, here))
                 if spec:
                     # One file for each slice: only one is here at a time.
-                    prefixes.append(_save_here(prefix, len(prefixes), small))
+                    prefixes.append(save_here(prefix, len(prefixes), small))
                     small = []
         if small:
-            prefixes.append(_save_here(prefix, len(prefixes), small))
+            prefixes.append(save_here(prefix, len(prefixes), small))
     return prefixes
 
 
-def _save_here(
+def save_here(
     prefix: str, number: int, entries: Sequence[tuple[str, str, tf.Tensor]]
 ) -> str:
+    """Has the chief write some entries to a file of their own.
+
+    Args:
+        prefix: What the names of files begin with.
+        number: Which of them it is.
+        entries: Key, slice ("": the whole) and value of each.
+
+    Returns:
+        The prefix of what was written.
+    """
     keys, specs, tensors = zip(*entries, strict=True)
     numbered = f"{prefix}-{number}"
     with tf.device(_CHIEF):

@@ -6,6 +6,7 @@ today need not be those of the program that wrote it.
 """
 
 import dataclasses
+import math
 from collections.abc import Iterable
 from collections.abc import Iterator
 from typing import Any
@@ -40,6 +41,12 @@ class Part:
     def is_whole(self) -> bool:
         """Whether it is the whole variable."""
         return tuple(self.variable.shape.as_list()) == self.full_shape
+
+    @property
+    def row_bytes(self) -> int:
+        """Size of one row; at least 1."""
+        elements = math.prod(self.full_shape[1:])
+        return max(1, elements * int(self.variable.dtype.size))
 
     def slices(self, max_bytes: int | None) -> Iterator[tuple[str, range]]:
         """Cuts it for a checkpoint.

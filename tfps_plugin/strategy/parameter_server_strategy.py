@@ -22,6 +22,7 @@ _logger = logging.getLogger(__name__)
 
 SparseUpdate = Literal["lazy", "exact"]
 Recovery = Literal["lost", "consistent"]
+Replicate = Literal["ps"]
 
 # Called with every new strategy. Floors above this one register here what they
 # install into Keras.
@@ -66,6 +67,8 @@ class ParameterServerStrategy(tf.distribute.Strategy):
         in_place_recovery: bool = True,
         recovery: Recovery = "lost",
         ps_recovery_timeout_seconds: float = 600.0,
+        replicate: Replicate | None = None,
+        replicate_every_steps: int = 100,
         start_timeout_seconds: float = 300.0,
     ) -> None:
         """Connects to the cluster.
@@ -101,6 +104,13 @@ class ParameterServerStrategy(tf.distribute.Strategy):
                 since. "consistent": all variables of the checkpoint.
             ps_recovery_timeout_seconds: How long training waits for a lost
                 parameter server.
+            replicate: "ps": every variable and shard has a second copy, on
+                the next parameter server, and a lost one is restored from
+                there, without any file. It takes as much memory again, and
+                needs two parameter servers or more. None: no copies.
+            replicate_every_steps: After how many training steps, or scheduled
+                functions of a custom loop, copies are updated: so many may be
+                lost with a parameter server.
             start_timeout_seconds: How long to wait for all tasks to answer.
 
         Raises:
@@ -135,6 +145,20 @@ class ParameterServerStrategy(tf.distribute.Strategy):
                 'recovery must be "lost" or "consistent". Received: '
                 f"recovery={recovery!r}"
             )
+        _require_positive("replicate_every_steps", replicate_every_steps)
+        if replicate is not None and (
+            replicate not in get_args(Replicate) or not in_place_recovery
+        ):
+            raise ValueError(
+                'replicate must be None, or "ps" together with '
+                "in_place_recovery=True. Received: "
+                f"replicate={replicate!r}, "
+                f"in_place_recovery={in_place_recovery!r}"
+            )
+        self.replicate: Replicate | None = replicate
+        self.replicate_every_steps = replicate_every_steps
+        # What floors above have run beside a coordinator: `start`, `stop`.
+        self.background_work: list[Any] = []
         self.in_place_recovery = in_place_recovery
         self.recovery: Recovery = recovery
         self.ps_recovery_timeout_seconds = ps_recovery_timeout_seconds
@@ -142,8 +166,18 @@ class ParameterServerStrategy(tf.distribute.Strategy):
         self.ps_restorer: Any = None
         self._sparse_update = sparse_update
         self._cluster_resolver = cluster_resolver or _default_resolver()
+        resolver = self._cluster_resolver
+        cluster = _cluster_of_chief(resolver)
+        if replicate is not None and len(cluster.ps_addresses) < 2:
+            raise errors.ClusterConfigurationError(
+                "A second copy of every variable needs another parameter "
+                "server: expected two or more. Received: replicate="
+                f"{replicate!r}, and {len(cluster.ps_addresses)} in the "
+                "cluster. Add one, or leave replicate out."
+            )
         self._session = Session.connect(
-            _cluster_of_chief(self._cluster_resolver),
+            cluster,
+            look_up=lambda: _cluster_of_chief(resolver),
             timeout_seconds=start_timeout_seconds,
         )
         self._cluster_coordinator: Any = None

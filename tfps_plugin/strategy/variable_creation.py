@@ -68,7 +68,11 @@ class VariableCreator:
         """Makes one variable from the arguments of `tf.Variable`."""
         if compat.function_graph() is not None:
             return self._create_outside_of_function(kwargs)
-        variable = self._create(kwargs)
+        try:
+            variable = self._create(kwargs)
+        except tf.errors.ResourceExhaustedError as error:
+            self._note_memory(error, kwargs)
+            raise
         path = keras_compat.path_behind(kwargs.get("initial_value"))
         variable.path = path or _name(kwargs)
         # How extended.variable_created_in_scope() knows its own.
@@ -117,6 +121,18 @@ class VariableCreator:
             return self._create_shards(described, num_shards, name, weight)
         ps = self._placement.place(described.num_bytes)
         return self._create_whole(self._ps_devices[ps], described, name, weight)
+
+    def _note_memory(self, error: Exception, kwargs: dict[str, Any]) -> None:
+        """Says below an error which ps has no memory for a variable."""
+        for index, device in enumerate(self._ps_devices):
+            if device in str(error):
+                error.add_note(
+                    f"There is no room for the variable {_name(kwargs)!r} on "
+                    f"parameter server {index}. With it, it would hold "
+                    f"{self.inventory.describe(device)}. What to do: give it "
+                    "more memory, cut tables into more shards "
+                    "(variable_partitioner), or use more parameter servers."
+                )
 
     def _create_outside_of_function(self, kwargs: dict[str, Any]) -> Any:
         initial_value = kwargs["initial_value"]

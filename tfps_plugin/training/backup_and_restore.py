@@ -1,5 +1,6 @@
 """`tfps.callbacks.BackupAndRestore`."""
 
+import dataclasses
 import json
 import logging
 import os
@@ -13,6 +14,7 @@ import tensorflow as tf
 from tfps_plugin.recovery.checkpoint import Checkpoint
 from tfps_plugin.recovery.checkpoint_manager import CheckpointManager
 from tfps_plugin.training import running_call
+from tfps_plugin.training.running_call import Place
 
 _logger = logging.getLogger("tfps_plugin")
 
@@ -26,20 +28,25 @@ class _Position(tf.train.experimental.PythonState):
     Attributes:
         epoch: Number of the epoch that goes on, from 0.
         batch: How many batches of it were trained.
+        place: The same, and the splits that were read, when a backup was
+            taken.
     """
 
     def __init__(self) -> None:
         self.epoch = 0
         self.batch = 0
+        self.place = Place(0, 0)
 
     def serialize(self) -> str:
-        """Both as JSON."""
-        return json.dumps({"epoch": self.epoch, "batch": self.batch})
+        """The place as JSON."""
+        return json.dumps(dataclasses.asdict(self.place))
 
     def deserialize(self, string_value: str | bytes) -> None:
-        """Takes both from JSON."""
-        position = json.loads(string_value)
-        self.epoch, self.batch = position["epoch"], position["batch"]
+        """Takes it from JSON."""
+        place = json.loads(string_value)
+        place["done_splits"] = tuple(place["done_splits"])
+        self.place = Place(**place)
+        self.epoch, self.batch = self.place.epoch, self.place.step
 
 
 class BackupAndRestore(keras.callbacks.Callback):
@@ -60,8 +67,9 @@ class BackupAndRestore(keras.callbacks.Callback):
 
     With `steps_per_epoch`, and with input that the chief reads, the steps of
     the epoch that were backed up are not asked for again. Where an epoch is
-    all that the workers read (`DatasetCreator` without steps), the epoch that
-    was broken off begins anew, with the weights of the backup.
+    all that the workers read (`DatasetCreator` without steps), splits that
+    were read to their end are not read again; those that were being read are,
+    or are left out, as `visitation` says.
 
     Threading: called by Keras, on the thread of `fit`.
     """
@@ -71,6 +79,8 @@ class BackupAndRestore(keras.callbacks.Callback):
         backup_dir: Any,
         save_freq: Literal["epoch"] | int = "epoch",
         delete_checkpoint: bool = True,
+        *,
+        full_every: int = 1,
     ) -> None:
         """Names the folder.
 
@@ -81,6 +91,8 @@ class BackupAndRestore(keras.callbacks.Callback):
                 batches.
             delete_checkpoint: Whether to delete the backups when `fit` has
                 come to its end.
+            full_every: Every so many backups one is full; see
+                `tfps.CheckpointManager`.
 
         Raises:
             ValueError: If an argument has no meaning.
@@ -90,6 +102,11 @@ class BackupAndRestore(keras.callbacks.Callback):
             raise ValueError(
                 "backup_dir must name a folder. Received: "
                 f"backup_dir={backup_dir!r}"
+            )
+        if full_every < 1:
+            raise ValueError(
+                "full_every must be at least 1, where every backup is a full "
+                f"one. Received: full_every={full_every!r}"
             )
         if save_freq != "epoch" and (
             not isinstance(save_freq, int) or save_freq < 1
@@ -101,6 +118,7 @@ class BackupAndRestore(keras.callbacks.Callback):
         self.backup_dir = os.fspath(backup_dir)
         self.save_freq = save_freq
         self.delete_checkpoint = delete_checkpoint
+        self.full_every = full_every
         self._position = _Position()
         self._manager: CheckpointManager | None = None
         self._batches_since_backup = 0
@@ -118,6 +136,7 @@ class BackupAndRestore(keras.callbacks.Callback):
             Checkpoint(model=model, position=self._position),
             self.backup_dir,
             _MAX_TO_KEEP,
+            full_every=self.full_every,
         )
         restored = self._manager.restore_latest()
         if restored is None:
@@ -131,14 +150,21 @@ class BackupAndRestore(keras.callbacks.Callback):
         )
         model._initial_epoch = self._position.epoch
         call = running_call.current()
-        if self._position.batch:
-            if call is not None and call.begin_at(self._position.batch):
-                self._metrics = [
-                    (v, keras.ops.convert_to_numpy(v))
-                    for v in model.metrics_variables
-                ]
-            else:
-                self._position.batch = 0
+        goes_on = call is not None and call.begin_at(self._position.place)
+        if not self._position.batch:
+            return
+        if goes_on:
+            self._metrics = [
+                (v, keras.ops.convert_to_numpy(v))
+                for v in model.metrics_variables
+            ]
+            return
+        _logger.warning(
+            "Epoch %d begins anew, with the weights of the backup: its input "
+            "has no place to go on at, or is not what it was.",
+            self._position.epoch + 1,
+        )
+        self._position.batch = 0
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         """Goes on counting where the epoch was broken off."""
@@ -176,5 +202,13 @@ class BackupAndRestore(keras.callbacks.Callback):
 
     def _back_up(self) -> None:
         self._batches_since_backup = 0
-        if self._manager is not None:
-            self._manager.save()
+        if self._manager is None:
+            return
+        position = self._position
+        position.place = Place(position.epoch, position.batch)
+        call = running_call.current()
+        if call is not None and position.batch:
+            # Only then is what was read what was trained.
+            call.sync()
+            position.place = call.place(position.epoch, position.batch)
+        self._manager.save()

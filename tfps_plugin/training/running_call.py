@@ -1,6 +1,7 @@
 """The fit, evaluate or predict that a thread is in."""
 
 import contextlib
+import dataclasses
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -9,11 +10,32 @@ from typing import Protocol
 _thread_local = threading.local()
 
 
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """A place inside a training, where another program may go on.
+
+    Attributes:
+        epoch: Number of the epoch, from 0.
+        step: How many steps of it are done.
+        num_splits: How many splits the epoch has; 0: it is a number of steps,
+            or what the chief reads in its order.
+        done_splits: Those that need not be read.
+    """
+
+    epoch: int
+    step: int
+    num_splits: int = 0
+    done_splits: tuple[int, ...] = ()
+
+
 class Input(Protocol):
     """What a call reads: of `fit`, the training and the validation data."""
 
-    def begin_at(self, step: int) -> bool:
-        """Leaves out the first steps of the next epoch, if it can."""
+    def begin_at(self, place: Place) -> bool:
+        """Begins the next epoch inside of it, if it can."""
+
+    def splits(self) -> tuple[int, list[int]]:
+        """How many splits the epoch has, and those that are done."""
 
     def sync(self) -> None:
         """Has what is in flight come to its end."""
@@ -46,16 +68,28 @@ class RunningCall:
         """Notes what it reads, too."""
         self._inputs.append(call_input)
 
-    def begin_at(self, step: int) -> bool:
-        """Has `fit` leave out the first steps of its first epoch.
+    def begin_at(self, place: Place) -> bool:
+        """Has `fit` begin its first epoch at a place inside of it.
 
         Args:
-            step: How many.
+            place: Where an earlier program was.
 
         Returns:
             Whether it will: not every input has a place to go on at.
         """
-        return bool(self._inputs) and self._inputs[0].begin_at(step)
+        return bool(self._inputs) and self._inputs[0].begin_at(place)
+
+    def place(self, epoch: int, step: int) -> Place:
+        """Where `fit` is; no step may be in flight.
+
+        Args:
+            epoch: Number of the epoch.
+            step: How many steps of it are done.
+        """
+        if not self._inputs:
+            return Place(epoch, step)
+        num_splits, done = self._inputs[0].splits()
+        return Place(epoch, step, num_splits, tuple(done))
 
     def sync(self) -> None:
         """Has the steps in flight come to their end; cheap if none are."""

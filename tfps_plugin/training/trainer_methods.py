@@ -6,6 +6,7 @@ import inspect
 import logging
 import warnings
 from collections.abc import Callable
+from collections.abc import Iterable
 from collections.abc import Iterator
 from typing import Any
 
@@ -244,14 +245,28 @@ def _tidy_after_error(model: Any, call: RunningCall) -> Iterator[None]:
 
 
 def _check_arguments(method: str, arguments: dict[str, Any]) -> None:
-    if not isinstance(arguments.get("x"), DatasetCreator):
-        return
-    given = [
+    """Refuses arguments that Keras would drop beside a DatasetCreator."""
+    if isinstance(arguments.get("x"), DatasetCreator):
+        _refuse(method, _given(arguments, _DATASET_ARGUMENTS))
+    validation = arguments.get("validation_data")
+    if isinstance(validation, tuple | list) and any(
+        isinstance(part, DatasetCreator) for part in validation
+    ):
+        _refuse(method, ["validation_data=(DatasetCreator, ...)"])
+    if isinstance(validation, DatasetCreator):
+        _refuse(method, _given(arguments, ("validation_batch_size",)))
+
+
+def _given(arguments: dict[str, Any], names: Iterable[str]) -> list[str]:
+    return [
         name
-        for name in _DATASET_ARGUMENTS
+        for name in names
         if arguments.get(name) is not None
         and not (name == "validation_split" and not arguments[name])
     ]
+
+
+def _refuse(method: str, given: list[str]) -> None:
     if given:
         raise errors.InputError(
             f"{method}() with a tfps.DatasetCreator takes targets, weights "

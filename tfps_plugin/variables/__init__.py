@@ -8,6 +8,7 @@ random_blocks.py      any block of rows of a random initializer's full value
 stacked_initializer.py  initial values of tables that lie behind one another
 late_bound.py         a variable whose handle is looked up at call time
 inventory.py          what each ps holds, so that it can be made again
+holdings.py           pure: what a ps holds, for people
 remote_variable.py    a whole variable on one ps
 sharded_variable.py   a table cut over several ps, one value to the user
 tape_anchor.py        what a gradient tape watches in the place of shards
@@ -30,6 +31,7 @@ worker_resident.py    one object per worker, rebuilt when the worker returns
 worker_local.py       metric states: one copy per lane, put together to read
 worker_seeds.py       seed generators: every lane draws its own sequence
 mirrored_scalar.py    step counter, learning rate: on a ps, read from copies
+lane_tallies.py       how much every lane has added to a number
 looked_up.py          which rows the function being traced has looked up
 update_lock.py        lets one update of a variable at a time run on its ps
 self_assignment.py    makes v.assign(f(v)) lose nothing

@@ -6,6 +6,7 @@ from typing import TypeVar
 
 import tensorflow as tf
 
+from tfps_plugin import errors
 from tfps_plugin.cluster import runtime_errors
 from tfps_plugin.variables import recovery_gate
 
@@ -33,6 +34,7 @@ def read(read_once: Callable[[], T]) -> T:
     Raises:
         tf.errors.OpError: If it is not about the cluster, or does not go
             away within a second, and no ps that was lost is brought back.
+        ParameterServerLostError: If a ps is lost for good.
     """
     never = threading.Event()
     for pause_seconds in _PAUSES_SECONDS:
@@ -45,6 +47,12 @@ def read(read_once: Callable[[], T]) -> T:
     try:
         return read_once()
     except tf.errors.OpError as error:
-        if not is_about_the_cluster(error) or not recovery_gate.wait():
+        if not is_about_the_cluster(error):
+            raise
+        try:
+            has_recovered = recovery_gate.wait()
+        except errors.ParameterServerLostError as lost:
+            raise lost from error
+        if not has_recovered:
             raise
     return read_once()

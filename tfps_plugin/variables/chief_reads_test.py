@@ -1,7 +1,12 @@
+import contextlib
+from collections.abc import Callable
+
 import pytest
 import tensorflow as tf
 
+from tfps_plugin import errors
 from tfps_plugin.variables import chief_reads
+from tfps_plugin.variables import recovery_gate
 
 
 @pytest.fixture(autouse=True)
@@ -41,3 +46,37 @@ def test_a_user_s_error_is_raised_at_once() -> None:
     with pytest.raises(tf.errors.InternalError, match="mine"):
         chief_reads.read(flaky)
     assert flaky.num_calls == 1
+
+
+_UNAVAILABLE = tf.errors.UnavailableError(None, None, "")
+
+
+def _lost() -> bool:
+    raise errors.ParameterServerLostError("since then")
+
+
+@pytest.mark.parametrize(
+    ("gates", "expected"),
+    [
+        ([lambda: True], None),
+        ([lambda: False], tf.errors.UnavailableError),
+        ([_lost], errors.ParameterServerLostError),
+        ([_lost, lambda: False], errors.ParameterServerLostError),
+        # The variable may have been of the cluster that is whole again.
+        ([_lost, lambda: True], None),
+    ],
+)
+def test_a_ps_that_is_lost_is_waited_for_or_named(
+    gates: list[Callable[[], bool]], expected: type[Exception] | None
+) -> None:
+    flaky = _Flaky(3, _UNAVAILABLE)
+    with contextlib.ExitStack() as stack:
+        for gate in gates:
+            stack.callback(recovery_gate.register(gate))
+        if expected is None:
+            assert chief_reads.read(flaky) == "value"
+            return
+        with pytest.raises(expected) as raised:
+            chief_reads.read(flaky)
+    if expected is errors.ParameterServerLostError:
+        assert raised.value.__cause__ is _UNAVAILABLE

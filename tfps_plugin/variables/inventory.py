@@ -4,6 +4,8 @@ import threading
 import weakref
 from collections.abc import Iterable
 
+from tfps_plugin.variables import holdings
+from tfps_plugin.variables import initialization
 from tfps_plugin.variables.remote_variable import RemoteVariable
 from tfps_plugin.variables.update_lock import UpdateLocks
 
@@ -51,6 +53,19 @@ class Inventory:
             references = list(self._variables)
         variables = (reference() for reference in references)
         return [v for v in variables if v is not None and v.device in wanted]
+
+    def describe(self, device: str) -> str:
+        """What a parameter server holds, for people.
+
+        Args:
+            device: Full name of its device.
+        """
+        return holdings.describe(
+            [
+                (each.path, initialization.num_bytes(each.shape, each.dtype))
+                for each in self.on([device])
+            ]
+        )
 
     def remake(self, devices: Iterable[str]) -> list[RemoteVariable]:
         """Makes everything again, without values, on replaced servers.

@@ -20,6 +20,7 @@ from tfps_plugin.cluster.dispatch_context import DispatchContext
 from tfps_plugin.variables import apart
 from tfps_plugin.variables import self_assignment
 from tfps_plugin.variables import views
+from tfps_plugin.variables.lane_tallies import LaneTallies
 from tfps_plugin.variables.late_bound import LateBoundVariable
 from tfps_plugin.variables.remote_variable import RemoteVariable
 from tfps_plugin.variables.worker_resident import WorkerResident
@@ -58,7 +59,8 @@ class MirroredScalar(RemoteVariable):
       was called; in the first thousand calls, up to the call. With one lane
       it is exact.
     - `assign_add` and `assign_sub` change the ps, atomically, and the lane's
-      copy. Nothing is lost, whatever dies: the sum is on the ps.
+      copy. Nothing is lost if a worker dies: the sum is on the ps. If the ps
+      dies, lanes know what they have added (`LaneTallies`).
     - `assign` sets both; other lanes follow within 50 ms.
     - `take` counts: each number is given out once.
 
@@ -84,8 +86,10 @@ class MirroredScalar(RemoteVariable):
         self._resident: WorkerResident[_Copy] = WorkerResident(
             self._build_copy, per_lane=True
         )
+        self._tallies = LaneTallies(name, dtype, self._weakly(_read_exactly))
         self._lock = threading.Lock()
-        self._known: tf.Tensor | None = None
+        # A NumPy number: see `_refresh`.
+        self._known: Any = None
         self._known_since = 0.0
         self._num_forgotten = 0
         self._calls = 0
@@ -113,6 +117,15 @@ class MirroredScalar(RemoteVariable):
     def _exact_handle(self) -> tf.Tensor:
         """In functions too, the handle of what the ps holds."""
         return LateBoundVariable.handle.__get__(self)
+
+    def _tally_handle(self, graph: Any) -> tf.Tensor:
+        """In functions, what counts the additions of the caller."""
+        return compat.capture_at_call_time(
+            graph,
+            self._weakly(lambda variable: variable._tallies.handle()),
+            compat.LateBoundHandleSpec(self.own_handle),
+            key=("tfps-tally", self._unique_id),
+        )
 
     def _copy_now(self) -> tf.Tensor:
         context = dispatch_context.current()
@@ -167,23 +180,26 @@ class MirroredScalar(RemoteVariable):
             )
         return self._chief_copy.own_handle
 
-    def _value_since(self, earliest: float, now: float) -> tf.Tensor:
+    def _value_since(self, earliest: float, now: float) -> Any:
         """A value of the ps that is new enough: one read serves all lanes."""
         with self._lock:
             if self._known is not None and self._known_since >= earliest:
                 return self._known
             num_forgotten = self._num_forgotten
-        value = compat.read_resource(self.own_handle, self._dtype)
-        # Through this process: what comes next may be on any worker.
-        value = tf.constant(value.numpy(), self._dtype)
+        value = compat.read_resource(self.own_handle, self._dtype).numpy()
         with self._lock:
             # Else the chief has assigned another since we asked.
             if num_forgotten == self._num_forgotten:
                 self._known, self._known_since = value, now
         return value
 
-    def _refresh(self, copy: RemoteVariable, value: tf.Tensor) -> None:
+    def _refresh(self, copy: RemoteVariable, number: Any) -> None:
+        # Each lane has to make a tensor of its own: once TensorFlow has begun
+        # to send one to a worker, another thread's operation there takes it
+        # for sent, and fails if it comes first ("Unable to find the relevant
+        # tensor remote_handle").
         with compat.clear_device(), tf.device(copy.device):
+            value = tf.constant(number, self._dtype)
             if self._only_grows:
                 # What this lane has added since the value was read counts.
                 own = compat.read_resource(copy.own_handle, self._dtype)
@@ -198,20 +214,23 @@ class MirroredScalar(RemoteVariable):
         return self._is_changed_by_steps and self._only_grows
 
     def newest_copy(self) -> tf.Tensor | None:
-        """The largest value that a lane or the chief knows of.
+        """What the lost ps had at least, as far as lanes and the chief know.
 
         Returns:
-            A value of this process; None: nobody that lives has a copy.
+            A value of this process; None: nobody that lives knows one.
         """
         known = [] if self._known is None else [self._known]
+        counted = self._tallies.total()
+        if counted is not None:
+            known.append(counted)
         for copy in self._resident.existing():
             # A worker that does not answer has no say.
             with contextlib.suppress(tf.errors.OpError):
                 value = compat.read_resource(
                     copy.variable.own_handle, self._dtype
                 )
-                known.append(tf.constant(value.numpy(), self._dtype))
-        return max(known, key=lambda value: value.numpy(), default=None)
+                known.append(value.numpy())
+        return tf.constant(max(known), self._dtype) if known else None
 
     def catch_up(self, value: tf.Tensor | None) -> None:
         """Sets it to what was known of it, if that is more than it has.
@@ -219,6 +238,7 @@ class MirroredScalar(RemoteVariable):
         Args:
             value: From `newest_copy`, before the resource was made again.
         """
+        self._forget_copies()
         if value is None:
             return
         now = tf.constant(
@@ -229,6 +249,7 @@ class MirroredScalar(RemoteVariable):
 
     def _forget_copies(self) -> None:
         self._resident.forget()
+        self._tallies.forget()
         with self._lock:
             self._known = None
             self._num_forgotten += 1
@@ -252,9 +273,7 @@ class MirroredScalar(RemoteVariable):
         else:
             self._is_changed_by_steps = True
             with compat.clear_device():
-                tf.raw_ops.AssignAddVariableOp(
-                    resource=self.handle, value=tf.ones([], self._dtype)
-                )
+                self._add_to_copy(tf.ones([], self._dtype))
         return number
 
     def assign(
@@ -339,8 +358,22 @@ class MirroredScalar(RemoteVariable):
             and _is_known_not_to_be_negative(value)
         )
         with compat.clear_device():
-            operation(resource=self.handle, value=value)
+            if self._only_grows:
+                self._add_to_copy(value)
+            else:
+                operation(resource=self.handle, value=value)
         return self
+
+    def _add_to_copy(self, value: tf.Tensor) -> None:
+        """In functions: adds to what the caller reads, and to its tally."""
+        tally = self._tally_handle(compat.function_graph())
+        for handle in (self.handle, tally):
+            tf.raw_ops.AssignAddVariableOp(resource=handle, value=value)
+
+
+def _read_exactly(variable: MirroredScalar) -> tf.Tensor:
+    """Of the ps."""
+    return compat.read_resource(variable.own_handle, variable.dtype)
 
 
 def _is_known_not_to_be_negative(value: tf.Tensor) -> bool:

@@ -224,6 +224,7 @@ def test_a_step_asks_the_ps_for_nothing() -> None:
     assert uses == {
         "tfps": ["AssignAddVariableOp"],
         "tfps-copy": ["AssignAddVariableOp", "ReadVariableOp"],
+        "tfps-tally": ["AssignAddVariableOp"],
     }
 
 

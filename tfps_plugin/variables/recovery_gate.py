@@ -7,7 +7,10 @@ here, and the chief's reads ask here when a task does not answer.
 import threading
 from collections.abc import Callable
 
-# Looks for lost ps and waits until they are back; whether to try again.
+from tfps_plugin import errors
+
+# Looks for lost ps and waits until they are back; whether to try again. Raises
+# ParameterServerLostError if one cannot come back.
 Gate = Callable[[], bool]
 
 _lock = threading.Lock()
@@ -40,9 +43,21 @@ def wait() -> bool:
     Returns:
         Whether some were lost and are back, so that what has failed may be
         tried again.
+
+    Raises:
+        ParameterServerLostError: If one is lost that cannot come back, and
+            none came back.
     """
     with _lock:
         gates = list(_gates)
     # All of them: it is not known whose variable could not be read.
-    recovered = [gate() for gate in gates]
-    return any(recovered)
+    has_recovered = False
+    lost: errors.ParameterServerLostError | None = None
+    for gate in gates:
+        try:
+            has_recovered |= gate()
+        except errors.ParameterServerLostError as error:
+            lost = error
+    if lost is not None and not has_recovered:
+        raise lost
+    return has_recovered

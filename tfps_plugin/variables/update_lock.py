@@ -19,6 +19,8 @@ import tensorflow as tf
 
 from tfps_plugin import errors
 from tfps_plugin._compat import tensorflow_variables as compat
+from tfps_plugin.cluster import dispatch_context
+from tfps_plugin.variables import chief_reads
 
 # Locks a ps has for its large variables; small ones share another. Each costs
 # the ps a thread.
@@ -60,11 +62,17 @@ class UpdateLock:
 
     def _handle_now(self) -> tf.Tensor:
         if self._own is None:
-            with tf.init_scope(), compat.clear_device(), tf.device(self.device):
-                self._own = tf.raw_ops.MutexV2(
-                    container="", shared_name=self.name
-                )
+            if dispatch_context.current() is None:
+                # The chief, which traces or runs a step: if the ps is lost, it
+                # waits for it, as with whatever it reads.
+                self._own = chief_reads.read(self._make)
+            else:
+                self._own = self._make()
         return self._own
+
+    def _make(self) -> tf.Tensor:
+        with tf.init_scope(), compat.clear_device(), tf.device(self.device):
+            return tf.raw_ops.MutexV2(container="", shared_name=self.name)
 
     @contextlib.contextmanager
     def holding(self, after: Sequence[tf.Tensor] = ()) -> Iterator[None]:

@@ -98,11 +98,17 @@ class ChiefReadRun(StepRun):
     def _run(self, group_KC: tf.Tensor, claim: Claim) -> None:
         if not claim.is_open:
             return  # a run that was taken for lost came to its end
+        if claim.was_begun:
+            self._begins_again(claim.num_steps)
+        claim.was_begun = True
         result = self._function(group_KC)
         counted = fetch_counted(result.counted)
         self._progress.report(result.outputs)
         with self._lock:
             if self._account.settle(claim, claim.num_steps):
+                self._coordinator.counters.increment(
+                    "steps_done", claim.num_steps
+                )
                 self._counted = counted_sums.add(self._counted, counted)
 
     def _take_counted(self) -> list[np.ndarray]:

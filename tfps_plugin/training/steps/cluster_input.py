@@ -10,6 +10,7 @@ from tfps_plugin.inputs.batch_codec import BatchCodec
 from tfps_plugin.inputs.input_splits import InputSplits
 from tfps_plugin.inputs.split_reader import Share
 from tfps_plugin.inputs.split_reader import SplitReader
+from tfps_plugin.inputs.splits import SplitLedger
 from tfps_plugin.inputs.splits import Visitation
 from tfps_plugin.training.steps.chief_batches import ChiefBatches
 from tfps_plugin.training.steps.chief_read_run import ChiefReadRun
@@ -81,6 +82,7 @@ class WorkerInput(ClusterInput):
         coordinator: ClusterCoordinator,
         splits: InputSplits,
         *,
+        begin_pass: Callable[[], SplitLedger],
         num_steps: int | None,
         steps_per_closure: Callable[[int], int],
     ) -> None:
@@ -89,11 +91,13 @@ class WorkerInput(ClusterInput):
         Args:
             coordinator: Who runs closures.
             splits: What there is to read.
+            begin_pass: Begins to read it.
             num_steps: Steps of an epoch; None: what there is to read.
             steps_per_closure: How many to pack, of how many ran so far.
         """
         super().__init__(coordinator)
         self._splits = splits
+        self._begin_pass = begin_pass
         self._num_steps = num_steps
         self._steps_per_closure = steps_per_closure
         self._latest_run: WorkerReadRun | None = None
@@ -115,10 +119,14 @@ class WorkerInput(ClusterInput):
         )
         return self._latest_run
 
+    def splits(self) -> tuple[int, list[int]]:
+        """How many splits this pass has, and those that are done."""
+        return (0, []) if self._reader is None else self._reader.progress
+
     def _renew(self) -> SplitReader:
         self._reader = SplitReader(
             self._splits.build,
-            self._splits.begin_pass(),
+            self._begin_pass(),
             on_finished=self._finished,
             on_lost=self._lost,
             on_waiting=self._waiting,

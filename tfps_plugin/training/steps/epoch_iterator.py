@@ -10,6 +10,9 @@ from tfps_plugin.coordinator.cluster_coordinator import ClusterCoordinator
 from tfps_plugin.inputs import input_splits
 from tfps_plugin.inputs.batch_codec import BatchCodec
 from tfps_plugin.inputs.dataset_creator import DatasetCreator
+from tfps_plugin.inputs.input_splits import InputSplits
+from tfps_plugin.inputs.splits import SplitLedger
+from tfps_plugin.training.running_call import Place
 from tfps_plugin.training.steps import packing
 from tfps_plugin.training.steps.chief_batches import EncodedDataset
 from tfps_plugin.training.steps.cluster_input import ChiefInput
@@ -64,6 +67,10 @@ class ClusterEpochIterator(keras_compat.TFEpochIterator):
         self._run: StepRun | None = None
         self._last_num_steps = 0
         self._first_step = 0
+        self._splits: InputSplits | None = None
+        # Those of the next pass that need not be read.
+        self._done_splits: tuple[int, ...] = ()
+        self._splits_of_epoch = 0
         if isinstance(self.data_adapter, DatasetCreator):
             self.batch_spec, self._new_input = self._worker_inputs(
                 self.data_adapter, class_weight
@@ -82,10 +89,17 @@ class ClusterEpochIterator(keras_compat.TFEpochIterator):
             if class_weight is None
             else keras_compat.weighing_classes(class_weight),
         )
+        self._splits = splits
+
+        def begin_pass() -> SplitLedger:
+            done, self._done_splits = self._done_splits, ()
+            return splits.begin_pass(done)
+
         batch_spec = BatchCodec(splits.element_spec).decoded_spec
         return batch_spec, lambda: WorkerInput(
             self._coordinator,
             splits,
+            begin_pass=begin_pass,
             num_steps=self.steps_per_epoch or None,
             steps_per_closure=self._steps_per_closure,
         )
@@ -118,21 +132,34 @@ class ClusterEpochIterator(keras_compat.TFEpochIterator):
         asked = self._first_step + self._run.asked
         return min(most, self.steps_per_epoch - asked)
 
-    def begin_at(self, step: int) -> bool:
-        """Leaves out the first steps of the next epoch.
+    @property
+    def _is_what_workers_read(self) -> bool:
+        """Whether an epoch is all that the workers read, however much."""
+        return not self.steps_per_epoch and self._splits is not None
+
+    def begin_at(self, place: Place) -> bool:
+        """Begins the next epoch inside of it.
 
         Args:
-            step: How many.
+            place: Where an earlier program was.
 
         Returns:
-            Whether it can: there must be steps, or input in an order.
+            Whether it can: the input must be as it was.
         """
-        reads_all = not self.steps_per_epoch and isinstance(
-            self.data_adapter, DatasetCreator
-        )
-        if not reads_all:
-            self._first_step = step
-        return not reads_all
+        if self._splits is not None and self._is_what_workers_read:
+            num_splits = self._splits.go_on(place.epoch)
+            if place.step and num_splits != place.num_splits:
+                return False
+            self._done_splits = place.done_splits
+            self._splits_of_epoch = num_splits
+        self._first_step = place.step
+        return True
+
+    def splits(self) -> tuple[int, list[int]]:
+        """How many splits the epoch has, and those that are done."""
+        if isinstance(self._input, WorkerInput) and self._is_what_workers_read:
+            return self._input.splits()
+        return 0, []
 
     def _get_iterator(self) -> ClusterInput:
         # Keras asks for the next before the steps of this one have ended.
@@ -153,9 +180,7 @@ class ClusterEpochIterator(keras_compat.TFEpochIterator):
         return super().__iter__()
 
     def _enumerate_iterator(self) -> Iterator[tuple[int, int, Any]]:
-        if self.steps_per_epoch or not isinstance(
-            self.data_adapter, DatasetCreator
-        ):
+        if not self._is_what_workers_read:
             for begin, end, iterator in super()._enumerate_iterator():
                 if begin >= self._first_step:
                     yield begin, end, iterator
@@ -164,12 +189,18 @@ class ClusterEpochIterator(keras_compat.TFEpochIterator):
         # it all: Keras is told of those that have run.
         self.data_adapter.on_epoch_begin()
         epoch_input = self._get_iterator()
-        step = 0
+        first = step = self._first_step
+        if first and len(self._done_splits) == self._splits_of_epoch:
+            # Another program has read all of it.
+            self._done_splits = ()
+            return
         while True:
             yield step, step + self.steps_per_execution - 1, epoch_input
             step += self.steps_per_execution
             run = epoch_input.run
-            if isinstance(run, WorkerReadRun) and not run.has_more(step):
+            if isinstance(run, WorkerReadRun) and not run.has_more(
+                step - first
+            ):
                 break
         self.data_adapter.on_epoch_end()
 
@@ -262,10 +293,14 @@ class PredictEpochIterator(keras_compat.TFEpochIterator):
             step += self.steps_per_execution
         self.data_adapter.on_epoch_end()
 
-    def begin_at(self, step: int) -> bool:
+    def begin_at(self, place: Place) -> bool:
         """Predictions begin at the first batch."""
-        del step
+        del place
         return False
+
+    def splits(self) -> tuple[int, list[int]]:
+        """There are none."""
+        return 0, []
 
     def sync(self) -> None:
         """Nothing to do: predictions change no variable."""

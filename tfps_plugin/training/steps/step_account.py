@@ -10,10 +10,13 @@ class Claim:
 
     Attributes:
         num_steps: How many.
+        is_open: Whether they were not settled yet.
+        was_begun: Whether a run of the closure has begun with them.
     """
 
     num_steps: int
     is_open: bool = True
+    was_begun: bool = False
 
 
 class StepAccount:

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from tfps_plugin._compat import keras as keras_compat
 from tfps_plugin._compat import tensorflow_execution
+from tfps_plugin.coordinator import first_calls
 from tfps_plugin.coordinator.cluster_coordinator import ClusterCoordinator
 from tfps_plugin.inputs.batch_codec import BatchCodec
 from tfps_plugin.training.steps.counted_sums import CountedSums
@@ -124,10 +125,10 @@ class StepFunctions:
             self._coordinator.tracing_scope(),
             tf.device(None),
         ):
-            concrete: Callable[..., Any] = tf.function(
+            concrete = tf.function(
                 tf.autograph.experimental.do_not_convert(function)
             ).get_concrete_function(*specs)
-        return concrete
+        return first_calls.alone(concrete)
 
     def _many_from_iterator(
         self, iterator: Any, num_steps: tf.Tensor

@@ -1,17 +1,22 @@
 """The steps of one epoch, as closures of the workers."""
 
 import abc
+import logging
+import threading
 from collections.abc import Callable
 from collections.abc import Sequence
 
 import numpy as np
 import tensorflow as tf
 
+from tfps_plugin.coordinator import error_notes
 from tfps_plugin.coordinator.cluster_coordinator import ClusterCoordinator
 from tfps_plugin.coordinator.remote_value import RemoteValue
 from tfps_plugin.training.steps.progress_logs import ProgressLogs
 from tfps_plugin.training.steps.step_account import StepAccount
 from tfps_plugin.training.steps.step_functions import StepFunctions
+
+_logger = logging.getLogger("tfps_plugin")
 
 # How often the thread that runs `fit` looks up from its waiting by itself.
 _WAKE_UP_SECONDS = 1.0
@@ -26,7 +31,8 @@ class StepRun(abc.ABC):
     flight; several steps make one closure.
 
     Threading: used by the thread that runs `fit` alone, except for what
-    closures call, which says so.
+    closures call, which says so. Guarded by `_again_lock`: how many steps were
+    begun again.
     """
 
     def __init__(
@@ -47,6 +53,8 @@ class StepRun(abc.ABC):
         self._progress = progress
         self._account = StepAccount()
         self._fell_short = False
+        self._again_lock = threading.Lock()
+        self._num_again = 0
         # Whether nothing was begun since the last sync.
         self._is_synced = True
 
@@ -83,7 +91,7 @@ class StepRun(abc.ABC):
         if self._is_synced:
             return
         self._settle()
-        self._coordinator.join()
+        self._join()
         self._is_synced = True
         self._functions.commit(self._take_counted())
         self._progress.finish()
@@ -95,6 +103,14 @@ class StepRun(abc.ABC):
             BaseException: What a step raised.
         """
         self.sync()
+        if self._num_again:
+            _logger.warning(
+                "%d steps of this epoch were begun a second time, because "
+                "their function did not come to its end on a worker; as many "
+                "at most of its %d steps were applied twice.",
+                self._num_again,
+                self.done,
+            )
 
     @abc.abstractmethod
     def _settle(self) -> None:
@@ -108,10 +124,31 @@ class StepRun(abc.ABC):
     def _take_counted(self) -> list[np.ndarray]:
         """What calls have counted, added up, since this was last asked."""
 
+    def _begins_again(self, num_steps: int) -> None:
+        """Counts steps that an earlier run of a closure may have applied."""
+        with self._again_lock:
+            self._num_again += num_steps
+        self._coordinator.counters.increment("steps_again", num_steps)
+
     def _schedule(self, call: Callable[[], None]) -> RemoteValue:
         value = self._coordinator.schedule(call)
         value.on_ended(self._account.wake)
         return value
+
+    def _join(self) -> None:
+        """Waits for what is in flight; says of an error which steps it was."""
+        first, last = self.done + 1, self.asked
+        try:
+            self._coordinator.join()
+        except Exception as error:
+            error_notes.add_once(
+                error,
+                f"It was one of the steps {first} to {last} of this epoch, "
+                "which were in flight together."
+                if first < last
+                else f"It was step {last} of this epoch.",
+            )
+            raise
 
     def _wait_until(
         self,
@@ -133,7 +170,7 @@ class StepRun(abc.ABC):
             if self._coordinator.has_error:
                 # Those that wait for input hold up the end of the others.
                 self.close()
-                self._coordinator.join()
+                self._join()
             pump()
             if predicate():
                 return

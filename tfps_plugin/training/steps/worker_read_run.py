@@ -169,7 +169,7 @@ class WorkerReadRun(StepRun):
 
     def finish(self) -> None:
         """See `StepRun`; of splits, too, that were not read to their end."""
-        self.sync()
+        super().finish()
         with self._lock:
             unfinished = self._counts.take(unfinished=True)
         self._functions.commit(unfinished)
@@ -221,8 +221,14 @@ class WorkerReadRun(StepRun):
         with self._lock:
             if not self._account.settle(claim, done):
                 return None
+            self._coordinator.counters.increment("steps_done", done)
             self._counts.add(share, counted)
         return done
+
+    def begins_again(self, claim: Claim) -> None:
+        """Gives back what an earlier run of a closure has begun."""
+        self._begins_again(claim.num_steps)
+        self._account.settle(claim, 0)
 
     def share_finished(self, share: Share) -> None:
         """Counts what was counted of a split; called by the reader."""
@@ -270,7 +276,7 @@ class _Token:
     def __call__(self) -> None:
         """Runs steps; called by a lane."""
         if self.claim is not None:
-            self._run._account.settle(self.claim, 0)
+            self._run.begins_again(self.claim)
             self.claim = None
         self._run._run(self, self._limit)
 

@@ -1,0 +1,118 @@
+"""Where the tasks of a cluster are now: they may come back elsewhere."""
+
+import dataclasses
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+from tfps_plugin.cluster.spec import PARAMETER_SERVER
+from tfps_plugin.cluster.spec import WORKER
+from tfps_plugin.cluster.spec import ClusterSpec
+from tfps_plugin.cluster.spec import Task
+
+_logger = logging.getLogger("tfps_plugin.cluster")
+
+
+class AddressBook:
+    """Knows at which address each worker and ps is reached.
+
+    Everybody else knows tasks by the address that they began with.
+
+    Guarantees: every method may be called from any thread.
+    Guarded by `_lock`: the addresses, what was found and went wrong last.
+    Never call while holding it: `look_up`.
+    """
+
+    def __init__(
+        self,
+        cluster: ClusterSpec,
+        look_up: Callable[[], ClusterSpec] | None = None,
+        *,
+        interval_seconds: float = 1.0,
+    ) -> None:
+        """Begins with everybody at the address of the cluster.
+
+        Args:
+            cluster: The tasks.
+            look_up: Tells where tasks are; may take seconds, or raise.
+                None: nobody ever moves.
+            interval_seconds: How often it is asked at most.
+        """
+        self._cluster = cluster
+        self._look_up = look_up
+        self._lock = threading.Lock()
+        self._now: dict[Task, Task] = {}
+        self._problem = ""
+        self._interval_seconds = interval_seconds
+        self._found: ClusterSpec | None = None
+        self._next_look_up = 0.0
+
+    def now(self, task: Task) -> Task:
+        """A task, with the address where it is now.
+
+        Args:
+            task: As the cluster has it.
+        """
+        with self._lock:
+            return self._now.get(task, task)
+
+    def look_again(self, task: Task) -> Task:
+        """Asks where a task is that does not answer; as `now`."""
+        if self._look_up is None:
+            return task
+        before = self.now(task)
+        try:
+            found = self._ask(self._look_up).task(task.job, task.index)
+        except Exception as error:
+            self._note_problem(task, f"{type(error).__name__}: {error}")
+            return before
+        if found != before:
+            _logger.info(
+                "%s is to be found at %s, no longer at %s.",
+                task,
+                found.address,
+                before.address,
+            )
+            with self._lock:
+                self._now[task] = found
+        return found
+
+    def spec(self) -> ClusterSpec:
+        """The cluster, with the addresses of now."""
+        addresses = {
+            job: tuple(
+                self.now(task).address
+                for task in self._cluster.serving_tasks
+                if task.job == job
+            )
+            for job in (WORKER, PARAMETER_SERVER)
+        }
+        return dataclasses.replace(
+            self._cluster,
+            worker_addresses=addresses[WORKER],
+            ps_addresses=addresses[PARAMETER_SERVER],
+        )
+
+    def _ask(self, look_up: Callable[[], ClusterSpec]) -> ClusterSpec:
+        with self._lock:
+            if self._found is not None and (
+                time.monotonic() < self._next_look_up
+            ):
+                return self._found
+        found = look_up()
+        with self._lock:
+            self._found = found
+            self._next_look_up = time.monotonic() + self._interval_seconds
+        return found
+
+    def _note_problem(self, task: Task, problem: str) -> None:
+        with self._lock:
+            is_news, self._problem = problem != self._problem, problem
+        if is_news:
+            _logger.warning(
+                "The cluster resolver does not say where %s is; it is looked "
+                "for at its last address. Received: %s",
+                task,
+                problem,
+            )

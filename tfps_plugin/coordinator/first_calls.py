@@ -1,0 +1,65 @@
+"""Has a function run alone on a worker the first time.
+
+TensorFlow prepares a function on a worker with its first call there. The list
+that it keeps of a worker's prepared functions may move in memory meanwhile, and
+it reads an entry of that list without a lock whenever it runs a part of a
+function on another task (`EagerClusterFunctionLibraryRuntime::Run`): a call
+that runs beside a first call may send garbage ("Unable to parse request"), or
+take its worker down.
+
+What `fit` runs and what is scheduled as a `tf.function` is seen to. A scheduled
+Python callable that calls functions of its own is not: nobody knows of them.
+"""
+
+import functools
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any
+from typing import TypeVar
+
+from tfps_plugin.cluster import dispatch_context
+from tfps_plugin.cluster.turns import Turns
+
+T = TypeVar("T")
+# Generations of a worker that a function has run on.
+_Prepared = weakref.WeakKeyDictionary[Turns, set[int]]
+
+_lock = threading.Lock()
+_prepared: weakref.WeakKeyDictionary[Any, _Prepared] = (
+    weakref.WeakKeyDictionary()
+)
+
+
+def alone(function: Callable[..., T]) -> Callable[..., T]:
+    """A function of workers that is alone where it is called first.
+
+    Args:
+        function: A concrete function.
+
+    Returns:
+        What calls it. On a lane, the first call in each life of a worker
+        waits until no other such function runs there, and others wait for it.
+
+    Threading: may be called from any thread. `_lock` guards what is known of
+    all functions.
+    """
+    with _lock:
+        prepared = _prepared.setdefault(function, weakref.WeakKeyDictionary())
+
+    @functools.wraps(function, updated=())
+    def call(*args: Any, **kwargs: Any) -> T:
+        context = dispatch_context.current()
+        if context is None or context.turns is None:
+            return function(*args, **kwargs)
+        with _lock:
+            generations = prepared.setdefault(context.turns, set())
+            is_first = context.generation not in generations
+        with context.turns.turn(alone=is_first):
+            result = function(*args, **kwargs)
+        if is_first:
+            with _lock:
+                generations.add(context.generation)
+        return result
+
+    return call
