@@ -148,6 +148,7 @@ def train(
         steps_per_epoch=steps or steps_in(prepared.rows["train"], batch_size),
         validation_data=tfps.DatasetCreator(validation_data),
         validation_steps=steps_in(prepared.rows["validation"], batch_size),
+        callbacks=backups(options),
     )
     seconds = time.monotonic() - started
 
@@ -161,6 +162,21 @@ def train(
     prepared.encoder.save(options.output_dir / ENCODER_FILE)
     scores.save(options.output_dir / SCORES_FILE)
     return Trained(model, predicted, scores)
+
+
+def backups(options: argparse.Namespace) -> list[keras.callbacks.Callback]:
+    """What has a training go on where it was, whatever dies."""
+    if options.backup_dir is None:
+        return []
+    return [
+        tfps.callbacks.BackupAndRestore(
+            options.backup_dir,
+            save_freq=options.backup_steps,
+            # A job that is started again when it was trained does not train
+            # again.
+            delete_checkpoint=False,
+        )
+    ]
 
 
 def report(
@@ -218,6 +234,17 @@ def parse_options() -> argparse.Namespace:
         type=pathlib.Path,
         help="folder for what workers read; if they are on several machines, "
         "one that all can see (default: records/ in the output folder)",
+    )
+    parser.add_argument(
+        "--backup-dir",
+        type=pathlib.Path,
+        help="back up here, and go on from what is there (default: do neither)",
+    )
+    parser.add_argument(
+        "--backup-steps",
+        type=int,
+        default=200,
+        help="steps between two backups (default: %(default)s)",
     )
     options = parser.parse_args()
     options.output_dir = options.output_dir.resolve()

@@ -4,6 +4,7 @@ A record is one flight: a fixed number of float32, the label first. Ids are
 among them: float32 holds whole numbers exactly up to 2**24.
 """
 
+import os
 import pathlib
 from typing import Any
 
@@ -51,7 +52,9 @@ def write_records(
     folder.mkdir(parents=True, exist_ok=True)
     paths = record_paths(folder, part)
     for path, rows in zip(paths, np.array_split(table, FILES), strict=True):
-        rows.tofile(path)
+        # Workers may still read the old one, if the job was started again.
+        rows.tofile(path + ".new")
+        os.replace(path + ".new", path)
 
 
 def read_records(

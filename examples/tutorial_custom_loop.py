@@ -170,18 +170,33 @@ for epoch in range(NUM_EPOCHS):
 final_loss = coordinator.schedule(step_fn, args=(per_worker_iterator,))
 print(f"Final loss is {coordinator.fetch(final_loss):f}.")
 
+# One line in four has the wrong label, in each batch as many: a model that has
+# learnt the rule is right in 0.75 of them, whichever batches it is given.
+eval_examples = feature_and_label_gen(NUM_EVAL_EXAMPLES)
+for line in range(0, NUM_EVAL_EXAMPLES, 4):
+    is_spicy = eval_examples["label"][line] == ["spicy"]
+    eval_examples["label"][line] = ["mild" if is_spicy else "spicy"]
+
+
+def eval_dataset_fn() -> tf.data.Dataset:
+    """What this process evaluates, and what one worker does."""
+    return (
+        tf.data.Dataset.from_tensor_slices(eval_examples)
+        .batch(EVAL_BATCH_SIZE)
+        .map(preprocess)
+    )
+
+
 # Direct evaluation: on this process, which reads the variables from the ps.
-eval_dataset = (
-    tf.data.Dataset.from_tensor_slices(feature_and_label_gen(NUM_EVAL_EXAMPLES))
-    .batch(EVAL_BATCH_SIZE)
-    .map(preprocess)
-)
 eval_accuracy = keras.metrics.Accuracy()
-for batch_data, labels in eval_dataset:
+for batch_data, labels in eval_dataset_fn():
     pred = model(batch_data, training=False)
     actual_pred = tf.cast(tf.greater(pred, 0.5), tf.int64)
     eval_accuracy.update_state(labels, actual_pred)
-print(f"Direct evaluation accuracy: {float(eval_accuracy.result()):f}")
+print(
+    f"Direct evaluation accuracy: {float(eval_accuracy.result()):f} of "
+    f"{int(eval_accuracy.count)} examples"
+)
 
 # Distributed evaluation: on the workers, each adding to its own copies of the
 # metric's variables.
@@ -202,25 +217,17 @@ def eval_step(iterator: tf.data.Iterator) -> None:
     strategy.run(replica_fn, args=(batch_data, labels))
 
 
-def eval_dataset_fn() -> tf.data.Dataset:
-    """What one worker evaluates."""
-    examples = feature_and_label_gen(NUM_EVAL_EXAMPLES)
-    return (
-        tf.data.Dataset.from_tensor_slices(examples)
-        .shuffle(NUM_EVAL_EXAMPLES)
-        .batch(EVAL_BATCH_SIZE)
-        .map(preprocess)
-        .repeat()
-    )
-
-
+# Workers share no dataset: each begins its own with the first batch.
 per_worker_eval_iterator = iter(
     coordinator.create_per_worker_dataset(eval_dataset_fn)
 )
 for _ in range(NUM_EVAL_EXAMPLES // EVAL_BATCH_SIZE):
     coordinator.schedule(eval_step, args=(per_worker_eval_iterator,))
 coordinator.join()
-print(f"Distributed evaluation accuracy: {float(eval_accuracy.result()):f}")
+print(
+    f"Distributed evaluation accuracy: {float(eval_accuracy.result()):f} of "
+    f"{int(eval_accuracy.count)} examples"
+)
 
 # Also done when the program ends, however it ends.
 cluster.stop()
