@@ -7,6 +7,8 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
+import shared_damage
+import shared_training
 import tensorflow as tf
 
 import tfps_plugin as tfps
@@ -21,6 +23,8 @@ pytestmark = [
 ]
 
 _ROWS = 500
+# Of files, one after the other.
+_NUM_DAMAGES = 40
 _random = np.random.default_rng(0)
 _IDS = _random.integers(0, _ROWS, (256, 4)).astype("int32")
 _TARGETS = _random.random((256, 1)).astype("float32")
@@ -70,21 +74,8 @@ def trained(
     with strategies[2].scope():
         model = _model()
     model.fit(_IDS, _TARGETS, verbose=0)
+    shared_training.assert_slots_are_trained(model)
     return model
-
-
-def _values(model: keras.Model) -> list[np.ndarray]:
-    return [keras.ops.convert_to_numpy(v) for v in model.variables]
-
-
-def _assert_same(model: keras.Model, expected: list[np.ndarray]) -> None:
-    """Seeds included; metrics begin anew with the next call anyway."""
-    metrics = {id(v) for v in model.metrics_variables}
-    for variable, value in zip(model.variables, expected, strict=True):
-        if id(variable) not in metrics:
-            np.testing.assert_array_equal(
-                keras.ops.convert_to_numpy(variable), value, variable.path
-            )
 
 
 @pytest.fixture(params=["ps write", "chief writes"])
@@ -105,21 +96,21 @@ def test_any_number_of_shards_and_one_process(
     trained: keras.Model,
     tmp_path: pathlib.Path,
 ) -> None:
-    expected = _values(trained)
+    expected = shared_training.state_of(trained)
     path = tfps.Checkpoint(model=trained).write(tmp_path / "first")
     with strategies[3].scope():
         other = _model(seed=1)
     tfps.Checkpoint(model=other).restore(path)
-    _assert_same(other, expected)
+    shared_training.assert_state(other, expected)
     alone = _model(seed=2)
     tfps.Checkpoint(model=alone).restore(path)
-    _assert_same(alone, expected)
+    shared_training.assert_state(alone, expected)
     # And back.
     back = tfps.Checkpoint(model=alone).write(tmp_path / "second")
     with strategies[3].scope():
         third = _model(seed=3)
     tfps.Checkpoint(model=third).restore(back)
-    _assert_same(third, expected)
+    shared_training.assert_state(third, expected)
 
 
 def test_tensorflow_reads_whole_tables(
@@ -137,11 +128,14 @@ def test_tensorflow_reads_whole_tables(
     plain = _model(seed=1)
     tf.train.Checkpoint(model=plain).restore(path).expect_partial()
     for ours, theirs in zip(
-        plain.trainable_variables, trained.trainable_variables, strict=True
+        [*plain.trainable_variables, *plain.optimizer.variables],
+        [*trained.trainable_variables, *trained.optimizer.variables],
+        strict=True,
     ):
         np.testing.assert_array_equal(
             keras.ops.convert_to_numpy(ours),
             keras.ops.convert_to_numpy(theirs),
+            ours.path,
         )
 
 
@@ -167,13 +161,13 @@ def test_what_does_not_fit_is_listed_and_changes_nothing(
     path = tfps.Checkpoint(model=trained).write(tmp_path / "one")
     with strategies[2].scope():
         larger = _model(seed=1, rows=_ROWS + 1)
-    before = _values(larger)
+    before = shared_training.state_of(larger)
     with pytest.raises(
         errors.CheckpointMismatchError,
         match=r"float32\[501, 8\] in the program, float32\[500, 8\]",
     ):
         tfps.Checkpoint(model=larger).restore(path)
-    _assert_same(larger, before)
+    shared_training.assert_state(larger, before)
     with pytest.raises(
         errors.CheckpointMismatchError, match="not in the checkpoint"
     ):
@@ -227,12 +221,12 @@ class TestManager:
         again.sync()
         assert again.latest_checkpoint == str(tmp_path / "ckpt-5")
 
-    @pytest.mark.parametrize("damage", ["cut off", "flipped", "gone"])
+    @pytest.mark.parametrize("kind", shared_damage.KINDS)
     def test_takes_the_newest_that_is_good(
         self,
         trained: keras.Model,
         tmp_path: pathlib.Path,
-        damage: str,
+        kind: str,
         caplog: pytest.LogCaptureFixture,
     ) -> None:
         manager = tfps.CheckpointManager(
@@ -240,24 +234,83 @@ class TestManager:
         )
         manager.save()
         manager.sync()
-        expected = _values(trained)
+        expected = shared_training.state_of(trained)
         trained.fit(_IDS[:64], _TARGETS[:64], verbose=0)
         manager.save()
         manager.sync()
         data = max(
             tmp_path.glob("ckpt-2.data-*"), key=lambda p: p.stat().st_size
         )
-        content = bytearray(data.read_bytes())
-        if damage == "cut off":
-            data.write_bytes(content[: len(content) // 2])
-        elif damage == "flipped":
-            content[len(content) // 3] ^= 1
-            data.write_bytes(content)
-        else:
-            data.unlink()
+        shared_damage.damage(data, kind)
         assert manager.restore_latest() == str(tmp_path / "ckpt-1")
-        _assert_same(trained, expected)
+        shared_training.assert_state(trained, expected)
         assert "ckpt-2 cannot be read" in caplog.text
+
+    def test_whatever_is_damaged_nothing_wrong_is_restored(
+        self,
+        trained: keras.Model,
+        tmp_path: pathlib.Path,
+        caplog: pytest.LogCaptureFixture,
+    ) -> None:
+        manager = tfps.CheckpointManager(
+            tfps.Checkpoint(model=trained), tmp_path
+        )
+        manager.save()
+        manager.sync()
+        older = shared_training.state_of(trained)
+        trained.fit(_IDS[:64], _TARGETS[:64], verbose=0)
+        manager.save()
+        manager.sync()
+        newer = shared_training.state_of(trained)
+        files = sorted(tmp_path.glob("ckpt-2.*"))
+        assert len(files) > 1
+        random = np.random.default_rng(1)
+        num_rejected = 0
+        for number in range(_NUM_DAMAGES):
+            path = files[random.integers(len(files))]
+            good = path.read_bytes()
+            shared_damage.damage_somehow(path, random)
+            caplog.clear()
+            restored = manager.restore_latest()
+            if restored == str(tmp_path / "ckpt-2"):
+                # What nobody reads was hit, such as padding.
+                shared_training.assert_state(trained, newer)
+            else:
+                assert restored == str(tmp_path / "ckpt-1"), number
+                assert "ckpt-2 cannot be read" in caplog.text
+                shared_training.assert_state(trained, older)
+                num_rejected += 1
+            path.write_bytes(good)
+        assert num_rejected > _NUM_DAMAGES // 2
+        assert manager.restore_latest() == str(tmp_path / "ckpt-2")
+        shared_training.assert_state(trained, newer)
+
+    def test_a_file_system_that_parameter_servers_do_not_see(
+        self, trained: keras.Model
+    ) -> None:
+        # TensorFlow's own, in the memory of this process: like an object
+        # store, it is no folder of the machine.
+        folder = "ram://checkpoints/of/a/job"
+        manager = tfps.CheckpointManager(
+            tfps.Checkpoint(model=trained), folder, 2, keep_best=1, full_every=2
+        )
+        for score in (3.0, 1.0, 2.0, 4.0):
+            manager.save(score=score)
+        manager.sync()
+        expected = shared_training.state_of(trained)
+        trained.fit(_IDS[:64], _TARGETS[:64], verbose=0)
+        again = tfps.CheckpointManager(
+            tfps.Checkpoint(model=trained), folder, 2, keep_best=1
+        )
+        assert again.restore_latest() == manager.latest_checkpoint
+        shared_training.assert_state(trained, expected)
+        assert again.best_checkpoint == manager.best_checkpoint
+        again.delete_all()
+        assert again.checkpoints == []
+        assert again.restore_latest() is None
+        assert again.save() == f"{folder}/ckpt-1"
+        again.sync()
+        again.delete_all()
 
     def test_none_is_good(
         self, trained: keras.Model, tmp_path: pathlib.Path

@@ -1,7 +1,9 @@
 """What every integration test gets."""
 
+import gc
 import pathlib
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import shared_cluster
@@ -15,6 +17,7 @@ _HERE = pathlib.Path(__file__).parent
 
 # Real processes: each imports TensorFlow, for some seconds, on few cores.
 _TIMEOUT_SECONDS = 300
+_LOG_CHARACTERS = 6000
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -32,6 +35,31 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     ours.sort(key=lambda item: shared_cluster.shape_of(item) or ())
     for place, item in zip(places, ours, strict=True):
         items[place] = item
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    """Shows with a failure the logs of tasks that are not alive any more."""
+    report: Any = yield
+    if report.failed:
+        report.sections += [
+            (f"Log of {title}", log[-_LOG_CHARACTERS:])
+            for cluster in _living_clusters()
+            for title, log in _dead_tasks(cluster)
+        ]
+    return report
+
+
+def _living_clusters() -> list[tfps.LocalCluster]:
+    return [o for o in gc.get_objects() if isinstance(o, tfps.LocalCluster)]
+
+
+def _dead_tasks(cluster: tfps.LocalCluster) -> Iterator[tuple[str, str]]:
+    for task in cluster.cluster_spec.serving_tasks:
+        returncode = cluster.process(task.job, task.index).poll()
+        if returncode is not None:
+            title = f"{task}, which ended with {returncode}"
+            yield title, cluster.log(task.job, task.index)
 
 
 @pytest.fixture(scope="session")

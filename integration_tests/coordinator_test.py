@@ -13,6 +13,7 @@ from tfps_plugin.cluster.session import Session
 from tfps_plugin.coordinator.cluster_coordinator import ClusterCoordinator
 from tfps_plugin.coordinator.testing import FakeStrategy
 from tfps_plugin.inputs.per_worker_values import PerWorkerValues
+from tfps_plugin.inputs.tuning import without_tuning
 
 _TIMEOUT_SECONDS = 120.0
 _NUM_LANES_PER_WORKER = 2
@@ -196,7 +197,7 @@ def test_dataset_of_the_chief_with_its_options(
         return tf.raw_ops.GetOptions(input_dataset=variant)
 
     expected = tf.raw_ops.GetOptions(
-        input_dataset=tf.data.experimental.to_variant(dataset)
+        input_dataset=tf.data.experimental.to_variant(without_tuning(dataset))
     )
     assert coordinator.schedule(options_there).fetch() == expected.numpy()
 

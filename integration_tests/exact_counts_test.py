@@ -145,13 +145,18 @@ def _check_metrics(model: keras.Model, steps: int) -> None:
 
 
 @pytest.mark.timeout(600)
-def test_everything_is_counted_exactly(model: keras.Model) -> None:
+def test_everything_is_counted_exactly(
+    model: keras.Model, strategy: tfps.ParameterServerStrategy
+) -> None:
     history = model.fit(
         tfps.DatasetCreator(_dataset), steps_per_epoch=_STEPS, verbose=0
     ).history
     assert int(model.optimizer.iterations.numpy()) == _STEPS
     _check_metrics(model, _STEPS)
     assert history["seen"] == [_STEPS * _BATCH]
+    # Sixteen threads at once, and nothing that one did made another fail.
+    counters = tfps.ClusterCoordinator(strategy).counters
+    assert counters.value("closures_retried") == 0
 
     counting = model.layers[0]
     assert int(counting.assigned.numpy()) == _STEPS

@@ -241,6 +241,27 @@ def _lora(
     return _Exported({"ids": ids}, model.predict(ids, verbose=0))
 
 
+def _by_keras_in_scope(
+    strategy: tfps.ParameterServerStrategy, path: pathlib.Path
+) -> _Exported:
+    with strategy.scope():
+        model = keras.Sequential(
+            [
+                keras.Input((4,), dtype="int32", name="ids"),
+                keras.layers.Embedding(_ROWS, 8),
+                keras.layers.Flatten(),
+                keras.layers.BatchNormalization(),
+                keras.layers.Dense(1),
+            ]
+        )
+        model.compile("adam", "mse")
+    ids = _ids(_BATCH, 4)
+    _train(model, ids)
+    with strategy.scope():
+        model.export(path, verbose=False)
+    return _Exported({"ids": ids}, model.predict(ids, verbose=0))
+
+
 class _Module(tf.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -256,6 +277,7 @@ _EXPORTERS: dict[str, _Exporter] = {
     "strings_and_numbers": _strings_and_numbers,
     "subclass": _subclass,
     "by_tensorflow_in_scope": _by_tensorflow_in_scope,
+    "by_keras_in_scope": _by_keras_in_scope,
     "endpoints": _endpoints,
     "many_tables": _many_tables,
     "lora": _lora,

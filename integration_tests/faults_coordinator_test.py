@@ -160,6 +160,15 @@ def test_worker_hangs_and_goes_on(bench: _Bench) -> None:
     coordinator, cluster = bench.coordinator, bench.cluster
     iterator = bench.iterator()
     bench.on_every_lane(_next, iterator)
+    done_before = coordinator.counters.value("closures_done")
+    done_at_loss: list[int] = []
+
+    def note(event: events.Event) -> None:
+        if isinstance(event, events.WorkerLost):
+            done = coordinator.counters.value("closures_done")
+            done_at_loss.append(done - done_before)
+
+    coordinator.events.subscribe(note)
     process = cluster.process("worker", 1)
     process.send_signal(signal.SIGSTOP)
     try:
@@ -173,6 +182,8 @@ def test_worker_hangs_and_goes_on(bench: _Bench) -> None:
         assert bench.wait_for(events.WorkerLost).worker_index == 1
     finally:
         process.send_signal(signal.SIGCONT)
+    # All but what its own two lanes held had run before it was given up.
+    assert done_at_loss == [48]
     bench.wait_for(events.WorkerReadmitted)
     again = bench.on_every_lane(_next, iterator)
     assert [element for worker, element in again if worker == 1] == [1, 3]
@@ -206,9 +217,22 @@ def test_ps_hangs(bench: _Bench) -> None:
         return bench.counter.assign_add(1)
 
     assert coordinator.schedule(step).fetch() == 1
+    lost = threading.Event()
+
+    def note(event: events.Event) -> None:
+        if isinstance(event, events.ParameterServerLost):
+            lost.set()
+
+    coordinator.events.subscribe(note)
     process = bench.cluster.process("ps", 0)
     process.send_signal(signal.SIGSTOP)
     try:
+        # One lane waits for the ps; who does not need it does not.
+        coordinator.schedule(step)
+        for _ in range(20):
+            value = coordinator.schedule(lambda: tf.constant(1) + 1)
+            assert value.fetch(_TIMEOUT_SECONDS) == 2
+        assert not lost.is_set()
         for _ in range(20):
             coordinator.schedule(step)
         began = time.monotonic()

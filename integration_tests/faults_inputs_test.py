@@ -1,6 +1,7 @@
 """What is read, and what is counted, when a worker dies while it reads."""
 
 import logging
+from collections.abc import Callable
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,10 +12,14 @@ import tensorflow as tf
 
 import tfps_plugin as tfps
 
-_ROWS_OF_SPLIT = 64
-_SPLITS = 60
+# More than has been read when a worker is killed: it is within its first split.
+_ROWS_OF_SPLIT = 384
+_SPLITS = 7
 _ROWS = _SPLITS * _ROWS_OF_SPLIT
+_ROWS_OF_WORKER = _ROWS // 2
 _BATCH = 4
+# What a worker that dies was running: a closure of each of its two lanes.
+_STEPS_IN_FLIGHT = 2 * 10
 _X = np.random.default_rng(0).normal(size=(_ROWS, 2)).astype("float32")
 
 
@@ -31,6 +36,8 @@ def strategy(
     strategy = tfps.ParameterServerStrategy(cluster.cluster_resolver)
     yield strategy
     tfps.ClusterCoordinator(strategy).close()
+    # Who is still starting would be lost to the next test, too.
+    cluster.wait_until_ready()
 
 
 class Kill(keras.callbacks.Callback):
@@ -95,6 +102,55 @@ def _model(strategy: tfps.ParameterServerStrategy) -> tuple[Any, Seen]:
     return model, seen
 
 
+def _counting_model(strategy: tfps.ParameterServerStrategy) -> keras.Model:
+    """Adds one to a row of its table for each time it is trained on it."""
+    with strategy.scope():
+        model = keras.Sequential(
+            [
+                keras.Input((), dtype="int64"),
+                keras.layers.Embedding(_ROWS, 1, "zeros"),
+            ]
+        )
+        # What is minimised is the mean of a batch.
+        model.compile(
+            keras.optimizers.SGD(float(_BATCH)), lambda y, p: -p[:, 0]
+        )
+    return model
+
+
+def _times_trained(model: keras.Model) -> np.ndarray:
+    """How often the gradient of each row was applied."""
+    return model.layers[0].embeddings.numpy()[:, 0]
+
+
+def _numbers(begin: Any, size: Any) -> tf.data.Dataset:
+    """The numbers of some rows, as inputs and as targets."""
+    numbers = tf.data.Dataset.range(_ROWS).skip(begin).take(size).batch(_BATCH)
+    return tf.data.Dataset.zip((numbers, numbers))
+
+
+def _numbers_of_split(number: tf.Tensor) -> tf.data.Dataset:
+    return _numbers(number * _ROWS_OF_SPLIT, _ROWS_OF_SPLIT)
+
+
+def _numbers_of_worker(context: tf.distribute.InputContext) -> tf.data.Dataset:
+    return _numbers(
+        context.input_pipeline_id * _ROWS_OF_WORKER, _ROWS_OF_WORKER
+    )
+
+
+# By who reads what: the input of fit().
+_FIT_INPUTS: dict[str, Callable[[str], Any]] = {
+    "splits": lambda visitation: tfps.DatasetCreator(
+        _numbers_of_split, splits=range(_SPLITS), visitation=visitation
+    ),
+    "shares": lambda visitation: tfps.DatasetCreator(
+        _numbers_of_worker, visitation=visitation
+    ),
+    "chief": lambda visitation: _numbers(0, _ROWS),
+}
+
+
 def _of_split(number: tf.Tensor) -> tf.data.Dataset:
     rows = tf.data.Dataset.from_tensor_slices(
         (_X, np.arange(_ROWS, dtype="int64"))
@@ -130,15 +186,21 @@ def test_a_worker_that_dies_leaves_the_rest_of_its_split_out_at_most_once(
         model.evaluate(_creator("at_most_once"), callbacks=[kill], verbose=0)
     counts = np.asarray(seen.counts)
     assert counts.max() == 1
-    left_out = np.unique(np.flatnonzero(counts == 0) // _ROWS_OF_SPLIT)
+    _assert_only_warned_splits_are_left_out(counts, caplog)
+    kill.start()
+
+
+def _assert_only_warned_splits_are_left_out(
+    counts: np.ndarray, caplog: pytest.LogCaptureFixture
+) -> None:
     warned = {
         int(record.args[1].split(",")[0].removeprefix("split "))  # type: ignore[index,union-attr]
         for record in caplog.records
         if "left out" in record.getMessage()
     }
     assert 1 <= len(warned) <= 2, "what its lanes were reading"
+    left_out = np.unique(np.flatnonzero(counts == 0) // _ROWS_OF_SPLIT)
     assert set(left_out) <= warned
-    kill.start()
 
 
 def test_a_worker_that_dies_does_not_change_predictions(
@@ -152,22 +214,74 @@ def test_a_worker_that_dies_does_not_change_predictions(
     kill.start()
 
 
-@pytest.mark.parametrize("reads", ["workers", "chief"])
+@pytest.mark.parametrize(
+    ("reads", "visitation"),
+    [
+        ("splits", "at_least_once"),
+        ("splits", "at_most_once"),
+        ("shares", "at_least_once"),
+        ("chief", "at_least_once"),
+    ],
+)
+def test_without_failures_fit_trains_on_every_row_once(
+    strategy: tfps.ParameterServerStrategy, reads: str, visitation: str
+) -> None:
+    model = _counting_model(strategy)
+    model.fit(_FIT_INPUTS[reads](visitation), verbose=0)
+    np.testing.assert_array_equal(_times_trained(model), 1)
+    assert int(model.optimizer.iterations) == _ROWS // _BATCH
+
+
+# How many rows may be trained on twice: what the worker that dies was reading,
+# from its beginning; of what the chief reads, the batches that it was given.
+_MOST_ROWS_AGAIN = {
+    "splits": 2 * _ROWS_OF_SPLIT,
+    "shares": _ROWS_OF_WORKER,
+    "chief": _STEPS_IN_FLIGHT * _BATCH,
+}
+
+
+@pytest.mark.parametrize("reads", _FIT_INPUTS)
 def test_a_worker_that_dies_loses_no_step_of_fit(
     cluster: tfps.LocalCluster,
     strategy: tfps.ParameterServerStrategy,
     reads: str,
 ) -> None:
-    model, _ = _model(strategy)
+    model = _counting_model(strategy)
     kill = Kill(cluster)
-    data: Any = _creator("at_least_once")
-    if reads == "chief":
-        data = tf.data.Dataset.from_tensor_slices((_X, np.arange(_ROWS))).batch(
-            _BATCH
-        )
+    data = _FIT_INPUTS[reads]("at_least_once")
     model.fit(data, callbacks=[kill], verbose=0)
-    num_batches = _ROWS // _BATCH
-    most_again = _ROWS_OF_SPLIT // _BATCH + 2 * 10
+    counters = tfps.ClusterCoordinator(strategy).counters
+    assert counters.value("workers_lost") == 1
+    counts = _times_trained(model)
+    assert set(counts) <= {1, 2}
+    again = np.flatnonzero(counts == 2)
+    assert len(again) <= _MOST_ROWS_AGAIN[reads]
+    if reads == "splits":
+        assert len(np.unique(again // _ROWS_OF_SPLIT)) <= 2
+    elif reads == "shares":
+        assert len(np.unique(again // _ROWS_OF_WORKER)) <= 1
+    else:
+        assert len(again) <= counters.value("steps_again") * _BATCH
+    # Counting a step and applying its gradient are two things: of each step
+    # that was broken off, one of them may have been done.
     iterations = int(model.optimizer.iterations)
-    assert num_batches <= iterations <= num_batches + most_again
+    assert iterations >= _ROWS // _BATCH
+    assert abs(iterations - counts.sum() / _BATCH) <= 2
+    kill.start()
+
+
+def test_a_worker_that_dies_has_fit_train_on_no_row_twice_at_most_once(
+    cluster: tfps.LocalCluster,
+    strategy: tfps.ParameterServerStrategy,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    model = _counting_model(strategy)
+    kill = Kill(cluster)
+    data = _FIT_INPUTS["splits"]("at_most_once")
+    with caplog.at_level(logging.WARNING, "tfps_plugin"):
+        model.fit(data, callbacks=[kill], verbose=0)
+    counts = _times_trained(model)
+    assert set(counts) <= {0, 1}
+    _assert_only_warned_splits_are_left_out(counts, caplog)
     kill.start()

@@ -1,6 +1,7 @@
 """Parameter servers die, and come back with what a checkpoint has."""
 
 import pathlib
+import signal
 from collections.abc import Callable
 from collections.abc import Iterator
 from typing import Any
@@ -8,7 +9,10 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
+import shared_training
 import tensorflow as tf
+from shared_training import At
+from shared_training import Seen
 
 import tfps_plugin as tfps
 from tfps_plugin import errors
@@ -17,9 +21,6 @@ from tfps_plugin.monitoring import events
 _ROWS = 400
 _STEPS = 96
 _BATCH = 8
-# A lane knows of its own steps at once, of those of others with its next call:
-# three other lanes, each with a call of up to ten steps.
-_UNKNOWN_STEPS = 30
 _random = np.random.default_rng(0)
 _IDS = _random.integers(0, _ROWS, (_STEPS * _BATCH, 4)).astype("int32")
 _TARGETS = (_IDS.mean(axis=1, keepdims=True) / _ROWS).astype("float32")
@@ -72,23 +73,6 @@ def _model(strategy: tfps.ParameterServerStrategy) -> keras.Model:
     return model
 
 
-class At(keras.callbacks.Callback):
-    """Does something after some batches of the whole training."""
-
-    def __init__(self, **actions: Callable[[], None]) -> None:
-        super().__init__()
-        self._actions = {
-            int(name.removeprefix("batch_")): action
-            for name, action in actions.items()
-        }
-        self._batches = 0
-
-    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        self._batches += 1
-        if self._batches in self._actions:
-            self._actions[self._batches]()
-
-
 def _fit(model: keras.Model, *callbacks: Any, **options: Any) -> Any:
     return model.fit(
         _IDS,
@@ -100,15 +84,28 @@ def _fit(model: keras.Model, *callbacks: Any, **options: Any) -> Any:
     ).history
 
 
-def _recovered(strategy: tfps.ParameterServerStrategy) -> list[Any]:
-    seen: list[Any] = []
+def _seen(strategy: tfps.ParameterServerStrategy) -> Seen:
+    return Seen(tfps.ClusterCoordinator(strategy))
 
-    def note(event: Any) -> None:
-        if isinstance(event, events.ParameterServerRecovered):
-            seen.append(event)
 
-    tfps.ClusterCoordinator(strategy).events.subscribe(note)
-    return seen
+Saved = Callable[..., tfps.CheckpointManager]
+
+
+@pytest.fixture
+def saved(tmp_path: pathlib.Path) -> Saved:
+    """Makes managers that have saved a model once; they live with the test."""
+    made = []
+
+    def saved(model: keras.Model, **options: Any) -> tfps.CheckpointManager:
+        manager = tfps.CheckpointManager(
+            tfps.Checkpoint(model=model), tmp_path, **options
+        )
+        made.append(manager)
+        manager.save()
+        manager.sync()
+        return manager
+
+    return saved
 
 
 def _restart(cluster: tfps.LocalCluster, *indices: int) -> None:
@@ -118,16 +115,31 @@ def _restart(cluster: tfps.LocalCluster, *indices: int) -> None:
         cluster.start("ps", index)
 
 
+def _assert_few_twice(
+    model: keras.Model,
+    strategy: tfps.ParameterServerStrategy,
+    num_epochs: int,
+    num_losses: int = 1,
+) -> None:
+    shared_training.assert_few_steps_twice(
+        model,
+        tfps.ClusterCoordinator(strategy),
+        num_epochs * _STEPS,
+        num_losses,
+    )
+
+
 @pytest.mark.parametrize("lost", [(0,), (1,), (0, 1)], ids=str)
 def test_fit_goes_on_after_ps_are_lost(
     cluster: tfps.LocalCluster,
     make: Make,
+    saved: Saved,
     tmp_path: pathlib.Path,
     lost: tuple[int, ...],
 ) -> None:
     strategy = make()
     model = _model(strategy)
-    seen = _recovered(strategy)
+    seen = _seen(strategy)
     traces: list[int] = []
     traced_before: list[int] = []
 
@@ -142,22 +154,18 @@ def test_fit_goes_on_after_ps_are_lost(
         return train_step(data)
 
     model.train_step = traced_step
-    manager = tfps.CheckpointManager(tfps.Checkpoint(model=model), tmp_path)
-    manager.save()
-    manager.sync()
+    manager = saved(model)
     history = _fit(
         model,
         # In the second epoch: in the first, functions are traced anyway.
-        At(**{f"batch_{_STEPS + 20}": kill}),
+        At({_STEPS + 20: kill}),
         epochs=3,
     )
-    assert sorted({event.ps_index for event in seen}) == list(lost)
-    assert all(event.source == str(tmp_path / "ckpt-1") for event in seen)
-    steps = int(model.optimizer.iterations)
-    assert steps >= 3 * _STEPS - _UNKNOWN_STEPS * len(lost)
-    for variable in model.variables:
-        assert np.isfinite(keras.ops.convert_to_numpy(variable)).all()
-    assert history["loss"][-1] < history["loss"][0]
+    assert sorted(set(seen.recovered())) == list(lost)
+    for event in seen.of(events.ParameterServerRecovered):
+        assert event.source == str(tmp_path / "ckpt-1")
+    shared_training.assert_went_on(model, history, 3 * _STEPS)
+    _assert_few_twice(model, strategy, 3, len(lost))
     assert traced_before[0] > 0
     assert len(traces) == traced_before[0], "nothing is traced again"
     # The same model saves and is read as ever.
@@ -167,69 +175,152 @@ def test_fit_goes_on_after_ps_are_lost(
 
 
 def test_the_same_ps_twice(
-    cluster: tfps.LocalCluster, make: Make, tmp_path: pathlib.Path
+    cluster: tfps.LocalCluster, make: Make, saved: Saved
 ) -> None:
     strategy = make()
     model = _model(strategy)
-    seen = _recovered(strategy)
-    manager = tfps.CheckpointManager(tfps.Checkpoint(model=model), tmp_path)
-    manager.save()
-    manager.sync()
-    restart = At(
-        batch_10=lambda: _restart(cluster, 0),
-        batch_70=lambda: _restart(cluster, 0),
-    )
-    _fit(model, restart, epochs=2)
-    assert [event.ps_index for event in seen] == [0, 0]
-    steps = int(model.optimizer.iterations)
-    assert steps >= 2 * _STEPS - 2 * _UNKNOWN_STEPS
+    seen = _seen(strategy)
+    saved(model)
+    restart = lambda: _restart(cluster, 0)  # noqa: E731
+    history = _fit(model, At({10: restart, 70: restart}), epochs=2)
+    assert seen.recovered() == [0, 0]
+    shared_training.assert_went_on(model, history, 2 * _STEPS)
+    _assert_few_twice(model, strategy, 2, num_losses=2)
+
+
+def test_a_ps_that_comes_back_at_another_address(
+    cluster: tfps.LocalCluster, make: Make, saved: Saved
+) -> None:
+    strategy = make()
+    model = _model(strategy)
+    seen = _seen(strategy)
+    before = cluster.cluster_spec.parameter_servers[1].address
+    saved(model)
+
+    def move() -> None:
+        cluster.kill("ps", 1)
+        cluster.start("ps", 1, new_address=True)
+
+    history = _fit(model, At({10: move}), epochs=2)
+    assert seen.recovered() == [1]
+    assert cluster.cluster_spec.parameter_servers[1].address != before
+    shared_training.assert_went_on(model, history, 2 * _STEPS)
+    # It is the same cluster to whoever connects to it next.
+    session = strategy.session
+    assert make().session is session
+
+
+def test_a_ps_that_hangs_is_restored_when_it_goes_on(
+    cluster: tfps.LocalCluster, make: Make, saved: Saved
+) -> None:
+    strategy = make()
+    model = _model(strategy)
+    process = cluster.process("ps", 1)
+    seen = _seen(strategy)
+
+    def go_on(event: Any) -> None:
+        if isinstance(event, events.WaitingForParameterServer):
+            process.send_signal(signal.SIGCONT)
+
+    seen.on_event = go_on
+    saved(model)
+    hang = At({10: lambda: process.send_signal(signal.SIGSTOP)})
+    try:
+        history = _fit(model, hang, epochs=2)
+    finally:
+        process.send_signal(signal.SIGCONT)
+    assert seen.recovered() == [1]
+    shared_training.assert_went_on(model, history, 2 * _STEPS)
+    _assert_few_twice(model, strategy, 2)
 
 
 def test_what_survived_is_kept_and_what_was_lost_is_the_checkpoints(
-    cluster: tfps.LocalCluster, make: Make, tmp_path: pathlib.Path
+    cluster: tfps.LocalCluster, make: Make, saved: Saved
 ) -> None:
     strategy = make()
     model = _model(strategy)
-    table = model.get_layer("table").embeddings.value
-    manager = tfps.CheckpointManager(tfps.Checkpoint(model=model), tmp_path)
-    manager.save()
-    manager.sync()
-    saved = [shard.numpy() for shard in table.variables]
     _fit(model)
-    trained = [shard.numpy() for shard in table.variables]
+    saved(model)
+    shared_training.assert_slots_are_trained(model)
+    kept = shared_training.shards_of(model)
+    _fit(model)
+    trained = shared_training.shards_of(model)
     iterations = int(model.optimizer.iterations)
     cluster.kill("ps", 1)
     cluster.start("ps", 1, wait=True)
     # The chief's own reading finds out, and waits.
-    now = [shard.numpy() for shard in table.variables]
-    for index, shard in enumerate(table.variables):
-        was_lost = "/job:ps/replica:0/task:1" in shard.device
-        expected = saved[index] if was_lost else trained[index]
-        np.testing.assert_array_equal(now[index], expected)
-    assert not np.array_equal(saved[0], trained[0])
+    now = shared_training.shards_of(model)
+    for before, after, (path, index, value) in zip(
+        kept, trained, now, strict=True
+    ):
+        expected = before if index == 1 else after
+        np.testing.assert_array_equal(value, expected[2], path)
+        assert not np.array_equal(before[2], after[2]), path
+    assert {index for _, index, _ in now} == {0, 1}
     # Workers know better than the checkpoint how far training is.
-    assert 0 <= iterations - int(model.optimizer.iterations) <= _UNKNOWN_STEPS
+    assert int(model.optimizer.iterations) == iterations == 2 * _STEPS
+
+
+def test_what_was_lost_comes_back_from_an_increment(
+    cluster: tfps.LocalCluster,
+    make: Make,
+    saved: Saved,
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(
+        "tfps_plugin.recovery.row_marks.SMALLEST_TABLE_BYTES", 1000
+    )
+    strategy = make()
+    model = _model(strategy)
+    manager = saved(model, full_every=9)
+    _fit(model)
+    manager.save()
+    manager.sync()
+    shared_training.assert_slots_are_trained(model)
+    kept = shared_training.shards_of(model)
+    _fit(model)
+    trained = shared_training.shards_of(model)
+    seen = _seen(strategy)
+    cluster.kill("ps", 1)
+    cluster.start("ps", 1, wait=True)
+    now = shared_training.shards_of(model)
+    (event,) = seen.of(events.ParameterServerRecovered)
+    assert event.source == str(tmp_path / "ckpt-1.increments" / "ckpt-2")
+    for before, after, (path, index, value) in zip(
+        kept, trained, now, strict=True
+    ):
+        expected = before if index == 1 else after
+        np.testing.assert_array_equal(value, expected[2], path)
+    # The next one has the table whole, because nobody knows any more what of
+    # it has changed.
+    newest = manager.save()
+    manager.sync()
+    assert ".increments" in newest
+    shapes = tf.train.load_checkpoint(newest).get_variable_to_shape_map()
+    assert [_ROWS, 8] in shapes.values()
+    expected_state = shared_training.state_of(model)
+    _fit(model)
+    assert manager.restore_latest() == newest
+    shared_training.assert_state(model, expected_state)
 
 
 def test_everything_is_set_back_where_it_is_to_be_consistent(
-    cluster: tfps.LocalCluster, make: Make, tmp_path: pathlib.Path
+    cluster: tfps.LocalCluster, make: Make, saved: Saved
 ) -> None:
     strategy = make(recovery="consistent")
     model = _model(strategy)
-    manager = tfps.CheckpointManager(tfps.Checkpoint(model=model), tmp_path)
-    manager.save()
-    manager.sync()
-    saved = [keras.ops.convert_to_numpy(v) for v in model.variables]
+    _fit(model)
+    saved(model)
+    shared_training.assert_slots_are_trained(model)
+    kept = shared_training.state_of(model)
     _fit(model)
     cluster.kill("ps", 1)
     cluster.start("ps", 1, wait=True)
     # What is read before the lost ones are missed is of before.
-    for variable in model.variables:
-        keras.ops.convert_to_numpy(variable)
-    for variable, value in zip(model.variables, saved, strict=True):
-        np.testing.assert_array_equal(
-            keras.ops.convert_to_numpy(variable), value, variable.path
-        )
+    shared_training.state_of(model)
+    shared_training.assert_state(model, kept)
+    assert int(model.optimizer.iterations) == _STEPS
 
 
 def test_a_custom_loop_goes_on(
@@ -237,35 +328,45 @@ def test_a_custom_loop_goes_on(
 ) -> None:
     strategy = make(num_shards=1)
     coordinator = tfps.ClusterCoordinator(strategy)
+    seen = Seen(coordinator)
     with strategy.scope():
         variables = [tf.Variable(tf.zeros([4])) for _ in range(2)]
     assert len({v.device for v in variables}) == 2
     manager = tfps.CheckpointManager(
         tfps.Checkpoint(variables=variables), tmp_path
     )
-    manager.save()
-    manager.sync()
+    traces: list[int] = []
 
     @tf.function
     def add() -> None:
+        traces.append(1)
         for variable in variables:
             variable.assign_add(tf.ones([4]))
 
     for number in range(200):
+        if number == 20:
+            coordinator.join()
+            manager.save()
+            manager.sync()
         if number == 50:
             coordinator.join()
             before = [v.numpy()[0] for v in variables]
             assert before == [50, 50]
+            traced_before = len(traces)
             _restart(cluster, 0)
         coordinator.schedule(add)
     coordinator.join()
+    (event,) = seen.of(events.ParameterServerRecovered)
+    assert (event.ps_index, event.source) == (0, str(tmp_path / "ckpt-1"))
     lost, kept = (
         v.numpy()[0]
         for v in sorted(variables, key=lambda v: "task:0" not in v.device)
     )
+    # The checkpoint has 20, and 150 closures ran after that.
+    assert 20 + 150 <= lost < 50 + 150
     # Closures that had failed on one ps may have been applied on the other.
-    assert lost >= 150
     assert kept >= 200
+    assert len(traces) == traced_before, "nothing is traced again"
 
 
 def test_without_a_checkpoint_the_loss_is_the_users(
@@ -274,48 +375,42 @@ def test_without_a_checkpoint_the_loss_is_the_users(
     strategy = make()
     model = _model(strategy)
     with pytest.raises(errors.ParameterServerLostError):
-        _fit(model, At(batch_10=lambda: _restart(cluster, 1)), epochs=2)
+        _fit(model, At({10: lambda: _restart(cluster, 1)}), epochs=2)
     cluster.wait_until_ready()
 
 
 def test_what_no_checkpoint_has_is_named(
-    cluster: tfps.LocalCluster, make: Make, tmp_path: pathlib.Path
+    cluster: tfps.LocalCluster, make: Make, saved: Saved
 ) -> None:
     strategy = make(num_shards=1)
     model = _model(strategy)
     with strategy.scope():
         forgotten = tf.Variable(tf.zeros([4]), name="forgotten")
     lost = int(forgotten.device.split("/task:")[1].split("/")[0])
-    manager = tfps.CheckpointManager(tfps.Checkpoint(model=model), tmp_path)
-    manager.save()
-    manager.sync()
+    saved(model)
     with pytest.raises(errors.ParameterServerLostError, match="forgotten"):
-        _fit(model, At(batch_10=lambda: _restart(cluster, lost)), epochs=2)
+        _fit(model, At({10: lambda: _restart(cluster, lost)}), epochs=2)
     cluster.wait_until_ready()
 
 
 def test_tensorflows_behaviour_on_request(
-    cluster: tfps.LocalCluster, make: Make, tmp_path: pathlib.Path
+    cluster: tfps.LocalCluster, make: Make, saved: Saved
 ) -> None:
     strategy = make(in_place_recovery=False)
     model = _model(strategy)
-    manager = tfps.CheckpointManager(tfps.Checkpoint(model=model), tmp_path)
-    manager.save()
-    manager.sync()
+    saved(model)
     with pytest.raises(errors.ParameterServerLostError):
-        _fit(model, At(batch_10=lambda: _restart(cluster, 1)), epochs=2)
+        _fit(model, At({10: lambda: _restart(cluster, 1)}), epochs=2)
     cluster.wait_until_ready()
 
 
 def test_a_ps_that_stays_away_is_given_up(
-    cluster: tfps.LocalCluster, make: Make, tmp_path: pathlib.Path
+    cluster: tfps.LocalCluster, make: Make, saved: Saved
 ) -> None:
     strategy = make(ps_recovery_timeout_seconds=3.0)
     model = _model(strategy)
-    manager = tfps.CheckpointManager(tfps.Checkpoint(model=model), tmp_path)
-    manager.save()
-    manager.sync()
-    kill = At(batch_10=lambda: cluster.kill("ps", 1))
+    saved(model)
+    kill = At({10: lambda: cluster.kill("ps", 1)})
     with pytest.raises(errors.ParameterServerLostError, match="3 s"):
         _fit(model, kill, epochs=2)
     cluster.start("ps", 1, wait=True)

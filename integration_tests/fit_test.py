@@ -1,6 +1,12 @@
 """Keras's fit, evaluate, predict and save on a real cluster."""
 
+import os
 import pathlib
+import re
+import signal
+import sys
+import threading
+import time
 from collections.abc import Callable
 from collections.abc import Iterator
 from typing import Any
@@ -309,6 +315,37 @@ def test_an_error_of_a_step_arrives_as_itself_and_fit_goes_on_after(
     assert int(model.optimizer.iterations) == before + 10
 
 
+def test_a_nan_is_reported_with_its_steps_and_worker(
+    strategy: tfps.ParameterServerStrategy,
+) -> None:
+    def later(context: tf.distribute.InputContext) -> tf.data.Dataset:
+        def spoil(number: Any, pair: Any) -> Any:
+            x, y = pair
+            return x, tf.where(number < 20, y, np.nan)
+
+        return _dataset(context).enumerate().map(spoil)
+
+    def checked(y: Any, predicted: Any) -> Any:
+        return tf.debugging.check_numerics(
+            keras.losses.mean_squared_error(y, predicted), "the loss"
+        )
+
+    with strategy.scope():
+        model = keras.Sequential(_layers())
+        model.compile("sgd", checked)
+    with pytest.raises(
+        tf.errors.InvalidArgumentError, match="the loss"
+    ) as caught:
+        model.fit(tfps.DatasetCreator(later), steps_per_epoch=200, verbose=0)
+    notes = " ".join(caught.value.__notes__)
+    assert re.search(r"ran on worker [01]", notes)
+    found = re.search(r"steps (\d+) to (\d+) of this epoch", notes)
+    assert found
+    # Each worker's 21st batch is the first of them.
+    assert int(found[1]) <= 42
+    assert int(found[2]) > 20
+
+
 def test_an_interrupt_leaves_the_cluster_usable(
     strategy: tfps.ParameterServerStrategy,
 ) -> None:
@@ -329,6 +366,64 @@ def test_an_interrupt_leaves_the_cluster_usable(
     tfps.ClusterCoordinator(strategy).join()
     before = int(model.optimizer.iterations)
     assert before <= 31
+    model.fit(tfps.DatasetCreator(_dataset), steps_per_epoch=10, verbose=0)
+    assert int(model.optimizer.iterations) == before + 10
+
+
+def _is_waiting(thread: threading.Thread) -> bool:
+    assert thread.ident is not None
+    frame = sys._current_frames()[thread.ident]
+    return frame.f_code is threading.Condition.wait.__code__
+
+
+def test_ctrl_c_leaves_the_cluster_usable(
+    strategy: tfps.ParameterServerStrategy, tmp_path: pathlib.Path
+) -> None:
+    """It arrives where `fit` waits for workers, in no code of the user's."""
+    gate = tmp_path / "gate"
+    has_begun = threading.Event()
+
+    def held_up(context: tf.distribute.InputContext) -> tf.data.Dataset:
+        # Asks again and again whether the file is there.
+        is_open = (
+            tf.data.Dataset.range(10**9)
+            .filter(lambda _: tf.size(tf.io.matching_files(str(gate))) > 0)
+            .take(1)
+        )
+        rest = is_open.flat_map(lambda _: _dataset(context))
+        return _dataset(context).take(20).concatenate(rest)
+
+    class Begin(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            if batch == 30:
+                has_begun.set()
+
+    def interrupt() -> None:
+        deadline = time.monotonic() + 60.0
+        has_begun.wait(60.0)
+        never = threading.Event()
+        while not _is_waiting(threading.main_thread()):
+            if time.monotonic() > deadline:
+                break  # Too soon, but better than a test that never ends.
+            never.wait(0.01)
+        os.kill(os.getpid(), signal.SIGINT)
+        gate.touch()
+
+    with strategy.scope():
+        model = _model()
+    interrupter = threading.Thread(target=interrupt)
+    interrupter.start()
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(
+            tfps.DatasetCreator(held_up),
+            steps_per_epoch=100_000,
+            callbacks=[Begin()],
+            verbose=0,
+        )
+    interrupter.join()
+    assert has_begun.is_set()
+    tfps.ClusterCoordinator(strategy).join()
+    before = int(model.optimizer.iterations)
     model.fit(tfps.DatasetCreator(_dataset), steps_per_epoch=10, verbose=0)
     assert int(model.optimizer.iterations) == before + 10
 
@@ -371,6 +466,23 @@ _REFUSED: dict[str, tuple[_Fit, str]] = {
         ),
         "y",
     ),
+    "targets beside a creator that validates": (
+        lambda model: model.fit(
+            tfps.DatasetCreator(_dataset),
+            steps_per_epoch=2,
+            validation_data=(tfps.DatasetCreator(_dataset), _TARGETS),
+        ),
+        r"Received: validation_data=\(DatasetCreator, \.\.\.\)",
+    ),
+    "a batch size for a creator that validates": (
+        lambda model: model.fit(
+            tfps.DatasetCreator(_dataset),
+            steps_per_epoch=2,
+            validation_data=tfps.DatasetCreator(_dataset),
+            validation_batch_size=4,
+        ),
+        "Received: validation_batch_size",
+    ),
     "no dataset": (
         lambda model: model.fit(
             tfps.DatasetCreator(lambda context: 3), steps_per_epoch=2
@@ -389,6 +501,48 @@ def test_input_that_cannot_be_honoured_is_refused(
     with pytest.raises(errors.InputError, match=text):
         fit(model)
     assert int(model.optimizer.iterations) == 0
+
+
+def _untouched(context: tf.distribute.InputContext) -> tf.data.Dataset:
+    pytest.fail("the input is made, though it will be refused")
+
+
+@pytest.mark.parametrize(
+    ("method", "arguments"),
+    [
+        ("evaluate", {"y": _TARGETS}),
+        ("evaluate", {"batch_size": 3}),
+        ("evaluate", {"sample_weight": _TARGETS}),
+        ("evaluate", {"y": _TARGETS, "sample_weight": _TARGETS}),
+        ("predict", {"batch_size": 3}),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "+".join(value),
+)
+def test_what_a_dataset_creator_decides_is_refused_beside_it(
+    strategy: tfps.ParameterServerStrategy,
+    method: str,
+    arguments: dict[str, Any],
+) -> None:
+    with strategy.scope():
+        model = _model()
+    names = ", ".join(arguments)
+    with pytest.raises(
+        errors.InputError,
+        match=rf"^{method}\(\) with a tfps.DatasetCreator .*: {names}\. Make",
+    ):
+        getattr(model, method)(
+            tfps.DatasetCreator(_untouched), steps=2, verbose=0, **arguments
+        )
+
+
+@pytest.mark.parametrize("name", ["y", "sample_weight"])
+def test_predict_has_no_targets_as_in_keras(
+    strategy: tfps.ParameterServerStrategy, name: str
+) -> None:
+    with strategy.scope():
+        model = _model()
+    with pytest.raises(TypeError, match=f"'{name}'"):
+        model.predict(tfps.DatasetCreator(_untouched), **{name: _TARGETS})
 
 
 def test_a_model_from_outside_the_scope_is_refused(

@@ -96,11 +96,12 @@ def _of_range(bounds: Any) -> tf.data.Dataset:
 
 
 class Batches(keras.callbacks.Callback):
-    """Counts the batches of every epoch, in three ways."""
+    """Counts the batches of every epoch, and how often it had each row."""
 
     def __init__(self) -> None:
         super().__init__()
         self.per_epoch: list[int] = []
+        self.rows_of_epoch: list[np.ndarray] = []
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         self.per_epoch.append(0)
@@ -108,6 +109,10 @@ class Batches(keras.callbacks.Callback):
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         assert batch == self.per_epoch[-1]
         self.per_epoch[-1] += 1
+
+    def on_test_begin(self, logs: Any = None) -> None:
+        # Validation follows the epoch, and counts anew.
+        self.rows_of_epoch.append(_counts(self.model))
 
 
 class Generated(keras.utils.PyDataset):
@@ -160,6 +165,7 @@ def test_an_epoch_is_every_row_once(
         verbose=0,
     ).history
     assert batches.per_epoch == [num_batches] * epochs
+    np.testing.assert_array_equal(batches.rows_of_epoch, [[1] * _ROWS] * epochs)
     assert history["seen"] == [_ROWS] * epochs
     assert history["val_seen"] == [_ROWS] * epochs
     assert int(model.optimizer.iterations) == num_batches * epochs
@@ -175,6 +181,7 @@ def test_steps_per_execution_changes_nothing(
     model = _model(strategy, steps_per_execution=4)
     history = model.fit(*make(), epochs=2, verbose=0).history
     assert history["seen"] == [_ROWS] * 2
+    np.testing.assert_array_equal(_counts(model), 1)
     assert int(model.optimizer.iterations) == 2 * num_batches
 
 

@@ -51,15 +51,17 @@ def _dataset(context: Any = None) -> tf.data.Dataset:
     return examples.repeat().batch(_BATCH)
 
 
-def _model(seed: int) -> keras.Model:
+def _model(
+    seed: int, *, num_rows: int = _ROWS, num_units: int = 16
+) -> keras.Model:
     keras.utils.set_random_seed(seed)
     model = keras.Sequential(
         [
             keras.Input((4,), dtype="int32"),
-            keras.layers.Embedding(_ROWS, 8),
+            keras.layers.Embedding(num_rows, 8),
             keras.layers.Flatten(),
             keras.layers.BatchNormalization(),
-            keras.layers.Dense(16, activation="relu"),
+            keras.layers.Dense(num_units, activation="relu"),
             keras.layers.Dense(1, activation="sigmoid"),
         ]
     )
@@ -77,6 +79,16 @@ def _built(model: keras.Model) -> keras.Model:
 
 def _fit(model: keras.Model, data: Any) -> None:
     model.fit(data, steps_per_epoch=4, verbose=0)
+
+
+def _save(model: keras.Model, path: pathlib.Path) -> None:
+    if path.suffix == ".keras":
+        model.save(path)
+    elif path.suffix == ".json":
+        # Of 16 kB each; the table and its slot do not fit into one.
+        model.save_weights(path, max_shard_size=20_000 / 2**30)
+    else:
+        model.save_weights(path)
 
 
 def _values(model: keras.Model) -> list[np.ndarray]:
@@ -105,13 +117,7 @@ def test_a_file_fits_any_number_of_shards_and_one_process(
     with first.scope():
         saved = _built(_model(1))
     _fit(saved, tfps.DatasetCreator(_dataset))
-    if form == "keras":
-        saved.save(path)
-    elif form == "weights.json":
-        # Of 16 kB each; the table and its slot do not fit into one.
-        saved.save_weights(path, max_shard_size=20_000 / 2**30)
-    else:
-        saved.save_weights(path)
+    _save(saved, path)
     expected = _values(saved)
     tfps.ClusterCoordinator(first).close()
 
@@ -133,6 +139,106 @@ def test_a_file_fits_any_number_of_shards_and_one_process(
     tfps.ClusterCoordinator(second).close()
     _assert_equal(_values(ours), _values(alone), rtol=1e-4, atol=1e-6)
     assert not np.array_equal(_values(ours)[0], expected[0])
+
+
+@pytest.mark.parametrize("form", ["weights.h5", "weights.json", "keras"])
+def test_inside_of_the_scope_it_is_the_same(
+    cluster: tfps.LocalCluster, tmp_path: pathlib.Path, form: str
+) -> None:
+    path = tmp_path / f"model.{form}"
+    strategy = _strategy(cluster, 3)
+    with strategy.scope():
+        saved = _built(_model(1))
+        ours = _built(_model(2))
+    _fit(saved, tfps.DatasetCreator(_dataset))
+    expected = _values(saved)
+    with strategy.scope():
+        _save(saved, path)
+        ours.load_weights(path)
+    alone = _built(_model(3))
+    alone.load_weights(path)
+    for model in (alone, ours, saved):
+        _assert_equal(_values(model), expected)
+    assert len(ours.layers[0].embeddings.value.variables) == 3
+    _fit(alone, _dataset())
+    _fit(ours, tfps.DatasetCreator(_dataset))
+    tfps.ClusterCoordinator(strategy).close()
+    _assert_equal(_values(ours), _values(alone), rtol=1e-4, atol=1e-6)
+
+
+# What the model of the file has, by what the one of the program has smaller.
+_OTHER_SHAPES: dict[str, dict[str, int]] = {
+    "embedding": {"num_rows": _ROWS + 100},
+    "dense": {"num_units": 24},
+}
+
+
+@pytest.mark.parametrize("form", ["weights.h5", "weights.json"])
+@pytest.mark.parametrize("larger", _OTHER_SHAPES)
+def test_layers_of_another_shape_are_left_out_on_request(
+    cluster: tfps.LocalCluster, tmp_path: pathlib.Path, form: str, larger: str
+) -> None:
+    path = tmp_path / f"model.{form}"
+    saved = _built(_model(1, **_OTHER_SHAPES[larger]))
+    _fit(saved, _dataset())
+    _save(saved, path)
+    fresh = _model(2)
+    alone = _built(_model(2))
+    strategy = _strategy(cluster, 3)
+    with strategy.scope():
+        ours = _built(_model(2))
+    for model in (alone, ours):
+        with pytest.raises(ValueError, match="shape"):
+            model.load_weights(path)
+        model.set_weights(fresh.get_weights())
+        with pytest.warns(UserWarning, match="could not be loaded"):
+            model.load_weights(path, skip_mismatch=True)
+    _assert_equal(_values(ours), _values(alone))
+    # A layer that does not fit is as it was, any other is what was saved.
+    for layer, in_file, untouched in zip(
+        ours.layers, saved.layers, fresh.layers, strict=True
+    ):
+        shapes = [[w.shape for w in each.weights] for each in (layer, in_file)]
+        source = in_file if shapes[0] == shapes[1] else untouched
+        _assert_equal(layer.get_weights(), source.get_weights())
+    _fit(alone, _dataset())
+    _fit(ours, tfps.DatasetCreator(_dataset))
+    tfps.ClusterCoordinator(strategy).close()
+    _assert_equal(_values(ours), _values(alone), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("exporter", ["one process", "the cluster"])
+def test_a_table_begins_with_rows_of_a_saved_model(
+    cluster: tfps.LocalCluster, tmp_path: pathlib.Path, exporter: str
+) -> None:
+    """All of them, and the first of a larger one."""
+    strategy = _strategy(cluster, 3)
+    alone = _built(_model(1))
+    with strategy.scope():
+        ours = _built(_model(1))
+    for num_rows in (_ROWS, _ROWS + 100):
+        if exporter == "the cluster":
+            with strategy.scope():
+                exported = _model(2, num_rows=num_rows)
+        else:
+            exported = _model(2, num_rows=num_rows)
+        exported.layers[0].embeddings.assign(
+            np.random.default_rng(num_rows).normal(size=(num_rows, 8))
+        )
+        exported.export(tmp_path / str(num_rows), verbose=False)
+        loaded = tf.saved_model.load(tmp_path / str(num_rows))
+        (table,) = [v for v in loaded.variables if v.shape == (num_rows, 8)]
+        value = table if num_rows == _ROWS else table[:_ROWS]
+        for model in (alone, ours):
+            model.layers[0].embeddings.assign(value)
+        expected = exported.layers[0].embeddings.numpy()[:_ROWS]
+        np.testing.assert_array_equal(_values(ours)[0], expected)
+        _assert_equal(_values(ours), _values(alone))
+    assert len(ours.layers[0].embeddings.value.variables) == 3
+    _fit(alone, _dataset())
+    _fit(ours, tfps.DatasetCreator(_dataset))
+    tfps.ClusterCoordinator(strategy).close()
+    _assert_equal(_values(ours), _values(alone), rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.compat

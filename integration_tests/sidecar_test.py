@@ -1,21 +1,28 @@
 """The evaluator beside a training on real processes."""
 
+import contextlib
 import dataclasses
 import json
 import os
 import pathlib
 import re
 import runpy
+import select
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from collections.abc import Iterator
+from concurrent import futures
 from typing import Any
 
+import grpc
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow.core.framework import device_attributes_pb2
 
 import tfps_plugin as tfps
 from tfps_plugin import errors
@@ -112,12 +119,31 @@ def _write_by_tensorflow(folder: pathlib.Path, model: keras.Model) -> None:
     tf.train.CheckpointManager(checkpoint, folder, max_to_keep=1).save()
 
 
+def _write_by_parameter_servers(
+    folder: pathlib.Path, model: keras.Model
+) -> None:
+    manager = tfps.CheckpointManager(tfps.Checkpoint(model=model), folder)
+    manager.save()
+    manager.sync()
+
+
+def _write_increments(folder: pathlib.Path, model: keras.Model) -> None:
+    checkpoint = tfps.Checkpoint(model=model)
+    manager = tfps.CheckpointManager(checkpoint, folder, full_every=3)
+    for _ in range(2):
+        manager.save()
+        manager.sync()
+    assert ".increments" in str(manager.latest_checkpoint)
+
+
 _WRITERS: dict[str, Callable[[pathlib.Path, keras.Model], None]] = {
     "archive": lambda folder, model: model.save(folder / "m-1.keras"),
     "weights": lambda folder, model: model.save_weights(
         folder / "last.weights.h5"
     ),
     "tensorflow": _write_by_tensorflow,
+    "parameter servers": _write_by_parameter_servers,
+    "increments": _write_increments,
 }
 
 
@@ -190,6 +216,8 @@ def test_a_plain_model_gets_what_was_trained_in_shards(
     )
     (evaluation,) = evaluator.start()
     assert evaluation.step == 20
+    # An increment alone is no model.
+    assert ".increments" not in evaluation.checkpoint
     assert evaluation.metrics == pytest.approx(training.metrics, rel=1e-5)
     plain: list[Any] = evaluator.model.weights
     for ours, its in zip(plain, training.weights, strict=True):
@@ -205,3 +233,105 @@ def test_a_job_is_over_when_its_tasks_are_gone(training: _Training) -> None:
     deadline = time.monotonic() + _DEADLINE_SECONDS
     while not training.job.is_over():
         assert time.monotonic() < deadline
+
+
+# An evaluator of a job whose tasks are stand-ins: they take down who calls.
+
+_GET_STATUS = "/tensorflow.WorkerService/GetStatus"
+_EVALUATOR = """
+import sys
+
+import keras
+import numpy as np
+
+import tfps_plugin as tfps
+
+assert tfps.init().job == "evaluator"
+(evaluation,) = tfps.SidecarEvaluator(
+    keras.saving.load_model(f"{sys.argv[1]}/m-1.keras"),
+    (np.ones([8, 2]), np.ones([8, 1])),
+    sys.argv[1],
+    max_evaluations=1,
+).start()
+"""
+
+
+def _status(name: str) -> bytes:
+    """The GetStatusResponse of a task with one device."""
+    device = device_attributes_pb2.DeviceAttributes(
+        name=f"{name}/device:CPU:0", device_type="CPU", incarnation=7
+    ).SerializeToString()
+    return b"\x0a" + bytes([len(device)]) + device
+
+
+class _StandIn(grpc.GenericRpcHandler):
+    """Serves as a task does, and notes what it is asked.
+
+    Attributes:
+        asked: The names of the methods.
+    """
+
+    def __init__(self, answer: bytes | None) -> None:
+        """Knows its status, or refuses to answer."""
+        self.asked: set[str] = set()
+        self._answer = answer
+
+    def service(self, details: grpc.HandlerCallDetails) -> Any:
+        """Notes the method; knows no other than that for its status."""
+        self.asked.add(details.method)
+        if self._answer is None or details.method != _GET_STATUS:
+            return None
+        return grpc.unary_unary_rpc_method_handler(lambda _, __: self._answer)
+
+
+@contextlib.contextmanager
+def _serving(stand_in: _StandIn) -> Iterator[str]:
+    """Yields its address."""
+    with futures.ThreadPoolExecutor(2) as pool:
+        server = grpc.server(pool, [stand_in])
+        port = server.add_insecure_port("127.0.0.1:0")
+        server.start()
+        try:
+            yield f"127.0.0.1:{port}"
+        finally:
+            server.stop(None).wait()
+
+
+def test_it_asks_tasks_whether_they_live_and_connects_to_none(
+    tmp_path: pathlib.Path,
+) -> None:
+    model = keras.Sequential([keras.Input([2]), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    model.save(tmp_path / "m-1.keras")
+    # A chief that is not there yet, so that the ps is asked, too.
+    chief = _StandIn(None)
+    parameter_server = _StandIn(_status("/job:ps/replica:0/task:0"))
+    with (
+        _serving(chief) as chief_address,
+        _serving(parameter_server) as ps_address,
+        socket.create_server(("127.0.0.1", 0)) as worker,
+    ):
+        cluster = {
+            "chief": [chief_address],
+            "ps": [ps_address],
+            "worker": [f"127.0.0.1:{worker.getsockname()[1]}"],
+        }
+        task = {"type": "evaluator", "index": 0}
+        config = json.dumps({"cluster": cluster, "task": task})
+        ended = subprocess.run(
+            [sys.executable, "-c", _EVALUATOR, str(tmp_path)],
+            env={
+                **os.environ,
+                "PYTHONPATH": str(_ROOT),
+                "TF_CONFIG": config,
+            },
+            capture_output=True,
+            text=True,
+            timeout=_DEADLINE_SECONDS,
+            check=False,
+        )
+        callers, _, _ = select.select([worker], [], [], 0)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "m-1.keras" in ended.stdout
+    assert chief.asked == parameter_server.asked == {_GET_STATUS}
+    assert not callers, "workers come and go: nobody asks them"

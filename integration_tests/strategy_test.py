@@ -1,5 +1,8 @@
 """The tf.distribute face of the strategy, on a real cluster."""
 
+import concurrent.futures
+import math
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,6 +13,10 @@ import tensorflow as tf
 
 import tfps_plugin as tfps
 from tfps_plugin import errors
+from tfps_plugin._compat import tensorflow_execution
+
+_ROUNDS = 200
+_THREADS = 4
 
 
 @pytest.fixture(scope="module")
@@ -36,6 +43,26 @@ def test_it_is_a_strategy(cluster: tfps.LocalCluster) -> None:
         assert tf.distribute.get_strategy() is strategy
         assert tf.distribute.in_cross_replica_context()
     assert strategy.cluster_resolver is not None
+
+
+def test_a_ps_that_has_no_room_is_named_with_what_it_holds(
+    cluster: tfps.LocalCluster,
+) -> None:
+    strategy = _strategy(cluster)
+    with strategy.scope():
+        held = [tf.Variable(tf.zeros([1000]), name=f"v{i}") for i in range(3)]
+        with pytest.raises(tf.errors.ResourceExhaustedError) as raised:
+            # More than there are addresses.
+            tf.Variable(lambda: tf.zeros([2**46]), name="huge")
+        (note,) = raised.value.__notes__
+        assert "no room for the variable 'huge' on parameter server" in note
+        assert any(
+            f"server {_task_of(v)}. With it, it would hold 256.0 TiB" in note
+            and f"{v.name.removesuffix(':0')} (3.9 KiB)" in note
+            for v in held
+        )
+        # The cluster is usable.
+        assert tf.Variable(1.0).numpy() == 1.0
 
 
 def test_run_and_reduce(cluster: tfps.LocalCluster) -> None:
@@ -69,6 +96,31 @@ def test_datasets_pass_through_until_they_are_per_worker(
         lambda context: dataset.map(lambda x: x + context.num_input_pipelines)
     )
     assert list(made.as_numpy_iterator()) == [1, 2, 3]
+
+
+def test_all_threads_of_a_worker_take_in_one_value_at_once(
+    cluster: tfps.LocalCluster,
+) -> None:
+    with _strategy(cluster).scope():
+        counter = keras.optimizers.SGD().iterations.value
+    begin = threading.Barrier(_THREADS, timeout=60)
+    values: list[Any] = []
+
+    def take_in() -> int:
+        executor = tensorflow_execution.new_synchronous_executor()
+        with tensorflow_execution.executor_scope(executor):
+            copy = counter._new_copy("/job:worker/task:0/device:CPU:0")
+            for number in range(_ROUNDS):
+                if begin.wait() == 0:
+                    counter.assign(number)
+                    values.append(counter._value_since(math.inf, 0.0))
+                begin.wait()
+                counter._refresh(copy, values[number])
+            return int(copy.numpy())
+
+    with concurrent.futures.ThreadPoolExecutor(_THREADS) as pool:
+        taken = [pool.submit(take_in) for _ in range(_THREADS)]
+        assert [each.result() for each in taken] == [_ROUNDS - 1] * _THREADS
 
 
 def test_it_knows_its_variables(cluster: tfps.LocalCluster) -> None:

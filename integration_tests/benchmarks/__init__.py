@@ -1,10 +1,13 @@
 """Measurements; none of them is a test.
 
+checkpoints.py            how fast checkpoints are, and how long training waits
 chief_memory.py           what the chief needs to create a large sharded table
 crossings.py              counts the tensors that cross between tasks in a step
 distributed_embedding.py  what one layer for 26 tables saves over 26 layers
 input_kinds.py           what it costs that the chief reads, and not the workers
+ps_loss.py                how long training stalls when a ps is killed
 saving_memory.py          what saving and loading a large table costs in memory
+steps_watch.py            sees when steps are made
 table_memory.py           what a large table costs the chief and each ps
 table_step_time.py        whether a step's time depends on the table's size
 worker_loss.py            how long training stalls when a worker is killed

@@ -9,8 +9,6 @@ counter on the ps, about a hundred times a second.
 """
 
 import argparse
-import itertools
-import threading
 import time
 from typing import Any
 
@@ -21,38 +19,7 @@ import tensorflow as tf
 import tfps_plugin as tfps
 from tfps_plugin.monitoring import events
 
-_POLL_SECONDS = 0.01
-
-
-class _Watch(threading.Thread):
-    """Records when the number of steps was seen to change."""
-
-    def __init__(self, iterations: Any) -> None:
-        super().__init__(daemon=True)
-        self._iterations = iterations
-        self._ended = threading.Event()
-        self.seen: list[tuple[float, int]] = []
-
-    def run(self) -> None:
-        while not self._ended.wait(_POLL_SECONDS):
-            steps = int(self._iterations.numpy())
-            if not self.seen or steps != self.seen[-1][1]:
-                self.seen.append((time.perf_counter(), steps))
-
-    def stop(self) -> None:
-        self._ended.set()
-        self.join()
-
-    def longest_gap(self, start: float, end: float) -> float:
-        """Longest time without a step between two moments, in seconds."""
-        times = [t for t, _ in self.seen if start <= t <= end]
-        return max(b - a for a, b in itertools.pairwise(times))
-
-    def rate(self, start: float, end: float) -> float:
-        """Steps per second between two moments."""
-        inside = [(t, n) for t, n in self.seen if start <= t <= end]
-        (t0, n0), (t1, n1) = inside[0], inside[-1]
-        return (n1 - n0) / (t1 - t0)
+from .steps_watch import StepsWatch
 
 
 def _dataset(context: tf.distribute.InputContext) -> tf.data.Dataset:
@@ -106,7 +73,7 @@ def main() -> None:
             moments["start"] = time.perf_counter()
             cluster.start("worker", 0)
 
-        watch = _Watch(model.optimizer.iterations)
+        watch = StepsWatch(model.optimizer.iterations)
         watch.start()
         begin = time.perf_counter()
         before = int(model.optimizer.iterations.numpy())

@@ -62,12 +62,14 @@ def build(
     optimizer: Callable[[], Any] = lambda: keras.optimizers.SGD(
         1e-3, name="sgd"
     ),
+    model_class: type[keras.Model] = keras.Model,
     **compile_arguments: Any,
 ) -> keras.Model:
     """The model, compiled; the same weights each time.
 
     Args:
         optimizer: Makes its optimizer.
+        model_class: What it is.
         **compile_arguments: For `compile`.
     """
     keras.utils.set_random_seed(11)
@@ -77,7 +79,7 @@ def build(
     summed = keras.layers.Lambda(_sum_of_embeddings, name="sum")(embedded)
     dense = keras.layers.Dense(1, name="dense")(x)
     outputs = keras.layers.Add(name="add")([summed, dense])
-    model = keras.Model({"ids": ids, "x": x}, outputs, name="bench")
+    model = model_class({"ids": ids, "x": x}, outputs, name="bench")
     arguments: dict[str, Any] = {
         "optimizer": optimizer(),
         "loss": LinearLoss(),

@@ -1,7 +1,6 @@
 """Every callback of Keras: how it is made, and what it leaves.
 
-The batches of an epoch are all the same here, so that what a callback sees
-after a number of steps is known, whatever the order they ran in.
+Its input is that of callback_inputs.py.
 """
 
 import csv
@@ -15,50 +14,14 @@ from collections.abc import Callable
 from typing import Any
 
 import keras
-import numpy as np
-import tensorflow as tf
-
-import tfps_plugin as tfps
 
 from . import comparison
-from .bench import BATCH
-from .bench import INPUTS
-from .bench import Y
+from . import moments
+from . import orbax_checkpoints
+from . import tensorboard_events
+from .moments import Moment
 
-STEPS = 8
 EPOCHS = 4
-
-
-def _dataset_fn(context: Any) -> tf.data.Dataset:
-    """One batch, for ever."""
-    rows = {name: array[:BATCH] for name, array in INPUTS.items()}
-    return (
-        tf.data.Dataset.from_tensor_slices((rows, Y[:BATCH]))
-        .repeat()
-        .batch(BATCH)
-    )
-
-
-def _of_creator(is_ours: bool) -> dict[str, Any]:
-    given = tfps.DatasetCreator(_dataset_fn) if is_ours else _dataset_fn(None)
-    return {"x": given, "steps_per_epoch": STEPS}
-
-
-def _of_arrays(is_ours: bool) -> dict[str, Any]:
-    rows = np.tile(np.arange(BATCH), STEPS)
-    return {
-        "x": {name: array[rows] for name, array in INPUTS.items()},
-        "y": Y[rows],
-        "batch_size": BATCH,
-        "shuffle": False,
-    }
-
-
-# Arguments of fit(), for our strategy or for one process.
-INPUT_KINDS: dict[str, Callable[[bool], dict[str, Any]]] = {
-    "DatasetCreator": _of_creator,
-    "NumPy": _of_arrays,
-}
 
 
 class Lockstep(keras.callbacks.Callback):
@@ -76,20 +39,25 @@ class Lockstep(keras.callbacks.Callback):
         self.iterations.append(int(self.model.optimizer.iterations))
 
 
+@dataclasses.dataclass(frozen=True)
 class Trained:
-    """A fit that has ended, for those who look at what it left."""
+    """A fit that has ended, for those who look at what it left.
 
-    def __init__(
-        self,
-        model: keras.Model,
-        callback: Any,
-        folder: pathlib.Path,
-        history: dict[str, list[Any]],
-    ) -> None:
-        self.model = model
-        self.callback = callback
-        self.folder = folder
-        self.history = history
+    Attributes:
+        model: The model.
+        callback: The callback.
+        folder: Where it has written.
+        history: What `fit` returned.
+        start: The model before.
+        end: The model afterwards.
+    """
+
+    model: keras.Model
+    callback: Any
+    folder: pathlib.Path
+    history: dict[str, list[Any]]
+    start: Moment
+    end: Moment
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,13 +67,14 @@ class Case:
     Attributes:
         make: Makes it, or several, given a folder of its own.
         observe: What it left, as numbers, strings and arrays.
-        arguments: More arguments of `fit`.
+        observe_ahead: The same where workers run ahead of callbacks, if it is
+            not: then what was seen at a batch is checked, and not returned.
         needs: A package that it needs.
     """
 
     make: Callable[[pathlib.Path], Any]
     observe: Callable[[Trained], Any]
-    arguments: dict[str, Any] = dataclasses.field(default_factory=dict)
+    observe_ahead: Callable[[Trained], Any] | None = None
     needs: str | None = None
 
 
@@ -135,22 +104,25 @@ def _csv(trained: Trained) -> Any:
 
 
 def _events(trained: Trained) -> Any:
-    """The tags of every run; of those of epochs, the steps as well."""
-    found: dict[str, dict[str, Any]] = {}
-    for path in sorted(trained.folder.rglob("*tfevents*")):
-        run = str(path.parent.relative_to(trained.folder))
-        steps = found.setdefault(run, {})
-        for event in tf.compat.v1.train.summary_iterator(str(path)):
-            for value in event.summary.value:
-                steps.setdefault(value.tag, []).append(event.step)
-    return {
-        run: {
-            # Logs of batches lag: the first of them have none.
-            tag: steps[-1:] if tag.startswith("batch_") else steps
-            for tag, steps in sorted(tags.items())
-        }
-        for run, tags in found.items()
-    }
+    return tensorboard_events.observed(
+        trained.folder, trained.model, trained.history
+    )
+
+
+def _iterations_ahead(trained: Trained) -> Any:
+    for place, iterations in enumerate(trained.callback.iterations):
+        moments.assert_at_batch(iterations, place + 1)
+    return len(trained.callback.iterations)
+
+
+def _weights_files_ahead(trained: Trained) -> Any:
+    """The names sort the files; one was written after every third batch."""
+    paths = sorted(trained.folder.iterdir())
+    for place, path in enumerate(paths):
+        moment = moments.saved(trained.model, path)
+        moments.assert_at_batch(moment.num_steps, 3 * (place + 1))
+        moments.assert_on_the_way(moment, trained.start, trained.end)
+    return [path.name for path in paths]
 
 
 class _Received(http.server.BaseHTTPRequestHandler):
@@ -209,12 +181,17 @@ def _lambda(folder: pathlib.Path) -> Any:
     return callback
 
 
-def _checkpoint(name: str, **arguments: Any) -> Case:
+def _checkpoint(
+    name: str,
+    observe_ahead: Callable[[Trained], Any] | None = None,
+    **arguments: Any,
+) -> Case:
     return Case(
         lambda folder: keras.callbacks.ModelCheckpoint(
             str(folder / name), **arguments
         ),
         _files,
+        observe_ahead,
     )
 
 
@@ -226,21 +203,38 @@ def _tensorboard(**arguments: Any) -> Case:
     )
 
 
-def _orbax(folder: pathlib.Path) -> Any:
-    return keras.callbacks.OrbaxCheckpoint(
-        str(folder), save_freq="epoch", save_on_background=False
+def _orbax(**arguments: Any) -> Case:
+    return Case(
+        lambda folder: keras.callbacks.OrbaxCheckpoint(
+            str(folder),
+            save_on_background=False,
+            max_to_keep=None,
+            **arguments,
+        ),
+        lambda trained: orbax_checkpoints.observed(
+            trained.folder, trained.model
+        ),
+        needs="orbax.checkpoint",
     )
 
 
-def _orbax_steps(trained: Trained) -> Any:
-    return sorted(path.name for path in trained.folder.iterdir())
+def _orbax_ahead(trained: Trained) -> Any:
+    """Orbax names checkpoints by the number of batches."""
+    paths = orbax_checkpoints.folders(trained.folder)
+    for path in paths:
+        moment = orbax_checkpoints.restored(trained.model, path)
+        moments.assert_at_batch(moment.num_steps, int(path.name))
+        moments.assert_on_the_way(moment, trained.start, trained.end)
+    return [path.name for path in paths]
 
 
 # By name: the class, and after it what is special. callbacks_test.py has
 # those that need more than one fit.
 CASES: dict[str, Case] = {
     "Callback": Case(
-        lambda folder: Lockstep(), lambda trained: trained.callback.iterations
+        lambda folder: Lockstep(),
+        lambda trained: trained.callback.iterations,
+        _iterations_ahead,
     ),
     "CallbackList": Case(lambda folder: Lockstep(), _weights),
     "CSVLogger": Case(
@@ -272,6 +266,7 @@ CASES: dict[str, Case] = {
     "ModelCheckpoint": _checkpoint("{epoch:02d}-{val_mse:.3f}.keras"),
     "ModelCheckpoint, save_freq=3": _checkpoint(
         "{epoch:02d}-{batch:02d}.weights.h5",
+        _weights_files_ahead,
         save_freq=3,
         save_weights_only=True,
     ),
@@ -281,7 +276,10 @@ CASES: dict[str, Case] = {
         monitor="val_loss",
         mode="max",
     ),
-    "OrbaxCheckpoint": Case(_orbax, _orbax_steps, needs="orbax.checkpoint"),
+    "OrbaxCheckpoint": _orbax(),
+    "OrbaxCheckpoint, save_freq=3": dataclasses.replace(
+        _orbax(save_freq=3), observe_ahead=_orbax_ahead
+    ),
     "ProgbarLogger": Case(
         lambda folder: keras.callbacks.ProgbarLogger(),
         lambda trained: [trained.callback.seen, trained.callback.target],

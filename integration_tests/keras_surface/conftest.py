@@ -1,4 +1,4 @@
-"""The strategies of the suite."""
+"""The strategies of the suite, and which of its cells run."""
 
 import os
 import pathlib
@@ -8,7 +8,9 @@ import pytest
 
 import tfps_plugin as tfps
 
+from . import paces
 from . import placements
+from . import selection
 
 _HERE = pathlib.Path(__file__).parent
 
@@ -16,31 +18,47 @@ _HERE = pathlib.Path(__file__).parent
 def pytest_collection_modifyitems(
     config: pytest.Config, items: list[pytest.Item]
 ) -> None:
-    """Leaves out two of three cells.
+    """Leaves out three of four cells, but no row of the table.
 
-    A feature then still meets kinds of input and placements, but not all of
-    them. `TFPS_SURFACE=1` asks for every cell, another number for one of so
-    many.
+    A row is a feature of a test function, its cells are kinds of input and
+    placements. `TFPS_SURFACE=1` asks for every cell, another number for one of
+    so many; every row keeps at least one.
     """
-    share = int(os.environ.get("TFPS_SURFACE", "3"))
-    left_out = [
+    share = int(os.environ.get("TFPS_SURFACE", "4"))
+    left_out = {
         item
-        for item in items
-        if _HERE in item.path.parents and _is_left_out(item, share)
-    ]
-    config.hook.pytest_deselected(items=left_out)
+        for rows in _rows_by_file(items).values()
+        for number, cells in enumerate(rows.values())
+        for place, item in enumerate(cells)
+        if place not in selection.kept_cells(number, len(cells), share)
+    }
+    config.hook.pytest_deselected(
+        items=[item for item in items if item in left_out]
+    )
     items[:] = [item for item in items if item not in left_out]
 
 
-def _is_left_out(item: pytest.Item, share: int) -> bool:
-    callspec = getattr(item, "callspec", None)
-    if callspec is None or "input_kind" not in callspec.params:
-        return False
-    numbers = callspec.indices
-    return bool(
-        sum(numbers[name] for name in ("feature", "input_kind", "placement"))
-        % share
-    )
+def _rows_by_file(
+    items: list[pytest.Item],
+) -> dict[pathlib.Path, dict[tuple[str, ...], list[pytest.Item]]]:
+    """The cells of each row of each file.
+
+    By file, so that what runs of one does not depend on which others do.
+    """
+    files: dict[pathlib.Path, dict[tuple[str, ...], list[pytest.Item]]] = {}
+    for item in items:
+        parameters = getattr(getattr(item, "callspec", None), "params", {})
+        # Tests without kinds of input are few, and never left out.
+        if _HERE in item.path.parents and "input_kind" in parameters:
+            row: tuple[str, ...] = (
+                item.nodeid.partition("[")[0],
+                parameters["feature"],
+            )
+            if item.path.stem == "inputs_test":
+                # Where the kind of input is what is tested.
+                row += (parameters["input_kind"],)
+            files.setdefault(item.path, {}).setdefault(row, []).append(item)
+    return files
 
 
 @pytest.fixture(scope="module")
@@ -74,3 +92,9 @@ def strategy(
 ) -> tfps.ParameterServerStrategy:
     """The strategy of the test's `placement`."""
     return strategies[placement]
+
+
+@pytest.fixture(scope="module")
+def paced(cluster: tfps.LocalCluster) -> Iterator[paces.Benches]:
+    """A model for each pace and placement."""
+    yield from paces.benches(cluster)

@@ -1,0 +1,119 @@
+"""The chief is killed in `fit`, and a new one goes on with the same cluster."""
+
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import train_with_backup as program
+
+import tfps_plugin as tfps
+
+_WORKERS, _PS = 2, 2
+# Importing TensorFlow included, on a machine that does other things as well.
+_PROGRAM_SECONDS = 120.0
+# In the second of three epochs, between two backups.
+_DIES_AT = (1, 16)
+_BACKED_UP = (1, 10)
+
+
+@pytest.fixture
+def cluster() -> Iterator[tfps.LocalCluster]:
+    """For one test: its tasks end with the job of the second chief."""
+    with tfps.LocalCluster(num_workers=_WORKERS, num_ps=_PS) as cluster:
+        yield cluster
+
+
+class _Chief:
+    """The program, as a process."""
+
+    def __init__(
+        self, cluster: tfps.LocalCluster, folder: pathlib.Path, *options: Any
+    ) -> None:
+        addresses = cluster.cluster_resolver.cluster_spec().as_dict()
+        jobs = {job: addresses[job] for job in ("worker", "ps")}
+        self._folder = folder
+        self.process = subprocess.Popen(
+            [
+                *(sys.executable, program.__file__, str(folder)),
+                *(json.dumps(jobs), *map(str, options)),
+            ],
+            env={
+                **os.environ,
+                "PYTHONPATH": str(pathlib.Path(__file__).parent.parent),
+            },
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def wait(self, returncode: int = 0) -> str:
+        """Waits for its end; returns what it said."""
+        try:
+            said, _ = self.process.communicate(timeout=_PROGRAM_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            said, _ = self.process.communicate()
+            pytest.fail(said[-20_000:])
+        assert self.process.returncode == returncode, said[-20_000:]
+        return said
+
+    def result(self) -> dict[str, Any]:
+        self.wait()
+        text = (self._folder / "result.json").read_text()
+        result: dict[str, Any] = json.loads(text)
+        return result
+
+
+def _pids(cluster: tfps.LocalCluster) -> dict[tuple[str, int], int]:
+    tasks = [("worker", i) for i in range(_WORKERS)]
+    tasks += [("ps", i) for i in range(_PS)]
+    return {task: cluster.process(*task).pid for task in tasks}
+
+
+@pytest.fixture
+def broken_off(cluster: tfps.LocalCluster, tmp_path: pathlib.Path) -> Any:
+    """A folder with the backups of a chief that was killed in `fit`."""
+    _Chief(cluster, tmp_path, "--die-at", *_DIES_AT).wait(-signal.SIGKILL)
+    assert not (tmp_path / "result.json").exists()
+    return tmp_path
+
+
+def _check_that_it_went_on(result: dict[str, Any]) -> None:
+    """From the last backup, to the end, without a step too many."""
+    epoch, batch = _BACKED_UP
+    steps = epoch * program.STEPS + batch
+    # At most what was done since the last backup is done again.
+    assert result["began_at"] == [epoch, batch, steps]
+    assert len(result["losses"]) == program.EPOCHS - epoch
+    assert result["losses"][-1] < result["losses"][0]
+    assert result["is_finite"]
+
+
+def test_a_new_chief_goes_on_inside_the_epoch(
+    cluster: tfps.LocalCluster, broken_off: pathlib.Path
+) -> None:
+    pids = _pids(cluster)
+    result = _Chief(cluster, broken_off).result()
+    _check_that_it_went_on(result)
+    assert result["iterations"] == program.EPOCHS * program.STEPS
+    # It has taken over what survived.
+    assert _pids(cluster) == pids
+
+
+def test_a_ps_dies_while_a_new_chief_restores(
+    cluster: tfps.LocalCluster, broken_off: pathlib.Path
+) -> None:
+    ps = cluster.process("ps", 1)
+    chief = _Chief(cluster, broken_off, "--kill-before-restoring", ps.pid)
+    ps.wait(_PROGRAM_SECONDS)
+    cluster.start("ps", 1)
+    result = chief.result()
+    _check_that_it_went_on(result)
+    assert result["iterations"] >= program.EPOCHS * program.STEPS

@@ -1,0 +1,150 @@
+"""Parameter servers die in `evaluate`, in `predict`, and beside bad files."""
+
+import pathlib
+from collections.abc import Callable
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import shared_damage
+import shared_training
+from shared_training import At
+from shared_training import Seen
+
+import tfps_plugin as tfps
+from tfps_plugin.monitoring import events
+
+_ROWS = 400
+_STEPS = 96
+_BATCH = 8
+_random = np.random.default_rng(0)
+_IDS = _random.integers(0, _ROWS, (_STEPS * _BATCH, 4)).astype("int32")
+_TARGETS = (_IDS.mean(axis=1, keepdims=True) / _ROWS).astype("float32")
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[tfps.LocalCluster]:
+    with tfps.LocalCluster(num_workers=2, num_ps=2) as cluster:
+        yield cluster
+
+
+class _Training:
+    """A trained model, its checkpoints, and what happened since."""
+
+    def __init__(
+        self, cluster: tfps.LocalCluster, folder: pathlib.Path
+    ) -> None:
+        self.cluster = cluster
+        strategy = tfps.ParameterServerStrategy(
+            cluster.cluster_resolver,
+            tfps.partitioners.FixedShardsPartitioner(2),
+        )
+        self.coordinator = tfps.ClusterCoordinator(strategy)
+        keras.utils.set_random_seed(1)
+        with strategy.scope():
+            self.model = keras.Sequential(
+                [
+                    keras.Input((4,), dtype="int32"),
+                    keras.layers.Embedding(_ROWS, 8),
+                    keras.layers.Flatten(),
+                    keras.layers.Dense(1),
+                ]
+            )
+            self.model.compile(
+                keras.optimizers.Adam(0.01), "mse", metrics=["mae"]
+            )
+        self.manager = tfps.CheckpointManager(
+            tfps.Checkpoint(model=self.model), folder
+        )
+        self.losses = self.fit()
+        self.manager.save()
+        self.manager.sync()
+        self.seen = Seen(self.coordinator)
+
+    def fit(self, *callbacks: Any) -> list[float]:
+        losses: list[float] = self.model.fit(
+            _IDS,
+            _TARGETS,
+            batch_size=_BATCH,
+            verbose=0,
+            callbacks=list(callbacks),
+        ).history["loss"]
+        return losses
+
+    def restart_ps(self, index: int) -> None:
+        self.cluster.kill("ps", index)
+        self.cluster.start("ps", index)
+
+
+@pytest.fixture
+def training(
+    cluster: tfps.LocalCluster, tmp_path: pathlib.Path
+) -> Iterator[_Training]:
+    training = _Training(cluster, tmp_path)
+    yield training
+    training.coordinator.close()
+    cluster.wait_until_ready()
+
+
+def _evaluate(model: keras.Model, *callbacks: Any) -> Any:
+    return model.evaluate(
+        _IDS,
+        _TARGETS,
+        batch_size=_BATCH,
+        verbose=0,
+        callbacks=list(callbacks),
+    )
+
+
+def _predict(model: keras.Model, *callbacks: Any) -> Any:
+    return model.predict(
+        _IDS, batch_size=_BATCH, verbose=0, callbacks=list(callbacks)
+    )
+
+
+@pytest.mark.parametrize("call", [_evaluate, _predict])
+def test_what_is_computed_while_a_ps_is_lost_is_the_same(
+    training: _Training, call: Callable[..., Any]
+) -> None:
+    model = training.model
+    expected = call(model)
+    found = call(model, At({20: lambda: training.restart_ps(1)}))
+    # The weights of the checkpoint are those that were lost.
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    assert training.seen.recovered() == [1]
+    assert int(model.optimizer.iterations) == _STEPS
+    history = {"loss": training.losses + training.fit()}
+    shared_training.assert_went_on(model, history, 2 * _STEPS)
+
+
+@pytest.mark.parametrize("kind", shared_damage.KINDS)
+def test_the_newest_checkpoint_is_damaged_when_a_ps_is_lost(
+    training: _Training,
+    tmp_path: pathlib.Path,
+    caplog: pytest.LogCaptureFixture,
+    kind: str,
+) -> None:
+    model = training.model
+    shared_training.assert_slots_are_trained(model)
+    older = shared_training.shards_of(model)
+    training.fit()
+    training.manager.save()
+    training.manager.sync()
+    newer = shared_training.shards_of(model)
+    for path in tmp_path.glob("ckpt-2.data-*"):
+        shared_damage.damage(path, kind)
+    training.cluster.kill("ps", 1)
+    training.cluster.start("ps", 1, wait=True)
+    now = shared_training.shards_of(model)
+    for before, after, (path_in_model, index, value) in zip(
+        older, newer, now, strict=True
+    ):
+        expected = before if index == 1 else after
+        np.testing.assert_array_equal(value, expected[2], path_in_model)
+    (event,) = training.seen.of(events.ParameterServerRecovered)
+    assert event.source == str(tmp_path / "ckpt-1")
+    assert "ckpt-2 cannot be read" in caplog.text
+    history = {"loss": training.losses + training.fit()}
+    shared_training.assert_went_on(model, history, 3 * _STEPS)

@@ -1,0 +1,377 @@
+"""Checkpoints that have only what has changed."""
+
+import contextlib
+import gc
+import pathlib
+import re
+import shutil
+from collections.abc import Iterator
+
+import keras
+import numpy as np
+import pytest
+import shared_damage
+import shared_training
+import tensorflow as tf
+
+import tfps_plugin as tfps
+from tfps_plugin import errors
+from tfps_plugin.recovery import shared_folder
+
+pytestmark = [
+    pytest.mark.compat,
+    pytest.mark.cluster(num_workers=1, num_ps=2),
+]
+
+_ROWS = 500
+_SMALL_TABLE = 40
+_WIDTH = 8
+# Of files, one after the other.
+_NUM_DAMAGES = 30
+
+
+@pytest.fixture(scope="module")
+def strategies(
+    cluster: tfps.LocalCluster,
+) -> Iterator[dict[int, tfps.ParameterServerStrategy]]:
+    made = {
+        number: tfps.ParameterServerStrategy(
+            cluster.cluster_resolver,
+            tfps.partitioners.FixedShardsPartitioner(number),
+        )
+        for number in (2, 3)
+    }
+    # Here, because their threads outlive the test that needs them first.
+    coordinators = [tfps.ClusterCoordinator(s) for s in made.values()]
+    yield made
+    for coordinator in coordinators:
+        coordinator.close()
+
+
+def _let_tables_be_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "tfps_plugin.recovery.row_marks.SMALLEST_TABLE_BYTES",
+        _ROWS * _WIDTH * 4,
+    )
+
+
+@pytest.fixture(autouse=True)
+def _tables_may_be_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    _let_tables_be_small(monkeypatch)
+
+
+def _model(seed: int = 0) -> keras.Model:
+    keras.utils.set_random_seed(seed)
+    ids = keras.Input((4,), dtype="int32")
+    rows = keras.layers.Embedding(_ROWS, _WIDTH, name="large")(ids)
+    few = keras.layers.Embedding(_SMALL_TABLE, _WIDTH, name="small")(
+        keras.ops.mod(ids, _SMALL_TABLE)
+    )
+    flat = keras.layers.Flatten()(keras.layers.Concatenate()([rows, few]))
+    model = keras.Model(ids, keras.layers.Dense(1)(flat))
+    model.compile("adam", "mse")
+    model.optimizer.build(model.trainable_variables)
+    return model
+
+
+def _train(model: keras.Model, first: int, end: int) -> None:
+    """Changes these rows of the large table, and no others."""
+    ids = np.arange(first, end, dtype="int32")
+    ids = np.stack([ids] * 4, axis=1)
+    model.fit(ids, np.ones((len(ids), 1)), batch_size=8, verbose=0)
+
+
+def _rows_in(prefix: str) -> list[int]:
+    """The numbers of rows of the large table that an increment has."""
+    reader = tf.train.load_checkpoint(prefix)
+    found: list[int] = []
+    for key in reader.get_variable_to_shape_map():
+        if key.endswith("/rows") and "optimizer" not in key:
+            found += reader.get_tensor(key).tolist()
+    return sorted(found)
+
+
+@pytest.fixture(params=["ps write", "chief writes"])
+def _who_writes(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if request.param == "chief writes":
+        never = lambda *_: False  # noqa: E731
+        monkeypatch.setattr(shared_folder, "is_seen_by", never)
+        monkeypatch.setattr(shared_folder, "is_same_file", never)
+    # So that changed rows go in several pieces.
+    for module in ("part_files", "change_files", "merging"):
+        monkeypatch.setattr(f"tfps_plugin.recovery.{module}.SLICE_BYTES", 300)
+
+
+@pytest.mark.usefixtures("_who_writes")
+def test_each_is_restored_anywhere(
+    strategies: dict[int, tfps.ParameterServerStrategy],
+    tmp_path: pathlib.Path,
+) -> None:
+    with strategies[2].scope():
+        model = _model()
+    manager = tfps.CheckpointManager(
+        tfps.Checkpoint(model=model), tmp_path, None, full_every=4
+    )
+    expected = {}
+    # The fifth is a full one, the sixth follows it.
+    for first, end in [(0, 9), (3, 40), (499, 500), (7, 7), (230, 260), (0, 1)]:
+        if end > first:
+            _train(model, first, end)
+        expected[manager.save()] = shared_training.state_of(model)
+    manager.sync()
+    shared_training.assert_slots_are_trained(model)
+    assert list(expected) == manager.checkpoints
+    names = [str(pathlib.Path(p).relative_to(tmp_path)) for p in expected]
+    assert names == [
+        "ckpt-1",
+        *(f"ckpt-1.increments/ckpt-{n}" for n in (2, 3, 4)),
+        "ckpt-5",
+        "ckpt-5.increments/ckpt-6",
+    ]
+    assert _rows_in(manager.checkpoints[1]) == list(range(3, 40))
+    assert _rows_in(manager.checkpoints[2]) == [499]
+    assert _rows_in(manager.checkpoints[3]) == []
+    # TensorFlow sees the full ones only.
+    assert tf.train.latest_checkpoint(tmp_path) == str(tmp_path / "ckpt-5")
+    with strategies[3].scope():
+        other = _model(seed=1)
+    alone = _model(seed=2)
+    for prefix, values in expected.items():
+        for program in (model, other, alone):
+            tfps.Checkpoint(model=program).restore(prefix)
+            shared_training.assert_state(program, values)
+
+
+def test_what_is_made_later_gets_its_value_from_an_increment(
+    strategies: dict[int, tfps.ParameterServerStrategy],
+    tmp_path: pathlib.Path,
+) -> None:
+    with strategies[2].scope():
+        model = _model()
+        manager = tfps.CheckpointManager(
+            tfps.Checkpoint(table=model.get_layer("large").embeddings.value),
+            tmp_path,
+            full_every=2,
+        )
+        manager.save()
+        _train(model, 5, 9)
+        prefix = manager.save()
+        manager.sync()
+        assert ".increments" in prefix
+        later = tf.Module()
+        tfps.Checkpoint(root=later).restore(prefix, strict=False)
+        later.table = tf.Variable(tf.zeros([_ROWS, _WIDTH]))
+    (expected,) = model.get_layer("large").get_weights()
+    np.testing.assert_array_equal(later.table.numpy(), expected)
+    # The files that it was restored from go with the last who knows them.
+    del later
+    gc.collect()
+
+
+class _Three:
+    """A full checkpoint, two increments of it, and what each has."""
+
+    def __init__(self, model: keras.Model, folder: pathlib.Path) -> None:
+        self.model = model
+        self.manager = tfps.CheckpointManager(
+            tfps.Checkpoint(model=model), folder, full_every=3
+        )
+        self.expected = {}
+        for first in (0, 10, 20):
+            _train(model, first, first + 5)
+            self.newest = self.manager.save()
+            self.expected[self.newest] = shared_training.state_of(model)
+            self.manager.sync()
+        self._folder = folder
+
+    @contextlib.contextmanager
+    def kept(self) -> Iterator[pathlib.Path]:
+        """The folder; what is done to its files is undone."""
+        good = {
+            path: path.read_bytes()
+            for path in self._folder.rglob("ckpt-*")
+            if path.is_file()
+        }
+        try:
+            yield self._folder
+        finally:
+            for path, content in good.items():
+                path.write_bytes(content)
+
+
+@pytest.fixture(scope="module")
+def three(
+    strategies: dict[int, tfps.ParameterServerStrategy],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> _Three:
+    with pytest.MonkeyPatch.context() as patch:
+        _let_tables_be_small(patch)
+        with strategies[2].scope():
+            model = _model()
+        three = _Three(model, tmp_path_factory.mktemp("three"))
+    shared_training.assert_slots_are_trained(model)
+    return three
+
+
+class TestDamage:
+    """Increments whose files are not what they were."""
+
+    @pytest.mark.parametrize("kind", shared_damage.KINDS)
+    @pytest.mark.parametrize(
+        ("damaged", "newest", "unreadable"),
+        [
+            # Whatever the one in the middle has lost, the last needs it.
+            ("ckpt-1.increments/ckpt-2.data*", "ckpt-1", {"2", "3"}),
+            ("ckpt-1.increments/ckpt-2.index", "ckpt-1", {"2", "3"}),
+            ("ckpt-1.increments/ckpt-3.data*", "ckpt-2", {"3"}),
+            ("ckpt-1.increments/ckpt-3.index", "ckpt-2", {"3"}),
+        ],
+    )
+    def test_what_is_lost_is_named_and_the_newest_whole_one_is_taken(
+        self,
+        three: _Three,
+        caplog: pytest.LogCaptureFixture,
+        damaged: str,
+        newest: str,
+        unreadable: set[str],
+        kind: str,
+    ) -> None:
+        with three.kept() as folder:
+            for path in folder.glob(damaged):
+                shared_damage.damage(path, kind)
+            restored = three.manager.restore_latest()
+        assert restored is not None
+        assert pathlib.Path(restored).name == newest
+        shared_training.assert_state(three.model, three.expected[restored])
+        # What has no index any more is named by the one that needs it.
+        named = re.findall(
+            r"ckpt-(\d+)(?: cannot be read|' is gone)", caplog.text
+        )
+        assert set(named) == unreadable
+
+    def test_whatever_is_damaged_nothing_wrong_is_restored(
+        self, three: _Three, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        random = np.random.default_rng(2)
+        num_rejected = 0
+        for number in range(_NUM_DAMAGES):
+            caplog.clear()
+            with three.kept() as folder:
+                files = sorted(folder.glob("ckpt-1.increments/*"))
+                path = files[random.integers(len(files))]
+                shared_damage.damage_somehow(path, random)
+                restored = three.manager.restore_latest()
+            assert restored is not None
+            shared_training.assert_state(three.model, three.expected[restored])
+            if restored != three.newest:
+                assert "ckpt-3 cannot be read" in caplog.text, number
+                num_rejected += 1
+        assert num_rejected > _NUM_DAMAGES // 2
+        assert three.manager.restore_latest() == three.newest
+
+
+class TestFolder:
+    """What the manager makes of its folder."""
+
+    @pytest.fixture
+    def model(
+        self, strategies: dict[int, tfps.ParameterServerStrategy]
+    ) -> keras.Model:
+        with strategies[2].scope():
+            return _model()
+
+    def _manager(
+        self, model: keras.Model, folder: pathlib.Path, max_to_keep: int = 5
+    ) -> tfps.CheckpointManager:
+        return tfps.CheckpointManager(
+            tfps.Checkpoint(model=model), folder, max_to_keep, full_every=3
+        )
+
+    def test_a_full_one_is_kept_as_long_as_it_is_needed(
+        self, model: keras.Model, tmp_path: pathlib.Path
+    ) -> None:
+        manager = self._manager(model, tmp_path, max_to_keep=2)
+        kept = []
+        for _ in range(7):
+            manager.save()
+            manager.sync()
+            names = [pathlib.Path(p).name for p in manager.checkpoints]
+            kept.append([int(name.removeprefix("ckpt-")) for name in names])
+        assert kept == [
+            [1],
+            [1, 2],
+            [1, 2, 3],
+            [1, 2, 3, 4],
+            [4, 5],
+            [4, 5, 6],
+            [4, 5, 6, 7],
+        ]
+        assert not (tmp_path / "ckpt-1.increments").exists()
+        manager.delete_all()
+        assert not tmp_path.exists()
+
+    def test_another_manager_begins_with_a_full_one(
+        self, model: keras.Model, tmp_path: pathlib.Path
+    ) -> None:
+        first = self._manager(model, tmp_path)
+        for _ in range(2):
+            first.save()
+            first.sync()
+        (tmp_path / "ckpt-1.increments" / ".writing-ckpt-3").mkdir()
+        second = self._manager(model, tmp_path)
+        assert not list(tmp_path.glob("*/.writing*"))
+        assert second.restore_latest() == first.latest_checkpoint
+        assert second.save() == str(tmp_path / "ckpt-3")
+        second.sync()
+
+    def test_one_that_cannot_be_written_is_followed_by_a_full_one(
+        self,
+        model: keras.Model,
+        tmp_path: pathlib.Path,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        manager = self._manager(model, tmp_path)
+        manager.save()
+        manager.sync()
+        _train(model, 0, 9)
+
+        def full(*arguments: object) -> None:
+            raise tf.errors.ResourceExhaustedError(None, None, "disk full")
+
+        with monkeypatch.context() as patch:
+            patch.setattr("tfps_plugin.recovery.committing.commit", full)
+            manager.save()
+            with pytest.raises(tf.errors.ResourceExhaustedError):
+                manager.sync()
+        assert manager.checkpoints == [str(tmp_path / "ckpt-1")]
+        assert manager.save() == str(tmp_path / "ckpt-2")
+        manager.sync()
+
+    def test_an_increment_of_another_full_one_is_refused(
+        self, model: keras.Model, tmp_path: pathlib.Path
+    ) -> None:
+        manager = self._manager(model, tmp_path)
+        manager.save()
+        _train(model, 0, 5)
+        increment = manager.save()
+        manager.sync()
+        shutil.copytree(tmp_path / "ckpt-1.increments", tmp_path / "copy")
+        # A full one under the same name, and the old increment beside it.
+        manager.save(checkpoint_number=1)
+        manager.sync()
+        assert manager.checkpoints == [str(tmp_path / "ckpt-1")]
+        shutil.copytree(tmp_path / "copy", tmp_path / "ckpt-1.increments")
+        with pytest.raises(
+            errors.CheckpointUnreadableError, match="written anew"
+        ):
+            manager.checkpoint.restore(increment)
+
+    def test_an_option_without_meaning(
+        self, model: keras.Model, tmp_path: pathlib.Path
+    ) -> None:
+        with pytest.raises(ValueError, match="full_every=0"):
+            tfps.CheckpointManager(
+                tfps.Checkpoint(model=model), tmp_path, full_every=0
+            )

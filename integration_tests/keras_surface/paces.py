@@ -1,0 +1,111 @@
+"""How steps are packed, and an epoch in which that shows.
+
+docs/inputs_and_callbacks.md promises the numbers.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+from typing import NamedTuple
+
+import keras
+import tensorflow as tf
+
+import tfps_plugin as tfps
+
+from . import bench
+from . import placements
+from .bench import Bench
+
+NUM_WORKERS = 2
+# Many more than may be in flight; no epoch could hide that it shows nothing.
+STEPS = 200
+
+
+class Pace(NamedTuple):
+    """How steps are packed.
+
+    Attributes:
+        steps_per_closure: Of the strategy.
+        in_flight: How many steps may be in flight.
+    """
+
+    steps_per_closure: int | None
+    in_flight: int
+
+
+STEP_BY_STEP = "steps_per_closure=1"
+PACES = {
+    STEP_BY_STEP: Pace(1, 4 * NUM_WORKERS),
+    "steps_per_closure=None": Pace(None, 4 * 10 * NUM_WORKERS),
+}
+# A power for each step: the average of a few shows the largest of them.
+BASE = 8.0
+
+
+class Counting(keras.Model):
+    """Its logs tell how many steps have come to their end.
+
+    Attributes:
+        ended: How many. No scalar, of which workers would have copies, as they
+            have of the optimizer's count.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.ended = tf.Variable([0.0], trainable=False, dtype="float64")
+
+    def train_step(self, data: Any) -> Any:
+        logs = super().train_step(data)
+        with tf.control_dependencies([*logs.values()]):
+            counted = self.ended.assign_add([1.0])
+        with tf.control_dependencies([counted]):
+            ended = self.ended.read_value()[0]
+        return {**logs, "power": tf.pow(tf.constant(BASE, "float64"), ended)}
+
+
+Benches = dict[tuple[str, str], Bench]
+
+
+def benches(cluster: tfps.LocalCluster) -> Iterator[Benches]:
+    """The model, by pace and placement; they end when the iterator does.
+
+    Args:
+        cluster: With that many workers.
+    """
+    strategies = {
+        (name, placement): tfps.ParameterServerStrategy(
+            cluster.cluster_resolver,
+            partitioner,
+            steps_per_closure=pace.steps_per_closure,
+        )
+        for name, pace in PACES.items()
+        for placement, partitioner in placements.PARTITIONERS.items()
+    }
+    # Here, because their threads outlive the test that needs them first.
+    coordinators = [tfps.ClusterCoordinator(s) for s in strategies.values()]
+    made = {}
+    for key, strategy in strategies.items():
+        with strategy.scope():
+            made[key] = Bench(bench.build(model_class=Counting), is_ours=True)
+    yield made
+    for coordinator in coordinators:
+        coordinator.close()
+
+
+def coordinator(model: keras.Model) -> tfps.ClusterCoordinator:
+    """Who runs a model's steps.
+
+    Args:
+        model: The model.
+    """
+    return tfps.ClusterCoordinator(model.distribute_strategy)
+
+
+def reset(each: Bench) -> keras.Model:
+    """The model as it was in the beginning.
+
+    Args:
+        each: One of `benches`.
+    """
+    each.model.ended.assign([0.0])
+    return each.reset()

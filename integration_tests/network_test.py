@@ -1,0 +1,297 @@
+"""Networks that are cut, partly cut, slow and lossy.
+
+Every task is in a network namespace of its own, behind a bridge. That needs
+root and the `ip` command; where they are missing, the tests are skipped.
+"""
+
+import contextlib
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import shared_network
+import shared_training
+import tensorflow as tf
+from shared_network import CHIEF
+from shared_network import TASKS
+from shared_network import Network
+from shared_training import STEPS_A_CALL
+from shared_training import Seen
+
+import tfps_plugin as tfps
+from tfps_plugin.cluster import health
+from tfps_plugin.cluster import open_sessions
+from tfps_plugin.cluster.spec import ClusterSpec
+from tfps_plugin.monitoring import events
+
+_ROOT = pathlib.Path(__file__).parent.parent
+_PORT = 4711
+_STEPS = 200
+_START_SECONDS = 120.0
+_OUTAGE_SECONDS = 0.3
+
+
+@pytest.fixture(scope="module")
+def network() -> Iterator[Network]:
+    if reason := shared_network.why_not():
+        pytest.skip(reason)
+    with contextlib.ExitStack() as stack:
+        yield Network(stack)
+
+
+@pytest.fixture(scope="module")
+def addresses(
+    network: Network, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, list[str]]]:
+    """Tasks that serve, each in its own namespace."""
+    jobs: dict[str, list[str]] = {}
+    for job, index in TASKS:
+        jobs.setdefault(job, []).append(f"{network.host(job, index)}:{_PORT}")
+    folder = tmp_path_factory.mktemp("tasks")
+    with contextlib.ExitStack() as stack:
+        for job, index in TASKS:
+            config = {"cluster": jobs, "task": {"type": job, "index": index}}
+            log = stack.enter_context((folder / f"{job}{index}").open("wb"))
+            process = subprocess.Popen(
+                [
+                    *("ip", "netns", "exec", network.namespace(job, index)),
+                    *(sys.executable, "-m", "tfps_plugin", "serve"),
+                ],
+                env={
+                    **os.environ,
+                    "TF_CONFIG": json.dumps(config),
+                    "PYTHONPATH": str(_ROOT),
+                },
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+            stack.callback(process.wait)
+            stack.callback(os.killpg, process.pid, signal.SIGKILL)
+        cluster = ClusterSpec.from_dict(jobs)
+        health.wait_until_ready(cluster.serving_tasks, _START_SECONDS)
+        stack.callback(open_sessions.close, cluster)
+        yield jobs
+
+
+@pytest.fixture
+def strategy(
+    addresses: dict[str, list[str]],
+) -> Iterator[tfps.ParameterServerStrategy]:
+    resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
+        tf.train.ClusterSpec(addresses), task_type="chief", task_id=0
+    )
+    made = tfps.ParameterServerStrategy(
+        resolver, tfps.partitioners.FixedShardsPartitioner(2)
+    )
+    yield made
+    tfps.ClusterCoordinator(made).close()
+
+
+def _model(strategy: tfps.ParameterServerStrategy) -> keras.Model:
+    keras.utils.set_random_seed(1)
+    with strategy.scope():
+        model = keras.Sequential(
+            [
+                keras.Input((4,), dtype="int32"),
+                keras.layers.Embedding(300, 8),
+                keras.layers.Flatten(),
+                keras.layers.Dense(1),
+            ]
+        )
+        model.compile(keras.optimizers.Adam(0.01), "mse")
+        model.optimizer.build(model.trainable_variables)
+    return model
+
+
+class _At(keras.callbacks.Callback):
+    def __init__(self, actions: dict[int, Callable[[], None]]) -> None:
+        super().__init__()
+        self._actions = actions
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        if batch in self._actions:
+            self._actions[batch]()
+
+
+def _fit(model: keras.Model, *callbacks: Any) -> float:
+    random = np.random.default_rng(0)
+    ids = random.integers(0, 300, (_STEPS * 8, 4)).astype("int32")
+    targets = (ids.mean(axis=1, keepdims=True) / 300).astype("float32")
+    history = model.fit(
+        ids, targets, batch_size=8, verbose=0, callbacks=list(callbacks)
+    ).history
+    for value in shared_training.state_of(model):
+        assert np.isfinite(value).all()
+    loss: float = history["loss"][-1]
+    return loss
+
+
+def _seen(strategy: tfps.ParameterServerStrategy) -> Seen:
+    return Seen(tfps.ClusterCoordinator(strategy))
+
+
+def test_a_worker_that_is_cut_off(
+    network: Network, strategy: tfps.ParameterServerStrategy
+) -> None:
+    model = _model(strategy)
+    seen = _seen(strategy)
+    try:
+        loss = _fit(model, _At({50: lambda: network.cut("worker", 0)}))
+        assert tfps.ClusterCoordinator(strategy).absent_workers == (0,)
+    finally:
+        network.mend("worker", 0)
+    assert int(model.optimizer.iterations) >= _STEPS
+    seen.wait_for(events.WorkerReadmitted)
+    assert _fit(model) < loss
+
+
+def test_a_worker_that_does_not_reach_a_ps(
+    network: Network, strategy: tfps.ParameterServerStrategy
+) -> None:
+    model = _model(strategy)
+    seen = _seen(strategy)
+    pair = ("worker", 0), ("ps", 1)
+    try:
+        loss = _fit(model, _At({50: lambda: network.cut_between(*pair)}))
+    finally:
+        network.mend_between(*pair)
+    # It has been noticed, at that worker and no other one, and nobody is lost.
+    retried = {e.worker_index for e in seen.of(events.ClosureRetried)}
+    assert retried == {0}
+    for kind in (events.WorkerLost, events.ParameterServerLost):
+        assert not seen.of(kind)
+    assert tfps.ClusterCoordinator(strategy).absent_workers == ()
+    assert int(model.optimizer.iterations) >= _STEPS
+    assert _fit(model) < loss
+
+
+def test_a_worker_that_the_chief_alone_does_not_reach(
+    network: Network, strategy: tfps.ParameterServerStrategy
+) -> None:
+    model = _model(strategy)
+    seen = _seen(strategy)
+    pair = ("worker", 0), CHIEF
+    try:
+        loss = _fit(model, _At({50: lambda: network.cut_between(*pair)}))
+        # Although it reaches the parameter servers.
+        assert tfps.ClusterCoordinator(strategy).absent_workers == (0,)
+    finally:
+        network.mend_between(*pair)
+    assert not seen.of(events.ParameterServerLost)
+    assert int(model.optimizer.iterations) >= _STEPS
+    seen.wait_for(events.WorkerReadmitted)
+    assert _fit(model) < loss
+
+
+def _fit_while_a_ps_is_cut_off(
+    strategy: tfps.ParameterServerStrategy,
+    folder: pathlib.Path,
+    cut: Callable[[], None],
+    mend: Callable[[], None],
+) -> None:
+    """It is mended when training waits for it, and no sooner."""
+    model = _model(strategy)
+    seen = _seen(strategy)
+    manager = tfps.CheckpointManager(tfps.Checkpoint(model=model), folder)
+    manager.save()
+    manager.sync()
+
+    def mend_at(event: Any) -> None:
+        if isinstance(event, events.WaitingForParameterServer):
+            mend()
+
+    seen.on_event = mend_at
+    try:
+        loss = _fit(model, _At({50: cut}))
+    finally:
+        mend()
+    assert seen.recovered() == [1]
+    assert int(model.optimizer.iterations) >= _STEPS
+    assert _fit(model) < loss
+
+
+def test_a_ps_that_is_cut_off(
+    network: Network,
+    strategy: tfps.ParameterServerStrategy,
+    tmp_path: pathlib.Path,
+) -> None:
+    _fit_while_a_ps_is_cut_off(
+        strategy,
+        tmp_path,
+        lambda: network.cut("ps", 1),
+        lambda: network.mend("ps", 1),
+    )
+
+
+def test_a_ps_that_the_chief_alone_does_not_reach(
+    network: Network,
+    strategy: tfps.ParameterServerStrategy,
+    tmp_path: pathlib.Path,
+) -> None:
+    pair = ("ps", 1), CHIEF
+    _fit_while_a_ps_is_cut_off(
+        strategy,
+        tmp_path,
+        lambda: network.cut_between(*pair),
+        lambda: network.mend_between(*pair),
+    )
+
+
+def test_a_link_that_comes_and_goes(
+    network: Network, strategy: tfps.ParameterServerStrategy
+) -> None:
+    model = _model(strategy)
+    seen = _seen(strategy)
+    timers: list[threading.Timer] = []
+
+    def cut_shortly() -> None:
+        # What is on its way is lost, and sent again by TCP.
+        network.cut("worker", 0)
+        timers.append(
+            threading.Timer(_OUTAGE_SECONDS, network.mend, ("worker", 0))
+        )
+        timers[-1].start()
+
+    try:
+        _fit(model, _At(dict.fromkeys(range(20, 180, 40), cut_shortly)))
+    finally:
+        for timer in timers:
+            timer.join()
+    assert len(timers) == 4
+    # Each time, the calls of its two lanes may be made again.
+    num_steps = int(model.optimizer.iterations)
+    assert _STEPS <= num_steps <= _STEPS + 4 * 2 * STEPS_A_CALL
+    # TCP waits longer before each attempt: that the worker was found lost is
+    # as good as that it was not, if only it comes back.
+    if seen.of(events.WorkerLost):
+        seen.wait_for(events.WorkerReadmitted)
+    _fit(model)
+    assert int(model.optimizer.iterations) >= num_steps + _STEPS
+
+
+def test_slow_and_lossy_links(
+    network: Network, strategy: tfps.ParameterServerStrategy
+) -> None:
+    model = _model(strategy)
+    try:
+        network.degrade("delay", "5ms", "2ms", "loss", "1%")
+    except subprocess.CalledProcessError as error:
+        pytest.skip(f"no netem here: {error.stderr!r}")
+    try:
+        loss = _fit(model)
+    finally:
+        network.degrade()
+    assert int(model.optimizer.iterations) == _STEPS
+    assert loss < 1.0

@@ -1,0 +1,118 @@
+"""A network of its own for each task, to be cut, mended, slowed down and lossy.
+
+Every task is in a network namespace of its own, behind a bridge. That needs
+root and the `ip` command.
+"""
+
+import contextlib
+import os
+import shutil
+import subprocess
+
+Task = tuple[str, int]
+TASKS: tuple[Task, ...] = (
+    ("worker", 0),
+    ("worker", 1),
+    ("ps", 0),
+    ("ps", 1),
+)
+# In no namespace of its own, but where the bridge is.
+CHIEF: Task = ("chief", 0)
+_SUBNET = "10.231.77"
+
+
+def _ip(*arguments: str, check: bool = True) -> None:
+    subprocess.run(
+        ["ip", *arguments], check=check, capture_output=True, text=True
+    )
+
+
+def why_not() -> str:
+    """Why there are no namespaces here; "" if there are."""
+    if os.geteuid() != 0 or shutil.which("ip") is None:
+        return "network namespaces need root and the ip command"
+    name = f"tfps-try-{os.getpid()}"
+    try:
+        _ip("netns", "add", name)
+        _ip("link", "add", name[:15], "type", "bridge")
+        _ip("link", "del", name[:15])
+        _ip("netns", "del", name)
+    except subprocess.CalledProcessError as error:
+        return f"no network namespaces here: {error.stderr.strip()}"
+    return ""
+
+
+class Network:
+    """Namespaces for tasks, and what is wrong between them."""
+
+    def __init__(self, stack: contextlib.ExitStack) -> None:
+        self._bridge = f"tfps{os.getpid() % 100_000}"
+        _ip("link", "add", self._bridge, "type", "bridge")
+        stack.callback(_ip, "link", "del", self._bridge, check=False)
+        _ip("addr", "add", f"{_SUBNET}.1/24", "dev", self._bridge)
+        _ip("link", "set", self._bridge, "up")
+        for task in TASKS:
+            space = self.namespace(*task)
+            _ip("netns", "add", space)
+            stack.callback(_ip, "netns", "del", space, check=False)
+            link = self._link(*task)
+            _ip(
+                *("link", "add", link, "type", "veth"),
+                *("peer", "name", "eth0", "netns", space),
+            )
+            _ip("link", "set", link, "master", self._bridge, "up")
+            _ip(
+                *("-n", space, "addr", "add"),
+                *(f"{self.host(*task)}/24", "dev", "eth0"),
+            )
+            for device in ("lo", "eth0"):
+                _ip("-n", space, "link", "set", device, "up")
+
+    def namespace(self, job: str, index: int) -> str:
+        return f"{self._bridge}-{job}-{index}"
+
+    def host(self, job: str, index: int) -> str:
+        if (job, index) == CHIEF:
+            return f"{_SUBNET}.1"
+        return f"{_SUBNET}.{TASKS.index((job, index)) + 2}"
+
+    def cut(self, job: str, index: int) -> None:
+        """Cuts a task off from everybody."""
+        _ip("link", "set", self._link(job, index), "down")
+
+    def mend(self, job: str, index: int) -> None:
+        _ip("link", "set", self._link(job, index), "up")
+
+    def cut_between(self, one: Task, other: Task) -> None:
+        """Cuts two tasks, or one and the chief, off from each other alone."""
+        self._route("add", one, other)
+
+    def mend_between(self, one: Task, other: Task) -> None:
+        self._route("del", one, other, check=False)
+
+    def degrade(self, *what: str) -> None:
+        """Has every link lose or delay packets; no arguments: no longer."""
+        for task in TASKS:
+            link = self._link(*task)
+            for command in (
+                ["tc", "qdisc", "del", "dev", link, "root"],
+                ["tc", "qdisc", "add", "dev", link, "root", "netem", *what],
+            ):
+                if "add" in command and not what:
+                    continue
+                subprocess.run(
+                    command, check="add" in command, capture_output=True
+                )
+
+    def _link(self, job: str, index: int) -> str:
+        return f"{self._bridge}{job[0]}{index}"
+
+    def _route(
+        self, action: str, one: Task, other: Task, check: bool = True
+    ) -> None:
+        # What the one sends the other, answers included, goes nowhere.
+        _ip(
+            *("-n", self.namespace(*one), "route", action),
+            *("blackhole", f"{self.host(*other)}/32"),
+            check=check,
+        )
