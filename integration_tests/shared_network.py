@@ -21,15 +21,24 @@ CHIEF: Task = ("chief", 0)
 _SUBNET = "10.231.77"
 
 
+def tool(name: str) -> str | None:
+    """Where a command of root's is, which may not be on everybody's path."""
+    path = [os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"]
+    return shutil.which(name, path=os.pathsep.join(path))
+
+
 def _ip(*arguments: str, check: bool = True) -> None:
     subprocess.run(
-        ["ip", *arguments], check=check, capture_output=True, text=True
+        [tool("ip") or "ip", *arguments],
+        check=check,
+        capture_output=True,
+        text=True,
     )
 
 
 def why_not() -> str:
     """Why there are no namespaces here; "" if there are."""
-    if os.geteuid() != 0 or shutil.which("ip") is None:
+    if os.geteuid() != 0 or tool("ip") is None:
         return "network namespaces need root and the ip command"
     name = f"tfps-try-{os.getpid()}"
     try:
@@ -40,6 +49,10 @@ def why_not() -> str:
     except subprocess.CalledProcessError as error:
         return f"no network namespaces here: {error.stderr.strip()}"
     return ""
+
+
+class NotPossibleError(Exception):
+    """What is asked for cannot be done on this machine, and why."""
 
 
 class Network:
@@ -91,18 +104,27 @@ class Network:
         self._route("del", one, other, check=False)
 
     def degrade(self, *what: str) -> None:
-        """Has every link lose or delay packets; no arguments: no longer."""
+        """Has every link lose or delay packets; no arguments: no longer.
+
+        Raises:
+            NotPossibleError: If links cannot be degraded here.
+        """
+        tc = tool("tc")
+        if tc is None:
+            raise NotPossibleError("slow and lossy links need the tc command")
         for task in TASKS:
             link = self._link(*task)
             for command in (
-                ["tc", "qdisc", "del", "dev", link, "root"],
-                ["tc", "qdisc", "add", "dev", link, "root", "netem", *what],
+                [tc, "qdisc", "del", "dev", link, "root"],
+                [tc, "qdisc", "add", "dev", link, "root", "netem", *what],
             ):
                 if "add" in command and not what:
                     continue
-                subprocess.run(
-                    command, check="add" in command, capture_output=True
+                done = subprocess.run(
+                    command, check=False, capture_output=True, text=True
                 )
+                if "add" in command and done.returncode:
+                    raise NotPossibleError(f"no netem here: {done.stderr}")
 
     def _link(self, job: str, index: int) -> str:
         return f"{self._bridge}{job[0]}{index}"

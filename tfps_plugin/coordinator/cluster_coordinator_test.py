@@ -505,16 +505,20 @@ def test_a_worker_that_an_earlier_connection_broke_is_taken_in_anew(
     strategy: FakeStrategy, coordinator: ClusterCoordinator
 ) -> None:
     recorder = _Recorder(coordinator)
+    failed = threading.Event()
 
     def step() -> int:
         context = dispatch_context.current()
         assert context is not None
         if context.worker_index == 0 and context.generation == 0:
+            failed.set()
             raise tf.errors.AbortedError(
                 None,
                 None,
                 "Cleanup 2393 remote target /job:worker/replica:0/task:0",
             )
+        # Or the other worker runs them all before this one begins.
+        assert failed.wait(_TIMEOUT_SECONDS)
         return context.generation
 
     values = [coordinator.schedule(step) for _ in range(100)]
