@@ -1,6 +1,7 @@
 """What every integration test gets."""
 
 import gc
+import logging
 import pathlib
 from collections.abc import Iterator
 from typing import Any
@@ -12,6 +13,7 @@ from shared_cluster import SharedCluster
 import tfps_plugin as tfps
 from tfps_plugin.conftest import nothing_left_behind as nothing_left_behind
 from tfps_plugin.conftest import scratch_folder as scratch_folder
+from tfps_plugin.transport import fusion
 
 _HERE = pathlib.Path(__file__).parent
 
@@ -48,6 +50,19 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
             for title, log in _dead_tasks(cluster)
         ]
     return report
+
+
+@pytest.fixture(autouse=True)
+def steps_are_fused(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    """No step runs as it was traced because rewriting it failed."""
+    yield
+    failures = [
+        record.getMessage()
+        for when in ("setup", "call")
+        for record in caplog.get_records(when)
+        if record.name == fusion.__name__ and record.levelno >= logging.WARNING
+    ]
+    assert not failures
 
 
 def _living_clusters() -> list[tfps.LocalCluster]:

@@ -25,11 +25,13 @@ progress_bar_test.py   the bar moves with the steps, and costs what it shows
 methods_test.py        single batches, eager steps, early ends
 predict_test.py        all workers predict, in order
 models_test.py         models train to the same numbers
+fusion_test.py         what is sent together comes to what it did one by one
 saving_test.py         files are the same inside, and go both ways
 
 What they share:
 
 bench.py               a model for which the order of steps is all the same
+model_runs.py          what a model comes to when it is trained and used
 comparison.py          what two runs have to have in common
 placements.py          where the variables are
 paces.py               how steps are packed, and an epoch in which that shows

@@ -37,8 +37,16 @@ class LateBoundHandleSpec(tf.TensorSpec):
     shape inference need it.
     """
 
-    def __init__(self, handle: tf.Tensor) -> None:
+    def __init__(self, handle: tf.Tensor, device: str = "") -> None:
+        """Describes the handles that calls will use.
+
+        Args:
+            handle: Like one of them.
+            device: Where what they refer to is; empty: on whichever worker
+                makes the call.
+        """
         super().__init__(handle.shape, handle.dtype)
+        self.device = device
         # Not the handle itself: it would keep the variable's memory, on its
         # ps, for as long as TensorFlow remembers the function.
         self._handle_data = getattr(handle, "_handle_data", None)

@@ -8,11 +8,12 @@ from typing import Any
 import tensorflow as tf
 
 from tfps_plugin._compat import tensorflow_execution
-from tfps_plugin.coordinator import first_calls
 from tfps_plugin.coordinator.remote_value import RemoteValue
 from tfps_plugin.inputs.per_worker_values import PerWorkerValues
 
 Scope = Callable[[], contextlib.AbstractContextManager[Any]]
+# From a concrete function to what calls it on a worker.
+Prepare = Callable[[Any], Callable[..., Any]]
 
 
 def bind(
@@ -20,6 +21,7 @@ def bind(
     args: Any,
     kwargs: Any,
     scope: Scope,
+    prepare: Prepare,
 ) -> Callable[[], Any]:
     """Prepares a call so that any lane can make it.
 
@@ -34,6 +36,7 @@ def bind(
         args: Its positional arguments, a list or tuple, or None.
         kwargs: Its keyword arguments, or None.
         scope: Returns the context manager that functions are traced in.
+        prepare: Returns what is called in the place of a concrete function.
 
     Returns:
         The call, without arguments, to be made on a lane's thread: each
@@ -66,7 +69,7 @@ def bind(
             places = _per_worker_places(leaves)
         function = concrete
     if isinstance(function, tf.types.experimental.ConcreteFunction):
-        function = first_calls.alone(function)
+        function = prepare(function)
     if not places:
         return lambda: function(*args, **kwargs)
     return _per_worker_call(function, (args, kwargs), leaves, places)

@@ -18,7 +18,13 @@ from tfps_plugin.inputs.per_worker_values import PerWorkerValues
 def _bind(
     function: Any, args: Any = None, kwargs: Any = None
 ) -> Callable[[], Any]:
-    return arguments.bind(function, args, kwargs, contextlib.nullcontext)
+    return arguments.bind(
+        function,
+        args,
+        kwargs,
+        contextlib.nullcontext,
+        lambda concrete: concrete,
+    )
 
 
 def _on_worker(worker_index: int, call: Callable[[], Any]) -> Any:
@@ -132,7 +138,7 @@ def test_traces_inside_the_scope() -> None:
         entered.append("traced")
         return tf.constant(1)
 
-    arguments.bind(step, None, None, scope)
+    arguments.bind(step, None, None, scope, lambda concrete: concrete)
     assert entered == [True, "traced", False]
 
 

@@ -15,6 +15,7 @@ from tfps_plugin import errors
 from tfps_plugin.cluster import dispatch_context
 from tfps_plugin.cluster.turns import Turns
 from tfps_plugin.coordinator import arguments
+from tfps_plugin.coordinator import first_calls
 from tfps_plugin.coordinator.closure import Closure
 from tfps_plugin.coordinator.closure_queue import ClosureQueue
 from tfps_plugin.coordinator.error_notes import ErrorNotes
@@ -287,7 +288,9 @@ class ClusterCoordinator:
         _refuse_inside("schedule")
         if self._queue.has_error:
             self._queue.raise_error()
-        call = arguments.bind(fn, args, kwargs, self.tracing_scope)
+        call = arguments.bind(
+            fn, args, kwargs, self.tracing_scope, self.prepare
+        )
         remote_value = RemoteValue(self._queue.raise_error_at_once)
         self._queue.put(
             Closure(
@@ -406,6 +409,20 @@ class ClusterCoordinator:
         with self.strategy.scope():
             worker_seeds.claim_global_seeds(self.strategy)
             yield
+
+    def prepare(self, function: Any, owner: Any = None) -> Callable[..., Any]:
+        """What calls a concrete function on a worker.
+
+        Args:
+            function: Traced under no device, in `tracing_scope`.
+            owner: Whose steps it runs, such as a model; see
+                `ParameterServerStrategy.explain`.
+
+        Returns:
+            A callable of the same arguments, to be called on a lane: it does
+            the same with fewer messages.
+        """
+        return first_calls.alone(self.strategy.fused(function, owner))
 
 
 def _device_of(session: SessionLike, task: Any) -> Callable[[], str]:

@@ -1,7 +1,10 @@
 """`tfps.ParameterServerStrategy`."""
 
 import logging
+import weakref
 from collections.abc import Callable
+from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any
 from typing import Literal
 from typing import get_args
@@ -15,6 +18,8 @@ from tfps_plugin.cluster import tf_config
 from tfps_plugin.cluster.session import Session
 from tfps_plugin.strategy.extended import ParameterServerExtended
 from tfps_plugin.strategy.variable_creation import VariableCreator
+from tfps_plugin.transport import fusion
+from tfps_plugin.transport.explanation import Explanation
 from tfps_plugin.variables.inventory import Inventory
 from tfps_plugin.variables.partitioners import Partitioner
 
@@ -50,6 +55,8 @@ class ParameterServerStrategy(tf.distribute.Strategy):
     function keeps working after a task was replaced.
 
     Attributes:
+        communication_fusion: As given; if changed, for functions that are
+            traced from then on.
         in_place_recovery: As given.
         recovery: As given.
         ps_recovery_timeout_seconds: As given.
@@ -63,6 +70,7 @@ class ParameterServerStrategy(tf.distribute.Strategy):
         *,
         max_closures_in_flight_per_worker: int = 2,
         steps_per_closure: int | None = None,
+        communication_fusion: bool = True,
         sparse_update: SparseUpdate = "lazy",
         in_place_recovery: bool = True,
         recovery: Recovery = "lost",
@@ -88,6 +96,10 @@ class ParameterServerStrategy(tf.distribute.Strategy):
             steps_per_closure: How many training steps `Model.fit` packs into
                 one call of a worker. None chooses; `steps_per_execution` of
                 `Model.compile` wins over both.
+            communication_fusion: Whether values that can travel between two
+                tasks at the same time travel together. Results are the same
+                without, and every step takes several times as long; see
+                `explain`.
             sparse_update: What an optimizer does with a table of which a batch
                 has touched some rows. "lazy" updates the touched rows of the
                 table and of its slots: cost follows the batch, and with
@@ -185,6 +197,11 @@ class ParameterServerStrategy(tf.distribute.Strategy):
             max_closures_in_flight_per_worker
         )
         self._steps_per_closure = steps_per_closure
+        self.communication_fusion = communication_fusion
+        # By whose steps they are, such as a model's.
+        self._explanations: weakref.WeakKeyDictionary[
+            Any, list[Explanation]
+        ] = weakref.WeakKeyDictionary()
         self._creator = VariableCreator(
             list(self.ps_devices), variable_partitioner
         )
@@ -240,6 +257,81 @@ class ParameterServerStrategy(tf.distribute.Strategy):
             self._session.device(task)
             for task in self._session.cluster.parameter_servers
         )
+
+    def fused(self, function: Any, owner: Any = None) -> Any:
+        """What workers run in the place of a concrete function.
+
+        Args:
+            function: Traced in the strategy's scope, under no device.
+            owner: Whose steps it runs; `explain` knows them by it.
+
+        Returns:
+            A concrete function that does the same with fewer messages;
+            `function` itself where `communication_fusion` is off.
+        """
+        if owner is not None:
+            self._explanations.setdefault(owner, []).append(
+                fusion.explain(function)
+            )
+        return fusion.fuse(function) if self.communication_fusion else function
+
+    def explain(
+        self,
+        step: Any,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        *,
+        print_fn: Callable[[str], Any] | None = print,
+    ) -> Explanation:
+        """Shows what a step sends between tasks.
+
+        ```python
+        model.fit(...)
+        strategy.explain(model)
+        ```
+
+        Args:
+            step: A Keras model that `fit`, `evaluate` or `predict` have run
+                on this cluster; or a `tf.function` or concrete function that
+                workers run.
+            args: Positional arguments of the `tf.function`, or specs of them.
+            kwargs: Keyword arguments, likewise.
+            print_fn: Called with the table; None: with nothing.
+
+        Returns:
+            What is printed: for the function, and for each of its loops and
+            branches, the messages in the order in which they leave, how many
+            values each carries, and as how many tensors these travel.
+
+        Raises:
+            ValueError: If a model has not run here, or `step` is none of
+                these.
+        """
+        if isinstance(step, tf.types.experimental.PolymorphicFunction):
+            with self.scope(), tf.device(None):
+                step = step.get_concrete_function(*args, **(kwargs or {}))
+        if isinstance(step, tf.types.experimental.ConcreteFunction):
+            explanation = fusion.explain(step)
+        else:
+            explanation = self._explanation_of(step)
+        if print_fn is not None:
+            print_fn(str(explanation))
+        return explanation
+
+    def _explanation_of(self, owner: Any) -> Explanation:
+        try:
+            known = self._explanations.get(owner, [])
+        except TypeError:
+            # It cannot be referred to weakly: nobody's steps are its own.
+            known = []
+        if not known:
+            raise ValueError(
+                "Expected a tf.function, a concrete function, or a model that "
+                "fit, evaluate or predict have run on this cluster. Received: "
+                f"step={owner!r}. Run a few steps of the model first."
+            )
+        bodies = [body for each in known for body in each.bodies]
+        return Explanation(tuple(bodies))
 
     @property
     def inventory(self) -> Inventory:

@@ -60,6 +60,8 @@ class LateBoundVariable(compat.ResourceVariable):
     # tf.Variable's metaclass would offer our arguments to variable creators.
     _variable_call = None
 
+    # The device of the handles that calls use; empty: that of their worker.
+    _home = ""
     # Held by updates that read and then assign; None: they are not guarded.
     update_lock: UpdateLock | None = None
 
@@ -141,7 +143,7 @@ class LateBoundVariable(compat.ResourceVariable):
         return compat.capture_at_call_time(
             graph,
             self._weakly(type(self)._handle_now),
-            compat.LateBoundHandleSpec(self.own_handle),
+            compat.LateBoundHandleSpec(self.own_handle, self._home),
             key=("tfps", self._unique_id),
         )
 

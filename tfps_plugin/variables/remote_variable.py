@@ -58,6 +58,7 @@ class RemoteVariable(Table, LateBoundVariable):
                 synchronization=synchronization,
                 aggregation=aggregation,
             )
+        self._home = device
         # For functions that know the handle alone, as those of SavedModels do.
         tensorflow_tables.set_owner(self.own_handle, self)
         self.path = name

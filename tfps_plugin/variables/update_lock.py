@@ -102,7 +102,7 @@ class UpdateLock:
         handle = compat.capture_at_call_time(
             graph,
             self._handle_now,
-            compat.LateBoundHandleSpec(self._handle_now()),
+            compat.LateBoundHandleSpec(self._handle_now(), self.device),
             key=self._key,
         )
         with tf.device(self.device), tf.control_dependencies(list(after)):

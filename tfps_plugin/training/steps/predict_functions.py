@@ -9,7 +9,6 @@ import tensorflow as tf
 
 from tfps_plugin._compat import keras as keras_compat
 from tfps_plugin._compat import tensorflow_execution
-from tfps_plugin.coordinator import first_calls
 from tfps_plugin.coordinator.cluster_coordinator import ClusterCoordinator
 from tfps_plugin.inputs.batch_codec import BatchCodec
 from tfps_plugin.variables import graph_checks
@@ -113,4 +112,6 @@ class PredictFunctions:
         concrete = tf.function(on_group).get_concrete_function(
             tf.TensorSpec([None, codec.num_parts], tf.string)
         )
-        return PredictFunction(first_calls.alone(concrete), output_codec)
+        return PredictFunction(
+            self._coordinator.prepare(concrete, self._model), output_codec
+        )

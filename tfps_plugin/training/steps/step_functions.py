@@ -10,7 +10,6 @@ import tensorflow as tf
 
 from tfps_plugin._compat import keras as keras_compat
 from tfps_plugin._compat import tensorflow_execution
-from tfps_plugin.coordinator import first_calls
 from tfps_plugin.coordinator.cluster_coordinator import ClusterCoordinator
 from tfps_plugin.inputs.batch_codec import BatchCodec
 from tfps_plugin.training.steps.counted_sums import CountedSums
@@ -55,6 +54,7 @@ class StepFunctions:
         """
         strategy = model.distribute_strategy
         step = keras_compat.without_optionals(model, step)
+        self._model = model
         self._coordinator = coordinator
         self._counted_sums = counted_sums or CountedSums([])
         self._on_iterator: dict[str, Callable[..., StepsOutput]] = {}
@@ -128,7 +128,7 @@ class StepFunctions:
             concrete = tf.function(
                 tf.autograph.experimental.do_not_convert(function)
             ).get_concrete_function(*specs)
-        return first_calls.alone(concrete)
+        return self._coordinator.prepare(concrete, self._model)
 
     def _many_from_iterator(
         self, iterator: Any, num_steps: tf.Tensor

@@ -1,0 +1,270 @@
+"""Private TensorFlow API for making one graph function out of another.
+
+TensorFlow has no public way to read the operations of the functions that a
+function calls, nor to make an operation like one of another graph, or a
+concrete function that captures what another one does.
+"""
+
+from collections.abc import Iterable
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
+from typing import TypeAlias
+
+import tensorflow as tf
+from tensorflow.core.framework import attr_value_pb2
+from tensorflow.python.client import pywrap_tf_session
+from tensorflow.python.eager.polymorphic_function import atomic_function
+from tensorflow.python.eager.polymorphic_function import concrete_function
+from tensorflow.python.framework import func_graph
+from tensorflow.python.framework import ops
+from tensorflow.python.ops import handle_data_util
+
+FuncGraph: TypeAlias = func_graph.FuncGraph
+
+_CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
+# Calls that are compiled as a whole, or kept as one by request.
+_KEPT_WHOLE = ("_XlaMustCompile", "_noinline")
+
+
+def graph_of(function: tf.types.experimental.ConcreteFunction) -> FuncGraph:
+    """The graph that a concrete function was made from."""
+    return function.graph
+
+
+def arguments(graph: FuncGraph) -> list[tf.Tensor]:
+    """What a function is given: its arguments, then what it captures."""
+    return list(graph.inputs)
+
+
+def homes_of_captures(graph: FuncGraph) -> dict[int, str]:
+    """By the place among its arguments, the devices of captured resources.
+
+    Only of those whose device is known.
+    """
+    captures = graph.function_captures
+    devices: dict[int, str] = {}
+    for key, internal in captures.by_val_internal.items():
+        devices[id(internal)] = getattr(
+            captures.by_val_external[key], "device", ""
+        )
+    for key, internal in captures.by_ref_internal.items():
+        devices[id(internal)] = getattr(
+            captures.by_ref_tracetype[key], "device", ""
+        )
+    return {
+        place: devices[id(tensor)]
+        for place, tensor in enumerate(graph.inputs)
+        if tensor.dtype == tf.resource and devices.get(id(tensor))
+    }
+
+
+def control_outputs(graph: FuncGraph) -> list[tf.Operation]:
+    """What a function runs even if none of its results needs it."""
+    return list(graph.control_outputs)
+
+
+def called_graph(operation: tf.Operation) -> FuncGraph | None:
+    """The graph of the function that an operation calls, and no more.
+
+    Returns:
+        The graph; None if the operation is no such call, or one that must
+        stay a call.
+    """
+    if operation.type not in _CALLS:
+        return None
+    name = operation.get_attr("f").name
+    function = operation.graph._get_function(name)
+    if function is None:
+        return None
+    definition = function.cached_definition
+    for kept in _KEPT_WHOLE:
+        for attributes in (definition.attr, operation.node_def.attr):
+            if kept in attributes and attributes[kept].b:
+                return None
+    return function.graph
+
+
+def functions_of(operation: tf.Operation) -> dict[str, FuncGraph]:
+    """The functions that an operation runs, by the attribute that names each.
+
+    Those of lists, as of a `Case`, have the place in the list behind them:
+    `branches/0`.
+    """
+    found = {}
+    for key, value in operation.node_def.attr.items():
+        named = (
+            [(key, value.func)]
+            if value.HasField("func")
+            else [
+                (f"{key}/{place}", func)
+                for place, func in enumerate(value.list.func)
+            ]
+        )
+        for name, func in named:
+            function = operation.graph._get_function(func.name)
+            if function is not None:
+                found[name] = function.graph
+    return found
+
+
+def is_stateful(operation: tf.Operation) -> bool:
+    """Whether an operation does more than to compute its outputs."""
+    return operation._is_stateful
+
+
+def new_graph(like: FuncGraph, name: str) -> tuple[FuncGraph, list[tf.Tensor]]:
+    """A function without operations that is given what another is given.
+
+    Args:
+        like: The other.
+        name: Of the new one.
+
+    Returns:
+        The graph, and its arguments in the order of the other's.
+    """
+    graph = FuncGraph(name)
+    counterparts: dict[int, tf.Tensor] = {}
+    with graph.as_default():
+        for tensor in like.inputs:
+            copy = copy_operation(tensor.op, graph, [], []).outputs[0]
+            copy.set_shape(tensor.shape)
+            handle_data_util.copy_handle_data(tensor, copy)
+            counterparts[id(tensor)] = copy
+    graph.inputs = [counterparts[id(tensor)] for tensor in like.inputs]
+    graph.structured_input_signature = like.structured_input_signature
+    old, new = like.function_captures, graph.function_captures
+    for key, internal in old.by_val_internal.items():
+        new.add_or_replace(
+            key,
+            old.by_val_external[key],
+            counterparts[id(internal)],
+            old.by_val_tracetype[key],
+        )
+    for key, internal in old.by_ref_internal.items():
+        new.add_or_replace(
+            key,
+            old.by_ref_external[key],
+            counterparts[id(internal)],
+            old.by_ref_tracetype[key],
+            is_by_ref=True,
+        )
+    # Whoever keeps the function keeps what it captures, as the other did.
+    graph._weak_variables = list(like._weak_variables)
+    return graph, list(graph.inputs)
+
+
+def copy_operation(
+    operation: tf.Operation,
+    graph: FuncGraph,
+    inputs: Sequence[tf.Tensor],
+    controls: Iterable[tf.Operation],
+    device: str | None = None,
+    functions: Mapping[str, Any] | None = None,
+) -> tf.Operation:
+    """Makes an operation like one of another graph.
+
+    Errors at run time show where the program made the other.
+
+    Args:
+        operation: The other.
+        graph: Where to make it.
+        inputs: What it is given there.
+        controls: What it runs after there.
+        device: Where it runs; None: where the other does.
+        functions: By attributes as in `functions_of`, functions to run in the
+            place of those that the other one runs.
+    """
+    attributes = {
+        key: value
+        for key, value in operation.node_def.attr.items()
+        # The names of operations of the other graph.
+        if key != "_class"
+    }
+    for name, function in (functions or {}).items():
+        graph._add_function_recursive(function)
+        key, _, place = name.partition("/")
+        changed = attr_value_pb2.AttrValue()
+        changed.CopyFrom(attributes[key])
+        named = changed.list.func[int(place)] if place else changed.func
+        named.name = function.name.decode()
+        attributes[key] = changed
+    for name in _names_of_functions(operation) - set(functions or {}):
+        kept = operation.graph._get_function(
+            _function_name(operation.node_def.attr, name)
+        )
+        if kept is not None:
+            graph._add_function_recursive(kept)
+    copy = graph._create_op_internal(
+        operation.type,
+        list(inputs),
+        [output.dtype for output in operation.outputs],
+        name=operation.name,
+        attrs=attributes,
+        op_def=operation.op_def,
+        compute_device=False,
+    )
+    copy._set_device_from_string(operation.device if device is None else device)
+    controls = list(controls)
+    if controls:
+        copy._add_control_inputs(controls)
+    for old, new in zip(operation.outputs, copy.outputs, strict=True):
+        new.set_shape(old.shape)
+    # What TensorFlow hands out belongs to the other; a slice is our own.
+    pywrap_tf_session.TF_SetOpStackTrace(copy._c_op, operation.traceback[:])
+    return copy
+
+
+def _names_of_functions(operation: tf.Operation) -> set[str]:
+    names = set()
+    for key, value in operation.node_def.attr.items():
+        if value.HasField("func"):
+            names.add(key)
+        names.update(f"{key}/{place}" for place in range(len(value.list.func)))
+    return names
+
+
+def _function_name(attributes: Any, name: str) -> str:
+    key, _, place = name.partition("/")
+    value = attributes[key]
+    return (value.list.func[int(place)] if place else value.func).name
+
+
+def as_concrete_function(
+    graph: FuncGraph,
+    like: tf.types.experimental.ConcreteFunction,
+) -> tf.types.experimental.ConcreteFunction:
+    """A concrete function of a graph from `new_graph`.
+
+    Args:
+        graph: Complete, with outputs in the order of the other's.
+        like: The other; how it is called, and what it returns, stays.
+    """
+    graph.structured_outputs = tf.nest.pack_sequence_as(
+        like.graph.structured_outputs,
+        _with_nones(like.graph.structured_outputs, graph.outputs),
+        expand_composites=True,
+    )
+    return concrete_function.ConcreteFunction.from_func_graph(
+        graph, like.function_type, {}
+    )
+
+
+def _with_nones(structure: Any, outputs: Sequence[tf.Tensor]) -> list[Any]:
+    """The outputs, and None wherever a structure has it."""
+    remaining = iter(outputs)
+    return [
+        None if leaf is None else next(remaining)
+        for leaf in tf.nest.flatten(structure, expand_composites=True)
+    ]
+
+
+def as_function(graph: FuncGraph, attributes_of: FuncGraph) -> Any:
+    """A function for other operations to run, such as a loop's body.
+
+    Args:
+        graph: Complete.
+        attributes_of: The graph of the function that it replaces.
+    """
+    name = f"{attributes_of.name}_fused_{ops.uid()}"
+    return atomic_function.from_func_graph(name, graph, {})

@@ -1,0 +1,12 @@
+"""Fewer and smaller messages.
+
+emission.py     makes the operations of a function in a new graph
+explanation.py  what a step sends, for people
+flattening.py   a function as one list of operations
+fusion.py       rewrites a step so that it sends few messages
+packing.py      many tensors as few, for the way from one device to another
+places.py       which task a device belongs to
+rewriting.py    decides what a function sends together
+sections.py     what runs while a lock is held
+waves.py        which tensors of a step travel together
+"""

@@ -1,0 +1,195 @@
+"""Makes the operations of a function in a new graph, and what they send."""
+
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tfps_plugin._compat import tensorflow_graphs as compat
+from tfps_plugin.transport import packing
+from tfps_plugin.transport import places
+from tfps_plugin.transport import waves
+from tfps_plugin.transport.explanation import Sent
+from tfps_plugin.transport.flattening import FlatFunction
+from tfps_plugin.transport.waves import Message
+from tfps_plugin.transport.waves import Node
+from tfps_plugin.transport.waves import Output
+from tfps_plugin.variables import graph_checks
+
+
+class Emission:
+    """The operations of a function, made in a new graph.
+
+    Attributes:
+        graph: The new graph, complete.
+        sent: What it sends.
+    """
+
+    def __init__(
+        self,
+        old: compat.FuncGraph,
+        flat: FlatFunction,
+        nodes: Sequence[Node],
+        devices: Sequence[str],
+        plan: waves.Plan,
+        inner: Mapping[int, Mapping[str, Any]],
+    ) -> None:
+        self.sent: list[Sent] = []
+        self._flat = flat
+        self._nodes = nodes
+        self._devices = devices
+        self._inner = inner
+        self.graph, arguments = compat.new_graph(old, f"fused_{old.name}")
+        self._made: dict[int, tf.Operation] = {}
+        self._tensors: dict[Output, tf.Tensor] = {
+            Output(number, 0): tensor for number, tensor in enumerate(arguments)
+        }
+        self._copies: dict[tuple[int, str], tf.Tensor] = {}
+        self._arrived: dict[tuple[Output, str], tf.Tensor] = {}
+        self._arrivals: dict[tuple[int, str], tf.Operation] = {}
+        # Only arguments wait for nothing; the others say what they wait for.
+        with self.graph.as_default():
+            for step in plan.in_order():
+                if isinstance(step, Message):
+                    self._send(step)
+                elif step >= flat.num_arguments:
+                    self._make(step)
+            self.graph.outputs = [
+                self._tensor(output, places.HERE)
+                if nodes[output.node].place is None
+                else self._tensors[output]
+                for output in flat.outputs
+            ]
+        self.graph.control_outputs = [
+            self._made[number] for number in flat.controls
+        ]
+
+    def _make(self, number: int) -> None:
+        flat = self._flat.operations[number]
+        place = self._nodes[number].place
+        if place is None:
+            # A copy is made wherever it is read.
+            return
+        operation = compat.copy_operation(
+            flat.operation,
+            self.graph,
+            [self._tensor(output, place) for output in flat.inputs],
+            self._controls(number, place),
+            self._devices[number],
+            self._inner.get(number),
+        )
+        self._made[number] = operation
+        for index, tensor in enumerate(operation.outputs):
+            self._tensors[Output(number, index)] = tensor
+
+    def _controls(self, number: int, place: str) -> list[tf.Operation]:
+        """What an operation runs after, at its own place where possible."""
+        controls = [
+            self._arrivals.get((earlier, place)) or self._made[earlier]
+            for earlier in self._nodes[number].controls
+            if self._nodes[earlier].place is not None
+        ]
+        # A lock waits for what its section is given.
+        own = self._flat.operations[number].inputs
+        controls += [
+            self._arrived[output, place].op
+            for output in self._nodes[number].inputs[len(own) :]
+            if (output, place) in self._arrived
+        ]
+        return list(dict.fromkeys(controls))
+
+    def _tensor(self, output: Output, place: str) -> tf.Tensor:
+        """A tensor as it is read somewhere."""
+        if output in self._tensors:
+            return self._arrived.get((output, place), self._tensors[output])
+        copy = self._copies.get((output.node, place))
+        if copy is None:
+            operation = self._flat.operations[output.node].operation
+            copy = compat.copy_operation(
+                operation,
+                self.graph,
+                [],
+                [],
+                places.cpu_of(place) if place else "",
+            ).outputs[0]
+            self._copies[output.node, place] = copy
+        return copy
+
+    def _send(self, message: Message) -> None:
+        """Packs what travels where it was made, and unpacks it there."""
+        tensors = [self._tensors[output] for output in message.outputs]
+        together = [
+            output
+            for output, tensor in zip(message.outputs, tensors, strict=True)
+            if packing.is_packable(tensor)
+        ]
+        num_alone = len(tensors) - len(together)
+        if len(together) + len(message.controls) > 1:
+            num_alone += self._send_together(message, together)
+        else:
+            num_alone += len(together) + len(message.controls)
+        sized = [t for t in tensors if t.shape.is_fully_defined()]
+        self.sent.append(
+            Sent(
+                message.source,
+                message.destination,
+                message.wave,
+                num_tensors=len(tensors),
+                num_controls=len(message.controls),
+                num_parcels=num_alone,
+                num_bytes=sum(
+                    t.shape.num_elements() * (t.dtype.size or 1) for t in sized
+                ),
+                num_unsized=len(tensors) - len(sized),
+            )
+        )
+
+    def _send_together(
+        self, message: Message, outputs: Sequence[Output]
+    ) -> int:
+        """Returns as how many tensors they travel."""
+        source = places.cpu_of(message.source) if message.source else ""
+        if all(
+            places.is_on_cpu(self._devices[output.node]) for output in outputs
+        ):
+            source = source or graph_checks.CPU
+        destination = (
+            places.cpu_of(message.destination) if message.destination else ""
+        )
+        parcels = [self._tensors[output] for output in outputs]
+        way = packing.Packing(parcels) if len(parcels) > 1 else None
+        with tf.device(None), tf.device(source):
+            if way is not None:
+                parcels = way.pack(parcels)
+            parcels = self._after_all(
+                parcels, [self._made[number] for number in message.controls]
+            )
+        num_parcels = len(parcels)
+        with tf.device(None), tf.device(destination):
+            if message.controls:
+                arrival = tf.identity(parcels[0])
+                for number in message.controls:
+                    self._arrivals[number, message.destination] = arrival.op
+                parcels = [arrival, *parcels[1:]]
+            if way is not None:
+                parcels = way.unpack(parcels)
+        for output, tensor in zip(outputs, parcels, strict=False):
+            self._arrived[output, message.destination] = tensor
+        return num_parcels
+
+    def _after_all(
+        self,
+        parcels: Sequence[tf.Tensor],
+        controls: Sequence[tf.Operation],
+    ) -> list[tf.Tensor]:
+        """Has the first parcel leave after some operations.
+
+        If there is none, it is one without content.
+        """
+        if not controls:
+            return list(parcels)
+        with self.graph.control_dependencies(list(controls)):
+            if not parcels:
+                return [tf.zeros([], tf.bool)]
+            return [tf.identity(parcels[0]), *parcels[1:]]

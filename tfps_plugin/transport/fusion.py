@@ -1,0 +1,100 @@
+"""Rewrites a step so that it sends few messages.
+
+TensorFlow sends every tensor that one task makes and another one reads by
+itself: a message, an answer, and a hand-over between threads for each. A step
+of a model with many variables has hundreds. Here the operations of a step are
+made anew, so that what can travel together does (`waves`), as one tensor of
+each dtype (`packing`). Nothing is computed differently.
+
+What is in a loop or in a branch travels together with what is in the same
+body. Variants and resources, tensors of unknown rank, and large ones travel
+by themselves, as before.
+"""
+
+import logging
+import threading
+import weakref
+from typing import Any
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from tfps_plugin._compat import tensorflow_graphs as compat
+from tfps_plugin.transport.explanation import Explanation
+from tfps_plugin.transport.rewriting import Rewriting
+
+_logger = logging.getLogger(__name__)
+_lock = threading.Lock()
+_known: "weakref.WeakKeyDictionary[Any, Fused]" = weakref.WeakKeyDictionary()
+
+
+class Fused(NamedTuple):
+    """What became of a function.
+
+    Attributes:
+        function: To be called in its place; None: it itself.
+        explanation: What it sends.
+    """
+
+    function: tf.types.experimental.ConcreteFunction | None
+    explanation: Explanation
+
+
+def fuse(
+    function: tf.types.experimental.ConcreteFunction,
+) -> tf.types.experimental.ConcreteFunction:
+    """A function that does the same with fewer messages.
+
+    Args:
+        function: Of workers, as it was traced.
+
+    Returns:
+        The function to call instead; the same one if that would change
+        nothing.
+
+    Threading: may be called from any thread.
+    """
+    return _fused(function).function or function
+
+
+def explain(
+    function: tf.types.experimental.ConcreteFunction,
+) -> Explanation:
+    """What a function sends when it runs on a worker.
+
+    Args:
+        function: As for `fuse`.
+
+    Threading: may be called from any thread.
+    """
+    return _fused(function).explanation
+
+
+def _fused(function: tf.types.experimental.ConcreteFunction) -> Fused:
+    """Rewrites a function, once; `_lock` guards what is known."""
+    with _lock:
+        known = _known.get(function)
+    if known is not None:
+        return known
+    graph = compat.graph_of(function)
+    try:
+        rewriting = Rewriting(
+            graph, compat.homes_of_captures(graph), graph.name
+        )
+        fused = Fused(
+            None
+            if rewriting.graph is None
+            else compat.as_concrete_function(rewriting.graph, function),
+            Explanation(tuple(rewriting.bodies)),
+        )
+    except Exception:
+        # It does run without.
+        _logger.warning(
+            "What %r sends travels value by value: it could not be put "
+            "together.",
+            graph.name,
+            exc_info=True,
+        )
+        fused = Fused(None, Explanation(()))
+    with _lock:
+        return _known.setdefault(function, fused)

@@ -1,0 +1,219 @@
+"""Tests of steps that send few messages.
+
+The parameter server of these tests is this process, by its full name; the
+worker is wherever a function is called, which is this process as well. So
+functions run here, and still everything that would travel is packed.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tfps_plugin.transport import fusion
+
+_PS = "/job:localhost/replica:0/task:0/device:CPU:0"
+
+
+def _sends(function: Any) -> list[tuple[str, int, int]]:
+    """From where, how many tensors, and as how many."""
+    return [
+        (sent.source or "worker", sent.num_tensors, sent.num_parcels)
+        for body in fusion.explain(function).bodies
+        for sent in body.sent
+    ]
+
+
+def _concrete(function: Callable[..., Any], *specs: Any) -> Any:
+    with tf.device(None):
+        return tf.function(function).get_concrete_function(*specs)
+
+
+def _on_ps(function: Callable[..., Any], *args: Any) -> Any:
+    with tf.device(_PS):
+        return function(*args)
+
+
+def test_tensors_of_one_wave_travel_as_one() -> None:
+    def step(x: tf.Tensor) -> tf.Tensor:
+        parts = [_on_ps(tf.square, x + float(i)) for i in range(5)]
+        return tf.add_n([part * 2.0 for part in parts])
+
+    function = _concrete(step, tf.TensorSpec([3, 2]))
+    x = tf.random.stateless_normal([3, 2], [1, 2])
+    np.testing.assert_array_equal(fusion.fuse(function)(x), function(x))
+    assert [sent[1:] for sent in _sends(function)] == [(5, 1), (5, 1)]
+
+
+def test_sizes_that_nobody_knows_before_travel_too() -> None:
+    def step(x: tf.Tensor, n: tf.Tensor) -> list[tf.Tensor]:
+        rows = [x[: n + i] for i in range(3)]
+        names = tf.strings.as_string(x[:, 0])
+        found = [_on_ps(lambda r: r * 2.0, r) for r in rows]
+        counts = [_on_ps(tf.shape, r) for r in rows]
+        joined = _on_ps(lambda t: tf.strings.join([t, t]), names)
+        return [*found, tf.add_n(counts), joined + "!"]
+
+    function = _concrete(
+        step, tf.TensorSpec([None, 2]), tf.TensorSpec([], tf.int32)
+    )
+    fused = fusion.fuse(function)
+    assert fused is not function
+    for size in (0, 1, 4):
+        x = tf.reshape(tf.range(20.0), [10, 2])
+        for mine, theirs in zip(fused(x, size), function(x, size), strict=True):
+            np.testing.assert_array_equal(mine, theirs)
+
+
+def test_what_a_variable_is_given_arrives() -> None:
+    variables = [tf.Variable(tf.fill([4], float(i))) for i in range(4)]
+
+    def step(x: tf.Tensor) -> tf.Tensor:
+        total = tf.add_n([v.read_value() for v in variables]) * x
+        for v in variables:
+            v.assign_sub(total)
+        return tf.reduce_sum(total)
+
+    function = _concrete(step, tf.TensorSpec([]))
+    fused = fusion.fuse(function)
+    first = [float(fused(x)) for x in (0.5, 0.25)]
+    ours = [v.numpy() for v in variables]
+    for i, v in enumerate(variables):
+        v.assign(tf.fill([4], float(i)))
+    assert [float(function(x)) for x in (0.5, 0.25)] == first
+    np.testing.assert_array_equal(ours, [v.numpy() for v in variables])
+
+
+def test_order_of_the_program_is_kept() -> None:
+    v = tf.Variable(0.0)
+
+    def step(x: tf.Tensor) -> list[tf.Tensor]:
+        seen = []
+        for i in range(4):
+            v.assign(v * 2.0 + x)
+            seen.append(v + float(i))
+        return seen
+
+    function = _concrete(step, tf.TensorSpec([]))
+    expected = [t.numpy() for t in function(1.0)]
+    v.assign(0.0)
+    assert [t.numpy() for t in fusion.fuse(function)(1.0)] == expected
+
+
+@tf.function
+def _called(x: tf.Tensor, v: tf.Variable) -> tf.Tensor:
+    v.assign_add(tf.reduce_sum(x))
+    return [_on_ps(tf.square, x + float(i)) for i in range(3)]
+
+
+def test_functions_that_are_called_are_seen_through() -> None:
+    v = tf.Variable(0.0)
+
+    def step(x: tf.Tensor) -> tf.Tensor:
+        first = _called(x, v)
+        second = _called(x + 1.0, v)
+        return tf.add_n([*first, *second]) + v
+
+    function = _concrete(step, tf.TensorSpec([2]))
+    expected = function(tf.ones([2])).numpy()
+    v.assign(0.0)
+    fused = fusion.fuse(function)
+    np.testing.assert_array_equal(fused(tf.ones([2])), expected)
+    assert float(v) == 6.0
+    calls = [o for o in fused.graph.get_operations() if "Call" in o.type]
+    assert not calls
+
+
+@pytest.mark.parametrize("go_on", [True, False])
+def test_branches_and_loops_pack_what_is_in_them(go_on: bool) -> None:
+    v = tf.Variable([1.0, 2.0])
+
+    def step(x: tf.Tensor, go_on: tf.Tensor) -> tf.Tensor:
+        def body(i: tf.Tensor, total: tf.Tensor) -> Any:
+            parts = [_on_ps(tf.square, total + float(k)) for k in range(3)]
+            v.assign_add(parts[0])
+            return i + 1, tf.add_n(parts) * 0.1 + v
+
+        _, total = tf.while_loop(lambda i, _: i < 3, body, (0, x))
+        return tf.cond(
+            go_on,
+            lambda: tf.add_n(
+                [_on_ps(tf.abs, total - float(k)) for k in range(3)]
+            ),
+            lambda: v * 2.0,
+        )
+
+    function = _concrete(step, tf.TensorSpec([2]), tf.TensorSpec([], tf.bool))
+    expected = function(tf.ones([2]), go_on).numpy()
+    v.assign([1.0, 2.0])
+    fused = fusion.fuse(function)
+    np.testing.assert_array_equal(fused(tf.ones([2]), go_on), expected)
+    assert any(sent[1] >= 3 and sent[2] == 1 for sent in _sends(function))
+
+
+def test_gradients_and_structures_are_as_before() -> None:
+    v = tf.Variable([[1.0, 2.0]])
+    w = tf.Variable([[3.0], [4.0]])
+
+    def step(data: dict[str, tf.Tensor]) -> dict[str, Any]:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf.matmul(data["x"] * v, w))
+        gradients = tape.gradient(loss, [v, w])
+        return {"loss": loss, "gradients": gradients, "nothing": None}
+
+    function = _concrete(step, {"x": tf.TensorSpec([None, 2])})
+    data = {"x": tf.constant([[1.0, -1.0], [0.5, 2.0]])}
+    mine, theirs = fusion.fuse(function)(data), function(data)
+    tf.nest.map_structure(np.testing.assert_array_equal, mine, theirs)
+    assert mine["nothing"] is None
+
+
+def test_reads_that_nobody_needs_are_left_out() -> None:
+    v = tf.Variable(tf.zeros([1000]))
+
+    def step(x: tf.Tensor) -> tf.Tensor:
+        v.read_value()
+        return _on_ps(tf.negative, x * 1.0) + 1.0
+
+    fused = fusion.fuse(_concrete(step, tf.TensorSpec([])))
+    types = [operation.type for operation in fused.graph.get_operations()]
+    assert "ReadVariableOp" not in types
+
+
+def test_what_does_not_travel_stays_as_it_is() -> None:
+    function = _concrete(lambda x: x + 1.0, tf.TensorSpec([]))
+    assert fusion.fuse(function) is function
+    assert str(fusion.explain(function)) == "Nothing travels between tasks."
+
+
+def test_it_is_rewritten_once() -> None:
+    function = _concrete(
+        lambda x: _on_ps(tf.square, x) + _on_ps(tf.abs, x * 2.0),
+        tf.TensorSpec([]),
+    )
+    assert fusion.fuse(function) is fusion.fuse(function)
+
+
+def test_errors_show_the_users_line() -> None:
+    def step(x: tf.Tensor) -> tf.Tensor:
+        y = _on_ps(tf.square, x) + _on_ps(tf.abs, x * 2.0)
+        return tf.debugging.check_numerics(y, "not finite")  # here
+
+    fused = fusion.fuse(_concrete(step, tf.TensorSpec([])))
+    with pytest.raises(tf.errors.InvalidArgumentError) as caught:
+        fused(float("inf"))
+    assert "fusion_test.py" in str(caught.value)
+    assert "check_numerics" in str(caught.value)
+
+
+def test_the_explanation_is_a_table() -> None:
+    def step(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+        return _on_ps(tf.square, x * 1.0) + _on_ps(tf.reduce_sum, y * 1.0)
+
+    function = _concrete(step, tf.TensorSpec([]), tf.TensorSpec([None]))
+    text = str(fusion.explain(function))
+    assert "4 values travel between tasks, in 2 messages" in text
+    assert "4 + 1 of unknown size" in text
+    assert "localhost 0" in text

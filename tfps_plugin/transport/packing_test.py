@@ -1,0 +1,68 @@
+"""Tests of many tensors as few."""
+
+import hypothesis
+import numpy as np
+import tensorflow as tf
+from hypothesis import strategies as st
+
+from tfps_plugin.transport.packing import Packing
+
+_DTYPES = [tf.float32, tf.int32, tf.int64, tf.bool, tf.string, tf.bfloat16]
+
+
+@st.composite
+def _tensors(draw: st.DrawFn) -> list[tuple[tf.TensorSpec, np.ndarray]]:
+    """Some tensors, and what is known of each when a step is traced."""
+    dtypes = draw(
+        st.lists(st.sampled_from(_DTYPES), min_size=1, max_size=3, unique=True)
+    )
+    made = []
+    for number in range(draw(st.integers(2, 7))):
+        dtype = draw(st.sampled_from(dtypes))
+        shape = draw(st.lists(st.integers(0, 3), max_size=3))
+        known = [size if draw(st.booleans()) else None for size in shape]
+        values = np.arange(np.prod(shape, dtype=int)) + 100 * number
+        if dtype == tf.string:
+            values = values.astype(str).astype(object)
+        elif dtype == tf.bool:
+            values = values % 3 == 0
+        made.append(
+            (
+                tf.TensorSpec(known, dtype),
+                tf.cast(values.reshape(shape), dtype).numpy()
+                if dtype != tf.string
+                else values.reshape(shape),
+            )
+        )
+    return made
+
+
+@hypothesis.settings(deadline=None, max_examples=25)
+@hypothesis.given(_tensors())
+def test_what_is_unpacked_is_what_was_packed(
+    tensors: list[tuple[tf.TensorSpec, np.ndarray]],
+) -> None:
+    counts = []
+
+    @tf.function(input_signature=[spec for spec, _ in tensors])
+    def there_and_back(*given: tf.Tensor) -> list[tf.Tensor]:
+        way = Packing(given)
+        parcels = way.pack(given)
+        counts.append((len(parcels), way.num_parcels))
+        unpacked = way.unpack(parcels)
+        for spec, tensor in zip(given, unpacked, strict=True):
+            assert tensor.shape.as_list() == spec.shape.as_list()
+        return unpacked
+
+    results = there_and_back(
+        *[tf.constant(value, spec.dtype) for spec, value in tensors]
+    )
+    for (spec, value), result in zip(tensors, results, strict=True):
+        assert result.dtype == spec.dtype
+        np.testing.assert_array_equal(
+            result.numpy(), tf.constant(value, spec.dtype).numpy()
+        )
+    # One for each dtype, and perhaps the sizes.
+    assert len(counts) == 1
+    assert counts[0][0] == counts[0][1]
+    assert counts[0][0] <= len({spec.dtype for spec, _ in tensors}) + 1

@@ -1,0 +1,33 @@
+"""Which task a device belongs to."""
+
+import tensorflow as tf
+
+from tfps_plugin.variables import graph_checks
+
+# Where a function runs: what has no other place.
+HERE = ""
+
+
+def job(device: str) -> str | None:
+    return tf.DeviceSpec.from_string(device).job if device else None
+
+
+def place(device: str) -> str:
+    """The task of a device, as a device name; empty: the worker's own."""
+    if not device:
+        return HERE
+    spec = tf.DeviceSpec.from_string(device)
+    if spec.job is None:
+        return HERE
+    return tf.DeviceSpec(
+        job=spec.job, replica=spec.replica or 0, task=spec.task or 0
+    ).to_string()
+
+
+def cpu_of(place: str) -> str:
+    return place + graph_checks.CPU
+
+
+def is_on_cpu(device: str) -> bool:
+    spec = tf.DeviceSpec.from_string(device)
+    return spec.device_type == "CPU"

@@ -1,0 +1,149 @@
+"""Decides what a function sends together, and has it made anew."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from tfps_plugin._compat import tensorflow_graphs as compat
+from tfps_plugin.transport import places
+from tfps_plugin.transport import sections
+from tfps_plugin.transport import waves
+from tfps_plugin.transport.emission import Emission
+from tfps_plugin.transport.explanation import Body
+from tfps_plugin.transport.flattening import flatten
+from tfps_plugin.transport.waves import Node
+from tfps_plugin.transport.waves import Output
+
+# By type, how many inputs there are before those of the functions it runs.
+_RUNS_FUNCTIONS = {
+    "Case": 1,
+    "If": 1,
+    "StatelessCase": 1,
+    "StatelessIf": 1,
+    "StatelessWhile": 0,
+    "While": 0,
+}
+# Larger ones are sent, as TensorFlow would.
+_MOST_BYTES_COPIED = 64 << 10
+
+
+class Rewriting:
+    """Makes one function anew, and those that its loops and branches run.
+
+    Attributes:
+        graph: The new function; None if it would be like the old one.
+        bodies: What it and they send.
+    """
+
+    def __init__(
+        self, graph: compat.FuncGraph, homes: Mapping[int, str], name: str
+    ) -> None:
+        """Rewrites.
+
+        Args:
+            graph: Of the function.
+            homes: By the number of the argument, the devices of resources.
+            name: Of the function, for people.
+        """
+        self._name = name
+        self._flat = flatten(graph)
+        # Where resources are; by who returns them.
+        self._homes = {Output(n, 0): device for n, device in homes.items()}
+        self._devices = [
+            self._device_of(number)
+            for number in range(len(self._flat.operations))
+        ]
+        self.bodies: list[Body] = []
+        inner = self._rewrite_inner()
+        nodes = [
+            self._node(number) for number in range(len(self._flat.operations))
+        ]
+        num_crossings = waves.num_crossings(nodes)
+        nodes = sections.before_locks(nodes, self._locks())
+        plan = waves.plan(nodes)
+        self.graph: compat.FuncGraph | None = None
+        if not plan.messages and not inner:
+            return
+        emission = Emission(
+            graph, self._flat, nodes, self._devices, plan, inner
+        )
+        self.graph = emission.graph
+        if num_crossings:
+            body = Body(name, num_crossings, tuple(emission.sent))
+            self.bodies.insert(0, body)
+
+    def _device_of(self, number: int) -> str:
+        """Where an operation runs; notes where resources are on the way."""
+        flat = self._flat.operations[number]
+        device = flat.device
+        if number < self._flat.num_arguments:
+            return device
+        if flat.operation.type not in _RUNS_FUNCTIONS and not places.job(
+            device
+        ):
+            # As TensorFlow does: where the resource is that it works on.
+            for output in flat.inputs:
+                if output in self._homes:
+                    device = self._homes[output]
+                    break
+        if places.job(device):
+            for index, tensor in enumerate(flat.operation.outputs):
+                if tensor.dtype == tf.resource:
+                    self._homes[Output(number, index)] = device
+        return device
+
+    def _node(self, number: int) -> Node:
+        flat = self._flat.operations[number]
+        if number < self._flat.num_arguments:
+            resource = flat.operation.outputs[0].dtype == tf.resource
+            return Node(None if resource else places.HERE)
+        if _is_copied(flat.operation):
+            return Node(None)
+        return Node(
+            places.place(self._devices[number]), flat.inputs, flat.controls
+        )
+
+    def _locks(self) -> dict[int, list[int]]:
+        """Who takes a lock, and who gives it back."""
+        locks: dict[int, list[int]] = {}
+        for number, flat in enumerate(self._flat.operations):
+            if flat.operation.type == "MutexLock":
+                locks[number] = []
+            elif flat.operation.type == "ConsumeMutexLock":
+                locks[flat.inputs[0].node].append(number)
+        return locks
+
+    def _rewrite_inner(self) -> dict[int, dict[str, Any]]:
+        """New functions for those that loops and branches run."""
+        inner: dict[int, dict[str, Any]] = {}
+        for number, flat in enumerate(self._flat.operations):
+            first = _RUNS_FUNCTIONS.get(flat.operation.type)
+            if first is None:
+                continue
+            homes = {
+                place: self._homes[output]
+                for place, output in enumerate(flat.inputs[first:])
+                if output in self._homes
+            }
+            for name, graph in compat.functions_of(flat.operation).items():
+                rewriting = Rewriting(
+                    graph, homes, f"{self._name}, {flat.operation.type} {name}"
+                )
+                self.bodies += rewriting.bodies
+                if rewriting.graph is not None:
+                    inner.setdefault(number, {})[name] = compat.as_function(
+                        rewriting.graph, graph
+                    )
+        return inner
+
+
+def _is_copied(operation: tf.Operation) -> bool:
+    """Whether every place has an operation of its own."""
+    if operation.type != "Const":
+        return False
+    tensor = operation.outputs[0]
+    if not tensor.shape.is_fully_defined():
+        return False
+    num_bytes = tensor.shape.num_elements() * (tensor.dtype.size or 1)
+    return bool(num_bytes <= _MOST_BYTES_COPIED)

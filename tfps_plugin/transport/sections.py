@@ -1,0 +1,111 @@
+"""What runs while a lock is held. Pure: no TensorFlow.
+
+An optimizer's update of a variable holds a lock of its parameter server (see
+`variables.update_lock`). Nobody waits for a message under a lock: what a
+section is given arrives before the lock is taken. Otherwise two workers could
+wait for each other, each with a lock that the other's message depends on.
+"""
+
+import dataclasses
+from collections.abc import Collection
+from collections.abc import Mapping
+from collections.abc import Sequence
+
+from tfps_plugin.transport.waves import Node
+from tfps_plugin.transport.waves import Output
+
+
+def before_locks(
+    nodes: Sequence[Node], locks: Mapping[int, Collection[int]]
+) -> list[Node]:
+    """Has locks wait for what their sections are given from other places.
+
+    Args:
+        nodes: Each after those that it reads and runs after.
+        locks: The nodes that take a lock, each with those that give it back.
+
+    Returns:
+        The nodes; those that take a lock read what its section reads from
+        elsewhere and was made before. What travels between operations of one
+        section stays out of messages. A lock is given back without waiting
+        for others: TensorFlow orders operations of this kind.
+    """
+    takers = list(locks)
+    bits = {taker: 1 << place for place, taker in enumerate(takers)}
+    after = _after(nodes, bits)
+    inside = [
+        mine & theirs
+        for mine, theirs in zip(after, _before(nodes, locks, bits), strict=True)
+    ]
+    arrivals: dict[int, dict[Output, None]] = {taker: {} for taker in takers}
+    stays: dict[int, set[Output]] = {}
+    for number, node in enumerate(nodes):
+        held = inside[number]
+        if not held or number in bits:
+            continue
+        for output in node.inputs:
+            maker = nodes[output.node]
+            if maker.place is None or maker.place == node.place:
+                continue
+            for taker in takers:
+                if not held & bits[taker]:
+                    continue
+                known_before = (
+                    not after[output.node] & bits[taker]
+                    and output.node < taker
+                    and nodes[taker].place == node.place
+                )
+                if known_before:
+                    arrivals[taker][output] = None
+                else:
+                    stays.setdefault(number, set()).add(output)
+    changed = list(nodes)
+    for taker, outputs in arrivals.items():
+        node = changed[taker]
+        changed[taker] = dataclasses.replace(
+            node, inputs=tuple(dict.fromkeys((*node.inputs, *outputs)))
+        )
+    for taker, givers in locks.items():
+        for giver in givers:
+            controls = nodes[giver].controls
+            changed[giver] = dataclasses.replace(
+                nodes[giver],
+                controls=tuple(c for c in controls if after[c] & bits[taker]),
+            )
+    for number, staying in stays.items():
+        changed[number] = dataclasses.replace(
+            changed[number], stays=frozenset(staying)
+        )
+    return changed
+
+
+def _after(nodes: Sequence[Node], bits: Mapping[int, int]) -> list[int]:
+    """Which locks were taken before each node runs, as bits."""
+    after: list[int] = []
+    for number, node in enumerate(nodes):
+        taken = bits.get(number, 0)
+        for output in node.inputs:
+            taken |= after[output.node]
+        for earlier in node.controls:
+            taken |= after[earlier]
+        after.append(taken)
+    return after
+
+
+def _before(
+    nodes: Sequence[Node],
+    locks: Mapping[int, Collection[int]],
+    bits: Mapping[int, int],
+) -> list[int]:
+    """Which locks are given back after each node has run, as bits."""
+    before = [0] * len(nodes)
+    for taker, givers in locks.items():
+        for giver in givers:
+            before[giver] |= bits[taker]
+    for number in range(len(nodes) - 1, -1, -1):
+        node = nodes[number]
+        for output in node.inputs:
+            before[output.node] |= before[number]
+        for earlier in node.controls:
+            before[earlier] |= before[number]
+    return before
