@@ -5,6 +5,7 @@ function calls, nor to make an operation like one of another graph, or a
 concrete function that captures what another one does.
 """
 
+from collections.abc import Hashable
 from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -30,6 +31,11 @@ _KEPT_WHOLE = ("_XlaMustCompile", "_noinline")
 def graph_of(function: tf.types.experimental.ConcreteFunction) -> FuncGraph:
     """The graph that a concrete function was made from."""
     return function.graph
+
+
+def is_kept_whole(function: tf.types.experimental.ConcreteFunction) -> bool:
+    """Whether a function is compiled, or has to stay one for other reasons."""
+    return _has_to_stay_whole(function.function_def.attr)
 
 
 def arguments(graph: FuncGraph) -> list[tf.Tensor]:
@@ -77,12 +83,17 @@ def called_graph(operation: tf.Operation) -> FuncGraph | None:
     function = operation.graph._get_function(name)
     if function is None:
         return None
-    definition = function.cached_definition
-    for kept in _KEPT_WHOLE:
-        for attributes in (definition.attr, operation.node_def.attr):
-            if kept in attributes and attributes[kept].b:
-                return None
+    if _has_to_stay_whole(operation.node_def.attr) or _has_to_stay_whole(
+        function.cached_definition.attr
+    ):
+        return None
     return function.graph
+
+
+def _has_to_stay_whole(attributes: Any) -> bool:
+    return any(
+        name in attributes and attributes[name].b for name in _KEPT_WHOLE
+    )
 
 
 def functions_of(operation: tf.Operation) -> dict[str, FuncGraph]:
@@ -108,9 +119,26 @@ def functions_of(operation: tf.Operation) -> dict[str, FuncGraph]:
     return found
 
 
+def runs_functions(operation: tf.Operation) -> bool:
+    """Whether an operation calls functions, or hands them to others."""
+    return bool(_names_of_functions(operation))
+
+
 def is_stateful(operation: tf.Operation) -> bool:
     """Whether an operation does more than to compute its outputs."""
     return operation._is_stateful
+
+
+def attributes_as_key(operation: tf.Operation) -> Hashable:
+    """Equal for operations whose attributes are equal."""
+    return tuple(
+        sorted(
+            (key, value.SerializeToString(deterministic=True))
+            for key, value in operation.node_def.attr.items()
+            # With which others it is placed; what is known of its results.
+            if key not in ("_class", "_output_shapes")
+        )
+    )
 
 
 def new_graph(like: FuncGraph, name: str) -> tuple[FuncGraph, list[tf.Tensor]]:

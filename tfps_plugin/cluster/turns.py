@@ -4,15 +4,16 @@ import contextlib
 import threading
 from collections.abc import Iterator
 
-# Functions that wait for one another could wait here for ever.
-_WAIT_SECONDS = 30.0
+# Functions that wait for one another could wait here for ever. A large step
+# takes a few seconds to be prepared.
+_WAIT_SECONDS = 10.0
 
 
 class Turns:
     """Lets the threads that drive one worker run functions, or one alone.
 
     Guarantees: while one runs alone, no other begins; it begins when no other
-    runs. Neither waits for longer than 30 s: then it begins all the same.
+    runs. Neither waits for longer than 10 s: then it begins all the same.
     Guarded by `_changed`: how many run, how many of them are to be alone, and
     how many wait to be. Nothing else is called while holding it.
     """

@@ -1,5 +1,6 @@
 """Fewer and smaller messages.
 
+duplicates.py   what a step computes again and again, computed once
 emission.py     makes the operations of a function in a new graph
 explanation.py  what a step sends, for people
 flattening.py   a function as one list of operations

@@ -77,6 +77,8 @@ def _fused(function: tf.types.experimental.ConcreteFunction) -> Fused:
     if known is not None:
         return known
     graph = compat.graph_of(function)
+    if compat.is_kept_whole(function):
+        return Fused(None, Explanation(()))
     try:
         rewriting = Rewriting(
             graph, compat.homes_of_captures(graph), graph.name

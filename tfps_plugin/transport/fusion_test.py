@@ -182,6 +182,32 @@ def test_reads_that_nobody_needs_are_left_out() -> None:
     assert "ReadVariableOp" not in types
 
 
+def test_what_is_computed_several_times_is_computed_once() -> None:
+    variables = [tf.Variable(tf.fill([2], float(i))) for i in range(3)]
+
+    def step(x: tf.Tensor, n: tf.Tensor) -> tf.Tensor:
+        for v in variables:
+            rate = 1.0 - tf.pow(0.9, tf.cast(n, tf.float32))
+            v.assign_sub(tf.fill([2], rate * x))
+        # Not the same, although alike.
+        noise = [tf.random.uniform([]) for _ in range(2)]
+        return tf.stack(noise)
+
+    function = _concrete(step, tf.TensorSpec([]), tf.TensorSpec([], tf.int32))
+    fused = fusion.fuse(function)
+    types = [operation.type for operation in fused.graph.get_operations()]
+    assert types.count("Pow") == 1
+    assert types.count("Sub") == 1
+    assert types.count("RandomUniform") == 2
+    noise = fused(0.5, 3)
+    assert noise[0] != noise[1]
+    ours = [v.numpy() for v in variables]
+    for i, v in enumerate(variables):
+        v.assign(tf.fill([2], float(i)))
+    function(0.5, 3)
+    np.testing.assert_array_equal(ours, [v.numpy() for v in variables])
+
+
 def test_what_does_not_travel_stays_as_it_is() -> None:
     function = _concrete(lambda x: x + 1.0, tf.TensorSpec([]))
     assert fusion.fuse(function) is function
@@ -194,6 +220,35 @@ def test_it_is_rewritten_once() -> None:
         tf.TensorSpec([]),
     )
     assert fusion.fuse(function) is fusion.fuse(function)
+
+
+def test_what_is_compiled_stays_whole() -> None:
+    v = tf.Variable([1.0, 2.0])
+
+    @tf.function(jit_compile=True)
+    def compiled(x: tf.Tensor) -> tf.Tensor:
+        return tf.sin(x) * v
+
+    def step(x: tf.Tensor) -> tf.Tensor:
+        sent = [_on_ps(tf.abs, x - float(k)) for k in range(3)]
+        return compiled(tf.add_n(sent))
+
+    x = tf.ones([2])
+    for function in (step, compiled.python_function):
+        whole = tf.function(function, jit_compile=function is not step)
+        concrete = whole.get_concrete_function(tf.TensorSpec([2]))
+        fused = fusion.fuse(concrete)
+        np.testing.assert_array_equal(fused(x), concrete(x))
+        assert (fused is concrete) == (function is not step)
+        assert _devices_of_calls(fused) == _devices_of_calls(concrete)
+
+
+def _devices_of_calls(function: Any) -> list[str]:
+    return [
+        operation.device
+        for operation in function.graph.get_operations()
+        if "Call" in operation.type
+    ]
 
 
 def test_errors_show_the_users_line() -> None:

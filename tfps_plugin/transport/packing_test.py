@@ -5,6 +5,7 @@ import numpy as np
 import tensorflow as tf
 from hypothesis import strategies as st
 
+from tfps_plugin.transport import packing
 from tfps_plugin.transport.packing import Packing
 
 _DTYPES = [tf.float32, tf.int32, tf.int64, tf.bool, tf.string, tf.bfloat16]
@@ -66,3 +67,26 @@ def test_what_is_unpacked_is_what_was_packed(
     assert len(counts) == 1
     assert counts[0][0] == counts[0][1]
     assert counts[0][0] <= len({spec.dtype for spec, _ in tensors}) + 1
+
+
+def test_every_packable_dtype_can_be_packed() -> None:
+    for dtype in packing._PACKABLE:
+        if dtype == tf.string:
+            tensors = [tf.constant(["a", "b"]), tf.constant([["c"]])]
+        else:
+            tensors = [
+                tf.cast([0, 1], dtype),
+                tf.cast([[1, 1, 0]], dtype),
+            ]
+        way = Packing(tensors)
+        parcels = way.pack(tensors)
+        assert len(parcels) == way.num_parcels == 1
+        for mine, theirs in zip(way.unpack(parcels), tensors, strict=True):
+            np.testing.assert_array_equal(mine.numpy(), theirs.numpy())
+
+
+def test_what_cannot_be_packed_is_refused() -> None:
+    assert not packing.is_packable(tf.zeros([1 << 18]))
+    assert packing.is_packable(tf.zeros([(1 << 18) - 1]))
+    mutex = tf.raw_ops.MutexV2(container="", shared_name="packing_test")
+    assert not packing.is_packable(mutex)

@@ -6,6 +6,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfps_plugin._compat import tensorflow_graphs as compat
+from tfps_plugin.transport import duplicates
 from tfps_plugin.transport import places
 from tfps_plugin.transport import sections
 from tfps_plugin.transport import waves
@@ -47,7 +48,7 @@ class Rewriting:
             name: Of the function, for people.
         """
         self._name = name
-        self._flat = flatten(graph)
+        self._flat = duplicates.merge(flatten(graph))
         # Where resources are; by who returns them.
         self._homes = {Output(n, 0): device for n, device in homes.items()}
         self._devices = [
@@ -79,14 +80,14 @@ class Rewriting:
         device = flat.device
         if number < self._flat.num_arguments:
             return device
-        if flat.operation.type not in _RUNS_FUNCTIONS and not places.job(
-            device
+        homes = [self._homes[o] for o in flat.inputs if o in self._homes]
+        if (
+            homes
+            and not places.job(device)
+            and not compat.runs_functions(flat.operation)
         ):
             # As TensorFlow does: where the resource is that it works on.
-            for output in flat.inputs:
-                if output in self._homes:
-                    device = self._homes[output]
-                    break
+            device = homes[0]
         if places.job(device):
             for index, tensor in enumerate(flat.operation.outputs):
                 if tensor.dtype == tf.resource:
@@ -108,9 +109,9 @@ class Rewriting:
         """Who takes a lock, and who gives it back."""
         locks: dict[int, list[int]] = {}
         for number, flat in enumerate(self._flat.operations):
-            if flat.operation.type == "MutexLock":
+            if flat.operation.type == sections.TAKES_LOCK:
                 locks[number] = []
-            elif flat.operation.type == "ConsumeMutexLock":
+            elif flat.operation.type == sections.GIVES_BACK_LOCK:
                 locks[flat.inputs[0].node].append(number)
         return locks
 

@@ -14,6 +14,10 @@ from collections.abc import Sequence
 from tfps_plugin.transport.waves import Node
 from tfps_plugin.transport.waves import Output
 
+# Types of operations.
+TAKES_LOCK = "MutexLock"
+GIVES_BACK_LOCK = "ConsumeMutexLock"
+
 
 def before_locks(
     nodes: Sequence[Node], locks: Mapping[int, Collection[int]]
@@ -26,7 +30,8 @@ def before_locks(
 
     Returns:
         The nodes; those that take a lock read what its section reads from
-        elsewhere and was made before. What travels between operations of one
+        elsewhere and was made before, and run after what it reads that was
+        made at its own place. What travels between operations of one
         section stays out of messages. A lock is given back without waiting
         for others: TensorFlow orders operations of this kind.
     """
@@ -38,6 +43,7 @@ def before_locks(
         for mine, theirs in zip(after, _before(nodes, locks, bits), strict=True)
     ]
     arrivals: dict[int, dict[Output, None]] = {taker: {} for taker in takers}
+    made: dict[int, dict[int, None]] = {taker: {} for taker in takers}
     stays: dict[int, set[Output]] = {}
     for number, node in enumerate(nodes):
         held = inside[number]
@@ -45,17 +51,20 @@ def before_locks(
             continue
         for output in node.inputs:
             maker = nodes[output.node]
-            if maker.place is None or maker.place == node.place:
+            if maker.place is None:
                 continue
             for taker in takers:
                 if not held & bits[taker]:
                     continue
-                known_before = (
+                is_before = (
                     not after[output.node] & bits[taker]
                     and output.node < taker
                     and nodes[taker].place == node.place
                 )
-                if known_before:
+                if maker.place == node.place:
+                    if is_before:
+                        made[taker][output.node] = None
+                elif is_before:
                     arrivals[taker][output] = None
                 else:
                     stays.setdefault(number, set()).add(output)
@@ -63,7 +72,9 @@ def before_locks(
     for taker, outputs in arrivals.items():
         node = changed[taker]
         changed[taker] = dataclasses.replace(
-            node, inputs=tuple(dict.fromkeys((*node.inputs, *outputs)))
+            node,
+            inputs=tuple(dict.fromkeys((*node.inputs, *outputs))),
+            controls=tuple(dict.fromkeys((*node.controls, *made[taker]))),
         )
     for taker, givers in locks.items():
         for giver in givers:

@@ -78,3 +78,16 @@ def test_constants_are_there_already() -> None:
         Node("ps", (), (2,)),  # gives it back
     ]
     assert sections.before_locks(nodes, {1: [3]}) == nodes
+
+
+def test_a_lock_waits_for_what_is_made_beside_it() -> None:
+    nodes = [
+        Node("worker"),
+        Node("ps", (_GRADIENT,)),
+        Node("ps"),  # takes the lock
+        Node("ps", (Output(1, 0),), (2,)),
+        Node("ps", (), (3,)),  # gives it back
+    ]
+    changed = sections.before_locks(nodes, {2: [4]})
+    assert changed[2].controls == (1,)
+    assert waves.plan(changed).waves == (0, 1, 1, 1, 1)
