@@ -2,6 +2,12 @@
 
 checkpoints.py            how fast checkpoints are, and how long training waits
 chief_memory.py           what the chief needs to create a large sharded table
+__main__.py               compares this library with its peers
+comparison.py             has contestants train in turns
+contestant.py             one of them, in a process of its own
+peers.py                  what others do with the same program
+workloads.py              what is trained in comparisons
+processes.py              what processes have computed
 crossings.py              counts the tensors that cross between tasks in a step
 distributed_embedding.py  what one layer for 26 tables saves over 26 layers
 input_kinds.py           what it costs that the chief reads, and not the workers

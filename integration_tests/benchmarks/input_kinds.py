@@ -10,7 +10,6 @@ thousand steps.
 
 import argparse
 import os
-import pathlib
 import statistics
 import time
 from collections.abc import Callable
@@ -21,6 +20,8 @@ import numpy as np
 import tensorflow as tf
 
 import tfps_plugin as tfps
+
+from .processes import cpu_seconds
 
 _ROWS = 100_000
 _FEATURES = 26
@@ -84,17 +85,6 @@ def _inputs(
     }
 
 
-def _cpu_seconds(processes: list[int]) -> float:
-    """What processes have computed so far, together."""
-    ticks = 0
-    for pid in processes:
-        fields = pathlib.Path(f"/proc/{pid}/stat").read_text()
-        # After the name, which may have blanks: user and system time.
-        user, system = fields.rpartition(")")[2].split()[11:13]
-        ticks += int(user) + int(system)
-    return ticks / os.sysconf("SC_CLK_TCK")
-
-
 def main() -> None:
     """Runs it once and prints the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -128,10 +118,10 @@ def main() -> None:
                         time.perf_counter()
                     ),
                 )
-                before = _cpu_seconds(processes)
+                before = cpu_seconds(processes)
                 # Of the second epoch: the first makes pipelines and traces.
                 model.fit(**make(), epochs=2, verbose=0, callbacks=[clock])
-                used = _cpu_seconds(processes) - before
+                used = cpu_seconds(processes) - before
                 if number:
                     rates[name].append(
                         arguments.batches / (times[3] - times[2])

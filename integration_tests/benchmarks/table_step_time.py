@@ -20,7 +20,6 @@ import argparse
 import gc
 import multiprocessing
 import os
-import pathlib
 import statistics
 import time
 from typing import Any
@@ -30,6 +29,8 @@ import numpy as np
 import tensorflow as tf
 
 import tfps_plugin as tfps
+
+from .processes import cpu_seconds
 
 _WIDTH = 16
 _BATCH = 512
@@ -89,22 +90,11 @@ class _SecondEpoch(keras.callbacks.Callback):
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         self._start = time.perf_counter()
-        self._cpu_start = _cpu_seconds(self._processes)
+        self._cpu_start = cpu_seconds(self._processes)
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         self.seconds = time.perf_counter() - self._start
-        self.cpu_seconds = _cpu_seconds(self._processes) - self._cpu_start
-
-
-def _cpu_seconds(processes: list[int]) -> float:
-    """What processes have computed so far, together."""
-    ticks = 0
-    for pid in processes:
-        fields = pathlib.Path(f"/proc/{pid}/stat").read_text()
-        # After the name, which may have blanks: user and system time.
-        user, system = fields.rpartition(")")[2].split()[11:13]
-        ticks += int(user) + int(system)
-    return ticks / os.sysconf("SC_CLK_TCK")
+        self.cpu_seconds = cpu_seconds(self._processes) - self._cpu_start
 
 
 def _milliseconds(

@@ -1,0 +1,156 @@
+"""Has contestants train in turns, and gathers what each needed."""
+
+import contextlib
+import json
+import os
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterator
+from collections.abc import Sequence
+from typing import Any
+from typing import NamedTuple
+
+from . import contestant
+from .workloads import WORKLOADS
+
+
+class Round(NamedTuple):
+    """What some steps took.
+
+    Attributes:
+        steps_per_second: By the clock.
+        cpu_milliseconds: Of all processes, for one step.
+    """
+
+    steps_per_second: float
+    cpu_milliseconds: float
+
+
+class Result(NamedTuple):
+    """What a contestant did.
+
+    Attributes:
+        name: Who.
+        rounds: In their order.
+    """
+
+    name: str
+    rounds: list[Round]
+
+    @property
+    def steps_per_second(self) -> float:
+        """The median."""
+        return statistics.median(r.steps_per_second for r in self.rounds)
+
+    @property
+    def cpu_milliseconds(self) -> float:
+        """The median, for one step."""
+        return statistics.median(r.cpu_milliseconds for r in self.rounds)
+
+    def ratios(self, other: "Result") -> list[float]:
+        """Its speed over the other's, round by round."""
+        return [
+            mine.steps_per_second / theirs.steps_per_second
+            for mine, theirs in zip(self.rounds, other.rounds, strict=True)
+        ]
+
+
+def compare(
+    workload: str, names: Sequence[str], num_rounds: int, seconds: float
+) -> list[Result]:
+    """Lets contestants take turns on one workload.
+
+    What else the machine does falls on all of them: each round, every one
+    trains for about the same time, one after the other.
+
+    Args:
+        workload: One of `workloads.WORKLOADS`.
+        names: Of `contestant.CONTESTANTS`.
+        num_rounds: How often each has its turn.
+        seconds: How long a turn is, about.
+    """
+    results = [Result(name, []) for name in names]
+    with contextlib.ExitStack() as stack:
+        runners = [
+            stack.enter_context(_runner(name, workload)) for name in names
+        ]
+        steps = [_steps_of(runner, seconds) for runner in runners]
+        for _ in range(num_rounds):
+            for result, runner, count in zip(
+                results, runners, steps, strict=True
+            ):
+                result.rounds.append(_run(runner, count))
+    return results
+
+
+@contextlib.contextmanager
+def _runner(name: str, workload: str) -> Iterator[subprocess.Popen[str]]:
+    """A contestant that is ready; ended at the end."""
+    process = subprocess.Popen(
+        [
+            *(sys.executable, "-m", contestant.__name__),
+            *(name, workload),
+        ],
+        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        _answer_of(process)
+        yield process
+    finally:
+        with contextlib.suppress(BrokenPipeError):
+            process.communicate(timeout=60)
+        process.kill()
+        process.wait()
+
+
+def _steps_of(runner: subprocess.Popen[str], seconds: float) -> int:
+    """How many steps take about so long; a multiple of what calls pack."""
+    found = _run(runner, 20)
+    return max(20, round(found.steps_per_second * seconds / 20) * 20)
+
+
+def _run(runner: subprocess.Popen[str], steps: int) -> Round:
+    if runner.stdin is None:
+        raise RuntimeError("The contestant cannot be told anything.")
+    runner.stdin.write(f"{steps}\n")
+    runner.stdin.flush()
+    answer = _answer_of(runner)
+    return Round(
+        steps / answer["seconds"], 1000 * answer["cpu_seconds"] / steps
+    )
+
+
+def _answer_of(runner: subprocess.Popen[str]) -> dict[str, Any]:
+    for line in runner.stdout or ():
+        if line.startswith(contestant.MARK):
+            answer: dict[str, Any] = json.loads(
+                line.removeprefix(contestant.MARK)
+            )
+            return answer
+    raise RuntimeError(f"A contestant ended early: {runner.args!r}")
+
+
+def table(workload: str, results: Sequence[Result]) -> str:
+    """The results for people; ratios are to the first."""
+    batch = WORKLOADS[workload].batch
+    lines = [
+        f"{workload}, batches of {batch}",
+        f"{'':32}{'steps/s':>9}{'range':>18}{'CPU ms/step':>13}{'ratio':>8}"
+        f"{'range':>14}",
+    ]
+    first = results[0]
+    for result in results:
+        rates = [r.steps_per_second for r in result.rounds]
+        ratios = first.ratios(result)
+        lines.append(
+            f"{result.name:32}{result.steps_per_second:9.1f}"
+            f"{f'{min(rates):.1f} to {max(rates):.1f}':>18}"
+            f"{result.cpu_milliseconds:13.1f}"
+            f"{statistics.median(ratios):8.2f}"
+            f"{f'{min(ratios):.2f} to {max(ratios):.2f}':>14}"
+        )
+    return "\n".join(lines)

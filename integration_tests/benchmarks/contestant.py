@@ -1,0 +1,95 @@
+"""One who takes part in a comparison, in a process of its own.
+
+    python -m integration_tests.benchmarks.contestant NAME WORKLOAD
+
+Makes its model, trains a little, says so, and then trains as often as it is
+told: a line with a number on standard input is that many steps, the answer is
+one with seconds and CPU seconds of all its processes. At the end of input it
+ends.
+"""
+
+import contextlib
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from . import peers
+from . import processes
+from .workloads import WORKLOADS
+from .workloads import Workload
+
+# The answers; what else is printed does not begin so.
+MARK = "@@"
+_WARM_UP_STEPS = 60
+
+
+@contextlib.contextmanager
+def _tfps(workload: Workload, steps_per_call: int | None) -> Iterator[Any]:
+    import keras
+
+    import tfps_plugin as tfps
+
+    with tfps.LocalCluster(num_workers=2, num_ps=2) as cluster:
+        strategy = tfps.ParameterServerStrategy(
+            cluster.cluster_resolver,
+            tfps.partitioners.MinSizePartitioner(64 << 20, max_shards=2),
+        )
+        with strategy.scope():
+            model = workload.model(keras, steps_per_call)
+        yield model, tfps.DatasetCreator(workload.dataset)
+        tfps.ClusterCoordinator(strategy).close()
+
+
+@contextlib.contextmanager
+def _keras(workload: Workload, steps_per_call: int | None) -> Iterator[Any]:
+    import keras
+
+    yield workload.model(keras, steps_per_call), workload.dataset()
+
+
+# By name: who trains, and the steps of a call; None: whatever it chooses.
+CONTESTANTS = {
+    "tfps": (_tfps, None),
+    "tfps, 1 step a call": (_tfps, 1),
+    "TF PSS": (peers.tensorflow_strategy, 1),
+    "TF PSS, 10 steps a call": (peers.tensorflow_strategy, 10),
+    "Keras 3 alone": (_keras, 1),
+    "Keras 3 alone, 10 steps a call": (_keras, 10),
+    "tf-keras alone": (peers.tf_keras_alone, 1),
+    "tf-keras alone, 10 steps a call": (peers.tf_keras_alone, 10),
+}
+
+
+def main() -> None:
+    """Serves until the end of input."""
+    name, workload = sys.argv[1:]
+    make, steps_per_call = CONTESTANTS[name]
+    with make(WORKLOADS[workload], steps_per_call) as (model, data):
+        _train(model, data, _WARM_UP_STEPS)
+        _answer({"ready": True})
+        for line in sys.stdin:
+            pids = processes.with_descendants(os.getpid())
+            cpu, start = processes.cpu_seconds(pids), time.perf_counter()
+            _train(model, data, int(line))
+            seconds = time.perf_counter() - start
+            _answer(
+                {
+                    "seconds": seconds,
+                    "cpu_seconds": processes.cpu_seconds(pids) - cpu,
+                }
+            )
+
+
+def _train(model: Any, data: Any, steps: int) -> None:
+    model.fit(data, epochs=1, steps_per_epoch=steps, verbose=0)
+
+
+def _answer(content: dict[str, Any]) -> None:
+    print(MARK + json.dumps(content), flush=True)
+
+
+if __name__ == "__main__":
+    main()

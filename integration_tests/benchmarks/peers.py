@@ -1,0 +1,88 @@
+"""What others do with the same program: TensorFlow's own, with Keras 2."""
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from tfps_plugin.cluster import ports
+
+from .workloads import Workload
+
+_TASKS = (("worker", 0), ("worker", 1), ("ps", 0), ("ps", 1))
+# As TensorFlow's tutorial starts them on machines with few cores.
+_SERVER = """
+import json, os, sys
+import tensorflow as tf
+config = tf.compat.v1.ConfigProto()
+config.inter_op_parallelism_threads = 4
+tf.distribute.Server(
+    json.loads(sys.argv[1]), job_name=sys.argv[2],
+    task_index=int(sys.argv[3]), config=config, protocol="grpc",
+)
+sys.stdin.read()
+"""
+
+
+@contextlib.contextmanager
+def tensorflow_strategy(
+    workload: Workload, steps_per_call: int | None
+) -> Iterator[Any]:
+    """TensorFlow's ParameterServerStrategy, on two workers and two ps."""
+    os.environ["GRPC_FAIL_FAST"] = "use_caller"
+    with _servers() as found:
+        import tensorflow as tf
+        import tf_keras
+
+        resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
+            tf.train.ClusterSpec(found), rpc_layer="grpc"
+        )
+        strategy = tf.distribute.ParameterServerStrategy(
+            resolver,
+            tf.distribute.experimental.partitioners.MinSizePartitioner(
+                64 << 20, max_shards=2
+            ),
+        )
+        with strategy.scope():
+            model = workload.model(tf_keras, steps_per_call)
+        yield (
+            model,
+            tf_keras.utils.experimental.DatasetCreator(workload.dataset),
+        )
+
+
+@contextlib.contextmanager
+def tf_keras_alone(
+    workload: Workload, steps_per_call: int | None
+) -> Iterator[Any]:
+    """Keras 2 in one process."""
+    import tf_keras
+
+    yield workload.model(tf_keras, steps_per_call), workload.dataset()
+
+
+@contextlib.contextmanager
+def _servers() -> Iterator[dict[str, list[str]]]:
+    """Starts a server for each task; ends them at the end."""
+    jobs: dict[str, list[str]] = {}
+    with contextlib.ExitStack() as stack:
+        for job, _ in _TASKS:
+            port = stack.enter_context(ports.ReservedPort()).port
+            jobs.setdefault(job, []).append(f"{ports.LOOPBACK}:{port}")
+        for job, index in _TASKS:
+            process = subprocess.Popen(
+                [
+                    *(sys.executable, "-c", _SERVER, json.dumps(jobs)),
+                    *(job, str(index)),
+                ],
+                env={**os.environ, "TF_GRPC_REUSE_PORT": "1"},
+                # It ends with us, however we end.
+                stdin=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+            )
+            stack.callback(process.wait)
+            stack.callback(process.kill)
+        yield jobs

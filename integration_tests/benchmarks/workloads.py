@@ -1,0 +1,144 @@
+"""What is trained in comparisons: models and data, for any Keras.
+
+Every workload is made with the `keras` that it is given, which is Keras 3 or
+tf-keras: both understand these programs.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+# Of a table the sizes of Criteo's data set have 26 of, the largest cut off.
+_CRITEO_ROWS = (
+    *(1460, 583, 2_600_000, 2_202_608, 305, 24, 12517, 633, 3, 93145, 5683),
+    *(2_600_000, 3194, 27, 14992, 2_600_000, 10, 5652, 2173, 4, 2_600_000),
+    *(18, 15, 286_181, 105, 142_572),
+)
+_WIDTH = 16
+# Batches that are read again and again.
+_BATCHES = 16
+
+
+@dataclasses.dataclass(frozen=True)
+class Workload:
+    """A model and its data.
+
+    Attributes:
+        batch: Rows of a batch.
+        model: From a Keras and the steps of a call to a compiled model.
+        rows: From a source of random numbers and a number of rows to the
+            features and targets.
+    """
+
+    batch: int
+    model: Callable[[Any, int | None], Any]
+    rows: Callable[[np.random.Generator, int], tuple[Any, np.ndarray]]
+
+    def dataset(self, context: Any = None) -> tf.data.Dataset:
+        """Batches without end; other ones on each worker."""
+        worker = context.input_pipeline_id if context else 0
+        random = np.random.default_rng(1000 + worker)
+        return (
+            tf.data.Dataset.from_tensor_slices(
+                self.rows(random, _BATCHES * self.batch)
+            )
+            .batch(self.batch)
+            .cache()
+            .repeat()
+            .prefetch(2)
+        )
+
+
+def _tables(
+    rows_of_tables: Sequence[int], hidden: Sequence[int]
+) -> Callable[[Any, int | None], Any]:
+    """A model of one embedding for each table and dense layers on top."""
+
+    def make(keras: Any, steps_per_call: int | None) -> Any:
+        ids = keras.Input((len(rows_of_tables),), dtype="int64", name="ids")
+        embedded = [
+            keras.layers.Embedding(num_rows, _WIDTH)(ids[:, number])
+            for number, num_rows in enumerate(rows_of_tables)
+        ]
+        x = (
+            keras.layers.Concatenate()(embedded)
+            if embedded[1:]
+            else embedded[0]
+        )
+        for size in hidden:
+            x = keras.layers.Dense(size, activation="relu")(x)
+        output = keras.layers.Dense(1, activation="sigmoid")(x)
+        model = keras.Model(ids, output)
+        model.compile(
+            keras.optimizers.Adagrad(0.05),
+            "binary_crossentropy",
+            **_packed(steps_per_call),
+        )
+        return model
+
+    return make
+
+
+def _dense(keras: Any, steps_per_call: int | None) -> Any:
+    model = keras.Sequential(
+        [
+            keras.Input((64,)),
+            *(keras.layers.Dense(64, activation="tanh") for _ in range(60)),
+            keras.layers.Dense(64),
+        ]
+    )
+    model.compile(keras.optimizers.Adam(1e-3), "mse", **_packed(steps_per_call))
+    return model
+
+
+def _packed(steps_per_call: int | None) -> dict[str, int]:
+    if steps_per_call is None:
+        return {}
+    return {"steps_per_execution": steps_per_call}
+
+
+def _uniform_ids(
+    rows_of_tables: Sequence[int],
+) -> Callable[[np.random.Generator, int], tuple[Any, np.ndarray]]:
+    def rows(random: np.random.Generator, count: int) -> Any:
+        ids = random.integers(0, rows_of_tables, (count, len(rows_of_tables)))
+        return ids, _labels(random, count)
+
+    return rows
+
+
+def _zipf_ids(
+    rows_of_tables: Sequence[int],
+) -> Callable[[np.random.Generator, int], tuple[Any, np.ndarray]]:
+    def rows(random: np.random.Generator, count: int) -> Any:
+        ids = random.zipf(1.05, (count, len(rows_of_tables)))
+        return ids % rows_of_tables, _labels(random, count)
+
+    return rows
+
+
+def _vectors(random: np.random.Generator, count: int) -> Any:
+    x = random.normal(size=(2, count, 64)).astype("float32")
+    return x[0], x[1]
+
+
+def _labels(random: np.random.Generator, count: int) -> np.ndarray:
+    return (random.random((count, 1)) < 0.3).astype("float32")
+
+
+_SMALL = (20_000,) * 26
+_GIANT = (20_000_000,)
+WORKLOADS = {
+    "dlrm26": Workload(512, _tables(_SMALL, (256, 128)), _uniform_ids(_SMALL)),
+    "dlrm26_zipf": Workload(
+        512, _tables(_CRITEO_ROWS, (256, 128)), _zipf_ids(_CRITEO_ROWS)
+    ),
+    "dense122": Workload(64, _dense, _vectors),
+    "one_giant_table": Workload(
+        512, _tables(_GIANT, (64,)), _uniform_ids(_GIANT)
+    ),
+}
