@@ -266,3 +266,45 @@ def test_only_the_chief_makes_one(cluster: tfps.LocalCluster, job: str) -> None:
     )
     with pytest.raises(errors.ClusterConfigurationError, match=f"'{job}'"):
         tfps.ParameterServerStrategy(resolver)
+
+
+@tf.function
+def _sums(variables: list[tf.Variable], x: tf.Tensor) -> tf.Tensor:
+    for variable in variables:
+        variable.assign_add(x * variable)
+    return tf.add_n([tf.reduce_sum(variable) for variable in variables])
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_what_a_scheduled_function_sends(
+    cluster: tfps.LocalCluster, together: bool
+) -> None:
+    strategy = tfps.ParameterServerStrategy(
+        cluster.cluster_resolver, communication_fusion=together
+    )
+    with strategy.scope():
+        variables = [tf.Variable(tf.ones([4]) * i) for i in range(9)]
+    said: list[str] = []
+    args = (variables, tf.constant(0.5))
+    explanation = strategy.explain(_sums, args, print_fn=said.append)
+    assert said == [str(explanation)]
+    (body,) = explanation.bodies
+    assert {sent.source for sent in body.sent} >= {
+        "",
+        *(f"/job:ps/replica:0/task:{index}" for index in range(3)),
+    }
+    assert body.num_parcels < body.num_crossings
+
+    coordinator = tfps.ClusterCoordinator(strategy)
+    total = coordinator.schedule(_sums, args).fetch()
+    assert total == sum(4 * 1.5 * i for i in range(9))
+    coordinator.close()
+
+
+def test_only_what_runs_here_is_explained(cluster: tfps.LocalCluster) -> None:
+    strategy = _strategy(cluster)
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    for step in (model, lambda: None, 3):
+        with pytest.raises(ValueError, match="Run a few steps of the model"):
+            strategy.explain(step)

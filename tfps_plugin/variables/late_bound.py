@@ -23,6 +23,7 @@ from tfps_plugin.variables import chief_reads
 from tfps_plugin.variables import self_assignment
 from tfps_plugin.variables import steps_in_flight
 from tfps_plugin.variables import views
+from tfps_plugin.variables.argument_type import SameVariable
 from tfps_plugin.variables.update_lock import UpdateLock
 
 T = TypeVar("T")
@@ -146,6 +147,11 @@ class LateBoundVariable(compat.ResourceVariable):
             compat.LateBoundHandleSpec(self.own_handle, self._home),
             key=("tfps", self._unique_id),
         )
+
+    def __tf_tracing_type__(self, context: Any) -> SameVariable:
+        """What functions are traced by that are given the variable."""
+        del context
+        return SameVariable(self)
 
     def _weakly(
         self, look_up: Callable[[Any], tf.Tensor]
