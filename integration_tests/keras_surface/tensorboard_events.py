@@ -38,11 +38,14 @@ def observed(
         model: The model that was trained.
         history: What `fit` returned.
     """
-    sizes = {
-        weight.path.replace(":", "_"): int(np.prod(weight.shape))
-        for layer in model.layers
-        for weight in layer.weights
-    }
+    # By what Keras 3.15 calls weights, and by what Keras 3.12 does: several
+    # have the same name.
+    sizes: dict[str, set[int]] = {}
+    for layer in model.layers:
+        for weight in layer.weights:
+            for name in (weight.path, weight.name):
+                found = sizes.setdefault(name.replace(":", "_"), set())
+                found.add(int(np.prod(weight.shape)))
     outcome: dict[str, dict[str, Any]] = {}
     for run, tags in read(folder).items():
         outcome[run] = {}
@@ -63,10 +66,10 @@ def observed(
     return outcome
 
 
-def _outline(histogram: np.ndarray, size: int) -> list[float]:
+def _outline(histogram: np.ndarray, sizes: set[int]) -> list[float]:
     """From where to where it reaches, and how many elements it counts."""
     lefts, rights, counts = histogram.T
-    assert counts.sum() == size
+    assert counts.sum() in sizes
     # Where all elements are alike, it reaches as far to either side of them.
     middle = lefts[0] + rights[-1]
     assert abs(middle) > 1e-6, "the weights are all zero"
