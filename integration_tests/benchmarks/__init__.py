@@ -5,6 +5,7 @@ chief_memory.py           what the chief needs to create a large sharded table
 __main__.py               compares this library with its peers
 comparison.py             has contestants train in turns
 contestant.py             one of them, in a process of its own
+hand_fused.py             the limit: the same arithmetic, fused by hand
 peers.py                  what others do with the same program
 workloads.py              what is trained in comparisons
 processes.py              what processes have computed

@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from . import comparison
 from .comparison import Result
 from .contestant import CONTESTANTS
+from .contestant import ONLY_IN
 from .workloads import WORKLOADS
 
 
@@ -46,8 +47,11 @@ def main() -> None:
     names = [*WORKLOADS] if "all" in options.suite else options.suite
     found: dict[str, list[Result]] = {}
     for name in names:
+        contestants = [
+            one for one in options.contestants if ONLY_IN.get(one, name) == name
+        ]
         found[name] = comparison.compare(
-            name, options.contestants, options.rounds, options.seconds
+            name, contestants, options.rounds, options.seconds
         )
         print(comparison.table(name, found[name]), flush=True)
         print()

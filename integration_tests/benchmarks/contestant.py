@@ -50,6 +50,14 @@ def _keras(workload: Workload, steps_per_call: int | None) -> Iterator[Any]:
     yield workload.model(keras, steps_per_call), workload.dataset()
 
 
+@contextlib.contextmanager
+def _limit(workload: Workload, steps_per_call: int | None) -> Iterator[Any]:
+    from .hand_fused import HandFused
+
+    del steps_per_call
+    yield HandFused(), workload.dataset()
+
+
 # By name: who trains, and the steps of a call; None: whatever it chooses.
 CONTESTANTS = {
     "tfps": (_tfps, None),
@@ -60,7 +68,10 @@ CONTESTANTS = {
     "Keras 3 alone, 10 steps a call": (_keras, 10),
     "tf-keras alone": (peers.tf_keras_alone, 1),
     "tf-keras alone, 10 steps a call": (peers.tf_keras_alone, 10),
+    "fused by hand, alone": (_limit, 10),
 }
+# Who takes part in one workload alone.
+ONLY_IN = {"fused by hand, alone": "dlrm26"}
 
 
 def main() -> None:

@@ -5,7 +5,12 @@ tf-keras: both understand these programs.
 """
 
 import dataclasses
+import functools
+import importlib
+import pathlib
+import sys
 from collections.abc import Callable
+from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
@@ -31,7 +36,7 @@ class Workload:
         batch: Rows of a batch.
         model: From a Keras and the steps of a call to a compiled model.
         rows: From a source of random numbers and a number of rows to the
-            features and targets.
+            features and targets, which may be random.
     """
 
     batch: int
@@ -95,6 +100,84 @@ def _dense(keras: Any, steps_per_call: int | None) -> Any:
     return model
 
 
+def _wide_and_deep(keras: Any, steps_per_call: int | None) -> Any:
+    """The model of the flights example."""
+    flights = _flights()
+    sizes = flights.encoder.table_sizes
+    ids = {name: keras.Input((), dtype="int32", name=name) for name in sizes}
+    features, _ = flights.rows
+    wide_ids = keras.Input(
+        features["wide"].shape[1:], dtype="int32", name="wide"
+    )
+    numbers = keras.Input(features["numbers"].shape[1:], name="numbers")
+    deep = keras.layers.Concatenate()(
+        [
+            keras.layers.Embedding(size, flights.widths[name])(ids[name])
+            for name, size in sizes.items()
+        ]
+        + [numbers]
+    )
+    for units in (64, 32):
+        deep = keras.layers.Dense(units, activation="relu")(deep)
+        deep = keras.layers.Dropout(0.3)(deep)
+    deep = keras.layers.Dense(1)(deep)
+    weights = keras.layers.Embedding(flights.encoder.wide_size, 1)(wide_ids)
+    # Keras 2 has no operations.
+    wide = keras.layers.Lambda(lambda rows: tf.reduce_sum(rows, axis=1))(
+        weights
+    )
+    model = keras.Model(
+        {**ids, "wide": wide_ids, "numbers": numbers},
+        keras.layers.Activation("sigmoid")(keras.layers.Add()([wide, deep])),
+    )
+    model.compile(
+        keras.optimizers.Adagrad(0.05),
+        "binary_crossentropy",
+        metrics=[keras.metrics.AUC(name="auc")],
+        **_packed(steps_per_call),
+    )
+    return model
+
+
+@dataclasses.dataclass(frozen=True)
+class _Flights:
+    """The flights of the training months.
+
+    Attributes:
+        encoder: Of the example.
+        widths: Of its embeddings.
+        rows: Features and labels.
+    """
+
+    encoder: Any
+    widths: Mapping[str, int]
+    rows: tuple[dict[str, np.ndarray], np.ndarray]
+
+
+@functools.cache
+def _flights() -> _Flights:
+    folder = pathlib.Path(__file__).parents[2] / "examples"
+    sys.path.insert(0, str(folder))
+    flights_data = importlib.import_module("flights_data")
+    features = importlib.import_module("flights_features")
+    model = importlib.import_module("flights_model")
+    flights = flights_data.describe_flights(flights_data.read_tables())
+    train = flights_data.part(flights, "train")
+    encoder = features.Encoder.learn(train)
+    late = train["late"].to_numpy().astype("float32")
+    return _Flights(
+        encoder,
+        model.EMBEDDING_WIDTHS,
+        (encoder.encode(train), late[:, None]),
+    )
+
+
+def _some_flights(random: np.random.Generator, count: int) -> Any:
+    features, late = _flights().rows
+    chosen = random.integers(0, len(late), count)
+    return {name: x[chosen] for name, x in features.items()}, late[chosen]
+
+
 def _packed(steps_per_call: int | None) -> dict[str, int]:
     if steps_per_call is None:
         return {}
@@ -138,6 +221,7 @@ WORKLOADS = {
         512, _tables(_CRITEO_ROWS, (256, 128)), _zipf_ids(_CRITEO_ROWS)
     ),
     "dense122": Workload(64, _dense, _vectors),
+    "wide_deep": Workload(512, _wide_and_deep, _some_flights),
     "one_giant_table": Workload(
         512, _tables(_GIANT, (64,)), _uniform_ids(_GIANT)
     ),
