@@ -62,7 +62,9 @@ class Emission:
                 for output in flat.outputs
             ]
         self.graph.control_outputs = [
-            self._made[number] for number in flat.controls
+            self._made[number]
+            for number in flat.controls
+            if nodes[number].place is not None
         ]
 
     def _make(self, number: int) -> None:

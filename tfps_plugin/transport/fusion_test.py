@@ -208,6 +208,23 @@ def test_what_is_computed_several_times_is_computed_once() -> None:
     np.testing.assert_array_equal(ours, [v.numpy() for v in variables])
 
 
+def test_a_constant_may_be_waited_for() -> None:
+    def step(x: tf.Tensor) -> list[tf.Tensor]:
+        one = tf.constant(1.0)
+        with tf.control_dependencies([one]):
+            sent = [_on_ps(tf.abs, x - float(k)) for k in range(3)]
+        tf.compat.v1.get_default_graph().control_outputs.append(one.op)
+        return [tf.add_n(sent) + one, one]
+
+    function = _concrete(step, tf.TensorSpec([]))
+    fused = fusion.fuse(function)
+    assert fused is not function
+    for mine, theirs in zip(
+        fused(tf.constant(5.0)), function(tf.constant(5.0)), strict=True
+    ):
+        assert mine == theirs
+
+
 def test_what_does_not_travel_stays_as_it_is() -> None:
     function = _concrete(lambda x: x + 1.0, tf.TensorSpec([]))
     assert fusion.fuse(function) is function
