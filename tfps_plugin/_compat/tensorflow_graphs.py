@@ -87,7 +87,21 @@ def called_graph(operation: tf.Operation) -> FuncGraph | None:
         function.cached_definition.attr
     ):
         return None
-    return function.graph
+    return _graph_of(function)
+
+
+def _graph_of(function: Any) -> FuncGraph:
+    """The graph of a function, with what it returns and nothing else.
+
+    Where gradients are taken of a function, its graph gets further outputs.
+    """
+    graph: FuncGraph = function.graph
+    signature = function.cached_definition.signature
+    if len(graph.outputs) == len(signature.output_arg) and len(
+        graph.inputs
+    ) == len(signature.input_arg):
+        return graph
+    return atomic_function.to_func_graph(function)
 
 
 def _has_to_stay_whole(attributes: Any) -> bool:
@@ -115,7 +129,7 @@ def functions_of(operation: tf.Operation) -> dict[str, FuncGraph]:
         for name, func in named:
             function = operation.graph._get_function(func.name)
             if function is not None:
-                found[name] = function.graph
+                found[name] = _graph_of(function)
     return found
 
 
@@ -238,8 +252,11 @@ def copy_operation(
         copy._add_control_inputs(controls)
     for old, new in zip(operation.outputs, copy.outputs, strict=True):
         new.set_shape(old.shape)
-    # What TensorFlow hands out belongs to the other; a slice is our own.
-    pywrap_tf_session.TF_SetOpStackTrace(copy._c_op, operation.traceback[:])
+    # Nobody knows where those were made that come out of a file.
+    trace = operation.traceback
+    if trace is not None:
+        # What TensorFlow hands out belongs to the other; a slice is our own.
+        pywrap_tf_session.TF_SetOpStackTrace(copy._c_op, trace[:])
     return copy
 
 

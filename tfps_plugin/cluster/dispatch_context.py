@@ -28,6 +28,8 @@ class DispatchContext:
             whatever was built on an earlier generation is gone.
         device: Full name of the device that closures are placed on.
         turns: Of the threads that drive this worker; None: there is but one.
+        num_changes: Another number whenever the cluster has changed: then
+            TensorFlow prepares functions on all workers anew.
     """
 
     worker_index: int
@@ -35,6 +37,7 @@ class DispatchContext:
     generation: int
     device: str
     turns: Turns | None = None
+    num_changes: int = 0
 
     @property
     def cpu_device(self) -> str:

@@ -39,6 +39,8 @@ _RUNTIME_TEXTS = (
     "Stream removed",
     "Connection reset by peer",
     "failed to connect to all addresses",
+    # A function that was prepared for a ps that was replaced since.
+    "Could not find function library for registered component function",
     # What one task wrote made no sense to another; see coordinator.first_calls.
     "Unable to parse request",
 )

@@ -31,7 +31,7 @@ class RuntimeView:
 
     Guarantees: a change that was given up because it took too long is never
     overtaken by another; when it ends at last, `listed` says so.
-    Guarded by `_lock`: `_listed`.
+    Guarded by `_lock`: `_listed`, `_num_changes`.
     Never call while holding `_lock`: anything that waits.
     Threading: `listed` from any thread; all else from one at a time.
     """
@@ -51,6 +51,13 @@ class RuntimeView:
         self._tasks = tuple(tasks)
         self._lock = threading.Lock()
         self._listed = frozenset(self._tasks)
+        self._num_changes = 0
+
+    @property
+    def num_changes(self) -> int:
+        """How many changes have begun, and how many have ended, together."""
+        with self._lock:
+            return self._num_changes
 
     @property
     def listed(self) -> frozenset[Task]:
@@ -84,9 +91,12 @@ class RuntimeView:
         )
 
         def change() -> None:
+            with self._lock:
+                self._num_changes += 1
             tensorflow_cluster.update_server_def(server_def)
             # Noted here, because it may end when nobody waits any more.
             with self._lock:
+                self._num_changes += 1
                 self._listed = listed
 
         try:

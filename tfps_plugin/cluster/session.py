@@ -192,6 +192,14 @@ class Session:
             return False
         return status.incarnation == self.incarnation(task)
 
+    @property
+    def num_changes(self) -> int:
+        """A number that is another one whenever the cluster has changed.
+
+        It also changes when a change begins.
+        """
+        return self._view.num_changes
+
     def delist(self, task: Task) -> frozenset[Task]:
         """Takes a task out of the cluster; what it held is gone.
 

@@ -1,11 +1,16 @@
 """Has a function run alone on a worker the first time.
 
-TensorFlow prepares a function on a worker with its first call there. The list
+TensorFlow prepares a function on a worker with its first call there, and with
+the first after any change of the cluster. The list
 that it keeps of a worker's prepared functions may move in memory meanwhile, and
 it reads an entry of that list without a lock whenever it runs a part of a
 function on another task (`EagerClusterFunctionLibraryRuntime::Run`): a call
 that runs beside a first call may send garbage ("Unable to parse request"), or
 take its worker down.
+
+Two that prepare one function at the same time, after a parameter server has
+come back, may find it half prepared there: one was seen to fail ("Could not
+find function library"), the other one to wait for ever.
 
 What `fit` runs and what is scheduled as a `tf.function` is seen to. A scheduled
 Python callable that calls functions of its own is not: nobody knows of them.
@@ -22,8 +27,8 @@ from tfps_plugin.cluster import dispatch_context
 from tfps_plugin.cluster.turns import Turns
 
 T = TypeVar("T")
-# Generations of a worker that a function has run on.
-_Prepared = weakref.WeakKeyDictionary[Turns, set[int]]
+# Generations of a worker that a function has run on, and of the cluster.
+_Prepared = weakref.WeakKeyDictionary[Turns, set[tuple[int, int]]]
 
 _lock = threading.Lock()
 _prepared: weakref.WeakKeyDictionary[Any, _Prepared] = (
@@ -38,8 +43,9 @@ def alone(function: Callable[..., T]) -> Callable[..., T]:
         function: A concrete function.
 
     Returns:
-        What calls it. On a lane, the first call in each life of a worker
-        waits until no other such function runs there, and others wait for it.
+        What calls it. On a lane, the first call in each life of a worker,
+        and after each change of the cluster, waits until no other such
+        function runs there, and others wait for it.
 
     Threading: may be called from any thread. `_lock` guards what is known of
     all functions.
@@ -52,14 +58,15 @@ def alone(function: Callable[..., T]) -> Callable[..., T]:
         context = dispatch_context.current()
         if context is None or context.turns is None:
             return function(*args, **kwargs)
+        life = context.generation, context.num_changes
         with _lock:
-            generations = prepared.setdefault(context.turns, set())
-            is_first = context.generation not in generations
+            lives = prepared.setdefault(context.turns, set())
+            is_first = life not in lives
         with context.turns.turn(alone=is_first):
             result = function(*args, **kwargs)
         if is_first:
             with _lock:
-                generations.add(context.generation)
+                lives.add(life)
         return result
 
     return call

@@ -33,9 +33,9 @@ def turns() -> _NotingTurns:
     return _NotingTurns()
 
 
-def _on(turns: Turns | None, generation: int = 0) -> Any:
+def _on(turns: Turns | None, generation: int = 0, num_changes: int = 0) -> Any:
     return dispatch_context.dispatching(
-        DispatchContext(0, 0, generation, "/device:CPU:0", turns)
+        DispatchContext(0, 0, generation, "/device:CPU:0", turns, num_changes)
     )
 
 
@@ -52,6 +52,15 @@ def test_only_the_first_of_each_life_of_a_worker(turns: _NotingTurns) -> None:
         first_calls.alone(step)(1)
     assert turns.asked == [True, False, True, False]
     assert other.asked == [True]
+
+
+def test_the_first_after_each_change_of_the_cluster(
+    turns: _NotingTurns,
+) -> None:
+    for num_changes in (0, 2, 2, 4):
+        with _on(turns, num_changes=num_changes):
+            first_calls.alone(_step)(1)
+    assert turns.asked == [True, True, False, True]
 
 
 def test_what_failed_may_not_be_prepared(turns: _NotingTurns) -> None:

@@ -37,6 +37,10 @@ class MembershipView(Protocol):
     def generation(self, worker_index: int) -> int:
         """How often the worker was re-admitted."""
 
+    @property
+    def num_changes(self) -> int:
+        """Another number whenever the cluster has changed."""
+
     def is_present(self, worker_index: int, generation: int) -> bool:
         """Whether the worker takes part, still in that generation."""
 
@@ -200,6 +204,7 @@ class Lane:
                 generation=run.generation,
                 device=device,
                 turns=self._turns,
+                num_changes=self._membership.num_changes,
             )
             with dispatch_context.dispatching(context), tf.device(device):
                 result = run.closure.call()

@@ -23,6 +23,7 @@ class _AlwaysThere:
     """A membership without changes."""
 
     excuses_failures = False
+    num_changes = 0
 
     def generation(self, worker_index: int) -> int:
         return 0

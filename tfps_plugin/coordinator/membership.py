@@ -139,6 +139,11 @@ class Membership:
         with self._lock:
             return self._roster.generation(worker_index)
 
+    @property
+    def num_changes(self) -> int:
+        """Another number whenever the cluster has changed."""
+        return self._session.num_changes
+
     def is_present(self, worker_index: int, generation: int) -> bool:
         """Whether the worker takes part, still in that generation."""
         with self._lock:

@@ -55,6 +55,10 @@ class SessionLike(Protocol):
     def cluster(self) -> ClusterLike:
         """Who is in the cluster."""
 
+    @property
+    def num_changes(self) -> int:
+        """Another number whenever the cluster has changed."""
+
     def device(self, task: Any) -> str:
         """The device that closures for a task are placed on."""
 

@@ -63,6 +63,12 @@ class FakeSession:
         self._num_starts = 1
         self.log: list[str] = []
 
+    @property
+    def num_changes(self) -> int:
+        """How many changes were made."""
+        with self._lock:
+            return len(self.log)
+
     def kill(self, job: str, index: int) -> None:
         """Has a task answer no more."""
         with self._lock:

@@ -208,6 +208,30 @@ def test_what_is_computed_several_times_is_computed_once() -> None:
     np.testing.assert_array_equal(ours, [v.numpy() for v in variables])
 
 
+def test_a_function_may_have_been_differentiated_before() -> None:
+    v = tf.Variable([2.0, 3.0])
+
+    @tf.function(input_signature=[tf.TensorSpec([2])])
+    def called(x: tf.Tensor) -> tf.Tensor:
+        return tf.tanh(tf.sin(x) * v) * v
+
+    x = tf.constant([0.5, -0.5])
+    concrete = called.get_concrete_function()
+    # Its graph has more outputs from then on.
+    with tf.GradientTape() as tape:
+        y = concrete(x)
+    tape.gradient(y, v)
+
+    def step(x: tf.Tensor) -> tf.Tensor:
+        sent = [_on_ps(tf.abs, x - float(k)) for k in range(3)]
+        return concrete(tf.add_n(sent))
+
+    function = _concrete(step, tf.TensorSpec([2]))
+    fused = fusion.fuse(function)
+    assert fused is not function
+    np.testing.assert_array_equal(fused(x), function(x))
+
+
 def test_a_constant_may_be_waited_for() -> None:
     def step(x: tf.Tensor) -> list[tf.Tensor]:
         one = tf.constant(1.0)
