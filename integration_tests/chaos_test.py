@@ -33,7 +33,8 @@ import pytest
 _ROOT = pathlib.Path(__file__).parent.parent
 _KILLS = int(os.environ.get("TFPS_CHAOS_KILLS", "20"))
 _SEED = int(os.environ.get("TFPS_CHAOS_SEED", "1"))
-_EPOCHS = int(os.environ.get("TFPS_CHAOS_EPOCHS", "6"))
+# So many that training lasts until the last blow, on a fast machine, too.
+_EPOCHS = int(os.environ.get("TFPS_CHAOS_EPOCHS", "12"))
 _WORKERS, _PS = 3, 2
 _STEPS_BETWEEN_BACKUPS = 40
 _BACKUPS_BETWEEN_KILLS = 2
