@@ -29,9 +29,7 @@ from tfps_plugin.recovery import part_files
 _ROWS = 400
 _STEPS = 60
 _BATCH = 8
-_random = np.random.default_rng(0)
-_IDS = _random.integers(0, _ROWS, (_STEPS * _BATCH, 4)).astype("int32")
-_TARGETS = (_IDS.mean(axis=1, keepdims=True) / _ROWS).astype("float32")
+_IDS, _TARGETS = shared_training.ids_and_targets(_ROWS, _STEPS * _BATCH)
 
 
 @pytest.fixture(scope="module")

@@ -127,9 +127,7 @@ class _At(keras.callbacks.Callback):
 
 
 def _fit(model: keras.Model, *callbacks: Any) -> float:
-    random = np.random.default_rng(0)
-    ids = random.integers(0, 300, (_STEPS * 8, 4)).astype("int32")
-    targets = (ids.mean(axis=1, keepdims=True) / 300).astype("float32")
+    ids, targets = shared_training.ids_and_targets(300, _STEPS * 8)
     history = model.fit(
         ids, targets, batch_size=8, verbose=0, callbacks=list(callbacks)
     ).history
@@ -196,7 +194,7 @@ def test_a_worker_that_the_chief_alone_does_not_reach(
     assert _fit(model) < loss
 
 
-def _fit_while_a_ps_is_cut_off(
+def _assert_fit_goes_on_after_a_cut(
     strategy: tfps.ParameterServerStrategy,
     folder: pathlib.Path,
     cut: Callable[[], None],
@@ -228,7 +226,7 @@ def test_a_ps_that_is_cut_off(
     strategy: tfps.ParameterServerStrategy,
     tmp_path: pathlib.Path,
 ) -> None:
-    _fit_while_a_ps_is_cut_off(
+    _assert_fit_goes_on_after_a_cut(
         strategy,
         tmp_path,
         lambda: network.cut("ps", 1),
@@ -242,7 +240,7 @@ def test_a_ps_that_the_chief_alone_does_not_reach(
     tmp_path: pathlib.Path,
 ) -> None:
     pair = ("ps", 1), CHIEF
-    _fit_while_a_ps_is_cut_off(
+    _assert_fit_goes_on_after_a_cut(
         strategy,
         tmp_path,
         lambda: network.cut_between(*pair),

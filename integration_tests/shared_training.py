@@ -114,6 +114,15 @@ class Load(threading.Thread):
             self._changed.notify_all()
 
 
+def ids_and_targets(
+    num_rows: int, num_examples: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Ids of a table, of shape `(N, 4)`, and what is to be learnt of them."""
+    random = np.random.default_rng(0)
+    ids = random.integers(0, num_rows, (num_examples, 4)).astype("int32")
+    return ids, (ids.mean(axis=1, keepdims=True) / num_rows).astype("float32")
+
+
 def variables_of(model: keras.Model) -> list[Any]:
     """All that a checkpoint brings back, the optimizer's slots included.
 

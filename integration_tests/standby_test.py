@@ -25,9 +25,7 @@ _WIDTH = 8
 _DEADLINE_SECONDS = 60.0
 _BATCH = 8
 _STEPS = 128
-_random = np.random.default_rng(0)
-_IDS = _random.integers(0, _ROWS, (_STEPS * _BATCH, 4)).astype("int32")
-_TARGETS = (_IDS.mean(axis=1, keepdims=True) / _ROWS).astype("float32")
+_IDS, _TARGETS = shared_training.ids_and_targets(_ROWS, _STEPS * _BATCH)
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,6 @@ peers.py                  what others do with the same program
 workloads.py              what is trained in comparisons
 processes.py              what processes have computed
 coordinator_scale.py      what the coordinator itself costs
-crossings.py              counts the tensors that cross between tasks in a step
 distributed_embedding.py  what one layer for 26 tables saves over 26 layers
 input_kinds.py           what it costs that the chief reads, and not the workers
 ps_loss.py                how long training stalls when a ps is killed

@@ -6,6 +6,7 @@ import os
 import statistics
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from collections.abc import Sequence
 from typing import Any
@@ -13,6 +14,9 @@ from typing import NamedTuple
 
 from . import contestant
 from .workloads import WORKLOADS
+
+# To make a model, to warm up, or for a turn.
+_ANSWER_SECONDS = 900.0
 
 
 class Round(NamedTuple):
@@ -101,7 +105,7 @@ def _runner(name: str, workload: str) -> Iterator[subprocess.Popen[str]]:
         _answer_of(process)
         yield process
     finally:
-        with contextlib.suppress(BrokenPipeError):
+        with contextlib.suppress(BrokenPipeError, subprocess.TimeoutExpired):
             process.communicate(timeout=60)
         process.kill()
         process.wait()
@@ -125,13 +129,23 @@ def _run(runner: subprocess.Popen[str], steps: int) -> Round:
 
 
 def _answer_of(runner: subprocess.Popen[str]) -> dict[str, Any]:
-    for line in runner.stdout or ():
-        if line.startswith(contestant.MARK):
-            answer: dict[str, Any] = json.loads(
-                line.removeprefix(contestant.MARK)
-            )
-            return answer
-    raise RuntimeError(f"A contestant ended early: {runner.args!r}")
+    # One that hangs ends, and with it what is read from it.
+    deadline = threading.Timer(_ANSWER_SECONDS, runner.kill)
+    deadline.start()
+    try:
+        for line in runner.stdout or ():
+            if line.startswith(contestant.MARK):
+                answer: dict[str, Any] = json.loads(
+                    line.removeprefix(contestant.MARK)
+                )
+                return answer
+    finally:
+        deadline.cancel()
+    raise RuntimeError(
+        "A contestant has ended, or did not answer within "
+        f"{_ANSWER_SECONDS:.0f} s. Received: {runner.args!r}. Run it by "
+        "itself to see why: it reads numbers of steps."
+    )
 
 
 def table(workload: str, results: Sequence[Result]) -> str:

@@ -7,8 +7,8 @@ two workers and two ps: once with 26 `keras.layers.Embedding`, once with one
 `tfps.layers.DistributedEmbedding`. Both live in the same cluster and take
 turns, round by round, so that what else the machine does falls on both. Prints
 the median and the range of the rounds' steps per second, the median and the
-range of the ratio of neighbouring rounds, and how many tensors cross between
-tasks in a step (see crossings.py for how they are counted).
+range of the ratio of neighbouring rounds, how many values travel between tasks
+in a step, and in how many messages.
 """
 
 import argparse
@@ -22,8 +22,6 @@ import numpy as np
 import tensorflow as tf
 
 import tfps_plugin as tfps
-
-from . import crossings
 
 _TABLES = 26
 _ROWS = 100_000
@@ -83,18 +81,6 @@ def _model(embed: Callable[[dict[str, Any]], list[Any]]) -> keras.Model:
     return model
 
 
-def _crossings(model: keras.Model) -> dict[str, int]:
-    strategy = model.distribute_strategy
-
-    @tf.function
-    def step(data: Any) -> Any:
-        return strategy.run(model.train_step, args=(data,))
-
-    with strategy.scope():
-        traced = step.get_concrete_function(_dataset().element_spec)
-    return crossings.count(traced)
-
-
 def main() -> None:
     """Runs it once and prints the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -107,7 +93,7 @@ def main() -> None:
         "one DistributedEmbedding": _distributed,
     }
     rates: dict[str, list[float]] = {name: [] for name in kinds}
-    tensors = {}
+    travels = {}
     with tfps.LocalCluster(num_workers=2, num_ps=2) as cluster:
         strategy = tfps.ParameterServerStrategy(
             cluster.cluster_resolver,
@@ -120,7 +106,11 @@ def main() -> None:
                 models[name] = _model(embed)
             # Traces, and fills what is filled at first use.
             models[name].fit(data, steps_per_epoch=20, verbose=0)
-            tensors[name] = _crossings(models[name])
+            bodies = strategy.explain(models[name], print_fn=None).bodies
+            travels[name] = (
+                sum(body.num_crossings for body in bodies),
+                sum(body.num_parcels for body in bodies),
+            )
         for _ in range(options.rounds):
             for name, model in models.items():
                 start = time.perf_counter()
@@ -134,15 +124,13 @@ def main() -> None:
         f"Adagrad; 2 workers, 2 ps, {options.shards} shards; "
         f"{options.rounds} rounds of {options.steps} steps each\n"
     )
-    print(f"{'':26}{'steps/s':>9}{'range':>16}{'tensors that cross':>20}")
+    print(f"{'':26}{'steps/s':>9}{'range':>16}{'values':>9}{'messages':>10}")
     for name, found in rates.items():
         print(
             f"{name:26}{statistics.median(found):9.1f}"
             f"{f'{min(found):.1f} to {max(found):.1f}':>16}"
-            f"{tensors[name]['all']:20}"
+            f"{travels[name][0]:9}{travels[name][1]:10}"
         )
-    for name, kinds_of in tensors.items():
-        print(f"{name}: {kinds_of}")
     ratios = [b / a for a, b in zip(*rates.values(), strict=True)]
     print(
         f"faster by a factor of {statistics.median(ratios):.2f} "

@@ -28,11 +28,6 @@ _CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
 _KEPT_WHOLE = ("_XlaMustCompile", "_noinline")
 
 
-def graph_of(function: tf.types.experimental.ConcreteFunction) -> FuncGraph:
-    """The graph that a concrete function was made from."""
-    return function.graph
-
-
 def is_kept_whole(function: tf.types.experimental.ConcreteFunction) -> bool:
     """Whether a function is compiled, or has to stay one for other reasons."""
     return _has_to_stay_whole(function.function_def.attr)
@@ -117,25 +112,27 @@ def functions_of(operation: tf.Operation) -> dict[str, FuncGraph]:
     `branches/0`.
     """
     found = {}
-    for key, value in operation.node_def.attr.items():
-        named = (
-            [(key, value.func)]
-            if value.HasField("func")
-            else [
-                (f"{key}/{place}", func)
-                for place, func in enumerate(value.list.func)
-            ]
-        )
-        for name, func in named:
-            function = operation.graph._get_function(func.name)
-            if function is not None:
-                found[name] = _graph_of(function)
+    for name, function_name in _function_names(operation).items():
+        function = operation.graph._get_function(function_name)
+        if function is not None:
+            found[name] = _graph_of(function)
     return found
+
+
+def _function_names(operation: tf.Operation) -> dict[str, str]:
+    """The names of an operation's functions, by attributes."""
+    names = {}
+    for key, value in operation.node_def.attr.items():
+        if value.HasField("func"):
+            names[key] = value.func.name
+        for place, function in enumerate(value.list.func):
+            names[f"{key}/{place}"] = function.name
+    return names
 
 
 def runs_functions(operation: tf.Operation) -> bool:
     """Whether an operation calls functions, or hands them to others."""
-    return bool(_names_of_functions(operation))
+    return bool(_function_names(operation))
 
 
 def is_stateful(operation: tf.Operation) -> bool:
@@ -231,11 +228,9 @@ def copy_operation(
         named = changed.list.func[int(place)] if place else changed.func
         named.name = function.name.decode()
         attributes[key] = changed
-    for name in _names_of_functions(operation) - set(functions or {}):
-        kept = operation.graph._get_function(
-            _function_name(operation.node_def.attr, name)
-        )
-        if kept is not None:
+    for name, function_name in _function_names(operation).items():
+        kept = operation.graph._get_function(function_name)
+        if kept is not None and name not in (functions or {}):
             graph._add_function_recursive(kept)
     copy = graph._create_op_internal(
         operation.type,
@@ -258,21 +253,6 @@ def copy_operation(
         # What TensorFlow hands out belongs to the other; a slice is our own.
         pywrap_tf_session.TF_SetOpStackTrace(copy._c_op, trace[:])
     return copy
-
-
-def _names_of_functions(operation: tf.Operation) -> set[str]:
-    names = set()
-    for key, value in operation.node_def.attr.items():
-        if value.HasField("func"):
-            names.add(key)
-        names.update(f"{key}/{place}" for place in range(len(value.list.func)))
-    return names
-
-
-def _function_name(attributes: Any, name: str) -> str:
-    key, _, place = name.partition("/")
-    value = attributes[key]
-    return (value.list.func[int(place)] if place else value.func).name
 
 
 def as_concrete_function(
@@ -304,12 +284,12 @@ def _with_nones(structure: Any, outputs: Sequence[tf.Tensor]) -> list[Any]:
     ]
 
 
-def as_function(graph: FuncGraph, attributes_of: FuncGraph) -> Any:
+def as_function(graph: FuncGraph, like: FuncGraph) -> Any:
     """A function for other operations to run, such as a loop's body.
 
     Args:
         graph: Complete.
-        attributes_of: The graph of the function that it replaces.
+        like: The graph of the function that it replaces.
     """
-    name = f"{attributes_of.name}_fused_{ops.uid()}"
+    name = f"{like.name}_fused_{ops.uid()}"
     return atomic_function.from_func_graph(name, graph, {})

@@ -123,6 +123,25 @@ def connect(world: _World) -> Iterator[Callable[[], Session]]:
         session.close()
 
 
+def test_it_says_that_the_cluster_has_changed(world: _World) -> None:
+    session = Session.connect(_CLUSTER)
+    seen = [session.num_changes]
+    worker = session.cluster.workers[0]
+    for change in (session.delist, session.readmit):
+        change(worker)
+        seen.append(session.num_changes)
+    assert len(set(seen)) == 3
+    # While a change goes on, it is neither what it was nor what it will be.
+    world.go_on.clear()
+    with pytest.raises(errors.TaskLostError):
+        session.delist(worker)
+    seen.append(session.num_changes)
+    world.go_on.set()
+    attachment.changes.wait(_TIMEOUT_SECONDS)
+    seen.append(session.num_changes)
+    assert len(set(seen)) == 5
+
+
 def test_a_slow_chief_fails_no_readmission(
     world: _World, connect: Callable[[], Session]
 ) -> None:

@@ -197,7 +197,7 @@ class ClusterCoordinator:
                     for number in range(num_lanes)
                 ],
             )
-            for task, turns in zip(tasks, [Turns() for _ in tasks], strict=True)
+            for task, turns in [(task, Turns()) for task in tasks]
         )
         self._membership.start(
             {worker.worker_index: worker for worker in self._workers}

@@ -1,12 +1,11 @@
 """Has a function run alone on a worker the first time.
 
 TensorFlow prepares a function on a worker with its first call there, and with
-the first after any change of the cluster. The list
-that it keeps of a worker's prepared functions may move in memory meanwhile, and
-it reads an entry of that list without a lock whenever it runs a part of a
-function on another task (`EagerClusterFunctionLibraryRuntime::Run`): a call
-that runs beside a first call may send garbage ("Unable to parse request"), or
-take its worker down.
+the first after any change of the cluster. The list that it keeps of a worker's
+prepared functions may move in memory meanwhile, and it reads an entry of that
+list without a lock whenever it runs a part of a function on another task
+(`EagerClusterFunctionLibraryRuntime::Run`): a call that runs beside a first
+call may send garbage ("Unable to parse request"), or take its worker down.
 
 Two that prepare one function at the same time, after a parameter server has
 come back, may find it half prepared there: one was seen to fail ("Could not
@@ -27,8 +26,8 @@ from tfps_plugin.cluster import dispatch_context
 from tfps_plugin.cluster.turns import Turns
 
 T = TypeVar("T")
-# Generations of a worker that a function has run on, and of the cluster.
-_Prepared = weakref.WeakKeyDictionary[Turns, set[tuple[int, int]]]
+# The generation of a worker, and of the cluster, that a function ran in last.
+_Prepared = weakref.WeakKeyDictionary[Turns, tuple[int, int]]
 
 _lock = threading.Lock()
 _prepared: weakref.WeakKeyDictionary[Any, _Prepared] = (
@@ -60,13 +59,12 @@ def alone(function: Callable[..., T]) -> Callable[..., T]:
             return function(*args, **kwargs)
         life = context.generation, context.num_changes
         with _lock:
-            lives = prepared.setdefault(context.turns, set())
-            is_first = life not in lives
+            is_first = prepared.get(context.turns) != life
         with context.turns.turn(alone=is_first):
             result = function(*args, **kwargs)
         if is_first:
             with _lock:
-                lives.add(life)
+                prepared[context.turns] = life
         return result
 
     return call

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tfps_plugin.cluster import dispatch_context
 from tfps_plugin.coordinator.closure import Closure
 from tfps_plugin.coordinator.closure import ClosureState
 from tfps_plugin.coordinator.closure_queue import ClosureQueue
@@ -23,7 +24,7 @@ class _AlwaysThere:
     """A membership without changes."""
 
     excuses_failures = False
-    num_changes = 0
+    num_changes = 7
 
     def generation(self, worker_index: int) -> int:
         return 0
@@ -69,6 +70,13 @@ def bench() -> Iterator[_Bench]:
     yield made
     made.queue.stop()
     assert made.worker.join(_TIMEOUT_SECONDS)
+
+
+def test_a_closure_knows_when_it_began(bench: _Bench) -> None:
+    found = []
+    bench.queue.put(Closure(lambda: found.append(dispatch_context.required())))
+    bench.queue.join()
+    assert [each.num_changes for each in found] == [_AlwaysThere.num_changes]
 
 
 def test_busy_only_while_it_runs(bench: _Bench) -> None:

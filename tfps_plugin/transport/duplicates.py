@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from tfps_plugin._compat import tensorflow_graphs as compat
 from tfps_plugin.transport.flattening import FlatFunction
 from tfps_plugin.transport.flattening import FlatOperation
+from tfps_plugin.transport.flattening import Renumbering
 from tfps_plugin.transport.sections import TAKES_LOCK
-from tfps_plugin.transport.waves import Output
 
 
 def merge(function: FlatFunction) -> FlatFunction:
@@ -32,40 +32,31 @@ def merge(function: FlatFunction) -> FlatFunction:
     Returns:
         The function, with one operation in the place of several.
     """
-    numbers: dict[int, int] = {}
     first: dict[Hashable, int] = {}
-    kept: list[FlatOperation] = []
-
-    def renumbered(outputs: tuple[Output, ...]) -> tuple[Output, ...]:
-        return tuple(Output(numbers[node], index) for node, index in outputs)
-
-    def of(controls: tuple[int, ...]) -> tuple[int, ...]:
-        return tuple(dict.fromkeys(numbers[number] for number in controls))
-
+    new = Renumbering()
     operations = _free_of_locks(function.operations)
     for number in _locks_last(operations):
         flat = operations[number]
         merged = FlatOperation(
             flat.operation,
-            renumbered(flat.inputs),
-            of(flat.controls),
+            new.outputs(flat.inputs),
+            new.controls(flat.controls),
             flat.device,
         )
         known = None
         if number >= function.num_arguments:
             known = _what_it_returns(merged)
         if known is not None and known in first:
-            numbers[number] = first[known]
+            new.replace(number, first[known])
             continue
         if known is not None:
-            first[known] = len(kept)
-        numbers[number] = len(kept)
-        kept.append(merged)
+            first[known] = len(new.kept)
+        new.keep(number, merged)
     return FlatFunction(
-        kept,
+        new.kept,
         function.num_arguments,
-        renumbered(function.outputs),
-        of(function.controls),
+        new.outputs(function.outputs),
+        new.controls(function.controls),
     )
 
 

@@ -1,5 +1,6 @@
 """Makes the operations of a function in a new graph, and what they send."""
 
+import logging
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
@@ -16,6 +17,8 @@ from tfps_plugin.transport.waves import Message
 from tfps_plugin.transport.waves import Node
 from tfps_plugin.transport.waves import Output
 from tfps_plugin.variables import graph_checks
+
+_logger = logging.getLogger(__name__)
 
 
 class Emission:
@@ -73,10 +76,16 @@ class Emission:
         if place is None:
             # A copy is made wherever it is read.
             return
+        stays = self._nodes[number].stays
         operation = compat.copy_operation(
             flat.operation,
             self.graph,
-            [self._tensor(output, place) for output in flat.inputs],
+            [
+                self._tensors[output]
+                if output in stays
+                else self._tensor(output, place)
+                for output in flat.inputs
+            ],
             self._controls(number, place),
             self._devices[number],
             self._inner.get(number),
@@ -87,16 +96,19 @@ class Emission:
 
     def _controls(self, number: int, place: str) -> list[tf.Operation]:
         """What an operation runs after, at its own place where possible."""
+        node = self._nodes[number]
         controls = [
-            self._arrivals.get((earlier, place)) or self._made[earlier]
-            for earlier in self._nodes[number].controls
+            self._made[earlier]
+            if earlier in node.stays
+            else self._arrivals.get((earlier, place), self._made[earlier])
+            for earlier in node.controls
             if self._nodes[earlier].place is not None
         ]
         # A lock waits for what its section is given.
         own = self._flat.operations[number].inputs
         controls += [
             self._arrived[output, place].op
-            for output in self._nodes[number].inputs[len(own) :]
+            for output in node.inputs[len(own) :]
             if (output, place) in self._arrived
         ]
         return list(dict.fromkeys(controls))
@@ -127,6 +139,14 @@ class Emission:
             if packing.is_packable(tensor)
         ]
         num_alone = len(tensors) - len(together)
+        if num_alone:
+            _logger.debug(
+                "%d values from %r to %r travel by themselves: they are large, "
+                "or of a type or rank that cannot be packed.",
+                num_alone,
+                message.source,
+                message.destination,
+            )
         if len(together) + len(message.controls) > 1:
             num_alone += self._send_together(message, together)
         else:

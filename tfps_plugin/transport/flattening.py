@@ -6,6 +6,7 @@ another list, for another time.
 """
 
 import dataclasses
+from collections.abc import Iterable
 from collections.abc import Sequence
 
 import tensorflow as tf
@@ -60,6 +61,36 @@ class FlatFunction:
     num_arguments: int
     outputs: tuple[Output, ...]
     controls: tuple[int, ...]
+
+
+class Renumbering:
+    """What has become of the numbers of a list's operations.
+
+    Attributes:
+        kept: The operations of the new list.
+    """
+
+    def __init__(self) -> None:
+        """Begins with an empty list."""
+        self.kept: list[FlatOperation] = []
+        self._numbers: dict[int, int] = {}
+
+    def keep(self, number: int, operation: FlatOperation) -> None:
+        """Puts an operation that had a number into the new list."""
+        self._numbers[number] = len(self.kept)
+        self.kept.append(operation)
+
+    def replace(self, number: int, new_number: int) -> None:
+        """Has one of the new list stand for an operation of the old one."""
+        self._numbers[number] = new_number
+
+    def outputs(self, outputs: Iterable[Output]) -> tuple[Output, ...]:
+        """The outputs of operations that were kept or replaced."""
+        return tuple(Output(self._numbers[n], index) for n, index in outputs)
+
+    def controls(self, numbers: Iterable[int]) -> tuple[int, ...]:
+        """The new numbers of such operations, each once."""
+        return tuple(dict.fromkeys(self._numbers[n] for n in numbers))
 
 
 def flatten(graph: compat.FuncGraph) -> FlatFunction:
@@ -225,37 +256,31 @@ def _without_the_unneeded(function: FlatFunction) -> FlatFunction:
         stack += [output.node for output in operation.inputs]
         stack += [d for earlier in operation.controls for d in doers[earlier]]
 
-    numbers: dict[int, int] = {}
-
-    def renumbered(outputs: Sequence[Output]) -> tuple[Output, ...]:
-        return tuple(Output(numbers[node], index) for node, index in outputs)
+    new = Renumbering()
 
     def still_there(controls: Sequence[int]) -> tuple[int, ...]:
-        return tuple(
-            dict.fromkeys(
-                numbers[one]
-                for number in controls
-                for one in ((number,) if number in needed else doers[number])
-                if one >= function.num_arguments
-            )
+        return new.controls(
+            one
+            for number in controls
+            for one in ((number,) if number in needed else doers[number])
+            if one >= function.num_arguments
         )
 
-    kept: list[FlatOperation] = []
     for number, operation in enumerate(operations):
         if number in needed:
-            numbers[number] = len(kept)
-            kept.append(
+            new.keep(
+                number,
                 FlatOperation(
                     operation.operation,
-                    renumbered(operation.inputs),
+                    new.outputs(operation.inputs),
                     still_there(operation.controls),
                     operation.device,
-                )
+                ),
             )
     return FlatFunction(
-        kept,
+        new.kept,
         function.num_arguments,
-        renumbered(function.outputs),
+        new.outputs(function.outputs),
         still_there(function.controls),
     )
 

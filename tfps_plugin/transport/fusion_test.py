@@ -292,6 +292,19 @@ def _devices_of_calls(function: Any) -> list[str]:
     ]
 
 
+def test_what_cannot_be_rewritten_runs_as_it_is(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: Any) -> None:
+        raise KeyError("unheard of")
+
+    monkeypatch.setattr(fusion, "Rewriting", fail)
+    function = _concrete(lambda x: _on_ps(tf.abs, x) + 1.0, tf.TensorSpec([]))
+    assert fusion.fuse(function) is function
+    assert "communication_fusion=False" in caplog.text
+    assert "unheard of" in caplog.text
+
+
 def test_errors_show_the_users_line() -> None:
     def step(x: tf.Tensor) -> tf.Tensor:
         y = _on_ps(tf.square, x) + _on_ps(tf.abs, x * 2.0)

@@ -79,12 +79,6 @@ class Packing:
             None,
         )
 
-    @property
-    def num_parcels(self) -> int:
-        """How many tensors travel."""
-        alone = self._header_size > 0 and self._header_dtype is None
-        return len(self._groups) + alone
-
     def pack(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """What travels.
 
@@ -122,7 +116,6 @@ class Packing:
         if header is not None:
             header.set_shape([self._header_size])
         sizes = _Sizes(header)
-        unpacked: list[tf.Tensor] = [None] * len(self._shapes)
         parts: dict[int, tf.Tensor] = {}
         for dtype, places in self._groups.items():
             if len(places) == 1:
@@ -136,9 +129,10 @@ class Packing:
             ):
                 parts[place] = part
         told = {where: sizes.next(1)[0] for where in self._dimensions}
-        for place, part in parts.items():
-            unpacked[place] = self._shaped(place, part, told)
-        return unpacked
+        return [
+            self._shaped(place, parts[place], told)
+            for place in range(len(self._shapes))
+        ]
 
     def _is_known(self, place: int) -> bool:
         return bool(self._shapes[place].is_fully_defined())

@@ -49,7 +49,7 @@ def test_what_is_unpacked_is_what_was_packed(
     def there_and_back(*given: tf.Tensor) -> list[tf.Tensor]:
         way = Packing(given)
         parcels = way.pack(given)
-        counts.append((len(parcels), way.num_parcels))
+        counts.append(len(parcels))
         unpacked = way.unpack(parcels)
         for spec, tensor in zip(given, unpacked, strict=True):
             assert tensor.shape.as_list() == spec.shape.as_list()
@@ -64,9 +64,8 @@ def test_what_is_unpacked_is_what_was_packed(
             result.numpy(), tf.constant(value, spec.dtype).numpy()
         )
     # One for each dtype, and perhaps the sizes.
-    assert len(counts) == 1
-    assert counts[0][0] == counts[0][1]
-    assert counts[0][0] <= len({spec.dtype for spec, _ in tensors}) + 1
+    (count,) = counts
+    assert count <= len({spec.dtype for spec, _ in tensors}) + 1
 
 
 def test_every_packable_dtype_can_be_packed() -> None:
@@ -80,7 +79,7 @@ def test_every_packable_dtype_can_be_packed() -> None:
             ]
         way = Packing(tensors)
         parcels = way.pack(tensors)
-        assert len(parcels) == way.num_parcels == 1
+        assert len(parcels) == 1
         for mine, theirs in zip(way.unpack(parcels), tensors, strict=True):
             np.testing.assert_array_equal(mine.numpy(), theirs.numpy())
 

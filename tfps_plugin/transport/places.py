@@ -9,6 +9,7 @@ HERE = ""
 
 
 def job(device: str) -> str | None:
+    """The job of a device; None: the device is the caller's own task's."""
     return tf.DeviceSpec.from_string(device).job if device else None
 
 
@@ -25,9 +26,10 @@ def place(device: str) -> str:
 
 
 def cpu_of(place: str) -> str:
+    """The CPU of a task."""
     return place + graph_checks.CPU
 
 
 def is_on_cpu(device: str) -> bool:
-    spec = tf.DeviceSpec.from_string(device)
-    return spec.device_type == "CPU"
+    """Whether a device is said to be a CPU."""
+    return bool(tf.DeviceSpec.from_string(device).device_type == "CPU")

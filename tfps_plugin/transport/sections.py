@@ -30,8 +30,8 @@ def before_locks(
 
     Returns:
         The nodes; those that take a lock read what its section reads from
-        elsewhere and was made before, and run after what it reads that was
-        made at its own place. What travels between operations of one
+        elsewhere and was made before, and run after what else it needs that
+        was made before. What travels between operations of one
         section stays out of messages. A lock is given back without waiting
         for others: TensorFlow orders operations of this kind.
     """
@@ -44,30 +44,39 @@ def before_locks(
     ]
     arrivals: dict[int, dict[Output, None]] = {taker: {} for taker in takers}
     made: dict[int, dict[int, None]] = {taker: {} for taker in takers}
-    stays: dict[int, set[Output]] = {}
+    stays: dict[int, set[Output | int]] = {}
+
+    def is_before(earlier: int, taker: int, node: Node) -> bool:
+        return (
+            not after[earlier] & bits[taker]
+            and earlier < taker
+            and nodes[taker].place == node.place
+        )
+
     for number, node in enumerate(nodes):
-        held = inside[number]
-        if not held or number in bits:
-            continue
-        for output in node.inputs:
-            maker = nodes[output.node]
-            if maker.place is None:
-                continue
-            for taker in takers:
-                if not held & bits[taker]:
+        holds = [t for t in takers if inside[number] & bits[t] and t != number]
+        for taker in holds:
+            for output in node.inputs:
+                place = nodes[output.node].place
+                if place is None:
                     continue
-                is_before = (
-                    not after[output.node] & bits[taker]
-                    and output.node < taker
-                    and nodes[taker].place == node.place
-                )
-                if maker.place == node.place:
-                    if is_before:
+                if place == node.place:
+                    if is_before(output.node, taker, node):
                         made[taker][output.node] = None
-                elif is_before:
+                elif is_before(output.node, taker, node):
                     arrivals[taker][output] = None
                 else:
                     stays.setdefault(number, set()).add(output)
+            if number in locks[taker]:
+                # It waits for its own section alone; see below.
+                continue
+            for earlier in node.controls:
+                if nodes[earlier].place in (None, node.place):
+                    continue
+                if is_before(earlier, taker, node):
+                    made[taker][earlier] = None
+                else:
+                    stays.setdefault(number, set()).add(earlier)
     changed = list(nodes)
     for taker, outputs in arrivals.items():
         node = changed[taker]

@@ -55,6 +55,22 @@ def test_what_travels_within_a_section_is_left_alone() -> None:
     assert waves.plan(changed).messages == ()
 
 
+def test_order_within_a_section_is_left_alone_too() -> None:
+    nodes = [
+        Node("worker"),
+        Node("ps", (), (0,)),  # takes the lock
+        Node("worker", (), (1,)),
+        Node("ps", (), (2, 0)),
+        Node("ps", (), (3,)),  # gives it back
+    ]
+    changed = sections.before_locks(nodes, {1: [4]})
+    assert changed[2].stays == {1}
+    assert changed[3].stays == {2}
+    assert waves.plan(changed).messages == (
+        Message("worker", "ps", 0, (), (0,)),
+    )
+
+
 def test_a_lock_is_given_back_without_waiting_for_others() -> None:
     nodes = [
         Node("ps 0"),  # takes a lock

@@ -39,13 +39,14 @@ class Node:
             does, of which every place has its own.
         inputs: What it reads.
         controls: The nodes that it runs after.
-        stays: Inputs that no message may carry.
+        stays: Inputs, and nodes that it runs after, of which it is told by no
+            message.
     """
 
     place: str | None
     inputs: tuple[Output, ...] = ()
     controls: tuple[int, ...] = ()
-    stays: frozenset[Output] = frozenset()
+    stays: frozenset[Output | int] = frozenset()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -197,7 +198,7 @@ def _crossings(
             if output not in node.stays and _is_apart(nodes[output.node], node):
                 add(output, output.node, number)
         for earlier in node.controls:
-            if _is_apart(nodes[earlier], node):
+            if earlier not in node.stays and _is_apart(nodes[earlier], node):
                 add(earlier, earlier, number)
     return crossings
 

@@ -61,8 +61,6 @@ class LateBoundVariable(compat.ResourceVariable):
     # tf.Variable's metaclass would offer our arguments to variable creators.
     _variable_call = None
 
-    # The device of the handles that calls use; empty: that of their worker.
-    _home = ""
     # Held by updates that read and then assign; None: they are not guarded.
     update_lock: UpdateLock | None = None
 
@@ -119,6 +117,11 @@ class LateBoundVariable(compat.ResourceVariable):
     def _handle_now(self) -> tf.Tensor:
         """The handle that a call made now, on this thread, has to use."""
         return self.own_handle
+
+    @property
+    def _home(self) -> str:
+        """The device of the handles that calls use; empty: their worker's."""
+        return ""
 
     def remake(self) -> None:
         """Makes the resource again, without a value.

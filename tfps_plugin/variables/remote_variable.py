@@ -58,7 +58,6 @@ class RemoteVariable(Table, LateBoundVariable):
                 synchronization=synchronization,
                 aggregation=aggregation,
             )
-        self._home = device
         # For functions that know the handle alone, as those of SavedModels do.
         tensorflow_tables.set_owner(self.own_handle, self)
         self.path = name
@@ -68,6 +67,10 @@ class RemoteVariable(Table, LateBoundVariable):
         """Makes the resource again; see `LateBoundVariable.remake`."""
         super().remake()
         tensorflow_tables.set_owner(self.own_handle, self)
+
+    @property
+    def _home(self) -> str:
+        return self.device
 
     @property
     def layout(self) -> RowLayout:
