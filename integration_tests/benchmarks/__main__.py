@@ -48,7 +48,9 @@ def main() -> None:
     found: dict[str, list[Result]] = {}
     for name in names:
         contestants = [
-            one for one in options.contestants if ONLY_IN.get(one, name) == name
+            one
+            for one in options.contestants
+            if name in ONLY_IN.get(one, (name,))
         ]
         found[name] = comparison.compare(
             name, contestants, options.rounds, options.seconds

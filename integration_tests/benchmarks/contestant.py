@@ -35,7 +35,9 @@ def _tfps(workload: Workload, steps_per_call: int | None) -> Iterator[Any]:
     with tfps.LocalCluster(num_workers=2, num_ps=2) as cluster:
         strategy = tfps.ParameterServerStrategy(
             cluster.cluster_resolver,
-            tfps.partitioners.MinSizePartitioner(64 << 20, max_shards=2),
+            tfps.partitioners.MinSizePartitioner(
+                workload.min_shard_bytes, max_shards=2
+            ),
         )
         with strategy.scope():
             model = workload.model(keras, steps_per_call)
@@ -70,8 +72,8 @@ CONTESTANTS = {
     "tf-keras alone, 10 steps a call": (peers.tf_keras_alone, 10),
     "fused by hand, alone": (_limit, 10),
 }
-# Who takes part in one workload alone.
-ONLY_IN = {"fused by hand, alone": "dlrm26"}
+# Who takes part in some workloads alone.
+ONLY_IN = {"fused by hand, alone": ("dlrm26", "dlrm26_whole")}
 
 
 def main() -> None:

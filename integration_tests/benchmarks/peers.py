@@ -43,7 +43,7 @@ def tensorflow_strategy(
         strategy = tf.distribute.ParameterServerStrategy(
             resolver,
             tf.distribute.experimental.partitioners.MinSizePartitioner(
-                64 << 20, max_shards=2
+                workload.min_shard_bytes, max_shards=2
             ),
         )
         with strategy.scope():

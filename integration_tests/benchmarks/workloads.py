@@ -37,11 +37,14 @@ class Workload:
         model: From a Keras and the steps of a call to a compiled model.
         rows: From a source of random numbers and a number of rows to the
             features and targets, which may be random.
+        min_shard_bytes: What a shard of a table has at least. As by default
+            in `MinSizePartitioner`, TensorFlow's and ours.
     """
 
     batch: int
     model: Callable[[Any, int | None], Any]
     rows: Callable[[np.random.Generator, int], tuple[Any, np.ndarray]]
+    min_shard_bytes: int = 256 << 10
 
     def dataset(self, context: Any = None) -> tf.data.Dataset:
         """Batches without end; other ones on each worker."""
@@ -217,6 +220,13 @@ _SMALL = (20_000,) * 26
 _GIANT = (20_000_000,)
 WORKLOADS = {
     "dlrm26": Workload(512, _tables(_SMALL, (256, 128)), _uniform_ids(_SMALL)),
+    # The same with each table on one parameter server alone.
+    "dlrm26_whole": Workload(
+        512,
+        _tables(_SMALL, (256, 128)),
+        _uniform_ids(_SMALL),
+        min_shard_bytes=64 << 20,
+    ),
     "dlrm26_zipf": Workload(
         512, _tables(_CRITEO_ROWS, (256, 128)), _zipf_ids(_CRITEO_ROWS)
     ),
