@@ -205,3 +205,38 @@ def test_a_sharded_table_is_trained_row_by_row(
     np.testing.assert_array_equal(
         weight.numpy()[:, 0], [1, -19, 1, 1, 1, 1, -9, 1]
     )
+
+
+def test_what_a_program_adds_is_kept_beside_an_optimizers_updates(
+    coordinator: tfps.ClusterCoordinator,
+) -> None:
+    """An update reads rows and then writes them."""
+    with coordinator.strategy.scope():
+        table = keras.layers.Embedding(8, 16384, embeddings_initializer="zeros")
+        table.build(None)
+        optimizer = keras.optimizers.SGD(1.0)
+    (weight,) = table.weights
+    ids = tf.range(8)
+
+    @tf.function
+    def train() -> None:
+        for _ in tf.range(_NUM_STEPS):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum(table(ids))
+            gradients = tape.gradient(loss, [weight])
+            optimizer.apply_gradients(zip(gradients, [weight], strict=True))
+
+    @tf.function
+    def add() -> None:
+        for _ in tf.range(_NUM_STEPS):
+            weight.assign_add(2 * tf.ones(weight.shape))
+            weight.value.scatter_sub(
+                tf.IndexedSlices(tf.ones(weight.shape), ids)
+            )
+
+    for _ in range(5):
+        coordinator.schedule(train)
+        coordinator.schedule(add)
+    coordinator.join()
+    # Each round of the one takes one away, each of the other adds one.
+    np.testing.assert_array_equal(weight.numpy()[:, 0], np.zeros(8))

@@ -17,6 +17,7 @@ from typing import Protocol
 import tensorflow as tf
 
 from tfps_plugin import errors
+from tfps_plugin.variables import update_lock
 
 _thread_local = threading.local()
 
@@ -43,8 +44,11 @@ class View(Protocol):
 class RowsView:
     """Some rows of one shard (or of a whole variable on one ps).
 
-    Additions are scattered as additions: what other workers add to the same
-    rows between our read and our write is kept.
+    Under an update lock, what is added is added to what was read, and the sums
+    are written: TensorFlow adds row by row, element by element, and copies
+    rows several times as fast. Without one, additions are scattered as
+    additions: what other workers add to the same rows between our read and
+    our write is kept.
     """
 
     def __init__(self, shard: tf.Variable, local_ids_U: tf.Tensor) -> None:
@@ -65,7 +69,7 @@ class RowsView:
 
     def read(self) -> tf.Tensor:
         """The rows, gathered once and again after an addition."""
-        if self._rows is None or not _is_here(self._rows):
+        if self._rows is None or not is_here(self._rows):
             # Not sparse_read(): the ids are distinct already.
             self._rows = tf.raw_ops.ResourceGather(
                 resource=self._shard.handle,
@@ -77,6 +81,10 @@ class RowsView:
     def assign(self, method: str, value: Any) -> None:
         """Scatters `value` to the rows seen."""
         value = tf.convert_to_tensor(value, self._shard.dtype)
+        if method != "assign" and update_lock.any_held():
+            rows_U = self.read()
+            value = rows_U + value if method == "assign_add" else rows_U - value
+            method = "assign"
         rows = tf.IndexedSlices(value, self._local_ids_U)
         if method == "assign":
             self._shard.scatter_update(rows)
@@ -89,8 +97,8 @@ class RowsView:
             self._rows = None
 
 
-def _is_here(tensor: tf.Tensor) -> bool:
-    """Whether a tensor may be used: not if it is a branch's or a loop's."""
+def is_here(tensor: tf.Tensor) -> bool:
+    """Whether a tensor may be used: not if it is of a branch or a loop."""
     if not tf.is_symbolic_tensor(tensor):
         return True
     return tensor.graph is tf.compat.v1.get_default_graph()
