@@ -81,12 +81,12 @@ def main() -> None:
     name, workload = sys.argv[1:]
     make, steps_per_call = CONTESTANTS[name]
     with make(WORKLOADS[workload], steps_per_call) as (model, data):
-        _train(model, data, _WARM_UP_STEPS)
+        train(model, data, _WARM_UP_STEPS)
         _answer({"ready": True})
         for line in sys.stdin:
             pids = processes.with_descendants(os.getpid())
             cpu, start = processes.cpu_seconds(pids), time.perf_counter()
-            _train(model, data, int(line))
+            train(model, data, int(line))
             seconds = time.perf_counter() - start
             _answer(
                 {
@@ -96,7 +96,8 @@ def main() -> None:
             )
 
 
-def _train(model: Any, data: Any, steps: int) -> None:
+def train(model: Any, data: Any, steps: int) -> None:
+    """Has a contestant make so many steps."""
     model.fit(data, epochs=1, steps_per_epoch=steps, verbose=0)
 
 

@@ -1,0 +1,107 @@
+"""What a step costs each task: processor time, switches of threads, bytes.
+
+    python -m integration_tests.benchmarks.step_costs [dlrm26 ...]
+
+Two workers and two parameter servers on this machine train each workload of
+`workloads.WORKLOADS`. Where a process spends its time, tools such as `perf`
+say, which need its number: it is printed.
+"""
+
+import argparse
+import os
+import pathlib
+import re
+import time
+from typing import NamedTuple
+
+from . import contestant
+from . import processes
+from .workloads import WORKLOADS
+
+_WARM_UP_STEPS = 100
+
+
+class _Costs(NamedTuple):
+    """What a process has used so far.
+
+    Attributes:
+        user_seconds: Of the processor, in the program.
+        system_seconds: Of the processor, in the kernel.
+        switches: How often one of its threads gave up a processor.
+    """
+
+    user_seconds: float
+    system_seconds: float
+    switches: int
+
+    @classmethod
+    def of(cls, pid: int) -> "_Costs":
+        """Those of a process; threads that have ended switched never."""
+        folder = pathlib.Path(f"/proc/{pid}")
+        fields = (folder / "stat").read_text().rpartition(")")[2].split()
+        tick = os.sysconf("SC_CLK_TCK")
+        switches = sum(
+            int(number)
+            for status in folder.glob("task/*/status")
+            for number in re.findall(
+                r"voluntary_ctxt_switches:\s*(\d+)", status.read_text()
+            )
+        )
+        return cls(int(fields[11]) / tick, int(fields[12]) / tick, switches)
+
+
+def main() -> None:
+    """Runs it and prints the figures."""
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "workloads", nargs="*", default=["dlrm26"], metavar="workload"
+    )
+    parser.add_argument("--steps", type=int, default=800)
+    options = parser.parse_args()
+    for name in options.workloads:
+        _measure(name, options.steps)
+
+
+def _measure(name: str, steps: int) -> None:
+    make, steps_per_call = contestant.CONTESTANTS["tfps"]
+    with make(WORKLOADS[name], steps_per_call) as (model, data):
+        contestant.train(model, data, _WARM_UP_STEPS)
+        pids = processes.with_descendants(os.getpid())
+        before = {pid: _Costs.of(pid) for pid in pids}
+        bytes_before, packets_before = _loopback()
+        start = time.perf_counter()
+        contestant.train(model, data, steps)
+        seconds = time.perf_counter() - start
+        num_bytes, num_packets = _loopback()
+        after = {pid: _Costs.of(pid) for pid in pids}
+    print(
+        f"{name}: {steps / seconds:.1f} steps/s, "
+        f"{(num_bytes - bytes_before) / steps / 1000:.0f} kB and "
+        f"{(num_packets - packets_before) / steps:.0f} packets a step"
+    )
+    print(f"{'process':>9}{'user ms':>10}{'system ms':>11}{'switches':>10}")
+    for pid in pids:
+        user, system, switches = (
+            (late - early) / steps
+            for late, early in zip(after[pid], before[pid], strict=True)
+        )
+        print(
+            f"{pid:9}{1000 * user:10.2f}{1000 * system:11.2f}{switches:10.0f}"
+        )
+
+
+def _loopback() -> tuple[int, int]:
+    """Bytes and packets that this machine has sent to itself."""
+    for line in pathlib.Path("/proc/net/dev").read_text().splitlines():
+        interface, _, fields = line.partition(":")
+        if interface.strip() == "lo":
+            num_bytes, num_packets = fields.split()[:2]
+            return int(num_bytes), int(num_packets)
+    return 0, 0
+
+
+if __name__ == "__main__":
+    main()
