@@ -210,7 +210,6 @@ def test_a_sharded_table_is_trained_row_by_row(
 def test_what_a_program_adds_is_kept_beside_an_optimizers_updates(
     coordinator: tfps.ClusterCoordinator,
 ) -> None:
-    """An update reads rows and then writes them."""
     with coordinator.strategy.scope():
         table = keras.layers.Embedding(8, 16384, embeddings_initializer="zeros")
         table.build(None)

@@ -81,7 +81,9 @@ def uninitialized_handle(
         shape=shape,
         dtype=dtype,
         shared_name=None,
-        name=name,
+        # TensorFlow appends a number to it, and refuses what exists already:
+        # the 966th resource of "part_11" would be the 1966th of "part_1".
+        name=f"{name}/handle",
         graph_mode=False,
     )
 

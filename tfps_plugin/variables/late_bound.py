@@ -7,7 +7,6 @@ was replaced. Here a traced function holds a placeholder, and every call asks
 the variable for the handle it has now.
 """
 
-import contextlib
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -23,7 +22,6 @@ from tfps_plugin.cluster import dispatch_context
 from tfps_plugin.variables import chief_reads
 from tfps_plugin.variables import self_assignment
 from tfps_plugin.variables import steps_in_flight
-from tfps_plugin.variables import update_lock
 from tfps_plugin.variables import views
 from tfps_plugin.variables.argument_type import SameVariable
 from tfps_plugin.variables.update_lock import UpdateLock
@@ -280,8 +278,7 @@ class LateBoundVariable(compat.ResourceVariable):
         done = self_assignment.assign(self, value)
         if done is not None:
             return self._lazy_read(done) if read_value else done
-        with self.apart_from_updates():
-            return super().assign(value, use_locking, name, read_value)
+        return super().assign(value, use_locking, name, read_value)
 
     def assign_add(
         self,
@@ -293,8 +290,7 @@ class LateBoundVariable(compat.ResourceVariable):
         """As `tf.Variable.assign_add`: one atomic operation on the ps."""
         if self._assigned_through_view("assign_add", delta):
             return self
-        with self.apart_from_updates():
-            return super().assign_add(delta, use_locking, name, read_value)
+        return super().assign_add(delta, use_locking, name, read_value)
 
     def assign_sub(
         self,
@@ -306,39 +302,7 @@ class LateBoundVariable(compat.ResourceVariable):
         """As `tf.Variable.assign_sub`: one atomic operation on the ps."""
         if self._assigned_through_view("assign_sub", delta):
             return self
-        with self.apart_from_updates():
-            return super().assign_sub(delta, use_locking, name, read_value)
-
-    def scatter_add(self, *args: Any, **kwargs: Any) -> Any:
-        """As `tf.Variable.scatter_add`."""
-        with self.apart_from_updates():
-            return super().scatter_add(*args, **kwargs)
-
-    def scatter_sub(self, *args: Any, **kwargs: Any) -> Any:
-        """As `tf.Variable.scatter_sub`."""
-        with self.apart_from_updates():
-            return super().scatter_sub(*args, **kwargs)
-
-    def scatter_update(self, *args: Any, **kwargs: Any) -> Any:
-        """As `tf.Variable.scatter_update`."""
-        with self.apart_from_updates():
-            return super().scatter_update(*args, **kwargs)
-
-    def apart_from_updates(self) -> contextlib.AbstractContextManager[None]:
-        """Keeps optimizers away, which read rows and then write them.
-
-        Only where one may be at work: in functions. A single number, such as
-        a counter, has no rows.
-        """
-        if (
-            self.update_lock is None
-            or self._shape.rank == 0
-            or compat.function_graph() is None
-            or tensorflow_saving.is_saving_model()
-            or update_lock.any_held()
-        ):
-            return contextlib.nullcontext()
-        return self.update_lock.holding()
+        return super().assign_sub(delta, use_locking, name, read_value)
 
     def _assigned_through_view(self, method: str, value: Any) -> bool:
         view = views.view_of(self._unique_id)

@@ -1,8 +1,11 @@
+import re
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from tfps_plugin import errors
+from tfps_plugin._compat import tensorflow_variables
 from tfps_plugin.cluster import dispatch_context
 from tfps_plugin.cluster.dispatch_context import DispatchContext
 from tfps_plugin.variables import chief_reads
@@ -151,3 +154,17 @@ def test_in_a_closure_the_error_is_left_to_the_coordinator(
         ):
             read()
     assert len(attempts) == 2, "each is read once"
+
+
+def test_no_name_of_one_resource_is_anothers() -> None:
+    """TensorFlow appends the number of the resource, and nothing between."""
+    number = re.compile(r'name="(.*?)(\d+)", device')
+    names = []
+    for name in ("part_1", "part_11"):
+        handle = tensorflow_variables.uninitialized_handle(
+            tf.TensorShape([1]), tf.float32, name
+        )
+        found = number.search(repr(handle))
+        assert found
+        names.append(found[1])
+    assert names == ["part_1/handle", "part_11/handle"]

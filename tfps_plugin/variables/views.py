@@ -44,22 +44,30 @@ class View(Protocol):
 class RowsView:
     """Some rows of one shard (or of a whole variable on one ps).
 
-    Under an update lock, what is added is added to what was read, and the sums
-    are written: TensorFlow adds row by row, element by element, and copies
-    rows several times as fast. Without one, additions are scattered as
-    additions: what other workers add to the same rows between our read and
-    our write is kept.
+    Additions are scattered as additions: what others add to the same rows
+    between our read and our write is kept. An optimizer's slots nobody else
+    adds to: under the update lock, additions to them are computed from what
+    was read, and written. TensorFlow adds row by row, element by element, and
+    copies rows several times as fast.
     """
 
-    def __init__(self, shard: tf.Variable, local_ids_U: tf.Tensor) -> None:
+    def __init__(
+        self,
+        shard: tf.Variable,
+        local_ids_U: tf.Tensor,
+        *,
+        is_slot: bool = False,
+    ) -> None:
         """Creates the view.
 
         Args:
             shard: The variable on its ps.
             local_ids_U: Distinct row numbers of the shard, shape `(U,)`.
+            is_slot: Whether updates under the update lock alone change it.
         """
         self._shard = shard
         self._local_ids_U = local_ids_U
+        self._is_slot = is_slot
         self._rows: tf.Tensor | None = None
 
     @property
@@ -68,8 +76,8 @@ class RowsView:
         return tf.TensorShape([None]).concatenate(self._shard.shape[1:])
 
     def read(self) -> tf.Tensor:
-        """The rows, gathered once and again after an addition."""
-        if self._rows is None or not is_here(self._rows):
+        """The rows, gathered once, and again after they were added to."""
+        if self._rows is None or not _is_here(self._rows):
             # Not sparse_read(): the ids are distinct already.
             self._rows = tf.raw_ops.ResourceGather(
                 resource=self._shard.handle,
@@ -81,9 +89,12 @@ class RowsView:
     def assign(self, method: str, value: Any) -> None:
         """Scatters `value` to the rows seen."""
         value = tf.convert_to_tensor(value, self._shard.dtype)
-        if method != "assign" and update_lock.any_held():
-            rows_U = self.read()
-            value = rows_U + value if method == "assign_add" else rows_U - value
+        if method != "assign" and self._is_slot and update_lock.any_held():
+            rows_UD = self.read()
+            if method == "assign_add":
+                value = rows_UD + value
+            else:
+                value = rows_UD - value
             method = "assign"
         rows = tf.IndexedSlices(value, self._local_ids_U)
         if method == "assign":
@@ -97,7 +108,7 @@ class RowsView:
             self._rows = None
 
 
-def is_here(tensor: tf.Tensor) -> bool:
+def _is_here(tensor: tf.Tensor) -> bool:
     """Whether a tensor may be used: not if it is of a branch or a loop."""
     if not tf.is_symbolic_tensor(tensor):
         return True
