@@ -17,7 +17,6 @@ from typing import Protocol
 import tensorflow as tf
 
 from tfps_plugin import errors
-from tfps_plugin.variables import update_lock
 
 _thread_local = threading.local()
 
@@ -44,30 +43,19 @@ class View(Protocol):
 class RowsView:
     """Some rows of one shard (or of a whole variable on one ps).
 
-    Additions are scattered as additions: what others add to the same rows
-    between our read and our write is kept. An optimizer's slots nobody else
-    adds to: under the update lock, additions to them are computed from what
-    was read, and written. TensorFlow adds row by row, element by element, and
-    copies rows several times as fast.
+    Additions are scattered as additions: what other workers add to the same
+    rows between our read and our write is kept.
     """
 
-    def __init__(
-        self,
-        shard: tf.Variable,
-        local_ids_U: tf.Tensor,
-        *,
-        is_slot: bool = False,
-    ) -> None:
+    def __init__(self, shard: tf.Variable, local_ids_U: tf.Tensor) -> None:
         """Creates the view.
 
         Args:
             shard: The variable on its ps.
             local_ids_U: Distinct row numbers of the shard, shape `(U,)`.
-            is_slot: Whether updates under the update lock alone change it.
         """
         self._shard = shard
         self._local_ids_U = local_ids_U
-        self._is_slot = is_slot
         self._rows: tf.Tensor | None = None
 
     @property
@@ -76,7 +64,7 @@ class RowsView:
         return tf.TensorShape([None]).concatenate(self._shard.shape[1:])
 
     def read(self) -> tf.Tensor:
-        """The rows, gathered once, and again after they were added to."""
+        """The rows, gathered once and again after an addition."""
         if self._rows is None or not _is_here(self._rows):
             # Not sparse_read(): the ids are distinct already.
             self._rows = tf.raw_ops.ResourceGather(
@@ -89,13 +77,6 @@ class RowsView:
     def assign(self, method: str, value: Any) -> None:
         """Scatters `value` to the rows seen."""
         value = tf.convert_to_tensor(value, self._shard.dtype)
-        if method != "assign" and self._is_slot and update_lock.any_held():
-            rows_UD = self.read()
-            if method == "assign_add":
-                value = rows_UD + value
-            else:
-                value = rows_UD - value
-            method = "assign"
         rows = tf.IndexedSlices(value, self._local_ids_U)
         if method == "assign":
             self._shard.scatter_update(rows)
@@ -109,7 +90,7 @@ class RowsView:
 
 
 def _is_here(tensor: tf.Tensor) -> bool:
-    """Whether a tensor may be used: not if it is of a branch or a loop."""
+    """Whether a tensor may be used: not if it is a branch's or a loop's."""
     if not tf.is_symbolic_tensor(tensor):
         return True
     return tensor.graph is tf.compat.v1.get_default_graph()
