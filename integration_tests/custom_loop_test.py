@@ -177,13 +177,20 @@ def test_a_step_is_one_replica(coordinator: tfps.ClusterCoordinator) -> None:
         np.testing.assert_array_equal(result, wanted)
 
 
+def _table_and_optimizer(
+    coordinator: tfps.ClusterCoordinator, initial: str
+) -> tuple[keras.layers.Embedding, keras.optimizers.SGD]:
+    """A table that is cut in two; a step takes a gradient as it is."""
+    with coordinator.strategy.scope():
+        table = keras.layers.Embedding(8, 16384, embeddings_initializer=initial)
+        table.build(None)
+        return table, keras.optimizers.SGD(1.0)
+
+
 def test_a_sharded_table_is_trained_row_by_row(
     coordinator: tfps.ClusterCoordinator,
 ) -> None:
-    with coordinator.strategy.scope():
-        table = keras.layers.Embedding(8, 16384, embeddings_initializer="ones")
-        table.build(None)
-        optimizer = keras.optimizers.SGD(1.0)
+    table, optimizer = _table_and_optimizer(coordinator, "ones")
     (weight,) = table.weights
     assert [shard.device for shard in weight.value.variables] == list(
         coordinator.strategy.ps_devices
@@ -210,10 +217,7 @@ def test_a_sharded_table_is_trained_row_by_row(
 def test_what_a_program_adds_is_kept_beside_an_optimizers_updates(
     coordinator: tfps.ClusterCoordinator,
 ) -> None:
-    with coordinator.strategy.scope():
-        table = keras.layers.Embedding(8, 16384, embeddings_initializer="zeros")
-        table.build(None)
-        optimizer = keras.optimizers.SGD(1.0)
+    table, optimizer = _table_and_optimizer(coordinator, "zeros")
     (weight,) = table.weights
     ids = tf.range(8)
 

@@ -7,13 +7,16 @@ from collections.abc import Iterable
 
 def cpu_seconds(pids: Iterable[int]) -> float:
     """Of these processes so far, together."""
-    ticks = 0
-    for pid in pids:
-        fields = pathlib.Path(f"/proc/{pid}/stat").read_text()
-        # After the name, which may have blanks: user and system time.
-        user, system = fields.rpartition(")")[2].split()[11:13]
-        ticks += int(user) + int(system)
-    return ticks / os.sysconf("SC_CLK_TCK")
+    return sum(sum(user_and_system_seconds(pid)) for pid in pids)
+
+
+def user_and_system_seconds(pid: int) -> tuple[float, float]:
+    """What a process has computed so far, in the program and in the kernel."""
+    fields = pathlib.Path(f"/proc/{pid}/stat").read_text()
+    # After the name, which may have blanks.
+    user, system = fields.rpartition(")")[2].split()[11:13]
+    tick = os.sysconf("SC_CLK_TCK")
+    return int(user) / tick, int(system) / tick
 
 
 def with_descendants(pid: int) -> list[int]:

@@ -4,10 +4,12 @@
 
 Two workers and two parameter servers on this machine train each workload of
 `workloads.WORKLOADS`. Where a process spends its time, tools such as `perf`
-say, which need its number: it is printed.
+say, which need its number: it is printed. The chief comes first, then workers
+and parameter servers.
 """
 
 import argparse
+import contextlib
 import os
 import pathlib
 import re
@@ -19,6 +21,8 @@ from . import processes
 from .workloads import WORKLOADS
 
 _WARM_UP_STEPS = 100
+# Those that a thread wanted, and those that it did not.
+_SWITCHES = re.compile(r"voluntary_ctxt_switches:\s*(\d+)")
 
 
 class _Costs(NamedTuple):
@@ -36,18 +40,15 @@ class _Costs(NamedTuple):
 
     @classmethod
     def of(cls, pid: int) -> "_Costs":
-        """Those of a process; threads that have ended switched never."""
-        folder = pathlib.Path(f"/proc/{pid}")
-        fields = (folder / "stat").read_text().rpartition(")")[2].split()
-        tick = os.sysconf("SC_CLK_TCK")
-        switches = sum(
-            int(number)
-            for status in folder.glob("task/*/status")
-            for number in re.findall(
-                r"voluntary_ctxt_switches:\s*(\d+)", status.read_text()
-            )
-        )
-        return cls(int(fields[11]) / tick, int(fields[12]) / tick, switches)
+        """Those of a process, and of the threads that it has now."""
+        user, system = processes.user_and_system_seconds(pid)
+        switches = 0
+        for status in pathlib.Path(f"/proc/{pid}").glob("task/*/status"):
+            # A thread may end before it is looked at.
+            with contextlib.suppress(OSError):
+                found = _SWITCHES.findall(status.read_text())
+                switches += sum(map(int, found))
+        return cls(user, system, switches)
 
 
 def main() -> None:
