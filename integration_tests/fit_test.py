@@ -585,3 +585,44 @@ def test_models_outside_the_strategy_are_left_alone(
     history = model.fit(_IDS, _TARGETS, batch_size=_BATCH, verbose=0)
     assert int(model.optimizer.iterations) == 8
     assert sorted(history.history) == ["accuracy", "auc", "loss"]
+
+
+class Balanced(keras.Model):
+    """Its optimizer takes from every row what its step adds to it."""
+
+    # Large enough that updates of two workers meet.
+    shape = (4096, 32)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = keras.layers.Embedding(*self.shape, "zeros")
+
+    def call(self, ids: tf.Tensor) -> tf.Tensor:
+        return self.table(ids)
+
+    def train_step(self, data: tf.Tensor) -> dict[str, tf.Tensor]:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(self.table(data))
+        (weight,) = self.table.weights
+        self.optimizer.apply(tape.gradient(loss, [weight]), [weight])
+        weight.value.scatter_add(
+            tf.IndexedSlices(2.0 * tf.ones(self.shape), data)
+        )
+        weight.assign_sub(tf.ones(self.shape))
+        return {"loss": loss}
+
+
+def test_what_a_step_adds_is_kept_beside_the_updates_of_others(
+    strategy: tfps.ParameterServerStrategy,
+) -> None:
+    def dataset(context: tf.distribute.InputContext) -> tf.data.Dataset:
+        del context
+        ids = np.arange(Balanced.shape[0]).reshape([1, -1])
+        return tf.data.Dataset.from_tensor_slices(ids).repeat()
+
+    with strategy.scope():
+        model = Balanced()
+        model.compile(keras.optimizers.SGD(1.0))
+    model.fit(tfps.DatasetCreator(dataset), steps_per_epoch=400, verbose=0)
+    (weight,) = model.table.weights
+    np.testing.assert_array_equal(weight.numpy(), np.zeros(Balanced.shape))

@@ -162,7 +162,9 @@ def _rows_part(
     family = [variable, *variable.family]
     seen = {
         member._unique_id: views.RowsView(
-            member if rows is None else member.variables[index], mine.indices
+            member if rows is None else member.variables[index],
+            mine.indices,
+            is_slot=member is not variable,
         )
         for member in family
     }

@@ -7,8 +7,10 @@ was replaced. Here a traced function holds a placeholder, and every call asks
 the variable for the handle it has now.
 """
 
+import contextlib
 import weakref
 from collections.abc import Callable
+from collections.abc import Iterator
 from typing import Any
 from typing import TypeVar
 
@@ -269,16 +271,13 @@ class LateBoundVariable(compat.ResourceVariable):
         """
         if self._assigned_through_view("assign", value):
             return self
-        if self._shape.rank != 0 and on_the_chief():
-            # A single number, such as a learning rate, is for steps to come.
-            steps_in_flight.finish()
-        if tensorflow_saving.is_saving_model():
-            # There is no ps where the SavedModel will run.
+        # There is no ps where a SavedModel will run.
+        if not tensorflow_saving.is_saving_model():
+            done = self_assignment.assign(self, value)
+            if done is not None:
+                return self._lazy_read(done) if read_value else done
+        with self.beside_steps(value) as value:
             return super().assign(value, use_locking, name, read_value)
-        done = self_assignment.assign(self, value)
-        if done is not None:
-            return self._lazy_read(done) if read_value else done
-        return super().assign(value, use_locking, name, read_value)
 
     def assign_add(
         self,
@@ -287,10 +286,11 @@ class LateBoundVariable(compat.ResourceVariable):
         name: str | None = None,
         read_value: bool = True,
     ) -> Any:
-        """As `tf.Variable.assign_add`: one atomic operation on the ps."""
+        """As `tf.Variable.assign_add`: atomic, whatever steps do meanwhile."""
         if self._assigned_through_view("assign_add", delta):
             return self
-        return super().assign_add(delta, use_locking, name, read_value)
+        with self.beside_steps(delta) as delta:
+            return super().assign_add(delta, use_locking, name, read_value)
 
     def assign_sub(
         self,
@@ -299,10 +299,43 @@ class LateBoundVariable(compat.ResourceVariable):
         name: str | None = None,
         read_value: bool = True,
     ) -> Any:
-        """As `tf.Variable.assign_sub`: one atomic operation on the ps."""
+        """As `tf.Variable.assign_sub`: atomic, whatever steps do meanwhile."""
         if self._assigned_through_view("assign_sub", delta):
             return self
-        return super().assign_sub(delta, use_locking, name, read_value)
+        with self.beside_steps(delta) as delta:
+            return super().assign_sub(delta, use_locking, name, read_value)
+
+    def scatter_add(self, sparse_delta: Any, *args: Any, **kwargs: Any) -> Any:
+        """As `tf.Variable.scatter_add`: atomic, whatever steps do meanwhile."""
+        with self.beside_steps(sparse_delta) as rows:
+            return super().scatter_add(rows, *args, **kwargs)
+
+    def scatter_sub(self, sparse_delta: Any, *args: Any, **kwargs: Any) -> Any:
+        """As `tf.Variable.scatter_sub`: atomic, whatever steps do meanwhile."""
+        with self.beside_steps(sparse_delta) as rows:
+            return super().scatter_sub(rows, *args, **kwargs)
+
+    def scatter_update(
+        self, sparse_delta: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        """As `tf.Variable.scatter_update`."""
+        with self.beside_steps(sparse_delta) as rows:
+            return super().scatter_update(rows, *args, **kwargs)
+
+    @contextlib.contextmanager
+    def beside_steps(self, given: Any) -> Iterator[Any]:
+        """Where the program changes the variable itself.
+
+        Args:
+            given: What it is changed by.
+
+        Returns:
+            A context in which nothing comes between; it gives `given`.
+        """
+        # A single number, such as a learning rate, is for steps to come.
+        if self._shape.rank != 0 and on_the_chief():
+            steps_in_flight.finish()
+        yield given
 
     def _assigned_through_view(self, method: str, value: Any) -> bool:
         view = views.view_of(self._unique_id)

@@ -11,6 +11,7 @@ import threading
 import time
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from tfps_plugin._compat import tensorflow_saving
@@ -18,6 +19,7 @@ from tfps_plugin._compat import tensorflow_variables as compat
 from tfps_plugin.cluster import dispatch_context
 from tfps_plugin.cluster.dispatch_context import DispatchContext
 from tfps_plugin.variables import apart
+from tfps_plugin.variables import graph_checks
 from tfps_plugin.variables import self_assignment
 from tfps_plugin.variables import views
 from tfps_plugin.variables.lane_tallies import LaneTallies
@@ -198,8 +200,11 @@ class MirroredScalar(RemoteVariable):
         # to send one to a worker, another thread's operation there takes it
         # for sent, and fails if it comes first ("Unable to find the relevant
         # tensor remote_handle").
+        # It is sent with the operation below, which lets other threads run:
+        # made there, it would have this whole program wait for the worker.
+        with compat.clear_device(), tf.device(graph_checks.CPU):
+            value = tf.constant(np.asarray(number), self._dtype)
         with compat.clear_device(), tf.device(copy.device):
-            value = tf.constant(number, self._dtype)
             if self._only_grows:
                 # What this lane has added since the value was read counts.
                 own = compat.read_resource(copy.own_handle, self._dtype)

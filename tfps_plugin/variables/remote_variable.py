@@ -1,6 +1,8 @@
 """A whole variable on one parameter server."""
 
+import contextlib
 import weakref
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -93,6 +95,37 @@ class RemoteVariable(Table, LateBoundVariable):
         if tensorflow_saving.is_saving_model():
             return LateBoundVariable.sparse_read(self, indices, name)
         return super().sparse_read(indices, name)
+
+    @contextlib.contextmanager
+    def beside_steps(self, given: Any) -> Iterator[Any]:
+        """Holds the lock of a table in functions, once `given` has arrived.
+
+        Updates of rows write what they have computed from what they read.
+        """
+        lock = self.update_lock
+        if (
+            lock is None
+            or lock.is_held
+            or self._shape.rank < 2
+            or compat.function_graph() is None
+            or tensorflow_saving.is_saving_model()
+        ):
+            with super().beside_steps(given):
+                yield given
+            return
+        with tf.device(self.device):
+            if isinstance(given, tf.IndexedSlices):
+                values, ids = given.values, given.indices
+                given = tf.IndexedSlices(
+                    tf.identity(tf.convert_to_tensor(values, self.dtype)),
+                    tf.identity(tf.convert_to_tensor(ids)),
+                )
+                arrivals = [given.values, given.indices]
+            else:
+                given = tf.identity(tf.convert_to_tensor(given, self.dtype))
+                arrivals = [given]
+        with lock.holding(arrivals):
+            yield given
 
     def fetch_rows(self, rows: range) -> np.ndarray:
         """Some consecutive rows as an array in this process."""

@@ -57,8 +57,9 @@ def assign(variable: Any, value: Any) -> tf.Operation | None:
 
     The assignment is atomic with other such assignments and with updates
     under the variable's lock. Plain additions (`assign_add`, and `v + x` and
-    `v - x` here) are atomic among themselves and with reads, and take no
-    lock: do not mix them with other self-assignments of the same variable.
+    `v - x` here) are atomic among themselves and with reads; those of a table
+    hold the lock. Others take none: do not mix them with other
+    self-assignments of the same variable.
 
     Args:
         variable: A `RemoteVariable`.
@@ -90,7 +91,8 @@ def assign(variable: Any, value: Any) -> tf.Operation | None:
         if delta is not None:
             method, addend = delta
             addend = tf.broadcast_to(addend, variable.shape)
-            return method(resource=variable.handle, value=addend)
+            with variable.beside_steps(addend) as addend:
+                return method(resource=variable.handle, value=addend)
         given = {
             index: tf.identity(tensor) for index, tensor in found.inputs.items()
         }

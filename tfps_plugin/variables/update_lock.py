@@ -129,6 +129,11 @@ class UpdateLock:
         ):
             tf.raw_ops.ConsumeMutexLock(mutex_lock=lock)
 
+    @property
+    def is_held(self) -> bool:
+        """Whether this thread is tracing a section of this lock."""
+        return self._key in getattr(_thread_local, "held", {})
+
     def _nested_function(self) -> Exception:
         return errors.UnsupportedError(
             "An update of a variable calls a tf.function that updates a "

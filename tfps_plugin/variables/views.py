@@ -17,6 +17,8 @@ from typing import Protocol
 import tensorflow as tf
 
 from tfps_plugin import errors
+from tfps_plugin.variables import steps_in_flight
+from tfps_plugin.variables import update_lock
 
 _thread_local = threading.local()
 
@@ -43,19 +45,32 @@ class View(Protocol):
 class RowsView:
     """Some rows of one shard (or of a whole variable on one ps).
 
-    Additions are scattered as additions: what other workers add to the same
-    rows between our read and our write is kept.
+    TensorFlow adds to rows number by number, and copies rows several times as
+    fast. So what is added is computed from what was read, and written, where
+    nobody else can have added meanwhile: to slots under the update lock, which
+    only updates change; and to the variable itself in steps of `fit`. There
+    the chief writes between two steps, and whatever else a step does to a
+    table is under the lock, too. In a custom loop it is scattered as an
+    addition: what the chief adds beside it is kept.
     """
 
-    def __init__(self, shard: tf.Variable, local_ids_U: tf.Tensor) -> None:
+    def __init__(
+        self,
+        shard: tf.Variable,
+        local_ids_U: tf.Tensor,
+        *,
+        is_slot: bool = False,
+    ) -> None:
         """Creates the view.
 
         Args:
             shard: The variable on its ps.
             local_ids_U: Distinct row numbers of the shard, shape `(U,)`.
+            is_slot: Whether updates under the update lock alone change it.
         """
         self._shard = shard
         self._local_ids_U = local_ids_U
+        self._is_slot = is_slot
         self._rows: tf.Tensor | None = None
 
     @property
@@ -64,7 +79,7 @@ class RowsView:
         return tf.TensorShape([None]).concatenate(self._shard.shape[1:])
 
     def read(self) -> tf.Tensor:
-        """The rows, gathered once and again after an addition."""
+        """The rows, gathered once, and again after they were added to."""
         if self._rows is None or not _is_here(self._rows):
             # Not sparse_read(): the ids are distinct already.
             self._rows = tf.raw_ops.ResourceGather(
@@ -77,6 +92,12 @@ class RowsView:
     def assign(self, method: str, value: Any) -> None:
         """Scatters `value` to the rows seen."""
         value = tf.convert_to_tensor(value, self._shard.dtype)
+        if method != "assign" and self._is_alone():
+            rows_UD = self.read()
+            value = (
+                rows_UD + value if method == "assign_add" else rows_UD - value
+            )
+            method = "assign"
         rows = tf.IndexedSlices(value, self._local_ids_U)
         if method == "assign":
             self._shard.scatter_update(rows)
@@ -88,9 +109,15 @@ class RowsView:
             self._shard.scatter_sub(rows)
             self._rows = None
 
+    def _is_alone(self) -> bool:
+        """Whether nobody else changes the rows now."""
+        return update_lock.any_held() and (
+            self._is_slot or steps_in_flight.is_traced()
+        )
+
 
 def _is_here(tensor: tf.Tensor) -> bool:
-    """Whether a tensor may be used: not if it is a branch's or a loop's."""
+    """Whether a tensor may be used: not if it is of a branch or a loop."""
     if not tf.is_symbolic_tensor(tensor):
         return True
     return tensor.graph is tf.compat.v1.get_default_graph()

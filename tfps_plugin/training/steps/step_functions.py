@@ -14,6 +14,8 @@ from tfps_plugin.coordinator.cluster_coordinator import ClusterCoordinator
 from tfps_plugin.inputs.batch_codec import BatchCodec
 from tfps_plugin.training.steps.counted_sums import CountedSums
 from tfps_plugin.variables import graph_checks
+from tfps_plugin.variables import steps_in_flight
+from tfps_plugin.variables.worker_resident import WorkerResident
 
 
 class StepsOutput(NamedTuple):
@@ -57,6 +59,10 @@ class StepFunctions:
         self._model = model
         self._coordinator = coordinator
         self._counted_sums = counted_sums or CountedSums([])
+        # Each lane's own: another one's may be on its way still.
+        self._numbers: WorkerResident[dict[int, tf.Tensor]] = WorkerResident(
+            lambda context: {}, per_lane=True
+        )
         self._on_iterator: dict[str, Callable[..., StepsOutput]] = {}
         self._on_group: dict[str, Callable[..., StepsOutput]] = {}
 
@@ -64,12 +70,17 @@ class StepFunctions:
         def one_step(data: Any) -> Any:
             # Parts of a step need no data, such as counting it: where the
             # input has run dry, they must not happen either.
-            with tf.control_dependencies(
-                [
-                    part
-                    for part in tf.nest.flatten(data, expand_composites=True)
-                    if part is not None
-                ]
+            with (
+                steps_in_flight.tracing(),
+                tf.control_dependencies(
+                    [
+                        part
+                        for part in tf.nest.flatten(
+                            data, expand_composites=True
+                        )
+                        if part is not None
+                    ]
+                ),
             ):
                 outputs = strategy.run(step, args=(data,))
             return tf.nest.map_structure(tf.convert_to_tensor, outputs)
@@ -106,6 +117,17 @@ class StepFunctions:
                 tf.TensorSpec([None, codec.num_parts], tf.string),
             )
         return self._on_group[key]
+
+    def number(self, value: int) -> tf.Tensor:
+        """A number for a function, on the worker that the caller drives."""
+        numbers = self._numbers.get()
+        if value not in numbers:
+            # tf.constant would have this whole program wait for the worker; an
+            # operation lets other threads run.
+            with tf.device(None), tf.device(graph_checks.CPU):
+                local = tf.constant(np.asarray(value, np.int32))
+            numbers[value] = tf.identity(local)
+        return numbers[value]
 
     def commit(self, counted: list[np.ndarray]) -> None:
         """On the chief: counts what calls have counted, when none runs.

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from tfps_plugin import errors
 from tfps_plugin.coordinator.cluster_coordinator import ClusterCoordinator
@@ -205,7 +204,7 @@ class WorkerReadRun(StepRun):
         """Runs claimed steps; None if they were taken for lost meanwhile."""
         try:
             result = self._function(
-                share.iterator, tf.constant(claim.num_steps)
+                share.iterator, self._functions.number(claim.num_steps)
             )
             done = claim.num_steps
             if not share.is_infinite:
