@@ -140,6 +140,19 @@ def is_stateful(operation: tf.Operation) -> bool:
     return operation._is_stateful
 
 
+def run_unasked(operation: tf.Operation) -> None:
+    """Has an operation run that no result of its function waits for.
+
+    TensorFlow's optimizers leave such operations out of the bodies of loops,
+    even those that change something.
+
+    Used since TensorFlow 2.20: the attribute that `GrapplerItem` looks at.
+    """
+    operation._set_attr(
+        "_grappler_do_not_remove", attr_value_pb2.AttrValue(b=True)
+    )
+
+
 def attributes_as_key(operation: tf.Operation) -> Hashable:
     """Equal for operations whose attributes are equal."""
     return tuple(

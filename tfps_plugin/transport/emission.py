@@ -1,6 +1,7 @@
 """Makes the operations of a function in a new graph, and what they send."""
 
 import logging
+from collections.abc import Collection
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
@@ -37,12 +38,30 @@ class Emission:
         devices: Sequence[str],
         plan: waves.Plan,
         inner: Mapping[int, Mapping[str, Any]],
+        unasked: Collection[int],
     ) -> None:
+        """Makes them.
+
+        Args:
+            old: The function that it is made of.
+            flat: Its operations.
+            nodes: As the plan sees these.
+            devices: Where each of them runs.
+            plan: What travels.
+            inner: New functions for those that an operation runs.
+            unasked: Operations that run though nothing waits for them.
+        """
         self.sent: list[Sent] = []
         self._flat = flat
         self._nodes = nodes
         self._devices = devices
         self._inner = inner
+        self._unasked = unasked
+        self._words = (
+            packing.WHOLE_NUMBERS
+            if places.has_accelerators()
+            else packing.WORDS
+        )
         self.graph, arguments = compat.new_graph(old, f"fused_{old.name}")
         self._made: dict[int, tf.Operation] = {}
         self._tensors: dict[Output, tf.Tensor] = {
@@ -67,7 +86,7 @@ class Emission:
         self.graph.control_outputs = [
             self._made[number]
             for number in flat.controls
-            if nodes[number].place is not None
+            if nodes[number].place is not None and number not in unasked
         ]
 
     def _make(self, number: int) -> None:
@@ -90,6 +109,8 @@ class Emission:
             self._devices[number],
             self._inner.get(number),
         )
+        if number in self._unasked:
+            compat.run_unasked(operation)
         self._made[number] = operation
         for index, tensor in enumerate(operation.outputs):
             self._tensors[Output(number, index)] = tensor
@@ -180,7 +201,9 @@ class Emission:
             places.cpu_of(message.destination) if message.destination else ""
         )
         parcels = [self._tensors[output] for output in outputs]
-        way = packing.Packing(parcels) if len(parcels) > 1 else None
+        way = None
+        if len(parcels) > 1:
+            way = packing.Packing(parcels, self._words)
         with tf.device(None), tf.device(source):
             if way is not None:
                 parcels = way.pack(parcels)

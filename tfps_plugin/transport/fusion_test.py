@@ -326,3 +326,66 @@ def test_the_explanation_is_a_table() -> None:
     assert "4 values travel between tasks, in 2 messages" in text
     assert "4 + 1 of unknown size" in text
     assert "localhost 0" in text
+
+
+@pytest.mark.compat
+@pytest.mark.parametrize("parallel", [1, 10])
+def test_a_loops_rounds_do_not_wait_for_updates(parallel: int) -> None:
+    tables = [tf.Variable(tf.zeros(4)) for _ in range(3)]
+
+    @tf.function
+    def step(number: tf.Tensor) -> tf.Tensor:
+        total = tf.add_n([_on_ps(table.read_value) for table in tables])
+        for table in tables:
+            _on_ps(lambda t=table: t.assign(2.0 * t + number))
+            _on_ps(lambda t=table: t.assign_sub(0.1 * total))
+        return tf.reduce_sum(total)
+
+    def steps(count: tf.Tensor) -> tf.Tensor:
+        return tf.while_loop(
+            lambda done, result: done < count,
+            lambda done, result: (done + 1, step(tf.cast(done, tf.float32))),
+            (tf.constant(0), tf.constant(0.0)),
+            parallel_iterations=parallel,
+        )
+
+    function = _concrete(steps, tf.TensorSpec([], tf.int32))
+    fused = fusion.fuse(function)
+    results = []
+    for one in (function, fused):
+        for number, table in enumerate(tables):
+            table.assign(tf.range(4.0) + number)
+        _, result = one(6)
+        results.append([result, *tables])
+    for theirs, mine in zip(*results, strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+    # Where rounds may overlap, the next one has to be told.
+    answers = [name for name, _, _ in _sends(function) if name != "worker"]
+    assert len(answers) == (1 if parallel == 1 else 2)
+
+
+def test_what_follows_a_loop_sees_what_it_did() -> None:
+    table = tf.Variable(0.0)
+
+    @tf.function
+    def step(number: tf.Tensor) -> tf.Tensor:
+        _on_ps(lambda: table.assign_add(tf.sin(number)))
+        return number + 1.0
+
+    def steps(count: tf.Tensor) -> tf.Tensor:
+        tf.while_loop(
+            lambda done, _: done < count,
+            lambda done, number: (done + 1, step(number)),
+            (tf.constant(0), tf.constant(0.0)),
+            parallel_iterations=1,
+        )
+        return _on_ps(table.read_value)
+
+    function = _concrete(steps, tf.TensorSpec([], tf.int32))
+    expected = np.sin(np.arange(50.0, dtype=np.float32)).sum()
+    for one in (function, fusion.fuse(function)):
+        table.assign(0.0)
+        np.testing.assert_allclose(one(50), expected, rtol=1e-5)
+    # Each round says that it is done.
+    sends = _sends(function)
+    assert [name for name, _, _ in sends if name != "worker"]

@@ -1,11 +1,11 @@
 """Many tensors as few, for the way from one device to another.
 
-Tensors of one dtype are laid end to end. Sizes that are known when a step is
-traced do not travel. Those that are not travel as numbers, in front of other
-integers where there are any.
+Tensors are laid end to end. Sizes that are known when a step is traced do not
+travel. Those that are not travel as numbers, in front.
 """
 
 import collections
+from collections.abc import Iterable
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,6 +20,19 @@ _PACKABLE = frozenset(
         *(tf.bool, tf.complex64, tf.complex128, tf.string),
     }
 )
+# Of these, each is one word of 4 bytes or two.
+WORDS = frozenset(
+    {
+        *(tf.int32, tf.uint32, tf.float32),
+        *(tf.int64, tf.uint64, tf.float64, tf.complex64),
+    }
+)
+# Of these, the ones that GPUs leave in the memory of their machine: there, what
+# is cut out of integers would move to the GPU piece by piece.
+WHOLE_NUMBERS = frozenset({tf.int32, tf.int64})
+# What words travel as. Not float32: small integers are denormal floats, which
+# processors that train models are told to take for zero.
+_CARRIER = tf.int32
 # To copy more takes longer than a message of its own does, about 0.1 ms.
 _LARGE_BYTES = 1 << 20
 
@@ -37,47 +50,68 @@ def is_packable(tensor: tf.Tensor) -> bool:
 class Packing:
     """How some tensors become fewer, and themselves again.
 
+    Numbers of 4 and 8 bytes travel as one tensor of words, whatever their
+    dtypes: bits are not looked at. Of any other dtype there is one tensor.
+
     Sizes come in two kinds: the lengths of tensors laid flat, and single
-    dimensions. Those that the receiver needs are the header.
+    dimensions. Those that the receiver needs are the header, which is in front
+    of the words.
     """
 
-    def __init__(self, tensors: Sequence[tf.Tensor]) -> None:
+    def __init__(
+        self,
+        tensors: Sequence[tf.Tensor],
+        words: Iterable[tf.DType] = WORDS,
+    ) -> None:
         """Decides how; makes no operation.
 
         Args:
             tensors: Packable, two or more.
+            words: The dtypes that travel as words, of those that may.
         """
         self._shapes = [tensor.shape for tensor in tensors]
-        self._groups: dict[tf.DType, list[int]] = collections.defaultdict(list)
+        groups: dict[tf.DType, list[int]] = collections.defaultdict(list)
         for place, tensor in enumerate(tensors):
-            self._groups[tensor.dtype].append(place)
-        # By dtype, whose lengths are not known; and whose dimensions.
-        self._lengths: dict[tf.DType, list[int]] = {}
-        self._dimensions: list[tuple[int, int]] = []
-        for dtype, places in self._groups.items():
-            if len(places) == 1:
-                continue
-            # Lengths that the receiver is told come last.
+            groups[tensor.dtype].append(place)
+        self._others = {
+            dtype: places
+            for dtype, places in groups.items()
+            if dtype not in words
+        }
+        # Of 8 bytes, those of one dtype are one piece; of 4, each is one.
+        self._wide = {
+            dtype: places
+            for dtype, places in groups.items()
+            if dtype in words and dtype.size > _CARRIER.size
+        }
+        self._narrow = [
+            place
+            for dtype, places in groups.items()
+            if dtype in words and dtype.size == _CARRIER.size
+            for place in places
+        ]
+        self._dtypes = [tensor.dtype for tensor in tensors]
+        self._packed = [
+            *self._wide.values(),
+            self._narrow,
+            *(places for places in self._others.values() if len(places) > 1),
+        ]
+        # The places whose lengths the receiver is told, and whose dimensions.
+        self._lengths: list[int] = []
+        for places in self._packed:
+            # Those come last.
             places.sort(key=lambda place: not self._is_known(place))
             unknown = [place for place in places if not self._is_known(place)]
-            # A single one is what is left.
-            self._lengths[dtype] = unknown if len(unknown) > 1 else []
-            self._dimensions += [
-                (place, axis)
-                for place in unknown
-                for axis in self._dimensions_told(place)
-            ]
-        self._header_size = len(self._dimensions) + sum(
-            len(places) for places in self._lengths.values()
-        )
-        self._header_dtype = next(
-            (
-                dtype
-                for dtype in (tf.int32, tf.int64)
-                if len(self._groups.get(dtype, [])) > 1
-            ),
-            None,
-        )
+            # A single one is what is left, but of a piece among others.
+            if len(unknown) > 1 or places in self._wide.values():
+                self._lengths += unknown
+        self._dimensions = [
+            (place, axis)
+            for places in self._packed
+            for place in places
+            for axis in self._dimensions_told(place)
+        ]
+        self._header_size = len(self._lengths) + len(self._dimensions)
 
     def pack(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """What travels.
@@ -85,18 +119,27 @@ class Packing:
         Args:
             tensors: In the order of those that this was made with.
         """
-        header = self._header(tensors)
-        parcels = []
-        for dtype, places in self._groups.items():
-            parts = [tensors[place] for place in places]
-            if header is not None and dtype == self._header_dtype:
-                parts.insert(0, tf.cast(header, dtype))
-            if len(parts) > 1:
-                parcels.append(tf.concat([_flat(part) for part in parts], 0))
+        pieces = []
+        if self._header_size:
+            sizes = [tf.size(tensors[place]) for place in self._lengths]
+            sizes += [
+                tf.shape(tensors[place])[axis]
+                for place, axis in self._dimensions
+            ]
+            pieces.append(tf.stack(sizes))
+        for places in self._wide.values():
+            together = _joined([_flat(tensors[place]) for place in places])
+            pieces.append(_flat(tf.bitcast(together, _CARRIER)))
+        pieces += [
+            tf.bitcast(_flat(tensors[place]), _CARRIER)
+            for place in self._narrow
+        ]
+        parcels = [_joined(pieces)] if pieces else []
+        for places in self._others.values():
+            if len(places) == 1:
+                parcels.append(tensors[places[0]])
             else:
-                parcels += parts
-        if header is not None and self._header_dtype is None:
-            parcels.append(header)
+                parcels.append(_joined([_flat(tensors[p]) for p in places]))
         return parcels
 
     def unpack(self, parcels: Sequence[tf.Tensor]) -> list[tf.Tensor]:
@@ -105,34 +148,85 @@ class Packing:
         Args:
             parcels: As `pack` returned them.
         """
-        by_dtype = dict(zip(self._groups, parcels, strict=False))
-        header = None
-        if self._header_size and self._header_dtype is None:
-            header = parcels[-1]
-        elif self._header_size:
-            together = by_dtype[self._header_dtype]
-            header = tf.cast(together[: self._header_size], tf.int32)
-            by_dtype[self._header_dtype] = together[self._header_size :]
-        if header is not None:
-            header.set_shape([self._header_size])
-        sizes = _Sizes(header)
+        left = list(parcels)
         parts: dict[int, tf.Tensor] = {}
-        for dtype, places in self._groups.items():
-            if len(places) == 1:
-                parts[places[0]] = by_dtype[dtype]
-                continue
-            lengths = self._split_sizes(places, self._lengths[dtype], sizes)
-            for place, part in zip(
-                places,
-                tf.split(by_dtype[dtype], lengths, num=len(places)),
-                strict=True,
-            ):
-                parts[place] = part
-        told = {where: sizes.next(1)[0] for where in self._dimensions}
+        header: Any = None
+        if self._header_size or self._wide or self._narrow:
+            words = left.pop(0)
+            if self._header_size:
+                header = words[: self._header_size]
+                header.set_shape([self._header_size])
+            parts = self._unpack_words(words, header)
+        for places, parcel in zip(self._others.values(), left, strict=True):
+            parts.update(self._cut(parcel, places, header))
+        dimensions = {
+            where: header[number]
+            for number, where in enumerate(self._dimensions, len(self._lengths))
+        }
         return [
-            self._shaped(place, parts[place], told)
+            self._shaped(place, parts[place], dimensions)
             for place in range(len(self._shapes))
         ]
+
+    def _unpack_words(
+        self, words: tf.Tensor, header: Any
+    ) -> dict[int, tf.Tensor]:
+        lengths = []
+        if header is not None:
+            # Cut off with the others: not to copy all of these once more.
+            lengths.append(tf.constant([self._header_size]))
+        for dtype, places in self._wide.items():
+            total = tf.reduce_sum(self._sizes(places, header))
+            each = dtype.size // _CARRIER.size
+            lengths.append(tf.reshape(total * each, [1]))
+        if self._narrow:
+            lengths.append(self._sizes(self._narrow, header))
+        num_pieces = len(self._wide) + len(self._narrow)
+        pieces = _split(
+            words, lengths, num_pieces + (1 if header is not None else 0)
+        )
+        pieces = pieces[len(pieces) - num_pieces :]
+        parts: dict[int, tf.Tensor] = {}
+        for (dtype, places), piece in zip(
+            self._wide.items(), pieces, strict=False
+        ):
+            each = dtype.size // _CARRIER.size
+            together = tf.bitcast(tf.reshape(piece, [-1, each]), dtype)
+            parts.update(self._cut(together, places, header))
+        for place, piece in zip(
+            self._narrow, pieces[len(self._wide) :], strict=True
+        ):
+            parts[place] = tf.bitcast(piece, self._dtypes[place])
+        return parts
+
+    def _cut(
+        self,
+        together: tf.Tensor,
+        places: Sequence[int],
+        header: Any,
+    ) -> dict[int, tf.Tensor]:
+        if len(places) == 1:
+            return {places[0]: together}
+        pieces = _split(together, [self._sizes(places, header)], len(places))
+        return dict(zip(places, pieces, strict=True))
+
+    def _sizes(self, places: Sequence[int], header: Any) -> tf.Tensor:
+        """How many numbers each has, shape `(places,)`; -1: what is left."""
+        told = [place for place in places if place in self._lengths]
+        known = tf.constant(
+            [
+                self._shapes[place].num_elements()
+                if self._is_known(place)
+                else -1
+                for place in places
+                if place not in told
+            ],
+            tf.int32,
+        )
+        if not told:
+            return known
+        first = self._lengths.index(told[0])
+        return tf.concat([known, header[first : first + len(told)]], 0)
 
     def _is_known(self, place: int) -> bool:
         return bool(self._shapes[place].is_fully_defined())
@@ -144,42 +238,16 @@ class Packing:
         # Of nothing, no size follows.
         return unknown if len(unknown) > 1 or 0 in sizes else []
 
-    def _header(self, tensors: Sequence[tf.Tensor]) -> tf.Tensor | None:
-        if not self._header_size:
-            return None
-        sizes = [
-            tf.size(tensors[place])
-            for places in self._lengths.values()
-            for place in places
-        ]
-        sizes += [tf.shape(tensors[p])[axis] for p, axis in self._dimensions]
-        return tf.stack(sizes)
-
-    def _split_sizes(
-        self, places: Sequence[int], told: Sequence[int], sizes: "_Sizes"
-    ) -> tf.Tensor:
-        known = [
-            self._shapes[place].num_elements() if self._is_known(place) else -1
-            for place in places
-            if place not in told
-        ]
-        if not told:
-            return tf.constant(known, tf.int32)
-        lengths = sizes.next(len(told))
-        if not known:
-            return lengths
-        return tf.concat([tf.constant(known, tf.int32), lengths], 0)
-
     def _shaped(
         self,
         place: int,
         part: tf.Tensor,
-        told: dict[tuple[int, int], tf.Tensor],
+        dimensions: dict[tuple[int, int], tf.Tensor],
     ) -> tf.Tensor:
         shape = self._shapes[place]
-        if shape.rank != 1 and len(self._groups[part.dtype]) > 1:
+        if shape.rank != 1 and any(place in places for places in self._packed):
             sizes = [
-                told.get((place, axis), -1) if size is None else size
+                dimensions.get((place, axis), -1) if size is None else size
                 for axis, size in enumerate(shape.as_list())
             ]
             part = tf.reshape(part, sizes)
@@ -187,18 +255,18 @@ class Packing:
         return part
 
 
-class _Sizes:
-    """Hands out the numbers of a header, in their order."""
-
-    def __init__(self, header: tf.Tensor | None) -> None:
-        self._left = header
-
-    def next(self, count: int) -> Any:
-        sizes: Any = self._left
-        if count < sizes.shape[0]:
-            sizes, self._left = sizes[:count], sizes[count:]
-        return sizes
-
-
 def _flat(tensor: tf.Tensor) -> tf.Tensor:
     return tensor if tensor.shape.rank == 1 else tf.reshape(tensor, [-1])
+
+
+def _joined(pieces: Sequence[tf.Tensor]) -> tf.Tensor:
+    return pieces[0] if len(pieces) == 1 else tf.concat(pieces, 0)
+
+
+def _split(
+    together: tf.Tensor, lengths: Sequence[tf.Tensor], num: int
+) -> list[tf.Tensor]:
+    if num == 1:
+        return [together]
+    pieces: list[tf.Tensor] = tf.split(together, _joined(lengths), num=num)
+    return pieces

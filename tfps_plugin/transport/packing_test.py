@@ -2,6 +2,7 @@
 
 import hypothesis
 import numpy as np
+import pytest
 import tensorflow as tf
 from hypothesis import strategies as st
 
@@ -63,9 +64,44 @@ def test_what_is_unpacked_is_what_was_packed(
         np.testing.assert_array_equal(
             result.numpy(), tf.constant(value, spec.dtype).numpy()
         )
-    # One for each dtype, and perhaps the sizes.
+    # One for all numbers and the sizes, and one for each other dtype.
     (count,) = counts
-    assert count <= len({spec.dtype for spec, _ in tensors}) + 1
+    dtypes = {spec.dtype for spec, _ in tensors}
+    assert count <= len(dtypes - packing.WORDS) + 1
+
+
+def _bits(of: np.ndarray) -> list[tf.Tensor]:
+    return [
+        tf.constant(of.astype(np.uint32).view(np.float32)),
+        tf.constant(of.astype(np.int32)),
+        tf.constant(of.astype(np.int64) << 32 | of),
+        tf.constant((of.astype(np.uint64) << 32 | of).view(np.float64)),
+    ]
+
+
+@pytest.mark.parametrize(
+    "tensors",
+    [
+        # As floats, these are not numbers; and these are denormal ones.
+        _bits(np.arange(0x7F800000, 0x80000000, 0x1001, dtype=np.uint32)),
+        _bits(np.arange(0, 50, dtype=np.uint32)),
+    ],
+)
+@pytest.mark.parametrize("words", [packing.WORDS, packing.WHOLE_NUMBERS])
+def test_bits_are_not_looked_at(
+    tensors: list[tf.Tensor], words: frozenset[tf.DType]
+) -> None:
+    @tf.function(
+        input_signature=[tf.TensorSpec([None], t.dtype) for t in tensors]
+    )
+    def there_and_back(*given: tf.Tensor) -> list[tf.Tensor]:
+        way = Packing(given, words)
+        parcels = way.pack(given)
+        assert len(parcels) == 1 + len({t.dtype for t in given} - words)
+        return way.unpack(parcels)
+
+    for mine, theirs in zip(there_and_back(*tensors), tensors, strict=True):
+        assert mine.numpy().tobytes() == theirs.numpy().tobytes()
 
 
 def test_every_packable_dtype_can_be_packed() -> None:

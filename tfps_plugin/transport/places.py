@@ -33,3 +33,11 @@ def cpu_of(place: str) -> str:
 def is_on_cpu(device: str) -> bool:
     """Whether a device is said to be a CPU."""
     return bool(tf.DeviceSpec.from_string(device).device_type == "CPU")
+
+
+def has_accelerators() -> bool:
+    """Whether a worker computes on something else than CPUs."""
+    return any(
+        device.device_type != "CPU" and job(device.name) == "worker"
+        for device in tf.config.list_logical_devices()
+    )

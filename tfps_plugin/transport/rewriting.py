@@ -8,6 +8,7 @@ import tensorflow as tf
 from tfps_plugin._compat import tensorflow_graphs as compat
 from tfps_plugin.transport import duplicates
 from tfps_plugin.transport import places
+from tfps_plugin.transport import run_ahead
 from tfps_plugin.transport import sections
 from tfps_plugin.transport import waves
 from tfps_plugin.transport.emission import Emission
@@ -25,6 +26,8 @@ _RUNS_FUNCTIONS = {
     "StatelessWhile": 0,
     "While": 0,
 }
+# Nobody knows what they look at.
+_RUN_PYTHON = frozenset({"EagerPyFunc", "PyFunc", "PyFuncStateless"})
 # Larger ones are sent, as TensorFlow would.
 _MOST_BYTES_COPIED = 64 << 10
 
@@ -38,7 +41,13 @@ class Rewriting:
     """
 
     def __init__(
-        self, graph: compat.FuncGraph, homes: Mapping[int, str], name: str
+        self,
+        graph: compat.FuncGraph,
+        homes: Mapping[int, str],
+        name: str,
+        *,
+        is_inner: bool = False,
+        runs_ahead: bool = False,
     ) -> None:
         """Rewrites.
 
@@ -46,8 +55,11 @@ class Rewriting:
             graph: Of the function.
             homes: By the number of the argument, the devices of resources.
             name: Of the function, for people.
+            is_inner: Whether a loop or a branch runs it.
+            runs_ahead: Whether the worker may go on when it has ended here.
         """
         self._name = name
+        self._is_inner = is_inner
         self._flat = duplicates.merge(flatten(graph))
         # Where resources are; by who returns them.
         self._homes = {Output(n, 0): device for n, device in homes.items()}
@@ -61,13 +73,21 @@ class Rewriting:
             self._node(number) for number in range(len(self._flat.operations))
         ]
         num_crossings = waves.num_crossings(nodes)
+        unasked: frozenset[int] = frozenset()
+        if runs_ahead:
+            nodes, unasked = run_ahead.without_answers(
+                nodes,
+                self._flat.controls,
+                self._effects(),
+                here=places.HERE,
+            )
         nodes = sections.before_locks(nodes, self._locks())
         plan = waves.plan(nodes)
         self.graph: compat.FuncGraph | None = None
         if not plan.messages and not inner:
             return
         emission = Emission(
-            graph, self._flat, nodes, self._devices, plan, inner
+            graph, self._flat, nodes, self._devices, plan, inner, unasked
         )
         self.graph = emission.graph
         if num_crossings:
@@ -115,6 +135,37 @@ class Rewriting:
                 locks[flat.inputs[0].node].append(number)
         return locks
 
+    def _effects(self) -> set[int]:
+        """The operations that do more than to compute what they return."""
+        return {
+            number
+            for number, flat in enumerate(self._flat.operations)
+            if compat.is_stateful(flat.operation)
+        }
+
+    def _may_run_ahead(self, loop: int) -> bool:
+        """Whether a loop's rounds are in order wherever they run.
+
+        Nothing after it may need what it has done elsewhere.
+        """
+        operation = self._flat.operations[loop].operation
+        if self._is_inner or operation.get_attr("parallel_iterations") != 1:
+            return False
+        later = {loop}
+        for number in range(loop + 1, len(self._flat.operations)):
+            flat = self._flat.operations[number]
+            before = {output.node for output in flat.inputs}
+            if later.isdisjoint(before.union(flat.controls)):
+                continue
+            later.add(number)
+            if (
+                places.place(self._devices[number]) != places.HERE
+                or compat.runs_functions(flat.operation)
+                or flat.operation.type in _RUN_PYTHON
+            ):
+                return False
+        return True
+
     def _rewrite_inner(self) -> dict[int, dict[str, Any]]:
         """New functions for those that loops and branches run."""
         inner: dict[int, dict[str, Any]] = {}
@@ -129,7 +180,11 @@ class Rewriting:
             }
             for name, graph in compat.functions_of(flat.operation).items():
                 rewriting = Rewriting(
-                    graph, homes, f"{self._name}, {flat.operation.type} {name}"
+                    graph,
+                    homes,
+                    f"{self._name}, {flat.operation.type} {name}",
+                    is_inner=True,
+                    runs_ahead=name == "body" and self._may_run_ahead(number),
                 )
                 self.bodies += rewriting.bodies
                 if rewriting.graph is not None:

@@ -171,7 +171,32 @@ def _waves(nodes: Sequence[Node]) -> list[int]:
                 default=0,
             )
         )
-    return waves
+    return _without_haste(nodes, waves)
+
+
+def _without_haste(nodes: Sequence[Node], waves: Sequence[int]) -> list[int]:
+    """Later waves, for what nobody elsewhere and nobody here waits for.
+
+    What such a node reads may then leave later, together with more.
+    """
+    delayed = list(waves)
+    # The first wave that somebody reads each node in.
+    needed: list[int | None] = [None] * len(nodes)
+    travels = [False] * len(nodes)
+    for number in range(len(nodes) - 1, -1, -1):
+        node = nodes[number]
+        first = needed[number]
+        if first is not None and not travels[number]:
+            delayed[number] = max(first, delayed[number])
+        before = {output.node for output in node.inputs}
+        before.update(node.controls)
+        for earlier in before:
+            if _is_apart(nodes[earlier], node):
+                travels[earlier] = True
+            known = needed[earlier]
+            wave = delayed[number]
+            needed[earlier] = wave if known is None else min(known, wave)
+    return delayed
 
 
 def _crossings(

@@ -57,6 +57,24 @@ def test_what_is_needed_later_waits_for_company() -> None:
     ]
 
 
+def test_what_is_made_of_values_from_elsewhere_is_made_when_needed() -> None:
+    # Node 4 is made of the two shards of a weight (1, 2), and read with rows.
+    plan = waves.plan(
+        [
+            _node("worker"),
+            _node("ps"),
+            _node("ps"),
+            _node("ps", 0),
+            _node("worker", 1, 2),
+            _node("worker", 3, 4),
+        ]
+    )
+    assert plan.waves == (0, 0, 0, 1, 2, 2)
+    assert [m.outputs for m in plan.messages if m.source == "ps"] == [
+        (Output(1, 0), Output(2, 0), Output(3, 0))
+    ]
+
+
 def test_what_is_needed_at_once_does_not_wait() -> None:
     plan = waves.plan(
         [
