@@ -92,14 +92,11 @@ def _gather(
 ) -> list[tf.Tensor]:
     """Gathers distinct rows of each table, in the order of its ids."""
     parts_of_tables = []
-    positions_of_tables = []
+    joins = []
     # Tables of one cluster live on the same few devices.
     parts_on: dict[str, list[_Part]] = {}
     for table, ids_U in zip(tables, ids, strict=True):
-        with tf.device(graph_checks.CPU):
-            local_ids, (positions,) = row_gather.split_by_shard(
-                table.layout, ids_U, tf.range(tf.size(ids_U))
-            )
+        local_ids, join = row_gather.questions(table.layout, ids_U)
         parts = [
             _Part(shard, len(table.layout.rows(number)), part_U)
             for number, (shard, part_U) in enumerate(
@@ -109,17 +106,13 @@ def _gather(
         for part in parts:
             parts_on.setdefault(part.shard.device, []).append(part)
         parts_of_tables.append(parts)
-        positions_of_tables.append(positions)
+        joins.append(join)
     rows: dict[_Part, tf.Tensor] = {}
     for device, parts in parts_on.items():
         rows.update(_exchange(device, parts))
     return [
-        rows[parts[0]]
-        if len(parts) == 1
-        else tf.dynamic_stitch(positions, [rows[part] for part in parts])
-        for parts, positions in zip(
-            parts_of_tables, positions_of_tables, strict=True
-        )
+        join([rows[part] for part in parts])
+        for parts, join in zip(parts_of_tables, joins, strict=True)
     ]
 
 

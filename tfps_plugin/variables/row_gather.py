@@ -4,23 +4,14 @@ Shape legend: V rows of the table, D the rest of a row's shape, N ids asked
 for, U distinct ids among them, S shards.
 """
 
+from collections.abc import Callable
 from collections.abc import Sequence
 
 import tensorflow as tf
 
 from tfps_plugin.variables import graph_checks
+from tfps_plugin.variables import shard_order
 from tfps_plugin.variables.layout import RowLayout
-
-
-def shard_numbers(layout: RowLayout, ids_U: tf.Tensor) -> tf.Tensor:
-    """The shard that holds each id, int32, shape `(U,)`.
-
-    An id beyond the table is given to the last shard and one below zero to
-    the first.
-    """
-    ends = tf.constant(layout.offsets[1:], ids_U.dtype)
-    shards = tf.searchsorted(ends, ids_U, side="right", out_type=tf.int32)
-    return tf.minimum(shards, layout.num_shards - 1)
 
 
 def split_by_shard(
@@ -39,13 +30,12 @@ def split_by_shard(
     """
     if layout.num_shards == 1:
         return [ids_U], [[value] for value in values]
-    shards_U = shard_numbers(layout, ids_U)
+    order = shard_order.known(layout, ids_U)
+    if order is not None:
+        return order.local_ids, [order.cut(value) for value in values]
+    shards_U = shard_order.shard_numbers(layout, ids_U)
     parts = tf.dynamic_partition(ids_U, shards_U, layout.num_shards)
-    local_ids = [
-        part - tf.constant(offset, part.dtype)
-        for part, offset in zip(parts, layout.offsets, strict=False)
-    ]
-    return local_ids, [
+    return shard_order.local_ids(layout, parts), [
         tf.dynamic_partition(value, shards_U, layout.num_shards)
         for value in values
     ]
@@ -70,9 +60,7 @@ def gather_rows(
     Returns:
         The rows in the order of the ids, shape `(U, D)`.
     """
-    with tf.device(graph_checks.CPU):
-        positions_U = tf.range(tf.size(ids_U))
-        local_ids, (positions,) = split_by_shard(layout, ids_U, positions_U)
+    local_ids, join = questions(layout, ids_U)
     rows = []
     for handle, device, ids in zip(handles, devices, local_ids, strict=True):
         with tf.device(device):
@@ -81,6 +69,30 @@ def gather_rows(
                     resource=handle, indices=ids, dtype=dtype
                 )
             )
-    if layout.num_shards == 1:
-        return rows[0]
-    return tf.dynamic_stitch(positions, rows)
+    return join(rows)
+
+
+def questions(
+    layout: RowLayout, ids_U: tf.Tensor
+) -> tuple[list[tf.Tensor], Callable[[Sequence[tf.Tensor]], tf.Tensor]]:
+    """What each shard is asked for.
+
+    Args:
+        layout: Rows of each shard.
+        ids_U: Distinct row numbers, shape `(U,)`.
+
+    Returns:
+        For each shard its own row numbers; and what makes one tensor of the
+        answers, in the order of `ids_U`.
+    """
+    with tf.device(graph_checks.CPU):
+        if layout.num_shards == 1:
+            return [ids_U], lambda answers: answers[0]
+        if shard_order.known(layout, ids_U) is not None:
+            local_ids, _ = split_by_shard(layout, ids_U)
+            return local_ids, lambda answers: tf.concat(list(answers), 0)
+        positions_U = tf.range(tf.size(ids_U))
+        local_ids, (positions,) = split_by_shard(layout, ids_U, positions_U)
+        return local_ids, lambda answers: tf.dynamic_stitch(
+            positions, list(answers)
+        )

@@ -21,6 +21,7 @@ from tfps_plugin._compat import tensorflow_variables as compat
 from tfps_plugin.variables import graph_checks
 from tfps_plugin.variables import looked_up
 from tfps_plugin.variables import row_gather
+from tfps_plugin.variables import shard_order
 from tfps_plugin.variables.distinct_rows import DistinctRows
 from tfps_plugin.variables.layout import RowLayout
 
@@ -172,9 +173,9 @@ def distinct_ids(
         from_end: Whether a negative id counts from the end of the table.
 
     Returns:
-        The distinct row numbers, shape `(U,)`, which wait for the check that
-        all are inside; and for each of `indices` its place among them, int32,
-        of the shape of `indices`.
+        The distinct row numbers, shape `(U,)`, in the order of the table's
+        shards, which wait for the check that all are inside; and for each of
+        `indices` its place among them, int32, of the shape of `indices`.
     """
     ids = tf.convert_to_tensor(indices)
     num_rows = table.layout.num_rows
@@ -189,7 +190,14 @@ def distinct_ids(
             ids_N = tf.where(
                 ids_N < 0, ids_N + tf.constant(num_rows, ids.dtype), ids_N
             )
+        if num_rows <= tf.int32.max:
+            # Half as much to compare and to send.
+            ids_N = tf.cast(ids_N, tf.int32)
         ids_U, positions_N = tf.unique(ids_N)
+        if table.layout.num_shards > 1:
+            ids_U, positions_N = shard_order.sort(
+                table.layout, ids_U, positions_N
+            )
         positions = tf.reshape(positions_N, tf.shape(ids))
     positions.set_shape(ids.shape)
     return ids_U, positions

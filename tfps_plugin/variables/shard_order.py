@@ -1,0 +1,127 @@
+"""Ids in the order of the shards that hold them.
+
+Rows in this order are cut and joined as they lie; in any other order they
+would be copied one by one, for a lookup and again for its update.
+
+Shape legend: U distinct ids, D the rest of a row's shape, S shards.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from tfps_plugin.variables import graph_checks
+from tfps_plugin.variables.layout import RowLayout
+
+_COLLECTION = "tfps_shard_orders"
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ShardOrder:
+    """Distinct ids of a table, those of its first shard first.
+
+    Attributes:
+        layout: Rows of each shard.
+        ids_U: Row numbers of the whole table, shape `(U,)`.
+        local_ids: For each shard its ids, counted from its own first row.
+        counts_S: How many these are, int32, shape `(S,)`.
+    """
+
+    layout: RowLayout
+    ids_U: tf.Tensor
+    local_ids: list[tf.Tensor]
+    counts_S: tf.Tensor
+
+    def cut(self, values: tf.Tensor) -> list[tf.Tensor]:
+        """For each shard what belongs to its ids.
+
+        Args:
+            values: What belongs to each id, shape `(U, ...)`.
+        """
+        parts: list[tf.Tensor] = tf.split(
+            values, self.counts_S, num=self.layout.num_shards
+        )
+        return parts
+
+
+def shard_numbers(layout: RowLayout, ids_U: tf.Tensor) -> tf.Tensor:
+    """The shard that holds each id, int32, shape `(U,)`.
+
+    An id beyond the table is given to the last shard and one below zero to
+    the first.
+    """
+    ends = tf.constant(layout.offsets[1:], ids_U.dtype)
+    shards = tf.searchsorted(ends, ids_U, side="right", out_type=tf.int32)
+    return tf.minimum(shards, layout.num_shards - 1)
+
+
+def local_ids(layout: RowLayout, parts: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    """The ids of each shard, counted from its own first row."""
+    return [
+        part - tf.constant(offset, part.dtype) if offset else part
+        for part, offset in zip(parts, layout.offsets, strict=False)
+    ]
+
+
+def sort(
+    layout: RowLayout, ids_U: tf.Tensor, positions: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Brings distinct ids into the order of shards.
+
+    In the function that is being traced, `known` finds the order again.
+
+    Args:
+        layout: Rows of each shard.
+        ids_U: Distinct row numbers, shape `(U,)`.
+        positions: Places among them, int32, of any shape.
+
+    Returns:
+        The ids in their new order; and the same ids' places there.
+    """
+    with tf.device(graph_checks.CPU):
+        old_places = tf.dynamic_partition(
+            tf.range(tf.size(ids_U)),
+            shard_numbers(layout, ids_U),
+            layout.num_shards,
+        )
+        counts_S = tf.stack([tf.size(part) for part in old_places])
+        old_places_U = tf.concat(old_places, 0)
+        sorted_U = tf.gather(ids_U, old_places_U)
+        places_U = tf.math.invert_permutation(old_places_U)
+        new_positions = tf.gather(places_U, positions)
+        if not tf.executing_eagerly():
+            parts = tf.split(sorted_U, counts_S, num=layout.num_shards)
+            _orders()[id(sorted_U)] = ShardOrder(
+                layout, sorted_U, local_ids(layout, parts), counts_S
+            )
+    return sorted_U, new_positions
+
+
+def known(layout: RowLayout, ids_U: tf.Tensor) -> ShardOrder | None:
+    """The order of ids that are known to be in the order of shards.
+
+    Args:
+        layout: Rows of each shard.
+        ids_U: Row numbers, such as a gradient has.
+
+    Returns:
+        None outside of functions, and for ids that `sort` has not returned in
+        the same function.
+    """
+    if not tf.is_symbolic_tensor(ids_U):
+        return None
+    while ids_U.op.type == "Identity":
+        ids_U = ids_U.op.inputs[0]
+    order = _orders().get(id(ids_U))
+    return order if order is not None and order.layout == layout else None
+
+
+def _orders() -> dict[int, ShardOrder]:
+    """Those of the function that is being traced, by the `id` of their ids."""
+    graph = tf.compat.v1.get_default_graph()
+    collection = graph.get_collection_ref(_COLLECTION)
+    if not collection:
+        collection.append({})
+    orders: dict[int, ShardOrder] = collection[0]
+    return orders
