@@ -8,6 +8,7 @@ fusion.py       rewrites a step so that it sends few messages
 packing.py      many tensors as few, for the way from one device to another
 places.py       which task a device belongs to
 rewriting.py    decides what a function sends together
+run_ahead.py    what the next round of a loop need not wait for
 sections.py     what runs while a lock is held
 waves.py        which tensors of a step travel together
 """
