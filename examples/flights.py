@@ -87,7 +87,8 @@ def run_on_cluster(options: argparse.Namespace) -> None:
     strategy = tfps.ParameterServerStrategy(
         variable_partitioner=tfps.partitioners.MinSizePartitioner(
             SMALLEST_SHARD_BYTES, max_shards=parameter_servers()
-        )
+        ),
+        wire_dtype=options.wire_dtype,
     )
     prepared = prepare(options.data_dir)
     trained = train(options, prepared, strategy.scope())
@@ -221,6 +222,12 @@ def parse_options() -> argparse.Namespace:
         "--steps-per-epoch",
         type=int,
         help="steps of all workers together (default: one round of flights)",
+    )
+    parser.add_argument(
+        "--wire-dtype",
+        choices=["bfloat16", "float16"],
+        help="what weights and gradients are rounded to between tasks "
+        "(default: they are not)",
     )
     parser.add_argument(
         "--output-dir",

@@ -26,6 +26,14 @@ def resource_creators() -> Any:
     return ops.get_default_graph()._resource_creator_stack
 
 
+def is_in_update() -> bool:
+    """Whether this thread is in an `UpdateContext`.
+
+    Used since TensorFlow 2.20: `distribute_lib.get_update_replica_id`.
+    """
+    return distribute_lib.get_update_replica_id() is not None
+
+
 @contextlib.contextmanager
 def resource_creators_scope(creators: Any) -> Iterator[None]:
     """Lets others than the present ones make lookup tables.

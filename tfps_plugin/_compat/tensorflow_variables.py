@@ -201,6 +201,23 @@ def clear_device() -> Any:
     return ops.device(None)
 
 
+def pass_gradients_through(source: tf.Tensor, result: tf.Tensor) -> None:
+    """Tells gradient tapes that a gradient of `result` is one of `source`.
+
+    tf.custom_gradient does it with an operation that both are given to: where
+    one is on a parameter server and the other is not, both would travel.
+
+    Used since TensorFlow 2.20: `record.record_operation`.
+
+    Args:
+        source: What `result` was made of, of its shape and dtype.
+        result: Made where no tape was recording.
+    """
+    record.record_operation(
+        "PassGradientsThrough", [result], [source], lambda upstream: [upstream]
+    )
+
+
 def read_resource(handle: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
     """Reads a variable through its handle, unseen by any gradient tape."""
     with record.stop_recording():

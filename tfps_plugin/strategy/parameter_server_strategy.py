@@ -20,8 +20,10 @@ from tfps_plugin.strategy.extended import ParameterServerExtended
 from tfps_plugin.strategy.variable_creation import VariableCreator
 from tfps_plugin.transport import fusion
 from tfps_plugin.transport.explanation import Explanation
+from tfps_plugin.variables import wire
 from tfps_plugin.variables.inventory import Inventory
 from tfps_plugin.variables.partitioners import Partitioner
+from tfps_plugin.variables.wire import WireDtype
 
 _logger = logging.getLogger(__name__)
 
@@ -71,6 +73,7 @@ class ParameterServerStrategy(tf.distribute.Strategy):
         max_closures_in_flight_per_worker: int = 2,
         steps_per_closure: int | None = None,
         communication_fusion: bool = True,
+        wire_dtype: WireDtype = None,
         sparse_update: SparseUpdate = "lazy",
         in_place_recovery: bool = True,
         recovery: Recovery = "lost",
@@ -100,6 +103,13 @@ class ParameterServerStrategy(tf.distribute.Strategy):
                 tasks at the same time travel together. Results are the same
                 without, and a step of a model with many variables takes
                 about twice as long; see `explain`.
+            wire_dtype: What trainable variables of a wider float dtype are
+                rounded to between tasks: "bfloat16" or "float16". Of weights
+                and rows that a step reads, and of gradients, half as many
+                bytes travel; what parameter servers hold, the optimizer, and
+                what workers compute stay as they are. A callable is given the
+                path of each new variable, and returns such a dtype, or None
+                for one that is not to be rounded. None rounds nothing.
             sparse_update: What an optimizer does with a table of which a batch
                 has touched some rows. "lazy" updates the touched rows of the
                 table and of its slots: cost follows the batch, and with
@@ -147,6 +157,7 @@ class ParameterServerStrategy(tf.distribute.Strategy):
         )
         if steps_per_closure is not None:
             _require_positive("steps_per_closure", steps_per_closure)
+        wire_dtype_of = wire.chooser(wire_dtype)
         if sparse_update not in get_args(SparseUpdate):
             raise ValueError(
                 'sparse_update must be "lazy" or "exact". Received: '
@@ -203,7 +214,7 @@ class ParameterServerStrategy(tf.distribute.Strategy):
             Any, list[Explanation]
         ] = weakref.WeakKeyDictionary()
         self._creator = VariableCreator(
-            list(self.ps_devices), variable_partitioner
+            list(self.ps_devices), variable_partitioner, wire_dtype_of
         )
         super().__init__(
             ParameterServerExtended(

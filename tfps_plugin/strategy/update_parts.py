@@ -11,6 +11,7 @@ import tensorflow as tf
 from tfps_plugin import errors
 from tfps_plugin.variables import row_gather
 from tfps_plugin.variables import views
+from tfps_plugin.variables import wire
 from tfps_plugin.variables.distinct_rows import DistinctRows
 from tfps_plugin.variables.distinct_rows import distinct
 from tfps_plugin.variables.remote_variable import RemoteVariable
@@ -76,17 +77,19 @@ def parts_of(
         ]
     build = _densified_part if exact else _rows_part
     slices = distinct(args[position])
+    wire_dtype = wire.dtype_for(variable)
     local_ids, (values,) = row_gather.split_by_shard(
         variable.layout,
         tf.convert_to_tensor(slices.indices),
-        tf.convert_to_tensor(slices.values),
+        wire.narrowed(tf.convert_to_tensor(slices.values), wire_dtype),
     )
     parts = []
     for index, (shard, rows) in enumerate(_shards(variable)):
         # Built on the ps, so that each crosses over once.
         with tf.device(shard.device):
             mine = DistinctRows(
-                tf.identity(values[index]), tf.identity(local_ids[index])
+                wire.widened(tf.identity(values[index]), slices.dtype),
+                tf.identity(local_ids[index]),
             )
         parts.append(build(variable, index, shard, args, rows, mine, position))
     return parts
@@ -109,7 +112,7 @@ def _whole_part(
     rows: range | None,
 ) -> UpdatePart:
     local = [
-        _on_ps(_rows_of(variable, argument, rows), shard.device)
+        _on_ps(variable, _rows_of(variable, argument, rows), shard.device)
         for argument in args
     ]
     seen: dict[str, views.View] = {}
@@ -169,7 +172,9 @@ def _rows_part(
         for member in family
     }
     local = [
-        mine.values if i == position else _on_ps(argument, shard.device)
+        mine.values
+        if i == position
+        else _on_ps(variable, argument, shard.device)
         for i, argument in enumerate(args)
     ]
     return UpdatePart(
@@ -182,11 +187,15 @@ def _rows_part(
     )
 
 
-def _on_ps(argument: Any, device: str) -> Any:
+def _on_ps(variable: Any, argument: Any, device: str) -> Any:
     if not isinstance(argument, tf.Tensor):
         return argument
+    # Single numbers, such as a learning rate, are no gradients.
+    is_gradient = argument.dtype == variable.dtype and argument.shape.rank != 0
+    wire_dtype = wire.dtype_for(variable) if is_gradient else None
+    narrow = wire.narrowed(argument, wire_dtype)
     with tf.device(device):
-        return tf.identity(argument)
+        return wire.widened(tf.identity(narrow), argument.dtype)
 
 
 def _sparse_position(variable: Any, args: Sequence[Any]) -> int | None:

@@ -1,6 +1,7 @@
 """Where a new variable goes, and in what shape."""
 
 import logging
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
@@ -46,15 +47,19 @@ class VariableCreator:
         self,
         ps_devices: list[str],
         variable_partitioner: partitioners.Partitioner | None,
+        wire_dtype_of: Callable[[str], tf.DType | None] = lambda path: None,
     ) -> None:
         """Creates the creator.
 
         Args:
             ps_devices: Device of each parameter server, in order.
             variable_partitioner: Cuts variables; None never does.
+            wire_dtype_of: From the path of a trainable variable, what it
+                travels as; None: as it is.
         """
         self._ps_devices = ps_devices
         self._partitioner = variable_partitioner
+        self._wire_dtype_of = wire_dtype_of
         self._placement = BytePlacement(len(ps_devices))
         self._locks = UpdateLocks()
         self.inventory = Inventory(self._locks)
@@ -75,8 +80,12 @@ class VariableCreator:
             raise
         path = keras_compat.path_behind(kwargs.get("initial_value"))
         variable.path = path or _name(kwargs)
+        wire_dtype = None
+        if variable.trainable and variable.dtype.is_floating:
+            wire_dtype = self._wire_dtype_of(variable.path)
         # How extended.variable_created_in_scope() knows its own.
         for part in (variable, *getattr(variable, "variables", ())):
+            part.wire_dtype = wire_dtype
             part._distribute_strategy = kwargs.get("distribute_strategy")
         return variable
 

@@ -20,11 +20,12 @@ _PACKABLE = frozenset(
         *(tf.bool, tf.complex64, tf.complex128, tf.string),
     }
 )
-# Of these, each is one word of 4 bytes or two.
+# Of these, a word of 4 bytes has one, or two, or half of one.
 WORDS = frozenset(
     {
         *(tf.int32, tf.uint32, tf.float32),
         *(tf.int64, tf.uint64, tf.float64, tf.complex64),
+        *(tf.bfloat16, tf.float16),
     }
 )
 # Of these, the ones that GPUs leave in the memory of their machine: there, what
@@ -50,7 +51,7 @@ def is_packable(tensor: tf.Tensor) -> bool:
 class Packing:
     """How some tensors become fewer, and themselves again.
 
-    Numbers of 4 and 8 bytes travel as one tensor of words, whatever their
+    Numbers of 2, 4 and 8 bytes travel as one tensor of words, whatever their
     dtypes: bits are not looked at. Of any other dtype there is one tensor.
 
     Sizes come in two kinds: the lengths of tensors laid flat, and single
@@ -78,13 +79,13 @@ class Packing:
             for dtype, places in groups.items()
             if dtype not in words
         }
-        # Of 8 bytes, those of one dtype are one piece; of 4, each is one.
-        self._wide = {
+        # Of 4 bytes, each tensor is a piece; else those of one dtype are one.
+        self._joint = {
             dtype: places
             for dtype, places in groups.items()
-            if dtype in words and dtype.size > _CARRIER.size
+            if dtype in words and dtype.size != _CARRIER.size
         }
-        self._narrow = [
+        self._single = [
             place
             for dtype, places in groups.items()
             if dtype in words and dtype.size == _CARRIER.size
@@ -92,8 +93,8 @@ class Packing:
         ]
         self._dtypes = [tensor.dtype for tensor in tensors]
         self._packed = [
-            *self._wide.values(),
-            self._narrow,
+            *self._joint.values(),
+            self._single,
             *(places for places in self._others.values() if len(places) > 1),
         ]
         # The places whose lengths the receiver is told, and whose dimensions.
@@ -103,7 +104,7 @@ class Packing:
             places.sort(key=lambda place: not self._is_known(place))
             unknown = [place for place in places if not self._is_known(place)]
             # A single one is what is left, but of a piece among others.
-            if len(unknown) > 1 or places in self._wide.values():
+            if len(unknown) > 1 or places in self._joint.values():
                 self._lengths += unknown
         self._dimensions = [
             (place, axis)
@@ -127,12 +128,12 @@ class Packing:
                 for place, axis in self._dimensions
             ]
             pieces.append(tf.stack(sizes))
-        for places in self._wide.values():
-            together = _joined([_flat(tensors[place]) for place in places])
-            pieces.append(_flat(tf.bitcast(together, _CARRIER)))
+        for dtype, places in self._joint.items():
+            together = [_flat(tensors[place]) for place in places]
+            pieces.append(_as_words(together, dtype))
         pieces += [
             tf.bitcast(_flat(tensors[place]), _CARRIER)
-            for place in self._narrow
+            for place in self._single
         ]
         parcels = [_joined(pieces)] if pieces else []
         for places in self._others.values():
@@ -151,7 +152,7 @@ class Packing:
         left = list(parcels)
         parts: dict[int, tf.Tensor] = {}
         header: Any = None
-        if self._header_size or self._wide or self._narrow:
+        if self._header_size or self._joint or self._single:
             words = left.pop(0)
             if self._header_size:
                 header = words[: self._header_size]
@@ -175,26 +176,25 @@ class Packing:
         if header is not None:
             # Cut off with the others: not to copy all of these once more.
             lengths.append(tf.constant([self._header_size]))
-        for dtype, places in self._wide.items():
+        for dtype, places in self._joint.items():
             total = tf.reduce_sum(self._sizes(places, header))
-            each = dtype.size // _CARRIER.size
-            lengths.append(tf.reshape(total * each, [1]))
-        if self._narrow:
-            lengths.append(self._sizes(self._narrow, header))
-        num_pieces = len(self._wide) + len(self._narrow)
+            lengths.append(tf.reshape(_num_words(total, dtype), [1]))
+        if self._single:
+            lengths.append(self._sizes(self._single, header))
+        num_pieces = len(self._joint) + len(self._single)
         pieces = _split(
             words, lengths, num_pieces + (1 if header is not None else 0)
         )
         pieces = pieces[len(pieces) - num_pieces :]
         parts: dict[int, tf.Tensor] = {}
         for (dtype, places), piece in zip(
-            self._wide.items(), pieces, strict=False
+            self._joint.items(), pieces, strict=False
         ):
-            each = dtype.size // _CARRIER.size
-            together = tf.bitcast(tf.reshape(piece, [-1, each]), dtype)
+            sizes = self._sizes(places, header)
+            together = _from_words(piece, dtype, tf.reduce_sum(sizes))
             parts.update(self._cut(together, places, header))
         for place, piece in zip(
-            self._narrow, pieces[len(self._wide) :], strict=True
+            self._single, pieces[len(self._joint) :], strict=True
         ):
             parts[place] = tf.bitcast(piece, self._dtypes[place])
         return parts
@@ -261,6 +261,34 @@ def _flat(tensor: tf.Tensor) -> tf.Tensor:
 
 def _joined(pieces: Sequence[tf.Tensor]) -> tf.Tensor:
     return pieces[0] if len(pieces) == 1 else tf.concat(pieces, 0)
+
+
+def _as_words(tensors: Sequence[tf.Tensor], dtype: tf.DType) -> tf.Tensor:
+    """Numbers of one dtype, of another size than words, as words."""
+    if dtype.size > _CARRIER.size:
+        return _flat(tf.bitcast(_joined(tensors), _CARRIER))
+    each = _CARRIER.size // dtype.size
+    missing = -tf.add_n([tf.size(tensor) for tensor in tensors]) % each
+    filled = tf.concat([*tensors, tf.zeros([missing], dtype)], 0)
+    return tf.bitcast(tf.reshape(filled, [-1, each]), _CARRIER)
+
+
+def _num_words(count: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+    """How many words so many numbers are."""
+    if dtype.size > _CARRIER.size:
+        return count * (dtype.size // _CARRIER.size)
+    each = _CARRIER.size // dtype.size
+    return (count + each - 1) // each
+
+
+def _from_words(
+    words: tf.Tensor, dtype: tf.DType, count: tf.Tensor
+) -> tf.Tensor:
+    """What `_as_words` was given, `count` numbers, one behind the other."""
+    if dtype.size > _CARRIER.size:
+        each = dtype.size // _CARRIER.size
+        return tf.bitcast(tf.reshape(words, [-1, each]), dtype)
+    return _flat(tf.bitcast(words, dtype))[:count]
 
 
 def _split(

@@ -28,6 +28,7 @@ recovery_gate.py      where the chief waits while lost ps are brought back
 chief_reads.py        reads that go on when the cluster changes under them
 steps_in_flight.py    what the chief waits for before it looks at the model
 views.py              lets unmodified optimizers see only rows, or one shard
+wire.py               rounds what travels to fewer bits
 tensor_protocol.py    what both kinds need to pass for a tensor
 worker_resident.py    one object per worker, rebuilt when the worker returns
 worker_local.py       metric states: one copy per lane, put together to read

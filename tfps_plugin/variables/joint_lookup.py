@@ -19,6 +19,7 @@ from tfps_plugin._compat import tensorflow_variables as compat
 from tfps_plugin.variables import graph_checks
 from tfps_plugin.variables import row_gather
 from tfps_plugin.variables import row_lookup
+from tfps_plugin.variables import wire
 from tfps_plugin.variables.row_lookup import Table
 
 
@@ -29,17 +30,14 @@ class _Part:
     Attributes:
         shard: The variable on the ps.
         num_rows: How many rows it has.
+        dtype: What rows travel as.
         ids_U: Distinct row numbers, counted from its own first row.
     """
 
     shard: Any
     num_rows: int
+    dtype: tf.DType
     ids_U: tf.Tensor
-
-    @property
-    def dtype(self) -> tf.DType:
-        """Dtype of the rows."""
-        return self.shard.dtype
 
     @property
     def row_shape(self) -> list[int]:
@@ -98,7 +96,12 @@ def _gather(
     for table, ids_U in zip(tables, ids, strict=True):
         local_ids, join = row_gather.questions(table.layout, ids_U)
         parts = [
-            _Part(shard, len(table.layout.rows(number)), part_U)
+            _Part(
+                shard,
+                len(table.layout.rows(number)),
+                wire.dtype_for(table) or table.dtype,
+                part_U,
+            )
             for number, (shard, part_U) in enumerate(
                 zip(table.shards, local_ids, strict=True)
             )
@@ -111,8 +114,10 @@ def _gather(
     for device, parts in parts_on.items():
         rows.update(_exchange(device, parts))
     return [
-        join([rows[part] for part in parts])
-        for parts, join in zip(parts_of_tables, joins, strict=True)
+        wire.widened(join([rows[part] for part in parts]), table.dtype)
+        for table, parts, join in zip(
+            tables, parts_of_tables, joins, strict=True
+        )
     ]
 
 
@@ -176,9 +181,9 @@ def _unpack(message: tf.Tensor, num_parts: int) -> list[tf.Tensor]:
 def _flat_rows(part: _Part, ids_U: tf.Tensor) -> tf.Tensor:
     """The rows of one part, one number after the other, on the ps."""
     rows_UD = tf.raw_ops.ResourceGather(
-        resource=part.shard.handle, indices=ids_U, dtype=part.dtype
+        resource=part.shard.handle, indices=ids_U, dtype=part.shard.dtype
     )
-    return tf.reshape(rows_UD, [-1])
+    return tf.reshape(wire.widened(rows_UD, part.dtype), [-1])
 
 
 def _cut(

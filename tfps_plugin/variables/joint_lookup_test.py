@@ -204,7 +204,7 @@ def test_ids_travel_in_the_smallest_dtype_that_holds_them(
     shard = testing.remote_variable(np.ones([3, 2], "float32"))
     asked = [[], [num_rows - 1, 0], [2]]
     parts = [
-        joint_lookup._Part(shard, rows, tf.constant(ids, tf.int64))
+        joint_lookup._Part(shard, rows, shard.dtype, tf.constant(ids, tf.int64))
         for rows, ids in zip([3, num_rows, 3], asked, strict=True)
     ]
     message, _ = joint_lookup._pack(parts)

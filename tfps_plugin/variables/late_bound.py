@@ -200,9 +200,13 @@ class LateBoundVariable(compat.ResourceVariable):
         if view is None:
             if on_the_chief():
                 steps_in_flight.finish()
-            return super()._read_variable_op(no_copy)
+            return self._as_received(super()._read_variable_op(no_copy))
         with views.unveiled():
             return view.read()
+
+    def _as_received(self, value: tf.Tensor) -> tf.Tensor:
+        """What a reader elsewhere sees of a value."""
+        return value
 
     # Reads of the chief.
 

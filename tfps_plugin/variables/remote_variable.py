@@ -13,6 +13,7 @@ from tfps_plugin._compat import tensorflow_tables
 from tfps_plugin._compat import tensorflow_variables as compat
 from tfps_plugin.variables import apart
 from tfps_plugin.variables import saved_form
+from tfps_plugin.variables import wire
 from tfps_plugin.variables.late_bound import LateBoundVariable
 from tfps_plugin.variables.layout import RowLayout
 from tfps_plugin.variables.row_lookup import Table
@@ -73,6 +74,9 @@ class RemoteVariable(Table, LateBoundVariable):
     @property
     def _home(self) -> str:
         return self.device
+
+    def _as_received(self, value: tf.Tensor) -> tf.Tensor:
+        return wire.received(self, value)
 
     @property
     def layout(self) -> RowLayout:

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from tfps_plugin.variables import graph_checks
 from tfps_plugin.variables import shard_order
+from tfps_plugin.variables import wire
 from tfps_plugin.variables.layout import RowLayout
 
 
@@ -47,6 +48,7 @@ def gather_rows(
     devices: Sequence[str],
     dtype: tf.DType,
     ids_U: tf.Tensor,
+    wire_dtype: tf.DType | None = None,
 ) -> tf.Tensor:
     """Gathers distinct rows, each on the ps that holds it.
 
@@ -56,6 +58,7 @@ def gather_rows(
         devices: Device of each shard.
         dtype: Dtype of the table.
         ids_U: Distinct row numbers, shape `(U,)`.
+        wire_dtype: What rows travel as; None: as they are.
 
     Returns:
         The rows in the order of the ids, shape `(U, D)`.
@@ -64,12 +67,11 @@ def gather_rows(
     rows = []
     for handle, device, ids in zip(handles, devices, local_ids, strict=True):
         with tf.device(device):
-            rows.append(
-                tf.raw_ops.ResourceGather(
-                    resource=handle, indices=ids, dtype=dtype
-                )
+            mine = tf.raw_ops.ResourceGather(
+                resource=handle, indices=ids, dtype=dtype
             )
-    return join(rows)
+            rows.append(wire.narrowed(mine, wire_dtype))
+    return wire.widened(join(rows), dtype)
 
 
 def questions(

@@ -22,6 +22,7 @@ from tfps_plugin.variables import graph_checks
 from tfps_plugin.variables import looked_up
 from tfps_plugin.variables import row_gather
 from tfps_plugin.variables import shard_order
+from tfps_plugin.variables import wire
 from tfps_plugin.variables.distinct_rows import DistinctRows
 from tfps_plugin.variables.layout import RowLayout
 
@@ -40,6 +41,9 @@ class Table:
 
     shape: tf.TensorShape
     dtype: tf.DType
+
+    # What is read of it travels as, see `variables.wire`; None: as it is.
+    wire_dtype: tf.DType | None = None
 
     # What the user knows it by: the path of a keras.Variable, if it is one's.
     path: str
@@ -149,6 +153,7 @@ def distinct_rows(
             rows_UD = tf.raw_ops.ResourceGather(
                 resource=whole.handle, indices=ids_U, dtype=table.dtype
             )
+        rows_UD = wire.received(whole, rows_UD)
         looked_up.remember(table, ids_U, rows_UD)
         return rows_UD, positions
     with compat.stop_recording():
@@ -158,6 +163,7 @@ def distinct_rows(
             [shard.device for shard in table.shards],
             table.dtype,
             ids_U,
+            wire.dtype_for(table),
         )
     return recorded(table, ids_U, rows_UD), positions
 

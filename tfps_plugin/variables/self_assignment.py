@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from tfps_plugin._compat import tensorflow_variables as compat
 from tfps_plugin.variables import update_lock
+from tfps_plugin.variables import wire
 
 # What is computed on the ps again: one element of the result for each of the
 # variable's, and no state. By the names that TensorFlow gives its operations.
@@ -194,9 +195,13 @@ class _Computation:
                 ended.add(operation.name)
                 self._steps.append(operation)
                 continue
-            if operation.type == "ReadVariableOp":
-                # Of the variable: a read of another depends on nothing.
-                self._reads[id(operation.outputs[0])] = operation.outputs[0]
+            if operation.type == "ReadVariableOp" or wire.is_received(
+                operation
+            ):
+                # Of the variable: a read of another depends on nothing. The ps
+                # computes with what it has, not with what travelled.
+                for read in operation.outputs:
+                    self._reads[id(read)] = read
                 ended.add(operation.name)
                 continue
             begun.add(operation.name)

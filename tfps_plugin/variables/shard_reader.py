@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from tfps_plugin._compat import tensorflow_variables as compat
 from tfps_plugin.variables import graph_checks
+from tfps_plugin.variables import wire
 from tfps_plugin.variables.distinct_rows import DistinctRows
 from tfps_plugin.variables.row_lookup import Table
 
@@ -18,6 +19,7 @@ BLOCK_BYTES = 16 << 20
 
 def read_whole(table: Table) -> tf.Tensor:
     """The whole table as one tensor, with a dense gradient."""
+    wire_dtype = wire.dtype_for(table)
 
     @tf.custom_gradient
     def read(token: tf.Tensor) -> Any:
@@ -25,8 +27,9 @@ def read_whole(table: Table) -> tf.Tensor:
         for shard in table.shards:
             with tf.device(shard.device):
                 part = compat.read_resource(shard.handle, table.dtype)
-            parts.append(part)
-        return tf.concat(parts, 0), lambda upstream: upstream
+                parts.append(wire.narrowed(part, wire_dtype))
+        whole = wire.widened(tf.concat(parts, 0), table.dtype)
+        return whole, lambda upstream: upstream
 
     value = read(table.tape_input)
     value.set_shape(table.shape)
@@ -45,15 +48,18 @@ def read_rows(table: Table, start: int, stop: int) -> tf.Tensor:
         The rows; their gradient are the `DistinctRows`.
     """
     shape = table.shape
+    wire_dtype = wire.dtype_for(table)
 
     @tf.custom_gradient
     def read(token: tf.Tensor) -> Any:
-        parts = [tf.zeros([0, *shape.as_list()[1:]], table.dtype)]
+        nothing = tf.zeros([0, *shape.as_list()[1:]], table.dtype)
+        parts = []
         for shard, rows in table.layout.overlaps(start, stop):
             variable = table.shards[shard]
             with tf.device(variable.device):
                 whole = compat.read_resource(variable.handle, table.dtype)
-                parts.append(whole[rows.start : rows.stop])
+                mine = whole[rows.start : rows.stop]
+                parts.append(wire.narrowed(mine, wire_dtype))
 
         def gradient(upstream: tf.Tensor) -> DistinctRows:
             with tf.device(graph_checks.CPU):
@@ -62,7 +68,8 @@ def read_rows(table: Table, start: int, stop: int) -> tf.Tensor:
                 upstream, ids, tf.constant(shape.as_list(), tf.int64)
             )
 
-        return tf.concat(parts[1:] or parts, 0), gradient
+        found = wire.widened(tf.concat(parts or [nothing], 0), table.dtype)
+        return found, gradient
 
     return read(table.tape_input)
 

@@ -1,0 +1,129 @@
+"""What a smaller dtype on the way does to training, and to what is sent."""
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfps_plugin as tfps
+
+pytestmark = pytest.mark.cluster(num_workers=1, num_ps=2)
+
+_ROWS, _WIDTH, _FEATURES, _BATCH, _STEPS = 40, 8, 3, 16, 10
+_RATE = 0.1
+_rng = np.random.default_rng(3)
+# Ids that are repeated in a batch.
+_IDS = _rng.integers(0, _ROWS, (_STEPS, _BATCH, _FEATURES)).astype("int32")
+_TARGETS = _rng.normal(size=(_STEPS, _BATCH, 1)).astype("float32")
+_TABLE = _rng.normal(size=(_ROWS, _WIDTH)).astype("float32")
+_KERNEL = _rng.normal(size=(_FEATURES * _WIDTH, 1)).astype("float32")
+
+
+def _bfloat16(value: np.ndarray) -> np.ndarray:
+    return tf.cast(tf.cast(value, tf.bfloat16), tf.float32).numpy()
+
+
+def _as_it_is(value: np.ndarray) -> np.ndarray:
+    return value
+
+
+def _expected(
+    of_table: Callable[[np.ndarray], np.ndarray],
+    of_kernel: Callable[[np.ndarray], np.ndarray],
+) -> list[np.ndarray]:
+    """Gradient descent in NumPy, with what travels rounded."""
+    table, kernel = _TABLE.copy(), _KERNEL.copy()
+    for ids, targets in zip(_IDS, _TARGETS, strict=True):
+        x = of_table(table)[ids].reshape([_BATCH, -1])
+        w = of_kernel(kernel)
+        error = 2.0 * (x @ w - targets) / _BATCH
+        rows = np.zeros_like(table)
+        np.add.at(rows, ids, (error @ w.T).reshape([*ids.shape, _WIDTH]))
+        table -= _RATE * of_table(rows)
+        kernel -= _RATE * of_kernel(x.T @ error)
+    return [table, kernel]
+
+
+def _dataset(context: tf.distribute.InputContext) -> tf.data.Dataset:
+    del context
+    return tf.data.Dataset.from_tensor_slices((_IDS, _TARGETS)).repeat()
+
+
+def _trained(
+    cluster: tfps.LocalCluster, wire_dtype: Any, partitioner: Any
+) -> tuple[list[np.ndarray], int]:
+    """The weights after some steps, and how many bytes are known to travel."""
+    strategy = tfps.ParameterServerStrategy(
+        cluster.cluster_resolver,
+        partitioner,
+        # Steps one after the other, as NumPy's.
+        max_closures_in_flight_per_worker=1,
+        wire_dtype=wire_dtype,
+    )
+    with strategy.scope():
+        model = keras.Sequential(
+            [
+                keras.Input((_FEATURES,), dtype="int32"),
+                keras.layers.Embedding(_ROWS, _WIDTH, name="table"),
+                keras.layers.Flatten(),
+                keras.layers.Dense(1, use_bias=False, name="top"),
+            ]
+        )
+        model.compile(keras.optimizers.SGD(_RATE), "mse")
+    model.set_weights([_TABLE, _KERNEL])
+    model.fit(tfps.DatasetCreator(_dataset), steps_per_epoch=_STEPS, verbose=0)
+    explanation = strategy.explain(model, print_fn=None)
+    num_bytes = sum(
+        sent.num_bytes for body in explanation.bodies for sent in body.sent
+    )
+    tfps.ClusterCoordinator(strategy).close()
+    return model.get_weights(), num_bytes
+
+
+def _not_the_kernel(path: str) -> str | None:
+    return None if path.endswith("top/kernel") else "bfloat16"
+
+
+@pytest.mark.compat
+@pytest.mark.parametrize(
+    "partitioner", [None, tfps.partitioners.FixedShardsPartitioner(2)]
+)
+@pytest.mark.parametrize(
+    ("wire_dtype", "of_kernel"),
+    [("bfloat16", _bfloat16), (_not_the_kernel, _as_it_is)],
+)
+def test_weights_are_those_of_rounded_reads_and_gradients(
+    cluster: tfps.LocalCluster,
+    wire_dtype: Any,
+    of_kernel: Callable[[np.ndarray], np.ndarray],
+    partitioner: Any,
+) -> None:
+    weights, _ = _trained(cluster, wire_dtype, partitioner)
+    rounded = _expected(_bfloat16, of_kernel)
+    exact = _expected(_as_it_is, _as_it_is)
+    for mine, theirs, other in zip(weights, rounded, exact, strict=True):
+        # A sum in another order may be rounded to the other side.
+        difference = np.abs(mine - theirs).max()
+        assert difference < 2e-3
+        assert difference < 0.3 * np.abs(mine - other).max()
+
+
+def test_without_it_nothing_is_rounded(cluster: tfps.LocalCluster) -> None:
+    weights, num_bytes = _trained(cluster, None, None)
+    for mine, theirs in zip(
+        weights, _expected(_as_it_is, _as_it_is), strict=True
+    ):
+        np.testing.assert_allclose(mine, theirs, atol=1e-5)
+    # The kernel and its gradient; and some sizes that need not travel.
+    _, half = _trained(cluster, "bfloat16", None)
+    _, without_kernel = _trained(cluster, _not_the_kernel, None)
+    assert _KERNEL.nbytes <= num_bytes - half < _KERNEL.nbytes + 16
+    assert num_bytes - 16 < without_kernel <= num_bytes
+
+
+def test_what_cannot_be_used_is_refused_at_once() -> None:
+    with pytest.raises(ValueError, match="Received: wire_dtype='int7'"):
+        tfps.ParameterServerStrategy(wire_dtype="int7")
