@@ -73,7 +73,7 @@ CONTESTANTS = {
     "fused by hand, alone": (_limit, 10),
 }
 # Who takes part in some workloads alone.
-ONLY_IN = {"fused by hand, alone": ("dlrm26", "dlrm26_whole")}
+ONLY_IN = {"fused by hand, alone": ("dlrm26", "dlrm26_whole", "dlrm26_cut")}
 
 
 def main() -> None:

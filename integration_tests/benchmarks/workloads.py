@@ -227,6 +227,13 @@ WORKLOADS = {
         _uniform_ids(_SMALL),
         min_shard_bytes=64 << 20,
     ),
+    # The same with everything cut, as FixedShardsPartitioner(2) does.
+    "dlrm26_cut": Workload(
+        512,
+        _tables(_SMALL, (256, 128)),
+        _uniform_ids(_SMALL),
+        min_shard_bytes=1,
+    ),
     "dlrm26_zipf": Workload(
         512, _tables(_CRITEO_ROWS, (256, 128)), _zipf_ids(_CRITEO_ROWS)
     ),

@@ -153,6 +153,15 @@ def run_unasked(operation: tf.Operation) -> None:
     )
 
 
+def run_rounds_in_order(loop: tf.Operation) -> None:
+    """Has a loop begin a round on a task when the one before has ended there.
+
+    Used since TensorFlow 2.20: an attribute of the operation `While`, which
+    the executor of every task goes by.
+    """
+    loop._set_attr("parallel_iterations", attr_value_pb2.AttrValue(i=1))
+
+
 def attributes_as_key(operation: tf.Operation) -> Hashable:
     """Equal for operations whose attributes are equal."""
     return tuple(

@@ -26,7 +26,7 @@ class ClosureQueue:
     once no closure runs. `put_back` never blocks. A paused worker is given no
     closure.
     Guarded by `_lock` (shared by the conditions): the ledger, the paused
-    workers, the stop flag.
+    workers, the stop flag, who waits for work.
     Never call while holding the lock: `Closure.tell`.
     """
 
@@ -51,6 +51,10 @@ class ClosureQueue:
         self._room_made = threading.Condition(self._lock)
         self._settled = threading.Condition(self._lock)
         self._round_ended = threading.Condition(self._lock)
+        # Lanes wake each other, one at a time: many that are woken at once
+        # only wait for each other.
+        self._num_waiting = 0
+        self._is_waking = False
         self._paused_workers: set[int] = set()
         self._num_untold = 0
         self._stopped = False
@@ -96,7 +100,7 @@ class ClosureQueue:
                     break
                 if self._ledger.has_room:
                     self._ledger.put(closure)
-                    self._work_added.notify()
+                    self._wake_a_lane()
                     return
                 self._room_made.wait(WAKE_UP_SECONDS)
         self.raise_error()
@@ -177,17 +181,20 @@ class ClosureQueue:
         with self._lock:
             while not self._stopped:
                 if worker_index in self._paused_workers:
-                    if self._ledger.num_queued:
-                        # This lane may have been the one that was woken.
-                        self._work_added.notify()
+                    # This lane may have been the one that was woken.
+                    self._wake_a_lane()
                     self._worker_resumed.wait()
                     continue
                 closure = self._ledger.take()
                 if closure is not None:
                     closure.worker_index = worker_index
                     self._room_made.notify()
+                    self._wake_a_lane()
                     return closure
+                self._num_waiting += 1
                 self._work_added.wait()
+                self._num_waiting -= 1
+                self._is_waking = False
             return None
 
     def done(self, closure: Closure, attempt: int, result: Any) -> None:
@@ -314,7 +321,7 @@ class ClosureQueue:
             num_queued = self._ledger.num_queued
             self._num_untold += len(ended)
             if num_queued > num_queued_before:
-                self._work_added.notify()
+                self._wake_a_lane()
             elif num_queued < num_queued_before:
                 self._room_made.notify_all()
             if self._ledger.has_error:
@@ -328,6 +335,19 @@ class ClosureQueue:
             if self._is_quiet():
                 self._settled.notify_all()
         return ended
+
+    def _wake_a_lane(self) -> None:
+        """Wakes one of the lanes that wait, if there is work for it.
+
+        Not if one was woken and has not come yet: it will wake the next.
+        """
+        if (
+            self._ledger.num_queued
+            and self._num_waiting
+            and not self._is_waking
+        ):
+            self._is_waking = True
+            self._work_added.notify()
 
     def _is_quiet(self) -> bool:
         """Whether nothing runs and everything that ended was told so."""

@@ -38,7 +38,9 @@ class Emission:
         devices: Sequence[str],
         plan: waves.Plan,
         inner: Mapping[int, Mapping[str, Any]],
+        *,
         unasked: Collection[int],
+        in_order: Collection[int],
     ) -> None:
         """Makes them.
 
@@ -50,6 +52,7 @@ class Emission:
             plan: What travels.
             inner: New functions for those that an operation runs.
             unasked: Operations that run though nothing waits for them.
+            in_order: Loops whose rounds must not overlap.
         """
         self.sent: list[Sent] = []
         self._flat = flat
@@ -57,6 +60,7 @@ class Emission:
         self._devices = devices
         self._inner = inner
         self._unasked = unasked
+        self._in_order = in_order
         self._words = (
             packing.WHOLE_NUMBERS
             if places.has_accelerators()
@@ -111,6 +115,8 @@ class Emission:
         )
         if number in self._unasked:
             compat.run_unasked(operation)
+        if number in self._in_order:
+            compat.run_rounds_in_order(operation)
         self._made[number] = operation
         for index, tensor in enumerate(operation.outputs):
             self._tensors[Output(number, index)] = tensor

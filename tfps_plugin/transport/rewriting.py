@@ -38,6 +38,7 @@ class Rewriting:
     Attributes:
         graph: The new function; None if it would be like the old one.
         bodies: What it and they send.
+        unasked: Its operations elsewhere that its end does not wait for.
     """
 
     def __init__(
@@ -68,14 +69,15 @@ class Rewriting:
             for number in range(len(self._flat.operations))
         ]
         self.bodies: list[Body] = []
+        self.unasked: frozenset[int] = frozenset()
+        self._in_order: set[int] = set()
         inner = self._rewrite_inner()
         nodes = [
             self._node(number) for number in range(len(self._flat.operations))
         ]
         num_crossings = waves.num_crossings(nodes)
-        unasked: frozenset[int] = frozenset()
         if runs_ahead:
-            nodes, unasked = run_ahead.without_answers(
+            nodes, self.unasked = run_ahead.without_answers(
                 nodes,
                 self._flat.controls,
                 self._effects(),
@@ -87,7 +89,14 @@ class Rewriting:
         if not plan.messages and not inner:
             return
         emission = Emission(
-            graph, self._flat, nodes, self._devices, plan, inner, unasked
+            graph,
+            self._flat,
+            nodes,
+            self._devices,
+            plan,
+            inner,
+            unasked=self.unasked,
+            in_order=self._in_order,
         )
         self.graph = emission.graph
         if num_crossings:
@@ -144,12 +153,8 @@ class Rewriting:
         }
 
     def _may_run_ahead(self, loop: int) -> bool:
-        """Whether a loop's rounds are in order wherever they run.
-
-        Nothing after it may need what it has done elsewhere.
-        """
-        operation = self._flat.operations[loop].operation
-        if self._is_inner or operation.get_attr("parallel_iterations") != 1:
+        """Whether nothing after a loop may need what it has done elsewhere."""
+        if self._is_inner:
             return False
         later = {loop}
         for number in range(loop + 1, len(self._flat.operations)):
@@ -187,6 +192,8 @@ class Rewriting:
                     runs_ahead=name == "body" and self._may_run_ahead(number),
                 )
                 self.bodies += rewriting.bodies
+                if rewriting.unasked:
+                    self._in_order.add(number)
                 if rewriting.graph is not None:
                     inner.setdefault(number, {})[name] = compat.as_function(
                         rewriting.graph, graph

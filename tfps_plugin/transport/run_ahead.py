@@ -25,7 +25,7 @@ def without_answers(
     """Has nothing wait for operations elsewhere that only hands on values.
 
     Args:
-        nodes: Of the body of a loop whose rounds do not overlap, each after
+        nodes: Of the body of a loop whose rounds will not overlap, each after
             those that it reads and runs after.
         controls: The nodes that have run when a round has ended.
         effects: The nodes that do more than to compute what they return.
