@@ -43,6 +43,9 @@ class ClosureQueue:
         """
         self._max_workers_lost = max_workers_lost
         self._ledger = ClosureLedger(capacity)
+        # Whoever waits for room is woken when there is room for many: to take
+        # turns with the lanes, closure by closure, takes longer than these do.
+        self._few = capacity // 2
         self._lock = threading.Lock()
         # Lanes whose worker takes part wait for work; lanes whose worker is
         # paused wait elsewhere, or they would swallow its notifications.
@@ -188,7 +191,8 @@ class ClosureQueue:
                 closure = self._ledger.take()
                 if closure is not None:
                     closure.worker_index = worker_index
-                    self._room_made.notify()
+                    if self._ledger.num_queued <= self._few:
+                        self._room_made.notify()
                     self._wake_a_lane()
                     return closure
                 self._num_waiting += 1

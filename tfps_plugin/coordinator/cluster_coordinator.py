@@ -165,6 +165,7 @@ class ClusterCoordinator:
             capacity=_QUEUED_CLOSURES_PER_LANE * self.num_lanes,
             max_workers_lost=max_workers_lost,
         )
+        self._raise_pending = self._queue.raise_error_at_once
         holdings = _holdings(strategy, session)
         notes = ErrorNotes(holdings)
         inspector = Inspector(session, self.counters, self.events, holdings)
@@ -291,7 +292,7 @@ class ClusterCoordinator:
         call = arguments.bind(
             fn, args, kwargs, self.tracing_scope, self.prepare
         )
-        remote_value = RemoteValue(self._queue.raise_error_at_once)
+        remote_value = RemoteValue(self._raise_pending)
         self._queue.put(
             Closure(
                 call,

@@ -26,9 +26,24 @@ class RemoteValue:
 
     Guarantees: the outcome is set once and never changes; each callback is
     called once.
-    Guarded by `_ended`: the outcome is written before it is set and only read
-    after. Guarded by `_lock`: the callbacks. Nothing is called under a lock.
+    Guarded by `_has_ended`: the outcome is written before it is set and only
+    read after. Guarded by `_lock`: the callbacks, and the event that those who
+    wait share. Nothing is called under a lock.
     """
+
+    # A program may hold many thousands, and Python's garbage collector looks
+    # at each object that one is made of.
+    __slots__ = (
+        "__weakref__",
+        "_callbacks",
+        "_error",
+        "_event",
+        "_has_ended",
+        "_lock",
+        "_raise_pending",
+        "_result",
+        "_worker_index",
+    )
 
     def __init__(self, raise_pending: Callable[[], None] | None = None) -> None:
         """Creates a value that is not ready.
@@ -40,15 +55,16 @@ class RemoteValue:
                 cancelled.
         """
         self._raise_pending = raise_pending
-        self._ended = threading.Event()
+        self._has_ended = False
         self._lock = threading.Lock()
-        self._callbacks: list[Callable[[], None]] = []
+        self._callbacks: list[Callable[[], None]] | None = None
+        self._event: threading.Event | None = None
         self._result: Any = None
         self._error: BaseException | None = None
         self._worker_index: int | None = None
 
     def __repr__(self) -> str:
-        if not self._ended.is_set():
+        if not self._has_ended:
             return "<RemoteValue: not ready>"
         if self._error is not None:
             return f"<RemoteValue: {type(self._error).__name__}>"
@@ -57,11 +73,11 @@ class RemoteValue:
     @property
     def error(self) -> BaseException | None:
         """What the closure raised; None if it has not, or not ended yet."""
-        return self._error if self._ended.is_set() else None
+        return self._error if self._has_ended else None
 
     def is_ready(self) -> bool:
         """Whether the closure ended, with a result or an error."""
-        return self._ended.is_set()
+        return self._has_ended
 
     def on_ended(self, callback: Callable[[], None]) -> None:
         """Has a function called when the closure has ended.
@@ -71,8 +87,8 @@ class RemoteValue:
                 once, if it has ended already. It must neither wait nor raise.
         """
         with self._lock:
-            if not self._ended.is_set():
-                self._callbacks.append(callback)
+            if not self._has_ended:
+                self._callbacks = [*(self._callbacks or ()), callback]
                 return
         callback()
 
@@ -147,9 +163,12 @@ class RemoteValue:
                 "again if they are still wanted."
             )
         with self._lock:
-            self._ended.set()
-            callbacks, self._callbacks = self._callbacks, []
-        for callback in callbacks:
+            self._has_ended = True
+            callbacks, self._callbacks = self._callbacks, None
+            event, self._event = self._event, None
+        if event is not None:
+            event.set()
+        for callback in callbacks or ():
             callback()
 
     def _wait(self, timeout_seconds: float | None) -> None:
@@ -158,7 +177,13 @@ class RemoteValue:
             if timeout_seconds is None
             else time.monotonic() + timeout_seconds
         )
-        while not self._ended.is_set():
+        with self._lock:
+            if self._has_ended:
+                return
+            if self._event is None:
+                self._event = threading.Event()
+            event = self._event
+        while not event.is_set():
             left_seconds = WAKE_UP_SECONDS
             if deadline is not None:
                 left_seconds = min(left_seconds, deadline - time.monotonic())
@@ -168,7 +193,7 @@ class RemoteValue:
                         f"timeout_seconds={timeout_seconds}. Wait longer, or "
                         "call coordinator.join()."
                     )
-            self._ended.wait(left_seconds)
+            event.wait(left_seconds)
 
 
 def fetch_all(structure: Any) -> Any:

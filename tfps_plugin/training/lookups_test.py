@@ -453,7 +453,7 @@ def test_the_gradient_of_one_lookup_has_no_id_twice(kind: str) -> None:
         are_summed.append(distinct(gradient).indices is not gradient.indices)
         return gradient.indices
 
-    np.testing.assert_array_equal(differentiate(), [22, 1])
+    assert sorted(differentiate().numpy()) == [1, 22]
     assert are_summed == [False]
 
 
