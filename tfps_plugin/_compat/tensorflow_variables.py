@@ -201,6 +201,14 @@ def clear_device() -> Any:
     return ops.device(None)
 
 
+def is_recording() -> bool:
+    """Whether a gradient tape records what this thread does.
+
+    Used since TensorFlow 2.20: `record.could_possibly_record`.
+    """
+    return bool(record.could_possibly_record())
+
+
 def pass_gradients_through(source: tf.Tensor, result: tf.Tensor) -> None:
     """Tells gradient tapes that a gradient of `result` is one of `source`.
 

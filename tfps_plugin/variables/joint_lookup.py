@@ -72,10 +72,14 @@ def look_up_together(
         else:
             distinct = row_lookup.distinct_ids(table, ids, from_end=from_end)
             joint.append((number, table, *distinct))
+    dtypes = [
+        wire.dtype_of_reads(table) or table.dtype for _, table, _, _ in joint
+    ]
     with compat.stop_recording():
         gathered = _gather(
             [table for _, table, _, _ in joint],
             [ids_U for _, _, ids_U, _ in joint],
+            dtypes,
         )
     for (number, table, ids_U, positions), rows_UD in zip(
         joint, gathered, strict=True
@@ -86,20 +90,28 @@ def look_up_together(
 
 
 def _gather(
-    tables: Sequence[Table], ids: Sequence[tf.Tensor]
+    tables: Sequence[Table],
+    ids: Sequence[tf.Tensor],
+    dtypes: Sequence[tf.DType],
 ) -> list[tf.Tensor]:
-    """Gathers distinct rows of each table, in the order of its ids."""
+    """Gathers distinct rows of each table, in the order of its ids.
+
+    Args:
+        tables: What has the rows.
+        ids: Distinct row numbers of each.
+        dtypes: What rows of each travel as.
+    """
     parts_of_tables = []
     joins = []
     # Tables of one cluster live on the same few devices.
     parts_on: dict[str, list[_Part]] = {}
-    for table, ids_U in zip(tables, ids, strict=True):
+    for table, ids_U, dtype in zip(tables, ids, dtypes, strict=True):
         local_ids, join = row_gather.questions(table.layout, ids_U)
         parts = [
             _Part(
                 shard,
                 len(table.layout.rows(number)),
-                wire.dtype_for(table) or table.dtype,
+                dtype,
                 part_U,
             )
             for number, (shard, part_U) in enumerate(

@@ -156,6 +156,7 @@ def distinct_rows(
         rows_UD = wire.received(whole, rows_UD)
         looked_up.remember(table, ids_U, rows_UD)
         return rows_UD, positions
+    wire_dtype = wire.dtype_of_reads(table)
     with compat.stop_recording():
         rows_UD = row_gather.gather_rows(
             table.layout,
@@ -163,7 +164,7 @@ def distinct_rows(
             [shard.device for shard in table.shards],
             table.dtype,
             ids_U,
-            wire.dtype_for(table),
+            wire_dtype,
         )
     return recorded(table, ids_U, rows_UD), positions
 

@@ -19,7 +19,7 @@ BLOCK_BYTES = 16 << 20
 
 def read_whole(table: Table) -> tf.Tensor:
     """The whole table as one tensor, with a dense gradient."""
-    wire_dtype = wire.dtype_for(table)
+    wire_dtype = wire.dtype_of_reads(table)
 
     @tf.custom_gradient
     def read(token: tf.Tensor) -> Any:
@@ -48,7 +48,7 @@ def read_rows(table: Table, start: int, stop: int) -> tf.Tensor:
         The rows; their gradient are the `DistinctRows`.
     """
     shape = table.shape
-    wire_dtype = wire.dtype_for(table)
+    wire_dtype = wire.dtype_of_reads(table)
 
     @tf.custom_gradient
     def read(token: tf.Tensor) -> Any:

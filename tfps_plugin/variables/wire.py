@@ -1,9 +1,10 @@
 """Fewer bits for what travels between workers and parameter servers.
 
-A variable may have a `wire_dtype`. What a step reads of it and the gradients
-that it sends are rounded to that dtype on the way; the variable itself, its
-slots, and what is computed keep theirs. Where the chief reads, saves or
-assigns, and in a SavedModel, nothing is rounded.
+A variable may have a `wire_dtype`. What a training step reads of it and the
+gradients that it sends are rounded to that dtype on the way; the variable
+itself, its slots, and what is computed keep theirs. What is read where no
+gradient tape records (evaluate, predict), what the chief reads, saves or
+assigns, and a SavedModel are not rounded.
 """
 
 import contextlib
@@ -82,6 +83,16 @@ def dtype_for(variable: Any) -> tf.DType | None:
     return dtype
 
 
+def dtype_of_reads(variable: Any) -> tf.DType | None:
+    """What is read of a variable now travels as; see `dtype_for`.
+
+    Returns:
+        None also where no gradient is taken: of the values themselves, people
+        want all digits.
+    """
+    return dtype_for(variable) if compat.is_recording() else None
+
+
 def narrowed(value: tf.Tensor, wire_dtype: tf.DType | None) -> tf.Tensor:
     """A value as it travels; to be called where it comes from."""
     return value if wire_dtype is None else tf.cast(value, wire_dtype)
@@ -101,7 +112,7 @@ def received(variable: Any, value: tf.Tensor) -> tf.Tensor:
         variable: A variable on one parameter server.
         value: What was read of it, there.
     """
-    wire_dtype = dtype_for(variable)
+    wire_dtype = dtype_of_reads(variable)
     # An update reads the variable where it is.
     if wire_dtype is None or tensorflow_strategy.is_in_update():
         return value

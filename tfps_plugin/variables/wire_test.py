@@ -49,6 +49,14 @@ def test_a_step_reads_what_has_travelled_and_others_do_not() -> None:
             loss = tf.reduce_sum(value * 1.5)
         return value, rows, tape.gradient(loss, variable)
 
+    @tf.function
+    def look() -> tuple[tf.Tensor, tf.Tensor]:
+        # Nobody learns from it.
+        return variable.read_value(), tf.gather(variable, [2, 0])
+
+    exact, exact_rows = look()
+    np.testing.assert_array_equal(exact, _VALUE)
+    np.testing.assert_array_equal(exact_rows, _VALUE[[2, 0]])
     value, rows, gradient = read()
     np.testing.assert_array_equal(value, _ROUNDED)
     np.testing.assert_array_equal(rows, _ROUNDED[[2, 0]])
@@ -65,7 +73,8 @@ def test_a_self_assignment_does_not_round_the_variable(factor: float) -> None:
 
     @tf.function
     def assign() -> None:
-        variable.assign(factor * variable + 0.25)
+        with tf.GradientTape():
+            variable.assign(factor * variable + 0.25)
 
     assign()
     np.testing.assert_array_equal(
