@@ -105,11 +105,11 @@ class ParameterServerStrategy(tf.distribute.Strategy):
                 about twice as long; see `explain`.
             wire_dtype: What trainable variables of a wider float dtype are
                 rounded to between tasks: "bfloat16" or "float16". Of weights
-                and rows that a step reads, and of gradients, half as many
-                bytes travel; what parameter servers hold, the optimizer, and
-                what workers compute stay as they are. A callable is given the
-                path of each new variable, and returns such a dtype, or None
-                for one that is not to be rounded. None rounds nothing.
+                and rows that a training step reads, and of gradients, half as
+                many bytes travel; what parameter servers hold, the optimizer,
+                and what workers compute stay as they are. A callable is given
+                the path of each new variable, and returns such a dtype, or
+                None for one that is not to be rounded. None rounds nothing.
             sparse_update: What an optimizer does with a table of which a batch
                 has touched some rows. "lazy" updates the touched rows of the
                 table and of its slots: cost follows the batch, and with

@@ -5,7 +5,7 @@ travel. Those that are not travel as numbers, in front.
 """
 
 import collections
-from collections.abc import Iterable
+from collections.abc import Collection
 from collections.abc import Sequence
 from typing import Any
 
@@ -28,8 +28,8 @@ WORDS = frozenset(
         *(tf.bfloat16, tf.float16),
     }
 )
-# Of these, the ones that GPUs leave in the memory of their machine: there, what
-# is cut out of integers would move to the GPU piece by piece.
+# Of these, the ones to use with GPUs, which leave int32 in the memory of their
+# machine: floats that are cut out of it there would move to the GPU one by one.
 WHOLE_NUMBERS = frozenset({tf.int32, tf.int64})
 # What words travel as. Not float32: small integers are denormal floats, which
 # processors that train models are told to take for zero.
@@ -62,7 +62,7 @@ class Packing:
     def __init__(
         self,
         tensors: Sequence[tf.Tensor],
-        words: Iterable[tf.DType] = WORDS,
+        words: Collection[tf.DType] = WORDS,
     ) -> None:
         """Decides how; makes no operation.
 

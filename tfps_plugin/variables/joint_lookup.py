@@ -195,7 +195,7 @@ def _flat_rows(part: _Part, ids_U: tf.Tensor) -> tf.Tensor:
     rows_UD = tf.raw_ops.ResourceGather(
         resource=part.shard.handle, indices=ids_U, dtype=part.shard.dtype
     )
-    return tf.reshape(wire.widened(rows_UD, part.dtype), [-1])
+    return tf.reshape(wire.narrowed(rows_UD, part.dtype), [-1])
 
 
 def _cut(
