@@ -18,6 +18,9 @@ from tensorflow.python.framework.func_graph import FuncGraph
 from tensorflow.python.ops import handle_data_util
 from tensorflow.python.ops import resource_variable_ops
 from tensorflow.python.ops.control_flow_v2_func_graphs import (
+    CondBranchFuncGraph,
+)
+from tensorflow.python.ops.control_flow_v2_func_graphs import (
     ControlFlowFuncGraph,
 )
 
@@ -104,6 +107,19 @@ def function_graph() -> FuncGraph | None:
         return None
     graph = outermost(ops.get_default_graph())
     return graph if isinstance(graph, FuncGraph) else None
+
+
+def is_in_branch() -> bool:
+    """Whether what is traced on this thread is part of a `tf.cond`.
+
+    Not of what a branch calls: that is a function of its own.
+    """
+    graph = ops.get_default_graph()
+    while isinstance(graph, ControlFlowFuncGraph):
+        if isinstance(graph, CondBranchFuncGraph):
+            return True
+        graph = graph.outer_graph
+    return False
 
 
 def outermost(graph: tf.Graph) -> tf.Graph:

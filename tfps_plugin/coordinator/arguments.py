@@ -16,13 +16,71 @@ Scope = Callable[[], contextlib.AbstractContextManager[Any]]
 Prepare = Callable[[Any], Callable[..., Any]]
 
 
+class Call:
+    """A scheduled function with its arguments.
+
+    Calling it makes the call, on a lane: each `PerWorkerValues` is replaced by
+    the value of that lane's worker. One object in place of closures of Python:
+    many thousands may wait, and Python's garbage collector looks at each.
+
+    Threading: immutable.
+    """
+
+    __slots__ = (
+        "_args",
+        "_function",
+        "_is_per_worker",
+        "_kwargs",
+        "_of",
+    )
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        *,
+        of: Callable[..., Any],
+        is_per_worker: bool,
+    ) -> None:
+        """Creates a call.
+
+        Args:
+            function: What is called.
+            args: Its positional arguments.
+            kwargs: Its keyword arguments.
+            of: The function that the user scheduled.
+            is_per_worker: Whether an argument is one, or contains one.
+        """
+        self._function = function
+        self._args = args
+        self._kwargs = kwargs
+        self._of = of
+        self._is_per_worker = is_per_worker
+
+    def __call__(self) -> Any:
+        """Makes the call and returns its result."""
+        args, kwargs = self._args, self._kwargs
+        if self._is_per_worker:
+            args, kwargs = tf.nest.map_structure(
+                _of_this_worker, (args, kwargs)
+            )
+        return self._function(*args, **kwargs)
+
+    def __str__(self) -> str:
+        """What it is, for people: names, dtypes and shapes."""
+        name = getattr(self._of, "__name__", None) or type(self._of).__name__
+        leaves = tf.nest.flatten((self._args, self._kwargs))
+        return f"{name}({', '.join(map(_describe, leaves))})"
+
+
 def bind(
     function: Callable[..., Any],
     args: Any,
     kwargs: Any,
     scope: Scope,
     prepare: Prepare,
-) -> Callable[[], Any]:
+) -> Call:
     """Prepares a call so that any lane can make it.
 
     A `tf.function` is traced here, on the caller's thread and under no
@@ -39,8 +97,7 @@ def bind(
         prepare: Returns what is called in the place of a concrete function.
 
     Returns:
-        The call, without arguments, to be made on a lane's thread: each
-        `PerWorkerValues` is replaced by the value of that thread's worker.
+        The call, to be made on a lane's thread.
 
     Raises:
         TypeError: If `function` cannot be called.
@@ -56,31 +113,28 @@ def bind(
     args = tuple(args) if args is not None else ()
     kwargs = dict(kwargs) if kwargs is not None else {}
     leaves = tf.nest.flatten((args, kwargs))
-    places = _per_worker_places(leaves)
+    has_per_worker_values = any(
+        isinstance(leaf, PerWorkerValues) for leaf in leaves
+    )
     for leaf in leaves:
         if isinstance(leaf, RemoteValue):
             _refuse_remote_value(leaf)
+    scheduled = function
     if isinstance(function, tf.types.experimental.PolymorphicFunction):
-        concrete = _concrete(function, args, kwargs, bool(places), scope)
-        defaults = _missing_defaults(function, concrete, len(args), kwargs)
-        if defaults:
-            kwargs.update(defaults)
-            leaves = tf.nest.flatten((args, kwargs))
-            places = _per_worker_places(leaves)
+        concrete = _concrete(
+            function, args, kwargs, has_per_worker_values, scope
+        )
+        kwargs.update(_missing_defaults(function, concrete, len(args), kwargs))
         function = concrete
     if isinstance(function, tf.types.experimental.ConcreteFunction):
         function = prepare(function)
-    if not places:
-        return lambda: function(*args, **kwargs)
-    return _per_worker_call(function, (args, kwargs), leaves, places)
-
-
-def describe(function: Callable[..., Any], args: Any, kwargs: Any) -> str:
-    """What a scheduled call is, for people: names, dtypes and shapes."""
-    name = getattr(function, "__name__", None) or type(function).__name__
-    leaves = tf.nest.flatten((args or (), kwargs or {}))
-    shown = [_describe(leaf) for leaf in leaves]
-    return f"{name}({', '.join(shown)})"
+    return Call(
+        function,
+        args,
+        kwargs,
+        of=scheduled,
+        is_per_worker=has_per_worker_values,
+    )
 
 
 def _describe(leaf: Any) -> str:
@@ -91,30 +145,8 @@ def _describe(leaf: Any) -> str:
     return type(leaf).__name__
 
 
-def _per_worker_places(leaves: list[Any]) -> list[int]:
-    return [
-        place
-        for place, leaf in enumerate(leaves)
-        if isinstance(leaf, PerWorkerValues)
-    ]
-
-
-def _per_worker_call(
-    function: Callable[..., Any],
-    structure: tuple[tuple[Any, ...], dict[str, Any]],
-    leaves: list[Any],
-    places: list[int],
-) -> Callable[[], Any]:
-    """A call that looks its per-worker arguments up when it is made."""
-
-    def call() -> Any:
-        own_leaves = list(leaves)
-        for place in places:
-            own_leaves[place] = leaves[place].current()
-        args, kwargs = tf.nest.pack_sequence_as(structure, own_leaves)
-        return function(*args, **kwargs)
-
-    return call
+def _of_this_worker(leaf: Any) -> Any:
+    return leaf.current() if isinstance(leaf, PerWorkerValues) else leaf
 
 
 def _concrete(

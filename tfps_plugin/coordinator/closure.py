@@ -51,12 +51,12 @@ class Closure:
 
     Attributes:
         call: What a lane calls; without arguments, which it holds already.
+            Its text says what it is, for people.
         state: Where it is in its life.
         num_attempts: How often a lane began to run it.
         num_transient_retries: How often it was run again although every task
             that it touched was well.
-        lost_workers: The workers that were lost while they ran it.
-        describe: Says what it is, for people.
+        lost_workers: Indices of the workers that were lost while they ran it.
         worker_index: The worker that ran it last.
         round: The ledger's round in which it was last begun.
     """
@@ -64,7 +64,6 @@ class Closure:
     __slots__ = (
         "_on_final",
         "call",
-        "describe",
         "lost_workers",
         "num_attempts",
         "num_transient_retries",
@@ -77,15 +76,15 @@ class Closure:
         self,
         call: Callable[[], Any],
         on_final: OnFinal | None = None,
-        describe: Callable[[], str] = lambda: "a function",
     ) -> None:
         self.call = call
-        self.describe = describe
         self._on_final = on_final
         self.state = ClosureState.QUEUED
         self.num_attempts = 0
         self.num_transient_retries = 0
-        self.lost_workers: list[int] = []
+        # Not a list: a program may hold many thousands of closures, and
+        # Python's garbage collector looks at each object they are made of.
+        self.lost_workers: tuple[int, ...] = ()
         self.round = -1
         self.worker_index: int | None = None
 

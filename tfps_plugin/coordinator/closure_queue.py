@@ -1,5 +1,6 @@
 """The closures of a coordinator, shared by its lanes and its callers."""
 
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -9,6 +10,13 @@ from tfps_plugin import errors
 from tfps_plugin.coordinator.closure import Closure
 from tfps_plugin.coordinator.closure_ledger import ClosureLedger
 from tfps_plugin.coordinator.closure_ledger import Ended
+from tfps_plugin.coordinator.resting_lanes import RestingLanes
+
+logger = logging.getLogger(__name__)
+
+# What a lane that waits is woken with, or one that has no thread yet started.
+_Waiting = threading.Condition
+_Start = Callable[[], None]
 
 # The caller's waits return to Python this often, so that Ctrl-C is noticed
 # even where a lock cannot be interrupted by a signal.
@@ -19,15 +27,16 @@ class ClosureQueue:
     """A bounded queue of closures that knows how each of them ended.
 
     Callers `put`, `join` and `raise_error`; lanes `get` and then call one of
-    `done`, `failed` and `put_back`, once for each closure they got.
+    `done`, `failed` and `put_back`, once for each closure they got. Lanes that
+    are added are started when there is work for them.
 
     Guarantees: each closure is told its end exactly once, before `join`
     returns or raises because of it. An error is raised by exactly one call,
     once no closure runs. `put_back` never blocks. A paused worker is given no
     closure.
-    Guarded by `_lock` (shared by the conditions): the ledger, the paused
-    workers, the stop flag, who waits for work.
-    Never call while holding the lock: `Closure.tell`.
+    Guarded by `_lock` (shared by the conditions): the ledger, the lanes
+    without work, who was woken, the stop flag.
+    Never call while holding the lock: `Closure.tell`, the start of a lane.
     """
 
     def __init__(
@@ -47,18 +56,13 @@ class ClosureQueue:
         # turns with the lanes, closure by closure, takes longer than these do.
         self._few = capacity // 2
         self._lock = threading.Lock()
-        # Lanes whose worker takes part wait for work; lanes whose worker is
-        # paused wait elsewhere, or they would swallow its notifications.
-        self._work_added = threading.Condition(self._lock)
-        self._worker_resumed = threading.Condition(self._lock)
         self._room_made = threading.Condition(self._lock)
         self._settled = threading.Condition(self._lock)
         self._round_ended = threading.Condition(self._lock)
+        self._resting: RestingLanes[_Waiting | _Start] = RestingLanes()
         # Lanes wake each other, one at a time: many that are woken at once
-        # only wait for each other.
-        self._num_waiting = 0
-        self._is_waking = False
-        self._paused_workers: set[int] = set()
+        # only wait for each other. Whose lane was woken and has not come yet.
+        self._awaited: int | None = None
         self._num_untold = 0
         self._stopped = False
 
@@ -97,15 +101,14 @@ class ClosureQueue:
             ClosureCancelledError: If the queue was stopped.
         """
         with self._lock:
-            while True:
-                self._refuse_if_stopped()
-                if self._ledger.has_error:
-                    break
-                if self._ledger.has_room:
-                    self._ledger.put(closure)
-                    self._wake_a_lane()
-                    return
-                self._room_made.wait(WAKE_UP_SECONDS)
+            self._await_room()
+            has_error = self._ledger.has_error
+            if not has_error:
+                self._ledger.put(closure)
+                start = self._wake_a_lane()
+        if not has_error:
+            self._start(start)
+            return
         self.raise_error()
         # Another caller raised that error in the meantime.
         self.put(closure)
@@ -172,34 +175,44 @@ class ClosureQueue:
 
     # What lanes do.
 
+    def add_lane(self, worker_index: int, start: Callable[[], None]) -> None:
+        """Has a lane started when there is work for it.
+
+        Args:
+            worker_index: Whose lane it is.
+            start: Starts its thread, which will `get`; called once at most,
+                on any thread.
+        """
+        with self._lock:
+            self._resting.add(worker_index, start)
+            start_now = self._wake_a_lane()
+        self._start(start_now)
+
     def get(self, worker_index: int) -> Closure | None:
         """Begins the next closure; waits while none waits.
 
         Args:
-            worker_index: Whose lane asks.
+            worker_index: Whose lane asks, on its own thread.
 
         Returns:
             The closure; None when the queue was stopped.
         """
-        with self._lock:
-            while not self._stopped:
-                if worker_index in self._paused_workers:
-                    # This lane may have been the one that was woken.
-                    self._wake_a_lane()
-                    self._worker_resumed.wait()
-                    continue
-                closure = self._ledger.take()
-                if closure is not None:
-                    closure.worker_index = worker_index
-                    if self._ledger.num_queued <= self._few:
-                        self._room_made.notify()
-                    self._wake_a_lane()
-                    return closure
-                self._num_waiting += 1
-                self._work_added.wait()
-                self._num_waiting -= 1
-                self._is_waking = False
-            return None
+        while True:
+            with self._lock:
+                if worker_index == self._awaited:
+                    self._awaited = None
+                if self._stopped:
+                    return None
+                closure = self._take(worker_index)
+                # Also if this lane was woken in vain: for the next one.
+                start = self._wake_a_lane()
+                if closure is None and start is None:
+                    waiting = threading.Condition(self._lock)
+                    self._resting.add(worker_index, waiting)
+                    waiting.wait()
+            self._start(start)
+            if closure is not None:
+                return closure
 
     def done(self, closure: Closure, attempt: int, result: Any) -> None:
         """Says that an attempt of a closure ended with `result`."""
@@ -242,7 +255,7 @@ class ClosureQueue:
             if was_running and is_transient:
                 closure.num_transient_retries += 1
             if was_running and worker_is_lost:
-                closure.lost_workers.append(closure.worker_index or 0)
+                closure.lost_workers += (closure.worker_index or 0,)
                 if len(closure.lost_workers) == self._max_workers_lost:
                     return self._ledger.failed(
                         closure, attempt, _took_its_workers(closure)
@@ -285,14 +298,14 @@ class ClosureQueue:
     def pause(self, worker_index: int) -> None:
         """Gives the worker's lanes no closure until `resume`."""
         with self._lock:
-            self._paused_workers.add(worker_index)
-            self._work_added.notify_all()
+            self._resting.pause(worker_index)
 
     def resume(self, worker_index: int) -> None:
         """Gives the worker's lanes closures again."""
         with self._lock:
-            self._paused_workers.discard(worker_index)
-            self._worker_resumed.notify_all()
+            self._resting.resume(worker_index)
+            start = self._wake_a_lane()
+        self._start(start)
 
     def stop(self) -> None:
         """Cancels what waits; every `get` returns None from now on."""
@@ -300,8 +313,9 @@ class ClosureQueue:
             self._stopped = True
         self._change(self._ledger.cancel_queued)
         with self._lock:
-            self._work_added.notify_all()
-            self._worker_resumed.notify_all()
+            for lane in self._resting.take_all():
+                if isinstance(lane, threading.Condition):
+                    lane.notify()
             self._room_made.notify_all()
             self._settled.notify_all()
             self._round_ended.notify_all()
@@ -324,14 +338,16 @@ class ClosureQueue:
             ended = change()
             num_queued = self._ledger.num_queued
             self._num_untold += len(ended)
+            start = None
             if num_queued > num_queued_before:
-                self._wake_a_lane()
+                start = self._wake_a_lane()
             elif num_queued < num_queued_before:
                 self._room_made.notify_all()
             if self._ledger.has_error:
                 # Those who wait for room have an error to raise instead.
                 self._room_made.notify_all()
                 self._round_ended.notify_all()
+        self._start(start)
         for closure, outcome in ended:
             closure.tell(outcome)
         with self._lock:
@@ -340,18 +356,62 @@ class ClosureQueue:
                 self._settled.notify_all()
         return ended
 
-    def _wake_a_lane(self) -> None:
-        """Wakes one of the lanes that wait, if there is work for it.
+    def _await_room(self) -> None:
+        """Waits until there is room for a closure, or an error to raise."""
+        while True:
+            self._refuse_if_stopped()
+            if self._ledger.has_error or self._ledger.has_room:
+                return
+            self._room_made.wait(WAKE_UP_SECONDS)
+
+    def _take(self, worker_index: int) -> Closure | None:
+        """Begins the next closure, if there is one and the worker may."""
+        if self._resting.is_paused(worker_index):
+            return None
+        closure = self._ledger.take()
+        if closure is not None:
+            closure.worker_index = worker_index
+            if self._ledger.num_queued <= self._few:
+                self._room_made.notify()
+        return closure
+
+    def _wake_a_lane(self) -> _Start | None:
+        """Wakes one of the lanes that rest, if there is work for it.
 
         Not if one was woken and has not come yet: it will wake the next.
+
+        Returns:
+            What starts that lane, to be called without the lock; None if it
+            waits already, or none is to come.
         """
-        if (
-            self._ledger.num_queued
-            and self._num_waiting
-            and not self._is_waking
-        ):
-            self._is_waking = True
-            self._work_added.notify()
+        if not self._ledger.num_queued or self._awaited is not None:
+            return None
+        taken = self._resting.take()
+        if taken is None:
+            return None
+        self._awaited, lane = taken
+        if isinstance(lane, threading.Condition):
+            lane.notify()
+            return None
+        return lane
+
+    def _start(self, start: _Start | None) -> None:
+        """Starts a lane, if one is to be started; not under the lock."""
+        while start is not None:
+            try:
+                start()
+                return
+            except RuntimeError as error:
+                logger.warning(
+                    "A thread of the coordinator could not be started, and "
+                    "one function fewer runs at a time. Received: %s. Is "
+                    "there a limit to this process's threads (ulimit -u, pids "
+                    "of a container)?",
+                    error,
+                )
+                with self._lock:
+                    self._awaited = None
+                    start = self._wake_a_lane()
 
     def _is_quiet(self) -> bool:
         """Whether nothing runs and everything that ended was told so."""
@@ -370,7 +430,7 @@ def _took_its_workers(closure: Closure) -> errors.ClosureLosesWorkersError:
         f"{len(closure.lost_workers)} workers in a row were lost while they "
         "ran the same function, and it is not given to another one; expected "
         "it to leave its worker alive. Received: "
-        f"{closure.describe()}, on workers {closure.lost_workers}. What to "
+        f"{closure.call}, on workers {list(closure.lost_workers)}. What to "
         "do: (1) look into the logs of these workers: was their memory "
         "exhausted? (2) make batches smaller; (3) if they were preempted, "
         "allow more with ClusterCoordinator(strategy, "

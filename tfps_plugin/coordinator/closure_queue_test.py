@@ -57,6 +57,16 @@ def _closure(told: list[Any] | None = None) -> Closure:
     return Closure(lambda: None, lambda *end: told.append(end))
 
 
+class _Step:
+    """What knows how to speak of itself."""
+
+    def __call__(self) -> None:
+        """Does nothing."""
+
+    def __str__(self) -> str:
+        return "step(float32[8])"
+
+
 def test_get_waits_for_put() -> None:
     with _queue() as queue:
         getting = _Task(lambda: queue.get(0))
@@ -188,6 +198,61 @@ def test_worker_paused_while_it_waits_passes_work_on() -> None:
         assert paused.is_waiting
         queue.stop()
         assert paused.end().result is None
+
+
+def test_a_lane_is_started_when_there_is_work_for_it() -> None:
+    with _queue() as queue:
+        started: list[int] = []
+        for worker_index in (0, 1):
+            queue.add_lane(
+                worker_index,
+                lambda index=worker_index: started.append(index),  # type: ignore[misc]
+            )
+        assert started == []
+        queue.put(_closure())
+        assert started == [0]
+        queue.put(_closure())
+        assert started == [0], "the next is woken by this one, when it comes"
+        assert queue.get(0) is not None
+        assert started == [0, 1]
+        assert queue.get(1) is not None
+
+
+def test_a_lane_that_comes_late_finds_its_work() -> None:
+    with _queue() as queue:
+        queue.put(_closure())
+        taken: list[Closure | None] = []
+        queue.add_lane(0, lambda: taken.append(queue.get(0)))
+        assert [each is not None for each in taken] == [True]
+
+
+def test_a_resumed_worker_is_given_what_waits() -> None:
+    with _queue() as queue:
+        started: list[int] = []
+        queue.pause(0)
+        queue.add_lane(0, lambda: started.append(0))
+        queue.put(_closure())
+        assert started == []
+        queue.resume(0)
+        assert started == [0]
+
+
+def test_a_thread_that_cannot_start_leaves_its_work_to_others(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with _queue() as queue:
+
+        def start() -> None:
+            raise RuntimeError("can't start new thread")
+
+        others: list[int] = []
+        queue.add_lane(0, start)
+        queue.add_lane(1, lambda: others.append(1))
+        closure = _closure()
+        queue.put(closure)
+        assert "ulimit" in caplog.text
+        assert others == [1]
+        assert queue.get(1) is closure
 
 
 def test_cancel_queued() -> None:
@@ -323,7 +388,7 @@ def test_the_queue_notes_who_runs_a_closure_and_why_again() -> None:
 
 def test_a_closure_that_takes_its_workers_with_it_fails() -> None:
     queue = ClosureQueue(10, max_workers_lost=3)
-    closure = Closure(lambda: None, describe=lambda: "step(float32[8])")
+    closure = Closure(_Step())
     queue.put(closure)
     for worker in (0, 2):
         assert queue.get(worker) is closure

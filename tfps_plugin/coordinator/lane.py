@@ -78,7 +78,8 @@ class Lane:
     Guarantees: each closure that the lane got from the queue is given back to
     it as done, failed or put back. After `abandon` the lane goes on with a
     new thread, and whatever the old one still brings is ignored.
-    Guarded by `_lock`: the present run, the thread, the number of lives.
+    Guarded by `_lock`: the present run, the thread, the number of lives,
+    whether the lane was joined.
     Never call while holding the lock: the queue, closures, the membership.
     """
 
@@ -119,20 +120,30 @@ class Lane:
         self._lock = threading.Lock()
         self._run: _Run | None = None
         self._life = 0
+        self._has_ended = False
         # Failures in a row while all tasks were well; the lane's thread only.
         self._num_failures = 0
         self._thread = self._new_thread(self._life)
 
     def start(self) -> None:
-        """Starts the lane's thread."""
-        self._thread.start()
+        """Has the lane run closures; its thread starts with the first one."""
+        self._queue.add_lane(self._worker_index, self._start_thread)
 
     def join(self, timeout_seconds: float) -> bool:
         """Waits for the lane's end, after the queue was stopped."""
         with self._lock:
+            self._has_ended = True
             thread = self._thread
+            if thread.ident is None:
+                # Nothing was ever to be done, or the start comes too late.
+                return True
         thread.join(timeout_seconds)
         return not thread.is_alive()
+
+    def _start_thread(self) -> None:
+        with self._lock:
+            if not self._has_ended:
+                self._thread.start()
 
     def busy_since(self) -> float | None:
         """Since when (monotonic) the present closure runs, if one does."""

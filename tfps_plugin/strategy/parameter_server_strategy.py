@@ -97,8 +97,9 @@ class ParameterServerStrategy(tf.distribute.Strategy):
                 each worker runs at the same time. 1 makes every worker finish
                 one before it gets the next.
             steps_per_closure: How many training steps `Model.fit` packs into
-                one call of a worker. None chooses; `steps_per_execution` of
-                `Model.compile` wins over both.
+                one call of a worker. None chooses, by how long the first
+                steps take; `steps_per_execution` of `Model.compile` wins over
+                both.
             communication_fusion: Whether values that can travel between two
                 tasks at the same time travel together. Results are the same
                 without, and a step of a model with many variables takes

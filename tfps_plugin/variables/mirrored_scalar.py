@@ -33,6 +33,8 @@ _MAX_AGE_SECONDS = 0.05
 # Before that, in so many first calls, a few steps more or less make a
 # difference: in Adam's correction of its bias, or in a warm-up.
 _FIRST_CALLS = 1000
+# Names the scalars whose copy a function brings up to date itself.
+_BROUGHT_UP_TO_DATE = "tfps_scalars_brought_up_to_date"
 # Stands for the chief among the numbers of lanes.
 _CHIEF = -1
 
@@ -60,6 +62,9 @@ class MirroredScalar(RemoteVariable):
       added, and what others had added up to about 50 ms before the function
       was called; in the first thousand calls, up to the call. With one lane
       it is exact.
+    - `read_exactly` asks the ps, and brings the lane's copy up to date. In a
+      function that asks it for weights anyhow this costs less than to ask
+      before each call.
     - `assign_add` and `assign_sub` change the ps, atomically, and the lane's
       copy. Nothing is lost if a worker dies: the sum is on the ps. If the ps
       dies, lanes know what they have added (`LaneTallies`).
@@ -88,7 +93,7 @@ class MirroredScalar(RemoteVariable):
         self._resident: WorkerResident[_Copy] = WorkerResident(
             self._build_copy, per_lane=True
         )
-        self._tallies = LaneTallies(name, dtype, self._weakly(_read_exactly))
+        self._tallies = LaneTallies(name, dtype, self._weakly(_read_from_ps))
         self._lock = threading.Lock()
         # A NumPy number: see `_refresh`.
         self._known: Any = None
@@ -108,11 +113,14 @@ class MirroredScalar(RemoteVariable):
         graph = compat.function_graph()
         if graph is None or tensorflow_saving.is_saving_model():
             return self.own_handle
+        look_up, name = type(self)._copy_now, "tfps-copy"
+        if self._unique_id in graph.get_collection_ref(_BROUGHT_UP_TO_DATE):
+            look_up, name = type(self)._copy_as_it_is, "tfps-copy-as-it-is"
         return compat.capture_at_call_time(
             graph,
-            self._weakly(type(self)._copy_now),
+            self._weakly(look_up),
             compat.LateBoundHandleSpec(self.own_handle),
-            key=("tfps-copy", self._unique_id),
+            key=(name, self._unique_id),
         )
 
     @property
@@ -128,6 +136,37 @@ class MirroredScalar(RemoteVariable):
             compat.LateBoundHandleSpec(self.own_handle),
             key=("tfps-tally", self._unique_id),
         )
+
+    def read_exactly(self) -> tf.Tensor:
+        """What the ps has, where a function can ask it at little cost.
+
+        In a branch of a condition the function would wait for the ps once
+        more, and the caller's copy is read as ever. Elsewhere the request
+        travels with those for weights, and the caller's copy is set to the
+        answer.
+        """
+        graph = compat.function_graph()
+        if (
+            graph is None
+            or compat.is_in_branch()
+            or tensorflow_saving.is_saving_model()
+            or views.view_of(self._unique_id) is not None
+        ):
+            return self.read_value()
+        graph.add_to_collection(_BROUGHT_UP_TO_DATE, self._unique_id)
+        with compat.clear_device(), tf.device(self.device):
+            value = compat.read_resource(self._exact_handle, self._dtype)
+        with compat.clear_device():
+            tf.raw_ops.AssignVariableOp(resource=self.handle, value=value)
+        return value
+
+    def _copy_as_it_is(self) -> tf.Tensor:
+        context = dispatch_context.current()
+        if context is None:
+            return self._copy_of_chief()
+        with self._lock:
+            self._calling_lanes.add(context.lane_index)
+        return self._resident.get().variable.own_handle
 
     def _copy_now(self) -> tf.Tensor:
         context = dispatch_context.current()
@@ -376,7 +415,7 @@ class MirroredScalar(RemoteVariable):
             tf.raw_ops.AssignAddVariableOp(resource=handle, value=value)
 
 
-def _read_exactly(variable: MirroredScalar) -> tf.Tensor:
+def _read_from_ps(variable: MirroredScalar) -> tf.Tensor:
     """Of the ps."""
     return compat.read_resource(variable.own_handle, variable.dtype)
 

@@ -228,6 +228,66 @@ def test_a_step_asks_the_ps_for_nothing() -> None:
     }
 
 
+def test_a_step_that_asks_the_ps_hears_of_all_at_once(late: None) -> None:
+    counter = _counter()
+
+    @tf.function
+    def step() -> tuple[tf.Tensor, tf.Tensor]:
+        before = counter.read_exactly()
+        counter.assign_add(1)
+        return before, counter.read_value()
+
+    read = tf.function(lambda: counter.read_value())
+    for number in range(6):
+        with _lane(number % 3):
+            before, after = step()
+            assert [int(before), int(after)] == [number, number + 1]
+            # Other functions find what this lane was told.
+            assert int(read()) == number + 1
+    with _lane(0):
+        assert int(read()) == 4
+    assert int(counter.numpy()) == 6
+
+
+def test_what_a_lane_was_told_does_not_stay_for_ever(early: None) -> None:
+    counter = _counter()
+
+    @tf.function
+    def step() -> tf.Tensor:
+        before = counter.read_exactly()
+        counter.assign_add(1)
+        return before
+
+    read = tf.function(lambda: counter.read_value())
+    for lane in (0, 1):
+        with _lane(lane):
+            step()
+    with _lane(0):
+        assert int(read()) == 2
+
+
+def test_in_a_branch_nobody_waits_for_the_ps(late: None) -> None:
+    counter = _counter()
+    found = []
+
+    @tf.function
+    def step(x: tf.Tensor) -> tf.Tensor:
+        def branch() -> tf.Tensor:
+            value = counter.read_exactly()
+            found.append(value.graph)
+            return value
+
+        return tf.cond(x > 0, branch, lambda: tf.constant(-1, tf.int64))
+
+    with _lane(0):
+        assert int(step(tf.constant(1))) == 0
+    (graph,) = found
+    keys = {
+        key[0] for key in graph.outer_graph._function_captures.by_ref_internal
+    }
+    assert keys == {"tfps-copy"}
+
+
 def test_what_a_program_adds_by_assigning_is_added(late: None) -> None:
     counter = _counter()
 

@@ -97,16 +97,17 @@ class OptimizerStep:
         """Shows every update the same step number and learning rate."""
         optimizer = self._optimizer
         seen: dict[str, views.View] = {}
-        for scalar, known in (
-            (optimizer._iterations, number),
-            (optimizer._learning_rate, None),
-        ):
-            value = getattr(scalar, "value", None)
-            if isinstance(value, MirroredScalar):
-                seen[value._unique_id] = views.ValueView(
-                    value.name,
-                    value.read_value() if known is None else known,
-                )
+        iterations = getattr(optimizer._iterations, "value", None)
+        if isinstance(iterations, MirroredScalar):
+            seen[iterations._unique_id] = views.ValueView(
+                iterations.name,
+                iterations.read_exactly() if number is None else number,
+            )
+        rate = getattr(optimizer._learning_rate, "value", None)
+        if isinstance(rate, MirroredScalar):
+            seen[rate._unique_id] = views.ValueView(
+                rate.name, rate.read_value()
+            )
         with views.viewing(seen):
             yield
 

@@ -1,6 +1,7 @@
 """Steps on batches that the chief reads and sends to the workers."""
 
 import threading
+import time
 from collections.abc import Callable
 
 import numpy as np
@@ -10,6 +11,7 @@ from tfps_plugin.coordinator.cluster_coordinator import ClusterCoordinator
 from tfps_plugin.coordinator.remote_value import RemoteValue
 from tfps_plugin.inputs.batch_codec import BatchCodec
 from tfps_plugin.training.steps import counted_sums
+from tfps_plugin.training.steps import packing
 from tfps_plugin.training.steps.chief_batches import ChiefBatches
 from tfps_plugin.training.steps.progress_logs import ProgressLogs
 from tfps_plugin.training.steps.step_account import Claim
@@ -36,7 +38,7 @@ class ChiefReadRun(StepRun):
         *,
         codec: BatchCodec,
         batches: ChiefBatches,
-        steps_per_closure: Callable[[int], int],
+        steps_per_closure: Callable[[int, int], int],
     ) -> None:
         """Begins an epoch.
 
@@ -47,7 +49,8 @@ class ChiefReadRun(StepRun):
             codec: Of the batches.
             batches: The batches.
             steps_per_closure: How many to pack, of the number of steps that
-                were asked for so far.
+                were asked for so far, and of how many make a call that is
+                long enough.
         """
         super().__init__(coordinator, functions, progress)
         self._function = functions.on_group(codec)
@@ -68,7 +71,9 @@ class ChiefReadRun(StepRun):
             raise StopIteration
         self._held += read
         self._account.ask(len(read))
-        if len(self._held) >= self._steps_per_closure(self.asked):
+        # The chief holds the batches of all calls in flight.
+        most = min(self._pace.most_steps, packing.MOST_STEPS_AT_FIRST)
+        if len(self._held) >= self._steps_per_closure(self.asked, most):
             self._dispatch()
             self._wait_until(self._is_little_in_flight)
         self._progress.update()
@@ -101,8 +106,10 @@ class ChiefReadRun(StepRun):
         if claim.was_begun:
             self._begins_again(claim.num_steps)
         claim.was_begun = True
+        begun_at = time.monotonic()
         result = self._function(group_KC)
         counted = fetch_counted(result.counted)
+        self._pace.observe(claim.num_steps, time.monotonic() - begun_at)
         self._progress.report(result.outputs)
         with self._lock:
             if self._account.settle(claim, claim.num_steps):

@@ -84,7 +84,7 @@ class WorkerInput(ClusterInput):
         *,
         begin_pass: Callable[[], SplitLedger],
         num_steps: int | None,
-        steps_per_closure: Callable[[int], int],
+        steps_per_closure: Callable[[int, int], int],
     ) -> None:
         """Prepares a pass over the input.
 
@@ -93,7 +93,8 @@ class WorkerInput(ClusterInput):
             splits: What there is to read.
             begin_pass: Begins to read it.
             num_steps: Steps of an epoch; None: what there is to read.
-            steps_per_closure: How many to pack, of how many ran so far.
+            steps_per_closure: How many to pack, of how many ran so far, and
+                of how many make a call that is long enough.
         """
         super().__init__(coordinator)
         self._splits = splits
@@ -172,7 +173,7 @@ class ChiefInput(ClusterInput):
         batches: ChiefBatches,
         codec: BatchCodec,
         *,
-        steps_per_closure: Callable[[int], int],
+        steps_per_closure: Callable[[int, int], int],
     ) -> None:
         """Begins a pass over the input; reads nothing yet.
 
@@ -180,7 +181,8 @@ class ChiefInput(ClusterInput):
             coordinator: Who runs closures.
             batches: What there is to read.
             codec: Of the batches.
-            steps_per_closure: How many to pack, of how many were asked for.
+            steps_per_closure: How many to pack, of how many were asked for,
+                and of how many make a call that is long enough.
         """
         super().__init__(coordinator)
         self._batches = batches

@@ -113,11 +113,12 @@ class ClusterEpochIterator(keras_compat.TFEpochIterator):
             steps_per_closure=self._steps_per_closure,
         )
 
-    def _steps_per_closure(self, num_steps: int) -> int:
+    def _steps_per_closure(self, num_steps: int, most: int) -> int:
         return _steps_per_closure(
             self,
             self._coordinator,
             self.num_batches or max(self._last_num_steps, num_steps),
+            most,
         )
 
     def steps_of_request(self) -> int:
@@ -334,6 +335,7 @@ def _steps_per_closure(
     iterator: keras_compat.TFEpochIterator,
     coordinator: ClusterCoordinator,
     num_steps: int,
+    most: int = packing.MOST_STEPS_AT_FIRST,
 ) -> int:
     """How many steps to pack into one closure."""
     if iterator.steps_per_execution > 1:
@@ -341,4 +343,6 @@ def _steps_per_closure(
     chosen = coordinator.strategy.steps_per_closure
     if chosen is not None:
         return int(chosen)
-    return packing.choose_steps_per_closure(num_steps, coordinator.num_lanes)
+    return packing.choose_steps_per_closure(
+        num_steps, coordinator.num_lanes, most
+    )

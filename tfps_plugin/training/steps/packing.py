@@ -1,22 +1,114 @@
 """How many steps go into one call of a worker. Pure: no TensorFlow."""
 
-# Beyond this, calls are rare enough that what each costs no longer shows.
-_MOST_STEPS_PER_CLOSURE = 10
+import logging
+import statistics
+import threading
+
+_logger = logging.getLogger("tfps_plugin")
+
+# Until it is known how long steps take. Beyond this, what a call costs hardly
+# shows, if steps are of a common size.
+MOST_STEPS_AT_FIRST = 10
+# A call that takes so long costs little beside its steps, and still ends soon
+# enough for whoever waits for it: progress, callbacks, workers that were lost.
+_SECONDS_OF_A_CALL = 0.5
+_NUMBERS = (1, 2, 5, 10, 20, 50, 100)
+# Of every lane; the first traces, makes copies and fills pipelines.
+_CALLS_NOT_MEASURED = 1
+_CALLS_MEASURED = 2
 # With fewer calls than this per lane and epoch, the last calls of an epoch
 # leave workers idle, and the progress bar hardly moves.
 _CLOSURES_PER_LANE_AND_EPOCH = 4
 
 
-def choose_steps_per_closure(num_steps: int, num_lanes: int) -> int:
+def choose_steps_per_closure(
+    num_steps: int, num_lanes: int, most: int = MOST_STEPS_AT_FIRST
+) -> int:
     """How many steps to pack when the user has not said.
 
     Args:
         num_steps: Steps of one epoch; where nobody knows that, of the one
             before, or those of this epoch so far.
         num_lanes: How many closures run at the same time.
+        most: No more than this.
 
     Returns:
         At least 1.
     """
     closures = _CLOSURES_PER_LANE_AND_EPOCH * num_lanes
-    return max(1, min(_MOST_STEPS_PER_CLOSURE, num_steps // closures))
+    return max(1, min(most, num_steps // closures))
+
+
+def most_steps(seconds_of_a_step: float) -> int:
+    """How many steps to pack, if steps take so long.
+
+    Args:
+        seconds_of_a_step: On its worker, while others run beside it.
+
+    Returns:
+        The largest of a few round numbers that keeps calls short.
+    """
+    return max(
+        (
+            number
+            for number in _NUMBERS
+            if number * seconds_of_a_step <= _SECONDS_OF_A_CALL
+        ),
+        default=1,
+    )
+
+
+class Pace:
+    """How many steps to pack, by how long those of the first calls took.
+
+    Chosen once and kept: what a model's step takes changes little.
+
+    Threading: safe from several threads. Guarded by `_lock`: everything that
+    changes.
+    """
+
+    def __init__(self, num_lanes: int, name: str = "") -> None:
+        """Knows nothing yet.
+
+        Args:
+            num_lanes: How many closures run at the same time.
+            name: Whose steps, for people.
+        """
+        self._name = name
+        self._lock = threading.Lock()
+        self._num_to_pass_over = _CALLS_NOT_MEASURED * num_lanes
+        self._num_to_measure = _CALLS_MEASURED * num_lanes
+        self._measured: list[float] = []
+        self._most_steps = MOST_STEPS_AT_FIRST
+
+    @property
+    def most_steps(self) -> int:
+        """How many steps to pack at most."""
+        return self._most_steps
+
+    def observe(self, num_steps: int, seconds: float) -> None:
+        """Notes that a call has ended; after a few, changes nothing.
+
+        Args:
+            num_steps: How many steps it made.
+            seconds: How long it took.
+        """
+        with self._lock:
+            if not num_steps or len(self._measured) >= self._num_to_measure:
+                return
+            if self._num_to_pass_over:
+                self._num_to_pass_over -= 1
+                return
+            self._measured.append(seconds / num_steps)
+            if len(self._measured) < self._num_to_measure:
+                return
+            middle = statistics.median(self._measured)
+            self._most_steps = most_steps(middle)
+        _logger.info(
+            "A step of %s takes %.3g ms: up to %d of them make one call of a "
+            "worker. Set another number with steps_per_closure of the "
+            "strategy or steps_per_execution of compile().",
+            self._name or "the model",
+            1e3 * middle,
+            self._most_steps,
+        )

@@ -1,15 +1,62 @@
 """Calls are large enough to be cheap, and small enough to be shared."""
 
+import logging
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tfps_plugin.training.steps.packing import choose_steps_per_closure
+from tfps_plugin.training.steps import packing
+from tfps_plugin.training.steps.packing import Pace
 
 
-@given(st.integers(0, 10_000), st.integers(1, 100))
+@given(st.integers(0, 10_000), st.integers(1, 100), st.integers(1, 100))
 def test_every_lane_gets_work_in_every_epoch(
-    num_steps: int, num_lanes: int
+    num_steps: int, num_lanes: int, most: int
 ) -> None:
-    chosen = choose_steps_per_closure(num_steps, num_lanes)
-    assert 1 <= chosen <= 10
+    chosen = packing.choose_steps_per_closure(num_steps, num_lanes, most)
+    assert 1 <= chosen <= most
     assert chosen == 1 or chosen * num_lanes * 4 <= num_steps
+
+
+def test_a_short_epoch_bounds_what_was_measured() -> None:
+    assert packing.choose_steps_per_closure(1600, 4, most=50) == 50
+    assert packing.choose_steps_per_closure(160, 4, most=50) == 10
+    assert packing.choose_steps_per_closure(1600, 4, most=2) == 2
+
+
+@pytest.mark.parametrize(
+    ("seconds", "expected"),
+    [
+        (1e-6, 100),
+        (0.005, 100),
+        (0.0051, 50),
+        (0.04, 10),
+        (0.06, 5),
+        (0.3, 1),
+        (3600.0, 1),
+    ],
+)
+def test_calls_are_long_but_not_too_long(seconds: float, expected: int) -> None:
+    assert packing.most_steps(seconds) == expected
+
+
+def test_the_first_calls_choose_for_all(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "tfps_plugin")
+    pace = Pace(num_lanes=2, name="wide")
+    for _ in range(2):
+        pace.observe(10, 60.0)  # they trace
+    pace.observe(0, 5.0)  # there was no input
+    for seconds in (0.02, 0.03, 60.0):
+        assert pace.most_steps == packing.MOST_STEPS_AT_FIRST
+        pace.observe(10, seconds)
+    assert not caplog.records
+    pace.observe(10, 0.04)
+    assert pace.most_steps == 100
+    for _ in range(20):
+        pace.observe(1, 60.0)
+    assert pace.most_steps == 100
+    assert "A step of wide takes 3.5 ms: up to 100" in caplog.text
+    assert len(caplog.records) == 1

@@ -13,6 +13,7 @@ from tfps_plugin._compat import tensorflow_execution
 from tfps_plugin.coordinator.cluster_coordinator import ClusterCoordinator
 from tfps_plugin.inputs.batch_codec import BatchCodec
 from tfps_plugin.training.steps.counted_sums import CountedSums
+from tfps_plugin.training.steps.packing import Pace
 from tfps_plugin.variables import graph_checks
 from tfps_plugin.variables import steps_in_flight
 from tfps_plugin.variables.worker_resident import WorkerResident
@@ -34,6 +35,9 @@ class StepsOutput(NamedTuple):
 
 class StepFunctions:
     """A model's step, packed into loops over the batches of one worker.
+
+    Attributes:
+        pace: How many steps to pack, by how long they take.
 
     Threading: used by the thread that runs `fit` alone; the functions that it
     gives may be called from any.
@@ -59,6 +63,7 @@ class StepFunctions:
         self._model = model
         self._coordinator = coordinator
         self._counted_sums = counted_sums or CountedSums([])
+        self.pace = Pace(coordinator.num_lanes, model.name)
         # Each lane's own: another one's may be on its way still.
         self._numbers: WorkerResident[dict[int, tf.Tensor]] = WorkerResident(
             lambda context: {}, per_lane=True

@@ -51,6 +51,7 @@ class StepRun(abc.ABC):
         self._coordinator = coordinator
         self._functions = functions
         self._progress = progress
+        self._pace = functions.pace
         self._account = StepAccount()
         self._fell_short = False
         self._again_lock = threading.Lock()

@@ -2,6 +2,7 @@
 
 import math
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -44,7 +45,7 @@ class WorkerReadRun(StepRun):
         renew: Callable[[], SplitReader],
         element_spec: Any,
         num_steps: int | None,
-        steps_per_closure: Callable[[int], int],
+        steps_per_closure: Callable[[int, int], int],
     ) -> None:
         """Begins an epoch.
 
@@ -59,7 +60,7 @@ class WorkerReadRun(StepRun):
             element_spec: What one batch looks like.
             num_steps: Of the epoch; None: what the input has.
             steps_per_closure: How many to pack, of the number of steps that
-                ran so far.
+                ran so far, and of how many make a call that is long enough.
         """
         super().__init__(coordinator, functions, progress)
         self._reader = reader
@@ -131,7 +132,7 @@ class WorkerReadRun(StepRun):
         return False
 
     def _limit(self) -> int:
-        return self._steps_per_closure(self.done)
+        return self._steps_per_closure(self.done, self._pace.most_steps)
 
     def _pump(self, *, all_of_it: bool = False) -> None:
         """Schedules closures for the steps that none will claim otherwise.
@@ -202,6 +203,7 @@ class WorkerReadRun(StepRun):
 
     def _run_on(self, share: Share, claim: Claim) -> int | None:
         """Runs claimed steps; None if they were taken for lost meanwhile."""
+        begun_at = time.monotonic()
         try:
             result = self._function(
                 share.iterator, self._functions.number(claim.num_steps)
@@ -215,6 +217,7 @@ class WorkerReadRun(StepRun):
             raise
         if done < claim.num_steps:
             share.exhausted()
+        self._pace.observe(done, time.monotonic() - begun_at)
         if done:
             self._progress.report(result.outputs)
         with self._lock:
