@@ -63,6 +63,13 @@ def _threads() -> Iterator[str]:
             yield f"thread {thread.name!r}"
 
 
+def _threads_to_come() -> Iterator[str]:
+    """Those that somebody has made and not started."""
+    for thread in list(threading._dangling):  # type: ignore[attr-defined]
+        if thread.ident is None:
+            yield f"thread {thread.name!r}"
+
+
 def _processes() -> Iterator[str]:
     """Living descendants of this test run."""
     mark = f"{_MARK}={os.environ[_MARK]}".encode()
@@ -114,6 +121,8 @@ def nothing_left_behind(scratch_folder: pathlib.Path) -> Iterator[None]:
     business, and is checked by nobody: they clean up with the same care.
     """
     before = _everything(scratch_folder)
+    # A coordinator of a wider scope may have started these by the end.
+    before.update(_threads_to_come())
     yield
     deadline = time.monotonic() + _PATIENCE_SECONDS
     never = threading.Event()
