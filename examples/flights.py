@@ -225,7 +225,7 @@ def parse_options() -> argparse.Namespace:
     )
     parser.add_argument(
         "--wire-dtype",
-        choices=["bfloat16", "float16"],
+        choices=["bfloat16", "float16", "int8"],
         help="what weights and gradients are rounded to between tasks "
         "(default: they are not)",
     )

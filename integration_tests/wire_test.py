@@ -33,8 +33,10 @@ def _as_it_is(value: np.ndarray) -> np.ndarray:
 def _expected(
     of_table: Callable[[np.ndarray], np.ndarray],
     of_kernel: Callable[[np.ndarray], np.ndarray],
+    of_gradients: Callable[[np.ndarray], np.ndarray] | None = None,
 ) -> list[np.ndarray]:
     """Gradient descent in NumPy, with what travels rounded."""
+    of_gradients = of_gradients or of_table
     table, kernel = _TABLE.copy(), _KERNEL.copy()
     for ids, targets in zip(_IDS, _TARGETS, strict=True):
         x = of_table(table)[ids].reshape([_BATCH, -1])
@@ -42,7 +44,7 @@ def _expected(
         error = 2.0 * (x @ w - targets) / _BATCH
         rows = np.zeros_like(table)
         np.add.at(rows, ids, (error @ w.T).reshape([*ids.shape, _WIDTH]))
-        table -= _RATE * of_table(rows)
+        table -= _RATE * of_gradients(rows)
         kernel -= _RATE * of_kernel(x.T @ error)
     return [table, kernel]
 
@@ -109,6 +111,30 @@ def test_weights_are_those_of_rounded_reads_and_gradients(
         difference = np.abs(mine - theirs).max()
         assert difference < 2e-3
         assert difference < 0.3 * np.abs(mine - other).max()
+
+
+def _bytes(value: np.ndarray) -> np.ndarray:
+    scale = np.abs(value).max(1, keepdims=True) / np.float32(127)
+    return np.round(value / scale) * scale
+
+
+@pytest.mark.compat
+@pytest.mark.parametrize(
+    "partitioner", [None, tfps.partitioners.FixedShardsPartitioner(2)]
+)
+def test_weights_are_about_those_of_rows_of_bytes(
+    cluster: tfps.LocalCluster, partitioner: Any
+) -> None:
+    (table, kernel), _ = _trained(cluster, "int8", partitioner)
+    # Gradients of rows are rounded by chance, each to a step up or down.
+    expected, expected_kernel = _expected(
+        _bytes, _as_it_is, of_gradients=_as_it_is
+    )
+    difference = table - expected
+    assert 0.0 < np.abs(difference).max() < 0.006
+    assert abs(difference.mean()) < 1e-4
+    # It has one column, and travels as it is.
+    np.testing.assert_allclose(kernel, expected_kernel, atol=0.02)
 
 
 def test_without_it_nothing_is_rounded(cluster: tfps.LocalCluster) -> None:

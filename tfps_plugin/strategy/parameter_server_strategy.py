@@ -105,9 +105,11 @@ class ParameterServerStrategy(tf.distribute.Strategy):
                 without, and a step of a model with many variables takes
                 about twice as long; see `explain`.
             wire_dtype: What trainable variables of a wider float dtype are
-                rounded to between tasks: "bfloat16" or "float16". Of weights
-                and rows that a training step reads, and of gradients, half as
-                many bytes travel; what parameter servers hold, the optimizer,
+                rounded to between tasks: "bfloat16", "float16" or "int8". Of
+                weights and rows that a training step reads, and of gradients,
+                half as many bytes travel, or a quarter and a scale for each
+                row (int8; only of tables and other matrices of eight columns
+                or more); what parameter servers hold, the optimizer,
                 and what workers compute stay as they are. A callable is given
                 the path of each new variable, and returns such a dtype, or
                 None for one that is not to be rounded. None rounds nothing.

@@ -9,6 +9,7 @@ import keras
 import tensorflow as tf
 
 from tfps_plugin import errors
+from tfps_plugin.variables import gradient_residual
 from tfps_plugin.variables import row_gather
 from tfps_plugin.variables import views
 from tfps_plugin.variables import wire
@@ -81,14 +82,20 @@ def parts_of(
     local_ids, (values,) = row_gather.split_by_shard(
         variable.layout,
         tf.convert_to_tensor(slices.indices),
-        wire.narrowed(tf.convert_to_tensor(slices.values), wire_dtype),
+        wire.narrowed(
+            tf.convert_to_tensor(slices.values), wire_dtype, by_chance=True
+        ),
     )
     parts = []
     for index, (shard, rows) in enumerate(_shards(variable)):
         # Built on the ps, so that each crosses over once.
         with tf.device(shard.device):
             mine = DistinctRows(
-                wire.widened(tf.identity(values[index]), slices.dtype),
+                wire.widened(
+                    tf.identity(values[index]),
+                    slices.dtype,
+                    _width_of(variable),
+                ),
                 tf.identity(local_ids[index]),
             )
         parts.append(build(variable, index, shard, args, rows, mine, position))
@@ -112,7 +119,7 @@ def _whole_part(
     rows: range | None,
 ) -> UpdatePart:
     local = [
-        _on_ps(variable, _rows_of(variable, argument, rows), shard.device)
+        _on_ps(variable, shard, _rows_of(variable, argument, rows))
         for argument in args
     ]
     seen: dict[str, views.View] = {}
@@ -172,9 +179,7 @@ def _rows_part(
         for member in family
     }
     local = [
-        mine.values
-        if i == position
-        else _on_ps(variable, argument, shard.device)
+        mine.values if i == position else _on_ps(variable, shard, argument)
         for i, argument in enumerate(args)
     ]
     return UpdatePart(
@@ -187,15 +192,21 @@ def _rows_part(
     )
 
 
-def _on_ps(variable: Any, argument: Any, device: str) -> Any:
+def _width_of(variable: Any) -> int | None:
+    return variable.shape[-1] if variable.shape.rank else None
+
+
+def _on_ps(variable: Any, shard: RemoteVariable, argument: Any) -> Any:
     if not isinstance(argument, tf.Tensor):
         return argument
     # Single numbers, such as a learning rate, are no gradients.
     is_gradient = argument.dtype == variable.dtype and argument.shape.rank != 0
     wire_dtype = wire.dtype_for(variable) if is_gradient else None
-    narrow = wire.narrowed(argument, wire_dtype)
-    with tf.device(device):
-        return wire.widened(tf.identity(narrow), argument.dtype)
+    narrow = gradient_residual.rounded(shard, argument, wire_dtype)
+    with tf.device(shard.device):
+        return wire.widened(
+            tf.identity(narrow), argument.dtype, _width_of(variable)
+        )
 
 
 def _sparse_position(variable: Any, args: Sequence[Any]) -> int | None:

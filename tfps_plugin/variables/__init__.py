@@ -29,6 +29,8 @@ chief_reads.py        reads that go on when the cluster changes under them
 steps_in_flight.py    what the chief waits for before it looks at the model
 views.py              lets unmodified optimizers see only rows, or one shard
 wire.py               rounds what travels to fewer bits
+row_codes.py          pure: rows of floats as one byte a number
+gradient_residual.py  what rounding left off a gradient, kept for the next
 tensor_protocol.py    what both kinds need to pass for a tensor
 worker_resident.py    one object per worker, rebuilt when the worker returns
 worker_local.py       metric states: one copy per lane, put together to read

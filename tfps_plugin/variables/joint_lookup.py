@@ -41,8 +41,11 @@ class _Part:
 
     @property
     def row_shape(self) -> list[int]:
-        """Shape of one row."""
-        return self.shard.shape[1:].as_list()
+        """Shape of one row as it travels."""
+        shape: list[int] = self.shard.shape[1:].as_list()
+        if self.dtype == tf.int8 != self.shard.dtype:
+            shape[-1] = wire.travelling_width(shape[-1], self.dtype)
+        return shape
 
 
 def look_up_together(
@@ -126,7 +129,9 @@ def _gather(
     for device, parts in parts_on.items():
         rows.update(_exchange(device, parts))
     return [
-        wire.widened(join([rows[part] for part in parts]), table.dtype)
+        wire.widened(
+            join([rows[part] for part in parts]), table.dtype, table.shape[-1]
+        )
         for table, parts, join in zip(
             tables, parts_of_tables, joins, strict=True
         )
@@ -195,7 +200,9 @@ def _flat_rows(part: _Part, ids_U: tf.Tensor) -> tf.Tensor:
     rows_UD = tf.raw_ops.ResourceGather(
         resource=part.shard.handle, indices=ids_U, dtype=part.shard.dtype
     )
-    return tf.reshape(wire.narrowed(rows_UD, part.dtype), [-1])
+    if part.dtype != part.shard.dtype:
+        rows_UD = wire.narrowed(rows_UD, part.dtype)
+    return tf.reshape(rows_UD, [-1])
 
 
 def _cut(

@@ -49,6 +49,7 @@ def gather_rows(
     dtype: tf.DType,
     ids_U: tf.Tensor,
     wire_dtype: tf.DType | None = None,
+    width: int | None = None,
 ) -> tf.Tensor:
     """Gathers distinct rows, each on the ps that holds it.
 
@@ -59,6 +60,7 @@ def gather_rows(
         dtype: Dtype of the table.
         ids_U: Distinct row numbers, shape `(U,)`.
         wire_dtype: What rows travel as; None: as they are.
+        width: Numbers in a row, if they travel as int8.
 
     Returns:
         The rows in the order of the ids, shape `(U, D)`.
@@ -71,7 +73,7 @@ def gather_rows(
                 resource=handle, indices=ids, dtype=dtype
             )
             rows.append(wire.narrowed(mine, wire_dtype))
-    return wire.widened(join(rows), dtype)
+    return wire.widened(join(rows), dtype, width)
 
 
 def questions(

@@ -165,6 +165,7 @@ def distinct_rows(
             table.dtype,
             ids_U,
             wire_dtype,
+            table.shape[-1],
         )
     return recorded(table, ids_U, rows_UD), positions
 

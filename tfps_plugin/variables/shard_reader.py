@@ -28,7 +28,7 @@ def read_whole(table: Table) -> tf.Tensor:
             with tf.device(shard.device):
                 part = compat.read_resource(shard.handle, table.dtype)
                 parts.append(wire.narrowed(part, wire_dtype))
-        whole = wire.widened(tf.concat(parts, 0), table.dtype)
+        whole = wire.widened(tf.concat(parts, 0), table.dtype, table.shape[-1])
         return whole, lambda upstream: upstream
 
     value = read(table.tape_input)
@@ -52,7 +52,9 @@ def read_rows(table: Table, start: int, stop: int) -> tf.Tensor:
 
     @tf.custom_gradient
     def read(token: tf.Tensor) -> Any:
-        nothing = tf.zeros([0, *shape.as_list()[1:]], table.dtype)
+        nothing = wire.narrowed(
+            tf.zeros([0, *shape.as_list()[1:]], table.dtype), wire_dtype
+        )
         parts = []
         for shard, rows in table.layout.overlaps(start, stop):
             variable = table.shards[shard]
@@ -68,7 +70,9 @@ def read_rows(table: Table, start: int, stop: int) -> tf.Tensor:
                 upstream, ids, tf.constant(shape.as_list(), tf.int64)
             )
 
-        found = wire.widened(tf.concat(parts or [nothing], 0), table.dtype)
+        found = wire.widened(
+            tf.concat(parts or [nothing], 0), table.dtype, shape[-1]
+        )
         return found, gradient
 
     return read(table.tape_input)

@@ -5,6 +5,11 @@ gradients that it sends are rounded to that dtype on the way; the variable
 itself, its slots, and what is computed keep theirs. What is read where no
 gradient tape records (evaluate, predict), what the chief reads, saves or
 assigns, and a SavedModel are not rounded.
+
+As int8 travel the rows of tables and of other matrices; see `row_codes`. What
+that leaves off a dense gradient a worker adds to the next one
+(`gradient_residual`); rows of gradients, whose remainders would be as large as
+the table, are rounded by chance.
 """
 
 import contextlib
@@ -17,9 +22,12 @@ import tensorflow as tf
 from tfps_plugin._compat import tensorflow_saving
 from tfps_plugin._compat import tensorflow_strategy
 from tfps_plugin._compat import tensorflow_variables as compat
+from tfps_plugin.variables import row_codes
 
 # To more would be to save nothing, and to fewer loses what is learnt.
-DTYPES = (tf.bfloat16, tf.float16)
+DTYPES = (tf.bfloat16, tf.float16, tf.int8)
+# A scale for fewer numbers than that would be most of what is saved.
+_LEAST_WIDTH = 8
 # One for all variables; or one, or None, for the path of each.
 WireDtype: TypeAlias = str | tf.DType | Callable[[str], Any] | None
 # In the names of operations, by which one finds what was rounded.
@@ -76,11 +84,18 @@ def dtype_for(variable: Any) -> tf.DType | None:
         dtype is None
         or not variable.dtype.is_floating
         or dtype.size >= variable.dtype.size
+        or (dtype == tf.int8 and not _has_rows(variable))
         or compat.function_graph() is None
         or tensorflow_saving.is_saving_model()
     ):
         return None
     return dtype
+
+
+def _has_rows(variable: Any) -> bool:
+    """Whether it has rows that are worth a scale each."""
+    shape = variable.shape
+    return shape.rank == 2 and shape[1] >= _LEAST_WIDTH
 
 
 def dtype_of_reads(variable: Any) -> tf.DType | None:
@@ -93,13 +108,38 @@ def dtype_of_reads(variable: Any) -> tf.DType | None:
     return dtype_for(variable) if compat.is_recording() else None
 
 
-def narrowed(value: tf.Tensor, wire_dtype: tf.DType | None) -> tf.Tensor:
-    """A value as it travels; to be called where it comes from."""
-    return value if wire_dtype is None else tf.cast(value, wire_dtype)
+def narrowed(
+    value: tf.Tensor, wire_dtype: tf.DType | None, *, by_chance: bool = False
+) -> tf.Tensor:
+    """A value as it travels; to be called where it comes from.
+
+    Args:
+        value: What is to travel.
+        wire_dtype: As what; None: as it is.
+        by_chance: Whether to round to int8 by chance: for gradients.
+    """
+    if wire_dtype is None:
+        return value
+    if wire_dtype == tf.int8:
+        return row_codes.encode(value, by_chance=by_chance)
+    return tf.cast(value, wire_dtype)
 
 
-def widened(value: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-    """A value that has travelled, as it was; to be called where it arrives."""
+def travelling_width(width: int, wire_dtype: tf.DType | None) -> int:
+    """How many numbers travel for a row of so many."""
+    return row_codes.num_words(width) if wire_dtype == tf.int8 else width
+
+
+def widened(value: tf.Tensor, dtype: tf.DType, width: Any = None) -> tf.Tensor:
+    """A value that has travelled, as it was; to be called where it arrives.
+
+    Args:
+        value: From `narrowed`.
+        dtype: What it was before.
+        width: Numbers in a row of it, if it has rows.
+    """
+    if dtype.is_floating and value.dtype.is_integer:
+        value = row_codes.decode(value, width)
     return value if value.dtype == dtype else tf.cast(value, dtype)
 
 
@@ -119,12 +159,13 @@ def received(variable: Any, value: tf.Tensor) -> tf.Tensor:
 
     with compat.stop_recording(), tf.name_scope(_RECEIVED):
         with tf.device(variable.device):
-            narrow = tf.cast(value, wire_dtype)
-        seen = tf.cast(narrow, value.dtype)
+            narrow = narrowed(value, wire_dtype)
+        width = variable.shape[-1] if variable.shape.rank else None
+        seen = widened(narrow, value.dtype, width)
     compat.pass_gradients_through(value, seen)
     return seen
 
 
 def is_received(operation: tf.Operation) -> bool:
     """Whether an operation of a function returns what `received` does."""
-    return operation.type == "Cast" and _RECEIVED in operation.name
+    return operation.type in ("Cast", "Mul") and _RECEIVED in operation.name

@@ -1,0 +1,74 @@
+"""Tests of what rounding leaves off gradients."""
+
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tfps_plugin.cluster import dispatch_context
+from tfps_plugin.cluster.dispatch_context import DispatchContext
+from tfps_plugin.variables import gradient_residual
+from tfps_plugin.variables import testing
+from tfps_plugin.variables import wire
+
+# Beside 127, steps of one: what is smaller than half is rounded off.
+_GRADIENT = np.array(
+    [[127.0, 0.3, -0.2, 0.0, 0.4, 0.1, -0.45, 1.25]], "float32"
+)
+
+
+def _lane(index: int) -> Any:
+    return dispatch_context.dispatching(
+        DispatchContext(
+            worker_index=0,
+            lane_index=index,
+            generation=1,
+            device=testing.LOCAL_DEVICE,
+        )
+    )
+
+
+def _sender(wire_dtype: tf.DType) -> Any:
+    variable = testing.remote_variable(np.zeros_like(_GRADIENT))
+
+    @tf.function
+    def send(gradient: tf.Tensor) -> tf.Tensor:
+        sent = gradient_residual.rounded(variable, gradient, wire_dtype)
+        return wire.widened(sent, gradient.dtype, gradient.shape[-1])
+
+    return send
+
+
+def test_what_is_left_off_comes_later() -> None:
+    send = _sender(tf.int8)
+    total = np.zeros_like(_GRADIENT)
+    with _lane(0):
+        for number in range(1, 41):
+            total += send(tf.constant(_GRADIENT)).numpy()
+            error = np.abs(total - number * _GRADIENT)
+            # A step of the scale that the gradient and the rest have.
+            assert error.max() <= 0.51 * 128 / 127
+
+
+def test_each_lane_keeps_its_own() -> None:
+    send = _sender(tf.int8)
+    alone = _sender(tf.int8)
+    zero = tf.zeros_like(_GRADIENT)
+    with _lane(0):
+        send(tf.constant(_GRADIENT))
+    with _lane(1):
+        np.testing.assert_array_equal(send(zero), zero)
+        alone(tf.constant(_GRADIENT))
+    with _lane(0):
+        kept = send(zero)
+    assert np.abs(kept).max() > 0.3
+    with _lane(1):
+        np.testing.assert_array_equal(alone(zero), kept)
+
+
+def test_other_dtypes_keep_nothing() -> None:
+    for wire_dtype in (None, tf.bfloat16):
+        send = _sender(wire_dtype)
+        with _lane(0):
+            first = send(tf.constant(_GRADIENT))
+            np.testing.assert_array_equal(first, send(tf.constant(_GRADIENT)))

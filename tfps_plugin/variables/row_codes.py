@@ -1,0 +1,73 @@
+"""Rows of floats as one byte a number, and a scale for each row.
+
+A row travels as its largest magnitude over 127, and for each number the
+multiple of that which is nearest; or, for gradients that nobody corrects
+later, one of the two multiples beside it, by chance, so that it is right in
+the mean. All of it in one int32 tensor: the scale's bits, then four numbers a
+word. A row that has a number that is not finite arrives as such.
+
+Shape legend: R rows, W numbers in a row, C words of its code.
+"""
+
+import tensorflow as tf
+
+_BYTES_A_WORD = 4
+_MOST = 127.0
+
+
+def num_words(width: int) -> int:
+    """Words of the code of a row of so many numbers."""
+    return 1 + -(-width // _BYTES_A_WORD)
+
+
+def encode(rows_RW: tf.Tensor, *, by_chance: bool = False) -> tf.Tensor:
+    """Codes rows.
+
+    Args:
+        rows_RW: Floats, shape `(R, W)`; `W` is known.
+        by_chance: Whether to round up or down by chance, each as often as its
+            distance says.
+
+    Returns:
+        Their code, int32, shape `(R, C)`.
+    """
+    rows_RW = tf.cast(rows_RW, tf.float32)
+    width = rows_RW.shape[1]
+    scale_R1 = tf.reduce_max(tf.abs(rows_RW), 1, keepdims=True) / _MOST
+    # The maximum passes over what is not a number.
+    scale_R1 += tf.reduce_sum(rows_RW * 0.0, 1, keepdims=True)
+    multiples_RW = tf.math.divide_no_nan(rows_RW, scale_R1)
+    if by_chance:
+        chance_RW = tf.random.uniform(tf.shape(multiples_RW))
+        multiples_RW = tf.floor(multiples_RW + chance_RW)
+    else:
+        multiples_RW = tf.round(multiples_RW)
+    # Quotients may be a little too large.
+    multiples_RW = tf.clip_by_value(multiples_RW, -_MOST, _MOST)
+    num_bytes = (num_words(width) - 1) * _BYTES_A_WORD
+    bytes_RW = tf.pad(
+        tf.cast(multiples_RW, tf.int8), [[0, 0], [0, num_bytes - width]]
+    )
+    words_RC = tf.bitcast(
+        tf.reshape(bytes_RW, [-1, num_words(width) - 1, _BYTES_A_WORD]),
+        tf.int32,
+    )
+    return tf.concat([tf.bitcast(scale_R1, tf.int32), words_RC], 1)
+
+
+def decode(code_RC: tf.Tensor, width: int) -> tf.Tensor:
+    """Rows from their code.
+
+    Args:
+        code_RC: From `encode`, shape `(R, C)`.
+        width: Numbers in a row.
+
+    Returns:
+        The rows, float32, shape `(R, W)`.
+    """
+    num_bytes = (num_words(width) - 1) * _BYTES_A_WORD
+    bytes_RW = tf.reshape(tf.bitcast(code_RC[:, 1:], tf.int8), [-1, num_bytes])[
+        :, :width
+    ]
+    scale_R1 = tf.bitcast(code_RC[:, :1], tf.float32)
+    return tf.cast(bytes_RW, tf.float32) * scale_R1
