@@ -9,6 +9,7 @@ ends.
 """
 
 import contextlib
+import functools
 import json
 import os
 import sys
@@ -27,12 +28,14 @@ _WARM_UP_STEPS = 60
 
 
 @contextlib.contextmanager
-def _tfps(workload: Workload, steps_per_call: int | None) -> Iterator[Any]:
+def _tfps(
+    workload: Workload, steps_per_call: int | None, num_workers: int = 2
+) -> Iterator[Any]:
     import keras
 
     import tfps_plugin as tfps
 
-    with tfps.LocalCluster(num_workers=2, num_ps=2) as cluster:
+    with tfps.LocalCluster(num_workers=num_workers, num_ps=2) as cluster:
         strategy = tfps.ParameterServerStrategy(
             cluster.cluster_resolver,
             tfps.partitioners.MinSizePartitioner(
@@ -64,6 +67,8 @@ def _limit(workload: Workload, steps_per_call: int | None) -> Iterator[Any]:
 CONTESTANTS = {
     "tfps": (_tfps, None),
     "tfps, 1 step a call": (_tfps, 1),
+    "tfps, 1 worker": (functools.partial(_tfps, num_workers=1), None),
+    "tfps, 8 workers": (functools.partial(_tfps, num_workers=8), None),
     "TF PSS": (peers.tensorflow_strategy, 1),
     "TF PSS, 10 steps a call": (peers.tensorflow_strategy, 10),
     "Keras 3 alone": (_keras, 1),
@@ -72,8 +77,19 @@ CONTESTANTS = {
     "tf-keras alone, 10 steps a call": (peers.tf_keras_alone, 10),
     "fused by hand, alone": (_limit, 10),
 }
+_DLRM26 = ("dlrm26", "dlrm26_whole", "dlrm26_cut")
+# All contestants have their tables in memory at the same time.
+_WITH_SMALL_TABLES = (*_DLRM26, "dense122", "wide_deep")
 # Who takes part in some workloads alone.
-ONLY_IN = {"fused by hand, alone": ("dlrm26", "dlrm26_whole", "dlrm26_cut")}
+ONLY_IN = {
+    "tfps, 1 step a call": _WITH_SMALL_TABLES,
+    "tfps, 1 worker": ("dlrm26",),
+    "tfps, 8 workers": ("dlrm26",),
+    "TF PSS, 10 steps a call": _WITH_SMALL_TABLES,
+    "Keras 3 alone, 10 steps a call": _WITH_SMALL_TABLES,
+    "tf-keras alone, 10 steps a call": _WITH_SMALL_TABLES,
+    "fused by hand, alone": _DLRM26,
+}
 
 
 def main() -> None:
