@@ -14,7 +14,9 @@ import json
 import os
 import sys
 import time
+from collections.abc import Callable
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 from . import peers
@@ -64,7 +66,9 @@ def _limit(workload: Workload, steps_per_call: int | None) -> Iterator[Any]:
 
 
 # By name: who trains, and the steps of a call; None: whatever it chooses.
-CONTESTANTS = {
+CONTESTANTS: dict[
+    str, tuple[Callable[..., AbstractContextManager[Any]], int | None]
+] = {
     "tfps": (_tfps, None),
     "tfps, 1 step a call": (_tfps, 1),
     "tfps, 1 worker": (functools.partial(_tfps, num_workers=1), None),

@@ -1,6 +1,7 @@
 """Tests of the queue's waits; what it decides is tested with its ledger."""
 
 import contextlib
+import functools
 import threading
 from collections.abc import Callable
 from collections.abc import Iterator
@@ -216,6 +217,39 @@ def test_a_lane_is_started_when_there_is_work_for_it() -> None:
         assert queue.get(0) is not None
         assert started == [0, 1]
         assert queue.get(1) is not None
+
+
+def test_all_lanes_come_when_there_is_work_for_all() -> None:
+    """Lanes wake each other one at a time; none may be forgotten."""
+    num_workers, num_each, num_rounds = 4, 2, 100
+    num_lanes = num_workers * num_each
+    with _queue(capacity=num_lanes) as queue:
+        threads = []
+
+        def run_lane(worker_index: int) -> None:
+            while (closure := queue.get(worker_index)) is not None:
+                closure.call()
+                queue.done(closure, closure.num_attempts, None)
+
+        for worker_index in (*range(num_workers),) * num_each:
+            thread = threading.Thread(target=run_lane, args=(worker_index,))
+            threads.append(thread)
+            queue.add_lane(worker_index, thread.start)
+        for number in range(num_rounds):
+            # Each ends only when all run.
+            together = threading.Barrier(num_lanes)
+            for _ in range(num_lanes):
+                wait = functools.partial(together.wait, _TIMEOUT_SECONDS)
+                queue.put(Closure(wait))
+                if number % 3 == 1:
+                    queue.pause(number % num_workers)
+                    queue.resume(number % num_workers)
+            queue.join()
+            assert not together.broken
+        queue.stop()
+        for thread in threads:
+            thread.join(_TIMEOUT_SECONDS)
+            assert not thread.is_alive()
 
 
 def test_a_lane_that_comes_late_finds_its_work() -> None:
