@@ -141,6 +141,7 @@ class WorkerLocalVariable(WorkerLocalHandle):
             synchronization=synchronization,
             aggregation=aggregation,
         )
+        self._are_zero = False
         self.assign(initial_value)
 
     def _build_copy(self, context: DispatchContext) -> RemoteVariable:
@@ -148,6 +149,11 @@ class WorkerLocalVariable(WorkerLocalHandle):
         with tf.device(context.cpu_device):
             copy.assign(self._initial_copy(context))
         return copy
+
+    def _handle_now(self) -> tf.Tensor:
+        if not on_the_chief():
+            self._are_zero = False
+        return super()._handle_now()
 
     def _initial_copy(self, context: DispatchContext) -> tf.Tensor:
         if self.is_sum:
@@ -163,7 +169,7 @@ class WorkerLocalVariable(WorkerLocalHandle):
     def _read_copies(self) -> list[tf.Tensor]:
         """The copies of lanes, in the order of lanes."""
         values = []
-        for copy in self._resident.existing():
+        for copy in self.copies_by_lane().values():
             try:
                 values.append(copy.read_value())
             except errors.ParameterServerLostError:
@@ -221,7 +227,8 @@ class WorkerLocalVariable(WorkerLocalHandle):
         if on_the_chief():
             # Of the value now, which may be computed from the copies.
             value = tf.convert_to_tensor(value, self._dtype)
-            self._resident.forget()
+            if not self._are_zero:
+                self._resident.forget()
         return super().assign(value, use_locking, name, read_value)
 
     def assign_add(
@@ -258,6 +265,27 @@ class WorkerLocalVariable(WorkerLocalHandle):
     def forget_copies(self) -> None:
         """Drops what lanes have added; each begins anew when it next adds."""
         self._resident.forget()
+
+    # What brings the copies of many variables at once; of sums alone.
+
+    def copies_by_lane(self) -> dict[int, RemoteVariable]:
+        """The copies that lanes have; none if all are known to be zero."""
+        return {} if self._are_zero else self._resident.existing_by_key()
+
+    def forget_copy(self, lane_index: int) -> None:
+        """Drops what one lane has added."""
+        self._resident.forget_key(lane_index)
+
+    def take_over(self, value: Any) -> None:
+        """On the chief: has the value of a copy, which is zero by now."""
+        with compat.clear_device(), tf.device(self.device):
+            own = compat.read_resource(self.own_handle, self._dtype)
+            total = own | value if self._dtype == tf.bool else own + value
+            tf.raw_ops.AssignVariableOp(resource=self.own_handle, value=total)
+
+    def copies_are_zero(self) -> None:
+        """Says that all copies are zero, until a lane asks for its own."""
+        self._are_zero = True
 
 
 def _check_aggregation(

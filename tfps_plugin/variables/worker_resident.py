@@ -99,18 +99,27 @@ class WorkerResident(Generic[T]):
 
     def existing(self) -> list[T]:
         """What workers have now, in no particular order of time."""
+        return [*self.existing_by_key().values()]
+
+    def existing_by_key(self) -> dict[int, T]:
+        """What workers have now, by their index; or by that of the lane."""
         with self._lock:
-            seats = [self._seats[key] for key in sorted(self._seats)]
-        return [
-            seat.value  # type: ignore[misc]
-            for seat in seats
+            seats = sorted(self._seats.items())
+        return {
+            key: seat.value  # type: ignore[misc]
+            for key, seat in seats
             if seat.generation >= 0
-        ]
+        }
 
     def forget(self) -> None:
         """Drops every worker's; each is built anew when next needed."""
         with self._lock:
             self._seats.clear()
+
+    def forget_key(self, key: int) -> None:
+        """Drops what a worker, or with `per_lane` a lane, has."""
+        with self._lock:
+            self._seats.pop(key, None)
 
     def forget_worker(self, worker_index: int) -> None:
         """Drops what the given worker has."""

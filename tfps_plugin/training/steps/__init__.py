@@ -9,6 +9,7 @@ chief_read_run.py     those on batches that the chief reads and sends
 step_account.py       counts steps: asked for, begun, done
 step_functions.py     many steps as one function of a worker
 counted_sums.py       what single calls have counted, added up on the chief
+lane_sums.py          what lanes have added to metrics, brought at once
 split_counts.py       pure: what was counted of splits that may be lost
 chief_batches.py      batches that the chief reads, as strings
 predict_run.py        predictions of the workers, in the order of the input

@@ -13,6 +13,7 @@ from tfps_plugin._compat import tensorflow_execution
 from tfps_plugin.coordinator.cluster_coordinator import ClusterCoordinator
 from tfps_plugin.inputs.batch_codec import BatchCodec
 from tfps_plugin.training.steps.counted_sums import CountedSums
+from tfps_plugin.training.steps.lane_sums import LaneSums
 from tfps_plugin.training.steps.packing import Pace
 from tfps_plugin.variables import graph_checks
 from tfps_plugin.variables import steps_in_flight
@@ -63,6 +64,7 @@ class StepFunctions:
         self._model = model
         self._coordinator = coordinator
         self._counted_sums = counted_sums or CountedSums([])
+        self._lane_sums = LaneSums(model)
         self.pace = Pace(coordinator.num_lanes, model.name)
         # Each lane's own: another one's may be on its way still.
         self._numbers: WorkerResident[dict[int, tf.Tensor]] = WorkerResident(
@@ -142,6 +144,10 @@ class StepFunctions:
         """
         if counted:
             self._counted_sums.commit(counted)
+
+    def collect(self) -> None:
+        """On the chief: brings what lanes have counted, when none runs."""
+        self._lane_sums.collect()
 
     def _traced(
         self, function: Callable[..., Any], *specs: Any

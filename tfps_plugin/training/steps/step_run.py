@@ -104,6 +104,7 @@ class StepRun(abc.ABC):
             BaseException: What a step raised.
         """
         self.sync()
+        self._functions.collect()
         if self._num_again:
             _logger.warning(
                 "%d steps of this epoch were begun a second time, because "
