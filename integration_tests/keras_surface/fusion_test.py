@@ -55,4 +55,6 @@ def test_results_are_the_same(
         for sent in body.sent:
             way = (sent.source, sent.destination, sent.wave)
             messages[way] += sent.num_parcels
+            # A ps that waited for another one would be lost with it.
+            assert "worker" in way, str(explanation)
         assert max(messages.values()) <= _MOST_MESSAGES, str(explanation)

@@ -9,7 +9,6 @@ import keras
 import tensorflow as tf
 
 from tfps_plugin import errors
-from tfps_plugin.variables import gradient_residual
 from tfps_plugin.variables import row_gather
 from tfps_plugin.variables import views
 from tfps_plugin.variables import wire
@@ -78,12 +77,12 @@ def parts_of(
         ]
     build = _densified_part if exact else _rows_part
     slices = distinct(args[position])
-    wire_dtype = wire.dtype_for(variable)
+    all_values = tf.convert_to_tensor(slices.values)
     local_ids, (values,) = row_gather.split_by_shard(
         variable.layout,
         tf.convert_to_tensor(slices.indices),
         wire.narrowed(
-            tf.convert_to_tensor(slices.values), wire_dtype, by_chance=True
+            all_values, _wire_dtype(variable, all_values), by_chance=True
         ),
     )
     parts = []
@@ -196,13 +195,24 @@ def _width_of(variable: Any) -> int | None:
     return variable.shape[-1] if variable.shape.rank else None
 
 
+def _wire_dtype(variable: Any, argument: tf.Tensor) -> tf.DType | None:
+    """What an argument of an update travels as."""
+    # Single numbers, such as a learning rate, are no gradients.
+    if argument.dtype != variable.dtype or argument.shape.rank == 0:
+        return None
+    wire_dtype = wire.dtype_for(variable)
+    if wire_dtype == tf.int8 and not (
+        argument.shape.rank == 2 and argument.shape[1] == variable.shape[1]
+    ):
+        # These are not rows of the variable.
+        return None
+    return wire_dtype
+
+
 def _on_ps(variable: Any, shard: RemoteVariable, argument: Any) -> Any:
     if not isinstance(argument, tf.Tensor):
         return argument
-    # Single numbers, such as a learning rate, are no gradients.
-    is_gradient = argument.dtype == variable.dtype and argument.shape.rank != 0
-    wire_dtype = wire.dtype_for(variable) if is_gradient else None
-    narrow = gradient_residual.rounded(shard, argument, wire_dtype)
+    narrow = wire.narrowed(argument, _wire_dtype(variable, argument))
     with tf.device(shard.device):
         return wire.widened(
             tf.identity(narrow), argument.dtype, _width_of(variable)

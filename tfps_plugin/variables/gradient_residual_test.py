@@ -3,11 +3,13 @@
 from typing import Any
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from tfps_plugin.cluster import dispatch_context
 from tfps_plugin.cluster.dispatch_context import DispatchContext
 from tfps_plugin.variables import gradient_residual
+from tfps_plugin.variables import shard_reader
 from tfps_plugin.variables import testing
 from tfps_plugin.variables import wire
 
@@ -30,10 +32,12 @@ def _lane(index: int) -> Any:
 
 def _sender(wire_dtype: tf.DType) -> Any:
     variable = testing.remote_variable(np.zeros_like(_GRADIENT))
+    variable.wire_dtype = wire_dtype
 
     @tf.function
     def send(gradient: tf.Tensor) -> tf.Tensor:
-        sent = gradient_residual.rounded(variable, gradient, wire_dtype)
+        wanted = gradient_residual.corrected(variable, gradient)
+        sent = wire.narrowed(wanted, wire_dtype)
         return wire.widened(sent, gradient.dtype, gradient.shape[-1])
 
     return send
@@ -64,6 +68,25 @@ def test_each_lane_keeps_its_own() -> None:
     assert np.abs(kept).max() > 0.3
     with _lane(1):
         np.testing.assert_array_equal(alone(zero), kept)
+
+
+def test_what_is_not_finite_is_not_kept() -> None:
+    send = _sender(tf.int8)
+    wrong = _GRADIENT.copy()
+    wrong[0, 3] = np.inf
+    with _lane(0):
+        assert not np.isfinite(send(tf.constant(wrong))).all()
+        assert np.isfinite(send(tf.constant(_GRADIENT))).all()
+
+
+def test_large_tables_are_rounded_by_chance(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(shard_reader, "BLOCK_BYTES", 8)
+    send = _sender(tf.int8)
+    with _lane(0):
+        seen = {float(send(tf.constant(_GRADIENT))[0, 1]) for _ in range(60)}
+    assert seen == {0.0, 1.0}
 
 
 def test_other_dtypes_keep_nothing() -> None:

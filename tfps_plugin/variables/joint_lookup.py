@@ -43,9 +43,14 @@ class _Part:
     def row_shape(self) -> list[int]:
         """Shape of one row as it travels."""
         shape: list[int] = self.shard.shape[1:].as_list()
-        if self.dtype == tf.int8 != self.shard.dtype:
+        if self.is_coded:
             shape[-1] = wire.travelling_width(shape[-1], self.dtype)
         return shape
+
+    @property
+    def is_coded(self) -> bool:
+        """Whether rows travel as words; see `row_codes`."""
+        return self.dtype == tf.int8 != self.shard.dtype
 
 
 def look_up_together(
@@ -151,7 +156,8 @@ def _exchange(device: str, parts: Sequence[_Part]) -> dict[_Part, tf.Tensor]:
     message, counts_P = _pack(parts)
     by_dtype: dict[tf.DType, list[int]] = {}
     for number, part in enumerate(parts):
-        by_dtype.setdefault(part.dtype, []).append(number)
+        dtype = tf.int32 if part.is_coded else part.dtype
+        by_dtype.setdefault(dtype, []).append(number)
     with tf.device(device):
         ids = _unpack(message, len(parts))
         # A tensor has one dtype, so there is one for each; nearly always one.

@@ -2,13 +2,15 @@
 
 Read from the one ps that holds it, such a number would make that ps answer
 every worker in every step, and the other ps wait for it. Here the ps keeps
-the exact value, and workers read copies of their own.
+the exact value, and workers read copies of their own; but for the step number
+of an optimizer, which travels with the weights.
 """
 
 import contextlib
 import dataclasses
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -30,11 +32,12 @@ from tfps_plugin.variables.worker_resident import WorkerResident
 # How old what a lane knows of the others' additions may be, once training is
 # under way.
 _MAX_AGE_SECONDS = 0.05
+# The same for functions that ask the ps themselves: it is for those that may
+# do so, but did not, such as a loop of no rounds.
+_MAX_AGE_OF_ASKING_SECONDS = 5.0
 # Before that, in so many first calls, a few steps more or less make a
 # difference: in Adam's correction of its bias, or in a warm-up.
 _FIRST_CALLS = 1000
-# Names the scalars whose copy a function brings up to date itself.
-_BROUGHT_UP_TO_DATE = "tfps_scalars_brought_up_to_date"
 # Stands for the chief among the numbers of lanes.
 _CHIEF = -1
 
@@ -113,14 +116,24 @@ class MirroredScalar(RemoteVariable):
         graph = compat.function_graph()
         if graph is None or tensorflow_saving.is_saving_model():
             return self.own_handle
-        look_up, name = type(self)._copy_now, "tfps-copy"
-        if self._unique_id in graph.get_collection_ref(_BROUGHT_UP_TO_DATE):
-            look_up, name = type(self)._copy_as_it_is, "tfps-copy-as-it-is"
+        return self._copy_handle(graph, type(self)._copy_now)
+
+    def _copy_handle(
+        self, graph: Any, look_up: Callable[["MirroredScalar"], tf.Tensor]
+    ) -> tf.Tensor:
+        """In functions, the handle of the caller's copy.
+
+        Args:
+            graph: The function.
+            look_up: Finds the copy when the function is called; not used if
+                the function has the handle already. There is but one, by which
+                TensorFlow orders reads and writes.
+        """
         return compat.capture_at_call_time(
             graph,
             self._weakly(look_up),
             compat.LateBoundHandleSpec(self.own_handle),
-            key=(name, self._unique_id),
+            key=("tfps-copy", self._unique_id),
         )
 
     @property
@@ -153,40 +166,52 @@ class MirroredScalar(RemoteVariable):
             or views.view_of(self._unique_id) is not None
         ):
             return self.read_value()
-        graph.add_to_collection(_BROUGHT_UP_TO_DATE, self._unique_id)
+        copy = self._copy_handle(graph, type(self)._copy_to_be_set)
         with compat.clear_device(), tf.device(self.device):
             value = compat.read_resource(self._exact_handle, self._dtype)
+        # Updates are to get it from the caller: a ps asks no other ps.
+        with compat.clear_device(), tf.device(graph_checks.CPU):
+            value = tf.identity(value)
         with compat.clear_device():
-            tf.raw_ops.AssignVariableOp(resource=self.handle, value=value)
+            tf.raw_ops.AssignVariableOp(resource=copy, value=value)
         return value
 
-    def _copy_as_it_is(self) -> tf.Tensor:
-        context = dispatch_context.current()
-        if context is None:
-            return self._copy_of_chief()
-        with self._lock:
-            self._calling_lanes.add(context.lane_index)
-        return self._resident.get().variable.own_handle
+    def _copy_to_be_set(self) -> tf.Tensor:
+        """For functions that bring it up to date themselves."""
+        return self._copy_now(_MAX_AGE_OF_ASKING_SECONDS)
 
-    def _copy_now(self) -> tf.Tensor:
+    def _copy_now(self, max_age_seconds: float | None = None) -> tf.Tensor:
         context = dispatch_context.current()
         if context is None:
             return self._copy_of_chief()
         copy = self._resident.get()
         if self._is_changed_by_steps:
-            self._bring_up_to_date(copy, context)
+            self._bring_up_to_date(copy, context, max_age_seconds)
         return copy.variable.own_handle
 
-    def _bring_up_to_date(self, copy: _Copy, context: DispatchContext) -> None:
-        """Takes in what other lanes have done, where that is due."""
+    def _bring_up_to_date(
+        self,
+        copy: _Copy,
+        context: DispatchContext,
+        max_age: float | None,
+    ) -> None:
+        """Takes in what other lanes have done, where that is due.
+
+        Args:
+            copy: Of the lane that calls.
+            context: Its own.
+            max_age: How old, in seconds, what it knows may be; None: as old
+                as for any function.
+        """
         now = time.monotonic()
         with self._lock:
             self._calls += 1
             self._calling_lanes.add(context.lane_index)
             is_alone = len(self._calling_lanes) == 1
             is_early = self._calls <= _FIRST_CALLS
-        max_age = 0.0 if is_early else _MAX_AGE_SECONDS
-        if is_alone or (not is_early and now - copy.refreshed_at <= max_age):
+        if max_age is None:
+            max_age = 0.0 if is_early else _MAX_AGE_SECONDS
+        if is_alone or 0.0 <= now - copy.refreshed_at <= max_age != 0.0:
             return
         self._refresh(copy.variable, self._value_since(now - max_age, now))
         copy.refreshed_at = now

@@ -266,6 +266,66 @@ def test_what_a_lane_was_told_does_not_stay_for_ever(early: None) -> None:
         assert int(read()) == 2
 
 
+@pytest.mark.parametrize("nested", [False, True])
+def test_reads_around_it_are_in_their_order(late: None, nested: bool) -> None:
+    counter = _counter()
+
+    def apply() -> None:
+        counter.read_exactly()
+        counter.assign_add(1)
+
+    if nested:
+        apply = tf.function(apply)
+
+    @tf.function
+    def step() -> tuple[tf.Tensor, tf.Tensor]:
+        before = counter.read_value()
+        for _ in tf.range(3):
+            apply()
+        return before, counter.read_value()
+
+    with _lane(0):
+        for number in range(0, 60, 3):
+            assert [int(n) for n in step()] == [number, number + 3]
+
+
+def test_a_helper_of_a_step_is_up_to_date_by_itself(early: None) -> None:
+    counter = _counter()
+    helper = tf.function(lambda: counter.read_value())
+
+    @tf.function
+    def step() -> tf.Tensor:
+        counter.read_exactly()
+        counter.assign_add(1)
+        return helper()
+
+    for lane in (0, 1, 1):
+        with _lane(lane):
+            step()
+    with _lane(0):
+        assert int(helper()) == 3
+
+
+def test_a_step_that_did_not_ask_is_up_to_date_after_a_while(
+    late: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mirrored_scalar, "_MAX_AGE_OF_ASKING_SECONDS", 0.0)
+    counter = _counter()
+
+    @tf.function
+    def steps(number: tf.Tensor) -> tf.Tensor:
+        for _ in tf.range(number):
+            counter.read_exactly()
+            counter.assign_add(1)
+        return counter.read_value()
+
+    for lane in (0, 1):
+        with _lane(lane):
+            steps(tf.constant(3))
+    with _lane(0):
+        assert int(steps(tf.constant(0))) == 6
+
+
 def test_in_a_branch_nobody_waits_for_the_ps(late: None) -> None:
     counter = _counter()
     found = []

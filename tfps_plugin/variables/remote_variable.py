@@ -24,15 +24,9 @@ class RemoteVariable(Table, LateBoundVariable):
 
     It is also what a shard of a `ShardedVariable` is.
 
-    Attributes:
-        gradient_residual: What rounding has left off its gradients, if it has
-            to be kept; a `GradientResidual`.
-
     Threading: reads and assignments are safe from several threads; each is
     one operation on the ps.
     """
-
-    gradient_residual: Any = None
 
     def __init__(
         self,

@@ -45,6 +45,9 @@ class Table:
     # What is read of it travels as, see `variables.wire`; None: as it is.
     wire_dtype: tf.DType | None = None
 
+    # What rounding has left off its dense gradients, a `GradientResidual`.
+    gradient_residual: Any = None
+
     # What the user knows it by: the path of a keras.Variable, if it is one's.
     path: str
 

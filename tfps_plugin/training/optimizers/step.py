@@ -25,6 +25,7 @@ from tfps_plugin.training.optimizers import gradient_accumulators
 from tfps_plugin.training.optimizers import gradient_clipping
 from tfps_plugin.training.optimizers import table_constraints
 from tfps_plugin.training.optimizers import whole_matrix
+from tfps_plugin.variables import gradient_residual
 from tfps_plugin.variables import views
 from tfps_plugin.variables.distinct_rows import distinct
 from tfps_plugin.variables.mirrored_scalar import MirroredScalar
@@ -182,7 +183,12 @@ class OptimizerStep:
             parts += [
                 dataclasses.replace(part, owner=variable)
                 for part in parts_of(
-                    value, (gradient, learning_rate), exact=exact
+                    value,
+                    (
+                        gradient_residual.corrected(value, gradient),
+                        learning_rate,
+                    ),
+                    exact=exact,
                 )
             ]
         with self._reading_momentum_schedule_once():
