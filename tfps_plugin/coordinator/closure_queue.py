@@ -17,6 +17,8 @@ logger = logging.getLogger(__name__)
 # What a lane that waits is woken with, or one that has no thread yet started.
 _Waiting = threading.Condition
 _Start = Callable[[], None]
+# That, and its worker.
+_ToStart = tuple[int, _Start]
 
 # The caller's waits return to Python this often, so that Ctrl-C is noticed
 # even where a lock cannot be interrupted by a signal.
@@ -63,6 +65,8 @@ class ClosureQueue:
         # Lanes wake each other, one at a time: many that are woken at once
         # only wait for each other. Whose lane was woken and has not come yet.
         self._awaited: int | None = None
+        # Whether a lane ever came; it goes on until the queue is stopped.
+        self._has_lanes = False
         self._num_untold = 0
         self._stopped = False
 
@@ -180,8 +184,8 @@ class ClosureQueue:
 
         Args:
             worker_index: Whose lane it is.
-            start: Starts its thread, which will `get`; called once at most,
-                on any thread.
+            start: Starts its thread, which will `get`; called on any thread,
+                and again if it raises RuntimeError or is interrupted.
         """
         with self._lock:
             self._resting.add(worker_index, start)
@@ -199,6 +203,7 @@ class ClosureQueue:
         """
         while True:
             with self._lock:
+                self._has_lanes = True
                 if worker_index == self._awaited:
                     self._awaited = None
                 if self._stopped:
@@ -375,13 +380,13 @@ class ClosureQueue:
                 self._room_made.notify()
         return closure
 
-    def _wake_a_lane(self) -> _Start | None:
+    def _wake_a_lane(self) -> _ToStart | None:
         """Wakes one of the lanes that rest, if there is work for it.
 
         Not if one was woken and has not come yet: it will wake the next.
 
         Returns:
-            What starts that lane, to be called without the lock; None if it
+            The lane, if it has to be started, without the lock; None if it
             waits already, or none is to come.
         """
         if not self._ledger.num_queued or self._awaited is not None:
@@ -393,25 +398,48 @@ class ClosureQueue:
         if isinstance(lane, threading.Condition):
             lane.notify()
             return None
-        return lane
+        return self._awaited, lane
 
-    def _start(self, start: _Start | None) -> None:
+    def _start(self, to_start: _ToStart | None) -> None:
         """Starts a lane, if one is to be started; not under the lock."""
-        while start is not None:
-            try:
-                start()
-                return
-            except RuntimeError as error:
-                logger.warning(
-                    "A thread of the coordinator could not be started, and "
-                    "one function fewer runs at a time. Received: %s. Is "
-                    "there a limit to this process's threads (ulimit -u, pids "
-                    "of a container)?",
-                    error,
-                )
+        failed: list[_ToStart] = []
+        error: BaseException | None = None
+        try:
+            while to_start is not None:
+                failed.append(to_start)
+                try:
+                    to_start[1]()
+                    failed.pop()
+                    return
+                except RuntimeError as one:
+                    error = one
                 with self._lock:
                     self._awaited = None
-                    start = self._wake_a_lane()
+                    to_start = self._wake_a_lane()
+        finally:
+            if failed:
+                self._could_not_start(failed, error)
+
+    def _could_not_start(
+        self, failed: list[_ToStart], error: BaseException | None
+    ) -> None:
+        """Keeps lanes for later, or gives up if there is no other one."""
+        with self._lock:
+            if error is None:
+                # Whoever started it was interrupted.
+                self._awaited = None
+            for worker_index, start in failed:
+                self._resting.add(worker_index, start)
+            nobody_comes = self._awaited is None and not self._has_lanes
+        logger.warning(
+            "%d threads of the coordinator could not be started, and as many "
+            "functions fewer run at a time. Received: %s. Is there a limit to "
+            "this process's threads (ulimit -u, pids of a container)?",
+            len(failed),
+            error,
+        )
+        if nobody_comes and error is not None:
+            self.end_round(error)
 
     def _is_quiet(self) -> bool:
         """Whether nothing runs and everything that ended was told so."""

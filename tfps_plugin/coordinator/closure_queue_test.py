@@ -286,7 +286,46 @@ def test_a_thread_that_cannot_start_leaves_its_work_to_others(
         queue.put(closure)
         assert "ulimit" in caplog.text
         assert others == [1]
+        assert not queue.has_error
         assert queue.get(1) is closure
+
+
+def test_where_no_thread_can_start_it_is_said() -> None:
+    with _queue() as queue:
+        can_start = False
+        started: list[int] = []
+
+        def start() -> None:
+            if not can_start:
+                raise RuntimeError("can't start new thread")
+            started.append(0)
+
+        queue.add_lane(0, start)
+        queue.put(_closure())
+        with pytest.raises(RuntimeError, match="start new thread"):
+            queue.join()
+        # It is tried again.
+        can_start = True
+        queue.put(_closure())
+        assert started == [0]
+
+
+def test_an_interrupted_start_is_made_up_for() -> None:
+    with _queue() as queue:
+        interrupts: list[type[BaseException]] = [KeyboardInterrupt]
+        started: list[int] = []
+
+        def start() -> None:
+            if interrupts:
+                raise interrupts.pop()
+            started.append(0)
+
+        queue.add_lane(0, start)
+        with pytest.raises(KeyboardInterrupt):
+            queue.put(_closure())
+        assert not queue.has_error
+        queue.put(_closure())
+        assert started == [0]
 
 
 def test_cancel_queued() -> None:

@@ -142,7 +142,8 @@ class Lane:
 
     def _start_thread(self) -> None:
         with self._lock:
-            if not self._has_ended:
+            # Whoever started it may have been interrupted after that.
+            if not self._has_ended and self._thread.ident is None:
                 self._thread.start()
 
     def busy_since(self) -> float | None:

@@ -56,8 +56,8 @@ class Membership:
     Guarantees: a lost worker's lanes get no closure from the moment that it
     was found lost until it was re-admitted, in a new generation.
     Guarded by `_lock` (shared by `_changed`): the roster, the lost workers
-    that are still listed, the reasons. The queue's lock may be taken while
-    holding it, never the other way round.
+    that are still listed, the reasons. The queue's lock, and that of a lane
+    that is started, may be taken while holding it, never the other way round.
     Never call while holding the lock: the session, subscribers, `Watched`.
     """
 

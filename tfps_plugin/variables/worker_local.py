@@ -101,7 +101,8 @@ class WorkerLocalVariable(WorkerLocalHandle):
     - `ONLY_FIRST_REPLICA`: likewise, but the copy of the first such lane.
 
     What the chief assigns replaces them all. The copies of a worker that was
-    lost are gone: what it had counted since the last reset is not in the sum.
+    lost are gone: what it had counted since they were last brought to the
+    chief, or dropped, is not in the sum.
 
     Threading: a lane runs one closure at a time and nobody else touches its
     copy. The chief's reads are exact when no closure is running.

@@ -37,14 +37,7 @@ class CountedSums:
     @classmethod
     def of_metrics(cls, model: keras.Model) -> "CountedSums":
         """The states of a model's metrics that are sums."""
-        return cls(
-            [
-                variable.value
-                for variable in model.metrics_variables
-                if isinstance(variable.value, WorkerLocalVariable)
-                and variable.value.is_sum
-            ]
-        )
+        return cls(sums_of_metrics(model))
 
     def zero(self) -> None:
         """In a function: begins at zero."""
@@ -82,6 +75,21 @@ class CountedSums:
                     variable.assign(variable.read_value() | part)
                 else:
                     variable.assign_add(part)
+
+
+def sums_of_metrics(model: keras.Model) -> list[WorkerLocalVariable]:
+    """The states of a model's metrics that are sums, each once.
+
+    Keras lists a metric of a layer inside of a layer, or one that is an
+    attribute and compiled, several times.
+    """
+    states = {
+        id(variable.value): variable.value
+        for variable in model.metrics_variables
+        if isinstance(variable.value, WorkerLocalVariable)
+        and variable.value.is_sum
+    }
+    return [*states.values()]
 
 
 def add(first: list[np.ndarray], second: list[np.ndarray]) -> list[np.ndarray]:

@@ -9,6 +9,8 @@ import numpy as np
 import tensorflow as tf
 
 from tfps_plugin._compat import tensorflow_variables as compat
+from tfps_plugin.training.steps import counted_sums
+from tfps_plugin.variables import chief_reads
 from tfps_plugin.variables.remote_variable import RemoteVariable
 from tfps_plugin.variables.worker_local import WorkerLocalVariable
 
@@ -20,8 +22,8 @@ class LaneSums:
 
     Read one by one, each state would cost a message from every lane; and
     reset, each would be made again on every lane when the next epoch begins.
-    Here a lane is asked once for all of them, and sets its copies to zero as
-    it answers.
+    Here a lane is asked once for all of them, and told once to set its copies
+    to zero.
 
     Threading: used by the thread that runs `fit` alone.
     """
@@ -33,7 +35,7 @@ class LaneSums:
             model: The model whose metrics' states are meant.
         """
         self._model = model
-        self._takers: dict[Any, Any] = {}
+        self._functions: dict[Any, _Functions] = {}
 
     def collect(self) -> None:
         """Brings them; to be called when no call of a worker runs.
@@ -41,79 +43,124 @@ class LaneSums:
         What a worker that does not answer had counted is missing.
         """
         of_lanes: dict[int, list[tuple[WorkerLocalVariable, Any]]] = {}
-        variables = [
-            variable.value
-            for variable in self._model.metrics_variables
-            if isinstance(variable.value, WorkerLocalVariable)
-            and variable.value.is_sum
-        ]
-        for variable in variables:
+        for variable in counted_sums.sums_of_metrics(self._model):
             for lane_index, copy in variable.copies_by_lane().items():
                 of_lanes.setdefault(lane_index, []).append((variable, copy))
-        for lane_index, copies in sorted(of_lanes.items()):
-            try:
-                taken = self._take([copy for _, copy in copies])
-            except tf.errors.OpError as error:
-                _logger.warning(
-                    "A worker does not answer; what it has counted since the "
-                    "last reset of the metrics is missing. Received: %s",
-                    str(error).partition("\n")[0],
-                )
-                for variable, _ in copies:
-                    variable.forget_copy(lane_index)
-                continue
-            for (variable, _), value in zip(copies, taken, strict=True):
-                variable.take_over(value)
-        for variable in variables:
+            # Before they are: a lane that comes meanwhile says otherwise.
             variable.copies_are_zero()
+        for lane_index, pairs in sorted(of_lanes.items()):
+            self._take_over(lane_index, pairs)
 
-    def _take(self, copies: Sequence[RemoteVariable]) -> list[np.ndarray]:
-        """The values of a lane's copies, which are zero afterwards."""
+    def _take_over(
+        self, lane_index: int, pairs: Sequence[tuple[WorkerLocalVariable, Any]]
+    ) -> None:
+        """Adds one lane's copies to the chief's values, and clears them."""
+        copies = [copy for _, copy in pairs]
+        functions = self._functions_for(copies)
+        try:
+            values = functions.read(copies)
+        except tf.errors.OpError as error:
+            if not chief_reads.is_about_the_cluster(error):
+                raise
+            _logger.warning(
+                "A worker does not answer; what it has counted since its "
+                "metrics were last read or reset is missing. Received: %s",
+                str(error).partition("\n")[0],
+            )
+            self._forget(lane_index, pairs)
+            return
+        for (variable, _), value in zip(pairs, values, strict=True):
+            variable.take_over(value)
+        try:
+            functions.clear(copies)
+        except tf.errors.OpError as error:
+            if not chief_reads.is_about_the_cluster(error):
+                raise
+            # What they had is here already.
+            self._forget(lane_index, pairs)
+
+    def _forget(
+        self, lane_index: int, pairs: Sequence[tuple[WorkerLocalVariable, Any]]
+    ) -> None:
+        for variable, _ in pairs:
+            variable.forget_copy(lane_index)
+
+    def _functions_for(self, copies: Sequence[RemoteVariable]) -> "_Functions":
         key = tuple((copy.dtype, tuple(copy.shape)) for copy in copies)
-        if key not in self._takers:
-            self._takers[key] = _taker(copies)
-        with compat.clear_device(), tf.device(copies[0].device):
-            packed = self._takers[key](*[copy.own_handle for copy in copies])
-        by_dtype = dict(
-            zip(_dtypes(copies), [p.numpy() for p in packed], strict=True)
-        )
-        values = []
-        for copy in copies:
-            size = copy.shape.num_elements()
-            value, by_dtype[copy.dtype] = np.split(by_dtype[copy.dtype], [size])
-            values.append(value.reshape(copy.shape.as_list()))
-        return values
+        if key not in self._functions:
+            self._functions[key] = _Functions(copies)
+        return self._functions[key]
 
 
-def _taker(copies: Sequence[RemoteVariable]) -> Any:
-    """A function of handles that packs and clears what they refer to."""
-    dtypes = [copy.dtype for copy in copies]
-    shapes = [copy.shape for copy in copies]
+class _Functions:
+    """Reads and clears the copies of any lane, in one call each.
 
-    def take(*handles: tf.Tensor) -> list[tf.Tensor]:
+    Reading changes nothing, so that it may be tried again.
+    """
+
+    def __init__(self, copies: Sequence[RemoteVariable]) -> None:
+        """Traces the functions.
+
+        Args:
+            copies: Of one lane; those of others are alike.
+        """
+        self._dtypes = [copy.dtype for copy in copies]
+        self._shapes = [copy.shape for copy in copies]
+        # Under no device: one trace for all workers.
+        with compat.clear_device():
+            self._read, self._clear = (
+                tf.function(
+                    function,
+                    input_signature=[tf.TensorSpec([], tf.resource)]
+                    * len(copies),
+                    autograph=False,
+                ).get_concrete_function()
+                for function in (self._reading, self._clearing)
+            )
+
+    def _reading(self, *handles: tf.Tensor) -> list[tf.Tensor]:
+        """The values, one after the other: a vector for each dtype."""
         parts: dict[tf.DType, list[tf.Tensor]] = {}
-        for handle, dtype in zip(handles, dtypes, strict=True):
+        for handle, dtype in zip(handles, self._dtypes, strict=True):
             value = tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype)
             parts.setdefault(dtype, []).append(tf.reshape(value, [-1]))
-        packed = [tf.concat(of_one, 0) for of_one in parts.values()]
-        with tf.control_dependencies(packed):
-            for handle, dtype, shape in zip(
-                handles, dtypes, shapes, strict=True
-            ):
-                tf.raw_ops.AssignVariableOp(
-                    resource=handle, value=tf.zeros(shape, dtype)
-                )
-        return packed
+        return [tf.concat(of_one, 0) for of_one in parts.values()]
 
-    # Under no device: one trace for all workers.
-    with compat.clear_device():
-        return tf.function(
-            take,
-            input_signature=[tf.TensorSpec([], tf.resource)] * len(copies),
-            autograph=False,
-        ).get_concrete_function()
+    def _clearing(self, *handles: tf.Tensor) -> tf.Tensor:
+        for handle, dtype, shape in zip(
+            handles, self._dtypes, self._shapes, strict=True
+        ):
+            tf.raw_ops.AssignVariableOp(
+                resource=handle, value=tf.zeros(shape, dtype)
+            )
+        return tf.constant(0)
+
+    def read(self, copies: Sequence[RemoteVariable]) -> list[np.ndarray]:
+        """The values of a lane's copies."""
+
+        def read() -> list[np.ndarray]:
+            return [vector.numpy() for vector in _on(copies, self._read)]
+
+        left = dict(
+            zip(
+                dict.fromkeys(self._dtypes),
+                chief_reads.read(read),
+                strict=True,
+            )
+        )
+        values = []
+        for dtype, shape in zip(self._dtypes, self._shapes, strict=True):
+            size = shape.num_elements()
+            values.append(left[dtype][:size].reshape(shape.as_list()))
+            left[dtype] = left[dtype][size:]
+        return values
+
+    def clear(self, copies: Sequence[RemoteVariable]) -> None:
+        """Sets a lane's copies to zero."""
+        _on(copies, self._clear)
 
 
-def _dtypes(copies: Sequence[RemoteVariable]) -> list[tf.DType]:
-    """Each dtype once, in the order of `_taker`."""
-    return list(dict.fromkeys(copy.dtype for copy in copies))
+def _on(copies: Sequence[RemoteVariable], function: Any) -> Any:
+    """Calls a function of handles where the copies are."""
+    with compat.clear_device(), tf.device(copies[0].device):
+        return function(*[copy.own_handle for copy in copies])

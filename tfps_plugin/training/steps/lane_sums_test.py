@@ -101,17 +101,57 @@ def test_a_lane_that_does_not_answer_is_left_out(
     for lane_index in (0, 1):
         with _lane(lane_index):
             metrics.step(tf.constant(1.0))
-    take = LaneSums._take
+    read = lane_sums._Functions.read
     lost = metrics.count.copies_by_lane()[0]
 
-    def fail(self: LaneSums, copies: Any) -> list[np.ndarray]:
+    def fail(self: Any, copies: Any) -> list[np.ndarray]:
         if any(copy is lost for copy in copies):
             raise tf.errors.UnavailableError(None, None, "gone\nat once")
-        return take(self, copies)
+        return read(self, copies)
 
-    monkeypatch.setattr(LaneSums, "_take", fail)
+    monkeypatch.setattr(lane_sums._Functions, "read", fail)
     metrics.sums.collect()
     assert metrics.values()[:2] == [[2.5, 2.0], 8]
     (record,) = caplog.records
     assert record.name == lane_sums.__name__
     assert record.getMessage().endswith("Received: gone")
+
+
+def test_what_was_brought_and_not_cleared_is_not_counted_twice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    metrics = _Metrics()
+    with _lane(0):
+        metrics.step(tf.constant(1.0))
+
+    def fail(self: Any, copies: Any) -> None:
+        raise tf.errors.UnavailableError(None, None, "gone")
+
+    monkeypatch.setattr(lane_sums._Functions, "clear", fail)
+    for _ in range(2):
+        metrics.sums.collect()
+        assert metrics.values()[:2] == [[2.5, 2.0], 8]
+
+
+def test_errors_of_our_own_are_not_taken_for_a_lost_worker(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    metrics = _Metrics()
+    with _lane(0):
+        metrics.step(tf.constant(1.0))
+
+    def fail(self: Any, copies: Any) -> None:
+        raise tf.errors.InvalidArgumentError(None, None, "wrong")
+
+    monkeypatch.setattr(lane_sums._Functions, "read", fail)
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        metrics.sums.collect()
+
+
+def test_a_metric_that_is_listed_twice_is_counted_once() -> None:
+    metrics = _Metrics()
+    metrics.sums._model.metrics_variables *= 2
+    with _lane(0):
+        metrics.step(tf.constant(1.0))
+    metrics.sums.collect()
+    assert metrics.values()[:2] == [[2.5, 2.0], 8]

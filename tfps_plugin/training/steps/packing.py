@@ -12,8 +12,10 @@ MOST_STEPS_AT_FIRST = 10
 # A call that takes so long costs little beside its steps, and still ends soon
 # enough for whoever waits for it: progress, callbacks, workers that were lost.
 _SECONDS_OF_A_CALL = 0.5
+# Of one that takes so long, steps are not what they were when measured.
+_TOO_MANY_SECONDS = 4 * _SECONDS_OF_A_CALL
 _NUMBERS = (1, 2, 5, 10, 20, 50, 100)
-# Of every lane; the first traces, makes copies and fills pipelines.
+# For every lane; the first ones trace, make copies and fill pipelines.
 _CALLS_NOT_MEASURED = 1
 _CALLS_MEASURED = 2
 # With fewer calls than this per lane and epoch, the last calls of an epoch
@@ -61,7 +63,8 @@ def most_steps(seconds_of_a_step: float) -> int:
 class Pace:
     """How many steps to pack, by how long those of the first calls took.
 
-    Chosen once and kept: what a model's step takes changes little.
+    Chosen once and kept, unless a call takes much longer than it should: what
+    a model's step takes changes little.
 
     Threading: safe from several threads. Guarded by `_lock`: everything that
     changes.
@@ -87,14 +90,21 @@ class Pace:
         return self._most_steps
 
     def observe(self, num_steps: int, seconds: float) -> None:
-        """Notes that a call has ended; after a few, changes nothing.
+        """Notes that a call has ended.
 
         Args:
             num_steps: How many steps it made.
             seconds: How long it took.
         """
         with self._lock:
-            if not num_steps or len(self._measured) >= self._num_to_measure:
+            if not num_steps:
+                return
+            if len(self._measured) >= self._num_to_measure:
+                if num_steps == 1 or seconds <= _TOO_MANY_SECONDS:
+                    return
+                # Other input than before, or other workers.
+                self._measured.clear()
+                self._most_steps = min(self._most_steps, MOST_STEPS_AT_FIRST)
                 return
             if self._num_to_pass_over:
                 self._num_to_pass_over -= 1
@@ -105,9 +115,9 @@ class Pace:
             middle = statistics.median(self._measured)
             self._most_steps = most_steps(middle)
         _logger.info(
-            "A step of %s takes %.3g ms: up to %d of them make one call of a "
-            "worker. Set another number with steps_per_closure of the "
-            "strategy or steps_per_execution of compile().",
+            "A step of %s takes %.3g ms: %d of them make a call of a worker "
+            "that is long enough, unless steps_per_closure of the strategy or "
+            "steps_per_execution of compile() says otherwise.",
             self._name or "the model",
             1e3 * middle,
             self._most_steps,

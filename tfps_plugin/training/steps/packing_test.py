@@ -57,6 +57,19 @@ def test_the_first_calls_choose_for_all(
     assert pace.most_steps == 100
     for _ in range(20):
         pace.observe(1, 60.0)
+        pace.observe(100, 1.0)
     assert pace.most_steps == 100
-    assert "A step of wide takes 3.5 ms: up to 100" in caplog.text
+    assert "A step of wide takes 3.5 ms: 100 of them" in caplog.text
     assert len(caplog.records) == 1
+
+
+def test_what_takes_much_longer_is_measured_again() -> None:
+    pace = Pace(num_lanes=1)
+    for _ in range(3):
+        pace.observe(10, 0.01)
+    assert pace.most_steps == 100
+    pace.observe(100, 50.0)
+    assert pace.most_steps == 10
+    for _ in range(2):
+        pace.observe(10, 5.0)
+    assert pace.most_steps == 1

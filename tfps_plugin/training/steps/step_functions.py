@@ -64,7 +64,8 @@ class StepFunctions:
         self._model = model
         self._coordinator = coordinator
         self._counted_sums = counted_sums or CountedSums([])
-        self._lane_sums = LaneSums(model)
+        # What calls return is not to be counted a second time.
+        self._lane_sums = LaneSums(model) if counted_sums is None else None
         self.pace = Pace(coordinator.num_lanes, model.name)
         # Each lane's own: another one's may be on its way still.
         self._numbers: WorkerResident[dict[int, tf.Tensor]] = WorkerResident(
@@ -147,7 +148,8 @@ class StepFunctions:
 
     def collect(self) -> None:
         """On the chief: brings what lanes have counted, when none runs."""
-        self._lane_sums.collect()
+        if self._lane_sums is not None:
+            self._lane_sums.collect()
 
     def _traced(
         self, function: Callable[..., Any], *specs: Any
