@@ -18,7 +18,8 @@ TASKS: tuple[Task, ...] = (
 )
 # In no namespace of its own, but where the bridge is.
 CHIEF: Task = ("chief", 0)
-_SUBNET = "10.231.77"
+# The third number is chosen, so that other networks are not in the way.
+_SUBNETS = "10.231"
 
 
 def tool(name: str) -> str | None:
@@ -27,12 +28,24 @@ def tool(name: str) -> str | None:
     return shutil.which(name, path=os.pathsep.join(path))
 
 
-def _ip(*arguments: str, check: bool = True) -> None:
-    subprocess.run(
+def _ip(*arguments: str, check: bool = True) -> str:
+    return subprocess.run(
         [tool("ip") or "ip", *arguments],
         check=check,
         capture_output=True,
         text=True,
+    ).stdout
+
+
+def _free_subnet() -> str:
+    """One that no other run uses, nor what a run that was killed left."""
+    taken = _ip("-4", "addr")
+    # Runs that begin at the same time look for it in different places.
+    numbers = [(os.getpid() + i) % 256 for i in range(256)]
+    return next(
+        subnet
+        for subnet in (f"{_SUBNETS}.{number}" for number in numbers)
+        if f"inet {subnet}." not in taken
     )
 
 
@@ -60,9 +73,10 @@ class Network:
 
     def __init__(self, stack: contextlib.ExitStack) -> None:
         self._bridge = f"tfps{os.getpid() % 100_000}"
+        self._subnet = _free_subnet()
         _ip("link", "add", self._bridge, "type", "bridge")
         stack.callback(_ip, "link", "del", self._bridge, check=False)
-        _ip("addr", "add", f"{_SUBNET}.1/24", "dev", self._bridge)
+        _ip("addr", "add", f"{self._subnet}.1/24", "dev", self._bridge)
         _ip("link", "set", self._bridge, "up")
         for task in TASKS:
             space = self.namespace(*task)
@@ -86,8 +100,8 @@ class Network:
 
     def host(self, job: str, index: int) -> str:
         if (job, index) == CHIEF:
-            return f"{_SUBNET}.1"
-        return f"{_SUBNET}.{TASKS.index((job, index)) + 2}"
+            return f"{self._subnet}.1"
+        return f"{self._subnet}.{TASKS.index((job, index)) + 2}"
 
     def cut(self, job: str, index: int) -> None:
         """Cuts a task off from everybody."""

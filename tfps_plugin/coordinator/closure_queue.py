@@ -403,7 +403,7 @@ class ClosureQueue:
     def _start(self, to_start: _ToStart | None) -> None:
         """Starts a lane, if one is to be started; not under the lock."""
         failed: list[_ToStart] = []
-        error: BaseException | None = None
+        error: RuntimeError | None = None
         try:
             while to_start is not None:
                 failed.append(to_start)
@@ -413,6 +413,10 @@ class ClosureQueue:
                     return
                 except RuntimeError as one:
                     error = one
+                except BaseException:  # whoever starts it is interrupted
+                    with self._lock:
+                        self._awaited = None
+                    raise
                 with self._lock:
                     self._awaited = None
                     to_start = self._wake_a_lane()
@@ -421,16 +425,15 @@ class ClosureQueue:
                 self._could_not_start(failed, error)
 
     def _could_not_start(
-        self, failed: list[_ToStart], error: BaseException | None
+        self, failed: list[_ToStart], error: RuntimeError | None
     ) -> None:
         """Keeps lanes for later, or gives up if there is no other one."""
         with self._lock:
-            if error is None:
-                # Whoever started it was interrupted.
-                self._awaited = None
             for worker_index, start in failed:
                 self._resting.add(worker_index, start)
             nobody_comes = self._awaited is None and not self._has_lanes
+        if error is None:
+            return
         logger.warning(
             "%d threads of the coordinator could not be started, and as many "
             "functions fewer run at a time. Received: %s. Is there a limit to "
@@ -438,7 +441,7 @@ class ClosureQueue:
             len(failed),
             error,
         )
-        if nobody_comes and error is not None:
+        if nobody_comes:
             self.end_round(error)
 
     def _is_quiet(self) -> bool:

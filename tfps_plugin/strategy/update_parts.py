@@ -93,7 +93,7 @@ def parts_of(
                 wire.widened(
                     tf.identity(values[index]),
                     slices.dtype,
-                    _width_of(variable),
+                    wire.width_of(variable),
                 ),
                 tf.identity(local_ids[index]),
             )
@@ -118,7 +118,7 @@ def _whole_part(
     rows: range | None,
 ) -> UpdatePart:
     local = [
-        _on_ps(variable, shard, _rows_of(variable, argument, rows))
+        _on_ps(variable, _rows_of(variable, argument, rows), shard.device)
         for argument in args
     ]
     seen: dict[str, views.View] = {}
@@ -178,7 +178,9 @@ def _rows_part(
         for member in family
     }
     local = [
-        mine.values if i == position else _on_ps(variable, shard, argument)
+        mine.values
+        if i == position
+        else _on_ps(variable, argument, shard.device)
         for i, argument in enumerate(args)
     ]
     return UpdatePart(
@@ -189,10 +191,6 @@ def _rows_part(
         shard.update_lock,
         is_rows=True,
     )
-
-
-def _width_of(variable: Any) -> int | None:
-    return variable.shape[-1] if variable.shape.rank else None
 
 
 def _wire_dtype(variable: Any, argument: tf.Tensor) -> tf.DType | None:
@@ -209,13 +207,13 @@ def _wire_dtype(variable: Any, argument: tf.Tensor) -> tf.DType | None:
     return wire_dtype
 
 
-def _on_ps(variable: Any, shard: RemoteVariable, argument: Any) -> Any:
+def _on_ps(variable: Any, argument: Any, device: str) -> Any:
     if not isinstance(argument, tf.Tensor):
         return argument
     narrow = wire.narrowed(argument, _wire_dtype(variable, argument))
-    with tf.device(shard.device):
+    with tf.device(device):
         return wire.widened(
-            tf.identity(narrow), argument.dtype, _width_of(variable)
+            tf.identity(narrow), argument.dtype, wire.width_of(variable)
         )
 
 

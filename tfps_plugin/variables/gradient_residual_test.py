@@ -6,8 +6,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfps_plugin.cluster import dispatch_context
-from tfps_plugin.cluster.dispatch_context import DispatchContext
 from tfps_plugin.variables import gradient_residual
 from tfps_plugin.variables import shard_reader
 from tfps_plugin.variables import testing
@@ -17,17 +15,6 @@ from tfps_plugin.variables import wire
 _GRADIENT = np.array(
     [[127.0, 0.3, -0.2, 0.0, 0.4, 0.1, -0.45, 1.25]], "float32"
 )
-
-
-def _lane(index: int) -> Any:
-    return dispatch_context.dispatching(
-        DispatchContext(
-            worker_index=0,
-            lane_index=index,
-            generation=1,
-            device=testing.LOCAL_DEVICE,
-        )
-    )
 
 
 def _sender(wire_dtype: tf.DType) -> Any:
@@ -46,7 +33,7 @@ def _sender(wire_dtype: tf.DType) -> Any:
 def test_what_is_left_off_comes_later() -> None:
     send = _sender(tf.int8)
     total = np.zeros_like(_GRADIENT)
-    with _lane(0):
+    with testing.lane(0):
         for number in range(1, 41):
             total += send(tf.constant(_GRADIENT)).numpy()
             error = np.abs(total - number * _GRADIENT)
@@ -58,15 +45,15 @@ def test_each_lane_keeps_its_own() -> None:
     send = _sender(tf.int8)
     alone = _sender(tf.int8)
     zero = tf.zeros_like(_GRADIENT)
-    with _lane(0):
+    with testing.lane(0):
         send(tf.constant(_GRADIENT))
-    with _lane(1):
+    with testing.lane(1):
         np.testing.assert_array_equal(send(zero), zero)
         alone(tf.constant(_GRADIENT))
-    with _lane(0):
+    with testing.lane(0):
         kept = send(zero)
     assert np.abs(kept).max() > 0.3
-    with _lane(1):
+    with testing.lane(1):
         np.testing.assert_array_equal(alone(zero), kept)
 
 
@@ -74,7 +61,7 @@ def test_what_is_not_finite_is_not_kept() -> None:
     send = _sender(tf.int8)
     wrong = _GRADIENT.copy()
     wrong[0, 3] = np.inf
-    with _lane(0):
+    with testing.lane(0):
         assert not np.isfinite(send(tf.constant(wrong))).all()
         assert np.isfinite(send(tf.constant(_GRADIENT))).all()
 
@@ -84,7 +71,7 @@ def test_large_tables_are_rounded_by_chance(
 ) -> None:
     monkeypatch.setattr(shard_reader, "BLOCK_BYTES", 8)
     send = _sender(tf.int8)
-    with _lane(0):
+    with testing.lane(0):
         seen = {float(send(tf.constant(_GRADIENT))[0, 1]) for _ in range(60)}
     assert seen == {0.0, 1.0}
 
@@ -92,6 +79,6 @@ def test_large_tables_are_rounded_by_chance(
 def test_other_dtypes_keep_nothing() -> None:
     for wire_dtype in (None, tf.bfloat16):
         send = _sender(wire_dtype)
-        with _lane(0):
+        with testing.lane(0):
             first = send(tf.constant(_GRADIENT))
             np.testing.assert_array_equal(first, send(tf.constant(_GRADIENT)))

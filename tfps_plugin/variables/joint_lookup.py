@@ -17,6 +17,7 @@ import tensorflow as tf
 
 from tfps_plugin._compat import tensorflow_variables as compat
 from tfps_plugin.variables import graph_checks
+from tfps_plugin.variables import row_codes
 from tfps_plugin.variables import row_gather
 from tfps_plugin.variables import row_lookup
 from tfps_plugin.variables import wire
@@ -44,7 +45,7 @@ class _Part:
         """Shape of one row as it travels."""
         shape: list[int] = self.shard.shape[1:].as_list()
         if self.is_coded:
-            shape[-1] = wire.travelling_width(shape[-1], self.dtype)
+            shape[-1] = row_codes.num_words(shape[-1])
         return shape
 
     @property

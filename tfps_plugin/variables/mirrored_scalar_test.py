@@ -7,8 +7,6 @@ import pytest
 import tensorflow as tf
 
 from tfps_plugin import errors
-from tfps_plugin.cluster import dispatch_context
-from tfps_plugin.cluster.dispatch_context import DispatchContext
 from tfps_plugin.variables import mirrored_scalar
 from tfps_plugin.variables import testing
 from tfps_plugin.variables import views
@@ -21,17 +19,6 @@ def _counter(dtype: Any = tf.int64) -> MirroredScalar:
     )
     scalar.assign(0)
     return scalar
-
-
-def _lane(index: int) -> Any:
-    return dispatch_context.dispatching(
-        DispatchContext(
-            worker_index=index,
-            lane_index=index,
-            generation=1,
-            device=testing.LOCAL_DEVICE,
-        )
-    )
 
 
 @pytest.fixture
@@ -59,7 +46,7 @@ def _step(counter: MirroredScalar) -> Any:
 def test_a_lane_reads_what_it_added(late: None) -> None:
     counter = _counter()
     step = _step(counter)
-    with _lane(0):
+    with testing.lane(0):
         assert [int(step()) for _ in range(3)] == [1, 2, 3]
     assert int(counter.numpy()) == 3
 
@@ -67,12 +54,12 @@ def test_a_lane_reads_what_it_added(late: None) -> None:
 def test_lanes_count_apart_and_the_sum_is_exact(late: None) -> None:
     counter = _counter()
     step = _step(counter)
-    with _lane(0):
+    with testing.lane(0):
         step()
-    with _lane(1):
+    with testing.lane(1):
         # Its copy is new: it begins with what the ps has.
         assert int(step()) == 2
-    with _lane(0):
+    with testing.lane(0):
         assert int(step()) == 2
     assert int(counter.numpy()) == 3
 
@@ -81,7 +68,7 @@ def test_lanes_hear_of_each_other(early: None) -> None:
     counter = _counter()
     step = _step(counter)
     for number in range(1, 7):
-        with _lane(number % 3):
+        with testing.lane(number % 3):
             assert int(step()) == number
 
 
@@ -90,7 +77,7 @@ def test_no_addition_is_lost_between_lanes() -> None:
     step = _step(counter)
 
     def run(index: int) -> None:
-        with _lane(index):
+        with testing.lane(index):
             for _ in range(200):
                 step()
 
@@ -111,7 +98,7 @@ def test_every_number_is_taken_once() -> None:
         return counter.take()
 
     def run(index: int) -> None:
-        with _lane(index):
+        with testing.lane(index):
             for _ in range(100):
                 taken.append(int(take()))
 
@@ -131,7 +118,7 @@ def test_taking_counts_for_the_lane_too(late: None) -> None:
     def take_and_read() -> tuple[tf.Tensor, tf.Tensor]:
         return counter.take(), counter.read_value()
 
-    with _lane(0):
+    with testing.lane(0):
         assert [tuple(map(int, take_and_read())) for _ in range(2)] == [
             (0, 1),
             (1, 2),
@@ -148,11 +135,11 @@ def test_an_assignment_on_the_chief_reaches_every_lane_at_once(
     rate.assign(0.5)
     read = tf.function(lambda: rate.read_value() * 2)
     for index in (0, 1):
-        with _lane(index):
+        with testing.lane(index):
             assert float(read()) == 1.0
     rate.assign(0.25)
     for index in (0, 1):
-        with _lane(index):
+        with testing.lane(index):
             assert float(read()) == 0.5
 
 
@@ -166,14 +153,14 @@ def test_an_assignment_in_a_step_reaches_other_lanes_soon(
     rate.assign(0.5)
     read = tf.function(lambda: rate.read_value())
     halve = tf.function(lambda: rate.assign(0.25))
-    with _lane(0):
+    with testing.lane(0):
         assert float(read()) == 0.5
-    with _lane(1):
+    with testing.lane(1):
         halve()
         assert float(read()) == 0.25
     assert float(rate.numpy()) == 0.25
     deadline = time.monotonic() + 10
-    with _lane(0):
+    with testing.lane(0):
         while float(read()) != 0.25:
             assert time.monotonic() < deadline
 
@@ -183,11 +170,11 @@ def test_a_value_that_shrinks_is_not_held_up(early: None) -> None:
     scalar.assign(10)
     shrink = tf.function(lambda: scalar.assign_sub(4))
     read = tf.function(lambda: scalar.read_value())
-    with _lane(0):
+    with testing.lane(0):
         assert int(read()) == 10
-    with _lane(1):
+    with testing.lane(1):
         shrink()
-    with _lane(0):
+    with testing.lane(0):
         assert int(read()) == 6
 
 
@@ -196,7 +183,7 @@ def test_functions_of_the_chief_see_the_exact_value(late: None) -> None:
     step = _step(counter)
     read = tf.function(lambda: counter.read_value())
     assert int(read()) == 0
-    with _lane(0):
+    with testing.lane(0):
         step()
     assert int(read()) == 1
     assert int(step()) == 2
@@ -239,12 +226,12 @@ def test_a_step_that_asks_the_ps_hears_of_all_at_once(late: None) -> None:
 
     read = tf.function(lambda: counter.read_value())
     for number in range(6):
-        with _lane(number % 3):
+        with testing.lane(number % 3):
             before, after = step()
             assert [int(before), int(after)] == [number, number + 1]
             # Other functions find what this lane was told.
             assert int(read()) == number + 1
-    with _lane(0):
+    with testing.lane(0):
         assert int(read()) == 4
     assert int(counter.numpy()) == 6
 
@@ -260,9 +247,9 @@ def test_what_a_lane_was_told_does_not_stay_for_ever(early: None) -> None:
 
     read = tf.function(lambda: counter.read_value())
     for lane in (0, 1):
-        with _lane(lane):
+        with testing.lane(lane):
             step()
-    with _lane(0):
+    with testing.lane(0):
         assert int(read()) == 2
 
 
@@ -284,7 +271,7 @@ def test_reads_around_it_are_in_their_order(late: None, nested: bool) -> None:
             apply()
         return before, counter.read_value()
 
-    with _lane(0):
+    with testing.lane(0):
         for number in range(0, 60, 3):
             assert [int(n) for n in step()] == [number, number + 3]
 
@@ -300,9 +287,9 @@ def test_a_helper_of_a_step_is_up_to_date_by_itself(early: None) -> None:
         return helper()
 
     for lane in (0, 1, 1):
-        with _lane(lane):
+        with testing.lane(lane):
             step()
-    with _lane(0):
+    with testing.lane(0):
         assert int(helper()) == 3
 
 
@@ -320,9 +307,9 @@ def test_a_step_that_did_not_ask_is_up_to_date_after_a_while(
         return counter.read_value()
 
     for lane in (0, 1):
-        with _lane(lane):
+        with testing.lane(lane):
             steps(tf.constant(3))
-    with _lane(0):
+    with testing.lane(0):
         assert int(steps(tf.constant(0))) == 6
 
 
@@ -339,7 +326,7 @@ def test_in_a_branch_nobody_waits_for_the_ps(late: None) -> None:
 
         return tf.cond(x > 0, branch, lambda: tf.constant(-1, tf.int64))
 
-    with _lane(0):
+    with testing.lane(0):
         assert int(step(tf.constant(1))) == 0
     (graph,) = found
     keys = {
@@ -361,10 +348,10 @@ def test_what_a_program_adds_by_assigning_is_added(late: None) -> None:
 
     for _ in range(5):
         for lane in (0, 1):
-            with _lane(lane):
+            with testing.lane(lane):
                 step()
     assert int(counter.numpy()) == 10
-    with _lane(0):
+    with testing.lane(0):
         back()
     assert int(counter.numpy()) == 8
 
@@ -373,12 +360,12 @@ def test_what_shrinks_by_additions_is_not_held_up(early: None) -> None:
     counter = _counter()
     add = tf.function(lambda x: counter.assign_add(x))
     read = tf.function(lambda: counter.read_value())
-    with _lane(0):
+    with testing.lane(0):
         add(tf.constant(7, tf.int64))
         assert int(read()) == 7
-    with _lane(1):
+    with testing.lane(1):
         add(tf.constant(-5, tf.int64))
-    with _lane(0):
+    with testing.lane(0):
         assert int(read()) == 2
 
 
@@ -389,10 +376,10 @@ def test_a_lane_hears_of_what_a_function_of_the_chief_changes() -> None:
     rate.assign(0.1)
     read = tf.function(lambda: rate.read_value())
     change = tf.function(lambda: rate.assign(0.5))
-    with _lane(0):
+    with testing.lane(0):
         assert float(read()) == pytest.approx(0.1)
     change()
-    with _lane(0):
+    with testing.lane(0):
         assert float(read()) == 0.5
 
 
@@ -402,11 +389,11 @@ def test_a_checkpoint_restores_the_exact_value_and_all_copies(
 ) -> None:
     counter = _counter()
     step = _step(counter)
-    with _lane(0):
+    with testing.lane(0):
         for _ in range(7):
             step()
     path = tf.train.Checkpoint(counter=counter).save(tmp_path / "checkpoint")
-    with _lane(0):
+    with testing.lane(0):
         step()
 
     def restore() -> None:
@@ -419,5 +406,5 @@ def test_a_checkpoint_restores_the_exact_value_and_all_copies(
     else:
         tf.train.Checkpoint(counter=counter).restore(path)
     assert int(counter.numpy()) == 7
-    with _lane(0):
+    with testing.lane(0):
         assert int(step()) == 8

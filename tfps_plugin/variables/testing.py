@@ -1,16 +1,31 @@
 """Variables on this process's own device, for the tests beside."""
 
+from contextlib import AbstractContextManager
 from typing import Any
 
 import keras
 import tensorflow as tf
 
+from tfps_plugin.cluster import dispatch_context
+from tfps_plugin.cluster.dispatch_context import DispatchContext
 from tfps_plugin.variables import initialization
 from tfps_plugin.variables.layout import RowLayout
 from tfps_plugin.variables.remote_variable import RemoteVariable
 from tfps_plugin.variables.sharded_variable import ShardedVariable
 
 LOCAL_DEVICE = "/job:localhost/replica:0/task:0/device:CPU:0"
+
+
+def lane(index: int) -> AbstractContextManager[None]:
+    """Has this thread be a lane, each on a worker of its own."""
+    return dispatch_context.dispatching(
+        DispatchContext(
+            worker_index=index,
+            lane_index=index,
+            generation=1,
+            device=LOCAL_DEVICE,
+        )
+    )
 
 
 def remote_variable(value: Any, **options: Any) -> RemoteVariable:

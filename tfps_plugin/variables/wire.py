@@ -125,9 +125,9 @@ def narrowed(
     return tf.cast(value, wire_dtype)
 
 
-def travelling_width(width: int, wire_dtype: tf.DType | None) -> int:
-    """How many numbers travel for a row of so many."""
-    return row_codes.num_words(width) if wire_dtype == tf.int8 else width
+def width_of(variable: Any) -> int | None:
+    """Numbers in a row of a variable, if it has rows."""
+    return variable.shape[-1] if variable.shape.rank else None
 
 
 def widened(value: tf.Tensor, dtype: tf.DType, width: Any = None) -> tf.Tensor:
@@ -160,8 +160,7 @@ def received(variable: Any, value: tf.Tensor) -> tf.Tensor:
     with compat.stop_recording(), tf.name_scope(_RECEIVED):
         with tf.device(variable.device):
             narrow = narrowed(value, wire_dtype)
-        width = variable.shape[-1] if variable.shape.rank else None
-        seen = widened(narrow, value.dtype, width)
+        seen = widened(narrow, value.dtype, width_of(variable))
     compat.pass_gradients_through(value, seen)
     return seen
 

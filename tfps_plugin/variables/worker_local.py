@@ -278,7 +278,7 @@ class WorkerLocalVariable(WorkerLocalHandle):
         self._resident.forget_key(lane_index)
 
     def take_over(self, value: Any) -> None:
-        """On the chief: has the value of a copy, which is zero by now."""
+        """On the chief: adds the value of a copy, which is to be cleared."""
         with compat.clear_device(), tf.device(self.device):
             own = compat.read_resource(self.own_handle, self._dtype)
             total = own | value if self._dtype == tf.bool else own + value

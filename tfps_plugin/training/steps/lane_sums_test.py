@@ -1,29 +1,17 @@
 """Tests of what lanes have counted, brought to the chief at once."""
 
 import types
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfps_plugin.cluster import dispatch_context
-from tfps_plugin.cluster.dispatch_context import DispatchContext
 from tfps_plugin.training.steps import lane_sums
 from tfps_plugin.training.steps.lane_sums import LaneSums
 from tfps_plugin.variables import testing
 from tfps_plugin.variables.worker_local import WorkerLocalVariable
-
-
-def _lane(index: int) -> Any:
-    return dispatch_context.dispatching(
-        DispatchContext(
-            worker_index=index,
-            lane_index=index,
-            generation=1,
-            device=testing.LOCAL_DEVICE,
-        )
-    )
 
 
 class _Metrics:
@@ -61,7 +49,7 @@ class _Metrics:
 def test_the_sums_are_what_single_reads_would_find() -> None:
     metrics = _Metrics()
     for lane_index, x in ((0, 1.0), (3, 3.0), (0, 2.0)):
-        with _lane(lane_index):
+        with testing.lane(lane_index):
             metrics.step(tf.constant(x))
     expected = [[7.5, 12.0], 10, [True, False], 2.5]
     assert metrics.values() == expected
@@ -69,7 +57,7 @@ def test_the_sums_are_what_single_reads_would_find() -> None:
         metrics.sums.collect()
         assert metrics.values() == expected
     # Lanes go on from zero.
-    with _lane(3):
+    with testing.lane(3):
         metrics.step(tf.constant(0.5))
     expected = [[8.0, 13.0], 11, [True, False], 1.25]
     assert metrics.values() == expected
@@ -79,13 +67,13 @@ def test_the_sums_are_what_single_reads_would_find() -> None:
 
 def test_reset_by_the_chief_keeps_the_copies_and_clears_them() -> None:
     metrics = _Metrics()
-    with _lane(0):
+    with testing.lane(0):
         metrics.step(tf.constant(1.0))
     metrics.sums.collect()
     before = metrics.count._resident.existing()
     metrics.count.assign(0)
     assert int(metrics.count.numpy()) == 0
-    with _lane(0):
+    with testing.lane(0):
         metrics.step(tf.constant(1.0))
     assert metrics.count._resident.existing() == before
     assert int(metrics.count.numpy()) == 1
@@ -99,7 +87,7 @@ def test_a_lane_that_does_not_answer_is_left_out(
 ) -> None:
     metrics = _Metrics()
     for lane_index in (0, 1):
-        with _lane(lane_index):
+        with testing.lane(lane_index):
             metrics.step(tf.constant(1.0))
     read = lane_sums._Functions.read
     lost = metrics.count.copies_by_lane()[0]
@@ -117,17 +105,21 @@ def test_a_lane_that_does_not_answer_is_left_out(
     assert record.getMessage().endswith("Received: gone")
 
 
+def _failing(error: Exception) -> Callable[..., None]:
+    def fail(self: Any, copies: Any) -> None:
+        raise error
+
+    return fail
+
+
 def test_what_was_brought_and_not_cleared_is_not_counted_twice(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     metrics = _Metrics()
-    with _lane(0):
+    with testing.lane(0):
         metrics.step(tf.constant(1.0))
-
-    def fail(self: Any, copies: Any) -> None:
-        raise tf.errors.UnavailableError(None, None, "gone")
-
-    monkeypatch.setattr(lane_sums._Functions, "clear", fail)
+    error = tf.errors.UnavailableError(None, None, "gone")
+    monkeypatch.setattr(lane_sums._Functions, "clear", _failing(error))
     for _ in range(2):
         metrics.sums.collect()
         assert metrics.values()[:2] == [[2.5, 2.0], 8]
@@ -137,13 +129,10 @@ def test_errors_of_our_own_are_not_taken_for_a_lost_worker(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     metrics = _Metrics()
-    with _lane(0):
+    with testing.lane(0):
         metrics.step(tf.constant(1.0))
-
-    def fail(self: Any, copies: Any) -> None:
-        raise tf.errors.InvalidArgumentError(None, None, "wrong")
-
-    monkeypatch.setattr(lane_sums._Functions, "read", fail)
+    error = tf.errors.InvalidArgumentError(None, None, "wrong")
+    monkeypatch.setattr(lane_sums._Functions, "read", _failing(error))
     with pytest.raises(tf.errors.InvalidArgumentError):
         metrics.sums.collect()
 
@@ -151,7 +140,7 @@ def test_errors_of_our_own_are_not_taken_for_a_lost_worker(
 def test_a_metric_that_is_listed_twice_is_counted_once() -> None:
     metrics = _Metrics()
     metrics.sums._model.metrics_variables *= 2
-    with _lane(0):
+    with testing.lane(0):
         metrics.step(tf.constant(1.0))
     metrics.sums.collect()
     assert metrics.values()[:2] == [[2.5, 2.0], 8]
