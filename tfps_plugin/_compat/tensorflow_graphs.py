@@ -60,6 +60,12 @@ def homes_of_captures(graph: FuncGraph) -> dict[int, str]:
     }
 
 
+def parameter_servers(graph: FuncGraph) -> frozenset[int]:
+    """The indices of the ps that hold what a function captures."""
+    specs = map(tf.DeviceSpec.from_string, homes_of_captures(graph).values())
+    return frozenset(spec.task or 0 for spec in specs if spec.job == "ps")
+
+
 def control_outputs(graph: FuncGraph) -> list[tf.Operation]:
     """What a function runs even if none of its results needs it."""
     return list(graph.control_outputs)

@@ -2,6 +2,7 @@
 
 spec.py              what a cluster consists of; refuses what it cannot (pure)
 tf_config.py         `TF_CONFIG` and resolvers -> what a process is (pure)
+present_call.py      what the function needs that a lane calls now (pure)
 turns.py             who runs functions on a worker beside others
 environment.py       environment settings made for TensorFlow and gRPC
 ports.py             network ports reserved without a race; own address

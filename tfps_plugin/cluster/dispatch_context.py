@@ -11,6 +11,7 @@ import threading
 from collections.abc import Iterator
 
 from tfps_plugin import errors
+from tfps_plugin.cluster.present_call import PresentCall
 from tfps_plugin.cluster.turns import Turns
 
 _thread_local = threading.local()
@@ -30,6 +31,7 @@ class DispatchContext:
         turns: Of the threads that drive this worker; None: there is but one.
         num_changes: Another number whenever the cluster has changed: then
             TensorFlow prepares functions on all workers anew.
+        call: Who wants to know what the present call needs; None: nobody.
     """
 
     worker_index: int
@@ -38,6 +40,7 @@ class DispatchContext:
     device: str
     turns: Turns | None = None
     num_changes: int = 0
+    call: PresentCall | None = None
 
     @property
     def cpu_device(self) -> str:

@@ -3,10 +3,16 @@
 import contextlib
 import threading
 from collections.abc import Iterator
+from typing import NamedTuple
 
 # Functions that wait for one another could wait here for ever. A large step
 # takes a few seconds to be prepared.
 _WAIT_SECONDS = 10.0
+
+
+class _Turn(NamedTuple):
+    thread_id: int
+    is_alone: bool
 
 
 class Turns:
@@ -14,8 +20,9 @@ class Turns:
 
     Guarantees: while one runs alone, no other begins; it begins when no other
     runs. Neither waits for longer than 10 s: then it begins all the same.
-    Guarded by `_changed`: how many run, how many of them are to be alone, and
-    how many wait to be. Nothing else is called while holding it.
+    Nobody waits for a thread that is given up.
+    Guarded by `_changed`: who runs, and how many wait to be alone. Nothing
+    else is called while holding it.
     """
 
     def __init__(self, wait_seconds: float = _WAIT_SECONDS) -> None:
@@ -26,8 +33,7 @@ class Turns:
         """
         self._wait_seconds = wait_seconds
         self._changed = threading.Condition()
-        self._num_running = 0
-        self._num_alone = 0
+        self._running: list[_Turn] = []
         self._num_waiting_alone = 0
 
     @contextlib.contextmanager
@@ -43,24 +49,40 @@ class Turns:
             else:
                 # Who waits to be alone comes first, or would never.
                 self._changed.wait_for(
-                    lambda: not (self._num_alone or self._num_waiting_alone),
+                    lambda: not (self._num_waiting_alone or self._is_taken),
                     self._wait_seconds,
                 )
-            self._num_running += 1
-            self._num_alone += alone
+            mine = _Turn(threading.get_ident(), alone)
+            self._running.append(mine)
         try:
             yield
         finally:
             with self._changed:
-                self._num_running -= 1
-                self._num_alone -= alone
+                if mine in self._running:
+                    self._running.remove(mine)
                 self._changed.notify_all()
+
+    def give_up(self, thread_id: int) -> None:
+        """Has nobody wait any more for what a thread runs.
+
+        Args:
+            thread_id: `ident` of the thread, which may hang for ever.
+        """
+        with self._changed:
+            self._running = [
+                turn for turn in self._running if turn.thread_id != thread_id
+            ]
+            self._changed.notify_all()
+
+    @property
+    def _is_taken(self) -> bool:
+        return any(turn.is_alone for turn in self._running)
 
     def _await_alone(self) -> None:
         self._num_waiting_alone += 1
         try:
             self._changed.wait_for(
-                lambda: not self._num_running, self._wait_seconds
+                lambda: not self._running, self._wait_seconds
             )
         finally:
             self._num_waiting_alone -= 1

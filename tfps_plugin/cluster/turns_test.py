@@ -21,6 +21,11 @@ class _Runner:
             self.has_begun.set()
             assert self._may_end.wait(_SECONDS)
 
+    @property
+    def thread_id(self) -> int:
+        assert self._thread.ident is not None
+        return self._thread.ident
+
     def end(self) -> None:
         self._may_end.set()
         self._thread.join(_SECONDS)
@@ -35,6 +40,26 @@ def _wait_until_one_waits(turns: Turns) -> None:
                 return
         done.wait(0.01)
     raise AssertionError("nobody waits to be alone")
+
+
+def test_nobody_waits_for_a_thread_that_is_given_up() -> None:
+    turns = Turns(wait_seconds=_SECONDS)
+    hanging = [_Runner(turns), _Runner(turns)]
+    assert all(each.has_begun.wait(_SECONDS) for each in hanging)
+    alone = _Runner(turns, alone=True)
+    _wait_until_one_waits(turns)
+    for each in hanging:
+        assert not alone.has_begun.is_set()
+        turns.give_up(each.thread_id)
+    assert alone.has_begun.wait(_SECONDS)
+    # Its late end is not taken for another one's.
+    hanging[0].end()
+    behind = _Runner(turns)
+    assert not behind.has_begun.is_set()
+    alone.end()
+    assert behind.has_begun.wait(_SECONDS)
+    for each in (hanging[1], behind):
+        each.end()
 
 
 def test_many_run_beside_one_another() -> None:
@@ -80,4 +105,4 @@ def test_a_turn_ends_with_an_error() -> None:
             raise ValueError
     except ValueError:
         pass
-    assert turns._num_running == turns._num_alone == 0
+    assert not turns._running

@@ -15,6 +15,7 @@ worker.py                the lanes of one worker
 error_notes.py           tells more of an exception than its message
 inspector.py             asks tasks whether they live
 stall_watch.py           pure: when a silent task is given up
+hanging_calls.py         pure: when to look for calls that a lost ps left
 ps_recovery.py           brings lost parameter servers back
 membership.py            the one thread that changes who is in the cluster
 cluster_coordinator.py   the public face: schedule, join, fetch

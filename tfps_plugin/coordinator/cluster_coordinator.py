@@ -12,6 +12,7 @@ from typing import TypeVar
 import tensorflow as tf
 
 from tfps_plugin import errors
+from tfps_plugin._compat import tensorflow_graphs
 from tfps_plugin.cluster import dispatch_context
 from tfps_plugin.cluster.turns import Turns
 from tfps_plugin.coordinator import arguments
@@ -417,7 +418,10 @@ class ClusterCoordinator:
             A callable of the same arguments, to be called on a lane: it does
             the same with fewer messages.
         """
-        return first_calls.alone(self.strategy.fused(function, owner))
+        return first_calls.alone(
+            self.strategy.fused(function, owner),
+            tensorflow_graphs.parameter_servers(function.graph),
+        )
 
 
 def _device_of(session: SessionLike, task: Any) -> Callable[[], str]:

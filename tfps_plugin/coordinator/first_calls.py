@@ -19,10 +19,12 @@ import functools
 import threading
 import weakref
 from collections.abc import Callable
+from collections.abc import Collection
 from typing import Any
 from typing import TypeVar
 
 from tfps_plugin.cluster import dispatch_context
+from tfps_plugin.cluster.present_call import PresentCall
 from tfps_plugin.cluster.turns import Turns
 
 T = TypeVar("T")
@@ -35,11 +37,14 @@ _prepared: weakref.WeakKeyDictionary[Any, _Prepared] = (
 )
 
 
-def alone(function: Callable[..., T]) -> Callable[..., T]:
+def alone(
+    function: Callable[..., T], parameter_servers: Collection[int] = ()
+) -> Callable[..., T]:
     """A function of workers that is alone where it is called first.
 
     Args:
         function: A concrete function.
+        parameter_servers: The indices of those that hold what it works on.
 
     Returns:
         What calls it. On a lane, the first call in each life of a worker,
@@ -60,7 +65,11 @@ def alone(function: Callable[..., T]) -> Callable[..., T]:
         life = context.generation, context.num_changes
         with _lock:
             is_first = prepared.get(context.turns) != life
-        with context.turns.turn(alone=is_first):
+        present = context.call or PresentCall()
+        with (
+            context.turns.turn(alone=is_first),
+            present.needing(parameter_servers),
+        ):
             result = function(*args, **kwargs)
         if is_first:
             with _lock:

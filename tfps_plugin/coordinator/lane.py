@@ -5,6 +5,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from collections.abc import Collection
 from typing import Protocol
 
 import tensorflow as tf
@@ -12,6 +13,7 @@ import tensorflow as tf
 from tfps_plugin._compat import tensorflow_execution
 from tfps_plugin.cluster import dispatch_context
 from tfps_plugin.cluster.dispatch_context import DispatchContext
+from tfps_plugin.cluster.present_call import PresentCall
 from tfps_plugin.cluster.turns import Turns
 from tfps_plugin.coordinator import failures
 from tfps_plugin.coordinator.closure import Closure
@@ -67,6 +69,7 @@ class _Run:
     attempt: int
     generation: int
     since: float
+    call: PresentCall
 
 
 class Lane:
@@ -151,6 +154,14 @@ class Lane:
         with self._lock:
             return None if self._run is None else self._run.since
 
+    def hangs_on(
+        self, parameter_servers: Collection[int], before: float
+    ) -> bool:
+        """Whether a call from before a time needs any of these ps."""
+        with self._lock:
+            run = self._run
+        return run is not None and run.call.needs(parameter_servers, before)
+
     def abandon(self) -> None:
         """Waits no longer for the present closure: it runs again elsewhere.
 
@@ -166,7 +177,9 @@ class Lane:
             thread.start()
             self._run = None
             self._life += 1
-            self._thread = thread
+            given_up, self._thread = self._thread, thread
+        if self._turns is not None and given_up.ident is not None:
+            self._turns.give_up(given_up.ident)
         self._counters.increment("closures_abandoned")
         self._queue.put_back(
             run.closure,
@@ -193,6 +206,7 @@ class Lane:
                     closure.num_attempts,
                     self._membership.generation(self._worker_index),
                     time.monotonic(),
+                    PresentCall(),
                 )
                 with self._lock:
                     self._run = run
@@ -217,6 +231,7 @@ class Lane:
                 device=device,
                 turns=self._turns,
                 num_changes=self._membership.num_changes,
+                call=run.call,
             )
             with dispatch_context.dispatching(context), tf.device(device):
                 result = run.closure.call()

@@ -1,5 +1,6 @@
 """Tests of what a lane does beyond what the coordinator's tests show."""
 
+import math
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -7,6 +8,8 @@ from typing import Any
 import pytest
 
 from tfps_plugin.cluster import dispatch_context
+from tfps_plugin.cluster.turns import Turns
+from tfps_plugin.coordinator import first_calls
 from tfps_plugin.coordinator.closure import Closure
 from tfps_plugin.coordinator.closure import ClosureState
 from tfps_plugin.coordinator.closure_queue import ClosureQueue
@@ -59,6 +62,7 @@ class _Bench:
             self.counters,
             Events(),
             ErrorNotes(lambda index: ""),
+            Turns(2 * _TIMEOUT_SECONDS),
         )
         self.worker = Worker(0, [lane])
         self.worker.start()
@@ -126,6 +130,27 @@ def test_abandoned_run_is_repeated_and_its_late_end_ignored(
     assert len(told) == 1
     assert closure.num_attempts == 2
     assert bench.counters.value("closures_done") == 1
+
+
+def test_a_call_hangs_on_what_it_needs(bench: _Bench) -> None:
+    begun, go_on = threading.Semaphore(0), threading.Event()
+
+    def call() -> None:
+        begun.release()
+        assert go_on.wait(_TIMEOUT_SECONDS)
+
+    assert not bench.worker.hangs_on([0, 1], math.inf)
+    bench.queue.put(Closure(first_calls.alone(call, {1})))
+    assert begun.acquire(timeout=_TIMEOUT_SECONDS)
+    assert bench.worker.hangs_on([0, 1], math.inf)
+    assert not bench.worker.hangs_on([0], math.inf)
+    assert not bench.worker.hangs_on([1], 0.0)
+    # Given up, it is in nobody's way.
+    bench.worker.abandon()
+    assert begun.acquire(timeout=_TIMEOUT_SECONDS)
+    go_on.set()
+    bench.queue.join()
+    assert not bench.worker.hangs_on([1], math.inf)
 
 
 def test_late_failure_of_an_abandoned_run_does_not_count(

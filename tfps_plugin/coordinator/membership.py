@@ -5,6 +5,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from collections.abc import Collection
 from collections.abc import Mapping
 from typing import Any
 from typing import Protocol
@@ -12,6 +13,7 @@ from typing import Protocol
 from tfps_plugin import errors
 from tfps_plugin.coordinator import failures
 from tfps_plugin.coordinator.closure_queue import ClosureQueue
+from tfps_plugin.coordinator.hanging_calls import HangingCalls
 from tfps_plugin.coordinator.inspector import Inspector
 from tfps_plugin.coordinator.ps_recovery import PsRecovery
 from tfps_plugin.coordinator.roster import Roster
@@ -23,6 +25,9 @@ from tfps_plugin.monitoring.counters import Counters
 logger = logging.getLogger("tfps_plugin")
 
 _BROKEN = "an earlier connection to it has broken this one"
+_HANGS = (
+    "it does not end a function that needed a parameter server that was lost"
+)
 _PROBE_TIMEOUT_SECONDS = 2.0
 _RETRY_SECONDS = 1.0
 # How often it is said that no worker is left.
@@ -33,6 +38,8 @@ _WATCH_INTERVAL_SECONDS = 5.0
 _RECOVERY_INTERVAL_SECONDS = 0.25
 # How long closures that need a lost ps may take to find that out.
 _QUIET_SECONDS = 2.0
+# How long after its return they are taken to hang.
+_HANGING_SECONDS = 5.0
 
 
 class Watched(Protocol):
@@ -40,6 +47,11 @@ class Watched(Protocol):
 
     def busy_since(self) -> float | None:
         """Since when (monotonic) the longest closure runs, if any does."""
+
+    def hangs_on(
+        self, parameter_servers: Collection[int], before: float
+    ) -> bool:
+        """Whether a call from before a time needs any of these ps."""
 
     def abandon(self) -> None:
         """Waits no longer for what runs: it runs again elsewhere."""
@@ -108,6 +120,7 @@ class Membership:
         # The rest is used by the membership thread only.
         self._watched: Mapping[int, Watched] = {}
         self._stall_watch = stall_watch
+        self._hanging_calls = HangingCalls(_HANGING_SECONDS)
         self._next_progress = 0.0
         self._waiting_since: float | None = None
         self._thread = threading.Thread(
@@ -296,6 +309,7 @@ class Membership:
                 self._delist_lost()
                 self._readmit_answering()
                 self._give_up_silent()
+                self._give_up_hanging()
                 self._say_if_nobody_is_left()
             except Exception:
                 # Without this thread no worker would ever come back.
@@ -328,11 +342,15 @@ class Membership:
             return
         # What goes on for longer needs no lost ps, or is found by the watch.
         self._queue.wait_until_quiet(_QUIET_SECONDS)
+        lost = recovery.lost
         error = recovery.advance()
         if recovery.is_under_way:
             return
         if error is not None:
             self._queue.end_round(error)
+        self._hanging_calls.restored(
+            [task.index for task in lost], time.monotonic()
+        )
         with self._lock:
             for task in self._workers:
                 if self._roster.is_present(
@@ -456,6 +474,18 @@ class Membership:
                     self._queue.end_round(error)
                 for worker in self._watched.values():
                     worker.abandon()
+
+    def _give_up_hanging(self) -> None:
+        """Takes out workers whose calls a lost ps has left hanging."""
+        for restored in self._hanging_calls.due(time.monotonic()):
+            for worker_index, worker in self._watched.items():
+                if not worker.hangs_on(restored.parameter_servers, restored.at):
+                    continue
+                # Taken out and back in, it knows nothing of the call.
+                self.report_lost(
+                    worker_index, self.generation(worker_index), _HANGS
+                )
+                worker.abandon()
 
     def _why_given_up(self, task: object) -> str | None:
         """Why a task is given up, after enough silence; else None."""

@@ -2,7 +2,9 @@
 
 import threading
 from collections.abc import Callable
+from collections.abc import Collection
 from collections.abc import Iterator
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -14,6 +16,7 @@ from tfps_plugin.coordinator.closure import Closure
 from tfps_plugin.coordinator.closure_queue import ClosureQueue
 from tfps_plugin.coordinator.inspector import Inspector
 from tfps_plugin.coordinator.membership import Membership
+from tfps_plugin.coordinator.ps_recovery import PsRecovery
 from tfps_plugin.coordinator.stall_watch import StallWatch
 from tfps_plugin.coordinator.testing import FakeSession
 from tfps_plugin.coordinator.testing import FakeTask
@@ -28,10 +31,18 @@ class _Busy:
 
     def __init__(self, since: float | None = 0.0) -> None:
         self.since = since
+        self.needs: tuple[int, ...] = ()
+        self.asked = threading.Event()
         self.abandoned = threading.Event()
 
     def busy_since(self) -> float | None:
         return self.since
+
+    def hangs_on(
+        self, parameter_servers: Collection[int], before: float
+    ) -> bool:
+        self.asked.set()
+        return bool(set(self.needs) & set(parameter_servers))
 
     def abandon(self) -> None:
         self.abandoned.set()
@@ -40,7 +51,9 @@ class _Busy:
 class _Bench:
     """A membership over a cluster without processes."""
 
-    def __init__(self, session: FakeSession, watched: Any) -> None:
+    def __init__(
+        self, session: FakeSession, watched: Any, restorer: Any = None
+    ) -> None:
         self.session = session
         self.queue = ClosureQueue(capacity=10)
         self.events = events.Events()
@@ -49,15 +62,25 @@ class _Bench:
         self._condition = threading.Condition()
         self.events.subscribe(self._record)
         counters = Counters()
+        inspector = Inspector(session, counters, self.events)
         self.membership = Membership(
             session,
             self.queue,
-            Inspector(session, counters, self.events),
+            inspector,
             counters,
             self.events,
             no_worker_timeout_seconds=60.0,
             forget_worker=self.forgotten.append,
             stall_watch=StallWatch(patience_seconds=0.0, max_silences=2),
+            ps_recovery=restorer
+            and PsRecovery(
+                session,
+                inspector,
+                restorer,
+                counters,
+                self.events,
+                timeout_seconds=60.0,
+            ),
         )
         self.membership.start(watched)
 
@@ -83,8 +106,10 @@ def make(
     monkeypatch.setattr(membership_module, "_WATCH_INTERVAL_SECONDS", 0.02)
     benches: list[_Bench] = []
 
-    def make(session: FakeSession, watched: Any = None) -> _Bench:
-        benches.append(_Bench(session, watched or {}))
+    def make(
+        session: FakeSession, watched: Any = None, restorer: Any = None
+    ) -> _Bench:
+        benches.append(_Bench(session, watched or {}, restorer))
         return benches[-1]
 
     yield make
@@ -249,6 +274,37 @@ def test_silent_ps_ends_the_round(make: Callable[..., _Bench]) -> None:
         assert each.abandoned.wait(_TIMEOUT_SECONDS)
     with pytest.raises(errors.ParameterServerLostError, match="server 1"):
         bench.queue.put(Closure(lambda: None))
+
+
+class _Restorer:
+    """Restores in no time."""
+
+    def can_restore(self) -> bool:
+        return True
+
+    def restore(self, tasks: Sequence[Any]) -> tuple[str, int]:
+        return "a checkpoint", len(tasks)
+
+
+def test_a_call_that_a_lost_ps_left_hanging_is_given_up(
+    make: Callable[..., _Bench], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(membership_module, "_HANGING_SECONDS", 0.0)
+    session = FakeSession(num_workers=3, num_ps=2)
+    watched = {index: _Busy(since=None) for index in range(3)}
+    watched[1].needs, watched[2].needs = (1,), (0,)
+    bench = make(session, watched, _Restorer())
+    failure = failures.Failure(failures.FailureKind.SUSPECT_PS, (), (1,))
+    session.start("ps", 1)
+    assert bench.membership.examine(failure, 0, 0, thoroughly=False) is None
+    bench.wait_for(events.ParameterServerRecovered)
+    assert watched[1].abandoned.wait(_TIMEOUT_SECONDS)
+    bench.wait_for(events.WorkerReadmitted)
+    assert bench.membership.is_present(1, 1)
+    for index in (0, 2):
+        assert watched[index].asked.wait(_TIMEOUT_SECONDS)
+        assert not watched[index].abandoned.is_set()
+        assert bench.membership.is_present(index, 0)
 
 
 def test_examine_ignores_old_news(make: Callable[..., _Bench]) -> None:

@@ -115,6 +115,12 @@ class PsRecovery:
             return bool(self._lost)
 
     @property
+    def lost(self) -> tuple[TaskLike, ...]:
+        """Who is away, or back and not yet restored."""
+        with self._lock:
+            return tuple(self._lost)
+
+    @property
     def excuses_failures(self) -> bool:
         """Whether closures may fail because a ps was away.
 

@@ -1,5 +1,6 @@
 """A worker as the coordinator drives it: a few lanes."""
 
+from collections.abc import Collection
 from collections.abc import Sequence
 
 from tfps_plugin.coordinator.lane import Lane
@@ -11,8 +12,8 @@ class Worker:
     Each lane runs one closure at a time, so a worker has as many closures in
     flight as it has lanes.
 
-    Threading: started and joined by one thread; `busy_since` and `abandon`
-    may be called from any.
+    Threading: started and joined by one thread; `busy_since`, `hangs_on` and
+    `abandon` may be called from any.
     """
 
     def __init__(self, worker_index: int, lanes: Sequence[Lane]) -> None:
@@ -38,6 +39,14 @@ class Worker:
         """Since when (monotonic) the longest closure runs, if any does."""
         busy = [lane.busy_since() for lane in self._lanes]
         return min((each for each in busy if each is not None), default=None)
+
+    def hangs_on(
+        self, parameter_servers: Collection[int], before: float
+    ) -> bool:
+        """Whether a call from before a time needs any of these ps."""
+        return any(
+            lane.hangs_on(parameter_servers, before) for lane in self._lanes
+        )
 
     def abandon(self) -> None:
         """Waits no longer for what runs: it runs again elsewhere."""

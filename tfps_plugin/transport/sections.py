@@ -37,6 +37,7 @@ def before_locks(
     """
     takers = list(locks)
     bits = {taker: 1 << place for place, taker in enumerate(takers)}
+    nodes = _given_back_at_once(nodes, locks, bits)
     after = _after(nodes, bits)
     inside = [
         mine & theirs
@@ -68,7 +69,6 @@ def before_locks(
                 else:
                     stays.setdefault(number, set()).add(output)
             if number in locks[taker]:
-                # It waits for its own section alone; see below.
                 continue
             for earlier in node.controls:
                 if nodes[earlier].place in (None, node.place):
@@ -85,6 +85,21 @@ def before_locks(
             inputs=tuple(dict.fromkeys((*node.inputs, *outputs))),
             controls=tuple(dict.fromkeys((*node.controls, *made[taker]))),
         )
+    for number, staying in stays.items():
+        changed[number] = dataclasses.replace(
+            changed[number], stays=frozenset(staying)
+        )
+    return changed
+
+
+def _given_back_at_once(
+    nodes: Sequence[Node],
+    locks: Mapping[int, Collection[int]],
+    bits: Mapping[int, int],
+) -> list[Node]:
+    """Has those that give a lock back wait for its own section alone."""
+    after = _after(nodes, bits)
+    changed = list(nodes)
     for taker, givers in locks.items():
         for giver in givers:
             controls = nodes[giver].controls
@@ -92,10 +107,6 @@ def before_locks(
                 nodes[giver],
                 controls=tuple(c for c in controls if after[c] & bits[taker]),
             )
-    for number, staying in stays.items():
-        changed[number] = dataclasses.replace(
-            changed[number], stays=frozenset(staying)
-        )
     return changed
 
 

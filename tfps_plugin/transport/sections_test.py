@@ -86,6 +86,22 @@ def test_a_lock_is_given_back_without_waiting_for_others() -> None:
     assert waves.plan(changed).messages == ()
 
 
+def test_a_lock_does_not_wait_for_what_one_inside_is_given_back_after() -> None:
+    nodes = [
+        Node("ps 0"),  # takes a lock
+        Node("ps 0", (), (0,)),  # gives it back
+        Node("ps 1"),  # takes another
+        Node("ps 1", (), (2,)),  # takes a third, inside
+        Node("ps 1", (), (3, 1)),  # gives the third back
+        Node("ps 1", (), (2, 4)),  # gives the other back
+    ]
+    changed = sections.before_locks(nodes, {0: [1], 2: [5], 3: [4]})
+    assert changed[2].controls == ()
+    assert changed[4].controls == (3,)
+    assert changed[5].controls == (2, 4)
+    assert waves.plan(changed).messages == ()
+
+
 def test_constants_are_there_already() -> None:
     nodes = [
         Node(None),
