@@ -1,6 +1,7 @@
 """Parameter servers die in `evaluate`, in `predict`, and beside bad files."""
 
 import pathlib
+import time
 from collections.abc import Callable
 from collections.abc import Iterator
 from typing import Any
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 import shared_damage
 import shared_training
+import tensorflow as tf
 from shared_training import At
 from shared_training import Seen
 
@@ -115,6 +117,71 @@ def test_what_is_computed_while_a_ps_is_lost_is_the_same(
     assert int(model.optimizer.iterations) == _STEPS
     history = {"loss": training.losses + training.fit()}
     shared_training.assert_went_on(model, history, 2 * _STEPS)
+
+
+def _queue(name: str) -> tf.Tensor:
+    return tf.raw_ops.FIFOQueueV2(
+        component_types=[tf.float32], shared_name=name
+    )
+
+
+def _wait_until_one_has(task_devices: list[str], name: str) -> None:
+    """Waits until something is in the queue of that name of some task."""
+    deadline = time.monotonic() + 60
+    sizes = [0]
+    while not any(sizes):
+        assert time.monotonic() < deadline
+        sizes = []
+        for device in task_devices:
+            with tf.device(device):
+                size = tf.raw_ops.QueueSizeV2(handle=_queue(name))
+            sizes.append(int(size))
+
+
+def test_a_function_that_never_ends_after_the_loss_of_a_ps(
+    training: _Training,
+) -> None:
+    # TensorFlow leaves functions hanging in a race that no test arranges; here
+    # one waits for what nobody puts there before it is to run once more.
+    table = training.model.layers[0].embeddings.value
+
+    @tf.function
+    def hang() -> tf.Tensor:
+        rows = tf.gather(table, [0, _ROWS - 1])
+        begun = tf.raw_ops.QueueEnqueueV2(
+            handle=_queue("begun"), components=[tf.reduce_sum(rows)]
+        )
+        with tf.control_dependencies([begun]):
+            (never,) = tf.raw_ops.QueueDequeueV2(
+                handle=_queue("never"), component_types=[tf.float32]
+            )
+        return never
+
+    result = training.coordinator.schedule(hang)
+    workers = [
+        f"{task.name}/device:CPU:0"
+        for task in training.cluster.cluster_spec.workers
+    ]
+    _wait_until_one_has(workers, "begun")
+    training.restart_ps(1)
+    # The chief, which reads, finds out.
+    shared_training.shards_of(training.model)
+    lost = training.seen.wait_for(events.WorkerLost)
+    assert "does not end a function" in lost.reason
+    training.seen.wait_for(events.WorkerReadmitted)
+    for device in workers:
+        with tf.device(device):
+            # For those that hang, too.
+            for _ in range(4):
+                tf.raw_ops.QueueEnqueueV2(
+                    handle=_queue("never"), components=[7.0]
+                )
+    assert result.fetch() == 7.0
+    assert training.coordinator.counters.value("closures_abandoned") == 1
+    history = {"loss": training.losses + training.fit()}
+    shared_training.assert_went_on(training.model, history, 2 * _STEPS)
+    assert not training.coordinator.absent_workers
+    assert len(training.seen.of(events.WorkerLost)) == 1
 
 
 @pytest.mark.parametrize("kind", shared_damage.KINDS)

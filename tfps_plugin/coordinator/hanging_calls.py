@@ -8,8 +8,9 @@ cancel that one, and nobody does so later
 there is a request to be cancelled; TensorFlow 2.20, 2.21). That part waits for
 ever, and so does the call, while every task is well.
 
-What such a call needed is gone: once the parameter server is back, with none
-of its part of the call, the call can only fail. If it does not, it never will.
+Once the parameter server is back, it has nothing of the call. So the call
+fails, or hangs, or had what it needed before: nobody can tell the last two
+apart, and a function that was in flight may run again after a loss anyhow.
 
 Pure: the caller says what time it is, in seconds of any steady clock.
 """
@@ -25,7 +26,7 @@ class Restored(NamedTuple):
 
     Attributes:
         parameter_servers: Their indices.
-        at: When; no call that began before and needs them comes to its end.
+        at: When; calls that began before knew them as they were.
     """
 
     parameter_servers: Collection[int]
