@@ -14,6 +14,7 @@ import tensorflow as tf
 import tfps_plugin as tfps
 from tfps_plugin import errors
 from tfps_plugin._compat import tensorflow_execution
+from tfps_plugin.variables import update_lock
 
 _ROUNDS = 200
 _THREADS = 4
@@ -308,3 +309,53 @@ def test_only_what_runs_here_is_explained(cluster: tfps.LocalCluster) -> None:
     for step in (model, lambda: None, 3):
         with pytest.raises(ValueError, match="Run a few steps of the model"):
             strategy.explain(step)
+
+
+def test_updates_of_variables_with_several_locks_do_not_hold_each_other_up(
+    cluster: tfps.LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As if all were large, and so many that they share locks.
+    monkeypatch.setattr(update_lock, "_LARGE_BYTES", 0)
+    monkeypatch.setattr(update_lock, "_STRIPES", 2)
+    strategy = _strategy(cluster, tfps.partitioners.FixedShardsPartitioner(3))
+    with strategy.scope():
+        model = keras.Sequential(
+            [
+                keras.Input((3,), dtype="int32"),
+                keras.layers.Embedding(60, 8),
+                keras.layers.Flatten(),
+                keras.layers.Dense(24),
+                keras.layers.Dense(1),
+            ]
+        )
+        optimizer = keras.optimizers.Adam(0.01)
+        model.compile(optimizer, "mse")
+        optimizer.build(model.trainable_variables)
+    locks = []
+    for variable, *slots in zip(
+        model.trainable_variables,
+        optimizer._momentums,
+        optimizer._velocities,
+        strict=True,
+    ):
+        own = _locks_of(variable)
+        assert [_locks_of(slot) for slot in slots] == [own, own]
+        locks += own
+    assert len(set(map(id, locks))) == 6
+    # Two lanes, each with the updates of all variables at the same time.
+    x = np.random.default_rng(1).integers(0, 60, (_ROUNDS * 4, 3))
+    model.fit(x, x[:, :1] / 60.0, batch_size=4, verbose=0)
+    assert int(optimizer.iterations) == _ROUNDS
+    explanation = strategy.explain(model, print_fn=None)
+    assert not [
+        sent
+        for body in explanation.bodies
+        for sent in body.sent
+        if sent.source and sent.destination
+    ]
+    tfps.ClusterCoordinator(strategy).close()
+
+
+def _locks_of(variable: Any) -> list[Any]:
+    value = variable.value
+    return [part.update_lock for part in getattr(value, "variables", [value])]

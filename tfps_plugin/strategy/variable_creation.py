@@ -267,6 +267,8 @@ class VariableCreator:
         for index, device in enumerate(devices):
             self._count(device, len(table.layout.rows(index)) * row_bytes)
         slot = self._fill_shards(devices, table.layout, described, name, weight)
+        for shard, of_slot in zip(table.variables, slot.variables, strict=True):
+            _share_lock(shard, of_slot)
         table.join_family(slot)
         return slot
 
@@ -279,6 +281,7 @@ class VariableCreator:
     ) -> RemoteVariable:
         self._count(variable.device, described.num_bytes)
         slot = self._create_whole(variable.device, described, name, weight)
+        _share_lock(variable, slot)
         if isinstance(variable, RemoteVariable) and (
             slot.shape == variable.shape
         ):
@@ -316,6 +319,17 @@ class VariableCreator:
     def _count(self, device: str, num_bytes: int) -> None:
         if device in self._ps_devices:
             self._placement.add(self._ps_devices.index(device), num_bytes)
+
+
+def _share_lock(variable: Any, slot: RemoteVariable) -> None:
+    """Has an update of a variable, which changes its slots, take one lock.
+
+    With one of the slot's own inside, two updates could each hold the lock that
+    the other one waits for: there are fewer locks than variables.
+    """
+    lock = getattr(variable, "update_lock", None)
+    if lock is not None:
+        slot.update_lock = lock
 
 
 def _is_read_by_every_step(
