@@ -1,4 +1,7 @@
-"""Parameter servers die in `evaluate`, in `predict`, and beside bad files."""
+"""Parameter servers die in `evaluate` and `predict`, and beside bad files.
+
+And under a function that does not end any more.
+"""
 
 import pathlib
 import time
@@ -128,9 +131,9 @@ def _queue(name: str) -> tf.Tensor:
 def _wait_until_one_has(task_devices: list[str], name: str) -> None:
     """Waits until something is in the queue of that name of some task."""
     deadline = time.monotonic() + 60
-    sizes = [0]
+    sizes: list[int] = []
     while not any(sizes):
-        assert time.monotonic() < deadline
+        assert time.monotonic() < deadline, f"nothing in {name!r}"
         sizes = []
         for device in task_devices:
             with tf.device(device):

@@ -69,6 +69,7 @@ def before_locks(
                 else:
                     stays.setdefault(number, set()).add(output)
             if number in locks[taker]:
+                # It waits for nothing but its own section.
                 continue
             for earlier in node.controls:
                 if nodes[earlier].place in (None, node.place):
