@@ -5,6 +5,9 @@ function calls, nor to make an operation like one of another graph, or a
 concrete function that captures what another one does.
 """
 
+import functools
+from collections.abc import Callable
+from collections.abc import Collection
 from collections.abc import Hashable
 from collections.abc import Iterable
 from collections.abc import Mapping
@@ -58,6 +61,33 @@ def homes_of_captures(graph: FuncGraph) -> dict[int, str]:
         for place, tensor in enumerate(graph.inputs)
         if tensor.dtype == tf.resource and devices.get(id(tensor))
     }
+
+
+def look_ups_of_handles(
+    graph: FuncGraph,
+) -> dict[int, tuple[str, Callable[[], tf.Tensor]]]:
+    """By the place among its arguments, handles that each call looks up.
+
+    Only of resources whose device is known, each with that device, and what
+    looks the handle up.
+    """
+    captures = graph.function_captures
+    places = {id(tensor): place for place, tensor in enumerate(graph.inputs)}
+    found: dict[int, tuple[str, Callable[[], tf.Tensor]]] = {}
+    for key, internal in captures.by_ref_internal.items():
+        device = getattr(captures.by_ref_tracetype[key], "device", "")
+        if internal.dtype == tf.resource and device:
+            look_up = captures.by_ref_external[key]
+            found[places[id(internal)]] = (
+                device,
+                functools.partial(_only_one, look_up),
+            )
+    return found
+
+
+def _only_one(look_up: Callable[[], Sequence[tf.Tensor]]) -> tf.Tensor:
+    (tensor,) = look_up()
+    return tensor
 
 
 def parameter_servers(graph: FuncGraph) -> frozenset[int]:
@@ -180,28 +210,38 @@ def attributes_as_key(operation: tf.Operation) -> Hashable:
     )
 
 
-def new_graph(like: FuncGraph, name: str) -> tuple[FuncGraph, list[tf.Tensor]]:
+def new_graph(
+    like: FuncGraph, name: str, *, without: Collection[int] = ()
+) -> tuple[FuncGraph, dict[int, tf.Tensor]]:
     """A function without operations that is given what another is given.
 
     Args:
         like: The other.
         name: Of the new one.
+        without: The places of captures among the other's arguments that the
+            new one is not given.
 
     Returns:
-        The graph, and its arguments in the order of the other's.
+        The graph, and its arguments by their places among the other's.
     """
     graph = FuncGraph(name)
     counterparts: dict[int, tf.Tensor] = {}
+    kept = {
+        place: tensor
+        for place, tensor in enumerate(like.inputs)
+        if place not in without
+    }
     with graph.as_default():
-        for tensor in like.inputs:
+        for tensor in kept.values():
             copy = copy_operation(tensor.op, graph, [], []).outputs[0]
-            copy.set_shape(tensor.shape)
-            handle_data_util.copy_handle_data(tensor, copy)
+            take_for(copy, tensor)
             counterparts[id(tensor)] = copy
-    graph.inputs = [counterparts[id(tensor)] for tensor in like.inputs]
+    graph.inputs = [counterparts[id(tensor)] for tensor in kept.values()]
     graph.structured_input_signature = like.structured_input_signature
     old, new = like.function_captures, graph.function_captures
     for key, internal in old.by_val_internal.items():
+        if id(internal) not in counterparts:
+            continue
         new.add_or_replace(
             key,
             old.by_val_external[key],
@@ -209,6 +249,8 @@ def new_graph(like: FuncGraph, name: str) -> tuple[FuncGraph, list[tf.Tensor]]:
             old.by_val_tracetype[key],
         )
     for key, internal in old.by_ref_internal.items():
+        if id(internal) not in counterparts:
+            continue
         new.add_or_replace(
             key,
             old.by_ref_external[key],
@@ -218,7 +260,20 @@ def new_graph(like: FuncGraph, name: str) -> tuple[FuncGraph, list[tf.Tensor]]:
         )
     # Whoever keeps the function keeps what it captures, as the other did.
     graph._weak_variables = list(like._weak_variables)
-    return graph, list(graph.inputs)
+    return graph, {
+        place: counterparts[id(tensor)] for place, tensor in kept.items()
+    }
+
+
+def take_for(tensor: tf.Tensor, other: tf.Tensor) -> None:
+    """Has a handle say that it is one of what another one is of.
+
+    Args:
+        tensor: The handle, in a function.
+        other: In this or another function.
+    """
+    tensor.set_shape(other.shape)
+    handle_data_util.copy_handle_data(other, tensor)
 
 
 def copy_operation(

@@ -62,6 +62,10 @@ class LateBoundHandleSpec(tf.TensorSpec):
         """
         return self if all(self == other for other in others) else None
 
+    def to_tensors(self, value: Any) -> list[tf.Tensor]:
+        """The handle; TensorFlow's own would check it in every call."""
+        return [value]
+
     def placeholder_value(self, placeholder_context: Any) -> tf.Tensor:
         """A placeholder that knows the variable's shape and dtype."""
         placeholder = super().placeholder_value(placeholder_context)

@@ -81,17 +81,43 @@ def probe(address: str, timeout_seconds: float) -> TaskStatus:
 
     Threading: safe from several threads.
     """
+    # The request has no fields.
+    answer = call(address, _METHOD, b"", timeout_seconds)
     try:
-        with grpc.insecure_channel(address, _CHANNEL_OPTIONS) as channel:
-            # Bytes in, bytes out: the request has no fields.
-            get_status = channel.unary_unary(_METHOD)
-            answer = get_status(b"", timeout=timeout_seconds)
         return _parse(answer)
-    except grpc.RpcError as error:
-        raise _unreachable(address, _reason(error, timeout_seconds)) from error
     except (message.DecodeError, IndexError) as error:
         reason = "what answers there is not a TensorFlow task"
         raise _unreachable(address, reason) from error
+
+
+def call(
+    address: str, method: str, request: bytes, timeout_seconds: float
+) -> bytes:
+    """Calls a method of a task's own server.
+
+    Args:
+        address: `"host:port"`.
+        method: Its full name.
+        request: As it travels.
+        timeout_seconds: How long to wait for an answer.
+
+    Returns:
+        The answer, as it travels.
+
+    Raises:
+        TaskUnreachableError: If no TensorFlow server answers there in time.
+
+    Threading: safe from several threads.
+    """
+    try:
+        with grpc.insecure_channel(address, _CHANNEL_OPTIONS) as channel:
+            # Bytes in, bytes out.
+            answer: bytes = channel.unary_unary(method)(
+                request, timeout=timeout_seconds
+            )
+            return answer
+    except grpc.RpcError as error:
+        raise _unreachable(address, _reason(error, timeout_seconds)) from error
 
 
 def probe_all(

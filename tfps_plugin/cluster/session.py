@@ -11,6 +11,7 @@ from tfps_plugin import errors
 from tfps_plugin.cluster import attachment
 from tfps_plugin.cluster import environment
 from tfps_plugin.cluster import health
+from tfps_plugin.cluster import leftovers
 from tfps_plugin.cluster import open_sessions
 from tfps_plugin.cluster import program_end
 from tfps_plugin.cluster import runtime_view
@@ -18,6 +19,7 @@ from tfps_plugin.cluster.address_book import AddressBook
 from tfps_plugin.cluster.announcer import Announcer
 from tfps_plugin.cluster.health import TaskStatus
 from tfps_plugin.cluster.runtime_view import RuntimeView
+from tfps_plugin.cluster.spec import PARAMETER_SERVER
 from tfps_plugin.cluster.spec import WORKER
 from tfps_plugin.cluster.spec import ClusterSpec
 from tfps_plugin.cluster.spec import Task
@@ -262,7 +264,10 @@ class Session:
             self._view.change(others | {task})
             with self._lock:
                 self._statuses[task] = status
-        self._announcer.chief_here([self._book.now(task)])
+        here = self._book.now(task)
+        if task.job == PARAMETER_SERVER:
+            leftovers.free([here])
+        self._announcer.chief_here([here])
 
     def close(self) -> None:
         """Ends the job: tells every living task that it is over.
@@ -340,6 +345,7 @@ class Session:
         atexit.register(self._close_at_exit)
         open_sessions.add(self._requested, self.close)
         self._announcer.identify()
+        leftovers.free(self.cluster.parameter_servers)
         self._announcer.chief_here(self.cluster.serving_tasks)
         _logger.info(
             "Connected as chief at %s to %d workers and %d ps.",

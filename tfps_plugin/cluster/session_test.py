@@ -14,6 +14,7 @@ from tfps_plugin.cluster import attachment
 from tfps_plugin.cluster import bounded_calls
 from tfps_plugin.cluster import environment
 from tfps_plugin.cluster import health
+from tfps_plugin.cluster import leftovers
 from tfps_plugin.cluster import mailbox
 from tfps_plugin.cluster import open_sessions
 from tfps_plugin.cluster import program_end
@@ -36,6 +37,7 @@ class _World:
         silent: Addresses that do not answer.
         incarnations: Of addresses whose task was restarted.
         posted: Addresses that were told something.
+        freed: Addresses of tasks that were told to free what is left there.
         num_updates: How many changes TensorFlow has begun.
         go_on: Cleared while changes hang.
     """
@@ -44,6 +46,7 @@ class _World:
         self.silent: set[str] = set()
         self.incarnations: dict[str, int] = {}
         self.posted: list[str] = []
+        self.freed: list[str] = []
         self.num_updates = 0
         self.most_at_once = 0
         self.go_on = threading.Event()
@@ -81,6 +84,9 @@ class _World:
         with self._lock:
             self._at_once -= 1
 
+    def free(self, tasks: Iterable[Task]) -> None:
+        self.freed += [task.address for task in tasks]
+
     def post(self, task: Task, text: str, timeout_seconds: float) -> None:
         self.posted.append(task.address)
 
@@ -96,6 +102,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[_World]:
         lambda tasks, _: {task: made.probe_task(task, 0.0) for task in tasks},
     )
     monkeypatch.setattr(mailbox, "post", made.post)
+    monkeypatch.setattr(leftovers, "free", made.free)
     monkeypatch.setattr(tensorflow_cluster, "update_server_def", made.update)
     monkeypatch.setattr(attachment, "attach", lambda _: _CHIEF)
     monkeypatch.setattr(attachment, "changes", bounded_calls.SerialCalls())
@@ -121,6 +128,16 @@ def connect(world: _World) -> Iterator[Callable[[], Session]]:
     world.go_on.set()
     for session in sessions:
         session.close()
+
+
+def test_what_an_earlier_chief_has_left_on_a_ps_is_freed(
+    world: _World, connect: Callable[[], Session]
+) -> None:
+    session = connect()
+    assert world.freed == ["p0:1"]
+    for task in session.cluster.serving_tasks:
+        session.readmit(task)
+    assert world.freed == ["p0:1", "p0:1"]
 
 
 def test_it_says_that_the_cluster_has_changed(world: _World) -> None:

@@ -10,5 +10,6 @@ places.py       which task a device belongs to
 rewriting.py    decides what a function sends together
 run_ahead.py    what the next round of a loop need not wait for
 sections.py     what runs while a lock is held
+staging.py      handles that a function takes from their parameter servers
 waves.py        which tensors of a step travel together
 """

@@ -9,11 +9,14 @@ from typing import Any
 import tensorflow as tf
 
 from tfps_plugin._compat import tensorflow_graphs as compat
+from tfps_plugin._compat import tensorflow_variables as variables_compat
 from tfps_plugin.transport import packing
 from tfps_plugin.transport import places
+from tfps_plugin.transport import staging
 from tfps_plugin.transport import waves
 from tfps_plugin.transport.explanation import Sent
 from tfps_plugin.transport.flattening import FlatFunction
+from tfps_plugin.transport.staging import StagedHandle
 from tfps_plugin.transport.waves import Message
 from tfps_plugin.transport.waves import Node
 from tfps_plugin.transport.waves import Output
@@ -41,6 +44,8 @@ class Emission:
         *,
         unasked: Collection[int],
         in_order: Collection[int],
+        staged: Mapping[Output, StagedHandle],
+        is_inner: bool,
     ) -> None:
         """Makes them.
 
@@ -53,6 +58,10 @@ class Emission:
             inner: New functions for those that an operation runs.
             unasked: Operations that run though nothing waits for them.
             in_order: Loops whose rounds must not overlap.
+            staged: Arguments that are taken from their parameter servers.
+            is_inner: Whether a loop or a branch runs it. It is still given
+                these arguments, and hands them on: loops know by that that
+                they stay what they are.
         """
         self.sent: list[Sent] = []
         self._flat = flat
@@ -66,32 +75,57 @@ class Emission:
             if places.has_accelerators()
             else packing.WORDS
         )
-        self.graph, arguments = compat.new_graph(old, f"fused_{old.name}")
+        self._is_inner = is_inner
+        self.graph, arguments = compat.new_graph(
+            old,
+            f"fused_{old.name}",
+            without=() if is_inner else {output.node for output in staged},
+        )
         self._made: dict[int, tf.Operation] = {}
         self._tensors: dict[Output, tf.Tensor] = {
-            Output(number, 0): tensor for number, tensor in enumerate(arguments)
+            Output(number, 0): tensor for number, tensor in arguments.items()
         }
+        handed_on = dict(self._tensors)
+        # By place, what a function that others run hears first.
+        self._first: dict[str, tf.Operation] = {}
         self._copies: dict[tuple[int, str], tf.Tensor] = {}
         self._arrived: dict[tuple[Output, str], tf.Tensor] = {}
         self._arrivals: dict[tuple[int, str], tf.Operation] = {}
         # Only arguments wait for nothing; the others say what they wait for.
         with self.graph.as_default():
+            self._tensors.update(staging.take(staged, old))
             for step in plan.in_order():
                 if isinstance(step, Message):
                     self._send(step)
                 elif step >= flat.num_arguments:
                     self._make(step)
             self.graph.outputs = [
-                self._tensor(output, places.HERE)
+                handed_on[output]
+                if output in handed_on
+                else self._tensor(output, places.HERE)
                 if nodes[output.node].place is None
                 else self._tensors[output]
                 for output in flat.outputs
             ]
+        self._begin_with_messages()
         self.graph.control_outputs = [
             self._made[number]
             for number in flat.controls
             if nodes[number].place is not None and number not in unasked
         ]
+
+    def _begin_with_messages(self) -> None:
+        """Has what waits for nothing elsewhere wait for the first message.
+
+        TensorFlow would have it wait for the loop or branch that runs the
+        function: by another message, to each place, in each round.
+        """
+        for operation in self.graph.get_operations():
+            if operation.inputs or operation.control_inputs:
+                continue
+            first = self._first.get(places.place(operation.device))
+            if first is not None and operation.type != "Placeholder":
+                variables_compat.run_after(operation, [first])
 
     def _make(self, number: int) -> None:
         flat = self._flat.operations[number]
@@ -174,10 +208,11 @@ class Emission:
                 message.source,
                 message.destination,
             )
-        if len(together) + len(message.controls) > 1:
+        num_together = len(together) + len(message.controls)
+        if num_together > 1 or (num_together and self._begins(message)):
             num_alone += self._send_together(message, together)
         else:
-            num_alone += len(together) + len(message.controls)
+            num_alone += num_together
         sized = [t for t in tensors if t.shape.is_fully_defined()]
         self.sent.append(
             Sent(
@@ -218,16 +253,31 @@ class Emission:
             )
         num_parcels = len(parcels)
         with tf.device(None), tf.device(destination):
-            if message.controls:
+            begins = self._begins(message)
+            if message.controls or begins:
                 arrival = tf.identity(parcels[0])
                 for number in message.controls:
                     self._arrivals[number, message.destination] = arrival.op
+                if begins:
+                    self._first[message.destination] = arrival.op
                 parcels = [arrival, *parcels[1:]]
             if way is not None:
                 parcels = way.unpack(parcels)
         for output, tensor in zip(outputs, parcels, strict=False):
             self._arrived[output, message.destination] = tensor
         return num_parcels
+
+    def _begins(self, message: Message) -> bool:
+        """Whether a place elsewhere hears of a round by a message.
+
+        It must have been made without anything from there.
+        """
+        return (
+            self._is_inner
+            and message.wave == 0
+            and message.destination != places.HERE
+            and message.destination not in self._first
+        )
 
     def _after_all(
         self,

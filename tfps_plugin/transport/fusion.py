@@ -14,12 +14,14 @@ by themselves, as before.
 import logging
 import threading
 import weakref
+from collections.abc import Callable
 from typing import Any
 from typing import NamedTuple
 
 import tensorflow as tf
 
 from tfps_plugin._compat import tensorflow_graphs as compat
+from tfps_plugin.transport import staging
 from tfps_plugin.transport.explanation import Explanation
 from tfps_plugin.transport.rewriting import Rewriting
 
@@ -36,21 +38,21 @@ class Fused(NamedTuple):
         explanation: What it sends.
     """
 
-    function: tf.types.experimental.ConcreteFunction | None
+    function: Callable[..., Any] | None
     explanation: Explanation
 
 
 def fuse(
     function: tf.types.experimental.ConcreteFunction,
-) -> tf.types.experimental.ConcreteFunction:
+) -> Callable[..., Any]:
     """A function that does the same with fewer messages.
 
     Args:
         function: Of workers, as it was traced.
 
     Returns:
-        The function to call instead; the same one if that would change
-        nothing.
+        What to call instead, with the same arguments; the same function if
+        that would change nothing.
 
     Threading: may be called from any thread.
     """
@@ -80,15 +82,19 @@ def _fused(function: tf.types.experimental.ConcreteFunction) -> Fused:
     if compat.is_kept_whole(function):
         return Fused(None, Explanation(()))
     try:
+        handles, staged = staging.of_captures(graph)
         rewriting = Rewriting(
-            graph, compat.homes_of_captures(graph), graph.name
+            graph,
+            compat.homes_of_captures(graph),
+            graph.name,
+            staged=staged,
         )
-        fused = Fused(
-            None
-            if rewriting.graph is None
-            else compat.as_concrete_function(rewriting.graph, function),
-            Explanation(tuple(rewriting.bodies)),
-        )
+        replacement: Callable[..., Any] | None = None
+        if rewriting.graph is not None:
+            replacement = compat.as_concrete_function(rewriting.graph, function)
+            if staged:
+                replacement = staging.WithHandles(replacement, handles)
+        fused = Fused(replacement, Explanation(tuple(rewriting.bodies)))
     except Exception:
         # It does run without.
         _logger.warning(

@@ -5,6 +5,7 @@ worker is wherever a function is called, which is this process as well. So
 functions run here, and still everything that would travel is packed.
 """
 
+import gc
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +13,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tfps_plugin import errors
+from tfps_plugin._compat import tensorflow_graphs as compat
 from tfps_plugin.transport import fusion
+from tfps_plugin.transport import places
+from tfps_plugin.variables import testing
 
 _PS = "/job:localhost/replica:0/task:0/device:CPU:0"
 
@@ -59,7 +64,7 @@ def test_sizes_that_nobody_knows_before_travel_too() -> None:
     function = _concrete(
         step, tf.TensorSpec([None, 2]), tf.TensorSpec([], tf.int32)
     )
-    fused = fusion.fuse(function)
+    fused: Any = fusion.fuse(function)
     assert fused is not function
     for size in (0, 1, 4):
         x = tf.reshape(tf.range(20.0), [10, 2])
@@ -77,7 +82,7 @@ def test_what_a_variable_is_given_arrives() -> None:
         return tf.reduce_sum(total)
 
     function = _concrete(step, tf.TensorSpec([]))
-    fused = fusion.fuse(function)
+    fused: Any = fusion.fuse(function)
     first = [float(fused(x)) for x in (0.5, 0.25)]
     ours = [v.numpy() for v in variables]
     for i, v in enumerate(variables):
@@ -119,7 +124,7 @@ def test_functions_that_are_called_are_seen_through() -> None:
     function = _concrete(step, tf.TensorSpec([2]))
     expected = function(tf.ones([2])).numpy()
     v.assign(0.0)
-    fused = fusion.fuse(function)
+    fused: Any = fusion.fuse(function)
     np.testing.assert_array_equal(fused(tf.ones([2])), expected)
     assert float(v) == 6.0
     calls = [o for o in fused.graph.get_operations() if "Call" in o.type]
@@ -148,7 +153,7 @@ def test_branches_and_loops_pack_what_is_in_them(go_on: bool) -> None:
     function = _concrete(step, tf.TensorSpec([2]), tf.TensorSpec([], tf.bool))
     expected = function(tf.ones([2]), go_on).numpy()
     v.assign([1.0, 2.0])
-    fused = fusion.fuse(function)
+    fused: Any = fusion.fuse(function)
     np.testing.assert_array_equal(fused(tf.ones([2]), go_on), expected)
     assert any(sent[1] >= 3 and sent[2] == 1 for sent in _sends(function))
 
@@ -177,7 +182,7 @@ def test_reads_that_nobody_needs_are_left_out() -> None:
         v.read_value()
         return _on_ps(tf.negative, x * 1.0) + 1.0
 
-    fused = fusion.fuse(_concrete(step, tf.TensorSpec([])))
+    fused: Any = fusion.fuse(_concrete(step, tf.TensorSpec([])))
     types = [operation.type for operation in fused.graph.get_operations()]
     assert "ReadVariableOp" not in types
 
@@ -194,7 +199,7 @@ def test_what_is_computed_several_times_is_computed_once() -> None:
         return tf.stack(noise)
 
     function = _concrete(step, tf.TensorSpec([]), tf.TensorSpec([], tf.int32))
-    fused = fusion.fuse(function)
+    fused: Any = fusion.fuse(function)
     types = [operation.type for operation in fused.graph.get_operations()]
     assert types.count("Pow") == 1
     assert types.count("Sub") == 1
@@ -227,7 +232,7 @@ def test_a_function_may_have_been_differentiated_before() -> None:
         return concrete(tf.add_n(sent))
 
     function = _concrete(step, tf.TensorSpec([2]))
-    fused = fusion.fuse(function)
+    fused: Any = fusion.fuse(function)
     assert fused is not function
     np.testing.assert_array_equal(fused(x), function(x))
 
@@ -241,7 +246,7 @@ def test_a_constant_may_be_waited_for() -> None:
         return [tf.add_n(sent) + one, one]
 
     function = _concrete(step, tf.TensorSpec([]))
-    fused = fusion.fuse(function)
+    fused: Any = fusion.fuse(function)
     assert fused is not function
     for mine, theirs in zip(
         fused(tf.constant(5.0)), function(tf.constant(5.0)), strict=True
@@ -295,7 +300,7 @@ def _devices_of_calls(function: Any) -> list[str]:
 def test_what_cannot_be_rewritten_runs_as_it_is(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def fail(*_: Any) -> None:
+    def fail(*_: Any, **__: Any) -> None:
         raise KeyError("unheard of")
 
     monkeypatch.setattr(fusion, "Rewriting", fail)
@@ -350,7 +355,7 @@ def test_a_loops_rounds_do_not_wait_for_updates(parallel: int) -> None:
         )
 
     function = _concrete(steps, tf.TensorSpec([], tf.int32))
-    fused = fusion.fuse(function)
+    fused: Any = fusion.fuse(function)
     results = []
     for one in (function, fused):
         for number, table in enumerate(tables):
@@ -389,3 +394,60 @@ def test_what_follows_a_loop_sees_what_it_did() -> None:
     # Each round says that it is done.
     sends = _sends(function)
     assert [name for name, _, _ in sends if name != "worker"]
+
+
+def test_handles_of_parameter_servers_are_no_arguments() -> None:
+    table, bias = (
+        testing.remote_variable(tf.ones([3])),
+        testing.remote_variable(2.0),
+    )
+
+    def step(x: tf.Tensor) -> tf.Tensor:
+        def body(i: tf.Tensor, total: tf.Tensor) -> Any:
+            rows = _on_ps(
+                lambda row: tf.gather(table.read_value(), row),
+                tf.cast(x, tf.int32),
+            )
+            gradient = rows * total + bias
+            bias.assign_add(gradient * 0.125)
+            return i + 1, total + gradient
+
+        return tf.while_loop(
+            lambda i, _: i < 3, body, (0, x), parallel_iterations=1
+        )[1]
+
+    function = _concrete(step, tf.TensorSpec([]))
+    expected = float(function(1.0))
+    changed = float(bias)
+    bias.assign(2.0)
+    fused: Any = fusion.fuse(function)
+    assert float(fused(1.0)) == expected
+    assert float(bias) == changed
+    graph = fused.__wrapped__.graph
+    assert [tensor.dtype for tensor in graph.inputs] == [tf.float32]
+    # Each parameter server hears of a round by what it is sent for it alone.
+    (loop,) = (o for o in graph.get_operations() if o.type == "While")
+    body = compat.functions_of(loop)["body"]
+    first = [
+        o
+        for o in body.get_operations()
+        if places.job(o.device) and not o.inputs and o.type != "Placeholder"
+    ]
+    assert any(o.type == "MapPeek" for o in body.get_operations())
+    assert first
+    assert all(o.control_inputs for o in first)
+
+
+def test_a_variable_that_is_gone_is_told_of() -> None:
+    kept = [testing.remote_variable(1.0)]
+
+    def step(x: tf.Tensor) -> tf.Tensor:
+        return x * kept[0] + _on_ps(tf.square, x)
+
+    function = _concrete(step, tf.TensorSpec([]))
+    fused = fusion.fuse(function)
+    assert float(fused(3.0)) == 12.0
+    kept.clear()
+    gc.collect()
+    with pytest.raises(errors.VariableCreationError, match="Keep a reference"):
+        fused(3.0)

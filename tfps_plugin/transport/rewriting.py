@@ -14,6 +14,7 @@ from tfps_plugin.transport import waves
 from tfps_plugin.transport.emission import Emission
 from tfps_plugin.transport.explanation import Body
 from tfps_plugin.transport.flattening import flatten
+from tfps_plugin.transport.staging import StagedHandle
 from tfps_plugin.transport.waves import Node
 from tfps_plugin.transport.waves import Output
 
@@ -47,6 +48,7 @@ class Rewriting:
         homes: Mapping[int, str],
         name: str,
         *,
+        staged: Mapping[int, StagedHandle] | None = None,
         is_inner: bool = False,
         runs_ahead: bool = False,
     ) -> None:
@@ -56,6 +58,8 @@ class Rewriting:
             graph: Of the function.
             homes: By the number of the argument, the devices of resources.
             name: Of the function, for people.
+            staged: By the number of the argument, handles that the function
+                is not given, or not by its parameter server.
             is_inner: Whether a loop or a branch runs it.
             runs_ahead: Whether the worker may go on when it has ended here.
         """
@@ -63,6 +67,9 @@ class Rewriting:
         self._is_inner = is_inner
         self._flat = duplicates.merge(flatten(graph))
         # Where resources are; by who returns them.
+        self._staged = {
+            Output(n, 0): each for n, each in (staged or {}).items()
+        }
         self._homes = {Output(n, 0): device for n, device in homes.items()}
         self._devices = [
             self._device_of(number)
@@ -97,6 +104,8 @@ class Rewriting:
             inner,
             unasked=self.unasked,
             in_order=self._in_order,
+            staged=self._staged,
+            is_inner=is_inner,
         )
         self.graph = emission.graph
         if num_crossings:
@@ -183,11 +192,17 @@ class Rewriting:
                 for place, output in enumerate(flat.inputs[first:])
                 if output in self._homes
             }
+            staged = {
+                place: self._staged[output]
+                for place, output in enumerate(flat.inputs[first:])
+                if output in self._staged
+            }
             for name, graph in compat.functions_of(flat.operation).items():
                 rewriting = Rewriting(
                     graph,
                     homes,
                     f"{self._name}, {flat.operation.type} {name}",
+                    staged=staged,
                     is_inner=True,
                     runs_ahead=name == "body" and self._may_run_ahead(number),
                 )

@@ -7,6 +7,7 @@ initialization.py     fills shards where they live, block by block
 random_blocks.py      any block of rows of a random initializer's full value
 stacked_initializer.py  initial values of tables that lie behind one another
 late_bound.py         a variable whose handle is looked up at call time
+handle_areas.py       handles that functions find on their ps
 argument_type.py      a variable as an argument of a tf.function
 inventory.py          what each ps holds, so that it can be made again
 holdings.py           pure: what a ps holds, for people

@@ -22,6 +22,7 @@ from tfps_plugin._compat import tensorflow_saving
 from tfps_plugin._compat import tensorflow_variables as compat
 from tfps_plugin.cluster import dispatch_context
 from tfps_plugin.variables import chief_reads
+from tfps_plugin.variables import handle_areas
 from tfps_plugin.variables import self_assignment
 from tfps_plugin.variables import steps_in_flight
 from tfps_plugin.variables import views
@@ -135,6 +136,7 @@ class LateBoundVariable(compat.ResourceVariable):
             self._handle = compat.uninitialized_handle(
                 self._shape, self._dtype, self._handle_name.removesuffix(":0")
             )
+        handle_areas.handles_have_changed()
 
     @property
     def handle(self) -> tf.Tensor:

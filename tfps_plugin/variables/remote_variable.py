@@ -12,6 +12,7 @@ from tfps_plugin._compat import tensorflow_saving
 from tfps_plugin._compat import tensorflow_tables
 from tfps_plugin._compat import tensorflow_variables as compat
 from tfps_plugin.variables import apart
+from tfps_plugin.variables import handle_areas
 from tfps_plugin.variables import saved_form
 from tfps_plugin.variables import wire
 from tfps_plugin.variables.late_bound import LateBoundVariable
@@ -52,6 +53,7 @@ class RemoteVariable(Table, LateBoundVariable):
             synchronization: As in `tf.Variable`.
             aggregation: As in `tf.Variable`.
         """
+        handle_areas.free_abandoned()
         with tf.device(device):
             super().__init__(
                 shape,

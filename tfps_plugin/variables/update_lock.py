@@ -21,6 +21,7 @@ from tfps_plugin import errors
 from tfps_plugin._compat import tensorflow_variables as compat
 from tfps_plugin.cluster import dispatch_context
 from tfps_plugin.variables import chief_reads
+from tfps_plugin.variables import handle_areas
 
 # Locks a ps has for its large variables; small ones share another. Each costs
 # the ps a thread.
@@ -59,6 +60,7 @@ class UpdateLock:
     def forget(self) -> None:
         """Has the next call make the lock anew: its ps was replaced."""
         self._own = None
+        handle_areas.handles_have_changed()
 
     def _handle_now(self) -> tf.Tensor:
         if self._own is None:

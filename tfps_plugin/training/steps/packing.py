@@ -1,6 +1,8 @@
 """How many steps go into one call of a worker. Pure: no TensorFlow."""
 
+import collections
 import logging
+import math
 import statistics
 import threading
 
@@ -11,13 +13,14 @@ _logger = logging.getLogger("tfps_plugin")
 MOST_STEPS_AT_FIRST = 10
 # A call that takes so long costs little beside its steps, and still ends soon
 # enough for whoever waits for it: progress, callbacks, workers that were lost.
-_SECONDS_OF_A_CALL = 0.5
+_SECONDS_OF_A_CALL = 1.0
 # Of one that takes so long, steps are not what they were when measured.
 _TOO_MANY_SECONDS = 4 * _SECONDS_OF_A_CALL
 _NUMBERS = (1, 2, 5, 10, 20, 50, 100)
 # For every lane; the first ones trace, make copies and fill pipelines.
 _CALLS_NOT_MEASURED = 1
 _CALLS_MEASURED = 2
+_CALLS_LOOKED_BACK_AT = 4
 # With fewer calls than this per lane and epoch, the last calls of an epoch
 # leave workers idle, and the progress bar hardly moves.
 _CLOSURES_PER_LANE_AND_EPOCH = 4
@@ -63,8 +66,9 @@ def most_steps(seconds_of_a_step: float) -> int:
 class Pace:
     """How many steps to pack, by how long those of the first calls took.
 
-    Chosen once and kept, unless a call takes much longer than it should: what
-    a model's step takes changes little.
+    Chosen once and kept, unless a call takes much longer than it should, or
+    more steps would fit: the first calls run beside others that trace, or
+    while caches and pipelines are filled.
 
     Threading: safe from several threads. Guarded by `_lock`: everything that
     changes.
@@ -82,6 +86,10 @@ class Pace:
         self._num_to_pass_over = _CALLS_NOT_MEASURED * num_lanes
         self._num_to_measure = _CALLS_MEASURED * num_lanes
         self._measured: list[float] = []
+        # Of the latest calls that had as many steps as were chosen.
+        self._latest: collections.deque[float] = collections.deque(
+            maxlen=_CALLS_LOOKED_BACK_AT * num_lanes
+        )
         self._most_steps = MOST_STEPS_AT_FIRST
 
     @property
@@ -100,19 +108,26 @@ class Pace:
             if not num_steps:
                 return
             if len(self._measured) >= self._num_to_measure:
-                if num_steps == 1 or seconds <= _TOO_MANY_SECONDS:
+                if num_steps > 1 and seconds > _TOO_MANY_SECONDS:
+                    # Other input than before, or other workers.
+                    self._measured.clear()
+                    self._latest.clear()
+                    self._most_steps = min(
+                        self._most_steps, MOST_STEPS_AT_FIRST
+                    )
                     return
-                # Other input than before, or other workers.
-                self._measured.clear()
-                self._most_steps = min(self._most_steps, MOST_STEPS_AT_FIRST)
-                return
-            if self._num_to_pass_over:
-                self._num_to_pass_over -= 1
-                return
-            self._measured.append(seconds / num_steps)
-            if len(self._measured) < self._num_to_measure:
-                return
-            middle = statistics.median(self._measured)
+                middle = self._middle_of_latest(num_steps, seconds)
+                if most_steps(middle) <= self._most_steps:
+                    return
+            else:
+                if self._num_to_pass_over:
+                    self._num_to_pass_over -= 1
+                    return
+                self._measured.append(seconds / num_steps)
+                if len(self._measured) < self._num_to_measure:
+                    return
+                middle = statistics.median(self._measured)
+            self._latest.clear()
             self._most_steps = most_steps(middle)
         _logger.info(
             "A step of %s takes %.3g ms: %d of them make a call of a worker "
@@ -122,3 +137,11 @@ class Pace:
             1e3 * middle,
             self._most_steps,
         )
+
+    def _middle_of_latest(self, num_steps: int, seconds: float) -> float:
+        """Seconds of a step; infinite if too few calls are known."""
+        if num_steps == self._most_steps:
+            self._latest.append(seconds / num_steps)
+        if len(self._latest) < (self._latest.maxlen or 0):
+            return math.inf
+        return statistics.median(self._latest)

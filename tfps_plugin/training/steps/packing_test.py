@@ -29,11 +29,11 @@ def test_a_short_epoch_bounds_what_was_measured() -> None:
     ("seconds", "expected"),
     [
         (1e-6, 100),
-        (0.005, 100),
-        (0.0051, 50),
-        (0.04, 10),
-        (0.06, 5),
-        (0.3, 1),
+        (0.01, 100),
+        (0.0101, 50),
+        (0.08, 10),
+        (0.12, 5),
+        (0.6, 1),
         (3600.0, 1),
     ],
 )
@@ -63,6 +63,34 @@ def test_the_first_calls_choose_for_all(
     assert len(caplog.records) == 1
 
 
+def test_more_steps_are_packed_once_they_turn_out_to_be_shorter() -> None:
+    pace = Pace(num_lanes=1)
+    for _ in range(3):
+        pace.observe(10, 3.0)
+    assert pace.most_steps == 2
+    # One of fewer steps proves nothing, nor does one that was quick.
+    for call in [(2, 0.8), (1, 0.01), (2, 0.02), (2, 0.8), (2, 0.8)]:
+        pace.observe(*call)
+        assert pace.most_steps == 2
+    # All of the latest four count.
+    pace.observe(2, 0.4)
+    assert pace.most_steps == 2
+    pace.observe(2, 0.4)
+    assert pace.most_steps == 2
+    pace.observe(2, 0.2)
+    assert pace.most_steps == 5
+    for _ in range(4):
+        assert pace.most_steps == 5
+        pace.observe(5, 0.25)
+    assert pace.most_steps == 20
+    # What was measured with other calls does not count any more.
+    for _ in range(3):
+        pace.observe(20, 0.1)
+        assert pace.most_steps == 20
+    pace.observe(20, 0.1)
+    assert pace.most_steps == 100
+
+
 def test_what_takes_much_longer_is_measured_again() -> None:
     pace = Pace(num_lanes=1)
     for _ in range(3):
@@ -71,5 +99,5 @@ def test_what_takes_much_longer_is_measured_again() -> None:
     pace.observe(100, 50.0)
     assert pace.most_steps == 10
     for _ in range(2):
-        pace.observe(10, 5.0)
+        pace.observe(10, 10.0)
     assert pace.most_steps == 1
