@@ -130,6 +130,12 @@ class HandleArea:
                     values=list(handles),
                     **self._attributes(),
                 )
+                num_sets = tf.raw_ops.MapSize(**self._attributes())
+        # Functions would wait for them for ever, if they were lost on the way.
+        if not int(num_sets):
+            raise tf.errors.UnavailableError(
+                None, None, f"Handles did not arrive at {self.device}"
+            )
 
     def clear(self, content: int | None = None) -> None:
         """Leaves nothing there.

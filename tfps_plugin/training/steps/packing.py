@@ -24,6 +24,7 @@ _CALLS_LOOKED_BACK_AT = 4
 # With fewer calls than this per lane and epoch, the last calls of an epoch
 # leave workers idle, and the progress bar hardly moves.
 _CLOSURES_PER_LANE_AND_EPOCH = 4
+_LEAST_PART_OF_A_CALL = 4
 
 
 def choose_steps_per_closure(
@@ -42,6 +43,25 @@ def choose_steps_per_closure(
     """
     closures = _CLOSURES_PER_LANE_AND_EPOCH * num_lanes
     return max(1, min(most, num_steps // closures))
+
+
+def steps_near_the_end(left: int, num_lanes: int, most: int) -> int:
+    """How many steps of an epoch to make in one go, while others make theirs.
+
+    Towards the end they become fewer, so that no lane waits long for another
+    one's last steps (guided self-scheduling: Polychronopoulos and Kuck, 1987).
+
+    Args:
+        left: Steps of the epoch that nobody has begun.
+        num_lanes: How many share them.
+        most: No more than this, and not much less than a fourth of it: small
+            calls cost more.
+
+    Returns:
+        At least 1.
+    """
+    share = math.ceil(left / (2 * num_lanes))
+    return max(1, most // _LEAST_PART_OF_A_CALL, min(most, share))
 
 
 def most_steps(seconds_of_a_step: float) -> int:

@@ -25,6 +25,27 @@ def test_a_short_epoch_bounds_what_was_measured() -> None:
     assert packing.choose_steps_per_closure(1600, 4, most=2) == 2
 
 
+@given(st.integers(0, 500), st.integers(1, 20), st.integers(1, 100))
+def test_lanes_end_an_epoch_together(
+    num_steps: int, num_lanes: int, most: int
+) -> None:
+    left = num_steps
+    busy = [0] * num_lanes
+    while left:
+        lane = busy.index(min(busy))
+        num = min(left, packing.steps_near_the_end(left, num_lanes, most))
+        assert 1 <= num <= most
+        busy[lane] += num
+        left -= num
+    assert max(busy) - min(busy) <= max(1, most // 4)
+
+
+def test_calls_are_whole_before_the_end() -> None:
+    assert packing.steps_near_the_end(200, 4, most=20) == 20
+    assert packing.steps_near_the_end(80, 4, most=20) == 10
+    assert packing.steps_near_the_end(1, 4, most=20) == 5
+
+
 @pytest.mark.parametrize(
     ("seconds", "expected"),
     [

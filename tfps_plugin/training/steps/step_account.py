@@ -56,6 +56,12 @@ class StepAccount:
             return self._asked - self._claimed
 
     @property
+    def claimed(self) -> int:
+        """Steps that closures have begun, whatever became of them."""
+        with self._changed:
+            return self._claimed
+
+    @property
     def in_progress(self) -> int:
         """Steps that closures have begun and not settled."""
         with self._changed:

@@ -12,6 +12,7 @@ from tfps_plugin import errors
 from tfps_plugin.coordinator.cluster_coordinator import ClusterCoordinator
 from tfps_plugin.inputs.split_reader import Share
 from tfps_plugin.inputs.split_reader import SplitReader
+from tfps_plugin.training.steps import packing
 from tfps_plugin.training.steps.progress_logs import ProgressLogs
 from tfps_plugin.training.steps.split_counts import SplitCounts
 from tfps_plugin.training.steps.step_account import Claim
@@ -132,7 +133,23 @@ class WorkerReadRun(StepRun):
         return False
 
     def _limit(self) -> int:
+        """How many steps a closure has."""
         return self._steps_per_closure(self.done, self._pace.most_steps)
+
+    def _limit_of_a_call(self) -> int:
+        """How many it makes in one go: all, but near the end of an epoch."""
+        limit = self._limit()
+        if self._num_steps is None:
+            return limit
+        # Not if somebody has said how many.
+        return self._steps_per_closure(
+            self.done,
+            packing.steps_near_the_end(
+                self._num_steps - self._account.claimed,
+                self._coordinator.num_lanes,
+                limit,
+            ),
+        )
 
     def _pump(self, *, all_of_it: bool = False) -> None:
         """Schedules closures for the steps that none will claim otherwise.
@@ -192,7 +209,7 @@ class WorkerReadRun(StepRun):
                     return
                 if share.is_infinite and self._num_steps is None:
                     raise _endless()
-                claim = self._account.claim(left)
+                claim = self._account.claim(min(left, self._limit_of_a_call()))
                 token.claim = claim
                 if not claim.num_steps:
                     return
