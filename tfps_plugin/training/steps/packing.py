@@ -14,8 +14,12 @@ MOST_STEPS_AT_FIRST = 10
 # A call that takes so long costs little beside its steps, and still ends soon
 # enough for whoever waits for it: progress, callbacks, workers that were lost.
 _SECONDS_OF_A_CALL = 1.0
-# Of one that takes so long, steps are not what they were when measured.
-_TOO_MANY_SECONDS = 4 * _SECONDS_OF_A_CALL
+# Of many lanes each call may take longer: so many end in a second all the same,
+# and each costs the one chief some milliseconds.
+_CALLS_A_SECOND = 4
+_MOST_SECONDS_OF_A_CALL = 4.0
+# Of one that takes so much longer, steps are not what they were when measured.
+_TOO_MANY_TIMES = 4
 _NUMBERS = (1, 2, 5, 10, 20, 50, 100)
 # For every lane; the first ones trace, make copies and fill pipelines.
 _CALLS_NOT_MEASURED = 1
@@ -64,11 +68,26 @@ def steps_near_the_end(left: int, num_lanes: int, most: int) -> int:
     return max(1, most // _LEAST_PART_OF_A_CALL, min(most, share))
 
 
-def most_steps(seconds_of_a_step: float) -> int:
+def seconds_of_a_call(num_lanes: int) -> float:
+    """How long a call should take.
+
+    Args:
+        num_lanes: How many closures run at the same time.
+    """
+    return min(
+        _MOST_SECONDS_OF_A_CALL,
+        max(_SECONDS_OF_A_CALL, num_lanes / _CALLS_A_SECOND),
+    )
+
+
+def most_steps(
+    seconds_of_a_step: float, seconds: float = _SECONDS_OF_A_CALL
+) -> int:
     """How many steps to pack, if steps take so long.
 
     Args:
         seconds_of_a_step: On its worker, while others run beside it.
+        seconds: How long a call should take.
 
     Returns:
         The largest of a few round numbers that keeps calls short.
@@ -77,7 +96,7 @@ def most_steps(seconds_of_a_step: float) -> int:
         (
             number
             for number in _NUMBERS
-            if number * seconds_of_a_step <= _SECONDS_OF_A_CALL
+            if number * seconds_of_a_step <= seconds
         ),
         default=1,
     )
@@ -102,6 +121,7 @@ class Pace:
             name: Whose steps, for people.
         """
         self._name = name
+        self._seconds = seconds_of_a_call(num_lanes)
         self._lock = threading.Lock()
         self._num_to_pass_over = _CALLS_NOT_MEASURED * num_lanes
         self._num_to_measure = _CALLS_MEASURED * num_lanes
@@ -128,7 +148,7 @@ class Pace:
             if not num_steps:
                 return
             if len(self._measured) >= self._num_to_measure:
-                if num_steps > 1 and seconds > _TOO_MANY_SECONDS:
+                if num_steps > 1 and seconds > _TOO_MANY_TIMES * self._seconds:
                     # Other input than before, or other workers.
                     self._measured.clear()
                     self._latest.clear()
@@ -137,7 +157,7 @@ class Pace:
                     )
                     return
                 middle = self._middle_of_latest(num_steps, seconds)
-                if most_steps(middle) <= self._most_steps:
+                if most_steps(middle, self._seconds) <= self._most_steps:
                     return
             else:
                 if self._num_to_pass_over:
@@ -148,7 +168,7 @@ class Pace:
                     return
                 middle = statistics.median(self._measured)
             self._latest.clear()
-            self._most_steps = most_steps(middle)
+            self._most_steps = most_steps(middle, self._seconds)
         _logger.info(
             "A step of %s takes %.3g ms: %d of them make a call of a worker "
             "that is long enough, unless steps_per_closure of the strategy or "

@@ -62,6 +62,19 @@ def test_calls_are_long_but_not_too_long(seconds: float, expected: int) -> None:
     assert packing.most_steps(seconds) == expected
 
 
+@pytest.mark.parametrize(
+    ("num_lanes", "expected"), [(1, 1.0), (4, 1.0), (8, 2.0), (200, 4.0)]
+)
+def test_calls_of_many_lanes_are_longer(
+    num_lanes: int, expected: float
+) -> None:
+    assert packing.seconds_of_a_call(num_lanes) == expected
+    pace = Pace(num_lanes)
+    for _ in range(3 * num_lanes):
+        pace.observe(10, 2.0)
+    assert pace.most_steps == packing.most_steps(0.2, expected)
+
+
 def test_the_first_calls_choose_for_all(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
