@@ -9,6 +9,7 @@ tensorflow_loops.py       gradients of loops
 tensorflow_saving.py      checkpoints, and what a SavedModel makes of variables
 tensorflow_strategy.py    the base classes of a `tf.distribute.Strategy`
 tensorflow_inputs.py      what datasets say about their elements
+tensorflow_captures.py    what graph functions capture, and where that is
 tensorflow_graphs.py      one graph function made out of another
 tensorflow_cluster.py     the eager context's cluster membership
 tensorflow_execution.py   executors and concrete functions

@@ -5,8 +5,6 @@ function calls, nor to make an operation like one of another graph, or a
 concrete function that captures what another one does.
 """
 
-import functools
-from collections.abc import Callable
 from collections.abc import Collection
 from collections.abc import Hashable
 from collections.abc import Iterable
@@ -24,6 +22,8 @@ from tensorflow.python.framework import func_graph
 from tensorflow.python.framework import ops
 from tensorflow.python.ops import handle_data_util
 
+from tfps_plugin._compat import tensorflow_captures
+
 FuncGraph: TypeAlias = func_graph.FuncGraph
 
 _CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
@@ -39,61 +39,6 @@ def is_kept_whole(function: tf.types.experimental.ConcreteFunction) -> bool:
 def arguments(graph: FuncGraph) -> list[tf.Tensor]:
     """What a function is given: its arguments, then what it captures."""
     return list(graph.inputs)
-
-
-def homes_of_captures(graph: FuncGraph) -> dict[int, str]:
-    """By the place among its arguments, the devices of captured resources.
-
-    Only of those whose device is known.
-    """
-    captures = graph.function_captures
-    devices: dict[int, str] = {}
-    for key, internal in captures.by_val_internal.items():
-        devices[id(internal)] = getattr(
-            captures.by_val_external[key], "device", ""
-        )
-    for key, internal in captures.by_ref_internal.items():
-        devices[id(internal)] = getattr(
-            captures.by_ref_tracetype[key], "device", ""
-        )
-    return {
-        place: devices[id(tensor)]
-        for place, tensor in enumerate(graph.inputs)
-        if tensor.dtype == tf.resource and devices.get(id(tensor))
-    }
-
-
-def look_ups_of_handles(
-    graph: FuncGraph,
-) -> dict[int, tuple[str, Callable[[], tf.Tensor]]]:
-    """By the place among its arguments, handles that each call looks up.
-
-    Only of resources whose device is known, each with that device, and what
-    looks the handle up.
-    """
-    captures = graph.function_captures
-    places = {id(tensor): place for place, tensor in enumerate(graph.inputs)}
-    found: dict[int, tuple[str, Callable[[], tf.Tensor]]] = {}
-    for key, internal in captures.by_ref_internal.items():
-        device = getattr(captures.by_ref_tracetype[key], "device", "")
-        if internal.dtype == tf.resource and device:
-            look_up = captures.by_ref_external[key]
-            found[places[id(internal)]] = (
-                device,
-                functools.partial(_only_one, look_up),
-            )
-    return found
-
-
-def _only_one(look_up: Callable[[], Sequence[tf.Tensor]]) -> tf.Tensor:
-    (tensor,) = look_up()
-    return tensor
-
-
-def parameter_servers(graph: FuncGraph) -> frozenset[int]:
-    """The indices of the ps that hold what a function captures."""
-    specs = map(tf.DeviceSpec.from_string, homes_of_captures(graph).values())
-    return frozenset(spec.task or 0 for spec in specs if spec.job == "ps")
 
 
 def control_outputs(graph: FuncGraph) -> list[tf.Operation]:
@@ -238,26 +183,7 @@ def new_graph(
             counterparts[id(tensor)] = copy
     graph.inputs = [counterparts[id(tensor)] for tensor in kept.values()]
     graph.structured_input_signature = like.structured_input_signature
-    old, new = like.function_captures, graph.function_captures
-    for key, internal in old.by_val_internal.items():
-        if id(internal) not in counterparts:
-            continue
-        new.add_or_replace(
-            key,
-            old.by_val_external[key],
-            counterparts[id(internal)],
-            old.by_val_tracetype[key],
-        )
-    for key, internal in old.by_ref_internal.items():
-        if id(internal) not in counterparts:
-            continue
-        new.add_or_replace(
-            key,
-            old.by_ref_external[key],
-            counterparts[id(internal)],
-            old.by_ref_tracetype[key],
-            is_by_ref=True,
-        )
+    tensorflow_captures.copy(like, graph, counterparts)
     # Whoever keeps the function keeps what it captures, as the other did.
     graph._weak_variables = list(like._weak_variables)
     return graph, {

@@ -12,7 +12,7 @@ from typing import TypeVar
 import tensorflow as tf
 
 from tfps_plugin import errors
-from tfps_plugin._compat import tensorflow_graphs
+from tfps_plugin._compat import tensorflow_captures
 from tfps_plugin.cluster import dispatch_context
 from tfps_plugin.cluster.turns import Turns
 from tfps_plugin.coordinator import arguments
@@ -420,7 +420,7 @@ class ClusterCoordinator:
         """
         return first_calls.alone(
             self.strategy.fused(function, owner),
-            tensorflow_graphs.parameter_servers(function.graph),
+            tensorflow_captures.parameter_servers(function.graph),
         )
 
 

@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from tfps_plugin._compat import tensorflow_captures
 from tfps_plugin._compat import tensorflow_graphs as compat
 from tfps_plugin.transport import staging
 from tfps_plugin.transport.explanation import Explanation
@@ -85,7 +86,7 @@ def _fused(function: tf.types.experimental.ConcreteFunction) -> Fused:
         handles, staged = staging.of_captures(graph)
         rewriting = Rewriting(
             graph,
-            compat.homes_of_captures(graph),
+            tensorflow_captures.homes_of_captures(graph),
             graph.name,
             staged=staged,
         )

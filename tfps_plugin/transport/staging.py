@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from tfps_plugin._compat import tensorflow_captures
 from tfps_plugin._compat import tensorflow_graphs as compat
 from tfps_plugin.transport import places
 from tfps_plugin.transport.waves import Output
@@ -47,7 +48,7 @@ def of_captures(
     look_ups: dict[str, list[Callable[[], tf.Tensor]]] = (
         collections.defaultdict(list)
     )
-    for argument, (device, look_up) in compat.look_ups_of_handles(
+    for argument, (device, look_up) in tensorflow_captures.look_ups_of_handles(
         graph
     ).items():
         if places.is_on_cpu(device):

@@ -1,0 +1,99 @@
+"""Private TensorFlow API: what graph functions capture.
+
+TensorFlow has no public way to tell which resources a function captures, where
+they are, and what looks up those that each call is given anew.
+"""
+
+import functools
+from collections.abc import Callable
+from collections.abc import Mapping
+from collections.abc import Sequence
+
+import tensorflow as tf
+from tensorflow.python.framework.func_graph import FuncGraph
+
+
+def homes_of_captures(graph: FuncGraph) -> dict[int, str]:
+    """By the place among its arguments, the devices of captured resources.
+
+    Only of those whose device is known.
+    """
+    captures = graph.function_captures
+    devices: dict[int, str] = {}
+    for key, internal in captures.by_val_internal.items():
+        devices[id(internal)] = getattr(
+            captures.by_val_external[key], "device", ""
+        )
+    for key, internal in captures.by_ref_internal.items():
+        devices[id(internal)] = getattr(
+            captures.by_ref_tracetype[key], "device", ""
+        )
+    return {
+        place: devices[id(tensor)]
+        for place, tensor in enumerate(graph.inputs)
+        if tensor.dtype == tf.resource and devices.get(id(tensor))
+    }
+
+
+def look_ups_of_handles(
+    graph: FuncGraph,
+) -> dict[int, tuple[str, Callable[[], tf.Tensor]]]:
+    """By the place among its arguments, handles that each call looks up.
+
+    Only of resources whose device is known, each with that device, and what
+    looks the handle up.
+    """
+    captures = graph.function_captures
+    places = {id(tensor): place for place, tensor in enumerate(graph.inputs)}
+    found: dict[int, tuple[str, Callable[[], tf.Tensor]]] = {}
+    for key, internal in captures.by_ref_internal.items():
+        device = getattr(captures.by_ref_tracetype[key], "device", "")
+        if internal.dtype == tf.resource and device:
+            look_up = captures.by_ref_external[key]
+            found[places[id(internal)]] = (
+                device,
+                functools.partial(_only_one, look_up),
+            )
+    return found
+
+
+def _only_one(look_up: Callable[[], Sequence[tf.Tensor]]) -> tf.Tensor:
+    (tensor,) = look_up()
+    return tensor
+
+
+def parameter_servers(graph: FuncGraph) -> frozenset[int]:
+    """The indices of the ps that hold what a function captures."""
+    specs = map(tf.DeviceSpec.from_string, homes_of_captures(graph).values())
+    return frozenset(spec.task or 0 for spec in specs if spec.job == "ps")
+
+
+def copy(
+    old: FuncGraph, new: FuncGraph, counterparts: Mapping[int, tf.Tensor]
+) -> None:
+    """Has a function capture what another one does.
+
+    Args:
+        old: The other.
+        new: The function; it captures nothing yet.
+        counterparts: By the ids of the other's arguments, the function's own.
+            What has none is not captured.
+    """
+    theirs, ours = old.function_captures, new.function_captures
+    for key, internal in theirs.by_val_internal.items():
+        if id(internal) in counterparts:
+            ours.add_or_replace(
+                key,
+                theirs.by_val_external[key],
+                counterparts[id(internal)],
+                theirs.by_val_tracetype[key],
+            )
+    for key, internal in theirs.by_ref_internal.items():
+        if id(internal) in counterparts:
+            ours.add_or_replace(
+                key,
+                theirs.by_ref_external[key],
+                counterparts[id(internal)],
+                theirs.by_ref_tracetype[key],
+                is_by_ref=True,
+            )
