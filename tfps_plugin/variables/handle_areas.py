@@ -156,10 +156,17 @@ class HandleArea:
                 ):
                     tf.raw_ops.MapClear(**self._attributes())
             except tf.errors.OpError as error:
-                if not chief_reads.is_about_the_cluster(error):
-                    raise
-                # What its ps held is gone with it.
-                _logger.debug("An area of %r was lost: %s", self.device, error)
+                # Whoever makes a variable has nothing to do with this one.
+                _logger.log(
+                    # What a lost ps held is gone with it.
+                    logging.DEBUG
+                    if chief_reads.is_about_the_cluster(error)
+                    else logging.WARNING,
+                    "Memory of variables that are gone may not be free yet on "
+                    "%s: %s",
+                    self.device,
+                    error,
+                )
 
     def take(self) -> list[tf.Tensor]:
         """The handles, in a function that is being made.

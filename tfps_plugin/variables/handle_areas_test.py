@@ -98,6 +98,20 @@ def test_an_area_is_emptied_when_its_function_is_gone() -> None:
     assert _num_sets(area) == 0
 
 
+def test_an_area_that_cannot_be_emptied_fails_no_variable(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    variables = [testing.remote_variable(1.0)]
+    handles, area = _staged(*variables)
+    handles.stage()
+    variables.clear()
+    gc.collect()
+    # As when its ps has been taken out of the cluster.
+    monkeypatch.setattr(area, "device", "/job:ps/task:7/device:CPU:0")
+    assert float(testing.remote_variable(2.0)) == 2.0
+    assert "/job:ps/task:7" in caplog.text
+
+
 def test_what_was_put_there_since_stays() -> None:
     variable = testing.remote_variable(1.0)
     handles, area = _staged(variable)
