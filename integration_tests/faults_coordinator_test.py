@@ -13,12 +13,15 @@ from tfps_plugin import errors
 from tfps_plugin.cluster import dispatch_context
 from tfps_plugin.cluster.local_cluster import LocalCluster
 from tfps_plugin.cluster.session import Session
+from tfps_plugin.cluster.spec import Task
 from tfps_plugin.coordinator.cluster_coordinator import ClusterCoordinator
 from tfps_plugin.coordinator.testing import FakeStrategy
 from tfps_plugin.inputs.worker_dataset import WorkerIterator
 from tfps_plugin.monitoring import events
 
 _TIMEOUT_SECONDS = 120.0
+# gRPC asks so long after data have come, at most.
+_QUIET_SECONDS = 11.0
 
 
 class _Bench:
@@ -187,6 +190,65 @@ def test_worker_hangs_and_goes_on(bench: _Bench) -> None:
     bench.wait_for(events.WorkerReadmitted)
     again = bench.on_every_lane(_next, iterator)
     assert [element for worker, element in again if worker == 1] == [1, 3]
+
+
+def test_a_worker_hangs_while_nothing_is_on_its_way(bench: _Bench) -> None:
+    # gRPC notices only after minutes: it asks for a sign of life when data
+    # arrive. TensorFlow changes no cluster while a call is on its way.
+    coordinator, cluster = bench.coordinator, bench.cluster
+
+    @tf.function
+    def wait() -> tf.Tensor:
+        begun = tf.raw_ops.QueueEnqueueV2(
+            handle=_queue("begun"), components=[1.0]
+        )
+        with tf.control_dependencies([begun]):
+            (never,) = tf.raw_ops.QueueDequeueV2(
+                handle=_queue("never"), component_types=[tf.float32]
+            )
+        return never
+
+    result = coordinator.schedule(wait)
+    hanging, other = _in_order_of_who_has_begun(bench.session)
+    with pytest.raises(TimeoutError):
+        result.get(_QUIET_SECONDS)
+    process = cluster.process("worker", hanging.index)
+    process.send_signal(signal.SIGSTOP)
+    try:
+        lost = bench.wait_for(events.WorkerLost)
+        assert lost.worker_index == hanging.index
+        deadline = time.monotonic() + _TIMEOUT_SECONDS
+        while hanging in bench.session.listed:
+            assert time.monotonic() < deadline
+            # Others are not held up.
+            assert coordinator.schedule(lambda: tf.constant(1)).fetch() == 1
+        with tf.device(bench.session.device(other)):
+            tf.raw_ops.QueueEnqueueV2(handle=_queue("never"), components=[7.0])
+        assert result.fetch() == 7.0
+    finally:
+        process.send_signal(signal.SIGCONT)
+    bench.wait_for(events.WorkerReadmitted)
+
+
+def _queue(name: str) -> tf.Tensor:
+    return tf.raw_ops.FIFOQueueV2(
+        component_types=[tf.float32], shared_name=name
+    )
+
+
+def _in_order_of_who_has_begun(session: Session) -> list[Task]:
+    """The workers, first the one that has something in its queue "begun"."""
+
+    def has_begun(worker: Task) -> bool:
+        with tf.device(session.device(worker)):
+            return bool(tf.raw_ops.QueueSizeV2(handle=_queue("begun")))
+
+    deadline = time.monotonic() + _TIMEOUT_SECONDS
+    while True:
+        workers = sorted(session.cluster.workers, key=has_begun, reverse=True)
+        if has_begun(workers[0]):
+            return workers
+        assert time.monotonic() < deadline
 
 
 def test_ps_dies(bench: _Bench) -> None:

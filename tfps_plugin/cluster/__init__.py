@@ -15,8 +15,9 @@ server_def.py        ClusterSpec -> what TensorFlow connects to
 attachment.py        connects TensorFlow's runtime to a cluster
 runtime_errors.py    which errors of TensorFlow are about the cluster (pure)
 address_book.py      where tasks are now: they may come back elsewhere (pure)
+connections.py       breaks those to a task that has fallen silent
 runtime_view.py      which tasks TensorFlow knows, and how that is changed
-leftovers.py        frees what an earlier chief has left on a ps
+leftovers.py         frees what an earlier chief has left on a ps
 announcer.py         tells the tasks which chief there is, and when it is over
 session.py           the chief's connection: connect, delist, readmit, end
 open_sessions.py     which clusters this process is connected to

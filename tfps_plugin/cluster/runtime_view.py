@@ -8,6 +8,7 @@ from typing import Any
 from tfps_plugin import errors
 from tfps_plugin._compat import tensorflow_cluster
 from tfps_plugin.cluster import attachment
+from tfps_plugin.cluster import connections
 from tfps_plugin.cluster import health
 from tfps_plugin.cluster.address_book import AddressBook
 from tfps_plugin.cluster.server_def import make_server_def
@@ -79,6 +80,8 @@ class RuntimeView:
     def change(self, listed: frozenset[Task]) -> None:
         """Tells TensorFlow which tasks there are from now on.
 
+        Whatever still waits for a task that is not among them fails.
+
         Args:
             listed: Tasks that live: TensorFlow hangs on one that is dead.
 
@@ -89,10 +92,14 @@ class RuntimeView:
         server_def = make_server_def(
             self._chief_address, map(self._book.now, listed), is_first=False
         )
+        leaving = [self._book.now(task) for task in self.listed - listed]
 
         def change() -> None:
             with self._lock:
                 self._num_changes += 1
+            # TensorFlow waits for every call that is on its way, also to those
+            # that have nothing more to say.
+            connections.break_to(each.address for each in leaving)
             tensorflow_cluster.update_server_def(server_def)
             # Noted here, because it may end when nobody waits any more.
             with self._lock:
@@ -136,15 +143,21 @@ class RuntimeView:
             [self._book.now(task) for task in self._tasks],
             _PROBE_TIMEOUT_SECONDS,
         )
-        silent = [
-            f"{task} at {task.address} ({answer.reason})"
+        silent = {
+            task: answer.reason
             for task, answer in answers.items()
             if isinstance(answer, errors.TaskUnreachableError)
-        ]
+        }
+        # One that fell silent since the change began holds it up no longer.
+        connections.break_to(task.address for task in silent)
+        received = ", ".join(
+            f"{task} at {task.address} ({reason})"
+            for task, reason in silent.items()
+        )
         return errors.TaskLostError(
             "A change of the cluster's membership is held up by a task: "
             f"{error}. Expected every task to answer. Received: no answer "
-            f"from {', '.join(silent) or 'none, when asked now: all do'}. "
+            f"from {received or 'none, when asked now: all do'}. "
             "Until TensorFlow has finished, no task is taken out or taken "
             "back. End the process that hangs; if that does not help, start "
             "the chief again: it goes on from the last checkpoint."
