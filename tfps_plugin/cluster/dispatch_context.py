@@ -6,9 +6,8 @@ copies, seeds, lookup tables, iterators) asks here where it is.
 """
 
 import contextlib
-import dataclasses
 import threading
-from collections.abc import Iterator
+from typing import NamedTuple
 
 from tfps_plugin import errors
 from tfps_plugin.cluster.present_call import PresentCall
@@ -17,8 +16,7 @@ from tfps_plugin.cluster.turns import Turns
 _thread_local = threading.local()
 
 
-@dataclasses.dataclass(frozen=True)
-class DispatchContext:
+class DispatchContext(NamedTuple):
     """Where the closure of the current thread runs.
 
     Attributes:
@@ -48,15 +46,28 @@ class DispatchContext:
         return self.device.rsplit("/device:", 1)[0] + "/device:CPU:0"
 
 
-@contextlib.contextmanager
-def dispatching(context: DispatchContext) -> Iterator[None]:
+def dispatching(
+    context: DispatchContext,
+) -> contextlib.AbstractContextManager[None]:
     """Declares that this thread dispatches to `context` until it leaves."""
-    previous = current()
-    _thread_local.context = context
-    try:
-        yield
-    finally:
-        _thread_local.context = previous
+    return _Dispatching(context)
+
+
+class _Dispatching:
+    # Not a generator: this is done for every function that is scheduled.
+
+    __slots__ = ("_context", "_previous")
+
+    def __init__(self, context: DispatchContext) -> None:
+        self._context = context
+        self._previous: DispatchContext | None = None
+
+    def __enter__(self) -> None:
+        self._previous = current()
+        _thread_local.context = self._context
+
+    def __exit__(self, *_: object) -> None:
+        _thread_local.context = self._previous
 
 
 def current() -> DispatchContext | None:

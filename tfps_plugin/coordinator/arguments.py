@@ -11,6 +11,9 @@ from tfps_plugin._compat import tensorflow_execution
 from tfps_plugin.coordinator.remote_value import RemoteValue
 from tfps_plugin.inputs.per_worker_values import PerWorkerValues
 
+_PolymorphicFunction = tf.types.experimental.PolymorphicFunction
+_ConcreteFunction = tf.types.experimental.ConcreteFunction
+
 Scope = Callable[[], contextlib.AbstractContextManager[Any]]
 # From a concrete function to what calls it on a worker.
 Prepare = Callable[[Any], Callable[..., Any]]
@@ -112,7 +115,7 @@ def bind(
         )
     args = tuple(args) if args is not None else ()
     kwargs = dict(kwargs) if kwargs is not None else {}
-    leaves = tf.nest.flatten((args, kwargs))
+    leaves = tf.nest.flatten((args, kwargs)) if args or kwargs else ()
     has_per_worker_values = any(
         isinstance(leaf, PerWorkerValues) for leaf in leaves
     )
@@ -120,13 +123,13 @@ def bind(
         if isinstance(leaf, RemoteValue):
             _refuse_remote_value(leaf)
     scheduled = function
-    if isinstance(function, tf.types.experimental.PolymorphicFunction):
+    if isinstance(function, _PolymorphicFunction):
         concrete = _concrete(
             function, args, kwargs, has_per_worker_values, scope
         )
         kwargs.update(_missing_defaults(function, concrete, len(args), kwargs))
         function = concrete
-    if isinstance(function, tf.types.experimental.ConcreteFunction):
+    if isinstance(function, _ConcreteFunction):
         function = prepare(function)
     return Call(
         function,

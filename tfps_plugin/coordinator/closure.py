@@ -19,25 +19,18 @@ class ClosureState(enum.Enum):
     @property
     def is_final(self) -> bool:
         """Whether nothing can follow."""
-        return not _FOLLOWERS[self]
+        return self not in (ClosureState.QUEUED, ClosureState.RUNNING)
 
 
-_FOLLOWERS: dict[ClosureState, frozenset[ClosureState]] = {
-    ClosureState.QUEUED: frozenset(
-        {ClosureState.RUNNING, ClosureState.CANCELLED}
-    ),
-    ClosureState.RUNNING: frozenset(
-        {
-            ClosureState.QUEUED,
-            ClosureState.DONE,
-            ClosureState.FAILED,
-            ClosureState.CANCELLED,
-        }
-    ),
-    ClosureState.DONE: frozenset(),
-    ClosureState.FAILED: frozenset(),
-    ClosureState.CANCELLED: frozenset(),
-}
+# What can follow. Not looked up by hash, which Python computes anew
+# for each member of an enumeration, and slowly.
+_AFTER_QUEUED = (ClosureState.RUNNING, ClosureState.CANCELLED)
+_AFTER_RUNNING = (
+    ClosureState.DONE,
+    ClosureState.QUEUED,
+    ClosureState.FAILED,
+    ClosureState.CANCELLED,
+)
 
 
 # Told the final state, the result or error, and the worker that ran it last.
@@ -59,10 +52,12 @@ class Closure:
         lost_workers: Indices of the workers that were lost while they ran it.
         worker_index: The worker that ran it last.
         round: The ledger's round in which it was last begun.
+        began_at: When that was, by the monotonic clock.
     """
 
     __slots__ = (
         "_on_final",
+        "began_at",
         "call",
         "lost_workers",
         "num_attempts",
@@ -86,6 +81,7 @@ class Closure:
         # Python's garbage collector looks at each object they are made of.
         self.lost_workers: tuple[int, ...] = ()
         self.round = -1
+        self.began_at = 0.0
         self.worker_index: int | None = None
 
     def move_to(self, state: ClosureState) -> None:
@@ -94,7 +90,11 @@ class Closure:
         Raises:
             InternalError: If that cannot follow the present state.
         """
-        if state not in _FOLLOWERS[self.state]:
+        before = self.state
+        if not (
+            (before is ClosureState.QUEUED and state in _AFTER_QUEUED)
+            or (before is ClosureState.RUNNING and state in _AFTER_RUNNING)
+        ):
             raise errors.InternalError(
                 f"A closure that is {self.state.value} cannot become "
                 f"{state.value}. Please report this."

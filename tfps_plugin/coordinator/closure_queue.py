@@ -1,6 +1,5 @@
 """The closures of a coordinator, shared by its lanes and its callers."""
 
-import logging
 import threading
 import time
 from collections.abc import Callable
@@ -10,15 +9,7 @@ from tfps_plugin import errors
 from tfps_plugin.coordinator.closure import Closure
 from tfps_plugin.coordinator.closure_ledger import ClosureLedger
 from tfps_plugin.coordinator.closure_ledger import Ended
-from tfps_plugin.coordinator.resting_lanes import RestingLanes
-
-logger = logging.getLogger(__name__)
-
-# What a lane that waits is woken with, or one that has no thread yet started.
-_Waiting = threading.Condition
-_Start = Callable[[], None]
-# That, and its worker.
-_ToStart = tuple[int, _Start]
+from tfps_plugin.coordinator.lane_waking import LaneWaking
 
 # The caller's waits return to Python this often, so that Ctrl-C is noticed
 # even where a lock cannot be interrupted by a signal.
@@ -61,12 +52,9 @@ class ClosureQueue:
         self._room_made = threading.Condition(self._lock)
         self._settled = threading.Condition(self._lock)
         self._round_ended = threading.Condition(self._lock)
-        self._resting: RestingLanes[_Waiting | _Start] = RestingLanes()
-        # Lanes wake each other, one at a time: many that are woken at once
-        # only wait for each other. Whose lane was woken and has not come yet.
-        self._awaited: int | None = None
-        # Whether a lane ever came; it goes on until the queue is stopped.
-        self._has_lanes = False
+        self._lanes = LaneWaking(
+            self._lock, lambda: self._ledger.num_queued, self.end_round
+        )
         self._num_untold = 0
         self._stopped = False
 
@@ -109,9 +97,9 @@ class ClosureQueue:
             has_error = self._ledger.has_error
             if not has_error:
                 self._ledger.put(closure)
-                start = self._wake_a_lane()
+                start = self._lanes.wake()
         if not has_error:
-            self._start(start)
+            self._lanes.start(start)
             return
         self.raise_error()
         # Another caller raised that error in the meantime.
@@ -188,9 +176,9 @@ class ClosureQueue:
                 and again if it raises RuntimeError or is interrupted.
         """
         with self._lock:
-            self._resting.add(worker_index, start)
-            start_now = self._wake_a_lane()
-        self._start(start_now)
+            self._lanes.add(worker_index, start)
+            start_now = self._lanes.wake()
+        self._lanes.start(start_now)
 
     def get(self, worker_index: int) -> Closure | None:
         """Begins the next closure; waits while none waits.
@@ -203,25 +191,27 @@ class ClosureQueue:
         """
         while True:
             with self._lock:
-                self._has_lanes = True
-                if worker_index == self._awaited:
-                    self._awaited = None
+                self._lanes.comes(worker_index)
                 if self._stopped:
                     return None
                 closure = self._take(worker_index)
                 # Also if this lane was woken in vain: for the next one.
-                start = self._wake_a_lane()
+                start = self._lanes.wake()
                 if closure is None and start is None:
-                    waiting = threading.Condition(self._lock)
-                    self._resting.add(worker_index, waiting)
-                    waiting.wait()
-            self._start(start)
+                    self._lanes.wait(worker_index)
+            self._lanes.start(start)
             if closure is not None:
                 return closure
 
     def done(self, closure: Closure, attempt: int, result: Any) -> None:
         """Says that an attempt of a closure ended with `result`."""
-        self._change(lambda: self._ledger.done(closure, attempt, result))
+        now = time.monotonic()
+
+        def done() -> list[Ended]:
+            self._lanes.ended(closure.began_at, now)
+            return self._ledger.done(closure, attempt, result)
+
+        self._change(done)
 
     def failed(
         self, closure: Closure, attempt: int, error: BaseException
@@ -303,14 +293,14 @@ class ClosureQueue:
     def pause(self, worker_index: int) -> None:
         """Gives the worker's lanes no closure until `resume`."""
         with self._lock:
-            self._resting.pause(worker_index)
+            self._lanes.pause(worker_index)
 
     def resume(self, worker_index: int) -> None:
         """Gives the worker's lanes closures again."""
         with self._lock:
-            self._resting.resume(worker_index)
-            start = self._wake_a_lane()
-        self._start(start)
+            self._lanes.resume(worker_index)
+            start = self._lanes.wake()
+        self._lanes.start(start)
 
     def stop(self) -> None:
         """Cancels what waits; every `get` returns None from now on."""
@@ -318,9 +308,7 @@ class ClosureQueue:
             self._stopped = True
         self._change(self._ledger.cancel_queued)
         with self._lock:
-            for lane in self._resting.take_all():
-                if isinstance(lane, threading.Condition):
-                    lane.notify()
+            self._lanes.wake_all()
             self._room_made.notify_all()
             self._settled.notify_all()
             self._round_ended.notify_all()
@@ -345,14 +333,14 @@ class ClosureQueue:
             self._num_untold += len(ended)
             start = None
             if num_queued > num_queued_before:
-                start = self._wake_a_lane()
+                start = self._lanes.wake()
             elif num_queued < num_queued_before:
                 self._room_made.notify_all()
             if self._ledger.has_error:
                 # Those who wait for room have an error to raise instead.
                 self._room_made.notify_all()
                 self._round_ended.notify_all()
-        self._start(start)
+        self._lanes.start(start)
         for closure, outcome in ended:
             closure.tell(outcome)
         with self._lock:
@@ -371,78 +359,18 @@ class ClosureQueue:
 
     def _take(self, worker_index: int) -> Closure | None:
         """Begins the next closure, if there is one and the worker may."""
-        if self._resting.is_paused(worker_index):
+        if self._lanes.is_paused(worker_index) or not self._lanes.is_needed(
+            self._ledger.num_running
+        ):
             return None
         closure = self._ledger.take()
         if closure is not None:
+            self._lanes.took()
+            closure.began_at = time.monotonic()
             closure.worker_index = worker_index
             if self._ledger.num_queued <= self._few:
                 self._room_made.notify()
         return closure
-
-    def _wake_a_lane(self) -> _ToStart | None:
-        """Wakes one of the lanes that rest, if there is work for it.
-
-        Not if one was woken and has not come yet: it will wake the next.
-
-        Returns:
-            The lane, if it has to be started, without the lock; None if it
-            waits already, or none is to come.
-        """
-        if not self._ledger.num_queued or self._awaited is not None:
-            return None
-        taken = self._resting.take()
-        if taken is None:
-            return None
-        self._awaited, lane = taken
-        if isinstance(lane, threading.Condition):
-            lane.notify()
-            return None
-        return self._awaited, lane
-
-    def _start(self, to_start: _ToStart | None) -> None:
-        """Starts a lane, if one is to be started; not under the lock."""
-        failed: list[_ToStart] = []
-        error: RuntimeError | None = None
-        try:
-            while to_start is not None:
-                failed.append(to_start)
-                try:
-                    to_start[1]()
-                    failed.pop()
-                    return
-                except RuntimeError as one:
-                    error = one
-                except BaseException:  # whoever starts it is interrupted
-                    with self._lock:
-                        self._awaited = None
-                    raise
-                with self._lock:
-                    self._awaited = None
-                    to_start = self._wake_a_lane()
-        finally:
-            if failed:
-                self._could_not_start(failed, error)
-
-    def _could_not_start(
-        self, failed: list[_ToStart], error: RuntimeError | None
-    ) -> None:
-        """Keeps lanes for later, or gives up if there is no other one."""
-        with self._lock:
-            for worker_index, start in failed:
-                self._resting.add(worker_index, start)
-            nobody_comes = self._awaited is None and not self._has_lanes
-        if error is None:
-            return
-        logger.warning(
-            "%d threads of the coordinator could not be started, and as many "
-            "functions fewer run at a time. Received: %s. Is there a limit to "
-            "this process's threads (ulimit -u, pids of a container)?",
-            len(failed),
-            error,
-        )
-        if nobody_comes:
-            self.end_round(error)
 
     def _is_quiet(self) -> bool:
         """Whether nothing runs and everything that ended was told so."""

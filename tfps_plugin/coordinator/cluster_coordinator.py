@@ -466,7 +466,8 @@ def _refuse_inside(what: str) -> None:
             "which would wait for itself; expected a call from the program's "
             "own thread. Return what you need and call it there."
         )
-    if tf.inside_function():
+    # The first question is the cheaper one.
+    if not tf.executing_eagerly() and tf.inside_function():
         raise errors.UnsupportedError(
             f"coordinator.{what}() was called while a tf.function was "
             "traced, so it would happen once and never again; expected a "

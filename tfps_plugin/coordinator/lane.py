@@ -1,11 +1,11 @@
 """One of the threads that drive a worker."""
 
-import dataclasses
 import logging
 import threading
 import time
 from collections.abc import Callable
 from collections.abc import Collection
+from typing import NamedTuple
 from typing import Protocol
 
 import tensorflow as tf
@@ -61,8 +61,7 @@ class MembershipView(Protocol):
         """Asks the suspects; see `Membership.examine`."""
 
 
-@dataclasses.dataclass(frozen=True)
-class _Run:
+class _Run(NamedTuple):
     """One attempt of a closure on this lane."""
 
     closure: Closure
@@ -218,7 +217,8 @@ class Lane:
                     if self._life != life:
                         return
                     self._run = None
-                self._queue.rest(failures.rest_seconds(self._num_failures))
+                if self._num_failures:
+                    self._queue.rest(failures.rest_seconds(self._num_failures))
 
     def _make(self, run: _Run) -> None:
         """Makes one run and says how it ended."""

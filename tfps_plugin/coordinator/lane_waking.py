@@ -1,0 +1,205 @@
+"""Which lane is woken for the closures that wait, and when."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+from tfps_plugin.coordinator.resting_lanes import RestingLanes
+from tfps_plugin.coordinator.short_functions import ShortFunctions
+
+_logger = logging.getLogger(__name__)
+
+# What a lane that waits is woken with, or one that has no thread yet started.
+_Waiting = threading.Condition
+_Start = Callable[[], None]
+# That, and its worker.
+ToStart = tuple[int, _Start]
+
+# A lane that runs short functions comes back sooner.
+_WATCH_SECONDS = 20e-3
+
+
+class LaneWaking:
+    """Lanes that have nothing to do, and how they come to have something.
+
+    Lanes wake each other, one at a time: many that are woken at once only wait
+    for each other. Where functions end at once (`ShortFunctions`), one lane
+    runs them all, and one other watches that it does.
+
+    Guarantees: while closures wait, a lane that may take one takes it, or is on
+    its way, or watches the one that does.
+    Guarded by the lock that it is given, which whoever calls it holds: all of
+    it. `start` alone is called without.
+    """
+
+    def __init__(
+        self,
+        lock: threading.Lock,
+        num_queued: Callable[[], int],
+        give_up: Callable[[BaseException], None],
+    ) -> None:
+        """Knows of no lane.
+
+        Args:
+            lock: Of the queue.
+            num_queued: How many closures wait; called with the lock.
+            give_up: Told, without it, that no lane will ever come.
+        """
+        self._lock = lock
+        self._num_queued = num_queued
+        self._give_up = give_up
+        self._resting: RestingLanes[_Waiting | _Start] = RestingLanes()
+        self._functions = ShortFunctions()
+        # Whose lane was woken and has not come yet.
+        self._awaited: int | None = None
+        # Whether a lane ever came; it goes on until the queue is stopped.
+        self._has_lanes = False
+        self._watching: _Waiting | None = None
+        self._num_taken = 0
+        # Whether whoever took the last one has not gone to rest since.
+        self._is_tended = False
+
+    def add(self, worker_index: int, start: _Start) -> None:
+        """Notes a lane that has no thread yet."""
+        self._resting.add(worker_index, start)
+
+    def pause(self, worker_index: int) -> None:
+        """Wakes no lane of the worker until `resume`."""
+        self._resting.pause(worker_index)
+
+    def resume(self, worker_index: int) -> None:
+        """Wakes its lanes again."""
+        self._resting.resume(worker_index)
+
+    def is_paused(self, worker_index: int) -> bool:
+        """Whether its lanes are to take nothing."""
+        return self._resting.is_paused(worker_index)
+
+    def comes(self, worker_index: int) -> None:
+        """Notes that a lane of the worker looks for something to do."""
+        self._has_lanes = True
+        if worker_index == self._awaited:
+            self._awaited = None
+
+    def is_needed(self, num_running: int) -> bool:
+        """Whether a lane that has come is to take something.
+
+        Args:
+            num_running: How many closures others run.
+        """
+        return not (num_running and self._functions.are_short)
+
+    def took(self) -> None:
+        """Notes that a lane has begun a closure."""
+        self._num_taken += 1
+        self._is_tended = True
+
+    def ended(self, began_at: float, now: float) -> None:
+        """Notes when a closure began and that it has ended (monotonic)."""
+        self._functions.observe(began_at, now)
+
+    def wait(self, worker_index: int) -> None:
+        """Has the present thread, a lane's, wait until it is to come again."""
+        waiting = threading.Condition(self._lock)
+        if (
+            self._watching is None
+            and self._num_queued()
+            and not self.is_paused(worker_index)
+        ):
+            self._watch(waiting)
+            return
+        self._is_tended = False
+        self._resting.add(worker_index, waiting)
+        waiting.wait()
+
+    def _watch(self, waiting: _Waiting) -> None:
+        """Waits while closures wait, and others take them."""
+        self._watching = waiting
+        before = None
+        while self._num_queued() and self._functions.are_short:
+            if before == self._num_taken:
+                # Whoever runs them is held up by one that is not short.
+                self._functions.found_long(time.monotonic())
+                break
+            before = self._num_taken
+            if waiting.wait(_WATCH_SECONDS):
+                break
+        self._watching = None
+
+    def wake(self) -> ToStart | None:
+        """Wakes one of the lanes that rest, if there is work for it.
+
+        Not if one was woken and has not come yet: it will wake the next.
+
+        Returns:
+            The lane, if it has to be started, without the lock; None if it
+            waits already, or none is to come.
+        """
+        if not self._num_queued() or self._awaited is not None:
+            return None
+        if self._watching is not None and self._functions.are_short:
+            if not self._is_tended:
+                self._is_tended = True
+                self._watching.notify()
+            return None
+        taken = self._resting.take()
+        if taken is None:
+            return None
+        self._awaited, lane = taken
+        if isinstance(lane, threading.Condition):
+            lane.notify()
+            return None
+        return self._awaited, lane
+
+    def wake_all(self) -> None:
+        """Wakes all lanes that wait; none is started."""
+        for lane in self._resting.take_all():
+            if isinstance(lane, threading.Condition):
+                lane.notify()
+        if self._watching is not None:
+            self._watching.notify()
+
+    def start(self, to_start: ToStart | None) -> None:
+        """Starts a lane, if one is to be started; not under the lock."""
+        failed: list[ToStart] = []
+        error: RuntimeError | None = None
+        try:
+            while to_start is not None:
+                failed.append(to_start)
+                try:
+                    to_start[1]()
+                    failed.pop()
+                    return
+                except RuntimeError as one:
+                    error = one
+                except BaseException:  # whoever starts it is interrupted
+                    with self._lock:
+                        self._awaited = None
+                    raise
+                with self._lock:
+                    self._awaited = None
+                    to_start = self.wake()
+        finally:
+            if failed:
+                self._could_not_start(failed, error)
+
+    def _could_not_start(
+        self, failed: list[ToStart], error: RuntimeError | None
+    ) -> None:
+        """Keeps lanes for later, or gives up if there is no other one."""
+        with self._lock:
+            for worker_index, start in failed:
+                self._resting.add(worker_index, start)
+            nobody_comes = self._awaited is None and not self._has_lanes
+        if error is None:
+            return
+        _logger.warning(
+            "%d threads of the coordinator could not be started, and as many "
+            "functions fewer run at a time. Received: %s. Is there a limit to "
+            "this process's threads (ulimit -u, pids of a container)?",
+            len(failed),
+            error,
+        )
+        if nobody_comes:
+            self._give_up(error)
