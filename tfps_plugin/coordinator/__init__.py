@@ -4,7 +4,9 @@ failures.py              pure: what an exception of a closure points at
 first_calls.py           has a function run alone on a worker the first time
 closure.py               pure: the life of one scheduled call
 closure_ledger.py        pure: which closures wait, run, end or are cancelled
+short_functions.py       pure: whether functions end at once
 resting_lanes.py         pure: which lane without work is to have the next
+lane_waking.py           which lane is woken, and when
 closure_queue.py         the ledger behind a lock, with blocking waits
 roster.py                pure: which workers take part, and when to ask again
 arguments.py             what a scheduled call is given, per worker

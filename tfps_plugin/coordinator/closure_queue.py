@@ -195,10 +195,12 @@ class ClosureQueue:
                 if self._stopped:
                     return None
                 closure = self._take(worker_index)
+                if closure is None and self._lanes.watch(worker_index):
+                    continue
                 # Also if this lane was woken in vain: for the next one.
                 start = self._lanes.wake()
                 if closure is None and start is None:
-                    self._lanes.wait(worker_index)
+                    self._lanes.rest(worker_index)
             self._lanes.start(start)
             if closure is not None:
                 return closure
@@ -206,12 +208,12 @@ class ClosureQueue:
     def done(self, closure: Closure, attempt: int, result: Any) -> None:
         """Says that an attempt of a closure ended with `result`."""
         now = time.monotonic()
-
-        def done() -> list[Ended]:
+        # As `_change`, for what changes neither queue nor round.
+        with self._lock:
             self._lanes.ended(closure.began_at, now)
-            return self._ledger.done(closure, attempt, result)
-
-        self._change(done)
+            ended = self._ledger.done(closure, attempt, result)
+            self._num_untold += len(ended)
+        self._tell(ended)
 
     def failed(
         self, closure: Closure, attempt: int, error: BaseException
@@ -341,13 +343,16 @@ class ClosureQueue:
                 self._room_made.notify_all()
                 self._round_ended.notify_all()
         self._lanes.start(start)
+        self._tell(ended)
+        return ended
+
+    def _tell(self, ended: list[Ended]) -> None:
         for closure, outcome in ended:
             closure.tell(outcome)
         with self._lock:
             self._num_untold -= len(ended)
             if self._is_quiet():
                 self._settled.notify_all()
-        return ended
 
     def _await_room(self) -> None:
         """Waits until there is room for a closure, or an error to raise."""

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import queue as pyqueue
 import threading
 from collections.abc import Callable
 from collections.abc import Iterator
@@ -10,9 +11,11 @@ from typing import Any
 import pytest
 
 from tfps_plugin import errors
+from tfps_plugin.coordinator import lane_waking
 from tfps_plugin.coordinator.closure import Closure
 from tfps_plugin.coordinator.closure import ClosureState
 from tfps_plugin.coordinator.closure_queue import ClosureQueue
+from tfps_plugin.coordinator.lane_waking import LaneWaking
 
 _TIMEOUT_SECONDS = 30.0
 
@@ -74,6 +77,47 @@ def test_get_waits_for_put() -> None:
         closure = _closure()
         queue.put(closure)
         assert getting.end().result is closure
+
+
+def test_one_lane_takes_what_ends_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    watching = threading.Event()
+    watch = LaneWaking.watch
+
+    def tell_and_watch(*args: Any) -> bool:
+        # With the lock, which whoever watches gives back when it waits.
+        watching.set()
+        return watch(*args)
+
+    monkeypatch.setattr(LaneWaking, "watch", tell_and_watch)
+    monkeypatch.setattr(lane_waking, "_WATCH_SECONDS", 2 * _TIMEOUT_SECONDS)
+    taken: pyqueue.Queue[Closure | None] = pyqueue.Queue()
+    with _queue() as queue:
+        first, second, third = _closure(), _closure(), _closure()
+        queue.put(first)
+        assert queue.get(0) is first
+        queue.put(second)
+        _Task(lambda: taken.put(queue.get(1)))
+        assert watching.wait(_TIMEOUT_SECONDS)
+        queue.done(first, 1, None)
+        assert queue.get(0) is second
+        queue.done(second, 1, None)
+        # By whichever of them: the one that ran them may have gone to rest.
+        _Task(lambda: taken.put(queue.get(0)))
+        queue.put(third)
+        assert taken.get(timeout=_TIMEOUT_SECONDS) is third
+
+
+def test_one_that_takes_long_holds_nobody_up() -> None:
+    with _queue() as queue:
+        closures = [_closure() for _ in range(4)]
+        for closure in closures:
+            queue.put(closure)
+        tasks = [_Task(functools.partial(queue.get, lane)) for lane in range(4)]
+        # None of them is done.
+        taken = {id(task.end().result) for task in tasks}
+        assert taken == set(map(id, closures))
 
 
 def test_put_waits_for_room() -> None:

@@ -57,7 +57,8 @@ class LaneWaking:
         self._has_lanes = False
         self._watching: _Waiting | None = None
         self._num_taken = 0
-        # Whether whoever took the last one has not gone to rest since.
+        # Whether whoever took the last one will come for the next, if it is
+        # not held up.
         self._is_tended = False
 
     def add(self, worker_index: int, start: _Start) -> None:
@@ -99,23 +100,28 @@ class LaneWaking:
         """Notes when a closure began and that it has ended (monotonic)."""
         self._functions.observe(began_at, now)
 
-    def wait(self, worker_index: int) -> None:
+    def rest(self, worker_index: int) -> None:
         """Has the present thread, a lane's, wait until it is to come again."""
+        if not self._num_queued():
+            self._is_tended = False
         waiting = threading.Condition(self._lock)
-        if (
-            self._watching is None
-            and self._num_queued()
-            and not self.is_paused(worker_index)
-        ):
-            self._watch(waiting)
-            return
-        self._is_tended = False
         self._resting.add(worker_index, waiting)
         waiting.wait()
 
-    def _watch(self, waiting: _Waiting) -> None:
-        """Waits while closures wait, and others take them."""
-        self._watching = waiting
+    def watch(self, worker_index: int) -> bool:
+        """Has the present thread, a lane's, see to it that others take them.
+
+        Returns:
+            False, at once, if it is not to, or another one does.
+        """
+        if (
+            self._watching is not None
+            or not self._functions.are_short
+            or not self._num_queued()
+            or self.is_paused(worker_index)
+        ):
+            return False
+        self._watching = threading.Condition(self._lock)
         before = None
         while self._num_queued() and self._functions.are_short:
             if before == self._num_taken:
@@ -123,9 +129,10 @@ class LaneWaking:
                 self._functions.found_long(time.monotonic())
                 break
             before = self._num_taken
-            if waiting.wait(_WATCH_SECONDS):
+            if self._watching.wait(_WATCH_SECONDS):
                 break
         self._watching = None
+        return True
 
     def wake(self) -> ToStart | None:
         """Wakes one of the lanes that rest, if there is work for it.
