@@ -1,5 +1,6 @@
 """One of the threads that drive a worker."""
 
+import contextlib
 import logging
 import threading
 import time
@@ -198,7 +199,10 @@ class Lane:
     def _drive(self, life: int) -> None:
         """Runs closures until the queue is stopped, or until abandoned."""
         executor = tensorflow_execution.new_synchronous_executor()
-        with tensorflow_execution.executor_scope(executor):
+        with (
+            tensorflow_execution.executor_scope(executor),
+            _KeptDevice() as device,
+        ):
             while (closure := self._queue.get(self._worker_index)) is not None:
                 run = _Run(
                     closure,
@@ -209,7 +213,7 @@ class Lane:
                 )
                 with self._lock:
                     self._run = run
-                self._make(run)
+                self._make(run, device)
                 tensorflow_execution.forget_error(executor)
                 # What a closure holds must not live until the next one.
                 del closure, run
@@ -220,10 +224,11 @@ class Lane:
                 if self._num_failures:
                     self._queue.rest(failures.rest_seconds(self._num_failures))
 
-    def _make(self, run: _Run) -> None:
+    def _make(self, run: _Run, kept: "_KeptDevice") -> None:
         """Makes one run and says how it ended."""
         try:
             device = self._device_of()
+            kept.change_to(device)
             context = DispatchContext(
                 worker_index=self._worker_index,
                 lane_index=self._lane_index,
@@ -233,7 +238,7 @@ class Lane:
                 num_changes=self._membership.num_changes,
                 call=run.call,
             )
-            with dispatch_context.dispatching(context), tf.device(device):
+            with dispatch_context.dispatching(context):
                 result = run.closure.call()
         except BaseException as error:
             # SystemExit of a closure is an error like any other: it must
@@ -337,6 +342,32 @@ class Lane:
         return not self._membership.is_present(
             self._worker_index, run.generation
         )
+
+
+class _KeptDevice:
+    """The device that a thread places operations on.
+
+    It is kept from one closure to the next: to enter it takes as long as all
+    else that a lane does for one.
+    """
+
+    def __init__(self) -> None:
+        self._name: str | None = None
+        self._scope = contextlib.ExitStack()
+
+    def __enter__(self) -> "_KeptDevice":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._scope.close()
+
+    def change_to(self, name: str) -> None:
+        """Leaves the device before, if it is another one."""
+        if name != self._name:
+            self._name = None
+            self._scope.close()
+            self._scope.enter_context(tf.device(name))
+            self._name = name
 
 
 def _failure_of(error: BaseException, worker_index: int) -> Failure:
