@@ -6,6 +6,7 @@ closure.py               pure: the life of one scheduled call
 closure_ledger.py        pure: which closures wait, run, end or are cancelled
 short_functions.py       pure: whether functions end at once
 resting_lanes.py         pure: which lane without work is to have the next
+convoy_free_lock.py      a lock for which threads do not queue up
 lane_waking.py           which lane is woken, and when
 closure_queue.py         the ledger behind a lock, with blocking waits
 roster.py                pure: which workers take part, and when to ask again

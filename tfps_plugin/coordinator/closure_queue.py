@@ -1,6 +1,5 @@
 """The closures of a coordinator, shared by its lanes and its callers."""
 
-import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -9,6 +8,7 @@ from tfps_plugin import errors
 from tfps_plugin.coordinator.closure import Closure
 from tfps_plugin.coordinator.closure_ledger import ClosureLedger
 from tfps_plugin.coordinator.closure_ledger import Ended
+from tfps_plugin.coordinator.convoy_free_lock import ConvoyFreeLock
 from tfps_plugin.coordinator.lane_waking import LaneWaking
 
 # The caller's waits return to Python this often, so that Ctrl-C is noticed
@@ -48,10 +48,10 @@ class ClosureQueue:
         # Whoever waits for room is woken when there is room for many: to take
         # turns with the lanes, closure by closure, takes longer than these do.
         self._few = capacity // 2
-        self._lock = threading.Lock()
-        self._room_made = threading.Condition(self._lock)
-        self._settled = threading.Condition(self._lock)
-        self._round_ended = threading.Condition(self._lock)
+        self._lock = ConvoyFreeLock()
+        self._room_made = self._lock.condition()
+        self._settled = self._lock.condition()
+        self._round_ended = self._lock.condition()
         self._lanes = LaneWaking(
             self._lock, lambda: self._ledger.num_queued, self.end_round
         )

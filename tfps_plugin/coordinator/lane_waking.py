@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable
 
+from tfps_plugin.coordinator.convoy_free_lock import ConvoyFreeLock
 from tfps_plugin.coordinator.resting_lanes import RestingLanes
 from tfps_plugin.coordinator.short_functions import ShortFunctions
 
@@ -16,8 +17,9 @@ _Start = Callable[[], None]
 # That, and its worker.
 ToStart = tuple[int, _Start]
 
-# A lane that runs short functions comes back sooner.
-_WATCH_SECONDS = 20e-3
+# A lane that runs short functions comes back sooner, even if it waits for
+# Python's lock some times, which other threads have for 5 ms each.
+_WATCH_SECONDS = 50e-3
 
 
 class LaneWaking:
@@ -35,7 +37,7 @@ class LaneWaking:
 
     def __init__(
         self,
-        lock: threading.Lock,
+        lock: ConvoyFreeLock,
         num_queued: Callable[[], int],
         give_up: Callable[[BaseException], None],
     ) -> None:
@@ -104,7 +106,7 @@ class LaneWaking:
         """Has the present thread, a lane's, wait until it is to come again."""
         if not self._num_queued():
             self._is_tended = False
-        waiting = threading.Condition(self._lock)
+        waiting = self._lock.condition()
         self._resting.add(worker_index, waiting)
         waiting.wait()
 
@@ -121,7 +123,7 @@ class LaneWaking:
             or self.is_paused(worker_index)
         ):
             return False
-        self._watching = threading.Condition(self._lock)
+        self._watching = self._lock.condition()
         before = None
         while self._num_queued() and self._functions.are_short:
             if before == self._num_taken:

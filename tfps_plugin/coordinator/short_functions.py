@@ -7,6 +7,9 @@ steady clock.
 # To wake a thread takes about as long. What a worker is asked to do takes
 # several times that.
 _SHORT_SECONDS = 100e-6
+# What takes longer is not short, even if others ran beside it: some of many do
+# not have to wait for Python's lock.
+_MAYBE_SHORT_SECONDS = 2e-3
 _NUM_LOOKED_BACK_AT = 32
 # A thread has to wait for others now and then, in the middle of anything.
 _MOST_EXCEPTIONS = 16
@@ -21,8 +24,9 @@ class ShortFunctions:
 
     Many threads that share Python's lock are slower than one, unless they wait
     for something else most of the time, as they do for workers. How long a
-    function takes beside many others does not tell which it is; so it is tried
-    at times: they are taken for short until some turn out not to be.
+    function takes beside many others does not tell which it is, unless it takes
+    very long; so it is tried at times: they are taken for short until some turn
+    out not to be.
 
     Not thread-safe.
     """
@@ -50,7 +54,10 @@ class ShortFunctions:
             now: The time.
         """
         if not self._are_short:
-            if now >= self._next_trial:
+            if (
+                now >= self._next_trial
+                and now - began_at < _MAYBE_SHORT_SECONDS
+            ):
                 self._are_short = True
                 self._since = now
                 self._was_long = self._num_observed = 0

@@ -64,6 +64,13 @@ def test_it_is_tried_again_after_longer_and_longer_pauses() -> None:
     assert 4 < pauses[-1] < 6
 
 
+def test_what_takes_very_long_is_not_tried() -> None:
+    clock = _Clock()
+    clock.num_until_long(_LONG)
+    assert not clock.end(0.01, 10_000)
+    clock.seconds_until_tried()
+
+
 def test_pauses_are_short_again_after_functions_were() -> None:
     clock = _Clock()
     for _ in range(10):
