@@ -112,9 +112,18 @@ def _runner(name: str, workload: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def _steps_of(runner: subprocess.Popen[str], seconds: float) -> int:
-    """How many steps take about so long; a multiple of what calls pack."""
-    found = _run(runner, 20)
-    return max(20, round(found.steps_per_second * seconds / 20) * 20)
+    """How many steps take about so long; a multiple of what calls pack.
+
+    Found in longer and longer turns: the first steps of one take longer than
+    the others, the more so the more workers there are.
+    """
+    steps = 0
+    wanted = 20
+    while wanted > 2 * steps:
+        steps = wanted
+        rate = _run(runner, steps).steps_per_second
+        wanted = max(20, round(rate * seconds / 20) * 20)
+    return wanted
 
 
 def _run(runner: subprocess.Popen[str], steps: int) -> Round:
