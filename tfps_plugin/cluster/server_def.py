@@ -37,11 +37,15 @@ def make_server_def(
         is_first: Whether this starts the chief's server; if not, it changes
             the cluster of the one that runs.
     """
+    session_config = tensorflow_cluster.default_session_config()
+    # Threads of functions on the tasks follow this, not the tasks' own setting
+    # (`task_server`), and are to wait as those do.
+    session_config.experimental.disable_thread_spinning = True
     server_def = tf.train.ServerDef(
         job_name=CHIEF,
         task_index=0,
         protocol="grpc",
-        default_session_config=tensorflow_cluster.default_session_config(),
+        default_session_config=session_config,
     )
     addresses: dict[str, dict[int, str]] = {CHIEF: {0: chief_address}}
     for task in tasks:

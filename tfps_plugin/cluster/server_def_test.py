@@ -41,3 +41,9 @@ def test_workers_do_not_see_each_other_not_even_later_ones() -> None:
 def test_filters_are_only_given_once() -> None:
     server_def = make_server_def("x:1", _CLUSTER.serving_tasks, is_first=False)
     assert not server_def.cluster_device_filters.jobs
+
+
+def test_threads_of_tasks_do_not_spin_while_they_wait() -> None:
+    server_def = make_server_def("x:1", (), is_first=False)
+    config = server_def.default_session_config
+    assert config.experimental.disable_thread_spinning
