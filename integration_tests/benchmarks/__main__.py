@@ -57,10 +57,11 @@ def main() -> None:
         )
         print(comparison.table(name, found[name]), flush=True)
         print()
-    if options.json:
-        options.json.write_text(json.dumps(_as_json(found), indent=2))
-    if options.png:
-        _draw(found, options.png)
+        # After each workload: one that fails takes no figures with it.
+        if options.json:
+            options.json.write_text(json.dumps(_as_json(found), indent=2))
+        if options.png:
+            _draw(found, options.png)
 
 
 def _as_json(
@@ -105,6 +106,7 @@ def _draw(found: Mapping[str, Sequence[Result]], path: pathlib.Path) -> None:
         axis.set_xlabel("steps per second")
     figure.tight_layout()
     figure.savefig(path)
+    plt.close(figure)
 
 
 if __name__ == "__main__":

@@ -162,8 +162,8 @@ def table(workload: str, results: Sequence[Result]) -> str:
     batch = WORKLOADS[workload].batch
     lines = [
         f"{workload}, batches of {batch}",
-        f"{'':32}{'steps/s':>9}{'range':>18}{'CPU ms/step':>13}{'ratio':>8}"
-        f"{'range':>14}",
+        f"{'':32}{'steps/s':>9}{'range':>18}{'CPU ms/step':>13}{'ratio':>9}"
+        f"{'range':>18}",
     ]
     first = results[0]
     for result in results:
@@ -173,7 +173,7 @@ def table(workload: str, results: Sequence[Result]) -> str:
             f"{result.name:32}{result.steps_per_second:9.1f}"
             f"{f'{min(rates):.1f} to {max(rates):.1f}':>18}"
             f"{result.cpu_milliseconds:13.1f}"
-            f"{statistics.median(ratios):8.2f}"
-            f"{f'{min(ratios):.2f} to {max(ratios):.2f}':>14}"
+            f"{statistics.median(ratios):9.2f}"
+            f"{f'{min(ratios):.2f} to {max(ratios):.2f}':>18}"
         )
     return "\n".join(lines)
