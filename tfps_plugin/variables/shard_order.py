@@ -51,9 +51,11 @@ def shard_numbers(layout: RowLayout, ids_U: tf.Tensor) -> tf.Tensor:
     An id beyond the table is given to the last shard and one below zero to
     the first.
     """
-    ends = tf.constant(layout.offsets[1:], ids_U.dtype)
-    shards = tf.searchsorted(ends, ids_U, side="right", out_type=tf.int32)
-    return tf.minimum(shards, layout.num_shards - 1)
+    starts = tf.constant(layout.offsets[1:-1], ids_U.dtype)
+    if layout.num_shards == 2:
+        # A search is seven operations, for each table and step.
+        return tf.cast(ids_U >= starts, tf.int32)
+    return tf.searchsorted(starts, ids_U, side="right", out_type=tf.int32)
 
 
 def local_ids(layout: RowLayout, parts: Sequence[tf.Tensor]) -> list[tf.Tensor]:

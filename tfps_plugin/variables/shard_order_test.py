@@ -11,6 +11,24 @@ from tfps_plugin.variables.layout import RowLayout
 _LAYOUT = RowLayout((0, 3, 3, 10))
 
 
+@hypothesis.settings(deadline=None, max_examples=50)
+@hypothesis.given(
+    st.lists(st.integers(0, 4), min_size=2, max_size=5),
+    st.sampled_from([tf.int32, tf.int64]),
+)
+def test_numbers_of_shards(sizes: list[int], dtype: tf.DType) -> None:
+    layout = RowLayout((0, *(int(end) for end in np.cumsum(sizes))))
+    inside = [shard for shard in range(len(sizes)) for _ in layout.rows(shard)]
+    ids = tf.range(layout.num_rows, dtype=dtype)
+    shards = shard_order.shard_numbers(layout, ids)
+    assert shards.dtype == tf.int32
+    np.testing.assert_array_equal(shards, inside)
+    # What is outside is somebody's, too.
+    outside = tf.constant([-7, layout.num_rows, layout.num_rows + 7], dtype)
+    shards = shard_order.shard_numbers(layout, outside).numpy()
+    assert set(shards) <= set(range(len(sizes)))
+
+
 @hypothesis.settings(deadline=None, max_examples=25)
 @hypothesis.given(
     st.lists(st.integers(0, 9), max_size=20),
