@@ -1,6 +1,7 @@
 """A lock for which threads of Python do not queue up."""
 
 import resource
+import signal
 import threading
 from collections.abc import Callable
 
@@ -28,19 +29,25 @@ def test_one_at_a_time() -> None:
     assert total == 80_000
 
 
-def test_who_may_not_wait_is_told() -> None:
-    lock = ConvoyFreeLock()
-    assert lock.acquire()
-    assert not lock.acquire(blocking=False)
-    lock.release()
-    assert lock.acquire(blocking=False)
-
-
 def test_an_error_inside_gives_it_back() -> None:
     lock = ConvoyFreeLock()
     with pytest.raises(KeyError), lock:
         raise KeyError
-    assert lock.acquire(blocking=False)
+    assert not lock.is_mine
+
+
+def test_interrupts_leave_it_free() -> None:
+    lock = ConvoyFreeLock()
+    before = signal.signal(signal.SIGALRM, _interrupt)
+    try:
+        for _ in range(300):
+            # As Ctrl-C does, at any place between two operations of Python.
+            with pytest.raises(_InterruptedError):
+                _take_until_interrupted(lock)
+            assert not lock.is_mine
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def test_a_condition_lets_another_thread_have_it() -> None:
@@ -81,6 +88,21 @@ def test_threads_do_not_change_places_whenever_they_meet() -> None:
     changes = resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw - before
     # About 100; with a `threading.Lock` 4,700 and more.
     assert changes < 1500
+
+
+class _InterruptedError(BaseException):
+    pass
+
+
+def _interrupt(*_: object) -> None:
+    raise _InterruptedError
+
+
+def _take_until_interrupted(lock: ConvoyFreeLock) -> None:
+    signal.setitimer(signal.ITIMER_REAL, 1e-4)
+    while True:
+        with lock:
+            pass
 
 
 def _run_together(target: Callable[[], None], number: int) -> None:
