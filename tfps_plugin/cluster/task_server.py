@@ -24,6 +24,7 @@ from tfps_plugin import errors
 from tfps_plugin.cluster import environment
 from tfps_plugin.cluster import health
 from tfps_plugin.cluster import messages
+from tfps_plugin.cluster import server_threads
 from tfps_plugin.cluster import spec
 from tfps_plugin.cluster import tf_config
 from tfps_plugin.cluster.chief_watch import EXIT_NO_CHIEF
@@ -45,11 +46,6 @@ _PROBE_TIMEOUT_SECONDS = 2.0
 # before its connection breaks, so it does not see an error. Nothing else
 # depends on it.
 _FAREWELL_SECONDS = 0.25
-# A function that a worker runs holds one of its threads until it has ended, and
-# needs others for what it asks of the parameter servers. TensorFlow gives a
-# process one thread per core: two functions at a time then stop a worker with
-# two cores for ever.
-_LEAST_INTER_OP_THREADS = 16
 _EXIT_INTERRUPTED = 128 + signal.SIGINT
 _EXIT_TERMINATED = 128 + signal.SIGTERM
 
@@ -125,10 +121,12 @@ def _start(config: spec.TaskConfig) -> _Inbox:
     from tfps_plugin.cluster.mailbox import Mailbox
 
     task = config.task
+    threads = server_threads.server_threads(
+        config, server_threads.usable_cores(), os.environ
+    )
     session_config = tf.compat.v1.ConfigProto(
-        inter_op_parallelism_threads=max(
-            _LEAST_INTER_OP_THREADS, 2 * (os.cpu_count() or 1)
-        )
+        inter_op_parallelism_threads=threads.between_operations,
+        intra_op_parallelism_threads=threads.inside_operations,
     )
     # A thread that waits by spinning takes time from the other tasks of its
     # machine; on machines of their own, waking it costs some microseconds.
