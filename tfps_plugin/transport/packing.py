@@ -5,7 +5,9 @@ travel. Those that are not travel as numbers, in front.
 """
 
 import collections
+import itertools
 from collections.abc import Collection
+from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
@@ -31,9 +33,7 @@ WORDS = frozenset(
 # Of these, the ones to use with GPUs, which leave int32 in the memory of their
 # machine: floats that are cut out of it there would move to the GPU one by one.
 WHOLE_NUMBERS = frozenset({tf.int32, tf.int64})
-# What words travel as. Not float32: small integers are denormal floats, which
-# processors that train models are told to take for zero.
-_CARRIER = tf.int32
+_WORD_BYTES = 4
 # To copy more takes longer than a message of its own does, about 0.1 ms.
 _LARGE_BYTES = 1 << 20
 
@@ -52,7 +52,8 @@ class Packing:
     """How some tensors become fewer, and themselves again.
 
     Numbers of 2, 4 and 8 bytes travel as one tensor of words, whatever their
-    dtypes: bits are not looked at. Of any other dtype there is one tensor.
+    dtypes: nothing but copies is made of them, which keep all bits, of floats
+    as of whole numbers. Of any other dtype there is one tensor.
 
     Sizes come in two kinds: the lengths of tensors laid flat, and single
     dimensions. Those that the receiver needs are the header, which is in front
@@ -83,15 +84,21 @@ class Packing:
         self._joint = {
             dtype: places
             for dtype, places in groups.items()
-            if dtype in words and dtype.size != _CARRIER.size
+            if dtype in words and dtype.size != _WORD_BYTES
         }
         self._single = [
             place
             for dtype, places in groups.items()
-            if dtype in words and dtype.size == _CARRIER.size
+            if dtype in words and dtype.size == _WORD_BYTES
             for place in places
         ]
         self._dtypes = [tensor.dtype for tensor in tensors]
+        floats = [p for p in self._single if self._dtypes[p] == tf.float32]
+        # As what most of them are anyhow: to take one for another dtype is an
+        # operation for each, here and there.
+        self._carrier = (
+            tf.float32 if 2 * len(floats) > len(self._single) else tf.int32
+        )
         self._packed = [
             *self._joint.values(),
             self._single,
@@ -120,28 +127,44 @@ class Packing:
         Args:
             tensors: In the order of those that this was made with.
         """
-        pieces = []
-        if self._header_size:
-            sizes = [tf.size(tensors[place]) for place in self._lengths]
-            sizes += [
-                tf.shape(tensors[place])[axis]
-                for place, axis in self._dimensions
-            ]
-            pieces.append(tf.stack(sizes))
-        for dtype, places in self._joint.items():
-            together = [_flat(tensors[place]) for place in places]
-            pieces.append(_as_words(together, dtype))
-        pieces += [
-            tf.bitcast(_flat(tensors[place]), _CARRIER)
-            for place in self._single
-        ]
+        flat = {
+            place: _flat(tensors[place])
+            for places in self._packed
+            for place in places
+        }
+        pieces = self._header(tensors, flat) if self._header_size else []
+        for places in self._joint.values():
+            together = [flat[place] for place in places]
+            pieces.append(_as_words(together, self._carrier))
+        pieces += [self._as_carrier(flat[place]) for place in self._single]
         parcels = [_joined(pieces)] if pieces else []
         for places in self._others.values():
             if len(places) == 1:
                 parcels.append(tensors[places[0]])
             else:
-                parcels.append(_joined([_flat(tensors[p]) for p in places]))
+                parcels.append(_joined([flat[place] for place in places]))
         return parcels
+
+    def _header(
+        self, tensors: Sequence[tf.Tensor], flat: Mapping[int, tf.Tensor]
+    ) -> list[tf.Tensor]:
+        sizes: list[tf.Tensor] = []
+        # Those of one dtype are together.
+        for _, places in itertools.groupby(
+            self._lengths, lambda place: self._dtypes[place]
+        ):
+            # One operation, in place of one for each.
+            sizes += tf.raw_ops.ShapeN(input=[flat[place] for place in places])
+        sizes += [
+            tf.shape(tensors[place])[axis : axis + 1]
+            for place, axis in self._dimensions
+        ]
+        if self._carrier == tf.int32:
+            return sizes
+        return [self._as_carrier(_joined(sizes))]
+
+    def _as_carrier(self, words: tf.Tensor) -> tf.Tensor:
+        return _of_dtype(words, self._carrier)
 
     def unpack(self, parcels: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """What was packed.
@@ -155,7 +178,7 @@ class Packing:
         if self._header_size or self._joint or self._single:
             words = left.pop(0)
             if self._header_size:
-                header = words[: self._header_size]
+                header = _of_dtype(words[: self._header_size], tf.int32)
                 header.set_shape([self._header_size])
             parts = self._unpack_words(words, header)
         for places, parcel in zip(self._others.values(), left, strict=True):
@@ -196,7 +219,7 @@ class Packing:
         for place, piece in zip(
             self._single, pieces[len(self._joint) :], strict=True
         ):
-            parts[place] = tf.bitcast(piece, self._dtypes[place])
+            parts[place] = _of_dtype(piece, self._dtypes[place])
         return parts
 
     def _cut(
@@ -263,21 +286,27 @@ def _joined(pieces: Sequence[tf.Tensor]) -> tf.Tensor:
     return pieces[0] if len(pieces) == 1 else tf.concat(pieces, 0)
 
 
-def _as_words(tensors: Sequence[tf.Tensor], dtype: tf.DType) -> tf.Tensor:
+def _of_dtype(words: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+    """The same bits, of another dtype of as many."""
+    return words if words.dtype == dtype else tf.bitcast(words, dtype)
+
+
+def _as_words(tensors: Sequence[tf.Tensor], carrier: tf.DType) -> tf.Tensor:
     """Numbers of one dtype, of another size than words, as words."""
-    if dtype.size > _CARRIER.size:
-        return _flat(tf.bitcast(_joined(tensors), _CARRIER))
-    each = _CARRIER.size // dtype.size
+    dtype = tensors[0].dtype
+    if dtype.size > _WORD_BYTES:
+        return _flat(tf.bitcast(_joined(tensors), carrier))
+    each = _WORD_BYTES // dtype.size
     missing = -tf.add_n([tf.size(tensor) for tensor in tensors]) % each
     filled = tf.concat([*tensors, tf.zeros([missing], dtype)], 0)
-    return tf.bitcast(tf.reshape(filled, [-1, each]), _CARRIER)
+    return tf.bitcast(tf.reshape(filled, [-1, each]), carrier)
 
 
 def _num_words(count: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
     """How many words so many numbers are."""
-    if dtype.size > _CARRIER.size:
-        return count * (dtype.size // _CARRIER.size)
-    each = _CARRIER.size // dtype.size
+    if dtype.size > _WORD_BYTES:
+        return count * (dtype.size // _WORD_BYTES)
+    each = _WORD_BYTES // dtype.size
     return (count + each - 1) // each
 
 
@@ -285,8 +314,8 @@ def _from_words(
     words: tf.Tensor, dtype: tf.DType, count: tf.Tensor
 ) -> tf.Tensor:
     """What `_as_words` was given, `count` numbers, one behind the other."""
-    if dtype.size > _CARRIER.size:
-        each = dtype.size // _CARRIER.size
+    if dtype.size > _WORD_BYTES:
+        each = dtype.size // _WORD_BYTES
         return tf.bitcast(tf.reshape(words, [-1, each]), dtype)
     return _flat(tf.bitcast(words, dtype))[:count]
 

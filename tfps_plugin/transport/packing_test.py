@@ -80,17 +80,22 @@ def _bits(of: np.ndarray) -> list[tf.Tensor]:
 
 
 @pytest.mark.parametrize(
-    "tensors",
+    "bits",
     [
         # As floats, these are not numbers; and these are denormal ones.
-        _bits(np.arange(0x7F800000, 0x80000000, 0x1001, dtype=np.uint32)),
-        _bits(np.arange(0, 50, dtype=np.uint32)),
+        np.arange(0x7F800000, 0x80000000, 0x1001, dtype=np.uint32),
+        np.arange(0, 50, dtype=np.uint32),
     ],
 )
+# Words travel as whole numbers, or as floats where most of them are.
+@pytest.mark.parametrize("more_floats", [0, 2])
 @pytest.mark.parametrize("words", [packing.WORDS, packing.WHOLE_NUMBERS])
 def test_bits_are_not_looked_at(
-    tensors: list[tf.Tensor], words: frozenset[tf.DType]
+    bits: np.ndarray, more_floats: int, words: frozenset[tf.DType]
 ) -> None:
+    tensors = _bits(bits)
+    tensors += tensors[:1] * more_floats
+
     @tf.function(
         input_signature=[tf.TensorSpec([None], t.dtype) for t in tensors]
     )

@@ -87,7 +87,7 @@ def sort(
             shard_numbers(layout, ids_U),
             layout.num_shards,
         )
-        counts_S = tf.stack([tf.size(part) for part in old_places])
+        counts_S = tf.concat(tf.raw_ops.ShapeN(input=old_places), 0)
         old_places_U = tf.concat(old_places, 0)
         sorted_U = tf.gather(ids_U, old_places_U)
         places_U = tf.math.invert_permutation(old_places_U)
