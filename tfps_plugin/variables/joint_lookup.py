@@ -17,6 +17,7 @@ import tensorflow as tf
 
 from tfps_plugin._compat import tensorflow_variables as compat
 from tfps_plugin.variables import graph_checks
+from tfps_plugin.variables import repeated_rows
 from tfps_plugin.variables import row_codes
 from tfps_plugin.variables import row_gather
 from tfps_plugin.variables import row_lookup
@@ -94,7 +95,7 @@ def look_up_together(
         joint, gathered, strict=True
     ):
         known_UD = row_lookup.recorded(table, ids_U, rows_UD)
-        rows[number] = tf.gather(known_UD, positions)
+        rows[number] = repeated_rows.repeat(known_UD, positions)
     return [rows[number] for number in range(len(tables))]
 
 

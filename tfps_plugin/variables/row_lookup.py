@@ -20,6 +20,7 @@ from tfps_plugin._compat import tensorflow_saving
 from tfps_plugin._compat import tensorflow_variables as compat
 from tfps_plugin.variables import graph_checks
 from tfps_plugin.variables import looked_up
+from tfps_plugin.variables import repeated_rows
 from tfps_plugin.variables import row_gather
 from tfps_plugin.variables import shard_order
 from tfps_plugin.variables import wire
@@ -130,7 +131,7 @@ def look_up(table: Table, indices: Any, *, from_end: bool = False) -> tf.Tensor:
         The rows, of shape `indices.shape + table.shape[1:]`.
     """
     rows_UD, positions = distinct_rows(table, indices, from_end=from_end)
-    return tf.gather(rows_UD, positions)
+    return repeated_rows.repeat(rows_UD, positions)
 
 
 def distinct_rows(
