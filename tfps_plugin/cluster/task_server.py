@@ -22,6 +22,7 @@ from typing import NoReturn
 
 from tfps_plugin import errors
 from tfps_plugin.cluster import environment
+from tfps_plugin.cluster import freed_memory
 from tfps_plugin.cluster import health
 from tfps_plugin.cluster import messages
 from tfps_plugin.cluster import server_threads
@@ -88,6 +89,7 @@ def serve(
             os.environ, (task.host for task in config.cluster.tasks)
         )
     )
+    freed_memory.keep(os.environ)
     try:
         inbox = _start(config)
         watch = ChiefWatch(
