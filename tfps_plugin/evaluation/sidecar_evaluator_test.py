@@ -541,11 +541,16 @@ def test_ctrl_c_ends_it(tmp_path: pathlib.Path) -> None:
         poll_interval_seconds=50.0,
         no_checkpoint_timeout_seconds=None,
     )
+    # A shell that starts the tests in the background has them ignore it.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
     timer.start()
-    with pytest.raises(KeyboardInterrupt):
-        evaluator.start()
-    timer.join()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            evaluator.start()
+    finally:
+        timer.join()
+        signal.signal(signal.SIGINT, before)
 
 
 def test_can_be_stopped_from_elsewhere(tmp_path: pathlib.Path) -> None:
