@@ -17,6 +17,8 @@ _ConcreteFunction = tf.types.experimental.ConcreteFunction
 Scope = Callable[[], contextlib.AbstractContextManager[Any]]
 # From a concrete function to what calls it on a worker.
 Prepare = Callable[[Any], Callable[..., Any]]
+# Never changed.
+_NO_KWARGS: dict[str, Any] = {}
 
 
 class Call:
@@ -114,7 +116,8 @@ def bind(
             f"fn={function!r}"
         )
     args = tuple(args) if args is not None else ()
-    kwargs = dict(kwargs) if kwargs is not None else {}
+    # The same for all calls without any: there may be many thousands of calls.
+    kwargs = dict(kwargs) if kwargs else _NO_KWARGS
     leaves = tf.nest.flatten((args, kwargs)) if args or kwargs else ()
     has_per_worker_values = any(
         isinstance(leaf, PerWorkerValues) for leaf in leaves
@@ -127,7 +130,9 @@ def bind(
         concrete = _concrete(
             function, args, kwargs, has_per_worker_values, scope
         )
-        kwargs.update(_missing_defaults(function, concrete, len(args), kwargs))
+        kwargs = kwargs | _missing_defaults(
+            function, concrete, len(args), kwargs
+        )
         function = concrete
     if isinstance(function, _ConcreteFunction):
         function = prepare(function)

@@ -3,6 +3,7 @@
 import enum
 from collections.abc import Callable
 from typing import Any
+from typing import Protocol
 
 from tfps_plugin import errors
 
@@ -33,8 +34,17 @@ _AFTER_RUNNING = (
 )
 
 
-# Told the final state, the result or error, and the worker that ran it last.
-OnFinal = Callable[[ClosureState, Any, int | None], None]
+class Listener(Protocol):
+    """Who is told how a closure ended.
+
+    Not a function: a method of a remote value would be one more object for
+    Python's garbage collector, for each of many thousands of closures.
+    """
+
+    def set_outcome(
+        self, state: ClosureState, outcome: Any, worker_index: int | None
+    ) -> None:
+        """Takes the final state, the result or error, and who ran it last."""
 
 
 class Closure:
@@ -56,7 +66,7 @@ class Closure:
     """
 
     __slots__ = (
-        "_on_final",
+        "_listener",
         "began_at",
         "call",
         "lost_workers",
@@ -70,10 +80,10 @@ class Closure:
     def __init__(
         self,
         call: Callable[[], Any],
-        on_final: OnFinal | None = None,
+        listener: Listener | None = None,
     ) -> None:
         self.call = call
-        self._on_final = on_final
+        self._listener = listener
         self.state = ClosureState.QUEUED
         self.num_attempts = 0
         self.num_transient_retries = 0
@@ -105,5 +115,5 @@ class Closure:
 
     def tell(self, outcome: Any) -> None:
         """Tells whoever scheduled the closure how it ended; called once."""
-        if self._on_final is not None:
-            self._on_final(self.state, outcome, self.worker_index)
+        if self._listener is not None:
+            self._listener.set_outcome(self.state, outcome, self.worker_index)

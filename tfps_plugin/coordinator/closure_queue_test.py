@@ -16,6 +16,7 @@ from tfps_plugin.coordinator.closure import Closure
 from tfps_plugin.coordinator.closure import ClosureState
 from tfps_plugin.coordinator.closure_queue import ClosureQueue
 from tfps_plugin.coordinator.lane_waking import LaneWaking
+from tfps_plugin.coordinator.testing import FakeListener
 
 _TIMEOUT_SECONDS = 30.0
 
@@ -55,10 +56,8 @@ def _queue(capacity: int = 10) -> Iterator[ClosureQueue]:
         queue.stop()
 
 
-def _closure(told: list[Any] | None = None) -> Closure:
-    if told is None:
-        return Closure(lambda: None)
-    return Closure(lambda: None, lambda *end: told.append(end))
+def _closure(listener: FakeListener | None = None) -> Closure:
+    return Closure(lambda: None, listener)
 
 
 class _Step:
@@ -143,8 +142,8 @@ def test_put_back_does_not_wait_for_room() -> None:
 
 def test_join_waits_for_what_runs() -> None:
     with _queue() as queue:
-        told: list[Any] = []
-        queue.put(_closure(told))
+        listener = FakeListener()
+        queue.put(_closure(listener))
         closure = queue.get(0)
         assert closure is not None
         joining = _Task(queue.join)
@@ -152,15 +151,15 @@ def test_join_waits_for_what_runs() -> None:
         assert joining.is_waiting
         queue.done(closure, 1, 7)
         assert joining.end().error is None
-        assert told == [(ClosureState.DONE, 7, 0)]
+        assert listener.told == [(ClosureState.DONE, 7, 0)]
         assert queue.is_done()
 
 
 def test_error_is_raised_once_and_only_when_nothing_runs() -> None:
     with _queue() as queue:
-        told: list[Any] = []
+        listener = FakeListener()
         for _ in range(3):
-            queue.put(_closure(told))
+            queue.put(_closure(listener))
         failing, running = queue.get(0), queue.get(1)
         assert failing is not None
         assert running is not None
@@ -169,7 +168,7 @@ def test_error_is_raised_once_and_only_when_nothing_runs() -> None:
         assert joining.is_waiting
         queue.done(running, 1, 7)
         assert str(joining.end().error) == "step"
-        assert [state for state, *_ in told] == [
+        assert [state for state, *_ in listener.told] == [
             ClosureState.FAILED,
             ClosureState.CANCELLED,
             ClosureState.CANCELLED,
@@ -374,15 +373,15 @@ def test_an_interrupted_start_is_made_up_for() -> None:
 
 def test_cancel_queued() -> None:
     with _queue() as queue:
-        told: list[Any] = []
+        listener = FakeListener()
         for _ in range(3):
-            queue.put(_closure(told))
+            queue.put(_closure(listener))
         running = queue.get(0)
         assert running is not None
         assert queue.cancel_queued() == 2
         queue.done(running, 1, 7)
         queue.join()
-        assert [state for state, *_ in told] == [
+        assert [state for state, *_ in listener.told] == [
             ClosureState.CANCELLED,
             ClosureState.CANCELLED,
             ClosureState.DONE,
@@ -417,8 +416,8 @@ def test_wait_until_quiet_gives_up() -> None:
 
 def test_what_an_abandoned_attempt_brings_is_ignored() -> None:
     with _queue() as queue:
-        told: list[Any] = []
-        queue.put(_closure(told))
+        listener = FakeListener()
+        queue.put(_closure(listener))
         closure = queue.get(0)
         assert closure is not None
         assert queue.put_back(closure, 1)
@@ -428,7 +427,7 @@ def test_what_an_abandoned_attempt_brings_is_ignored() -> None:
         queue.failed(closure, 1, RuntimeError("late"))
         queue.done(closure, 2, "in time")
         queue.join()
-        assert told == [(ClosureState.DONE, "in time", 1)]
+        assert listener.told == [(ClosureState.DONE, "in time", 1)]
 
 
 def test_pause_before_a_retry_ends_with_the_round() -> None:
@@ -455,19 +454,19 @@ def test_who_rests_ends_with_the_queue() -> None:
 
 def test_many_lanes_and_callers() -> None:
     with _queue(capacity=4) as queue:
-        told: list[Any] = []
+        listener = FakeListener()
         num_callers, num_each = 3, 200
 
         def run_lane(worker_index: int) -> None:
             while (closure := queue.get(worker_index)) is not None:
-                if closure.num_attempts == 1 and len(told) % 7 == 0:
+                if closure.num_attempts == 1 and len(listener.told) % 7 == 0:
                     queue.put_back(closure, closure.num_attempts)
                 else:
                     queue.done(closure, closure.num_attempts, worker_index)
 
         def schedule() -> None:
             for _ in range(num_each):
-                queue.put(_closure(told))
+                queue.put(_closure(listener))
 
         lanes = [
             _Task(lambda index=index: run_lane(index))  # type: ignore[misc]
@@ -480,7 +479,7 @@ def test_many_lanes_and_callers() -> None:
         for caller in callers:
             assert caller.end().error is None
         queue.join()
-        assert len(told) == num_callers * num_each
+        assert len(listener.told) == num_callers * num_each
         queue.stop()
         for lane in lanes:
             assert lane.end().error is None

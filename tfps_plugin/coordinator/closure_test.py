@@ -5,6 +5,7 @@ import pytest
 from tfps_plugin import errors
 from tfps_plugin.coordinator.closure import Closure
 from tfps_plugin.coordinator.closure import ClosureState
+from tfps_plugin.coordinator.testing import FakeListener
 
 _ALLOWED = {
     (ClosureState.QUEUED, ClosureState.RUNNING),
@@ -46,10 +47,10 @@ def test_counts_attempts() -> None:
 
 
 def test_tells_how_it_ended() -> None:
-    told: list[tuple[object, ...]] = []
-    closure = Closure(lambda: None, lambda *end: told.append(end))
+    listener = FakeListener()
+    closure = Closure(lambda: None, listener)
     closure.move_to(ClosureState.RUNNING)
     closure.worker_index = 4
     closure.move_to(ClosureState.DONE)
     closure.tell("result")
-    assert told == [(ClosureState.DONE, "result", 4)]
+    assert listener.told == [(ClosureState.DONE, "result", 4)]

@@ -294,7 +294,7 @@ class ClusterCoordinator:
             fn, args, kwargs, self.tracing_scope, self.prepare
         )
         remote_value = RemoteValue(self._raise_pending)
-        self._queue.put(Closure(call, remote_value.set_outcome))
+        self._queue.put(Closure(call, remote_value))
         return remote_value
 
     def join(self) -> None:

@@ -16,6 +16,7 @@ from tfps_plugin.coordinator.closure_queue import ClosureQueue
 from tfps_plugin.coordinator.error_notes import ErrorNotes
 from tfps_plugin.coordinator.failures import Failure
 from tfps_plugin.coordinator.lane import Lane
+from tfps_plugin.coordinator.testing import FakeListener
 from tfps_plugin.coordinator.worker import Worker
 from tfps_plugin.monitoring.counters import Counters
 from tfps_plugin.monitoring.events import Events
@@ -105,7 +106,7 @@ def test_abandoned_run_is_repeated_and_its_late_end_ignored(
 ) -> None:
     begun, go_on = threading.Event(), threading.Event()
     threads: list[threading.Thread] = []
-    told: list[tuple[object, ...]] = []
+    listener = FakeListener()
 
     def run() -> str:
         threads.append(threading.current_thread())
@@ -115,19 +116,19 @@ def test_abandoned_run_is_repeated_and_its_late_end_ignored(
             return "late"
         return "in time"
 
-    closure = Closure(run, lambda *end: told.append(end))
+    closure = Closure(run, listener)
     bench.queue.put(closure)
     assert begun.wait(_TIMEOUT_SECONDS)
     bench.worker.abandon()
     bench.queue.join()
-    assert told == [(ClosureState.DONE, "in time", 0)]
+    assert listener.told == [(ClosureState.DONE, "in time", 0)]
     assert bench.counters.value("closures_abandoned") == 1
 
     go_on.set()
     threads[0].join(_TIMEOUT_SECONDS)
     assert not threads[0].is_alive(), "an abandoned thread ends"
     assert threads[1] is not threads[0]
-    assert len(told) == 1
+    assert len(listener.told) == 1
     assert closure.num_attempts == 2
     assert bench.counters.value("closures_done") == 1
 

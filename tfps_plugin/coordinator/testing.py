@@ -1,4 +1,4 @@
-"""A cluster without processes, for tests of what drives one."""
+"""A cluster without processes, and who listens to one, for tests."""
 
 import contextlib
 import dataclasses
@@ -6,6 +6,7 @@ import threading
 from typing import Any
 
 from tfps_plugin import errors
+from tfps_plugin.coordinator.closure import ClosureState
 
 
 @dataclasses.dataclass(frozen=True)
@@ -15,6 +16,23 @@ class FakeTask:
     job: str
     index: int
     address: str
+
+
+class FakeListener:
+    """Writes down how closures ended.
+
+    `told` has the state, the result or error, and the worker that ran the
+    closure last, in the order of the ends.
+    """
+
+    def __init__(self) -> None:
+        self.told: list[tuple[ClosureState, Any, int | None]] = []
+
+    def set_outcome(
+        self, state: ClosureState, outcome: Any, worker_index: int | None
+    ) -> None:
+        """Takes one end."""
+        self.told.append((state, outcome, worker_index))
 
 
 @dataclasses.dataclass(frozen=True)
