@@ -1,5 +1,6 @@
 """Keras's fit, evaluate, predict and save on a real cluster."""
 
+import logging
 import os
 import pathlib
 import re
@@ -211,6 +212,62 @@ def test_batch_callbacks_are_called_for_every_batch(
     assert set(batches.logs[-1]) == {"accuracy", "auc", "loss"}
     different = {logs["loss"] for logs in batches.logs if logs}
     assert len(different) >= 3, "the logs move within the epoch"
+
+
+def test_how_many_calls_run_at_a_time_is_tried_and_kept(
+    cluster: tfps.LocalCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "tfps_plugin")
+    strategy = tfps.ParameterServerStrategy(
+        # Short calls are measured soon.
+        cluster.cluster_resolver,
+        steps_per_closure=5,
+    )
+    coordinator = tfps.ClusterCoordinator(strategy)
+    try:
+        with strategy.scope():
+            model = _model()
+        tried: set[int] = set()
+
+        def kept() -> list[str]:
+            return [
+                record.getMessage()
+                for record in caplog.records
+                if "at a time, unless" in record.getMessage()
+            ]
+
+        def note(batch: int, logs: Any) -> None:
+            del batch, logs
+            tried.add(coordinator.num_lanes // coordinator.num_workers)
+            model.stop_training = bool(kept())
+
+        model.fit(
+            tfps.DatasetCreator(_dataset),
+            epochs=1,
+            steps_per_epoch=20_000,
+            callbacks=[keras.callbacks.LambdaCallback(on_batch_end=note)],
+            verbose=0,
+        )
+        [message] = kept()
+        number, speeds = re.fullmatch(
+            r"Each worker runs (\d) calls of \S+ at a time, .* were (.*)\.",
+            message,
+        ).groups()  # type: ignore[union-attr]
+        measured = {
+            int(number): float(speed)
+            for speed, number in re.findall(r"(\S+) with (\d)", speeds)
+        }
+        assert tried == set(measured) >= {2, 3}
+        assert all(1 < speed < 100_000 for speed in measured.values())
+        assert int(number) in measured
+        assert coordinator.num_lanes == 2 * coordinator.num_workers
+
+        before = int(model.optimizer.iterations)
+        model.fit(tfps.DatasetCreator(_dataset), steps_per_epoch=40, verbose=0)
+        assert int(model.optimizer.iterations) == before + 40
+        assert kept() == [message]
+    finally:
+        coordinator.close()
 
 
 @pytest.mark.parametrize("steps_per_execution", [1, 3, 50])

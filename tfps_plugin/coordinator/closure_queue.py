@@ -167,24 +167,38 @@ class ClosureQueue:
 
     # What lanes do.
 
-    def add_lane(self, worker_index: int, start: Callable[[], None]) -> None:
+    def add_lane(
+        self, worker_index: int, start: Callable[[], None], number: int = 0
+    ) -> None:
         """Has a lane started when there is work for it.
 
         Args:
             worker_index: Whose lane it is.
             start: Starts its thread, which will `get`; called on any thread,
                 and again if it raises RuntimeError or is interrupted.
+            number: Of the lane, among its worker's own.
         """
         with self._lock:
-            self._lanes.add(worker_index, start)
+            self._lanes.add(worker_index, start, number)
             start_now = self._lanes.wake()
         self._lanes.start(start_now)
 
-    def get(self, worker_index: int) -> Closure | None:
+    def limit_lanes(self, most_per_worker: int) -> None:
+        """Gives closures to so many lanes of each worker: the first ones.
+
+        What others run goes on.
+        """
+        with self._lock:
+            self._lanes.limit(most_per_worker)
+            start = self._lanes.wake()
+        self._lanes.start(start)
+
+    def get(self, worker_index: int, number: int = 0) -> Closure | None:
         """Begins the next closure; waits while none waits.
 
         Args:
             worker_index: Whose lane asks, on its own thread.
+            number: Of the lane, among its worker's own.
 
         Returns:
             The closure; None when the queue was stopped.
@@ -194,13 +208,13 @@ class ClosureQueue:
                 self._lanes.comes(worker_index)
                 if self._stopped:
                     return None
-                closure = self._take(worker_index)
-                if closure is None and self._lanes.watch(worker_index):
+                closure = self._take(worker_index, number)
+                if closure is None and self._lanes.watch(worker_index, number):
                     continue
                 # Also if this lane was woken in vain: for the next one.
                 start = self._lanes.wake()
                 if closure is None and start is None:
-                    self._lanes.rest(worker_index)
+                    self._lanes.rest(worker_index, number)
             self._lanes.start(start)
             if closure is not None:
                 return closure
@@ -362,10 +376,12 @@ class ClosureQueue:
                 return
             self._room_made.wait(WAKE_UP_SECONDS)
 
-    def _take(self, worker_index: int) -> Closure | None:
-        """Begins the next closure, if there is one and the worker may."""
-        if self._lanes.is_paused(worker_index) or not self._lanes.is_needed(
-            self._ledger.num_running
+    def _take(self, worker_index: int, number: int) -> Closure | None:
+        """Begins the next closure, if there is one and the lane may."""
+        if (
+            self._lanes.is_paused(worker_index)
+            or self._lanes.is_spare(number)
+            or not self._lanes.is_needed(self._ledger.num_running)
         ):
             return None
         closure = self._ledger.take()

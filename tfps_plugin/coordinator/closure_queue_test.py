@@ -295,6 +295,80 @@ def test_all_lanes_come_when_there_is_work_for_all() -> None:
             assert not thread.is_alive()
 
 
+def test_as_many_lanes_of_each_worker_take_part_as_are_to() -> None:
+    """Whatever was said before, and while others still run."""
+    num_workers, num_each = 2, 4
+    with _queue(capacity=100) as queue:
+        threads = []
+        lock = threading.Lock()
+        running = [0] * num_workers
+
+        def run_lane(worker_index: int, number: int) -> None:
+            while (closure := queue.get(worker_index, number)) is not None:
+                with lock:
+                    running[worker_index] += 1
+                closure.call()
+                with lock:
+                    running[worker_index] -= 1
+                queue.done(closure, closure.num_attempts, None)
+
+        queue.limit_lanes(2)
+        for worker_index in range(num_workers):
+            for number in range(num_each):
+                thread = threading.Thread(
+                    target=run_lane, args=(worker_index, number)
+                )
+                threads.append(thread)
+                queue.add_lane(worker_index, thread.start, number)
+        for most in (2, 4, 1, 3, 1, 4, 2, 1):
+            # Too many are put while the limit is another one.
+            queue.limit_lanes(most)
+            # Each ends only when as many run as are to.
+            together = threading.Barrier(num_workers * most)
+            seen: list[list[int]] = []
+
+            def run(together: Any = together, seen: Any = seen) -> None:
+                together.wait(_TIMEOUT_SECONDS)
+                with lock:
+                    seen.append(list(running))
+
+            for _ in range(2 * num_workers * most):
+                queue.put(Closure(run))
+            queue.join()
+            assert not together.broken
+            assert max(max(each) for each in seen) == most
+        assert sum(thread.ident is not None for thread in threads) == 8
+        queue.stop()
+        for thread in threads:
+            thread.join(_TIMEOUT_SECONDS)
+            assert not thread.is_alive()
+
+
+def test_lanes_that_are_too_many_go_on_with_what_they_run() -> None:
+    with _queue() as queue:
+        queue.put(_closure())
+        running = queue.get(0, 1)
+        assert running is not None
+        queue.limit_lanes(1)
+        queue.put(_closure())
+        spare = _Task(lambda: queue.get(0, 1))
+        queue.done(running, running.num_attempts, None)
+        assert queue.get(0, 0) is not None
+        assert spare.is_waiting
+        queue.put(_closure())
+        assert spare.is_waiting
+        queue.limit_lanes(2)
+        assert spare.end().result is not None
+
+
+def test_a_lane_that_is_spare_ends_with_the_queue() -> None:
+    with _queue() as queue:
+        queue.limit_lanes(1)
+        spare = _Task(lambda: queue.get(0, 1))
+        queue.stop()
+        assert spare.end().result is None
+
+
 def test_a_lane_that_comes_late_finds_its_work() -> None:
     with _queue() as queue:
         queue.put(_closure())

@@ -36,7 +36,9 @@ from tfps_plugin.variables import recovery_gate
 from tfps_plugin.variables import worker_resident
 from tfps_plugin.variables import worker_seeds
 
-_DEFAULT_LANES_PER_WORKER = 2
+# Of each worker, unless somebody has said how many.
+_IN_FLIGHT_AT_FIRST = 2
+_MOST_IN_FLIGHT = 4
 # Enough that lanes never wait for the caller; few enough that what waits
 # (arguments, above all) stays small.
 _QUEUED_CLOSURES_PER_LANE = 32
@@ -81,7 +83,9 @@ class ClusterCoordinator:
     strategy: tf.distribute.Strategy
     counters: Counters
     events: Events
-    num_lanes: int
+    _in_flight_per_worker: int
+    _in_flight_at_first: int
+    _most_in_flight: int
     _queue: ClosureQueue
     _membership: Membership
     _workers: tuple[Worker, ...]
@@ -156,16 +160,17 @@ class ClusterCoordinator:
         self._session = session
         self._closed = False
         tasks = session.cluster.workers
-        num_lanes = getattr(
-            strategy,
-            "max_closures_in_flight_per_worker",
-            _DEFAULT_LANES_PER_WORKER,
-        )
-        self.num_lanes = num_lanes * len(tasks)
+        chosen = getattr(strategy, "max_closures_in_flight_per_worker", None)
+        self._in_flight_at_first = chosen or _IN_FLIGHT_AT_FIRST
+        self._most_in_flight = chosen or _MOST_IN_FLIGHT
+        self._in_flight_per_worker = self._in_flight_at_first
         self._queue = ClosureQueue(
-            capacity=_QUEUED_CLOSURES_PER_LANE * self.num_lanes,
+            capacity=_QUEUED_CLOSURES_PER_LANE
+            * self._in_flight_at_first
+            * len(tasks),
             max_workers_lost=max_workers_lost,
         )
+        self._queue.limit_lanes(self._in_flight_at_first)
         self._raise_pending = self._queue.raise_error_at_once
         holdings = _holdings(strategy, session)
         notes = ErrorNotes(holdings)
@@ -187,7 +192,7 @@ class ClusterCoordinator:
                 [
                     Lane(
                         task.index,
-                        task.index * num_lanes + number,
+                        task.index * self._most_in_flight + number,
                         _device_of(session, task),
                         self._queue,
                         self._membership,
@@ -195,8 +200,9 @@ class ClusterCoordinator:
                         self.events,
                         notes,
                         turns,
+                        number=number,
                     )
-                    for number in range(num_lanes)
+                    for number in range(self._most_in_flight)
                 ],
             )
             for task, turns in [(task, Turns()) for task in tasks]
@@ -243,6 +249,31 @@ class ClusterCoordinator:
     def num_workers(self) -> int:
         """How many workers the cluster has, present or not."""
         return len(self._workers)
+
+    @property
+    def num_lanes(self) -> int:
+        """How many functions run at the same time, on all workers."""
+        return self._in_flight_per_worker * len(self._workers)
+
+    @property
+    def in_flight_at_first(self) -> int:
+        """How many functions a worker runs at a time, if nobody limits it."""
+        return self._in_flight_at_first
+
+    @property
+    def most_in_flight(self) -> int:
+        """How many functions a worker can run at a time."""
+        return self._most_in_flight
+
+    def limit_in_flight(self, per_worker: int) -> None:
+        """Has each worker run so many functions at a time, from now on.
+
+        Args:
+            per_worker: From 1 to `most_in_flight`.
+        """
+        if per_worker != self._in_flight_per_worker:
+            self._in_flight_per_worker = per_worker
+            self._queue.limit_lanes(per_worker)
 
     @property
     def absent_workers(self) -> tuple[int, ...]:

@@ -277,6 +277,63 @@ def test_error_cancels_what_was_scheduled_with_it(
         coordinator.close()
 
 
+def _most_at_a_time(
+    coordinator: ClusterCoordinator, expected: int
+) -> list[int]:
+    """How many functions ran beside each of many, which wait for so many."""
+    together = threading.Barrier(expected)
+    lock = threading.Lock()
+    num_running = 0
+    seen: list[int] = []
+
+    def run() -> None:
+        nonlocal num_running
+        with lock:
+            num_running += 1
+        together.wait(_TIMEOUT_SECONDS)
+        with lock:
+            seen.append(num_running)
+        together.wait(_TIMEOUT_SECONDS)
+        with lock:
+            num_running -= 1
+
+    for _ in range(4 * expected):
+        coordinator.schedule(run)
+    coordinator.join()
+    return seen
+
+
+def test_so_many_functions_run_at_a_time_as_are_to(
+    strategy: FakeStrategy,
+) -> None:
+    strategy.max_closures_in_flight_per_worker = None
+    coordinator = ClusterCoordinator(strategy)
+    try:
+        num_workers = coordinator.num_workers
+        assert coordinator.in_flight_at_first == 2
+        assert coordinator.most_in_flight == 4
+        for per_worker in (2, 4, 1, 3):
+            coordinator.limit_in_flight(per_worker)
+            assert coordinator.num_lanes == per_worker * num_workers
+            seen = _most_at_a_time(coordinator, coordinator.num_lanes)
+            assert max(seen) == coordinator.num_lanes
+    finally:
+        coordinator.close()
+
+
+def test_what_was_chosen_is_the_number_at_a_time(
+    strategy: FakeStrategy,
+) -> None:
+    strategy.max_closures_in_flight_per_worker = 3
+    coordinator = ClusterCoordinator(strategy)
+    try:
+        assert coordinator.in_flight_at_first == 3
+        assert coordinator.most_in_flight == 3
+        assert max(_most_at_a_time(coordinator, 6)) == 6
+    finally:
+        coordinator.close()
+
+
 def test_even_system_exit_reaches_the_user(
     coordinator: ClusterCoordinator,
 ) -> None:

@@ -97,6 +97,8 @@ class Lane:
         event_board: events.Events,
         notes: ErrorNotes,
         turns: Turns | None = None,
+        *,
+        number: int = 0,
     ) -> None:
         """Creates the lane; it runs nothing before `start`.
 
@@ -110,11 +112,13 @@ class Lane:
             event_board: Where retries are published.
             notes: Says more about what closures raise.
             turns: Of all lanes of the worker.
+            number: Of the lane, among those of its worker.
         """
         self._notes = notes
         self._turns = turns
         self._worker_index = worker_index
         self._lane_index = lane_index
+        self._number = number
         self._device_of = device_of
         self._queue = queue
         self._membership = membership
@@ -130,7 +134,9 @@ class Lane:
 
     def start(self) -> None:
         """Has the lane run closures; its thread starts with the first one."""
-        self._queue.add_lane(self._worker_index, self._start_thread)
+        self._queue.add_lane(
+            self._worker_index, self._start_thread, self._number
+        )
 
     def join(self, timeout_seconds: float) -> bool:
         """Waits for the lane's end, after the queue was stopped."""
@@ -203,7 +209,9 @@ class Lane:
             tensorflow_execution.executor_scope(executor),
             _KeptDevice() as device,
         ):
-            while (closure := self._queue.get(self._worker_index)) is not None:
+            while (
+                closure := self._queue.get(self._worker_index, self._number)
+            ) is not None:
                 run = _Run(
                     closure,
                     closure.num_attempts,

@@ -1,6 +1,7 @@
 """Which lane is woken for the closures that wait, and when."""
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -53,6 +54,9 @@ class LaneWaking:
         self._give_up = give_up
         self._resting: RestingLanes[_Waiting | _Start] = RestingLanes()
         self._functions = ShortFunctions()
+        # Lanes of each worker beyond those that may take part, by number.
+        self._spare: list[tuple[int, int, _Waiting | _Start]] = []
+        self._most_per_worker = math.inf
         # Whose lane was woken and has not come yet.
         self._awaited: int | None = None
         # Whether a lane ever came; it goes on until the queue is stopped.
@@ -63,9 +67,36 @@ class LaneWaking:
         # not held up.
         self._is_tended = False
 
-    def add(self, worker_index: int, start: _Start) -> None:
-        """Notes a lane that has no thread yet."""
-        self._resting.add(worker_index, start)
+    def add(self, worker_index: int, start: _Start, number: int = 0) -> None:
+        """Notes a lane that has no thread yet.
+
+        Args:
+            worker_index: Whose it is.
+            start: Starts its thread.
+            number: Of the lane, among its worker's own.
+        """
+        self._lay_down(worker_index, start, number)
+
+    def limit(self, most_per_worker: int) -> None:
+        """Has only so many lanes of each worker take part: the first ones."""
+        self._most_per_worker = most_per_worker
+        # Those that rest and have become too many are found out when they
+        # come.
+        spare, self._spare = self._spare, []
+        for number, worker_index, lane in spare:
+            self._lay_down(worker_index, lane, number)
+
+    def is_spare(self, number: int) -> bool:
+        """Whether a lane of that number is to take nothing."""
+        return number >= self._most_per_worker
+
+    def _lay_down(
+        self, worker_index: int, lane: "_Waiting | _Start", number: int
+    ) -> None:
+        if self.is_spare(number):
+            self._spare.append((number, worker_index, lane))
+        else:
+            self._resting.add(worker_index, lane)
 
     def pause(self, worker_index: int) -> None:
         """Wakes no lane of the worker until `resume`."""
@@ -102,16 +133,25 @@ class LaneWaking:
         """Notes when a closure began and that it has ended (monotonic)."""
         self._functions.observe(began_at, now)
 
-    def rest(self, worker_index: int) -> None:
-        """Has the present thread, a lane's, wait until it is to come again."""
+    def rest(self, worker_index: int, number: int = 0) -> None:
+        """Has the present thread, a lane's, wait until it is to come again.
+
+        Args:
+            worker_index: Whose lane it is.
+            number: Of the lane, among its worker's own.
+        """
         if not self._num_queued():
             self._is_tended = False
         waiting = self._lock.condition()
-        self._resting.add(worker_index, waiting)
+        self._lay_down(worker_index, waiting, number)
         waiting.wait()
 
-    def watch(self, worker_index: int) -> bool:
+    def watch(self, worker_index: int, number: int = 0) -> bool:
         """Has the present thread, a lane's, see to it that others take them.
+
+        Args:
+            worker_index: Whose lane it is.
+            number: Of the lane, among its worker's own.
 
         Returns:
             False, at once, if it is not to, or another one does.
@@ -121,6 +161,7 @@ class LaneWaking:
             or not self._functions.are_short
             or not self._num_queued()
             or self.is_paused(worker_index)
+            or self.is_spare(number)
         ):
             return False
         self._watching = self._lock.condition()
@@ -163,7 +204,9 @@ class LaneWaking:
 
     def wake_all(self) -> None:
         """Wakes all lanes that wait; none is started."""
-        for lane in self._resting.take_all():
+        spare = [lane for _, _, lane in self._spare]
+        self._spare.clear()
+        for lane in (*self._resting.take_all(), *spare):
             if isinstance(lane, threading.Condition):
                 lane.notify()
         if self._watching is not None:

@@ -153,7 +153,7 @@ class FakeStrategy:
     def __init__(
         self,
         session: Any = None,
-        max_closures_in_flight_per_worker: int = 2,
+        max_closures_in_flight_per_worker: int | None = 2,
     ) -> None:
         self.session = FakeSession() if session is None else session
         self.max_closures_in_flight_per_worker = (

@@ -15,5 +15,6 @@ chief_batches.py      batches that the chief reads, as strings
 predict_run.py        predictions of the workers, in the order of the input
 predict_functions.py  predictions of many batches as one function of a worker
 packing.py            pure: how many steps to a call
+calls_in_flight.py    pure: how many calls a worker runs at a time
 progress_logs.py      what the progress bar and batch callbacks are shown
 """

@@ -137,6 +137,11 @@ class Pace:
         """How many steps to pack at most."""
         return self._most_steps
 
+    @property
+    def is_known(self) -> bool:
+        """Whether enough calls have ended to choose by."""
+        return len(self._measured) >= self._num_to_measure
+
     def observe(self, num_steps: int, seconds: float) -> None:
         """Notes that a call has ended.
 
@@ -147,7 +152,7 @@ class Pace:
         with self._lock:
             if not num_steps:
                 return
-            if len(self._measured) >= self._num_to_measure:
+            if self.is_known:
                 if num_steps > 1 and seconds > _TOO_MANY_TIMES * self._seconds:
                     # Other input than before, or other workers.
                     self._measured.clear()
@@ -164,7 +169,7 @@ class Pace:
                     self._num_to_pass_over -= 1
                     return
                 self._measured.append(seconds / num_steps)
-                if len(self._measured) < self._num_to_measure:
+                if not self.is_known:
                     return
                 middle = statistics.median(self._measured)
             self._latest.clear()

@@ -12,6 +12,7 @@ from tfps_plugin._compat import keras as keras_compat
 from tfps_plugin._compat import tensorflow_execution
 from tfps_plugin.coordinator.cluster_coordinator import ClusterCoordinator
 from tfps_plugin.inputs.batch_codec import BatchCodec
+from tfps_plugin.training.steps.calls_in_flight import CallsInFlight
 from tfps_plugin.training.steps.counted_sums import CountedSums
 from tfps_plugin.training.steps.lane_sums import LaneSums
 from tfps_plugin.training.steps.packing import Pace
@@ -39,6 +40,8 @@ class StepFunctions:
 
     Attributes:
         pace: How many steps to pack, by how long they take.
+        calls_in_flight: How many calls a worker runs at a time, by how fast
+            they then are.
 
     Threading: used by the thread that runs `fit` alone; the functions that it
     gives may be called from any.
@@ -67,6 +70,12 @@ class StepFunctions:
         # What calls return is not to be counted a second time.
         self._lane_sums = LaneSums(model) if counted_sums is None else None
         self.pace = Pace(coordinator.num_lanes, model.name)
+        self.calls_in_flight = CallsInFlight(
+            coordinator.num_workers,
+            coordinator.in_flight_at_first,
+            coordinator.most_in_flight,
+            model.name,
+        )
         # Each lane's own: another one's may be on its way still.
         self._numbers: WorkerResident[dict[int, tf.Tensor]] = WorkerResident(
             lambda context: {}, per_lane=True

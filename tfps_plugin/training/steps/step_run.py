@@ -52,6 +52,9 @@ class StepRun(abc.ABC):
         self._functions = functions
         self._progress = progress
         self._pace = functions.pace
+        self._calls_in_flight = functions.calls_in_flight
+        self._calls_in_flight.begin_epoch()
+        coordinator.limit_in_flight(self._calls_in_flight.number)
         self._account = StepAccount()
         self._fell_short = False
         self._again_lock = threading.Lock()
@@ -105,6 +108,7 @@ class StepRun(abc.ABC):
         """
         self.sync()
         self._functions.collect()
+        self._coordinator.limit_in_flight(self._coordinator.in_flight_at_first)
         if self._num_again:
             _logger.warning(
                 "%d steps of this epoch were begun a second time, because "

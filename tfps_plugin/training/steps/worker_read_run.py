@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from tfps_plugin import errors
+from tfps_plugin.cluster import dispatch_context
 from tfps_plugin.coordinator.cluster_coordinator import ClusterCoordinator
 from tfps_plugin.inputs.split_reader import Share
 from tfps_plugin.inputs.split_reader import SplitReader
@@ -234,7 +235,7 @@ class WorkerReadRun(StepRun):
             raise
         if done < claim.num_steps:
             share.exhausted()
-        self._pace.observe(done, time.monotonic() - begun_at)
+        self._observe(done, begun_at)
         if done:
             self._progress.report(result.outputs)
         with self._lock:
@@ -243,6 +244,17 @@ class WorkerReadRun(StepRun):
             self._coordinator.counters.increment("steps_done", done)
             self._counts.add(share, counted)
         return done
+
+    def _observe(self, num_steps: int, begun_at: float) -> None:
+        """Notes how long a call took, for how later ones are made."""
+        now = time.monotonic()
+        is_paced = self._pace.is_known
+        self._pace.observe(num_steps, now - begun_at)
+        # Near the end of an epoch calls have fewer.
+        if is_paced and 2 * num_steps > self._limit():
+            lane = dispatch_context.required().lane_index
+            self._calls_in_flight.observe(num_steps, lane, now)
+            self._coordinator.limit_in_flight(self._calls_in_flight.number)
 
     def begins_again(self, claim: Claim) -> None:
         """Gives back what an earlier run of a closure has begun."""

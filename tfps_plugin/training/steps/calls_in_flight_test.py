@@ -1,0 +1,163 @@
+"""Tests of how the number of calls at a time is found."""
+
+import logging
+import random
+from collections.abc import Callable
+
+import pytest
+
+from tfps_plugin.training.steps.calls_in_flight import CallsInFlight
+
+# From the number of calls of a worker to the seconds of a step of each.
+_SecondsOfAStep = Callable[[int], float]
+
+
+def _train(
+    calls: CallsInFlight,
+    seconds_of_a_step: _SecondsOfAStep,
+    *,
+    num_workers: int = 2,
+    most_calls: int = 2000,
+) -> int:
+    """Runs calls of 10 steps as workers would; the number of them.
+
+    Every lane begins a call when it has ended one and may; how long a call
+    takes depends on how many its worker runs when it begins.
+    """
+    # When each ends, by worker and number of the lane.
+    running: dict[tuple[int, int], float] = {}
+    now, num_ended = 0.0, 0
+    while not calls.is_kept and num_ended < most_calls:
+        for worker in range(num_workers):
+            for number in range(calls.number):
+                if (worker, number) not in running:
+                    beside = sum(lane[0] == worker for lane in running)
+                    running[worker, number] = now + 10 * seconds_of_a_step(
+                        max(beside + 1, calls.number)
+                    )
+        lane = min(running, key=lambda lane: running[lane])
+        now = running.pop(lane)
+        num_ended += 1
+        calls.observe(10, 4 * lane[0] + lane[1], now)
+    return num_ended
+
+
+def _waits_for(messages: float, computes: float) -> _SecondsOfAStep:
+    """A worker that computes for one call at a time."""
+    return lambda number: max(messages + computes, number * computes)
+
+
+@pytest.mark.parametrize(
+    ("seconds_of_a_step", "expected"),
+    [
+        (_waits_for(messages=0.01, computes=0.01), 2),
+        (_waits_for(messages=0.03, computes=0.01), 4),
+        (_waits_for(messages=0.02, computes=0.01), 3),
+        (_waits_for(messages=1.0, computes=0.01), 4),
+        (_waits_for(messages=0.0, computes=0.01), 2),
+        # Each more is in the way of the others.
+        (lambda number: 0.01 * number**1.5, 1),
+        # Too little to be sure of.
+        (lambda number: 0.01 * number**1.05, 2),
+        (lambda number: 0.01 * number**0.9, 2),
+    ],
+)
+@pytest.mark.parametrize("num_workers", [1, 2, 9])
+@pytest.mark.parametrize("noise", [0.0, 0.03])
+def test_finds_what_is_fastest(
+    seconds_of_a_step: _SecondsOfAStep,
+    expected: int,
+    num_workers: int,
+    noise: float,
+) -> None:
+    source = random.Random(7)
+    calls = CallsInFlight(num_workers, at_first=2, most=4)
+    _train(
+        calls,
+        lambda number: (
+            seconds_of_a_step(number) * (1 + noise * source.random())
+        ),
+        num_workers=num_workers,
+    )
+    assert calls.is_kept
+    assert calls.number == expected
+
+
+def test_begins_with_what_is_good_for_most() -> None:
+    calls = CallsInFlight(3, at_first=2, most=4)
+    assert not calls.is_kept
+    for now in range(5):
+        assert calls.number == 2
+        calls.observe(10, 0, now)
+
+
+def test_says_what_it_has_found(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "tfps_plugin")
+    calls = CallsInFlight(2, at_first=2, most=4, name="wide")
+    num_calls = _train(calls, _waits_for(messages=0.01, computes=0.01))
+    assert len(caplog.records) == 1
+    assert "Each worker runs 2 calls of wide at a time" in caplog.text
+    assert "100 with 1, 200 with 2, 200 with 3" in caplog.text
+    assert num_calls < 60
+    assert not _train(calls, _waits_for(messages=1.0, computes=0.01))
+    assert len(caplog.records) == 1
+
+
+def test_calls_beside_another_number_do_not_count() -> None:
+    calls = CallsInFlight(1, at_first=2, most=4)
+    now = 0.0
+    while calls.number == 2:
+        now += 1
+        calls.observe(10, 0, now)
+    # These began before, each on a lane of its own.
+    for lane in range(1, 100):
+        calls.observe(10, lane, now + 0.01)
+    assert calls.number == 3
+    assert not calls.is_kept
+
+
+def test_the_time_between_epochs_does_not_count() -> None:
+    calls = CallsInFlight(1, at_first=1, most=2)
+    now = 0.0
+    for epoch in range(1000):
+        now += 1 + 1000 * (epoch % 2)
+        calls.begin_epoch()
+        for _ in range(3):
+            now += 1
+            for lane in range(calls.number):
+                calls.observe(10, lane, now)
+    # With two it is twice as fast, however long some epochs have waited.
+    assert calls.is_kept
+    assert calls.number == 2
+
+
+def test_one_lucky_turn_is_not_enough() -> None:
+    calls = CallsInFlight(1, at_first=2, most=4)
+    turns: list[int] = []
+
+    def seconds_of_a_step(number: int) -> float:
+        if not turns or turns[-1] != number:
+            turns.append(number)
+        return 0.001 if turns == [2, 3] else 0.01 * number
+
+    _train(calls, seconds_of_a_step, num_workers=1)
+    assert calls.number == 2
+    assert turns[:4] == [2, 3, 2, 3]
+
+
+@pytest.mark.parametrize("chosen", [1, 2, 7])
+def test_what_was_chosen_is_kept(chosen: int) -> None:
+    calls = CallsInFlight(2, at_first=chosen, most=chosen)
+    assert calls.is_kept
+    assert calls.number == chosen
+    for now in range(100):
+        calls.observe(10, 0, now)
+    assert calls.number == chosen
+
+
+def test_a_call_of_no_time_is_no_measure() -> None:
+    calls = CallsInFlight(1, at_first=2, most=4)
+    for _ in range(100):
+        calls.observe(10, 0, 1.0)
+    assert calls.number == 2
+    assert not calls.is_kept
