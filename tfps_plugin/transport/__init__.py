@@ -8,8 +8,10 @@ fusion.py       rewrites a step so that it sends few messages
 packing.py      many tensors as few, for the way from one device to another
 places.py       which task a device belongs to
 rewriting.py    decides what a function sends together
+row_packing.py  many tensors as few, most of which are rows of one width
 run_ahead.py    what the next round of a loop need not wait for
 sections.py     what runs while a lock is held
 staging.py      handles that a function takes from their parameter servers
 waves.py        which tensors of a step travel together
+word_pieces.py  numbers as words, laid end to end and cut again
 """

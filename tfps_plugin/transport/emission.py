@@ -12,6 +12,7 @@ from tfps_plugin._compat import tensorflow_graphs as compat
 from tfps_plugin._compat import tensorflow_variables as variables_compat
 from tfps_plugin.transport import packing
 from tfps_plugin.transport import places
+from tfps_plugin.transport import row_packing
 from tfps_plugin.transport import staging
 from tfps_plugin.transport import waves
 from tfps_plugin.transport.explanation import Sent
@@ -244,7 +245,7 @@ class Emission:
         parcels = [self._tensors[output] for output in outputs]
         way = None
         if len(parcels) > 1:
-            way = packing.Packing(parcels, self._words)
+            way = row_packing.best(parcels, self._words)
         with tf.device(None), tf.device(source):
             if way is not None:
                 parcels = way.pack(parcels)

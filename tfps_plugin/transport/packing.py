@@ -13,6 +13,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfps_plugin.transport import word_pieces
+
 # What TensorFlow can lay end to end and cut again; of others there are few.
 _PACKABLE = frozenset(
     {
@@ -33,7 +35,6 @@ WORDS = frozenset(
 # Of these, the ones to use with GPUs, which leave int32 in the memory of their
 # machine: floats that are cut out of it there would move to the GPU one by one.
 WHOLE_NUMBERS = frozenset({tf.int32, tf.int64})
-_WORD_BYTES = 4
 # To copy more takes longer than a message of its own does, about 0.1 ms.
 _LARGE_BYTES = 1 << 20
 
@@ -64,12 +65,16 @@ class Packing:
         self,
         tensors: Sequence[tf.Tensor],
         words: Collection[tf.DType] = WORDS,
+        *,
+        carrier: tf.DType | None = None,
     ) -> None:
         """Decides how; makes no operation.
 
         Args:
-            tensors: Packable, two or more.
+            tensors: Packable.
             words: The dtypes that travel as words, of those that may.
+            carrier: What words travel as, int32 or float32; None: what most
+                of them are.
         """
         self._shapes = [tensor.shape for tensor in tensors]
         groups: dict[tf.DType, list[int]] = collections.defaultdict(list)
@@ -84,19 +89,19 @@ class Packing:
         self._joint = {
             dtype: places
             for dtype, places in groups.items()
-            if dtype in words and dtype.size != _WORD_BYTES
+            if dtype in words and dtype.size != word_pieces.WORD_BYTES
         }
         self._single = [
             place
             for dtype, places in groups.items()
-            if dtype in words and dtype.size == _WORD_BYTES
+            if dtype in words and dtype.size == word_pieces.WORD_BYTES
             for place in places
         ]
         self._dtypes = [tensor.dtype for tensor in tensors]
         floats = [p for p in self._single if self._dtypes[p] == tf.float32]
         # As what most of them are anyhow: to take one for another dtype is an
         # operation for each, here and there.
-        self._carrier = (
+        self._carrier = carrier or (
             tf.float32 if 2 * len(floats) > len(self._single) else tf.int32
         )
         self._packed = [
@@ -121,6 +126,11 @@ class Packing:
         ]
         self._header_size = len(self._lengths) + len(self._dimensions)
 
+    @property
+    def has_words(self) -> bool:
+        """Whether the first parcel is one of words."""
+        return bool(self._header_size or self._joint or self._single)
+
     def pack(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """What travels.
 
@@ -128,21 +138,23 @@ class Packing:
             tensors: In the order of those that this was made with.
         """
         flat = {
-            place: _flat(tensors[place])
+            place: word_pieces.flat(tensors[place])
             for places in self._packed
             for place in places
         }
         pieces = self._header(tensors, flat) if self._header_size else []
         for places in self._joint.values():
             together = [flat[place] for place in places]
-            pieces.append(_as_words(together, self._carrier))
+            pieces.append(word_pieces.as_words(together, self._carrier))
         pieces += [self._as_carrier(flat[place]) for place in self._single]
-        parcels = [_joined(pieces)] if pieces else []
+        parcels = [word_pieces.joined(pieces)] if pieces else []
         for places in self._others.values():
             if len(places) == 1:
                 parcels.append(tensors[places[0]])
             else:
-                parcels.append(_joined([flat[place] for place in places]))
+                parcels.append(
+                    word_pieces.joined([flat[place] for place in places])
+                )
         return parcels
 
     def _header(
@@ -161,10 +173,10 @@ class Packing:
         ]
         if self._carrier == tf.int32:
             return sizes
-        return [self._as_carrier(_joined(sizes))]
+        return [self._as_carrier(word_pieces.joined(sizes))]
 
     def _as_carrier(self, words: tf.Tensor) -> tf.Tensor:
-        return _of_dtype(words, self._carrier)
+        return word_pieces.of_dtype(words, self._carrier)
 
     def unpack(self, parcels: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """What was packed.
@@ -175,10 +187,12 @@ class Packing:
         left = list(parcels)
         parts: dict[int, tf.Tensor] = {}
         header: Any = None
-        if self._header_size or self._joint or self._single:
+        if self.has_words:
             words = left.pop(0)
             if self._header_size:
-                header = _of_dtype(words[: self._header_size], tf.int32)
+                header = word_pieces.of_dtype(
+                    words[: self._header_size], tf.int32
+                )
                 header.set_shape([self._header_size])
             parts = self._unpack_words(words, header)
         for places, parcel in zip(self._others.values(), left, strict=True):
@@ -201,11 +215,11 @@ class Packing:
             lengths.append(tf.constant([self._header_size]))
         for dtype, places in self._joint.items():
             total = tf.reduce_sum(self._sizes(places, header))
-            lengths.append(tf.reshape(_num_words(total, dtype), [1]))
+            lengths.append(tf.reshape(word_pieces.num_words(total, dtype), [1]))
         if self._single:
             lengths.append(self._sizes(self._single, header))
         num_pieces = len(self._joint) + len(self._single)
-        pieces = _split(
+        pieces = word_pieces.split(
             words, lengths, num_pieces + (1 if header is not None else 0)
         )
         pieces = pieces[len(pieces) - num_pieces :]
@@ -214,12 +228,14 @@ class Packing:
             self._joint.items(), pieces, strict=False
         ):
             sizes = self._sizes(places, header)
-            together = _from_words(piece, dtype, tf.reduce_sum(sizes))
+            together = word_pieces.from_words(
+                piece, dtype, tf.reduce_sum(sizes)
+            )
             parts.update(self._cut(together, places, header))
         for place, piece in zip(
             self._single, pieces[len(self._joint) :], strict=True
         ):
-            parts[place] = _of_dtype(piece, self._dtypes[place])
+            parts[place] = word_pieces.of_dtype(piece, self._dtypes[place])
         return parts
 
     def _cut(
@@ -230,7 +246,9 @@ class Packing:
     ) -> dict[int, tf.Tensor]:
         if len(places) == 1:
             return {places[0]: together}
-        pieces = _split(together, [self._sizes(places, header)], len(places))
+        pieces = word_pieces.split(
+            together, [self._sizes(places, header)], len(places)
+        )
         return dict(zip(places, pieces, strict=True))
 
     def _sizes(self, places: Sequence[int], header: Any) -> tf.Tensor:
@@ -276,54 +294,3 @@ class Packing:
             part = tf.reshape(part, sizes)
         part.set_shape(shape)
         return part
-
-
-def _flat(tensor: tf.Tensor) -> tf.Tensor:
-    return tensor if tensor.shape.rank == 1 else tf.reshape(tensor, [-1])
-
-
-def _joined(pieces: Sequence[tf.Tensor]) -> tf.Tensor:
-    return pieces[0] if len(pieces) == 1 else tf.concat(pieces, 0)
-
-
-def _of_dtype(words: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-    """The same bits, of another dtype of as many."""
-    return words if words.dtype == dtype else tf.bitcast(words, dtype)
-
-
-def _as_words(tensors: Sequence[tf.Tensor], carrier: tf.DType) -> tf.Tensor:
-    """Numbers of one dtype, of another size than words, as words."""
-    dtype = tensors[0].dtype
-    if dtype.size > _WORD_BYTES:
-        return _flat(tf.bitcast(_joined(tensors), carrier))
-    each = _WORD_BYTES // dtype.size
-    missing = -tf.add_n([tf.size(tensor) for tensor in tensors]) % each
-    filled = tf.concat([*tensors, tf.zeros([missing], dtype)], 0)
-    return tf.bitcast(tf.reshape(filled, [-1, each]), carrier)
-
-
-def _num_words(count: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-    """How many words so many numbers are."""
-    if dtype.size > _WORD_BYTES:
-        return count * (dtype.size // _WORD_BYTES)
-    each = _WORD_BYTES // dtype.size
-    return (count + each - 1) // each
-
-
-def _from_words(
-    words: tf.Tensor, dtype: tf.DType, count: tf.Tensor
-) -> tf.Tensor:
-    """What `_as_words` was given, `count` numbers, one behind the other."""
-    if dtype.size > _WORD_BYTES:
-        each = dtype.size // _WORD_BYTES
-        return tf.bitcast(tf.reshape(words, [-1, each]), dtype)
-    return _flat(tf.bitcast(words, dtype))[:count]
-
-
-def _split(
-    together: tf.Tensor, lengths: Sequence[tf.Tensor], num: int
-) -> list[tf.Tensor]:
-    if num == 1:
-        return [together]
-    pieces: list[tf.Tensor] = tf.split(together, _joined(lengths), num=num)
-    return pieces

@@ -7,9 +7,24 @@ import tensorflow as tf
 from hypothesis import strategies as st
 
 from tfps_plugin.transport import packing
+from tfps_plugin.transport import row_packing
 from tfps_plugin.transport.packing import Packing
 
 _DTYPES = [tf.float32, tf.int32, tf.int64, tf.bool, tf.string, tf.bfloat16]
+
+
+@st.composite
+def _rows(draw: st.DrawFn) -> list[tuple[tf.TensorSpec, np.ndarray]]:
+    """Rows of tables, most of them of one width, and other tensors."""
+    width = draw(st.integers(1, 5))
+    made = draw(_tensors())[: draw(st.integers(0, 3))]
+    for number in range(draw(st.integers(2, 5))):
+        num_rows = draw(st.integers(0, 4))
+        value = np.arange(num_rows * width) + 1000.0 * number
+        value = value.reshape(num_rows, width).astype(np.float32)
+        known = num_rows if draw(st.integers(0, 3)) == 0 else None
+        made.append((tf.TensorSpec([known, width], tf.float32), value))
+    return draw(st.permutations(made))
 
 
 @st.composite
@@ -39,8 +54,8 @@ def _tensors(draw: st.DrawFn) -> list[tuple[tf.TensorSpec, np.ndarray]]:
     return made
 
 
-@hypothesis.settings(deadline=None, max_examples=25)
-@hypothesis.given(_tensors())
+@hypothesis.settings(deadline=None, max_examples=60)
+@hypothesis.given(st.one_of(_tensors(), _rows(), _rows()))
 def test_what_is_unpacked_is_what_was_packed(
     tensors: list[tuple[tf.TensorSpec, np.ndarray]],
 ) -> None:
@@ -48,7 +63,7 @@ def test_what_is_unpacked_is_what_was_packed(
 
     @tf.function(input_signature=[spec for spec, _ in tensors])
     def there_and_back(*given: tf.Tensor) -> list[tf.Tensor]:
-        way = Packing(given)
+        way = row_packing.best(given)
         parcels = way.pack(given)
         counts.append(len(parcels))
         unpacked = way.unpack(parcels)
