@@ -5,9 +5,11 @@ emission.py     makes the operations of a function in a new graph
 explanation.py  what a step sends, for people
 flattening.py   a function as one list of operations
 fusion.py       rewrites a step so that it sends few messages
+id_checks.py    the checks of many tables' ids as one
 packing.py      many tensors as few, for the way from one device to another
 places.py       which task a device belongs to
 rewriting.py    decides what a function sends together
+reordering.py   a list of operations in another order
 row_packing.py  many tensors as few, most of which are rows of one width
 run_ahead.py    what the next round of a loop need not wait for
 sections.py     what runs while a lock is held

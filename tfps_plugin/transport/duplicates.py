@@ -6,12 +6,12 @@ betas. Constants are made anew by every line that needs one.
 """
 
 import dataclasses
-import heapq
 from collections.abc import Hashable
 from collections.abc import Iterator
 from collections.abc import Sequence
 
 from tfps_plugin._compat import tensorflow_graphs as compat
+from tfps_plugin.transport import reordering
 from tfps_plugin.transport.flattening import FlatFunction
 from tfps_plugin.transport.flattening import FlatOperation
 from tfps_plugin.transport.flattening import Renumbering
@@ -91,27 +91,13 @@ def _locks_last(operations: Sequence[FlatOperation]) -> Iterator[int]:
     A lock is taken when nothing is left to do without one. All else stays in
     its order as far as it can.
     """
-    readers: list[list[int]] = [[] for _ in operations]
-    missing = [0] * len(operations)
-    for number, flat in enumerate(operations):
-        before = {output.node for output in flat.inputs}
-        before.update(flat.controls)
-        missing[number] = len(before)
-        for one in before:
-            readers[one].append(number)
-
-    def turn(number: int) -> tuple[bool, int]:
-        return operations[number].operation.type == TAKES_LOCK, number
-
-    ready = [turn(n) for n, count in enumerate(missing) if not count]
-    heapq.heapify(ready)
-    while ready:
-        _, number = heapq.heappop(ready)
-        yield number
-        for reader in readers[number]:
-            missing[reader] -= 1
-            if not missing[reader]:
-                heapq.heappush(ready, turn(reader))
+    return reordering.in_turn(
+        operations,
+        lambda number: (
+            operations[number].operation.type == TAKES_LOCK,
+            number,
+        ),
+    )
 
 
 def _what_it_returns(flat: FlatOperation) -> Hashable | None:

@@ -118,11 +118,30 @@ def flatten(graph: compat.FuncGraph) -> FlatFunction:
     )
 
 
+def splice(
+    operations: list[FlatOperation],
+    graph: compat.FuncGraph,
+    arguments: Sequence[Output],
+    device: str,
+    controls: tuple[int, ...],
+) -> None:
+    """Adds the operations of another function at the end of a list.
+
+    Args:
+        operations: The list.
+        graph: Of the other function.
+        arguments: What it is given.
+        device: Where it runs.
+        controls: What it runs after.
+    """
+    _Flattener(operations).inline(graph, arguments, device, controls)
+
+
 class _Flattener:
     """Collects operations."""
 
-    def __init__(self) -> None:
-        self.operations: list[FlatOperation] = []
+    def __init__(self, operations: list[FlatOperation] | None = None) -> None:
+        self.operations = [] if operations is None else operations
 
     def add(self, operation: FlatOperation) -> int:
         self.operations.append(operation)

@@ -7,12 +7,14 @@ import tensorflow as tf
 
 from tfps_plugin._compat import tensorflow_graphs as compat
 from tfps_plugin.transport import duplicates
+from tfps_plugin.transport import id_checks
 from tfps_plugin.transport import places
 from tfps_plugin.transport import run_ahead
 from tfps_plugin.transport import sections
 from tfps_plugin.transport import waves
 from tfps_plugin.transport.emission import Emission
 from tfps_plugin.transport.explanation import Body
+from tfps_plugin.transport.flattening import FlatFunction
 from tfps_plugin.transport.flattening import flatten
 from tfps_plugin.transport.staging import StagedHandle
 from tfps_plugin.transport.waves import Node
@@ -65,23 +67,16 @@ class Rewriting:
         """
         self._name = name
         self._is_inner = is_inner
-        self._flat = duplicates.merge(flatten(graph))
-        # Where resources are; by who returns them.
         self._staged = {
             Output(n, 0): each for n, each in (staged or {}).items()
         }
-        self._homes = {Output(n, 0): device for n, device in homes.items()}
-        self._devices = [
-            self._device_of(number)
-            for number in range(len(self._flat.operations))
-        ]
+        self._take(duplicates.merge(flatten(graph)), homes)
+        self._take(id_checks.merge(self._flat, waves.of(self._nodes())), homes)
         self.bodies: list[Body] = []
         self.unasked: frozenset[int] = frozenset()
         self._in_order: set[int] = set()
         inner = self._rewrite_inner()
-        nodes = [
-            self._node(number) for number in range(len(self._flat.operations))
-        ]
+        nodes = self._nodes()
         num_crossings = waves.num_crossings(nodes)
         if runs_ahead:
             nodes, self.unasked = run_ahead.without_answers(
@@ -111,6 +106,18 @@ class Rewriting:
         if num_crossings:
             body = Body(name, num_crossings, tuple(emission.sent))
             self.bodies.insert(0, body)
+
+    def _take(self, flat: FlatFunction, homes: Mapping[int, str]) -> None:
+        """Finds out where the operations of the function run."""
+        self._flat = flat
+        # Where resources are; by who returns them.
+        self._homes = {Output(n, 0): device for n, device in homes.items()}
+        self._devices = []
+        for number in range(len(flat.operations)):
+            self._devices.append(self._device_of(number))
+
+    def _nodes(self) -> list[Node]:
+        return [self._node(number) for number in range(len(self._devices))]
 
     def _device_of(self, number: int) -> str:
         """Where an operation runs; notes where resources are on the way."""

@@ -121,6 +121,15 @@ def plan(nodes: Sequence[Node]) -> Plan:
     return Plan(tuple(waves), tuple(sorted(messages, key=_order)))
 
 
+def of(nodes: Sequence[Node]) -> tuple[int, ...]:
+    """The wave of each node.
+
+    Args:
+        nodes: As for `plan`.
+    """
+    return tuple(_waves(nodes))
+
+
 def num_crossings(nodes: Sequence[Node]) -> int:
     """How many values travel if each does so by itself.
 

@@ -270,8 +270,11 @@ def recorded(table: Table, ids_U: tf.Tensor, rows_UD: tf.Tensor) -> tf.Tensor:
     def record(source: tf.Tensor, ids_U: tf.Tensor, rows_UD: tf.Tensor) -> Any:
         def gradient(upstream: Any) -> Any:
             if isinstance(upstream, tf.IndexedSlices):
+                order = shard_order.known(table.layout, ids_U)
                 upstream = tf.math.unsorted_segment_sum(
-                    upstream.values, upstream.indices, tf.size(ids_U)
+                    upstream.values,
+                    upstream.indices,
+                    tf.size(ids_U) if order is None else order.count,
                 )
             # A gradient may be built in a graph of its own, which takes only
             # what it has made or passed through an operation.

@@ -26,12 +26,14 @@ class ShardOrder:
         ids_U: Row numbers of the whole table, shape `(U,)`.
         local_ids: For each shard its ids, counted from its own first row.
         counts_S: How many these are, int32, shape `(S,)`.
+        count: How many ids there are, int32.
     """
 
     layout: RowLayout
     ids_U: tf.Tensor
     local_ids: list[tf.Tensor]
     counts_S: tf.Tensor
+    count: tf.Tensor
 
     def cut(self, values: tf.Tensor) -> list[tf.Tensor]:
         """For each shard what belongs to its ids.
@@ -82,8 +84,9 @@ def sort(
         The ids in their new order; and the same ids' places there.
     """
     with tf.device(graph_checks.CPU):
+        count = tf.size(ids_U)
         old_places = tf.dynamic_partition(
-            tf.range(tf.size(ids_U)),
+            tf.range(count),
             shard_numbers(layout, ids_U),
             layout.num_shards,
         )
@@ -95,7 +98,7 @@ def sort(
         if not tf.executing_eagerly():
             parts = tf.split(sorted_U, counts_S, num=layout.num_shards)
             _orders()[id(sorted_U)] = ShardOrder(
-                layout, sorted_U, local_ids(layout, parts), counts_S
+                layout, sorted_U, local_ids(layout, parts), counts_S, count
             )
     return sorted_U, new_positions
 

@@ -1,0 +1,209 @@
+"""The checks of many tables' ids as one.
+
+Each lookup checks on the worker that the ids are inside of the table
+(`variables.row_lookup.require_inside`), by five operations. A step of 26 tables
+needs one check: it says of which table the ids are wrong.
+
+Shape legend: T tables.
+"""
+
+import collections
+import dataclasses
+from collections.abc import Hashable
+from collections.abc import Sequence
+from typing import Any
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from tfps_plugin.transport import flattening
+from tfps_plugin.transport import reordering
+from tfps_plugin.transport.flattening import FlatFunction
+from tfps_plugin.transport.flattening import FlatOperation
+from tfps_plugin.transport.waves import Output
+
+
+class _Check(NamedTuple):
+    """Whether `lowest <= smallest` and `largest <= highest`.
+
+    Attributes:
+        number: Of the assertion.
+        smallest: Of the ids.
+        largest: Of the ids.
+        lowest: That the table has.
+        highest: That the table has.
+        texts: What the error says before and behind the two.
+    """
+
+    number: int
+    smallest: Output
+    largest: Output
+    lowest: int
+    highest: int
+    texts: tuple[bytes, bytes, bytes]
+
+
+def merge(function: FlatFunction, waves: Sequence[int]) -> FlatFunction:
+    """Merges checks that can be made at the same time.
+
+    Args:
+        function: Its operations are not changed.
+        waves: Of each operation: checks of other waves would wait for another
+            message.
+
+    Returns:
+        The function, with one check in the place of several.
+    """
+    checks = {
+        number: check
+        for number in range(function.num_arguments, len(waves))
+        if (check := _check(function.operations, number)) is not None
+    }
+    depths = _depths(function.operations, checks)
+    groups: dict[Hashable, list[_Check]] = collections.defaultdict(list)
+    for number, check in checks.items():
+        flat = function.operations[number]
+        dtype = flat.operation.inputs[2].dtype
+        key = (waves[number], depths[number], flat.device, dtype)
+        # The texts behind the first are the same for all.
+        groups[key, check.texts[1:]].append(check)
+    several = [group for group in groups.values() if len(group) > 1]
+    return _with_one_each(function, several) if several else function
+
+
+def _check(operations: Sequence[FlatOperation], number: int) -> _Check | None:
+    """What an operation checks, if it is a check of ids."""
+    flat = operations[number]
+    if flat.operation.type != "Assert" or len(flat.inputs) != 6:
+        return None
+    condition, before, smallest, between, largest, behind = flat.inputs
+    texts = tuple(_constant(operations, o) for o in (before, between, behind))
+    both = operations[condition.node]
+    if both.operation.type != "LogicalAnd" or None in texts:
+        return None
+    at_least, at_most = (operations[output.node] for output in both.inputs)
+    if (
+        (at_least.operation.type, at_most.operation.type)
+        != ("GreaterEqual", "LessEqual")
+        or at_least.inputs[0] != smallest
+        or at_most.inputs[0] != largest
+    ):
+        return None
+    lowest = _constant(operations, at_least.inputs[1])
+    highest = _constant(operations, at_most.inputs[1])
+    if lowest is None or highest is None:
+        return None
+    return _Check(number, smallest, largest, lowest, highest, texts)
+
+
+def _constant(operations: Sequence[FlatOperation], output: Output) -> Any:
+    """The value of a scalar that is known; else None."""
+    operation = operations[output.node].operation
+    if operation.type != "Const" or operation.outputs[0].shape.rank != 0:
+        return None
+    return tf.get_static_value(operation.outputs[0]).item()
+
+
+def _depths(
+    operations: Sequence[FlatOperation], checks: dict[int, _Check]
+) -> list[int]:
+    """How many checks, one after the other, each operation waits for.
+
+    That a check is made after another is said of all that may fail; it is not
+    counted, nor does it have to be so.
+    """
+    depths: list[int] = []
+    for number, flat in enumerate(operations):
+        before = {output.node for output in flat.inputs}
+        before.update(_controls(flat, number, checks))
+        depth = max((depths[one] for one in before), default=0)
+        depths.append(depth + (number in checks))
+    return depths
+
+
+def _controls(
+    flat: FlatOperation, number: int, checks: dict[int, _Check]
+) -> list[int]:
+    """What it runs after; of checks, what is no check."""
+    return [
+        one
+        for one in flat.controls
+        if number not in checks or one not in checks
+    ]
+
+
+def _with_one_each(
+    function: FlatFunction, groups: Sequence[Sequence[_Check]]
+) -> FlatFunction:
+    """The function, with one check for each group."""
+    operations = list(function.operations)
+    checks = {check.number for group in groups for check in group}
+    merged: dict[int, int] = {}
+    for group in groups:
+        first = operations[group[0].number]
+        after = [
+            one
+            for check in group
+            for one in operations[check.number].controls
+            if one not in checks
+        ]
+        flattening.splice(
+            operations,
+            _graph(group, first.operation.inputs[2].dtype),
+            [check.smallest for check in group]
+            + [check.largest for check in group],
+            first.device,
+            tuple(dict.fromkeys(after)),
+        )
+        (assertion,) = (
+            number
+            for number in range(len(operations) - 1, 0, -1)
+            if operations[number].operation.graph
+            is operations[-1].operation.graph
+            and operations[number].operation.type == "Assert"
+        )
+        merged.update({check.number: assertion for check in group})
+
+    def instead(controls: Sequence[int]) -> tuple[int, ...]:
+        return tuple(dict.fromkeys(merged.get(one, one) for one in controls))
+
+    return reordering.in_order(
+        FlatFunction(
+            [
+                dataclasses.replace(flat, controls=instead(flat.controls))
+                for flat in operations
+            ],
+            function.num_arguments,
+            function.outputs,
+            instead(function.controls),
+        ),
+        without=merged,
+    )
+
+
+def _graph(group: Sequence[_Check], dtype: tf.DType) -> Any:
+    """A function of the smallest ids of all tables, and then the largest."""
+    number = len(group)
+    _, between, behind = group[0].texts
+
+    @tf.autograph.experimental.do_not_convert
+    def check(*ids: tf.Tensor) -> None:
+        smallest_T, largest_T = tf.stack(ids[:number]), tf.stack(ids[number:])
+        is_inside_T = (
+            smallest_T >= tf.constant([c.lowest for c in group], dtype)
+        ) & (largest_T <= tf.constant([c.highest for c in group], dtype))
+        # The first that is not.
+        table = tf.argmin(tf.cast(is_inside_T, tf.int32))
+        tf.raw_ops.Assert(
+            condition=tf.reduce_all(is_inside_T),
+            data=[
+                tf.gather([c.texts[0] for c in group], table),
+                tf.gather(smallest_T, table),
+                tf.constant(between),
+                tf.gather(largest_T, table),
+                tf.constant(behind),
+            ],
+        )
+
+    specs = [tf.TensorSpec([], dtype)] * (2 * number)
+    return tf.function(check).get_concrete_function(*specs).graph

@@ -1,0 +1,73 @@
+"""A list of operations in another order."""
+
+import heapq
+from collections.abc import Callable
+from collections.abc import Collection
+from collections.abc import Iterator
+from collections.abc import Sequence
+from typing import Any
+
+from tfps_plugin.transport.flattening import FlatFunction
+from tfps_plugin.transport.flattening import FlatOperation
+from tfps_plugin.transport.flattening import Renumbering
+
+
+def in_turn(
+    operations: Sequence[FlatOperation], turn: Callable[[int], Any]
+) -> Iterator[int]:
+    """Their numbers, each after those that it needs.
+
+    Args:
+        operations: In any order.
+        turn: From a number to what the first of those that need nothing more
+            is found by.
+    """
+    readers: list[list[int]] = [[] for _ in operations]
+    missing = [0] * len(operations)
+    for number, flat in enumerate(operations):
+        before = {output.node for output in flat.inputs}
+        before.update(flat.controls)
+        missing[number] = len(before)
+        for one in before:
+            readers[one].append(number)
+    ready = [(turn(n), n) for n, count in enumerate(missing) if not count]
+    heapq.heapify(ready)
+    while ready:
+        _, number = heapq.heappop(ready)
+        yield number
+        for reader in readers[number]:
+            missing[reader] -= 1
+            if not missing[reader]:
+                heapq.heappush(ready, (turn(reader), reader))
+
+
+def in_order(
+    function: FlatFunction, without: Collection[int] = ()
+) -> FlatFunction:
+    """The function, with its operations each after those that it needs.
+
+    Args:
+        function: Its arguments are in front; what comes behind is in any
+            order, and stays in it as far as that is possible.
+        without: Operations that are left out, as nothing needs them.
+    """
+    new = Renumbering()
+    for number in in_turn(function.operations, lambda number: number):
+        if number in without:
+            continue
+        flat = function.operations[number]
+        new.keep(
+            number,
+            FlatOperation(
+                flat.operation,
+                new.outputs(flat.inputs),
+                new.controls(flat.controls),
+                flat.device,
+            ),
+        )
+    return FlatFunction(
+        new.kept,
+        function.num_arguments,
+        new.outputs(function.outputs),
+        new.controls(function.controls),
+    )
