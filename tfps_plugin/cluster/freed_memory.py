@@ -9,6 +9,7 @@ import ctypes
 from collections.abc import Mapping
 
 # Names of glibc's <malloc.h>, and their values there.
+_M_MXFAST = 1
 _M_TRIM_THRESHOLD = -1
 _M_TOP_PAD = -2
 _M_MMAP_THRESHOLD = -3
@@ -18,6 +19,9 @@ _SETTINGS = {
     _M_MMAP_THRESHOLD: 32 << 20,
     _M_TRIM_THRESHOLD: 1 << 30,
     _M_TOP_PAD: 8 << 20,
+    # Small blocks, once freed, join their neighbours. Else they are kept apart
+    # until 64 KiB are freed at once, and then all of them are looked through.
+    _M_MXFAST: 0,
 }
 # Where a user sets them: one variable for all, or one for each.
 _TUNABLES = ("GLIBC_TUNABLES", "glibc.malloc.")

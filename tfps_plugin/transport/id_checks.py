@@ -9,6 +9,7 @@ Shape legend: T tables.
 
 import collections
 import dataclasses
+from collections.abc import Collection
 from collections.abc import Hashable
 from collections.abc import Sequence
 from typing import Any
@@ -68,7 +69,11 @@ def merge(function: FlatFunction, waves: Sequence[int]) -> FlatFunction:
         # The texts behind the first are the same for all.
         groups[key, check.texts[1:]].append(check)
     several = [group for group in groups.values() if len(group) > 1]
-    return _with_one_each(function, several) if several else function
+    if not several:
+        return function
+    operations, gates = _without_gates(function, checks)
+    function = dataclasses.replace(function, operations=operations)
+    return _with_one_each(function, several, checks, gates)
 
 
 def _check(operations: Sequence[FlatOperation], number: int) -> _Check | None:
@@ -132,12 +137,56 @@ def _controls(
     ]
 
 
+def _without_gates(
+    function: FlatFunction, checks: Collection[int]
+) -> tuple[list[FlatOperation], set[int]]:
+    """Has who alone reads ids that wait for a check wait for it itself.
+
+    Returns:
+        The operations, and the numbers of those that nobody needs any more.
+    """
+    operations = list(function.operations)
+    readers: dict[Output, list[int]] = collections.defaultdict(list)
+    for number, flat in enumerate(operations):
+        for output in set(flat.inputs):
+            readers[output].append(number)
+    needed = {output.node for output in function.outputs}
+    needed.update(one for flat in operations for one in flat.controls)
+    gates = set()
+    for number in range(function.num_arguments, len(operations)):
+        # Its input may have been a gate.
+        gate = operations[number]
+        read_by = readers[Output(number, 0)]
+        if (
+            gate.operation.type != "Identity"
+            or not gate.controls
+            or number in needed
+            or len(read_by) != 1
+            or operations[read_by[0]].device != gate.device
+            or not set(gate.controls) <= set(checks)
+        ):
+            continue
+        reader = operations[read_by[0]]
+        operations[read_by[0]] = dataclasses.replace(
+            reader,
+            inputs=tuple(
+                gate.inputs[0] if output.node == number else output
+                for output in reader.inputs
+            ),
+            controls=(*reader.controls, *gate.controls),
+        )
+        gates.add(number)
+    return operations, gates
+
+
 def _with_one_each(
-    function: FlatFunction, groups: Sequence[Sequence[_Check]]
+    function: FlatFunction,
+    groups: Sequence[Sequence[_Check]],
+    checks: Collection[int],
+    unneeded: Collection[int],
 ) -> FlatFunction:
     """The function, with one check for each group."""
     operations = list(function.operations)
-    checks = {check.number for group in groups for check in group}
     merged: dict[int, int] = {}
     for group in groups:
         first = operations[group[0].number]
@@ -177,7 +226,7 @@ def _with_one_each(
             function.outputs,
             instead(function.controls),
         ),
-        without=merged,
+        without={*merged, *unneeded},
     )
 
 

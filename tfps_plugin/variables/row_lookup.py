@@ -198,13 +198,12 @@ def distinct_ids(
         ids_N = require_inside(
             tf.reshape(ids, [-1]), num_rows, table.path, from_end=from_end
         )
-        if from_end:
-            ids_N = tf.where(
-                ids_N < 0, ids_N + tf.constant(num_rows, ids.dtype), ids_N
-            )
         if num_rows <= tf.int32.max:
             # Half as much to compare and to send.
             ids_N = tf.cast(ids_N, tf.int32)
+        if from_end:
+            # All are inside, counted from one end or the other.
+            ids_N = tf.math.floormod(ids_N, tf.constant(num_rows, ids_N.dtype))
         ids_U, positions_N = tf.unique(ids_N)
         if table.layout.num_shards > 1:
             ids_U, positions_N = shard_order.sort(
@@ -263,14 +262,15 @@ def recorded(table: Table, ids_U: tf.Tensor, rows_UD: tf.Tensor) -> tf.Tensor:
     Returns:
         The rows.
     """
-    row_shape = table.shape[1:]
-    dense_shape = [table.layout.num_rows, *row_shape.as_list()]
+    # The gradient's function keeps what it needs, but not the table.
+    row_shape, layout = table.shape[1:], table.layout
+    dense_shape = [layout.num_rows, *row_shape.as_list()]
 
     @tf.custom_gradient
     def record(source: tf.Tensor, ids_U: tf.Tensor, rows_UD: tf.Tensor) -> Any:
         def gradient(upstream: Any) -> Any:
             if isinstance(upstream, tf.IndexedSlices):
-                order = shard_order.known(table.layout, ids_U)
+                order = shard_order.known(layout, ids_U)
                 upstream = tf.math.unsorted_segment_sum(
                     upstream.values,
                     upstream.indices,

@@ -14,6 +14,9 @@ import tensorflow as tf
 from tfps_plugin.variables import graph_checks
 from tfps_plugin.variables.layout import RowLayout
 
+# Boundaries of TensorFlow's Bucketize are float32.
+_MOST_EXACT_FLOAT = 1 << 24
+_WITH_BOUNDARIES = (tf.int32, tf.int64)
 _COLLECTION = "tfps_shard_orders"
 
 
@@ -53,9 +56,14 @@ def shard_numbers(layout: RowLayout, ids_U: tf.Tensor) -> tf.Tensor:
     An id beyond the table is given to the last shard and one below zero to
     the first.
     """
+    if layout.num_rows <= _MOST_EXACT_FLOAT and ids_U.dtype in _WITH_BOUNDARIES:
+        # A search is seven operations, for each table and step.
+        return tf.raw_ops.Bucketize(
+            input=ids_U,
+            boundaries=[float(start) for start in layout.offsets[1:-1]],
+        )
     starts = tf.constant(layout.offsets[1:-1], ids_U.dtype)
     if layout.num_shards == 2:
-        # A search is seven operations, for each table and step.
         return tf.cast(ids_U >= starts, tf.int32)
     return tf.searchsorted(starts, ids_U, side="right", out_type=tf.int32)
 
@@ -85,18 +93,17 @@ def sort(
     """
     with tf.device(graph_checks.CPU):
         count = tf.size(ids_U)
+        shards_U = shard_numbers(layout, ids_U)
+        parts = tf.dynamic_partition(ids_U, shards_U, layout.num_shards)
         old_places = tf.dynamic_partition(
-            tf.range(count),
-            shard_numbers(layout, ids_U),
-            layout.num_shards,
+            tf.range(count), shards_U, layout.num_shards
         )
-        counts_S = tf.concat(tf.raw_ops.ShapeN(input=old_places), 0)
-        old_places_U = tf.concat(old_places, 0)
-        sorted_U = tf.gather(ids_U, old_places_U)
-        places_U = tf.math.invert_permutation(old_places_U)
+        counts_S = tf.concat(tf.raw_ops.ShapeN(input=parts), 0)
+        # Rarely needed: each shard is asked for its own part.
+        sorted_U = tf.concat(parts, 0)
+        places_U = tf.math.invert_permutation(tf.concat(old_places, 0))
         new_positions = tf.gather(places_U, positions)
         if not tf.executing_eagerly():
-            parts = tf.split(sorted_U, counts_S, num=layout.num_shards)
             _orders()[id(sorted_U)] = ShardOrder(
                 layout, sorted_U, local_ids(layout, parts), counts_S, count
             )
