@@ -17,6 +17,7 @@ import pytest
 import tensorflow as tf
 
 from tfps_plugin import errors
+from tfps_plugin.cluster import large_pages
 from tfps_plugin.cluster import ports
 from tfps_plugin.cluster import tf_config
 from tfps_plugin.cluster.local_cluster import LocalCluster
@@ -144,6 +145,16 @@ def test_functions_run_on_workers_with_variables_on_ps(
     assert session.cluster.chief_address is not None
     assert session.cluster.chief_address.startswith("127.0.0.1:")
     assert session.listed == set(session.cluster.serving_tasks)
+
+
+def test_tasks_ask_for_large_pages_where_linux_lets_them(
+    cluster: LocalCluster,
+) -> None:
+    expected = "GLIBC_TUNABLES" in large_pages.variables({})
+    for job in ("worker", "ps"):
+        process = cluster.process(job, 0)
+        environ = pathlib.Path(f"/proc/{process.pid}/environ").read_text()
+        assert ("glibc.malloc.hugetlb=1" in environ) == expected
 
 
 def test_one_cluster_has_one_session(

@@ -23,6 +23,7 @@ session.py           the chief's connection: connect, delist, readmit, end
 open_sessions.py     which clusters this process is connected to
 program_end.py       does this program end well or by an exception?
 chief_watch.py       when does a task end itself? (pure)
+large_pages.py       has tasks keep tensors in large pages of memory
 freed_memory.py      keeps memory that a step has freed for the next one
 server_threads.py    how many threads a task's server computes with
 task_server.py       the life of a worker or ps process

@@ -8,6 +8,8 @@ for the next step, page by page and filled with zeros.
 import ctypes
 from collections.abc import Mapping
 
+from tfps_plugin.cluster import large_pages
+
 # Names of glibc's <malloc.h>, and their values there.
 _M_MXFAST = 1
 _M_TRIM_THRESHOLD = -1
@@ -23,9 +25,6 @@ _SETTINGS = {
     # until 64 KiB are freed at once, and then all of them are looked through.
     _M_MXFAST: 0,
 }
-# Where a user sets them: one variable for all, or one for each.
-_TUNABLES = ("GLIBC_TUNABLES", "glibc.malloc.")
-_SINGLE_PREFIX = "MALLOC_"
 
 
 def keep(environment: Mapping[str, str]) -> bool:
@@ -41,10 +40,7 @@ def keep(environment: Mapping[str, str]) -> bool:
         Whether it was done; not with the settings of a user, nor where there
         is no glibc.
     """
-    name, prefix = _TUNABLES
-    if prefix in environment.get(name, "") or any(
-        variable.startswith(_SINGLE_PREFIX) for variable in environment
-    ):
+    if large_pages.is_set_by_user(environment):
         return False
     try:
         mallopt = ctypes.CDLL(None).mallopt

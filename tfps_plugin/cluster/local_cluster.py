@@ -22,6 +22,7 @@ import tfps_plugin
 from tfps_plugin import errors
 from tfps_plugin.cluster import environment
 from tfps_plugin.cluster import health
+from tfps_plugin.cluster import large_pages
 from tfps_plugin.cluster import open_sessions
 from tfps_plugin.cluster import ports
 from tfps_plugin.cluster import spec
@@ -269,6 +270,7 @@ class LocalCluster:
             },
             (task.host for task in self._spec.tasks),
         )
+        environ.update(large_pages.variables(environ))
         with self._log_path(task).open("ab") as log:
             return subprocess.Popen(
                 [

@@ -99,6 +99,7 @@ def run(
     every start. For more, set TF_CPP_MIN_LOG_LEVEL (0 is everything, 1 leaves
     out information, 2 warnings, 3 errors), or give --tensorflow-logs.
     """
+    from tfps_plugin.cluster import large_pages
     from tfps_plugin.cluster.environment import task_environment
     from tfps_plugin.cluster.ports import ReservedPort
     from tfps_plugin.launcher import plan
@@ -126,6 +127,7 @@ def run(
             os.environ, wants_everything=wants_tensorflow_logs
         )
         environment[tensorflow_noise.LOG_LEVEL] = log_level
+        environment.update(large_pages.variables(environment))
         # A task may have the port that is reserved for it.
         environment["TF_GRPC_REUSE_PORT"] = "1"
         job = Job(
@@ -156,8 +158,10 @@ def serve(**options: float | None) -> None:
 
     Ends with 0 when the job is over.
     """
+    from tfps_plugin.cluster import large_pages
     from tfps_plugin.cluster import task_server
 
+    large_pages.begin_again()
     task_server.main(
         [
             f"--{name.replace('_', '-')}={value}"

@@ -7,6 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 import tfps_plugin
+from tfps_plugin.cluster import large_pages
 from tfps_plugin.cluster import task_server
 from tfps_plugin.launcher.cli import main
 
@@ -80,9 +81,14 @@ def test_serve_hands_its_options_on(
     runner: CliRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     received: list[list[str]] = []
+    begun_again: list[None] = []
     monkeypatch.setattr(task_server, "main", received.append)
+    monkeypatch.setattr(
+        large_pages, "begin_again", lambda: begun_again.append(None)
+    )
     runner.invoke(main, ["serve"], catch_exceptions=False)
     runner.invoke(
         main, ["serve", "--chief-grace-seconds", "5"], catch_exceptions=False
     )
     assert received == [[], ["--chief-grace-seconds=5.0"]]
+    assert len(begun_again) == 2

@@ -1,0 +1,71 @@
+"""Has tasks keep tensors in large pages of memory.
+
+A step gathers rows from anywhere in tables of many megabytes. With pages of
+4 KiB the processor looks for the page of nearly each row in memory first; of
+2 MiB it remembers where hundreds of megabytes are. Linux gives programs such
+pages that ask for them, and glibc asks where its environment says so, which it
+reads when a process begins.
+"""
+
+import os
+import pathlib
+import platform
+import sys
+from collections.abc import Mapping
+
+# Where a user sets malloc: one variable for all, or one for each setting.
+_TUNABLES = "GLIBC_TUNABLES"
+_MALLOC = "glibc.malloc."
+_SINGLE_PREFIX = "MALLOC_"
+_OURS = f"{_MALLOC}hugetlb=1"
+# What Linux does, in brackets: "always [madvise] never".
+_LINUX_GIVES = pathlib.Path("/sys/kernel/mm/transparent_hugepage/enabled")
+_TO_WHO_ASKS = "[madvise]"
+
+
+def variables(
+    environment: Mapping[str, str], linux_gives: pathlib.Path = _LINUX_GIVES
+) -> dict[str, str]:
+    """The environment variables with which a new process has large pages.
+
+    Args:
+        environment: Of the new process otherwise. Settings of malloc that a
+            user has made there are left as they are.
+        linux_gives: The file in which Linux says who gets such pages.
+
+    Returns:
+        Those to add; none where they would change nothing.
+    """
+    before = environment.get(_TUNABLES, "")
+    if _OURS in before or is_set_by_user(environment):
+        return {}
+    try:
+        is_theirs_to_ask = _TO_WHO_ASKS in linux_gives.read_text()
+    except OSError:
+        return {}  # not Linux, or one without
+    if not is_theirs_to_ask or platform.libc_ver()[0] != "glibc":
+        return {}
+    return {_TUNABLES: f"{before}:{_OURS}" if before else _OURS}
+
+
+def is_set_by_user(environment: Mapping[str, str]) -> bool:
+    """Whether somebody else has made settings of malloc."""
+    others = environment.get(_TUNABLES, "").replace(_OURS, "")
+    return _MALLOC in others or any(
+        name.startswith(_SINGLE_PREFIX) for name in environment
+    )
+
+
+def begin_again() -> None:
+    """Has this process begin again with large pages, if it has none.
+
+    Call it before anything else is begun: what follows `exec` is this program,
+    with the same arguments, in the same process.
+    """
+    added = variables(os.environ)
+    if added:
+        os.execve(
+            sys.executable,
+            [sys.executable, *sys.orig_argv[1:]],
+            {**os.environ, **added},
+        )
