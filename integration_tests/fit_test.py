@@ -266,6 +266,22 @@ def test_how_many_calls_run_at_a_time_is_tried_and_kept(
         model.fit(tfps.DatasetCreator(_dataset), steps_per_epoch=40, verbose=0)
         assert int(model.optimizer.iterations) == before + 40
         assert kept() == [message]
+
+        def break_off(batch: int, logs: Any) -> None:
+            del batch, logs
+            coordinator.limit_in_flight(coordinator.most_in_flight)
+            raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            model.fit(
+                tfps.DatasetCreator(_dataset),
+                steps_per_epoch=40,
+                callbacks=[
+                    keras.callbacks.LambdaCallback(on_batch_end=break_off)
+                ],
+                verbose=0,
+            )
+        assert coordinator.num_lanes == 2 * coordinator.num_workers
     finally:
         coordinator.close()
 

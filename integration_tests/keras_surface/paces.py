@@ -77,6 +77,8 @@ def benches(cluster: tfps.LocalCluster) -> Iterator[Benches]:
             cluster.cluster_resolver,
             partitioner,
             steps_per_closure=pace.steps_per_closure,
+            # Not to try others, of which more may be in flight.
+            max_closures_in_flight_per_worker=2,
         )
         for name, pace in PACES.items()
         for placement, partitioner in placements.PARTITIONERS.items()

@@ -7,6 +7,7 @@ pages that ask for them, and glibc asks where its environment says so, which it
 reads when a process begins.
 """
 
+import contextlib
 import os
 import pathlib
 import platform
@@ -18,6 +19,9 @@ _TUNABLES = "GLIBC_TUNABLES"
 _MALLOC = "glibc.malloc."
 _SINGLE_PREFIX = "MALLOC_"
 _OURS = f"{_MALLOC}hugetlb=1"
+# Of a process that has begun again. The setting itself may not come through:
+# glibc drops it where a program has more rights than who starts it.
+_HAS_BEGUN_AGAIN = "TFPS_HAS_BEGUN_AGAIN"
 # What Linux does, in brackets: "always [madvise] never".
 _LINUX_GIVES = pathlib.Path("/sys/kernel/mm/transparent_hugepage/enabled")
 _TO_WHO_ASKS = "[madvise]"
@@ -60,12 +64,15 @@ def begin_again() -> None:
     """Has this process begin again with large pages, if it has none.
 
     Call it before anything else is begun: what follows `exec` is this program,
-    with the same arguments, in the same process.
+    with the same arguments, in the same process. It does so once; where it
+    cannot, it goes on without.
     """
     added = variables(os.environ)
-    if added:
+    if not added or _HAS_BEGUN_AGAIN in os.environ or not sys.executable:
+        return
+    with contextlib.suppress(OSError):
         os.execve(
             sys.executable,
             [sys.executable, *sys.orig_argv[1:]],
-            {**os.environ, **added},
+            {**os.environ, **added, _HAS_BEGUN_AGAIN: "1"},
         )

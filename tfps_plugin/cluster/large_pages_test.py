@@ -67,11 +67,10 @@ import sys
 
 from tfps_plugin.cluster import large_pages
 
-large_pages.variables = lambda environment: (
-    {} if "AGAIN" in environment else {"AGAIN": "1"}
-)
+# As if the setting never came through.
+large_pages.variables = lambda environment: {"SOMETHING": "1"}
 large_pages.begin_again()
-print(os.getpid(), os.environ["AGAIN"], sys.argv[1:], sys.flags.safe_path)
+print(os.getpid(), os.environ["SOMETHING"], sys.argv[1:], sys.flags.safe_path)
 """
 
 
@@ -86,3 +85,12 @@ def test_a_process_begins_again_once_as_it_was(tmp_path: pathlib.Path) -> None:
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 0
     assert output == f"{process.pid} 1 ['one', 'two three'] True\n"
+
+
+def test_a_process_that_cannot_begin_again_goes_on(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+) -> None:
+    monkeypatch.setattr(large_pages, "variables", lambda _: {"SOMETHING": "1"})
+    for executable in (str(tmp_path / "none"), "", None):
+        monkeypatch.setattr(sys, "executable", executable)
+        large_pages.begin_again()

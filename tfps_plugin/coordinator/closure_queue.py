@@ -1,5 +1,6 @@
 """The closures of a coordinator, shared by its lanes and its callers."""
 
+import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -33,12 +34,17 @@ class ClosureQueue:
     """
 
     def __init__(
-        self, capacity: int, *, max_workers_lost: int | None = None
+        self,
+        capacity: int,
+        *,
+        lanes_per_worker: int = sys.maxsize,
+        max_workers_lost: int | None = None,
     ) -> None:
         """Creates an empty queue.
 
         Args:
             capacity: How many closures may wait before `put` blocks.
+            lanes_per_worker: How many lanes of each worker take part.
             max_workers_lost: How many workers may be lost one after the other
                 while they run the same closure, before it is taken for the
                 cause; None: any number.
@@ -53,7 +59,10 @@ class ClosureQueue:
         self._settled = self._lock.condition()
         self._round_ended = self._lock.condition()
         self._lanes = LaneWaking(
-            self._lock, lambda: self._ledger.num_queued, self.end_round
+            self._lock,
+            lambda: self._ledger.num_queued,
+            self.end_round,
+            lanes_per_worker,
         )
         self._num_untold = 0
         self._stopped = False
@@ -183,6 +192,11 @@ class ClosureQueue:
             start_now = self._lanes.wake()
         self._lanes.start(start_now)
 
+    @property
+    def lanes_per_worker(self) -> int:
+        """How many lanes of each worker are given closures."""
+        return self._lanes.most_per_worker
+
     def limit_lanes(self, most_per_worker: int) -> None:
         """Gives closures to so many lanes of each worker: the first ones.
 
@@ -205,7 +219,7 @@ class ClosureQueue:
         """
         while True:
             with self._lock:
-                self._lanes.comes(worker_index)
+                self._lanes.comes(worker_index, number)
                 if self._stopped:
                     return None
                 closure = self._take(worker_index, number)

@@ -83,7 +83,6 @@ class ClusterCoordinator:
     strategy: tf.distribute.Strategy
     counters: Counters
     events: Events
-    _in_flight_per_worker: int
     _in_flight_at_first: int
     _most_in_flight: int
     _queue: ClosureQueue
@@ -163,14 +162,13 @@ class ClusterCoordinator:
         chosen = getattr(strategy, "max_closures_in_flight_per_worker", None)
         self._in_flight_at_first = chosen or _IN_FLIGHT_AT_FIRST
         self._most_in_flight = chosen or _MOST_IN_FLIGHT
-        self._in_flight_per_worker = self._in_flight_at_first
         self._queue = ClosureQueue(
             capacity=_QUEUED_CLOSURES_PER_LANE
             * self._in_flight_at_first
             * len(tasks),
+            lanes_per_worker=self._in_flight_at_first,
             max_workers_lost=max_workers_lost,
         )
-        self._queue.limit_lanes(self._in_flight_at_first)
         self._raise_pending = self._queue.raise_error_at_once
         holdings = _holdings(strategy, session)
         notes = ErrorNotes(holdings)
@@ -253,7 +251,7 @@ class ClusterCoordinator:
     @property
     def num_lanes(self) -> int:
         """How many functions run at the same time, on all workers."""
-        return self._in_flight_per_worker * len(self._workers)
+        return self._queue.lanes_per_worker * len(self._workers)
 
     @property
     def in_flight_at_first(self) -> int:
@@ -271,8 +269,7 @@ class ClusterCoordinator:
         Args:
             per_worker: From 1 to `most_in_flight`.
         """
-        if per_worker != self._in_flight_per_worker:
-            self._in_flight_per_worker = per_worker
+        if per_worker != self._queue.lanes_per_worker:
             self._queue.limit_lanes(per_worker)
 
     @property

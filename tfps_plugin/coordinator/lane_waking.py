@@ -1,7 +1,7 @@
 """Which lane is woken for the closures that wait, and when."""
 
 import logging
-import math
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -41,6 +41,7 @@ class LaneWaking:
         lock: ConvoyFreeLock,
         num_queued: Callable[[], int],
         give_up: Callable[[BaseException], None],
+        most_per_worker: int = sys.maxsize,
     ) -> None:
         """Knows of no lane.
 
@@ -48,6 +49,7 @@ class LaneWaking:
             lock: Of the queue.
             num_queued: How many closures wait; called with the lock.
             give_up: Told, without it, that no lane will ever come.
+            most_per_worker: How many lanes of each worker take part.
         """
         self._lock = lock
         self._num_queued = num_queued
@@ -56,11 +58,12 @@ class LaneWaking:
         self._functions = ShortFunctions()
         # Lanes of each worker beyond those that may take part, by number.
         self._spare: list[tuple[int, int, _Waiting | _Start]] = []
-        self._most_per_worker = math.inf
+        self._most_per_worker = most_per_worker
         # Whose lane was woken and has not come yet.
         self._awaited: int | None = None
-        # Whether a lane ever came; it goes on until the queue is stopped.
-        self._has_lanes = False
+        # The lowest number of a lane that ever came; it goes on until the
+        # queue is stopped.
+        self._lowest_number = sys.maxsize
         self._watching: _Waiting | None = None
         self._num_taken = 0
         # Whether whoever took the last one will come for the next, if it is
@@ -76,6 +79,11 @@ class LaneWaking:
             number: Of the lane, among its worker's own.
         """
         self._lay_down(worker_index, start, number)
+
+    @property
+    def most_per_worker(self) -> int:
+        """How many lanes of each worker take part."""
+        return self._most_per_worker
 
     def limit(self, most_per_worker: int) -> None:
         """Has only so many lanes of each worker take part: the first ones."""
@@ -110,9 +118,17 @@ class LaneWaking:
         """Whether its lanes are to take nothing."""
         return self._resting.is_paused(worker_index)
 
-    def comes(self, worker_index: int) -> None:
-        """Notes that a lane of the worker looks for something to do."""
-        self._has_lanes = True
+    def comes(self, worker_index: int, number: int = 0) -> None:
+        """Notes that a lane of the worker looks for something to do.
+
+        Args:
+            worker_index: Whose lane it is.
+            number: Of the lane, among its worker's own.
+        """
+        self._lowest_number = min(self._lowest_number, number)
+        if self.is_spare(number):
+            # It may be the one that has run the last ones.
+            self._is_tended = False
         if worker_index == self._awaited:
             self._awaited = None
 
@@ -243,7 +259,9 @@ class LaneWaking:
         with self._lock:
             for worker_index, start in failed:
                 self._resting.add(worker_index, start)
-            nobody_comes = self._awaited is None and not self._has_lanes
+            nobody_comes = self._awaited is None and self.is_spare(
+                self._lowest_number
+            )
         if error is None:
             return
         _logger.warning(

@@ -23,7 +23,8 @@ class Worker:
 
     def start(self) -> None:
         """Starts the lanes."""
-        for lane in self._lanes:
+        # The last to lie down is the first to be woken, if it is needed.
+        for lane in reversed(self._lanes):
             lane.start()
 
     def join(self, timeout_seconds: float) -> bool:

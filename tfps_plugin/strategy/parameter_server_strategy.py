@@ -96,8 +96,9 @@ class ParameterServerStrategy(tf.distribute.Strategy):
             max_closures_in_flight_per_worker: How many scheduled functions
                 each worker runs at the same time. 1 makes every worker finish
                 one before it gets the next. None is two, and for `fit` and
-                `evaluate` what turns out to be fastest, from one to four;
-                with more of them, gradients are of older weights.
+                `evaluate` of a `tfps.DatasetCreator` what turns out to be
+                fastest, from one to four; with more of them, gradients are
+                of older weights.
             steps_per_closure: How many training steps `Model.fit` packs into
                 one call of a worker. None chooses, by how long the first
                 steps take; `steps_per_execution` of `Model.compile` wins over

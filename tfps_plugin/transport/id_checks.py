@@ -127,7 +127,7 @@ def _depths(
 
 
 def _controls(
-    flat: FlatOperation, number: int, checks: dict[int, _Check]
+    flat: FlatOperation, number: int, checks: Collection[int]
 ) -> list[int]:
     """What it runs after; of checks, what is no check."""
     return [
@@ -219,8 +219,10 @@ def _with_one_each(
     return reordering.in_order(
         FlatFunction(
             [
-                dataclasses.replace(flat, controls=instead(flat.controls))
-                for flat in operations
+                dataclasses.replace(
+                    flat, controls=instead(_controls(flat, number, checks))
+                )
+                for number, flat in enumerate(operations)
             ],
             function.num_arguments,
             function.outputs,

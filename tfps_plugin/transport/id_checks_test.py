@@ -152,6 +152,25 @@ def test_ids_of_another_dtype_have_a_check_of_their_own() -> None:
         fused(tf.constant([0], tf.int64), [6], tf.constant([10], tf.int64))
 
 
+def test_a_check_of_another_dtype_may_be_in_between() -> None:
+    """One that is merged with none waits for no check that is."""
+
+    def step(ids: tf.Tensor, others: tf.Tensor) -> list[tf.Tensor]:
+        first = _inside(ids, 0)
+        second = _inside(tf.cast(first, tf.int64), 1)
+        third = _inside(others, 2)
+        fourth = _inside(third * 1, 2)
+        return [_on_ps(ids_N) for ids_N in (first, second, third, fourth)]
+
+    fused, num_checks = _fused(step, tf.TensorSpec([None], tf.int32), _IDS)
+    # The second and the fourth are one.
+    assert num_checks == 3
+    found = fused([3], tf.constant([9], tf.int64))
+    assert [t.numpy().tolist() for t in found] == [[7.0], [7.0], [19.0], [19.0]]
+    with pytest.raises(tf.errors.InvalidArgumentError, match="table 2 "):
+        fused([3], tf.constant([10], tf.int64))
+
+
 def test_ids_may_count_from_the_end() -> None:
     def step(*ids: tf.Tensor) -> list[tf.Tensor]:
         return [

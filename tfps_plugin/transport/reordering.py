@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from collections.abc import Sequence
 from typing import Any
 
+from tfps_plugin import errors
 from tfps_plugin.transport.flattening import FlatFunction
 from tfps_plugin.transport.flattening import FlatOperation
 from tfps_plugin.transport.flattening import Renumbering
@@ -21,6 +22,9 @@ def in_turn(
         operations: In any order.
         turn: From a number to what the first of those that need nothing more
             is found by.
+
+    Raises:
+        InternalError: If some need each other.
     """
     readers: list[list[int]] = [[] for _ in operations]
     missing = [0] * len(operations)
@@ -32,13 +36,20 @@ def in_turn(
             readers[one].append(number)
     ready = [(turn(n), n) for n, count in enumerate(missing) if not count]
     heapq.heapify(ready)
+    num_left = len(operations)
     while ready:
         _, number = heapq.heappop(ready)
+        num_left -= 1
         yield number
         for reader in readers[number]:
             missing[reader] -= 1
             if not missing[reader]:
                 heapq.heappush(ready, (turn(reader), reader))
+    if num_left:
+        raise errors.InternalError(
+            f"{num_left} operations of a step wait for each other. Please "
+            "report this."
+        )
 
 
 def in_order(

@@ -63,7 +63,7 @@ class CallsInFlight:
         """Whether the number will not change any more."""
         return self._is_kept
 
-    def begin_epoch(self) -> None:
+    def went_idle(self) -> None:
         """Notes that no call was running for a while."""
         with self._lock:
             self._ends.clear()

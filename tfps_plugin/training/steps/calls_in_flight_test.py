@@ -121,7 +121,7 @@ def test_the_time_between_epochs_does_not_count() -> None:
     now = 0.0
     for epoch in range(1000):
         now += 1 + 1000 * (epoch % 2)
-        calls.begin_epoch()
+        calls.went_idle()
         for _ in range(3):
             now += 1
             for lane in range(calls.number):

@@ -96,6 +96,7 @@ class ChiefReadRun(StepRun):
 
     def close(self) -> None:
         """See `StepRun`; closures wait for nothing here."""
+        super().close()
         self._held.clear()
 
     # What closures call.

@@ -35,6 +35,9 @@ class StepRun(abc.ABC):
     begun again.
     """
 
+    # Whether calls are told of to find out how many at a time are fastest.
+    tries_calls_in_flight = False
+
     def __init__(
         self,
         coordinator: ClusterCoordinator,
@@ -53,8 +56,9 @@ class StepRun(abc.ABC):
         self._progress = progress
         self._pace = functions.pace
         self._calls_in_flight = functions.calls_in_flight
-        self._calls_in_flight.begin_epoch()
-        coordinator.limit_in_flight(self._calls_in_flight.number)
+        self._calls_in_flight.went_idle()
+        if self.tries_calls_in_flight or self._calls_in_flight.is_kept:
+            coordinator.limit_in_flight(self._calls_in_flight.number)
         self._account = StepAccount()
         self._fell_short = False
         self._again_lock = threading.Lock()
@@ -97,6 +101,7 @@ class StepRun(abc.ABC):
         self._settle()
         self._join()
         self._is_synced = True
+        self._calls_in_flight.went_idle()
         self._functions.commit(self._take_counted())
         self._progress.finish()
 
@@ -122,9 +127,9 @@ class StepRun(abc.ABC):
     def _settle(self) -> None:
         """Has closures end as soon as they have done what has to be done."""
 
-    @abc.abstractmethod
     def close(self) -> None:
-        """Lets no closure begin anything more."""
+        """Lets no closure begin anything more; however the epoch ends."""
+        self._coordinator.limit_in_flight(self._coordinator.in_flight_at_first)
 
     @abc.abstractmethod
     def _take_counted(self) -> list[np.ndarray]:

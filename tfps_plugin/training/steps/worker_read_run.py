@@ -37,6 +37,8 @@ class WorkerReadRun(StepRun):
     Threading: as `StepRun`. Guarded by `_lock`: what was counted.
     """
 
+    tries_calls_in_flight = True
+
     def __init__(
         self,
         coordinator: ClusterCoordinator,
@@ -195,6 +197,7 @@ class WorkerReadRun(StepRun):
     def close(self) -> None:
         """See `StepRun`."""
         self._is_closed = True
+        super().close()
         self._reader.close()
 
     # What closures call.
@@ -235,7 +238,8 @@ class WorkerReadRun(StepRun):
             raise
         if done < claim.num_steps:
             share.exhausted()
-        self._observe(done, begun_at)
+        ended_at = time.monotonic()
+        self._pace.observe(done, ended_at - begun_at)
         if done:
             self._progress.report(result.outputs)
         with self._lock:
@@ -243,17 +247,16 @@ class WorkerReadRun(StepRun):
                 return None
             self._coordinator.counters.increment("steps_done", done)
             self._counts.add(share, counted)
+        self._observe(done, ended_at)
         return done
 
-    def _observe(self, num_steps: int, begun_at: float) -> None:
-        """Notes how long a call took, for how later ones are made."""
-        now = time.monotonic()
-        is_paced = self._pace.is_known
-        self._pace.observe(num_steps, now - begun_at)
+    def _observe(self, num_steps: int, ended_at: float) -> None:
+        """Notes that a call has ended, for how many run at a time."""
         # Near the end of an epoch calls have fewer.
-        if is_paced and 2 * num_steps > self._limit():
+        if self._pace.is_known and 2 * num_steps > self._limit():
             lane = dispatch_context.required().lane_index
-            self._calls_in_flight.observe(num_steps, lane, now)
+            self._calls_in_flight.observe(num_steps, lane, ended_at)
+        if not self._is_closed:
             self._coordinator.limit_in_flight(self._calls_in_flight.number)
 
     def begins_again(self, claim: Claim) -> None:
