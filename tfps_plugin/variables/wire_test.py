@@ -93,6 +93,8 @@ def _read_slice(variable: Any) -> tuple[tf.Tensor, np.ndarray]:
 def _read_together(variable: Any) -> tuple[tf.Tensor, np.ndarray]:
     with tf.init_scope():
         other = testing.sharded_variable(_ROWS, 2)
+    # Functions do not keep what they use, and this is all that the caller has.
+    variable.looked_up_with = other
     ids = [[6, 1], [1, 0]]
     (found, exact) = joint_lookup.look_up_together([variable, other], [ids] * 2)
     return tf.concat([found, exact], 0), np.concatenate(
