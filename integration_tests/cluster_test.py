@@ -1,5 +1,6 @@
 """Clusters of real processes: connecting, losing tasks, and the job's end."""
 
+import concurrent.futures
 import contextlib
 import os
 import pathlib
@@ -191,6 +192,32 @@ def test_a_worker_is_lost_and_comes_back(
     assert session.is_same_incarnation(lost)
     assert session.incarnation(lost) != before
     assert [counter.on(lost), counter.on(lasting)] == [4, 5]
+
+
+def test_functions_are_traced_while_a_worker_leaves_and_comes_back(
+    session: Session,
+) -> None:
+    worker = session.cluster.workers[0]
+    with concurrent.futures.ThreadPoolExecutor(max_workers=1) as pool:
+
+        def leave_and_come_back() -> None:
+            for _ in range(60):
+                session.delist(worker)
+                session.readmit(worker)
+
+        changes = pool.submit(leave_and_come_back)
+        while not changes.done():
+            # Each is another function; TensorFlow tells all tasks of it.
+            # Without taking turns, one in a hundred fails.
+            add = tf.function(
+                lambda x: x + 1.0,
+                input_signature=[tf.TensorSpec([])],
+                autograph=False,
+            ).get_concrete_function()
+        changes.result()
+    for each in session.cluster.workers:
+        with tf.device(session.device(each)):
+            assert add(tf.constant(1.0)).numpy() == 2.0
 
 
 def test_a_dead_worker_does_not_hold_up_the_loss_of_another(

@@ -69,7 +69,8 @@ def _assert_few_again(
 ) -> int:
     """At least once: what a lost worker had begun is run again, no more."""
     again = coordinator.counters.value("steps_again")
-    assert again <= num_workers_lost * 2 * STEPS_A_CALL
+    most_calls = num_workers_lost * coordinator.most_in_flight
+    assert again <= most_calls * STEPS_A_CALL
     assert 0 <= int(model.optimizer.iterations) - 3 * _STEPS <= again
     return again
 
@@ -115,7 +116,7 @@ def test_a_worker_is_killed_and_comes_back(
     # The worker that came back takes part again.
     seen.wait_for(events.WorkerReadmitted)
     model.fit(tfps.DatasetCreator(_dataset), steps_per_epoch=40, verbose=0)
-    assert coordinator.absent_workers == ()
+    seen.wait_for_all_workers()
     coordinator.close()
 
 
@@ -157,10 +158,11 @@ def test_a_worker_that_hangs_does_not_hold_up_the_rest(
         process.send_signal(signal.SIGCONT)
     # When it was given up, the other one had done all but what it held.
     assert len(done_at_loss) == 1
-    assert done_at_loss[0] >= _STEPS - 2 * STEPS_A_CALL
+    held = coordinator.most_in_flight * STEPS_A_CALL
+    assert done_at_loss[0] >= _STEPS - held
     seen.wait_for(events.WorkerReadmitted)
     model.fit(tfps.DatasetCreator(_dataset), steps_per_epoch=40, verbose=0)
-    assert not coordinator.absent_workers
+    seen.wait_for_all_workers()
     coordinator.close()
 
 
@@ -189,7 +191,7 @@ def test_a_worker_that_is_preempted(cluster: tfps.LocalCluster) -> None:
     assert [e.worker_index for e in seen.of(events.WorkerLost)] == [0]
     assert seen.wait_for(events.WorkerReadmitted).worker_index == 0
     model.fit(tfps.DatasetCreator(_dataset), steps_per_epoch=40, verbose=0)
-    assert not coordinator.absent_workers
+    seen.wait_for_all_workers()
     coordinator.close()
 
 
@@ -224,7 +226,7 @@ def test_all_workers_die_in_fit_and_come_back(
     shared_training.assert_went_on(model, history, 3 * _STEPS)
     _assert_few_again(model, coordinator, num_workers_lost=2)
     seen.wait_for(events.WorkerReadmitted, 2)
-    assert not coordinator.absent_workers
+    seen.wait_for_all_workers()
     coordinator.close()
 
 

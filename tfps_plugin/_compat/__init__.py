@@ -12,6 +12,7 @@ tensorflow_inputs.py      what datasets say about their elements
 tensorflow_captures.py    what graph functions capture, and where that is
 tensorflow_graphs.py      one graph function made out of another
 tensorflow_cluster.py     the eager context's cluster membership
+tensorflow_functions.py   how functions become known to the tasks
 tensorflow_execution.py   executors and concrete functions
 tensorflow_checkpoints.py what is in a tf.train.Checkpoint, what was restored
 keras.py                  the trainer, epoch iterator, variables, initializers

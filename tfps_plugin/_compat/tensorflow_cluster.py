@@ -10,6 +10,8 @@ from typing import Any
 
 from tensorflow.python.eager import context
 
+from tfps_plugin._compat import tensorflow_functions
+
 
 def default_session_config() -> Any:
     """A copy of this process's `ConfigProto`, for the tasks' sessions.
@@ -41,10 +43,12 @@ def update_server_def(server_def: Any) -> None:
 
     Keeps this process's own server. Blocks while a task that is listed does
     not answer. A listed task that was restarted gets a new, empty context.
+    Functions that are traced meanwhile are made known to the tasks afterwards.
 
     Used since TensorFlow 2.20: `context.Context.update_server_def`.
 
     Args:
         server_def: A `tf.train.ServerDef`.
     """
-    context.context().update_server_def(server_def)
+    with tensorflow_functions.registered_by_nobody_else():
+        context.context().update_server_def(server_def)

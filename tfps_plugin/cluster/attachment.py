@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from tfps_plugin import errors
 from tfps_plugin._compat import tensorflow_cluster
+from tfps_plugin._compat import tensorflow_functions
 from tfps_plugin.cluster import bounded_calls
 from tfps_plugin.cluster import ports
 from tfps_plugin.cluster.server_def import make_server_def
@@ -49,6 +50,7 @@ def attach(cluster: ClusterSpec) -> str:
     """
     global _own_port
     started = time.monotonic()
+    tensorflow_functions.register_apart_from_changes()
     with contextlib.ExitStack() as stack:
         address = cluster.chief_address
         if address is None:

@@ -1,0 +1,82 @@
+import threading
+from collections.abc import Callable
+
+import pytest
+import tensorflow as tf
+
+from tfps_plugin._compat import tensorflow_functions
+
+_PATIENCE_SECONDS = 30.0
+# How long something is watched that must not happen.
+_WATCH_SECONDS = 0.3
+
+
+@pytest.fixture(autouse=True)
+def _installed() -> None:
+    # Twice is as good as once.
+    tensorflow_functions.register_apart_from_changes()
+    tensorflow_functions.register_apart_from_changes()
+
+
+class _Elsewhere:
+    """Something that another thread does; its end can be waited for."""
+
+    def __init__(self, action: Callable[[], object]) -> None:
+        self._action = action
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        self._action()
+        self._ended.set()
+
+    def waits(self) -> bool:
+        return not self._ended.wait(_WATCH_SECONDS)
+
+    def ends(self) -> bool:
+        self._thread.join(_PATIENCE_SECONDS)
+        return self._ended.is_set()
+
+
+def _trace() -> object:
+    return tf.function(
+        lambda x: x + 1, input_signature=[tf.TensorSpec([])]
+    ).get_concrete_function()
+
+
+@pytest.mark.parametrize(
+    "action", [_trace, lambda: tf.data.Dataset.range(3).map(lambda x: x + 1)]
+)
+def test_what_is_traced_while_the_membership_changes_waits(
+    action: Callable[[], object],
+) -> None:
+    with tensorflow_functions.registered_by_nobody_else():
+        # Whoever changes it may trace.
+        action()
+        elsewhere = _Elsewhere(action)
+        assert elsewhere.waits()
+    assert elsewhere.ends()
+
+
+def test_a_function_that_is_forgotten_waits_too() -> None:
+    traced = [_trace()]
+    with tensorflow_functions.registered_by_nobody_else():
+        elsewhere = _Elsewhere(traced.clear)
+        assert elsewhere.waits()
+    assert elsewhere.ends()
+
+
+def test_a_change_that_hangs_is_waited_for_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(tensorflow_functions, "_PATIENCE_SECONDS", 0.2)
+    with tensorflow_functions.registered_by_nobody_else():
+        assert _Elsewhere(_trace).ends()
+        # Who waited now would do so longer than this test does.
+        monkeypatch.setattr(tensorflow_functions, "_PATIENCE_SECONDS", 100.0)
+        assert _Elsewhere(_trace).ends()
+    with tensorflow_functions.registered_by_nobody_else():
+        next_one = _Elsewhere(_trace)
+        assert next_one.waits()
+    assert next_one.ends()
