@@ -158,6 +158,30 @@ def test_tasks_ask_for_large_pages_where_linux_lets_them(
         assert ("glibc.malloc.hugetlb=1" in environ) == expected
 
 
+def test_tasks_of_a_job_keep_to_their_cores(cluster: LocalCluster) -> None:
+    all_cores = os.sched_getaffinity(0)
+    cores = [
+        [
+            os.sched_getaffinity(int(thread))
+            for thread in os.listdir(f"/proc/{process.pid}/task")
+        ]
+        for process in (
+            cluster.process(job, index)
+            for job, index in (("worker", 0), ("worker", 1), ("ps", 0))
+        )
+    ]
+    first, second, ps = (
+        # The first thread, and all that TensorFlow has started, but for the
+        # one that waits for the end of the process that has begun this one.
+        max(of_threads, key=of_threads.count)
+        for of_threads in cores
+    )
+    assert first | second == all_cores == ps
+    if len(all_cores) > 1:
+        assert not first & second
+        assert all(of_threads.count(all_cores) <= 1 for of_threads in cores[:2])
+
+
 def test_one_cluster_has_one_session(
     cluster: LocalCluster, session: Session
 ) -> None:

@@ -31,7 +31,10 @@ _WARM_UP_STEPS = 60
 
 @contextlib.contextmanager
 def _tfps(
-    workload: Workload, steps_per_call: int | None, num_workers: int = 2
+    workload: Workload,
+    steps_per_call: int | None,
+    num_workers: int = 2,
+    joint: bool = False,
 ) -> Iterator[Any]:
     import keras
 
@@ -44,8 +47,11 @@ def _tfps(
                 workload.min_shard_bytes, max_shards=2
             ),
         )
+        make = workload.joint_model if joint else workload.model
+        if make is None:
+            raise ValueError("The workload has no model of joint tables.")
         with strategy.scope():
-            model = workload.model(keras, steps_per_call)
+            model = make(keras, steps_per_call)
         yield model, tfps.DatasetCreator(workload.dataset)
         tfps.ClusterCoordinator(strategy).close()
 
@@ -71,6 +77,10 @@ CONTESTANTS: dict[
 ] = {
     "tfps": (_tfps, None),
     "tfps, 1 step a call": (_tfps, 1),
+    "tfps, DistributedEmbedding": (
+        functools.partial(_tfps, joint=True),
+        None,
+    ),
     "tfps, 1 worker": (functools.partial(_tfps, num_workers=1), None),
     "tfps, 8 workers": (functools.partial(_tfps, num_workers=8), None),
     "TF PSS": (peers.tensorflow_strategy, 1),
@@ -87,6 +97,7 @@ _WITH_SMALL_TABLES = (*_DLRM26, "dense122", "wide_deep")
 # Who takes part in some workloads alone.
 ONLY_IN = {
     "tfps, 1 step a call": _WITH_SMALL_TABLES,
+    "tfps, DistributedEmbedding": ("dlrm26",),
     "tfps, 1 worker": ("dlrm26",),
     "tfps, 8 workers": ("dlrm26",),
     "TF PSS, 10 steps a call": _WITH_SMALL_TABLES,

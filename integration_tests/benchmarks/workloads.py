@@ -39,12 +39,15 @@ class Workload:
             features and targets, which may be random.
         min_shard_bytes: What a shard of a table has at least. As by default
             in `MinSizePartitioner`, TensorFlow's and ours.
+        joint_model: The same with one `tfps.layers.DistributedEmbedding` in
+            place of an embedding for each table.
     """
 
     batch: int
     model: Callable[[Any, int | None], Any]
     rows: Callable[[np.random.Generator, int], tuple[Any, np.ndarray]]
     min_shard_bytes: int = 256 << 10
+    joint_model: Callable[[Any, int | None], Any] | None = None
 
     def dataset(self, context: Any = None) -> tf.data.Dataset:
         """Batches without end; other ones on each worker."""
@@ -61,17 +64,42 @@ class Workload:
         )
 
 
+def _separate(keras: Any, ids: Any, rows_of_tables: Sequence[int]) -> list[Any]:
+    return [
+        keras.layers.Embedding(num_rows, _WIDTH)(ids[:, number])
+        for number, num_rows in enumerate(rows_of_tables)
+    ]
+
+
+def _joint(keras: Any, ids: Any, rows_of_tables: Sequence[int]) -> list[Any]:
+    import tfps_plugin as tfps
+
+    names = [f"table_{number}" for number in range(len(rows_of_tables))]
+    embed = tfps.layers.DistributedEmbedding(
+        {
+            name: tfps.layers.FeatureConfig(
+                name,
+                tfps.layers.TableConfig(name, num_rows, _WIDTH, "uniform"),
+                (None,),
+                (None, _WIDTH),
+            )
+            for name, num_rows in zip(names, rows_of_tables, strict=True)
+        }
+    )
+    rows = embed({name: ids[:, n] for n, name in enumerate(names)})
+    return [rows[name] for name in names]
+
+
 def _tables(
-    rows_of_tables: Sequence[int], hidden: Sequence[int]
+    rows_of_tables: Sequence[int],
+    hidden: Sequence[int],
+    embed: Callable[[Any, Any, Sequence[int]], list[Any]] = _separate,
 ) -> Callable[[Any, int | None], Any]:
     """A model of one embedding for each table and dense layers on top."""
 
     def make(keras: Any, steps_per_call: int | None) -> Any:
         ids = keras.Input((len(rows_of_tables),), dtype="int64", name="ids")
-        embedded = [
-            keras.layers.Embedding(num_rows, _WIDTH)(ids[:, number])
-            for number, num_rows in enumerate(rows_of_tables)
-        ]
+        embedded = embed(keras, ids, rows_of_tables)
         x = (
             keras.layers.Concatenate()(embedded)
             if embedded[1:]
@@ -219,7 +247,12 @@ def _labels(random: np.random.Generator, count: int) -> np.ndarray:
 _SMALL = (20_000,) * 26
 _GIANT = (20_000_000,)
 WORKLOADS = {
-    "dlrm26": Workload(512, _tables(_SMALL, (256, 128)), _uniform_ids(_SMALL)),
+    "dlrm26": Workload(
+        512,
+        _tables(_SMALL, (256, 128)),
+        _uniform_ids(_SMALL),
+        joint_model=_tables(_SMALL, (256, 128), _joint),
+    ),
     # The same with each table on one parameter server alone.
     "dlrm26_whole": Workload(
         512,

@@ -25,6 +25,7 @@ from tfps_plugin.cluster import health
 from tfps_plugin.cluster import large_pages
 from tfps_plugin.cluster import open_sessions
 from tfps_plugin.cluster import ports
+from tfps_plugin.cluster import shared_cores
 from tfps_plugin.cluster import spec
 from tfps_plugin.cluster import task_server
 from tfps_plugin.cluster import tf_config
@@ -271,6 +272,7 @@ class LocalCluster:
             (task.host for task in self._spec.tasks),
         )
         environ.update(large_pages.variables(environ))
+        environ.update(shared_cores.variables(environ))
         with self._log_path(task).open("ab") as log:
             return subprocess.Popen(
                 [

@@ -26,6 +26,7 @@ from tfps_plugin.cluster import freed_memory
 from tfps_plugin.cluster import health
 from tfps_plugin.cluster import messages
 from tfps_plugin.cluster import server_threads
+from tfps_plugin.cluster import shared_cores
 from tfps_plugin.cluster import spec
 from tfps_plugin.cluster import tf_config
 from tfps_plugin.cluster.chief_watch import EXIT_NO_CHIEF
@@ -116,16 +117,18 @@ _Inbox = queue.SimpleQueue[messages.Message | BaseException]
 
 def _start(config: spec.TaskConfig) -> _Inbox:
     """Starts the server, and a thread that waits at its mailbox."""
+    task = config.task
+    threads = server_threads.server_threads(
+        config, server_threads.usable_cores(), os.environ
+    )
+    # Before TensorFlow starts its threads, and after they were counted.
+    shared_cores.keep_to_share(config, os.environ)
     # Only here, because it takes seconds: signals, and the end of the process
     # that has started this one, are obeyed before.
     import tensorflow as tf
 
     from tfps_plugin.cluster.mailbox import Mailbox
 
-    task = config.task
-    threads = server_threads.server_threads(
-        config, server_threads.usable_cores(), os.environ
-    )
     session_config = tf.compat.v1.ConfigProto(
         inter_op_parallelism_threads=threads.between_operations,
         intra_op_parallelism_threads=threads.inside_operations,

@@ -100,6 +100,7 @@ def run(
     out information, 2 warnings, 3 errors), or give --tensorflow-logs.
     """
     from tfps_plugin.cluster import large_pages
+    from tfps_plugin.cluster import shared_cores
     from tfps_plugin.cluster.environment import task_environment
     from tfps_plugin.cluster.ports import ReservedPort
     from tfps_plugin.launcher import plan
@@ -128,6 +129,7 @@ def run(
         )
         environment[tensorflow_noise.LOG_LEVEL] = log_level
         environment.update(large_pages.variables(environment))
+        environment.update(shared_cores.variables(environment))
         # A task may have the port that is reserved for it.
         environment["TF_GRPC_REUSE_PORT"] = "1"
         job = Job(
