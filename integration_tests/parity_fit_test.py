@@ -105,7 +105,8 @@ def test_one_step_at_a_time_is_training_in_one_process(
     strategy = tfps.ParameterServerStrategy(
         cluster.cluster_resolver,
         tfps.partitioners.FixedShardsPartitioner(num_shards),
-        max_closures_in_flight_per_worker=1,
+        # A step that begins before the last update has another gradient.
+        prefetch_embeddings=False,
     )
     with strategy.scope():
         ours = _compiled(model, optimizer, rate)

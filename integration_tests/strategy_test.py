@@ -259,6 +259,25 @@ def test_options_are_checked(cluster: tfps.LocalCluster, value: Any) -> None:
             )
 
 
+@pytest.mark.parametrize(("prefetch", "calls"), [(True, 1), (False, 2)])
+def test_rows_are_fetched_ahead_by_two_calls_at_a_time(
+    cluster: tfps.LocalCluster, prefetch: bool, calls: int
+) -> None:
+    with pytest.raises(ValueError, match=f"prefetch_embeddings={prefetch}"):
+        tfps.ParameterServerStrategy(
+            cluster.cluster_resolver,
+            prefetch_embeddings=prefetch,
+            max_closures_in_flight_per_worker=calls,
+        )
+    strategy = tfps.ParameterServerStrategy(
+        cluster.cluster_resolver, prefetch_embeddings=prefetch
+    )
+    assert strategy.prefetch_embeddings is prefetch
+    assert strategy.max_closures_in_flight_per_worker == (
+        None if prefetch else 1
+    )
+
+
 @pytest.mark.parametrize("job", ["worker", "ps", "evaluator"])
 def test_only_the_chief_makes_one(cluster: tfps.LocalCluster, job: str) -> None:
     spec = cluster.cluster_spec.as_dict()

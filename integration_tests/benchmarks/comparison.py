@@ -17,6 +17,9 @@ from .workloads import WORKLOADS
 
 # To make a model, to warm up, or for a turn.
 _ANSWER_SECONDS = 900.0
+# Of a turn: as many as two calls of ten, or of who is much slower.
+_LEAST_STEPS = 20
+_LEAST_SLOW_STEPS = 2
 
 
 class Round(NamedTuple):
@@ -76,10 +79,11 @@ def compare(
     """
     results = [Result(name, []) for name in names]
     with contextlib.ExitStack() as stack:
-        runners = [
-            stack.enter_context(_runner(name, workload)) for name in names
-        ]
-        steps = [_steps_of(runner, seconds) for runner in runners]
+        runners, steps = [], []
+        for name in names:
+            runner, speed = stack.enter_context(_runner(name, workload))
+            runners.append(runner)
+            steps.append(_steps_of(runner, seconds, speed))
         for _ in range(num_rounds):
             for result, runner, count in zip(
                 results, runners, steps, strict=True
@@ -89,8 +93,10 @@ def compare(
 
 
 @contextlib.contextmanager
-def _runner(name: str, workload: str) -> Iterator[subprocess.Popen[str]]:
-    """A contestant that is ready; ended at the end."""
+def _runner(
+    name: str, workload: str
+) -> Iterator[tuple[subprocess.Popen[str], float]]:
+    """A contestant that is ready, and its first speed; ended at the end."""
     process = subprocess.Popen(
         [
             *(sys.executable, "-m", contestant.__name__),
@@ -102,8 +108,7 @@ def _runner(name: str, workload: str) -> Iterator[subprocess.Popen[str]]:
         text=True,
     )
     try:
-        _answer_of(process)
-        yield process
+        yield process, _answer_of(process)["steps_per_second"]
     finally:
         with contextlib.suppress(BrokenPipeError, subprocess.TimeoutExpired):
             process.communicate(timeout=60)
@@ -111,18 +116,28 @@ def _runner(name: str, workload: str) -> Iterator[subprocess.Popen[str]]:
         process.wait()
 
 
-def _steps_of(runner: subprocess.Popen[str], seconds: float) -> int:
+def _steps_of(
+    runner: subprocess.Popen[str], seconds: float, speed: float
+) -> int:
     """How many steps take about so long; a multiple of what calls pack.
 
     Found in longer and longer turns: the first steps of one take longer than
-    the others, the more so the more workers there are.
+    the others, the more so the more workers there are. Who takes seconds for
+    a step makes few.
+
+    Args:
+        runner: Who makes them.
+        seconds: How long a turn is, about.
+        speed: Steps per second of its first ones.
     """
+    if speed * seconds < _LEAST_STEPS:
+        return max(_LEAST_SLOW_STEPS, round(speed * seconds))
     steps = 0
-    wanted = 20
+    wanted = _LEAST_STEPS
     while wanted > 2 * steps:
         steps = wanted
         rate = _run(runner, steps).steps_per_second
-        wanted = max(20, round(rate * seconds / 20) * 20)
+        wanted = _LEAST_STEPS * max(1, round(rate * seconds / _LEAST_STEPS))
     return wanted
 
 

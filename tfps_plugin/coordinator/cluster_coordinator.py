@@ -85,6 +85,7 @@ class ClusterCoordinator:
     events: Events
     _in_flight_at_first: int
     _most_in_flight: int
+    _least_in_flight: int
     _queue: ClosureQueue
     _membership: Membership
     _workers: tuple[Worker, ...]
@@ -162,6 +163,9 @@ class ClusterCoordinator:
         chosen = getattr(strategy, "max_closures_in_flight_per_worker", None)
         self._in_flight_at_first = chosen or _IN_FLIGHT_AT_FIRST
         self._most_in_flight = chosen or _MOST_IN_FLIGHT
+        # One at a time has nobody to fetch rows ahead.
+        ahead = getattr(strategy, "prefetch_embeddings", None)
+        self._least_in_flight = 2 if ahead else 1
         self._queue = ClosureQueue(
             capacity=_QUEUED_CLOSURES_PER_LANE
             * self._in_flight_at_first
@@ -262,6 +266,11 @@ class ClusterCoordinator:
     def most_in_flight(self) -> int:
         """How many functions a worker can run at a time."""
         return self._most_in_flight
+
+    @property
+    def least_in_flight(self) -> int:
+        """With fewer functions at a time, a worker would not prefetch."""
+        return self._least_in_flight
 
     def limit_in_flight(self, per_worker: int) -> None:
         """Has each worker run so many functions at a time, from now on.

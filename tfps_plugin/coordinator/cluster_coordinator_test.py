@@ -312,11 +312,21 @@ def test_so_many_functions_run_at_a_time_as_are_to(
         num_workers = coordinator.num_workers
         assert coordinator.in_flight_at_first == 2
         assert coordinator.most_in_flight == 4
+        assert coordinator.least_in_flight == 1
         for per_worker in (2, 4, 1, 3):
             coordinator.limit_in_flight(per_worker)
             assert coordinator.num_lanes == per_worker * num_workers
             seen = _most_at_a_time(coordinator, coordinator.num_lanes)
             assert max(seen) == coordinator.num_lanes
+    finally:
+        coordinator.close()
+
+
+def test_one_at_a_time_would_not_prefetch(strategy: FakeStrategy) -> None:
+    strategy.prefetch_embeddings = True
+    coordinator = ClusterCoordinator(strategy)
+    try:
+        assert coordinator.least_in_flight == 2
     finally:
         coordinator.close()
 

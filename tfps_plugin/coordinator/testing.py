@@ -154,11 +154,13 @@ class FakeStrategy:
         self,
         session: Any = None,
         max_closures_in_flight_per_worker: int | None = 2,
+        prefetch_embeddings: bool | None = None,
     ) -> None:
         self.session = FakeSession() if session is None else session
         self.max_closures_in_flight_per_worker = (
             max_closures_in_flight_per_worker
         )
+        self.prefetch_embeddings = prefetch_embeddings
         self._cluster_coordinator: Any = None
 
     def scope(self) -> contextlib.AbstractContextManager[None]:

@@ -71,6 +71,7 @@ class ParameterServerStrategy(tf.distribute.Strategy):
         variable_partitioner: Partitioner | None = None,
         *,
         max_closures_in_flight_per_worker: int | None = None,
+        prefetch_embeddings: bool | None = None,
         steps_per_closure: int | None = None,
         communication_fusion: bool = True,
         wire_dtype: WireDtype = None,
@@ -99,6 +100,13 @@ class ParameterServerStrategy(tf.distribute.Strategy):
                 `evaluate` of a `tfps.DatasetCreator` what turns out to be
                 fastest, from one to four; with more of them, gradients are
                 of older weights.
+            prefetch_embeddings: Whether the rows and weights of a worker's
+                next step are fetched while it computes a step. The next step
+                then does not know the update of that one yet: its gradient
+                is older by one update of the same worker. It is what two
+                calls at a time do. True: always; so never one call at a time.
+                False: never; so always one, also of scheduled functions. None:
+                unless one call at a time turns out to be faster.
             steps_per_closure: How many training steps `Model.fit` packs into
                 one call of a worker. None chooses, by how long the first
                 steps take; `steps_per_execution` of `Model.compile` wins over
@@ -162,6 +170,18 @@ class ParameterServerStrategy(tf.distribute.Strategy):
                 "max_closures_in_flight_per_worker",
                 max_closures_in_flight_per_worker,
             )
+        calls_at_a_time = max_closures_in_flight_per_worker
+        if prefetch_embeddings is not None and calls_at_a_time is not None:
+            if prefetch_embeddings != (calls_at_a_time > 1):
+                raise ValueError(
+                    "prefetch_embeddings needs two calls of a worker at a "
+                    "time, and does not happen with one. Received: "
+                    f"prefetch_embeddings={prefetch_embeddings!r}, "
+                    f"max_closures_in_flight_per_worker={calls_at_a_time!r}. "
+                    "Leave one of them out."
+                )
+        elif prefetch_embeddings is False:
+            calls_at_a_time = 1
         if steps_per_closure is not None:
             _require_positive("steps_per_closure", steps_per_closure)
         wire_dtype_of = wire.chooser(wire_dtype)
@@ -211,9 +231,8 @@ class ParameterServerStrategy(tf.distribute.Strategy):
             timeout_seconds=start_timeout_seconds,
         )
         self._cluster_coordinator: Any = None
-        self._max_closures_in_flight_per_worker = (
-            max_closures_in_flight_per_worker
-        )
+        self._max_closures_in_flight_per_worker = calls_at_a_time
+        self._prefetch_embeddings = prefetch_embeddings
         self._steps_per_closure = steps_per_closure
         self.communication_fusion = communication_fusion
         # By whose steps they are, such as a model's.
@@ -250,6 +269,11 @@ class ParameterServerStrategy(tf.distribute.Strategy):
     def max_closures_in_flight_per_worker(self) -> int | None:
         """How many closures each worker runs at a time; None: `fit` finds."""
         return self._max_closures_in_flight_per_worker
+
+    @property
+    def prefetch_embeddings(self) -> bool | None:
+        """Whether the rows of a next step are fetched during a step."""
+        return self._prefetch_embeddings
 
     @property
     def steps_per_closure(self) -> int | None:

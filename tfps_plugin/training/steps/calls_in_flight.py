@@ -26,7 +26,12 @@ class CallsInFlight:
     """
 
     def __init__(
-        self, num_workers: int, at_first: int, most: int, name: str = ""
+        self,
+        num_workers: int,
+        at_first: int,
+        most: int,
+        least: int = 1,
+        name: str = "",
     ) -> None:
         """Knows nothing yet.
 
@@ -34,11 +39,13 @@ class CallsInFlight:
             num_workers: How many workers there are.
             at_first: How many calls each runs until more is known.
             most: No more than this; if it is `at_first`, that is kept.
+            least: No fewer than this.
             name: Whose steps, for people.
         """
         self._num_workers = num_workers
         self._at_first = at_first
         self._most = most
+        self._least = least
         self._name = name
         self._lock = threading.Lock()
         # When each lane's latest call has ended.
@@ -131,8 +138,8 @@ class CallsInFlight:
             if not (yield from self._is_faster(best + 1, best)):
                 break
             best += 1
-        is_first = best == self._at_first > 1
-        if is_first and (yield from self._is_faster(best - 1, best)):
+        may_be_fewer = best == self._at_first > self._least
+        if may_be_fewer and (yield from self._is_faster(best - 1, best)):
             best -= 1
         return best
 

@@ -83,6 +83,20 @@ def test_finds_what_is_fastest(
     assert calls.number == expected
 
 
+def test_tries_no_fewer_than_it_may() -> None:
+    tried = set()
+
+    def slower_beside_others(number: int) -> float:
+        tried.add(number)
+        return 0.01 * number**1.5
+
+    calls = CallsInFlight(2, at_first=2, most=4, least=2)
+    _train(calls, slower_beside_others)
+    assert calls.is_kept
+    assert calls.number == 2
+    assert min(tried) == 2
+
+
 def test_begins_with_what_is_good_for_most() -> None:
     calls = CallsInFlight(3, at_first=2, most=4)
     assert not calls.is_kept

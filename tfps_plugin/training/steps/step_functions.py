@@ -74,6 +74,7 @@ class StepFunctions:
             coordinator.num_workers,
             coordinator.in_flight_at_first,
             coordinator.most_in_flight,
+            coordinator.least_in_flight,
             model.name,
         )
         # Each lane's own: another one's may be on its way still.
