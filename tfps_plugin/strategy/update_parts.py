@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from tfps_plugin import errors
 from tfps_plugin.variables import row_gather
+from tfps_plugin.variables import segment_sums
 from tfps_plugin.variables import views
 from tfps_plugin.variables import wire
 from tfps_plugin.variables.distinct_rows import DistinctRows
@@ -146,7 +147,7 @@ def _densified_part(
     position: int,
 ) -> UpdatePart:
     with tf.device(shard.device):
-        dense = tf.math.unsorted_segment_sum(
+        dense = segment_sums.segment_sums(
             mine.values, mine.indices, shard.shape[0]
         )
         dense.set_shape(shard.shape)

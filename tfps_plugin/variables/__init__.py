@@ -24,6 +24,7 @@ graph_checks.py       checks of values known only when a function runs
 row_gather.py         splits ids by shard, gathers rows where they are
 shard_order.py        distinct ids in the order of the shards that hold them
 distinct_rows.py      slices in which every id occurs once
+segment_sums.py       sums of rows that belong together
 repeated_rows.py      rows where they are asked for, each fetched once
 dense_reads.py        warns of steps that move a whole sharded table
 recovery_gate.py      where the chief waits while lost ps are brought back

@@ -7,6 +7,8 @@ type.
 
 import tensorflow as tf
 
+from tfps_plugin.variables import segment_sums
+
 
 class DistinctRows(tf.IndexedSlices):
     """Slices in which every id occurs once.
@@ -64,7 +66,5 @@ def sum_by_id(
         The distinct ids, shape `(U,)`, and the sums, shape `(U, D)`.
     """
     ids_U, positions_N = tf.unique(ids_N)
-    sums_UD = tf.math.unsorted_segment_sum(
-        values_ND, positions_N, tf.size(ids_U)
-    )
+    sums_UD = segment_sums.segment_sums(values_ND, positions_N, tf.size(ids_U))
     return ids_U, sums_UD

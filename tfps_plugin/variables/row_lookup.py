@@ -22,6 +22,7 @@ from tfps_plugin.variables import graph_checks
 from tfps_plugin.variables import looked_up
 from tfps_plugin.variables import repeated_rows
 from tfps_plugin.variables import row_gather
+from tfps_plugin.variables import segment_sums
 from tfps_plugin.variables import shard_order
 from tfps_plugin.variables import wire
 from tfps_plugin.variables.distinct_rows import DistinctRows
@@ -271,7 +272,7 @@ def recorded(table: Table, ids_U: tf.Tensor, rows_UD: tf.Tensor) -> tf.Tensor:
         def gradient(upstream: Any) -> Any:
             if isinstance(upstream, tf.IndexedSlices):
                 order = shard_order.known(layout, ids_U)
-                upstream = tf.math.unsorted_segment_sum(
+                upstream = segment_sums.segment_sums(
                     upstream.values,
                     upstream.indices,
                     tf.size(ids_U) if order is None else order.count,

@@ -15,6 +15,7 @@ import tensorflow as tf
 from tfps_plugin import errors
 from tfps_plugin.training.embedding.config import FeatureConfig
 from tfps_plugin.variables import graph_checks
+from tfps_plugin.variables import segment_sums
 
 
 class FeatureIds(abc.ABC):
@@ -138,7 +139,7 @@ class SegmentedIds(FeatureIds):
         return combined
 
     def _sum(self, values: tf.Tensor) -> tf.Tensor:
-        return tf.math.unsorted_segment_sum(
+        return segment_sums.segment_sums(
             values, self._examples_N, self._num_examples
         )
 
