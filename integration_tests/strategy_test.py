@@ -259,6 +259,14 @@ def test_options_are_checked(cluster: tfps.LocalCluster, value: Any) -> None:
             )
 
 
+def test_rows_are_fetched_ahead_or_not(cluster: tfps.LocalCluster) -> None:
+    with pytest.raises(ValueError, match="prefetch_embeddings='two'"):
+        tfps.ParameterServerStrategy(
+            cluster.cluster_resolver,
+            prefetch_embeddings="two",  # type: ignore[arg-type]
+        )
+
+
 @pytest.mark.parametrize(("prefetch", "calls"), [(True, 1), (False, 2)])
 def test_rows_are_fetched_ahead_by_two_calls_at_a_time(
     cluster: tfps.LocalCluster, prefetch: bool, calls: int

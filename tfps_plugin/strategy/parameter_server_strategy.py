@@ -170,18 +170,9 @@ class ParameterServerStrategy(tf.distribute.Strategy):
                 "max_closures_in_flight_per_worker",
                 max_closures_in_flight_per_worker,
             )
-        calls_at_a_time = max_closures_in_flight_per_worker
-        if prefetch_embeddings is not None and calls_at_a_time is not None:
-            if prefetch_embeddings != (calls_at_a_time > 1):
-                raise ValueError(
-                    "prefetch_embeddings needs two calls of a worker at a "
-                    "time, and does not happen with one. Received: "
-                    f"prefetch_embeddings={prefetch_embeddings!r}, "
-                    f"max_closures_in_flight_per_worker={calls_at_a_time!r}. "
-                    "Leave one of them out."
-                )
-        elif prefetch_embeddings is False:
-            calls_at_a_time = 1
+        calls_at_a_time = _calls_at_a_time(
+            max_closures_in_flight_per_worker, prefetch_embeddings
+        )
         if steps_per_closure is not None:
             _require_positive("steps_per_closure", steps_per_closure)
         wire_dtype_of = wire.chooser(wire_dtype)
@@ -408,6 +399,28 @@ def _cluster_of_chief(resolver: Any) -> spec.ClusterSpec:
             "what it is."
         )
     return config.cluster
+
+
+def _calls_at_a_time(chosen: int | None, prefetches: Any) -> int | None:
+    """How many calls a worker runs at a time; None: `fit` finds."""
+    if prefetches not in (None, True, False):
+        raise ValueError(
+            "prefetch_embeddings must be True, False or None. Received: "
+            f"prefetch_embeddings={prefetches!r}"
+        )
+    if prefetches is None:
+        return chosen
+    if chosen is None:
+        return None if prefetches else 1
+    if prefetches != (chosen > 1):
+        raise ValueError(
+            "prefetch_embeddings needs two calls of a worker at a time, and "
+            "does not happen with one. Received: "
+            f"prefetch_embeddings={prefetches!r}, "
+            f"max_closures_in_flight_per_worker={chosen!r}. Leave one of them "
+            "out."
+        )
+    return chosen
 
 
 def _require_positive(name: str, value: object) -> None:
