@@ -183,6 +183,22 @@ def test_tasks_of_a_job_keep_to_their_cores(cluster: LocalCluster) -> None:
         assert all(of_threads.count(all_cores) <= 1 for of_threads in cores[:2])
 
 
+def test_tasks_of_a_job_do_not_interrupt_each_other(
+    cluster: LocalCluster,
+) -> None:
+    policy = os.SCHED_OTHER
+    if shared_cores.variables(os.environ):
+        policy = os.SCHED_BATCH
+    for job, index in (("worker", 0), ("worker", 1), ("ps", 0)):
+        process = cluster.process(job, index)
+        policies = [
+            os.sched_getscheduler(int(thread))
+            for thread in os.listdir(f"/proc/{process.pid}/task")
+        ]
+        # As above, but for the one that waits for the end of its parent.
+        assert len(policies) - policies.count(policy) <= 1
+
+
 def test_one_cluster_has_one_session(
     cluster: LocalCluster, session: Session
 ) -> None:

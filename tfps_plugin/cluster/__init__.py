@@ -26,7 +26,7 @@ chief_watch.py       when does a task end itself? (pure)
 large_pages.py       has tasks keep tensors in large pages of memory
 freed_memory.py      keeps memory that a step has freed for the next one
 server_threads.py    how many threads a task's server computes with
-shared_cores.py      the cores that a task of a shared machine keeps to
+shared_cores.py      how tasks of one machine share its cores
 task_server.py       the life of a worker or ps process
 task.py              `tfps.init()`: one call for a program all tasks run
 local_cluster.py     a whole cluster of real processes on this machine

@@ -87,9 +87,40 @@ def test_only_a_task_that_shares_all_its_cores_takes_a_part(
     monkeypatch.setattr(
         os, "sched_setaffinity", lambda _, share: taken.append(share)
     )
+    monkeypatch.setattr(os, "sched_setscheduler", lambda *_: None)
     config = _config(["10.0.0.1", "10.0.0.1"], 1)
-    shared_cores.keep_to_share(
+    shared_cores.share_machine(
         config, {} if cores is None else {"TFPS_SHARED_CORES": cores}
     )
     own = shared_cores.share(config, sorted(os.sched_getaffinity(0)))
     assert taken == ([own] if cores == _ALL else [])
+
+
+@pytest.mark.parametrize(
+    ("cores", "policy", "expected"),
+    [
+        (_ALL, os.SCHED_OTHER, [os.SCHED_BATCH]),
+        # A user's own cores, but a machine that is shared all the same.
+        (f"{_ALL},1234", os.SCHED_OTHER, [os.SCHED_BATCH]),
+        (_ALL, os.SCHED_IDLE, []),
+        ("", os.SCHED_OTHER, []),
+        (None, os.SCHED_OTHER, []),
+    ],
+)
+def test_a_task_that_shares_a_machine_interrupts_nobody(
+    cores: str | None,
+    policy: int,
+    expected: list[int],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    chosen = []
+    monkeypatch.setattr(os, "sched_setaffinity", lambda *_: None)
+    monkeypatch.setattr(os, "sched_getscheduler", lambda _: policy)
+    monkeypatch.setattr(
+        os, "sched_setscheduler", lambda _, new, __: chosen.append(new)
+    )
+    shared_cores.share_machine(
+        _config(["10.0.0.1"]),
+        {} if cores is None else {"TFPS_SHARED_CORES": cores},
+    )
+    assert chosen == expected

@@ -122,7 +122,7 @@ def _start(config: spec.TaskConfig) -> _Inbox:
         config, server_threads.usable_cores(), os.environ
     )
     # Before TensorFlow starts its threads, and after they were counted.
-    shared_cores.keep_to_share(config, os.environ)
+    shared_cores.share_machine(config, os.environ)
     # Only here, because it takes seconds: signals, and the end of the process
     # that has started this one, are obeyed before.
     import tensorflow as tf
