@@ -8,6 +8,7 @@ concrete function that captures what another one does.
 from collections.abc import Collection
 from collections.abc import Hashable
 from collections.abc import Iterable
+from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
@@ -109,6 +110,28 @@ def _function_names(operation: tf.Operation) -> dict[str, str]:
         for place, function in enumerate(value.list.func):
             names[f"{key}/{place}"] = function.name
     return names
+
+
+def operations_within(graph: FuncGraph) -> Iterator[tf.Operation]:
+    """All operations of a function, and of those that it runs.
+
+    Those of a function that is run in several places come as often.
+    """
+    for operation in graph.get_operations():
+        yield operation
+        for inner in functions_of(operation).values():
+            yield from operations_within(inner)
+
+
+def has_state_of_its_own(operation: tf.Operation) -> bool:
+    """Whether an operation goes on from where it was when it last ran.
+
+    So do random numbers with a seed: two such operations draw the same ones.
+    """
+    attributes = operation.node_def.attr
+    return is_stateful(operation) and any(
+        name in attributes and attributes[name].i for name in ("seed", "seed2")
+    )
 
 
 def runs_functions(operation: tf.Operation) -> bool:

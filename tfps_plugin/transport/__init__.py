@@ -3,9 +3,11 @@
 duplicates.py   what a step computes again and again, computed once
 emission.py     makes the operations of a function in a new graph
 explanation.py  what a step sends, for people
+flat_function.py  the operations of a function as a list
 flattening.py   a function as one list of operations
 fusion.py       rewrites a step so that it sends few messages
 id_checks.py    the checks of many tables' ids as one
+needed.py       what of a function has to run
 packing.py      many tensors as few, for the way from one device to another
 places.py       which task a device belongs to
 rewriting.py    decides what a function sends together
@@ -13,6 +15,7 @@ reordering.py   a list of operations in another order
 row_packing.py  many tensors as few, most of which are rows of one width
 run_ahead.py    what the next round of a loop need not wait for
 sections.py     what runs while a lock is held
+step_order.py   what a step waits for of the one before in its round
 staging.py      handles that a function takes from their parameter servers
 waves.py        which tensors of a step travel together
 word_pieces.py  numbers as words, laid end to end and cut again

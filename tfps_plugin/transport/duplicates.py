@@ -12,9 +12,9 @@ from collections.abc import Sequence
 
 from tfps_plugin._compat import tensorflow_graphs as compat
 from tfps_plugin.transport import reordering
-from tfps_plugin.transport.flattening import FlatFunction
-from tfps_plugin.transport.flattening import FlatOperation
-from tfps_plugin.transport.flattening import Renumbering
+from tfps_plugin.transport.flat_function import FlatFunction
+from tfps_plugin.transport.flat_function import FlatOperation
+from tfps_plugin.transport.flat_function import Renumbering
 from tfps_plugin.transport.sections import TAKES_LOCK
 
 

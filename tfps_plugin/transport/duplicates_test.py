@@ -5,7 +5,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfps_plugin.transport import duplicates
-from tfps_plugin.transport.flattening import FlatFunction
+from tfps_plugin.transport.flat_function import FlatFunction
 from tfps_plugin.transport.flattening import flatten
 
 _LOCK = "MutexLock"

@@ -16,7 +16,7 @@ from tfps_plugin.transport import row_packing
 from tfps_plugin.transport import staging
 from tfps_plugin.transport import waves
 from tfps_plugin.transport.explanation import Sent
-from tfps_plugin.transport.flattening import FlatFunction
+from tfps_plugin.transport.flat_function import FlatFunction
 from tfps_plugin.transport.staging import StagedHandle
 from tfps_plugin.transport.waves import Message
 from tfps_plugin.transport.waves import Node

@@ -5,102 +5,34 @@ functions that call functions. Loops and branches stay: what is in them is
 another list, for another time.
 """
 
-import dataclasses
-from collections.abc import Iterable
+import collections
+from collections.abc import Collection
 from collections.abc import Sequence
 
 import tensorflow as tf
 
 from tfps_plugin._compat import tensorflow_graphs as compat
+from tfps_plugin.transport import needed
+from tfps_plugin.transport.flat_function import FlatFunction
+from tfps_plugin.transport.flat_function import FlatOperation
 from tfps_plugin.transport.waves import Output
 
-# They look, or hand on what they are given: where nobody needs what they
-# return, they need not run, and whoever waits for one waits for those before.
-_DO_NOTHING = frozenset(
-    {
-        "Const",
-        "Identity",
-        "IdentityN",
-        "NoOp",
-        "ReadVariableOp",
-        "ResourceGather",
-        "VariableShape",
-    }
-)
 
-
-@dataclasses.dataclass(slots=True)
-class FlatOperation:
-    """An operation, and where in the list its inputs come from.
-
-    Attributes:
-        operation: As it was traced.
-        inputs: What it is given.
-        controls: The numbers of those that it runs after.
-        device: Where it is to run; empty: on the worker that runs the step.
-    """
-
-    operation: tf.Operation
-    inputs: tuple[Output, ...]
-    controls: tuple[int, ...]
-    device: str
-
-
-@dataclasses.dataclass(slots=True)
-class FlatFunction:
-    """The operations of a function, each after those that it needs.
-
-    Attributes:
-        operations: First the placeholders of the arguments, in their order.
-        num_arguments: How many these are.
-        outputs: What the function returns.
-        controls: Those that run even if nothing that it returns needs them.
-    """
-
-    operations: list[FlatOperation]
-    num_arguments: int
-    outputs: tuple[Output, ...]
-    controls: tuple[int, ...]
-
-
-class Renumbering:
-    """What has become of the numbers of a list's operations.
-
-    Attributes:
-        kept: The operations of the new list.
-    """
-
-    def __init__(self) -> None:
-        """Begins with an empty list."""
-        self.kept: list[FlatOperation] = []
-        self._numbers: dict[int, int] = {}
-
-    def keep(self, number: int, operation: FlatOperation) -> None:
-        """Puts an operation that had a number into the new list."""
-        self._numbers[number] = len(self.kept)
-        self.kept.append(operation)
-
-    def replace(self, number: int, new_number: int) -> None:
-        """Has one of the new list stand for an operation of the old one."""
-        self._numbers[number] = new_number
-
-    def outputs(self, outputs: Iterable[Output]) -> tuple[Output, ...]:
-        """The outputs of operations that were kept or replaced."""
-        return tuple(Output(self._numbers[n], index) for n, index in outputs)
-
-    def controls(self, numbers: Iterable[int]) -> tuple[int, ...]:
-        """The new numbers of such operations, each once."""
-        return tuple(dict.fromkeys(self._numbers[n] for n in numbers))
-
-
-def flatten(graph: compat.FuncGraph) -> FlatFunction:
+def flatten(
+    graph: compat.FuncGraph, *, steps_apart: bool = False
+) -> FlatFunction:
     """Lists the operations of a function that something needs.
 
     Args:
         graph: Of the function.
+        steps_apart: Whether calls of a function that the graph itself calls
+            several times do not wait for each other; `step_order` says for what
+            they have to.
     """
     arguments = compat.arguments(graph)
     flattener = _Flattener()
+    if steps_apart:
+        flattener.repeated = _repeated(graph)
     inputs = [
         flattener.add(FlatOperation(tensor.op, (), (), tensor.device or ""))
         for tensor in arguments
@@ -108,7 +40,7 @@ def flatten(graph: compat.FuncGraph) -> FlatFunction:
     returned, controls = flattener.inline(
         graph, [Output(number, 0) for number in inputs], "", ()
     )
-    return _without_the_unneeded(
+    return needed.without_the_rest(
         FlatFunction(
             flattener.operations,
             len(arguments),
@@ -142,6 +74,9 @@ class _Flattener:
 
     def __init__(self, operations: list[FlatOperation] | None = None) -> None:
         self.operations = [] if operations is None else operations
+        self.repeated: Collection[tf.Operation] = ()
+        self._num_steps = 0
+        self._step = 0
 
     def add(self, operation: FlatOperation) -> int:
         self.operations.append(operation)
@@ -198,7 +133,7 @@ class _Flattener:
             inner = compat.called_graph(operation)
             if inner is None:
                 number = self.add(
-                    FlatOperation(operation, inputs, after, where)
+                    FlatOperation(operation, inputs, after, where, self._step)
                 )
                 done[operation] = (number,)
                 outputs = [
@@ -206,7 +141,9 @@ class _Flattener:
                     for index in range(len(operation.outputs))
                 ]
             else:
-                outputs, ended = self.inline(inner, inputs, where, after)
+                outputs, ended = self._inline_call(
+                    operation, inner, inputs, where, after
+                )
                 ended += [output.node for output in outputs]
                 done[operation] = tuple(dict.fromkeys((*ended, *after)))
             for tensor, output in zip(operation.outputs, outputs, strict=True):
@@ -219,6 +156,35 @@ class _Flattener:
                 for number in done[operation]
             ],
         )
+
+    def _inline_call(
+        self,
+        operation: tf.Operation,
+        inner: compat.FuncGraph,
+        inputs: tuple[Output, ...],
+        where: str,
+        after: tuple[int, ...],
+    ) -> tuple[list[Output], list[int]]:
+        """Adds the operations of a function that one calls."""
+        if operation not in self.repeated:
+            return self.inline(inner, inputs, where, after)
+        self._num_steps += 1
+        self._step = self._num_steps
+        # In the same order as they are called, but not one after the other.
+        after = tuple(n for n in after if not self.operations[n].step)
+        try:
+            return self.inline(inner, inputs, where, after)
+        finally:
+            self._step = 0
+
+
+def _repeated(graph: compat.FuncGraph) -> set[tf.Operation]:
+    """The calls of functions that a graph itself calls more than once."""
+    calls = collections.defaultdict(set)
+    for operation in graph.get_operations():
+        if compat.called_graph(operation) is not None:
+            calls[operation.get_attr("f").name].add(operation)
+    return {call for same in calls.values() if len(same) > 1 for call in same}
 
 
 def _merged(device: str, around: str) -> str:
@@ -257,70 +223,3 @@ def _in_order(graph: compat.FuncGraph) -> list[tf.Operation]:
             before += operation.control_inputs
             stack.extend(one for one in before if one not in left)
     return ordered
-
-
-def _without_the_unneeded(function: FlatFunction) -> FlatFunction:
-    """Leaves out what no result needs and nothing has to run for."""
-    operations = function.operations
-    doers = _doers(operations, function.num_arguments)
-    needed = set(range(function.num_arguments))
-    stack = [output.node for output in function.outputs]
-    stack += [doer for number in function.controls for doer in doers[number]]
-    while stack:
-        number = stack.pop()
-        if number in needed:
-            continue
-        needed.add(number)
-        operation = operations[number]
-        stack += [output.node for output in operation.inputs]
-        stack += [d for earlier in operation.controls for d in doers[earlier]]
-
-    new = Renumbering()
-
-    def still_there(controls: Sequence[int]) -> tuple[int, ...]:
-        return new.controls(
-            one
-            for number in controls
-            for one in ((number,) if number in needed else doers[number])
-            if one >= function.num_arguments
-        )
-
-    for number, operation in enumerate(operations):
-        if number in needed:
-            new.keep(
-                number,
-                FlatOperation(
-                    operation.operation,
-                    new.outputs(operation.inputs),
-                    still_there(operation.controls),
-                    operation.device,
-                ),
-            )
-    return FlatFunction(
-        new.kept,
-        function.num_arguments,
-        new.outputs(function.outputs),
-        still_there(function.controls),
-    )
-
-
-def _doers(
-    operations: Sequence[FlatOperation], num_arguments: int
-) -> list[tuple[int, ...]]:
-    """What is really waited for by whoever runs after each operation.
-
-    That is the operation itself; or, if it does nothing, those before it.
-    """
-    doers: list[tuple[int, ...]] = []
-    for number, operation in enumerate(operations):
-        if number < num_arguments:
-            doers.append(())
-        elif operation.operation.type in _DO_NOTHING:
-            before = [output.node for output in operation.inputs]
-            before += operation.controls
-            doers.append(
-                tuple(dict.fromkeys(d for one in before for d in doers[one]))
-            )
-        else:
-            doers.append((number,))
-    return doers

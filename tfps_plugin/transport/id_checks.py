@@ -19,8 +19,8 @@ import tensorflow as tf
 
 from tfps_plugin.transport import flattening
 from tfps_plugin.transport import reordering
-from tfps_plugin.transport.flattening import FlatFunction
-from tfps_plugin.transport.flattening import FlatOperation
+from tfps_plugin.transport.flat_function import FlatFunction
+from tfps_plugin.transport.flat_function import FlatOperation
 from tfps_plugin.transport.waves import Output
 
 

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from tfps_plugin import errors
-from tfps_plugin.transport.flattening import FlatFunction
-from tfps_plugin.transport.flattening import FlatOperation
-from tfps_plugin.transport.flattening import Renumbering
+from tfps_plugin.transport.flat_function import FlatFunction
+from tfps_plugin.transport.flat_function import FlatOperation
+from tfps_plugin.transport.flat_function import Renumbering
 
 
 def in_turn(

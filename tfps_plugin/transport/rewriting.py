@@ -11,10 +11,11 @@ from tfps_plugin.transport import id_checks
 from tfps_plugin.transport import places
 from tfps_plugin.transport import run_ahead
 from tfps_plugin.transport import sections
+from tfps_plugin.transport import step_order
 from tfps_plugin.transport import waves
 from tfps_plugin.transport.emission import Emission
 from tfps_plugin.transport.explanation import Body
-from tfps_plugin.transport.flattening import FlatFunction
+from tfps_plugin.transport.flat_function import FlatFunction
 from tfps_plugin.transport.flattening import flatten
 from tfps_plugin.transport.staging import StagedHandle
 from tfps_plugin.transport.waves import Node
@@ -70,7 +71,11 @@ class Rewriting:
         self._staged = {
             Output(n, 0): each for n, each in (staged or {}).items()
         }
-        self._take(duplicates.merge(flatten(graph)), homes)
+        self._take(flatten(graph, steps_apart=runs_ahead), homes)
+        if any(flat.step for flat in self._flat.operations):
+            in_places = [node.place for node in self._nodes()]
+            self._take(step_order.in_order(self._flat, in_places), homes)
+        self._take(duplicates.merge(self._flat), homes)
         self._take(id_checks.merge(self._flat, waves.of(self._nodes())), homes)
         self.bodies: list[Body] = []
         self.unasked: frozenset[int] = frozenset()

@@ -8,6 +8,9 @@ worker_read_run.py    those on input that the workers read themselves
 chief_read_run.py     those on batches that the chief reads and sends
 step_account.py       counts steps: asked for, begun, done
 step_functions.py     many steps as one function of a worker
+rounds.py             pure: how many steps a round of its loop makes
+step_calls.py         calls of a worker that make steps on what it reads
+step_loops.py         a worker's loops over the batches of one call
 counted_sums.py       what single calls have counted, added up on the chief
 lane_sums.py          what lanes have added to metrics, brought at once
 split_counts.py       pure: what was counted of splits that may be lost

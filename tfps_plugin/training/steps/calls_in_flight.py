@@ -75,6 +75,16 @@ class CallsInFlight:
         with self._lock:
             self._ends.clear()
 
+    def measure_again(self, now: float) -> None:
+        """Notes that calls are not what they were when they began.
+
+        Args:
+            now: In seconds.
+        """
+        with self._lock:
+            if not self._is_kept:
+                self._begin(self._number, now)
+
     def observe(self, num_steps: int, lane: int, now: float) -> None:
         """Notes that a call has ended, of about as many steps as others.
 

@@ -175,3 +175,17 @@ def test_a_call_of_no_time_is_no_measure() -> None:
         calls.observe(10, 0, 1.0)
     assert calls.number == 2
     assert not calls.is_kept
+
+
+def test_a_new_function_is_measured_from_its_second_call_on() -> None:
+    calls = CallsInFlight(1, at_first=1, most=2)
+    for now in range(1, 4):
+        calls.observe(10, 0, float(now))
+    calls.measure_again(3.5)
+    # The call of the old function ends, then the first one of the new one.
+    calls.observe(10, 0, 4.0)
+    calls.observe(10, 0, 1000.0)
+    for now in range(1001, 1005):
+        assert calls.number == 1
+        calls.observe(10, 0, float(now))
+    assert calls.number == 2

@@ -17,7 +17,6 @@ from tfps_plugin.training.steps.progress_logs import ProgressLogs
 from tfps_plugin.training.steps.step_account import Claim
 from tfps_plugin.training.steps.step_functions import StepFunctions
 from tfps_plugin.training.steps.step_run import StepRun
-from tfps_plugin.training.steps.step_run import fetch_counted
 
 
 class ChiefReadRun(StepRun):
@@ -109,7 +108,7 @@ class ChiefReadRun(StepRun):
         claim.was_begun = True
         begun_at = time.monotonic()
         result = self._function(group_KC)
-        counted = fetch_counted(result.counted)
+        counted = counted_sums.fetch(result.counted)
         self._pace.observe(claim.num_steps, time.monotonic() - begun_at)
         self._progress.report(result.outputs)
         with self._lock:

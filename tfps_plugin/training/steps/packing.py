@@ -131,6 +131,12 @@ class Pace:
             maxlen=_CALLS_LOOKED_BACK_AT * num_lanes
         )
         self._most_steps = MOST_STEPS_AT_FIRST
+        self._steps_so_far = 0
+
+    @property
+    def steps_so_far(self) -> int:
+        """How many steps calls have made."""
+        return self._steps_so_far
 
     @property
     def most_steps(self) -> int:
@@ -142,6 +148,16 @@ class Pace:
         """Whether enough calls have ended to choose by."""
         return len(self._measured) >= self._num_to_measure
 
+    def begin_anew(self, num_lanes: int) -> None:
+        """Notes that calls will be of another function, which is prepared.
+
+        Args:
+            num_lanes: How many closures run at the same time.
+        """
+        with self._lock:
+            # What each runs now, and its first one of the new function.
+            self._num_to_pass_over += 2 * num_lanes
+
     def observe(self, num_steps: int, seconds: float) -> None:
         """Notes that a call has ended.
 
@@ -151,6 +167,10 @@ class Pace:
         """
         with self._lock:
             if not num_steps:
+                return
+            self._steps_so_far += num_steps
+            if self._num_to_pass_over:
+                self._num_to_pass_over -= 1
                 return
             if self.is_known:
                 if num_steps > 1 and seconds > _TOO_MANY_TIMES * self._seconds:
@@ -165,9 +185,6 @@ class Pace:
                 if most_steps(middle, self._seconds) <= self._most_steps:
                     return
             else:
-                if self._num_to_pass_over:
-                    self._num_to_pass_over -= 1
-                    return
                 self._measured.append(seconds / num_steps)
                 if not self.is_known:
                     return

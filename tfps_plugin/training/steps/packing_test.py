@@ -135,3 +135,18 @@ def test_what_takes_much_longer_is_measured_again() -> None:
     for _ in range(2):
         pace.observe(10, 10.0)
     assert pace.most_steps == 1
+
+
+def test_calls_of_a_new_function_are_passed_over() -> None:
+    pace = Pace(num_lanes=2)
+    for _ in range(6):
+        pace.observe(10, 0.1)
+    assert (pace.is_known, pace.most_steps) == (True, 100)
+    pace.begin_anew(num_lanes=2)
+    for _ in range(4):
+        # Each lane's last one of the old function, and its first of the new.
+        pace.observe(100, 30.0)
+    assert (pace.is_known, pace.most_steps) == (True, 100)
+    pace.observe(100, 30.0)
+    assert not pace.is_known
+    assert pace.steps_so_far == 560

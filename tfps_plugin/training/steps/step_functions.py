@@ -1,5 +1,7 @@
 """Many steps as one function of a worker."""
 
+import logging
+import time
 from collections.abc import Callable
 from typing import Any
 from typing import NamedTuple
@@ -10,29 +12,34 @@ import tensorflow as tf
 
 from tfps_plugin._compat import keras as keras_compat
 from tfps_plugin._compat import tensorflow_execution
+from tfps_plugin._compat import tensorflow_graphs as graphs_compat
 from tfps_plugin.coordinator.cluster_coordinator import ClusterCoordinator
 from tfps_plugin.inputs.batch_codec import BatchCodec
+from tfps_plugin.training.steps import rounds
 from tfps_plugin.training.steps.calls_in_flight import CallsInFlight
 from tfps_plugin.training.steps.counted_sums import CountedSums
 from tfps_plugin.training.steps.lane_sums import LaneSums
 from tfps_plugin.training.steps.packing import Pace
+from tfps_plugin.training.steps.step_loops import StepLoops
+from tfps_plugin.training.steps.step_loops import StepsOutput
 from tfps_plugin.variables import graph_checks
 from tfps_plugin.variables import steps_in_flight
 from tfps_plugin.variables.worker_resident import WorkerResident
 
+_logger = logging.getLogger("tfps_plugin")
 
-class StepsOutput(NamedTuple):
-    """What a call of many steps returns.
+
+class Rounds(NamedTuple):
+    """A function whose loop makes several steps in each round.
 
     Attributes:
-        num_steps: How many ran; fewer than asked for where the input ended.
-        outputs: What the last one returned; zeros if none ran.
-        counted: What the call has counted, packed; see `CountedSums`.
+        num_steps: How many these are.
+        function: As those of `StepFunctions.on_iterator`; it runs as many whole
+            rounds as there are steps for.
     """
 
-    num_steps: tf.Tensor
-    outputs: Any
-    counted: list[tf.Tensor]
+    num_steps: int
+    function: Callable[..., StepsOutput]
 
 
 class StepFunctions:
@@ -82,6 +89,7 @@ class StepFunctions:
             lambda context: {}, per_lane=True
         )
         self._on_iterator: dict[str, Callable[..., StepsOutput]] = {}
+        self._in_rounds: dict[str, Rounds | None] = {}
         self._on_group: dict[str, Callable[..., StepsOutput]] = {}
 
         @tf.autograph.experimental.do_not_convert
@@ -104,6 +112,7 @@ class StepFunctions:
             return tf.nest.map_structure(tf.convert_to_tensor, outputs)
 
         self._one_step = tf.function(one_step)
+        self._loops = StepLoops(self._one_step, self._counted_sums)
 
     def on_iterator(self, element_spec: Any) -> Callable[..., StepsOutput]:
         """A function of an iterator of the worker and a number of steps.
@@ -116,11 +125,60 @@ class StepFunctions:
         key = repr(element_spec)
         if key not in self._on_iterator:
             self._on_iterator[key] = self._traced(
-                self._many_from_iterator,
+                self._loops.steps_over_iterator,
                 tf.data.IteratorSpec(element_spec),
                 tf.TensorSpec([], tf.int32),
             )
         return self._on_iterator[key]
+
+    def in_rounds(self, element_spec: Any) -> Rounds | None:
+        """As `on_iterator`, for iterators without end.
+
+        Args:
+            element_spec: What one batch looks like.
+
+        Returns:
+            The function; None where larger rounds do not pay, or would not do
+            the same.
+        """
+        key = repr(element_spec)
+        if key not in self._in_rounds:
+            self._in_rounds[key] = self._traced_in_rounds(element_spec)
+        return self._in_rounds[key]
+
+    def _traced_in_rounds(self, element_spec: Any) -> Rounds | None:
+        if not self._model.distribute_strategy.communication_fusion:
+            return None
+        step = self._one_step.get_concrete_function(element_spec)
+        operations = list(graphs_compat.operations_within(step.graph))
+        if any(map(graphs_compat.has_state_of_its_own, operations)):
+            return None
+        steps_of_a_round = rounds.steps_of_a_round(len(operations))
+        if steps_of_a_round == 1:
+            return None
+        _logger.info(
+            "Each round of the loop of %s makes %d steps from now on, which "
+            "share messages.",
+            self._model.name,
+            steps_of_a_round,
+        )
+
+        def many_in_rounds(iterator: Any, num_steps: tf.Tensor) -> StepsOutput:
+            return self._loops.rounds_over_iterator(
+                steps_of_a_round, iterator, num_steps
+            )
+
+        # As `strategy.explain` shows it.
+        many_in_rounds.__name__ = f"rounds_of_{steps_of_a_round}_steps"
+        function = self._traced(
+            many_in_rounds,
+            tf.data.IteratorSpec(element_spec),
+            tf.TensorSpec([], tf.int32),
+        )
+        # Each lane's first call of it takes longer.
+        self.pace.begin_anew(self._coordinator.num_lanes)
+        self.calls_in_flight.measure_again(time.monotonic())
+        return Rounds(steps_of_a_round, function)
 
     def on_group(self, codec: BatchCodec) -> Callable[..., StepsOutput]:
         """A function of a group of batches as strings, of shape `(K, C)`.
@@ -131,7 +189,7 @@ class StepFunctions:
         key = repr(codec.element_spec)
         if key not in self._on_group:
             self._on_group[key] = self._traced(
-                lambda group_KC: self._many_from_group(codec, group_KC),
+                lambda group_KC: self._loops.steps_over_group(codec, group_KC),
                 tf.TensorSpec([None, codec.num_parts], tf.string),
             )
         return self._on_group[key]
@@ -174,97 +232,3 @@ class StepFunctions:
                 tf.autograph.experimental.do_not_convert(function)
             ).get_concrete_function(*specs)
         return self._coordinator.prepare(concrete, self._model)
-
-    def _many_from_iterator(
-        self, iterator: Any, num_steps: tf.Tensor
-    ) -> StepsOutput:
-        # The next batch is asked for in the loop's variables, so that no step
-        # begins without one, and none is taken that this call does not need.
-        def next_batch() -> Any:
-            with tf.device(graph_checks.CPU):
-                return iterator.get_next_as_optional()
-
-        def none() -> Any:
-            with tf.device(graph_checks.CPU):
-                return tf.experimental.Optional.empty(iterator.element_spec)
-
-        return self._loop(
-            iterator.element_spec,
-            lambda done, batch: (done < num_steps) & batch.has_value(),
-            lambda done, batch: batch.get_value(),
-            first=tf.cond(num_steps > 0, next_batch, none),
-            following=lambda done: tf.cond(done < num_steps, next_batch, none),
-        )
-
-    def _many_from_group(
-        self, codec: BatchCodec, group_KC: tf.Tensor
-    ) -> StepsOutput:
-        num_batches = tf.shape(group_KC)[0]
-
-        def batch(number: tf.Tensor, _: Any) -> Any:
-            with tf.device(graph_checks.CPU):
-                return codec.decode(group_KC[number])
-
-        return self._loop(
-            codec.decoded_spec,
-            lambda done, _: done < num_batches,
-            batch,
-            first=tf.constant(0),
-            following=lambda done: tf.constant(0),
-        )
-
-    def _loop(
-        self,
-        element_spec: Any,
-        goes_on: Callable[[tf.Tensor, Any], tf.Tensor],
-        batch: Callable[[tf.Tensor, Any], Any],
-        *,
-        first: Any,
-        following: Callable[[tf.Tensor], Any],
-    ) -> StepsOutput:
-        """Runs one step after the other.
-
-        Args:
-            element_spec: What the step is given.
-            goes_on: Whether there is a step, of the number of steps done and
-                what `following` gave.
-            batch: Its data, likewise.
-            first: What stands for the first batch.
-            following: What stands for the batch after so many steps.
-        """
-        # Tracing tells what a step returns; the loop needs to know before.
-        traced = self._one_step.get_concrete_function(element_spec)
-        specs = tf.nest.map_structure(_spec, traced.structured_outputs)
-        self._counted_sums.zero()
-
-        def body(done: tf.Tensor, outputs: Any, now: Any) -> Any:
-            del outputs
-            new_outputs = self._one_step(batch(done, now))
-            return done + 1, new_outputs, following(done + 1)
-
-        done, outputs, _ = tf.while_loop(
-            lambda done, _, now: goes_on(done, now),
-            body,
-            loop_vars=(
-                tf.constant(0),
-                tf.nest.map_structure(_zeros, specs),
-                first,
-            ),
-            shape_invariants=(
-                tf.TensorShape([]),
-                tf.nest.map_structure(lambda spec: spec.shape, specs),
-                None,
-            ),
-            # Steps follow one another: the next reads what this one wrote.
-            parallel_iterations=1,
-        )
-        return StepsOutput(done, outputs, self._counted_sums.pack())
-
-
-def _spec(output: Any) -> tf.TensorSpec:
-    return tf.TensorSpec(output.shape, output.dtype)
-
-
-def _zeros(spec: tf.TensorSpec) -> tf.Tensor:
-    shape = [0 if size is None else size for size in spec.shape.as_list()]
-    return tf.zeros(shape, spec.dtype)

@@ -4,10 +4,8 @@ import abc
 import logging
 import threading
 from collections.abc import Callable
-from collections.abc import Sequence
 
 import numpy as np
-import tensorflow as tf
 
 from tfps_plugin.coordinator import error_notes
 from tfps_plugin.coordinator.cluster_coordinator import ClusterCoordinator
@@ -190,8 +188,3 @@ class StepRun(abc.ABC):
     @property
     def _most_closures_in_flight(self) -> int:
         return _CLOSURES_IN_FLIGHT_PER_LANE * self._coordinator.num_lanes
-
-
-def fetch_counted(counted: Sequence[tf.Tensor]) -> list[np.ndarray]:
-    """Brings what a call has counted here; called by closures."""
-    return [part.numpy() for part in counted]

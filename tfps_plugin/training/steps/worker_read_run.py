@@ -17,9 +17,9 @@ from tfps_plugin.training.steps import packing
 from tfps_plugin.training.steps.progress_logs import ProgressLogs
 from tfps_plugin.training.steps.split_counts import SplitCounts
 from tfps_plugin.training.steps.step_account import Claim
+from tfps_plugin.training.steps.step_calls import StepCalls
 from tfps_plugin.training.steps.step_functions import StepFunctions
 from tfps_plugin.training.steps.step_run import StepRun
-from tfps_plugin.training.steps.step_run import fetch_counted
 
 
 class WorkerReadRun(StepRun):
@@ -69,7 +69,7 @@ class WorkerReadRun(StepRun):
         super().__init__(coordinator, functions, progress)
         self._reader = reader
         self._renew: Callable[[], SplitReader] | None = renew
-        self._function = functions.on_iterator(element_spec)
+        self._calls = StepCalls(functions, element_spec)
         self._num_steps = num_steps
         self._steps_per_closure = steps_per_closure
         self._num_told = 0
@@ -163,6 +163,7 @@ class WorkerReadRun(StepRun):
         if self._is_over():
             return
         limit = self._limit()
+        self._calls.grow(limit)
         self._tokens = {t for t in self._tokens if not t.has_ended}
         # Those that wait for a split claim nothing before they get one.
         idle = sum(not t.has_claimed for t in self._tokens)
@@ -226,27 +227,22 @@ class WorkerReadRun(StepRun):
         """Runs claimed steps; None if they were taken for lost meanwhile."""
         begun_at = time.monotonic()
         try:
-            result = self._function(
-                share.iterator, self._functions.number(claim.num_steps)
-            )
-            done = claim.num_steps
-            if not share.is_infinite:
-                done = int(result.num_steps)
-            counted = fetch_counted(result.counted)
+            made = self._calls.make(share, claim.num_steps)
         except BaseException:
             self._account.settle(claim, 0)
             raise
+        done = made.num_steps
         if done < claim.num_steps:
             share.exhausted()
         ended_at = time.monotonic()
         self._pace.observe(done, ended_at - begun_at)
         if done:
-            self._progress.report(result.outputs)
+            self._progress.report(made.outputs)
         with self._lock:
             if not self._account.settle(claim, done):
                 return None
             self._coordinator.counters.increment("steps_done", done)
-            self._counts.add(share, counted)
+            self._counts.add(share, made.counted)
         self._observe(done, ended_at)
         return done
 

@@ -1,0 +1,97 @@
+"""Calls of a worker that make steps on what it reads."""
+
+from typing import Any
+from typing import NamedTuple
+
+import numpy as np
+
+from tfps_plugin.inputs.split_reader import Share
+from tfps_plugin.training.steps import counted_sums
+from tfps_plugin.training.steps import rounds
+from tfps_plugin.training.steps.step_functions import Rounds
+from tfps_plugin.training.steps.step_functions import StepFunctions
+from tfps_plugin.training.steps.step_loops import StepsOutput
+
+
+class MadeSteps(NamedTuple):
+    """What a worker has done.
+
+    Attributes:
+        num_steps: How many steps ran; fewer than asked for where the input
+            has ended.
+        outputs: What the last one returned, on the worker.
+        counted: What they have counted, fetched; see `CountedSums`.
+    """
+
+    num_steps: int
+    outputs: Any
+    counted: list[np.ndarray]
+
+
+class StepCalls:
+    """Makes steps, several in each round of a worker's loop once that pays.
+
+    Threading: `grow` is for the thread that runs `fit` alone; `make` is called
+    by lanes, which see the one function or the other.
+    """
+
+    def __init__(self, functions: StepFunctions, element_spec: Any) -> None:
+        """Begins with one step in a round.
+
+        Args:
+            functions: The model's step.
+            element_spec: What one batch looks like.
+        """
+        self._functions = functions
+        self._element_spec = element_spec
+        self._function = functions.on_iterator(element_spec)
+        self._rounds: Rounds | None = None
+        # None until a worker has said so. Whole rounds need input without end:
+        # what one of them has taken, nobody could give back.
+        self._is_infinite: bool | None = None
+        self._may_grow = True
+
+    def grow(self, steps_of_a_call: int) -> None:
+        """Looks whether larger rounds pay, and prepares them if so.
+
+        Args:
+            steps_of_a_call: As many steps are made with each call.
+        """
+        if (
+            self._may_grow
+            and self._is_infinite
+            and rounds.pays(self._functions.pace.steps_so_far, steps_of_a_call)
+        ):
+            self._may_grow = False
+            self._rounds = self._functions.in_rounds(self._element_spec)
+
+    def make(self, share: Share, num_steps: int) -> MadeSteps:
+        """Has the worker that the calling lane drives make steps.
+
+        Args:
+            share: What it reads.
+            num_steps: How many; fewer are made if the share ends before.
+        """
+        self._is_infinite = share.is_infinite
+        results = self._call(share, num_steps)
+        done = num_steps
+        if not share.is_infinite:
+            done = int(results[-1].num_steps)
+        counted: list[np.ndarray] = []
+        for result in results:
+            counted = counted_sums.add(
+                counted, counted_sums.fetch(result.counted)
+            )
+        return MadeSteps(done, results[-1].outputs, counted)
+
+    def _call(self, share: Share, num_steps: int) -> list[StepsOutput]:
+        left, calls = num_steps, []
+        if self._rounds is not None and share.is_infinite:
+            left = num_steps % self._rounds.num_steps
+            calls.append((self._rounds.function, num_steps - left))
+        calls.append((self._function, left))
+        return [
+            function(share.iterator, self._functions.number(number))
+            for function, number in calls
+            if number
+        ]

@@ -1,0 +1,122 @@
+"""What a step waits for of the one before, where a round makes several.
+
+As traced, a call of a step begins when the call before has ended, on the worker
+and on all parameter servers, each of which would have to say so. But whatever
+steps change stays where it is, and so do those who look at it. So of two steps,
+operations on one variable keep their order, and so do those that do something
+else, such as to print, at one place. That is what TensorFlow promises of
+operations within one function (automatic control dependencies), and what rounds
+of a loop rely on (`run_ahead`).
+"""
+
+import collections
+import dataclasses
+from collections.abc import Hashable
+from collections.abc import Iterator
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from tfps_plugin._compat import tensorflow_graphs as compat
+from tfps_plugin.transport.flat_function import FlatFunction
+from tfps_plugin.transport.flat_function import FlatOperation
+from tfps_plugin.transport.sections import GIVES_BACK_LOCK
+from tfps_plugin.transport.waves import Output
+
+# They look at a variable, and change nothing.
+_LOOK = frozenset(
+    {
+        "ReadVariableOp",
+        "ResourceGather",
+        "ResourceGatherNd",
+        "VarIsInitializedOp",
+        "VariableShape",
+    }
+)
+
+
+class _Users:
+    """Who has used one thing so far, in the latest steps."""
+
+    def __init__(self) -> None:
+        self._step = 0
+        # Those of the latest step; those of steps before who still matter.
+        self._now: tuple[list[int], list[int]] = ([], [])
+        self._changed: list[int] = []
+        self._looked: list[int] = []
+
+    def before(self, step: int, looks: bool) -> list[int]:
+        """Whom somebody in a step has to wait for."""
+        if step != self._step:
+            changed, looked = self._now
+            if changed:
+                self._changed, self._looked = changed, looked
+            else:
+                self._looked = [*self._looked, *looked]
+            self._step, self._now = step, ([], [])
+        return list(self._changed) if looks else self._changed + self._looked
+
+    def add(self, number: int, looks: bool) -> None:
+        """Notes one of that step."""
+        self._now[looks].append(number)
+
+
+def in_order(
+    function: FlatFunction, places: Sequence[str | None]
+) -> FlatFunction:
+    """Has steps wait for each other where they have to.
+
+    Args:
+        function: Flattened with its steps apart.
+        places: Where its operations run.
+
+    Returns:
+        The function; what changes a variable in one step runs after those that
+        used it in the steps before, and who looks at it after those that have
+        changed it.
+    """
+    users: dict[Hashable, _Users] = collections.defaultdict(_Users)
+    operations = list(function.operations)
+    for number, flat in enumerate(operations):
+        if not flat.step or not compat.is_stateful(flat.operation):
+            continue
+        looks = flat.operation.type in _LOOK
+        controls = dict.fromkeys(flat.controls)
+        for thing in _things(function, flat, places[number]):
+            controls.update(
+                dict.fromkeys(users[thing].before(flat.step, looks))
+            )
+            users[thing].add(number, looks)
+        operations[number] = dataclasses.replace(flat, controls=tuple(controls))
+    return dataclasses.replace(function, operations=operations)
+
+
+def _things(
+    function: FlatFunction, flat: FlatOperation, place: str | None
+) -> Iterator[Hashable]:
+    """What an operation uses: variables, and all else at its place."""
+    if flat.operation.type == GIVES_BACK_LOCK:
+        return  # waits for nobody, who holds one may
+    tensors = flat.operation.inputs
+    resources = [
+        _origin(function, output)
+        for output, tensor in zip(flat.inputs, tensors, strict=True)
+        if tensor.dtype == tf.resource
+    ]
+    yield from dict.fromkeys(r for r in resources if r is not None)
+    if (
+        not resources
+        or None in resources
+        or compat.runs_functions(flat.operation)
+    ):
+        yield place
+
+
+def _origin(function: FlatFunction, output: Output) -> Output | None:
+    """The argument that a resource is; None: it comes from somewhere else."""
+    while output.node >= function.num_arguments:
+        flat = function.operations[output.node]
+        if flat.operation.type != "Identity":
+            return None
+        output = flat.inputs[0]
+    return output
