@@ -1,12 +1,14 @@
 """Rounds of several steps train as rounds of one do."""
 
 import logging
+import pathlib
 from collections.abc import Callable
 from typing import Any
 
 import keras
 import numpy as np
 import pytest
+import shared_training
 import tensorflow as tf
 
 import tfps_plugin as tfps
@@ -161,27 +163,48 @@ def test_input_that_ends_is_read_to_its_end(cluster: tfps.LocalCluster) -> None:
     tfps.ClusterCoordinator(strategy).close()
 
 
-def test_a_worker_that_is_lost_costs_nothing_but_its_steps(
-    cluster: tfps.LocalCluster,
+class _AtEpoch(keras.callbacks.Callback):
+    def __init__(self, epoch: int, action: Callable[[], None]) -> None:
+        super().__init__()
+        self._epoch = epoch
+        self._action = action
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        if epoch == self._epoch:
+            self._action()
+
+
+@pytest.mark.parametrize("job", ["worker", "ps"])
+def test_a_task_that_is_lost_costs_some_steps(
+    cluster: tfps.LocalCluster, tmp_path: pathlib.Path, job: str
 ) -> None:
-    strategy = tfps.ParameterServerStrategy(cluster.cluster_resolver)
+    strategy = tfps.ParameterServerStrategy(
+        cluster.cluster_resolver, tfps.partitioners.FixedShardsPartitioner(2)
+    )
     with strategy.scope():
         model = _model()
+        model.optimizer.build(model.trainable_variables)
+    manager = tfps.CheckpointManager(tfps.Checkpoint(model=model), tmp_path)
 
-    class _Kill(keras.callbacks.Callback):
-        def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-            if epoch == 2:
-                cluster.kill("worker", 0)
-                cluster.start("worker", 0)
+    def lose() -> None:
+        manager.save()
+        manager.sync()
+        explained = str(strategy.explain(model, print_fn=None))
+        assert "rounds_of_4_steps" in explained
+        cluster.kill(job, 0)
+        cluster.start(job, 0)
 
-    model.fit(
+    history = model.fit(
         tfps.DatasetCreator(_forever),
-        epochs=4,
+        epochs=5,
         steps_per_epoch=_STEPS_OF_AN_EPOCH,
-        callbacks=[_Kill()],
+        callbacks=[_AtEpoch(2, lose)],
         verbose=0,
+    ).history
+    assert len(history["loss"]) == 5
+    assert history["loss"][-1] < history["loss"][0]
+    coordinator = tfps.ClusterCoordinator(strategy)
+    shared_training.assert_few_steps_twice(
+        model, coordinator, 5 * _STEPS_OF_AN_EPOCH, num_losses=1
     )
-    assert int(model.optimizer.iterations) >= 4 * _STEPS_OF_AN_EPOCH
-    explained = str(strategy.explain(model, print_fn=None))
-    assert "rounds_of_4_steps" in explained
-    tfps.ClusterCoordinator(strategy).close()
+    coordinator.close()

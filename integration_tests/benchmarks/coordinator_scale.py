@@ -5,7 +5,9 @@
 The workers exist in name only: a scheduled function returns at once. Prints,
 for 10, 100 and 1,000 of them, how many functions a second go from `schedule`
 to their end (median and range of the rounds), the chief's CPU microseconds for
-each, and the threads and the memory that a worker takes.
+each, and the threads and the memory that a worker takes. What the first
+coordinator of a program takes beside, whatever it has (modules, the stacks of
+its first threads), is printed before.
 """
 
 import argparse
@@ -31,6 +33,9 @@ def main() -> None:
         "--workers", type=int, nargs="+", default=[10, 100, 1000]
     )
     options = parser.parse_args()
+    before = _resident_kib()
+    _coordinator(num_workers=1).close()
+    print(f"The first coordinator takes {_resident_kib() - before:,} KiB.")
     print(
         f"{'workers':>8}{'functions/s':>13}{'range':>20}{'CPU us each':>13}"
         f"{'threads':>9}{'KiB a worker':>14}"
@@ -41,10 +46,7 @@ def main() -> None:
 
 def _measure(num_workers: int, num_rounds: int, num_closures: int) -> None:
     threads, memory = threading.active_count(), _resident_kib()
-    coordinator = ClusterCoordinator(
-        FakeStrategy(FakeSession(num_workers, num_ps=1))
-    )
-    _run(coordinator, 10 * num_workers)
+    coordinator = _coordinator(num_workers)
     threads = threading.active_count() - threads
     memory = _resident_kib() - memory
     rates, costs = [], []
@@ -61,6 +63,15 @@ def _measure(num_workers: int, num_rounds: int, num_closures: int) -> None:
         f"{memory / num_workers:14,.0f}",
         flush=True,
     )
+
+
+def _coordinator(num_workers: int) -> ClusterCoordinator:
+    """One that has run something on each of its workers."""
+    coordinator = ClusterCoordinator(
+        FakeStrategy(FakeSession(num_workers, num_ps=1))
+    )
+    _run(coordinator, 10 * num_workers)
+    return coordinator
 
 
 def _run(coordinator: ClusterCoordinator, count: int) -> None:

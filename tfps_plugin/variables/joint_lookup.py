@@ -56,7 +56,11 @@ class _Part:
 
 
 def look_up_together(
-    tables: Sequence[Table], indices: Sequence[Any], *, from_end: bool = False
+    tables: Sequence[Table],
+    indices: Sequence[Any],
+    *,
+    from_end: bool = False,
+    in_shard_order: Sequence[bool] | None = None,
 ) -> list[tf.Tensor]:
     """Looks up rows of several tables.
 
@@ -70,17 +74,24 @@ def look_up_together(
         tables: What has the rows; of any widths, dtypes and shards.
         indices: For each table row numbers, an integer tensor of any shape.
         from_end: Whether a negative id counts from the end of its table.
+        in_shard_order: For each table as for `row_lookup.look_up`; by default
+            of none.
 
     Returns:
         For each table the rows, of shape `indices.shape + table.shape[1:]`.
     """
     rows = {}
     joint = []
-    for number, (table, ids) in enumerate(zip(tables, indices, strict=True)):
+    in_shard_order = in_shard_order or [False] * len(tables)
+    for number, (table, ids, in_order) in enumerate(
+        zip(tables, indices, in_shard_order, strict=True)
+    ):
         if table.is_whole:
             rows[number] = row_lookup.look_up(table, ids, from_end=from_end)
         else:
-            distinct = row_lookup.distinct_ids(table, ids, from_end=from_end)
+            distinct = row_lookup.distinct_ids(
+                table, ids, from_end=from_end, in_shard_order=in_order
+            )
             joint.append((number, table, *distinct))
     dtypes = [
         wire.dtype_of_reads(table) or table.dtype for _, table, _, _ in joint

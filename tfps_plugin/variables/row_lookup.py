@@ -120,23 +120,37 @@ def _as_they_are(rows: tf.Tensor) -> tf.Tensor:
     return rows
 
 
-def look_up(table: Table, indices: Any, *, from_end: bool = False) -> tf.Tensor:
+def look_up(
+    table: Table,
+    indices: Any,
+    *,
+    from_end: bool = False,
+    in_shard_order: bool = False,
+) -> tf.Tensor:
     """Looks up rows.
 
     Args:
         table: What has the rows.
         indices: Row numbers, an integer tensor of any shape.
         from_end: Whether a negative id counts from the end of the table.
+        in_shard_order: Whether those of a shard come before those of the
+            next one.
 
     Returns:
         The rows, of shape `indices.shape + table.shape[1:]`.
     """
-    rows_UD, positions = distinct_rows(table, indices, from_end=from_end)
+    rows_UD, positions = distinct_rows(
+        table, indices, from_end=from_end, in_shard_order=in_shard_order
+    )
     return repeated_rows.repeat(rows_UD, positions)
 
 
 def distinct_rows(
-    table: Table, indices: Any, *, from_end: bool = False
+    table: Table,
+    indices: Any,
+    *,
+    from_end: bool = False,
+    in_shard_order: bool = False,
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Looks up each distinct row once.
 
@@ -144,12 +158,15 @@ def distinct_rows(
         table: What has the rows.
         indices: Row numbers, an integer tensor of any shape.
         from_end: Whether a negative id counts from the end of the table.
+        in_shard_order: As for `look_up`.
 
     Returns:
         The distinct rows, shape `(U, D)`; and for each of `indices` its place
         among them, int32, of the shape of `indices`.
     """
-    ids_U, positions = distinct_ids(table, indices, from_end=from_end)
+    ids_U, positions = distinct_ids(
+        table, indices, from_end=from_end, in_shard_order=in_shard_order
+    )
     whole: Any = table.shards[0]
     if table.is_whole:
         # TensorFlow's own gradient knows how to look up rows of one variable.
@@ -176,7 +193,11 @@ def distinct_rows(
 
 
 def distinct_ids(
-    table: Table, indices: Any, *, from_end: bool = False
+    table: Table,
+    indices: Any,
+    *,
+    from_end: bool = False,
+    in_shard_order: bool = False,
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Ids that the table has, each once; found on the worker's CPU.
 
@@ -184,6 +205,7 @@ def distinct_ids(
         table: What has the rows.
         indices: Row numbers, an integer tensor of any shape.
         from_end: Whether a negative id counts from the end of the table.
+        in_shard_order: As for `look_up`.
 
     Returns:
         The distinct row numbers, shape `(U,)`, in the order of the table's
@@ -207,8 +229,9 @@ def distinct_ids(
             ids_N = tf.math.floormod(ids_N, tf.constant(num_rows, ids_N.dtype))
         ids_U, positions_N = tf.unique(ids_N)
         if table.layout.num_shards > 1:
+            # tf.unique keeps the order of what it finds first.
             ids_U, positions_N = shard_order.sort(
-                table.layout, ids_U, positions_N
+                table.layout, ids_U, positions_N, is_sorted=in_shard_order
             )
         positions = tf.reshape(positions_N, tf.shape(ids))
     positions.set_shape(ids.shape)

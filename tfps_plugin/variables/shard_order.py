@@ -77,7 +77,11 @@ def local_ids(layout: RowLayout, parts: Sequence[tf.Tensor]) -> list[tf.Tensor]:
 
 
 def sort(
-    layout: RowLayout, ids_U: tf.Tensor, positions: tf.Tensor
+    layout: RowLayout,
+    ids_U: tf.Tensor,
+    positions: tf.Tensor,
+    *,
+    is_sorted: bool = False,
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Brings distinct ids into the order of shards.
 
@@ -87,6 +91,7 @@ def sort(
         layout: Rows of each shard.
         ids_U: Distinct row numbers, shape `(U,)`.
         positions: Places among them, int32, of any shape.
+        is_sorted: Whether they are in that order already.
 
     Returns:
         The ids in their new order; and the same ids' places there.
@@ -94,6 +99,15 @@ def sort(
     with tf.device(graph_checks.CPU):
         count = tf.size(ids_U)
         shards_U = shard_numbers(layout, ids_U)
+        if is_sorted:
+            counts_S = tf.raw_ops.DenseBincount(
+                input=shards_U,
+                size=layout.num_shards,
+                weights=tf.constant([], tf.int32),
+            )
+            parts = tf.split(ids_U, counts_S, num=layout.num_shards)
+            _remember(layout, ids_U, parts, counts_S, count)
+            return ids_U, positions
         parts = tf.dynamic_partition(ids_U, shards_U, layout.num_shards)
         old_places = tf.dynamic_partition(
             tf.range(count), shards_U, layout.num_shards
@@ -103,11 +117,21 @@ def sort(
         sorted_U = tf.concat(parts, 0)
         places_U = tf.math.invert_permutation(tf.concat(old_places, 0))
         new_positions = tf.gather(places_U, positions)
-        if not tf.executing_eagerly():
-            _orders()[id(sorted_U)] = ShardOrder(
-                layout, sorted_U, local_ids(layout, parts), counts_S, count
-            )
+        _remember(layout, sorted_U, parts, counts_S, count)
     return sorted_U, new_positions
+
+
+def _remember(
+    layout: RowLayout,
+    ids_U: tf.Tensor,
+    parts: Sequence[tf.Tensor],
+    counts_S: tf.Tensor,
+    count: tf.Tensor,
+) -> None:
+    if not tf.executing_eagerly():
+        _orders()[id(ids_U)] = ShardOrder(
+            layout, ids_U, local_ids(layout, parts), counts_S, count
+        )
 
 
 def known(layout: RowLayout, ids_U: tf.Tensor) -> ShardOrder | None:

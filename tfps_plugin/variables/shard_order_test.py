@@ -33,13 +33,22 @@ def test_numbers_of_shards(sizes: list[int], dtype: tf.DType) -> None:
 @hypothesis.given(
     st.lists(st.integers(0, 9), max_size=20),
     st.sampled_from([tf.int32, tf.int64]),
+    st.booleans(),
 )
-def test_ids_are_those_of_before(ids: list[int], dtype: tf.DType) -> None:
+def test_ids_are_those_of_before(
+    ids: list[int], dtype: tf.DType, is_sorted: bool
+) -> None:
+    if is_sorted:
+        # Those of each shard in any order.
+        ids = sorted(ids, key=lambda number: number >= 3)
+
     @tf.function(input_signature=[tf.TensorSpec([None], dtype)])
     def sort(
         ids_N: tf.Tensor,
     ) -> tuple[tf.Tensor, tf.Tensor, list[tf.Tensor], list[tf.Tensor]]:
-        ids_U, positions = shard_order.sort(_LAYOUT, *tf.unique(ids_N))
+        ids_U, positions = shard_order.sort(
+            _LAYOUT, *tf.unique(ids_N), is_sorted=is_sorted
+        )
         order = shard_order.known(_LAYOUT, tf.identity(ids_U))
         assert order is not None
         rows_U2 = tf.stack([ids_U, 2 * ids_U], 1)

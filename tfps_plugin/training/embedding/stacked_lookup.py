@@ -56,35 +56,70 @@ def look_up(requests: Sequence[Request]) -> list[list[tf.Tensor]]:
         For each stack, and for each feature in it, one row of D numbers for
         each of its ids.
     """
+    # Features of one shard follow one another; then their rows need no sorting.
+    orders = [
+        sorted(range(len(each.spans)), key=lambda n: each.spans[n].rows.start)
+        for each in requests
+    ]
+    ordered = [
+        dataclasses.replace(
+            each,
+            spans=[each.spans[number] for number in order],
+            ids=[each.ids[number] for number in order],
+        )
+        for each, order in zip(requests, orders, strict=True)
+    ]
     with tf.device(graph_checks.CPU):
         stacked = [
             _stack_rows(int(each.stack.shape[0]), each.spans, each.ids)
-            for each in requests
+            for each in ordered
         ]
-    gathered = _gather(
-        [each.stack for each in requests], [rows_N for rows_N, _ in stacked]
+    gathered = _gather(ordered, [rows_N for rows_N, _ in stacked])
+    looked_up = []
+    for order, rows_ND, (_, counts_F) in zip(
+        orders, gathered, stacked, strict=True
+    ):
+        parts = [rows_ND]
+        if len(order) > 1:
+            parts = tf.split(rows_ND, counts_F, num=len(order))
+        by_number = dict(zip(order, parts, strict=True))
+        looked_up.append([by_number[number] for number in range(len(order))])
+    return looked_up
+
+
+def _is_in_shard_order(table: row_lookup.Table, request: Request) -> bool:
+    """Whether each feature's rows are in one shard, in the order of shards."""
+    return all(
+        len(list(table.layout.overlaps(span.rows.start, span.rows.stop))) == 1
+        for span in request.spans
     )
-    return [
-        [rows_ND]
-        if len(each.spans) == 1
-        else tf.split(rows_ND, counts_F, num=len(each.spans))
-        for each, rows_ND, (_, counts_F) in zip(
-            requests, gathered, stacked, strict=True
-        )
-    ]
 
 
-def _gather(stacks: Sequence[Any], rows: Sequence[tf.Tensor]) -> list[Any]:
+def _gather(
+    requests: Sequence[Request], rows: Sequence[tf.Tensor]
+) -> list[Any]:
     """Rows of each stack; those on parameter servers are asked for together."""
+    stacks = [each.stack for each in requests]
     found = [row_lookup.table_behind(stack) for stack in stacks]
     ours = [
         (number, *each) for number, each in enumerate(found) if each is not None
     ]
-    if len(ours) < 2:
-        return [tf.gather(*each) for each in zip(stacks, rows, strict=True)]
-    together = joint_lookup.look_up_together(
-        [table for _, table, _ in ours], [rows[number] for number, _, _ in ours]
-    )
+    in_shard_order = [
+        _is_in_shard_order(table, requests[number]) for number, table, _ in ours
+    ]
+    if len(ours) == 1:
+        ((number, table, _),) = ours
+        together = [
+            row_lookup.look_up(
+                table, rows[number], in_shard_order=in_shard_order[0]
+            )
+        ]
+    else:
+        together = joint_lookup.look_up_together(
+            [table for _, table, _ in ours],
+            [rows[number] for number, _, _ in ours],
+            in_shard_order=in_shard_order,
+        )
     gathered = {
         number: of_rows(rows_ND)
         for (number, _, of_rows), rows_ND in zip(ours, together, strict=True)

@@ -14,15 +14,24 @@ from tfps_plugin.variables import joint_lookup
 from tfps_plugin.variables import testing
 
 _ROWS = 9
-# Two tables in each stack.
-_SPANS = (
-    Span("a", "first", range(4)),
-    Span("b", "second", range(4, _ROWS)),
-    Span("c", "first", range(4)),
-)
-_IDS = {"a": [3, 0, 0], "b": [4, -1], "c": []}
-# The same as rows of the stack.
-_EXPECTED = {"a": [3, 0, 0], "b": [8, 8], "c": []}
+_IDS = {"a": [3, 0, 0], "b": [2, -1, 2], "c": [], "d": [-2, 1]}
+
+
+def _spans(first_rows: int) -> list[Span]:
+    """Two tables in each stack; of its shards the first one has five rows."""
+    first, second = range(first_rows), range(first_rows, _ROWS)
+    return [
+        Span("a", "second", second),
+        Span("b", "first", first),
+        Span("c", "second", second),
+        Span("d", "first", first),
+    ]
+
+
+def _expected_rows(spans: list[Span]) -> list[np.ndarray]:
+    return [
+        np.array(span.rows)[np.array(_IDS[span.feature], int)] for span in spans
+    ]
 
 
 def _stack(kind: str, value: np.ndarray) -> Any:
@@ -33,6 +42,8 @@ def _stack(kind: str, value: np.ndarray) -> Any:
     return variable
 
 
+# With five, each table is in one shard.
+@pytest.mark.parametrize("first_rows", [4, 5])
 @pytest.mark.parametrize("traced", [False, True])
 @pytest.mark.parametrize(
     "kinds",
@@ -45,14 +56,18 @@ def _stack(kind: str, value: np.ndarray) -> Any:
     ],
 )
 def test_stacks_on_parameter_servers_are_looked_up_together(
-    kinds: tuple[str, ...], traced: bool, monkeypatch: pytest.MonkeyPatch
+    kinds: tuple[str, ...],
+    traced: bool,
+    first_rows: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    spans = _spans(first_rows)
     together = []
     original = joint_lookup.look_up_together
 
-    def look_up_together(tables: Any, indices: Any) -> list[tf.Tensor]:
+    def look_up_together(tables: Any, *args: Any, **kwargs: Any) -> Any:
         together.append(len(tables))
-        return original(tables, indices)
+        return original(tables, *args, **kwargs)
 
     monkeypatch.setattr(joint_lookup, "look_up_together", look_up_together)
     values = [
@@ -67,7 +82,7 @@ def test_stacks_on_parameter_servers_are_looked_up_together(
                 [
                     Request(
                         stack,
-                        _SPANS,
+                        spans,
                         [tf.constant(ids, tf.int32) for ids in _IDS.values()],
                     )
                     for stack in stacks
@@ -80,10 +95,26 @@ def test_stacks_on_parameter_servers_are_looked_up_together(
     rows, gradients = (tf.function(look_up) if traced else look_up)()
     for n, value in enumerate(values):
         expected = np.zeros_like(value)
-        for found, numbers in zip(rows[n], _EXPECTED.values(), strict=True):
-            ids = np.array(numbers, int)
-            np.testing.assert_allclose(found, value[ids], rtol=1e-6)
-            np.add.at(expected, ids, 2 * value[ids])
+        for found, numbers in zip(rows[n], _expected_rows(spans), strict=True):
+            np.testing.assert_allclose(found, value[numbers], rtol=1e-6)
+            np.add.at(expected, numbers, 2 * value[numbers])
         np.testing.assert_allclose(gradients[n], expected, rtol=1e-6)
     ours = kinds.count("ours")
-    assert together == ([ours] if ours > 1 else [])
+    assert together == ([ours] if ours != 1 else [])
+
+
+@pytest.mark.parametrize(("first_rows", "are_sorted"), [(4, True), (5, False)])
+def test_features_of_one_shard_each_are_not_sorted(
+    first_rows: int, are_sorted: bool
+) -> None:
+    stack = _stack("ours", np.zeros([_ROWS, 2], "float32"))
+
+    @tf.function
+    def look_up(ids: list[tf.Tensor]) -> Any:
+        request = Request(stack, _spans(first_rows), ids)
+        return stacked_lookup.look_up([request])
+
+    spec = tf.TensorSpec([None], tf.int32)
+    graph = look_up.get_concrete_function([spec] * len(_IDS)).graph
+    types = {operation.type for operation in graph.get_operations()}
+    assert ("DynamicPartition" in types) == are_sorted
