@@ -23,6 +23,8 @@ import tensorflow as tf
 
 import tfps_plugin as tfps
 
+from . import workloads
+
 _TABLES = 26
 _ROWS = 100_000
 _WIDTH = 16
@@ -54,19 +56,7 @@ def _separate(inputs: dict[str, Any]) -> list[Any]:
 
 
 def _distributed(inputs: dict[str, Any]) -> list[Any]:
-    embed = tfps.layers.DistributedEmbedding(
-        {
-            name: tfps.layers.FeatureConfig(
-                name,
-                tfps.layers.TableConfig(name, _ROWS, _WIDTH, "uniform"),
-                (None,),
-                (None, _WIDTH),
-            )
-            for name in inputs
-        }
-    )
-    outputs = embed(inputs)
-    return [outputs[name] for name in inputs]
+    return workloads.joint_rows(inputs, dict.fromkeys(inputs, _ROWS))
 
 
 def _model(embed: Callable[[dict[str, Any]], list[Any]]) -> keras.Model:

@@ -71,10 +71,17 @@ def _separate(keras: Any, ids: Any, rows_of_tables: Sequence[int]) -> list[Any]:
     ]
 
 
-def _joint(keras: Any, ids: Any, rows_of_tables: Sequence[int]) -> list[Any]:
+def joint_rows(
+    ids: Mapping[str, Any], rows_of_tables: Mapping[str, int]
+) -> list[Any]:
+    """The rows of one `DistributedEmbedding`, in the order of the tables.
+
+    Args:
+        ids: By the name of its table, a Keras tensor of shape `(B,)`.
+        rows_of_tables: By their names.
+    """
     import tfps_plugin as tfps
 
-    names = [f"table_{number}" for number in range(len(rows_of_tables))]
     embed = tfps.layers.DistributedEmbedding(
         {
             name: tfps.layers.FeatureConfig(
@@ -83,11 +90,19 @@ def _joint(keras: Any, ids: Any, rows_of_tables: Sequence[int]) -> list[Any]:
                 (None,),
                 (None, _WIDTH),
             )
-            for name, num_rows in zip(names, rows_of_tables, strict=True)
+            for name, num_rows in rows_of_tables.items()
         }
     )
-    rows = embed({name: ids[:, n] for n, name in enumerate(names)})
-    return [rows[name] for name in names]
+    rows = embed(dict(ids))
+    return [rows[name] for name in rows_of_tables]
+
+
+def _joint(keras: Any, ids: Any, rows_of_tables: Sequence[int]) -> list[Any]:
+    names = [f"table_{number}" for number in range(len(rows_of_tables))]
+    return joint_rows(
+        {name: ids[:, number] for number, name in enumerate(names)},
+        dict(zip(names, rows_of_tables, strict=True)),
+    )
 
 
 def _tables(
