@@ -22,6 +22,10 @@ _LEAST_STEPS = 20
 _LEAST_SLOW_STEPS = 2
 
 
+class ContestantEndedError(RuntimeError):
+    """A contestant's process has ended, or had to be."""
+
+
 class Round(NamedTuple):
     """What some steps took.
 
@@ -85,10 +89,20 @@ def compare(
             runners.append(runner)
             steps.append(_steps_of(runner, seconds, speed))
         for _ in range(num_rounds):
-            for result, runner, count in zip(
-                results, runners, steps, strict=True
+            for number, (result, count) in enumerate(
+                zip(results, steps, strict=True)
             ):
-                result.rounds.append(_run(runner, count))
+                try:
+                    made = _run(runners[number], count)
+                except ContestantEndedError as error:
+                    # TensorFlow's strategy was seen to take its process down.
+                    print(f"{error} It begins again.", file=sys.stderr)
+                    runners[number], _ = stack.enter_context(
+                        _runner(result.name, workload)
+                    )
+                    _run(runners[number], count)
+                    made = _run(runners[number], count)
+                result.rounds.append(made)
     return results
 
 
@@ -144,8 +158,10 @@ def _steps_of(
 def _run(runner: subprocess.Popen[str], steps: int) -> Round:
     if runner.stdin is None:
         raise RuntimeError("The contestant cannot be told anything.")
-    runner.stdin.write(f"{steps}\n")
-    runner.stdin.flush()
+    # If it has ended, that is told of below.
+    with contextlib.suppress(BrokenPipeError):
+        runner.stdin.write(f"{steps}\n")
+        runner.stdin.flush()
     answer = _answer_of(runner)
     return Round(
         steps / answer["seconds"], 1000 * answer["cpu_seconds"] / steps
@@ -165,7 +181,7 @@ def _answer_of(runner: subprocess.Popen[str]) -> dict[str, Any]:
                 return answer
     finally:
         deadline.cancel()
-    raise RuntimeError(
+    raise ContestantEndedError(
         "A contestant has ended, or did not answer within "
         f"{_ANSWER_SECONDS:.0f} s. Received: {runner.args!r}. Run it by "
         "itself to see why: it reads numbers of steps."

@@ -123,10 +123,11 @@ def operations_within(graph: FuncGraph) -> Iterator[tf.Operation]:
             yield from operations_within(inner)
 
 
-def has_state_of_its_own(operation: tf.Operation) -> bool:
-    """Whether an operation goes on from where it was when it last ran.
+def draws_from_a_seed(operation: tf.Operation) -> bool:
+    """Whether an operation draws random numbers from a seed of its own.
 
-    So do random numbers with a seed: two such operations draw the same ones.
+    It goes on from where it was when it last ran. Two of them draw the same
+    numbers, each for itself.
     """
     attributes = operation.node_def.attr
     return is_stateful(operation) and any(

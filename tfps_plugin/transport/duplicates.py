@@ -37,11 +37,10 @@ def merge(function: FlatFunction) -> FlatFunction:
     operations = _free_of_locks(function.operations)
     for number in _locks_last(operations):
         flat = operations[number]
-        merged = FlatOperation(
-            flat.operation,
-            new.outputs(flat.inputs),
-            new.controls(flat.controls),
-            flat.device,
+        merged = dataclasses.replace(
+            flat,
+            inputs=new.outputs(flat.inputs),
+            controls=new.controls(flat.controls),
         )
         known = None
         if number >= function.num_arguments:

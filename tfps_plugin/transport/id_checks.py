@@ -65,7 +65,8 @@ def merge(function: FlatFunction, waves: Sequence[int]) -> FlatFunction:
     for number, check in checks.items():
         flat = function.operations[number]
         dtype = flat.operation.inputs[2].dtype
-        key = (waves[number], depths[number], flat.device, dtype)
+        # A step does not wait for the ids of the next one in its round.
+        key = (waves[number], depths[number], flat.device, dtype, flat.step)
         # The texts behind the first are the same for all.
         groups[key, check.texts[1:]].append(check)
     several = [group for group in groups.values() if len(group) > 1]

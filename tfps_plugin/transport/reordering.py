@@ -1,5 +1,6 @@
 """A list of operations in another order."""
 
+import dataclasses
 import heapq
 from collections.abc import Callable
 from collections.abc import Collection
@@ -69,11 +70,10 @@ def in_order(
         flat = function.operations[number]
         new.keep(
             number,
-            FlatOperation(
-                flat.operation,
-                new.outputs(flat.inputs),
-                new.controls(flat.controls),
-                flat.device,
+            dataclasses.replace(
+                flat,
+                inputs=new.outputs(flat.inputs),
+                controls=new.controls(flat.controls),
             ),
         )
     return FlatFunction(

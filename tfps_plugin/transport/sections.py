@@ -72,11 +72,13 @@ def before_locks(
                 # It waits for nothing but its own section.
                 continue
             for earlier in node.controls:
-                if nodes[earlier].place in (None, node.place):
+                place = nodes[earlier].place
+                if place is None:
                     continue
                 if is_before(earlier, taker, node):
+                    # One here may wait for a lock itself.
                     made[taker][earlier] = None
-                else:
+                elif place != node.place:
                     stays.setdefault(number, set()).add(earlier)
     changed = list(nodes)
     for taker, outputs in arrivals.items():

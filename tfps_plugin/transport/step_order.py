@@ -4,9 +4,11 @@ As traced, a call of a step begins when the call before has ended, on the worker
 and on all parameter servers, each of which would have to say so. But whatever
 steps change stays where it is, and so do those who look at it. So of two steps,
 operations on one variable keep their order, and so do those that do something
-else, such as to print, at one place. That is what TensorFlow promises of
+else, such as to print, at one place. That is nearly what TensorFlow promises of
 operations within one function (automatic control dependencies), and what rounds
-of a loop rely on (`run_ahead`).
+of a loop rely on (`run_ahead`): who prints on a parameter server and who prints
+on the worker may change places, and where an assertion fails in one step, a
+later one of its round may have changed variables elsewhere.
 """
 
 import collections
@@ -96,7 +98,8 @@ def _things(
 ) -> Iterator[Hashable]:
     """What an operation uses: variables, and all else at its place."""
     if flat.operation.type == GIVES_BACK_LOCK:
-        return  # waits for nobody, who holds one may
+        # It waits for its own section alone: who wants the lock waits for it.
+        return
     tensors = flat.operation.inputs
     resources = [
         _origin(function, output)

@@ -87,8 +87,8 @@ def look_up(requests: Sequence[Request]) -> list[list[tf.Tensor]]:
     return looked_up
 
 
-def _is_in_shard_order(table: row_lookup.Table, request: Request) -> bool:
-    """Whether each feature's rows are in one shard, in the order of shards."""
+def _is_each_in_one_shard(table: row_lookup.Table, request: Request) -> bool:
+    """Whether each feature's rows are in one shard; `look_up` sorts them."""
     return all(
         len(list(table.layout.overlaps(span.rows.start, span.rows.stop))) == 1
         for span in request.spans
@@ -105,7 +105,8 @@ def _gather(
         (number, *each) for number, each in enumerate(found) if each is not None
     ]
     in_shard_order = [
-        _is_in_shard_order(table, requests[number]) for number, table, _ in ours
+        _is_each_in_one_shard(table, requests[number])
+        for number, table, _ in ours
     ]
     if len(ours) == 1:
         ((number, table, _),) = ours

@@ -83,7 +83,9 @@ class CallsInFlight:
         """
         with self._lock:
             if not self._is_kept:
-                self._begin(self._number, now)
+                self._speeds.clear()
+                self._trials = self._best()
+                self._begin(next(self._trials), now)
 
     def observe(self, num_steps: int, lane: int, now: float) -> None:
         """Notes that a call has ended, of about as many steps as others.

@@ -148,8 +148,8 @@ class Pace:
         """Whether enough calls have ended to choose by."""
         return len(self._measured) >= self._num_to_measure
 
-    def begin_anew(self, num_lanes: int) -> None:
-        """Notes that calls will be of another function, which is prepared.
+    def pass_over_first_calls(self, num_lanes: int) -> None:
+        """Passes over calls until each lane has run a new function once.
 
         Args:
             num_lanes: How many closures run at the same time.

@@ -142,7 +142,7 @@ def test_calls_of_a_new_function_are_passed_over() -> None:
     for _ in range(6):
         pace.observe(10, 0.1)
     assert (pace.is_known, pace.most_steps) == (True, 100)
-    pace.begin_anew(num_lanes=2)
+    pace.pass_over_first_calls(num_lanes=2)
     for _ in range(4):
         # Each lane's last one of the old function, and its first of the new.
         pace.observe(100, 30.0)

@@ -14,8 +14,8 @@ MOST_STEPS = 4
 _MOST_OPERATIONS = 6_000
 # What is put together for a short `fit` does not pay.
 _STEPS_BEFORE = 500
-# Of a call, which takes a second: batches of steps that take longer may be
-# large, and a worker has those of a round in memory at the same time.
+# Of a call, which takes about a second: batches of steps that take longer may
+# be large, and a worker has those of a round in memory at the same time.
 _STEPS_OF_A_CALL = 4 * MOST_STEPS
 
 

@@ -36,7 +36,7 @@ class StepCalls:
     """
 
     def __init__(self, functions: StepFunctions, element_spec: Any) -> None:
-        """Begins with one step in a round.
+        """Begins with what earlier calls of the same functions came to.
 
         Args:
             functions: The model's step.
@@ -45,7 +45,8 @@ class StepCalls:
         self._functions = functions
         self._element_spec = element_spec
         self._function = functions.on_iterator(element_spec)
-        self._rounds: Rounds | None = None
+        # An earlier epoch may have found that they pay.
+        self._rounds: Rounds | None = functions.known_rounds(element_spec)
         # None until a worker has said so. Whole rounds need input without end:
         # what one of them has taken, nobody could give back.
         self._is_infinite: bool | None = None

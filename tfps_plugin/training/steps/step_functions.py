@@ -131,6 +131,10 @@ class StepFunctions:
             )
         return self._on_iterator[key]
 
+    def known_rounds(self, element_spec: Any) -> Rounds | None:
+        """What `in_rounds` has made, if it was asked."""
+        return self._in_rounds.get(repr(element_spec))
+
     def in_rounds(self, element_spec: Any) -> Rounds | None:
         """As `on_iterator`, for iterators without end.
 
@@ -149,9 +153,11 @@ class StepFunctions:
     def _traced_in_rounds(self, element_spec: Any) -> Rounds | None:
         if not self._model.distribute_strategy.communication_fusion:
             return None
-        step = self._one_step.get_concrete_function(element_spec)
+        # As it was traced for `on_iterator`.
+        with self._coordinator.tracing_scope(), tf.device(None):
+            step = self._one_step.get_concrete_function(element_spec)
         operations = list(graphs_compat.operations_within(step.graph))
-        if any(map(graphs_compat.has_state_of_its_own, operations)):
+        if any(map(graphs_compat.draws_from_a_seed, operations)):
             return None
         steps_of_a_round = rounds.steps_of_a_round(len(operations))
         if steps_of_a_round == 1:
@@ -176,7 +182,7 @@ class StepFunctions:
             tf.TensorSpec([], tf.int32),
         )
         # Each lane's first call of it takes longer.
-        self.pace.begin_anew(self._coordinator.num_lanes)
+        self.pace.pass_over_first_calls(self._coordinator.num_lanes)
         self.calls_in_flight.measure_again(time.monotonic())
         return Rounds(steps_of_a_round, function)
 

@@ -163,7 +163,8 @@ class WorkerReadRun(StepRun):
         if self._is_over():
             return
         limit = self._limit()
-        self._calls.grow(limit)
+        if not all_of_it:
+            self._calls.grow(limit)
         self._tokens = {t for t in self._tokens if not t.has_ended}
         # Those that wait for a split claim nothing before they get one.
         idle = sum(not t.has_claimed for t in self._tokens)
