@@ -21,6 +21,18 @@ def test_a_lock_waits_for_what_its_section_is_given() -> None:
     assert [changed[0], *changed[2:]] == [nodes[0], *nodes[2:]]
 
 
+def test_a_lock_waits_for_what_its_section_runs_after_there() -> None:
+    # The first may wait for a lock itself, which another worker holds.
+    nodes = [
+        Node("ps"),
+        Node("ps"),  # takes the lock
+        Node("ps", (), (1, 0)),
+        Node("ps", (), (2,)),  # gives it back
+    ]
+    changed = sections.before_locks(nodes, {1: [3]})
+    assert changed[1].controls == (0,)
+
+
 def test_a_section_is_given_nothing_that_leaves_after_its_lock() -> None:
     # The gradient of the first section could travel with that of the second,
     # which depends on what another section returns.

@@ -17,6 +17,7 @@ from tfps_plugin.transport import fusion
 from tfps_plugin.transport import step_order
 from tfps_plugin.transport.flattening import flatten
 from tfps_plugin.transport.waves import Output
+from tfps_plugin.variables import row_lookup
 
 _PS = "/job:localhost/replica:0/task:0/device:CPU:0"
 _Step = Callable[[tf.Tensor], tf.Tensor]
@@ -135,6 +136,29 @@ def test_a_step_s_gradients_leave_with_the_next_one_s_ids() -> None:
     # Ids, rows, and gradients with ids as often as there is a next step.
     assert messages(2) == 5
     assert messages(4) == 9
+
+
+def test_a_step_does_not_wait_for_the_ids_of_the_next() -> None:
+    table = tf.Variable(tf.zeros([6, 2]))
+
+    @tf.function
+    def step(number: tf.Tensor) -> tf.Tensor:
+        sums = []
+        for name in ("one", "other"):
+            ids = tf.cast(number, tf.int32) + tf.constant([0, 1])
+            ids = row_lookup.require_inside(ids, 6, name)
+            sums.append(tf.reduce_sum(_on_ps(tf.gather, table, ids)))
+        return tf.add_n(sums)
+
+    def checks(steps_of_a_round: int) -> int:
+        fused: Any = fusion.fuse(_loop(step, steps_of_a_round))
+        return sum(
+            operation.type == "Assert"
+            for operation in compat.operations_within(fused.graph)
+        )
+
+    # One for both tables of a step.
+    assert [checks(1), checks(2), checks(4)] == [1, 2, 4]
 
 
 def test_what_is_printed_stays_in_order(

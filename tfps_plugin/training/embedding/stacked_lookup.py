@@ -109,6 +109,7 @@ def _gather(
         for number, table, _ in ours
     ]
     if len(ours) == 1:
+        # Needs no message that says how many ids each stack has.
         ((number, table, _),) = ours
         together = [
             row_lookup.look_up(

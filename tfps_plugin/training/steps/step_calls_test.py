@@ -1,0 +1,84 @@
+"""Steps are made in the rounds that pay."""
+
+from typing import Any
+
+import tensorflow as tf
+
+from tfps_plugin.inputs.split_reader import Share
+from tfps_plugin.training.steps.packing import Pace
+from tfps_plugin.training.steps.step_calls import StepCalls
+from tfps_plugin.training.steps.step_functions import Rounds
+from tfps_plugin.training.steps.step_loops import StepsOutput
+
+
+class _Functions:
+    """Notes which function made how many steps."""
+
+    def __init__(self) -> None:
+        self.pace = Pace(num_lanes=1)
+        self.made: list[tuple[str, int]] = []
+        self._rounds: Rounds | None = None
+
+    def on_iterator(self, element_spec: Any) -> Any:
+        return self._function("single")
+
+    def in_rounds(self, element_spec: Any) -> Rounds:
+        self._rounds = Rounds(4, self._function("rounds"))
+        return self._rounds
+
+    def known_rounds(self, element_spec: Any) -> Rounds | None:
+        return self._rounds
+
+    def number(self, value: int) -> int:
+        return value
+
+    def _function(self, name: str) -> Any:
+        def make(iterator: Any, num_steps: int) -> StepsOutput:
+            self.made.append((name, num_steps))
+            return StepsOutput(
+                tf.constant(num_steps), {}, [tf.constant([num_steps])]
+            )
+
+        return make
+
+
+def _share(*, is_infinite: bool) -> Any:
+    share = Share.__new__(Share)
+    share.iterator = None
+    share.is_infinite = is_infinite
+    return share
+
+
+def _grown(*, is_infinite: bool) -> tuple[_Functions, StepCalls]:
+    functions: Any = _Functions()
+    calls = StepCalls(functions, None)
+    calls.make(_share(is_infinite=is_infinite), 20)
+    functions.pace.observe(1000, 1.0)
+    calls.grow(20)
+    functions.made.clear()
+    return functions, calls
+
+
+def test_what_makes_no_whole_round_is_made_singly_and_counted() -> None:
+    functions, calls = _grown(is_infinite=True)
+    made = calls.make(_share(is_infinite=True), 50)
+    assert functions.made == [("rounds", 48), ("single", 2)]
+    assert made.num_steps == 50
+    assert [int(part[0]) for part in made.counted] == [50]
+
+
+def test_an_epoch_begins_with_the_rounds_of_the_one_before() -> None:
+    functions, _ = _grown(is_infinite=True)
+    next_epoch = StepCalls(functions, None)  # type: ignore[arg-type]
+    next_epoch.make(_share(is_infinite=True), 8)
+    assert functions.made == [("rounds", 8)]
+
+
+def test_input_that_ends_is_read_singly() -> None:
+    functions, calls = _grown(is_infinite=False)
+    calls.make(_share(is_infinite=False), 8)
+    # Even where input of the same kind had no end before.
+    functions.in_rounds(None)
+    again = StepCalls(functions, None)  # type: ignore[arg-type]
+    again.make(_share(is_infinite=False), 8)
+    assert functions.made == [("single", 8), ("single", 8)]
