@@ -2,6 +2,8 @@
 
 import dataclasses
 from collections.abc import Iterable
+from collections.abc import Sequence
+from typing import Any
 
 import tensorflow as tf
 
@@ -43,6 +45,14 @@ class FlatFunction:
     num_arguments: int
     outputs: tuple[Output, ...]
     controls: tuple[int, ...]
+
+
+def constant_scalar(operations: Sequence[FlatOperation], output: Output) -> Any:
+    """The value of a scalar that is known; else None."""
+    operation = operations[output.node].operation
+    if operation.type != "Const" or operation.outputs[0].shape.rank != 0:
+        return None
+    return tf.get_static_value(operation.outputs[0]).item()
 
 
 class Renumbering:

@@ -56,7 +56,7 @@ def splice(
     arguments: Sequence[Output],
     device: str,
     controls: tuple[int, ...],
-) -> None:
+) -> list[Output]:
     """Adds the operations of another function at the end of a list.
 
     Args:
@@ -65,8 +65,14 @@ def splice(
         arguments: What it is given.
         device: Where it runs.
         controls: What it runs after.
+
+    Returns:
+        What the function returns.
     """
-    _Flattener(operations).inline(graph, arguments, device, controls)
+    outputs, _ = _Flattener(operations).inline(
+        graph, arguments, device, controls
+    )
+    return outputs
 
 
 class _Flattener:

@@ -21,6 +21,7 @@ from tfps_plugin.transport import flattening
 from tfps_plugin.transport import reordering
 from tfps_plugin.transport.flat_function import FlatFunction
 from tfps_plugin.transport.flat_function import FlatOperation
+from tfps_plugin.transport.flat_function import constant_scalar
 from tfps_plugin.transport.waves import Output
 
 
@@ -83,7 +84,9 @@ def _check(operations: Sequence[FlatOperation], number: int) -> _Check | None:
     if flat.operation.type != "Assert" or len(flat.inputs) != 6:
         return None
     condition, before, smallest, between, largest, behind = flat.inputs
-    texts = tuple(_constant(operations, o) for o in (before, between, behind))
+    texts = tuple(
+        constant_scalar(operations, o) for o in (before, between, behind)
+    )
     both = operations[condition.node]
     if both.operation.type != "LogicalAnd" or None in texts:
         return None
@@ -95,19 +98,11 @@ def _check(operations: Sequence[FlatOperation], number: int) -> _Check | None:
         or at_most.inputs[0] != largest
     ):
         return None
-    lowest = _constant(operations, at_least.inputs[1])
-    highest = _constant(operations, at_most.inputs[1])
+    lowest = constant_scalar(operations, at_least.inputs[1])
+    highest = constant_scalar(operations, at_most.inputs[1])
     if lowest is None or highest is None:
         return None
     return _Check(number, smallest, largest, lowest, highest, texts)
-
-
-def _constant(operations: Sequence[FlatOperation], output: Output) -> Any:
-    """The value of a scalar that is known; else None."""
-    operation = operations[output.node].operation
-    if operation.type != "Const" or operation.outputs[0].shape.rank != 0:
-        return None
-    return tf.get_static_value(operation.outputs[0]).item()
 
 
 def _depths(

@@ -12,6 +12,7 @@ from tfps_plugin.transport import places
 from tfps_plugin.transport import run_ahead
 from tfps_plugin.transport import sections
 from tfps_plugin.transport import step_order
+from tfps_plugin.transport import transpositions
 from tfps_plugin.transport import waves
 from tfps_plugin.transport.emission import Emission
 from tfps_plugin.transport.explanation import Body
@@ -76,6 +77,7 @@ class Rewriting:
             in_places = [node.place for node in self._nodes()]
             self._take(step_order.in_order(self._flat, in_places), homes)
         self._take(duplicates.merge(self._flat), homes)
+        self._take(transpositions.transpose(self._flat), homes)
         self._take(id_checks.merge(self._flat, waves.of(self._nodes())), homes)
         self.bodies: list[Body] = []
         self.unasked: frozenset[int] = frozenset()

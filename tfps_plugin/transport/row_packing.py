@@ -22,7 +22,10 @@ from tfps_plugin.transport.packing import Packing
 
 # Of the rows, and of what carries words.
 _DTYPE = tf.float32
+# One table alone saves no operation; it may save a copy.
 _LEAST_TABLES = 2
+# Where tensors of TensorFlow begin, in bytes.
+_ALIGNMENT = 64
 
 
 class Way(Protocol):
@@ -53,11 +56,14 @@ def best(
 def _width(tensors: Sequence[tf.Tensor]) -> int | None:
     """The width that most tensors of unknown numbers of rows have."""
     widths = collections.Counter(
-        tensor.shape[1] for tensor in tensors if _has_unknown_rows(tensor)
+        int(tensor.shape[1]) for tensor in tensors if _has_unknown_rows(tensor)
     )
-    for width, count in widths.most_common(1):
-        return int(width) if count >= _LEAST_TABLES else None
-    return None
+    if not widths:
+        return None
+    # Of as many, the wider ones have more to copy.
+    width = max(widths, key=lambda width: (widths[width], width))
+    is_aligned = width * _DTYPE.size % _ALIGNMENT == 0
+    return width if widths[width] >= _LEAST_TABLES or is_aligned else None
 
 
 def _has_unknown_rows(tensor: tf.Tensor) -> bool:
@@ -72,9 +78,9 @@ def _has_unknown_rows(tensor: tf.Tensor) -> bool:
 class RowPacking:
     """Lays tensors below each other, as rows of one width.
 
-    In front are the numbers of rows that the receiver cannot know; then the
-    words of all that is no such rows, as `Packing` makes them; then tables, and
-    what else can be taken for so many rows.
+    In front are the numbers of rows that do not follow from the length of all;
+    then the words of all that is no such rows, as `Packing` makes them; then
+    tables, and what else can be taken for so many rows.
     """
 
     def __init__(
@@ -102,6 +108,8 @@ class RowPacking:
                 self._known.append(place)
             else:
                 self._rest.append(place)
+        # Whose numbers of rows travel: of a single one, it is what is left.
+        self._told = self._unknown if len(self._unknown) > 1 else []
         self._inner = None
         if self._rest:
             rest = [tensors[place] for place in self._rest]
@@ -128,14 +136,20 @@ class RowPacking:
             if self._inner.has_words:
                 words = others.pop(0)
                 self._num_words = words.shape[0]
-        # One operation for all. Of each shape the width is one number more.
-        shapes = tf.raw_ops.ShapeN(input=[tensors[p] for p in self._unknown])
+        shapes = []
+        if self._told:
+            # One operation for all. Of each the width is one number more.
+            shapes += tf.raw_ops.ShapeN(input=[tensors[p] for p in self._told])
         if self._num_words is None:
             shapes.append(tf.shape(words))
-        head = [tf.bitcast(word_pieces.joined(shapes), _DTYPE)]
+        head = []
+        if shapes:
+            head.append(tf.bitcast(word_pieces.joined(shapes), _DTYPE))
         if words is not None and self._num_words is not None:
             head.append(words)
-        pieces = [self._as_rows(head, self._head_size)]
+        pieces = []
+        if head:
+            pieces.append(self._as_rows(head, self._head_size))
         if self._num_words is None:
             missing = tf.zeros([-tf.size(words) % self._width], _DTYPE)
             pieces.append(self._wide(word_pieces.joined([words, missing])))
@@ -150,28 +164,27 @@ class RowPacking:
             parcels: As `pack` returned them.
         """
         rows_MD, *others = parcels
-        num_head_rows = math.ceil(self._head_size / self._width)
-        head = word_pieces.flat(rows_MD[:num_head_rows])
-        numbers = tf.bitcast(head[: self._num_numbers], tf.int32)
-        numbers.set_shape([self._num_numbers])
-        sizes = [tf.constant([num_head_rows])]
+        numbers, words = self._read_head(rows_MD)
+        sizes = []
+        if self._head_size:
+            sizes.append(tf.constant([self._num_head_rows]))
         if self._num_words is None:
             num_words = numbers[-1]
             sizes.append(
                 tf.reshape((num_words + self._width - 1) // self._width, [1])
             )
-        sizes.append(numbers[: 2 * len(self._unknown) : 2])
+        in_front = len(sizes)
+        if self._told:
+            sizes.append(numbers[: 2 * len(self._told) : 2])
+        else:
+            sizes.append(tf.constant([-1]))
         if self._known:
             known = [self._shapes[p].num_elements() for p in self._known]
             sizes.append(tf.constant([n // self._width for n in known]))
-        in_front = 2 if self._num_words is None else 1
         places = self._unknown + self._known
         pieces = word_pieces.split(rows_MD, sizes, in_front + len(places))
         if self._num_words is None:
-            words = word_pieces.flat(pieces[1])[:num_words]
-        else:
-            words = head[self._num_numbers : self._head_size]
-            words.set_shape([self._num_words])
+            words = word_pieces.flat(pieces[in_front - 1])[:num_words]
         parts: dict[int, tf.Tensor] = {}
         for place, piece in zip(places, pieces[in_front:], strict=True):
             if place in self._known:
@@ -185,13 +198,28 @@ class RowPacking:
             parts.update(zip(self._rest, rest, strict=True))
         return [parts[place] for place in range(len(self._shapes))]
 
+    def _read_head(self, rows_MD: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """The numbers in front, int32, and the words that are beside them."""
+        if not self._head_size:
+            return tf.zeros([0], tf.int32), tf.zeros([0], _DTYPE)
+        head = word_pieces.flat(rows_MD[: self._num_head_rows])
+        numbers = tf.bitcast(head[: self._num_numbers], tf.int32)
+        numbers.set_shape([self._num_numbers])
+        words = head[self._num_numbers : self._head_size]
+        words.set_shape([self._num_words or 0])
+        return numbers, words
+
     @property
     def _num_numbers(self) -> int:
-        return 2 * len(self._unknown) + (self._num_words is None)
+        return 2 * len(self._told) + (self._num_words is None)
 
     @property
     def _head_size(self) -> int:
         return self._num_numbers + (self._num_words or 0)
+
+    @property
+    def _num_head_rows(self) -> int:
+        return math.ceil(self._head_size / self._width)
 
     def _as_rows(self, pieces: Sequence[tf.Tensor], size: int) -> tf.Tensor:
         missing = [tf.zeros([-size % self._width], _DTYPE)]

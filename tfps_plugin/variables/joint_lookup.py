@@ -22,6 +22,7 @@ from tfps_plugin.variables import row_codes
 from tfps_plugin.variables import row_gather
 from tfps_plugin.variables import row_lookup
 from tfps_plugin.variables import wire
+from tfps_plugin.variables.row_lookup import Arrangement
 from tfps_plugin.variables.row_lookup import Table
 
 
@@ -61,6 +62,7 @@ def look_up_together(
     *,
     from_end: bool = False,
     in_shard_order: Sequence[bool] | None = None,
+    arranged: Sequence[Arrangement | None] | None = None,
 ) -> list[tf.Tensor]:
     """Looks up rows of several tables.
 
@@ -76,6 +78,7 @@ def look_up_together(
         from_end: Whether a negative id counts from the end of its table.
         in_shard_order: For each table as for `row_lookup.look_up`; by default
             of none.
+        arranged: The same.
 
     Returns:
         For each table the rows, of shape `indices.shape + table.shape[1:]`.
@@ -83,11 +86,14 @@ def look_up_together(
     rows = {}
     joint = []
     in_shard_order = in_shard_order or [False] * len(tables)
+    arranged = arranged or [None] * len(tables)
     for number, (table, ids, in_order) in enumerate(
         zip(tables, indices, in_shard_order, strict=True)
     ):
         if table.is_whole:
-            rows[number] = row_lookup.look_up(table, ids, from_end=from_end)
+            rows[number] = row_lookup.look_up(
+                table, ids, from_end=from_end, arranged=arranged[number]
+            )
         else:
             distinct = row_lookup.distinct_ids(
                 table, ids, from_end=from_end, in_shard_order=in_order
@@ -106,6 +112,9 @@ def look_up_together(
         joint, gathered, strict=True
     ):
         known_UD = row_lookup.recorded(table, ids_U, rows_UD)
+        arrange = arranged[number]
+        if arrange is not None:
+            positions = arrange(positions)
         rows[number] = repeated_rows.repeat(known_UD, positions)
     return [rows[number] for number in range(len(tables))]
 

@@ -28,6 +28,9 @@ from tfps_plugin.variables import wire
 from tfps_plugin.variables.distinct_rows import DistinctRows
 from tfps_plugin.variables.layout import RowLayout
 
+# Puts something in another order.
+Arrangement = Callable[[tf.Tensor], tf.Tensor]
+
 _CAST = {
     tf.int8: tf.int32,
     tf.uint8: tf.int32,
@@ -126,6 +129,7 @@ def look_up(
     *,
     from_end: bool = False,
     in_shard_order: bool = False,
+    arranged: Arrangement | None = None,
 ) -> tf.Tensor:
     """Looks up rows.
 
@@ -135,6 +139,9 @@ def look_up(
         from_end: Whether a negative id counts from the end of the table.
         in_shard_order: Whether those of a shard come before those of the
             next one.
+        arranged: From something for each of `indices` to the same in another
+            order: that of the rows that are returned. To arrange the rows
+            themselves is to copy them once more.
 
     Returns:
         The rows, of shape `indices.shape + table.shape[1:]`.
@@ -142,6 +149,8 @@ def look_up(
     rows_UD, positions = distinct_rows(
         table, indices, from_end=from_end, in_shard_order=in_shard_order
     )
+    if arranged is not None:
+        positions = arranged(positions)
     return repeated_rows.repeat(rows_UD, positions)
 
 

@@ -37,18 +37,25 @@ def segment_sums(
         return tf.math.unsorted_segment_sum(values_ND, segments_N, num_segments)
     num_rows = tf.size(segments_N)
     return tf.raw_ops.SparseTensorDenseMatMul(
-        a_indices=tf.cast(
-            tf.stack(
-                [segments_N, tf.range(num_rows, dtype=segments_N.dtype)], 1
-            ),
-            tf.int64,
-        ),
+        a_indices=_beside_their_rows(segments_N, num_rows),
         a_values=tf.ones([num_rows], values_ND.dtype),
         a_shape=tf.stack(
             [tf.cast(each, tf.int64) for each in (num_segments, num_rows)]
         ),
         b=values_ND,
     )
+
+
+def _beside_their_rows(segments_N: tf.Tensor, num_rows: tf.Tensor) -> tf.Tensor:
+    """Each segment with the number of its row, shape `(N, 2)`, int32.
+
+    As one number of 8 bytes each, of which the first half is the lower one on
+    the processors that TensorFlow is made for. To lay them beside each other
+    as `tf.stack` does takes six times as long: as long as to add up the rows.
+    """
+    half = 1 << 32
+    both_N = tf.range(0, tf.cast(num_rows, tf.int64) * half, half)
+    return tf.bitcast(tf.cast(segments_N, tf.int64) + both_N, tf.int32)
 
 
 def _is_faster_as_product(values_ND: tf.Tensor) -> bool:

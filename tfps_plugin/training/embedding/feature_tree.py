@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
+from collections.abc import Iterator
 from collections.abc import Sequence
 from typing import Any
 
@@ -27,6 +28,8 @@ class FeatureTree:
     Attributes:
         structure: The structure, of our own configurations.
         features: Its leaves, in the order in which Keras flattens them.
+        as_written: The numbers of the features, in the order in which the user
+            wrote them. Keras flattens dicts by their sorted keys.
         tables: The tables they use, each once, in the order of first use.
     """
 
@@ -53,6 +56,9 @@ class FeatureTree:
             adopter.feature(leaf, show(path)) for path, leaf in leaves
         ]
         self.structure = keras.tree.pack_sequence_as(structure, self.features)
+        self.as_written: list[int] = list(
+            _as_written(self.pack(range(len(self.features))))
+        )
         self.tables: list[TableConfig] = list(
             {id(f.table): f.table for f in self.features}.values()
         )
@@ -135,6 +141,17 @@ class FeatureTree:
                 **{**described, "table": tables[described["table"]]}
             ),
         )
+
+
+def _as_written(structure: Any) -> Iterator[Any]:
+    """The leaves, dicts in their own order."""
+    if isinstance(structure, dict):
+        structure = structure.values()
+    elif not isinstance(structure, list | tuple):
+        yield structure
+        return
+    for part in structure:
+        yield from _as_written(part)
 
 
 def _encoded(structure: Any, encode: Callable[[Any], Any]) -> Any:

@@ -21,7 +21,8 @@ class StackPlan:
     Attributes:
         stack: Its tables.
         initializer: What it starts with.
-        features: Numbers of the features that look up in it.
+        features: Numbers of the features that look up in it, as the user wrote
+            them: so, often, a model joins what it gets for them.
         spans: For each of those, where its ids go.
     """
 
@@ -67,9 +68,9 @@ class EmbeddingPlan:
     ) -> StackPlan:
         inside = {size.name for size in stack.tables}
         features = [
-            (number, feature)
-            for number, feature in enumerate(self.tree.features)
-            if feature.table.name in inside
+            (number, self.tree.features[number])
+            for number in self.tree.as_written
+            if self.tree.features[number].table.name in inside
         ]
         own = [initializers[size.name] for size in stack.tables]
         return StackPlan(

@@ -10,6 +10,9 @@ import tensorflow as tf
 from tfps_plugin.training.embedding import stacked_lookup
 from tfps_plugin.training.embedding.stacked_lookup import Request
 from tfps_plugin.training.embedding.stacked_lookup import Span
+from tfps_plugin.transport import duplicates
+from tfps_plugin.transport import transpositions
+from tfps_plugin.transport.flattening import flatten
 from tfps_plugin.variables import joint_lookup
 from tfps_plugin.variables import testing
 
@@ -118,3 +121,36 @@ def test_features_of_one_shard_each_are_not_sorted(
     graph = look_up.get_concrete_function([spec] * len(_IDS)).graph
     types = {operation.type for operation in graph.get_operations()}
     assert ("DynamicPartition" in types) == are_sorted
+
+
+# In one shard each, the features of this order are asked for in another one.
+@pytest.mark.parametrize("num_tables", [5, 18])
+def test_what_features_get_is_joined_by_a_transposition(
+    num_tables: int,
+) -> None:
+    rows = 2 * num_tables
+    value = np.random.default_rng(1).normal(size=(rows, 3)).astype("float32")
+    stack = _stack("ours", value)
+    tables = np.random.default_rng(2).permutation(num_tables)
+    spans = [
+        Span(f"feature_{n}", f"table_{table}", range(2 * table, 2 * table + 2))
+        for n, table in enumerate(tables)
+    ]
+
+    @tf.function
+    def look_up(ids: list[tf.Tensor]) -> Any:
+        with tf.GradientTape() as tape:
+            (found,) = stacked_lookup.look_up([Request(stack, spans, ids)])
+            joined_BM = tf.concat(found, -1)
+            loss = tf.reduce_sum(joined_BM**2)
+        return joined_BM, tape.gradient(loss, stack.value)
+
+    spec = tf.TensorSpec([None], tf.int64)
+    concrete = look_up.get_concrete_function([spec] * num_tables)
+    flat = transpositions.transpose(duplicates.merge(flatten(concrete.graph)))
+    types = [one.operation.type for one in flat.operations]
+    assert types.count("Transpose") == 2
+    ids_FB = np.random.default_rng(3).integers(-2, 2, (num_tables, 4))
+    joined_BM, _ = look_up([tf.constant(ids) for ids in ids_FB])
+    numbers_BF = np.transpose(ids_FB % 2 + 2 * tables[:, None])
+    np.testing.assert_array_equal(joined_BM, value[numbers_BF].reshape(4, -1))

@@ -6,6 +6,8 @@ import math
 import statistics
 import threading
 
+from tfps_plugin.training.steps import rounds
+
 _logger = logging.getLogger("tfps_plugin")
 
 # Until it is known how long steps take. Beyond this, what a call costs hardly
@@ -20,7 +22,7 @@ _CALLS_A_SECOND = 4
 _MOST_SECONDS_OF_A_CALL = 4.0
 # Of one that takes so much longer, steps are not what they were when measured.
 _TOO_MANY_TIMES = 4
-_NUMBERS = (1, 2, 5, 10, 20, 50, 100)
+_NUMBERS = (1, 2, 5, 10, 20, 48, 100)
 # For every lane; the first ones trace, make copies and fill pipelines.
 _CALLS_NOT_MEASURED = 1
 _CALLS_MEASURED = 2
@@ -43,10 +45,10 @@ def choose_steps_per_closure(
         most: No more than this.
 
     Returns:
-        At least 1.
+        At least 1; whole rounds, where a call has enough for some.
     """
     closures = _CLOSURES_PER_LANE_AND_EPOCH * num_lanes
-    return max(1, min(most, num_steps // closures))
+    return rounds.in_whole_ones(max(1, min(most, num_steps // closures)))
 
 
 def steps_near_the_end(left: int, num_lanes: int, most: int) -> int:

@@ -19,9 +19,21 @@ def test_every_lane_gets_work_in_every_epoch(
     assert chosen == 1 or chosen * num_lanes * 4 <= num_steps
 
 
+def test_calls_of_many_steps_make_whole_rounds() -> None:
+    numbers = [packing.choose_steps_per_closure(16 * n, 4) for n in range(200)]
+    assert numbers[:16] == [1, *range(1, 11), *[10] * 5]
+    numbers = [
+        packing.choose_steps_per_closure(16 * n, 4, most=100)
+        for n in range(200)
+    ]
+    assert numbers[:16] == [1, *range(1, 16)]
+    assert numbers[16:24] == [16, 16, 16, 16, 20, 20, 20, 20]
+    assert numbers[-1] == 100
+
+
 def test_a_short_epoch_bounds_what_was_measured() -> None:
-    assert packing.choose_steps_per_closure(1600, 4, most=50) == 50
-    assert packing.choose_steps_per_closure(160, 4, most=50) == 10
+    assert packing.choose_steps_per_closure(1600, 4, most=48) == 48
+    assert packing.choose_steps_per_closure(160, 4, most=48) == 10
     assert packing.choose_steps_per_closure(1600, 4, most=2) == 2
 
 
@@ -51,7 +63,7 @@ def test_calls_are_whole_before_the_end() -> None:
     [
         (1e-6, 100),
         (0.01, 100),
-        (0.0101, 50),
+        (0.0101, 48),
         (0.08, 10),
         (0.12, 5),
         (0.6, 1),

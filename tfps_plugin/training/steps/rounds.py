@@ -39,3 +39,20 @@ def pays(steps_so_far: int, steps_of_a_call: int) -> bool:
         steps_of_a_call: That each makes.
     """
     return steps_so_far >= _STEPS_BEFORE and steps_of_a_call >= _STEPS_OF_A_CALL
+
+
+def in_whole_ones(steps_of_a_call: int) -> int:
+    """How many steps to make in place of so many.
+
+    Of calls for which rounds may pay, whole rounds: what is left over takes
+    another call.
+
+    Args:
+        steps_of_a_call: About as many.
+
+    Returns:
+        As many or fewer.
+    """
+    if steps_of_a_call < _STEPS_OF_A_CALL:
+        return steps_of_a_call
+    return steps_of_a_call - steps_of_a_call % MOST_STEPS
