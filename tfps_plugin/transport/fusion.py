@@ -4,7 +4,8 @@ TensorFlow sends every tensor that one task makes and another one reads by
 itself: a message, an answer, and a hand-over between threads for each. A step
 of a model with many variables has hundreds. Here the operations of a step are
 made anew, so that what can travel together does (`waves`), nearly always as
-one tensor (`packing`). Nothing is computed differently.
+one tensor (`packing`). Nothing is computed differently; what is only copied may
+be copied in another way (`transpositions`).
 
 What is in a loop or in a branch travels together with what is in the same
 body. Variants and resources, tensors of unknown rank, and large ones travel

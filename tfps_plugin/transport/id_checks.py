@@ -184,8 +184,10 @@ def _with_one_each(
     """The function, with one check for each group."""
     operations = list(function.operations)
     merged: dict[int, int] = {}
+    turns: dict[int, int] = {}
     for group in groups:
         first = operations[group[0].number]
+        first_new = len(operations)
         after = [
             one
             for check in group
@@ -200,6 +202,8 @@ def _with_one_each(
             first.device,
             tuple(dict.fromkeys(after)),
         )
+        new = range(first_new, len(operations))
+        turns.update(dict.fromkeys(new, group[0].number))
         (assertion,) = (
             number
             for number in range(len(operations) - 1, 0, -1)
@@ -225,6 +229,7 @@ def _with_one_each(
             instead(function.controls),
         ),
         without={*merged, *unneeded},
+        turns=turns,
     )
 
 

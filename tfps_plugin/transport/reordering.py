@@ -5,6 +5,7 @@ import heapq
 from collections.abc import Callable
 from collections.abc import Collection
 from collections.abc import Iterator
+from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
@@ -54,7 +55,9 @@ def in_turn(
 
 
 def in_order(
-    function: FlatFunction, without: Collection[int] = ()
+    function: FlatFunction,
+    without: Collection[int] = (),
+    turns: Mapping[int, int] | None = None,
 ) -> FlatFunction:
     """The function, with its operations each after those that it needs.
 
@@ -62,9 +65,13 @@ def in_order(
         function: Its arguments are in front; what comes behind is in any
             order, and stays in it as far as that is possible.
         without: Operations that are left out, as nothing needs them.
+        turns: Operations whose turn is that of another. Those that stand for
+            one have its own: what needs them would come late otherwise, behind
+            locks that are to be taken last (`duplicates`).
     """
     new = Renumbering()
-    for number in in_turn(function.operations, lambda number: number):
+    turns = turns or {}
+    for number in in_turn(function.operations, lambda n: turns.get(n, n)):
         if number in without:
             continue
         flat = function.operations[number]

@@ -60,10 +60,19 @@ def _width(tensors: Sequence[tf.Tensor]) -> int | None:
     )
     if not widths:
         return None
-    # Of as many, the wider ones have more to copy.
-    width = max(widths, key=lambda width: (widths[width], width))
-    is_aligned = width * _DTYPE.size % _ALIGNMENT == 0
-    return width if widths[width] >= _LEAST_TABLES or is_aligned else None
+    # Of as many, those that are cut without a copy, and then the wider ones.
+    width = max(
+        widths,
+        key=lambda width: (widths[width], _is_aligned(width), width),
+    )
+    if widths[width] < _LEAST_TABLES and not _is_aligned(width):
+        return None
+    return width
+
+
+def _is_aligned(width: int) -> bool:
+    """Whether each row begins where the memory of a tensor may begin."""
+    return width * _DTYPE.size % _ALIGNMENT == 0
 
 
 def _has_unknown_rows(tensor: tf.Tensor) -> bool:
@@ -108,7 +117,7 @@ class RowPacking:
                 self._known.append(place)
             else:
                 self._rest.append(place)
-        # Whose numbers of rows travel: of a single one, it is what is left.
+        # Whose numbers of rows travel; a single one has what is left.
         self._told = self._unknown if len(self._unknown) > 1 else []
         self._inner = None
         if self._rest:

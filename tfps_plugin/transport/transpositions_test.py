@@ -127,9 +127,101 @@ def test_pieces_of_several_sizes_are_an_error_as_ever(
     )
     assert "Transpose" in types
     rows_ND = tf.ones([8, 3])
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        concrete(rows_ND, tf.constant(counts))
+    with pytest.raises(tf.errors.InvalidArgumentError, match="the same size"):
+        fused(rows_ND, tf.constant(counts))
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+@pytest.mark.parametrize("counts", [[2, 2, 2, -1], [-1, 2, 2, 2]])
+def test_a_size_may_be_what_is_left(counts: list[int], dtype: str) -> None:
+    def function(rows_ND: tf.Tensor, counts_F: tf.Tensor) -> Any:
+        return (
+            tf.concat(tf.split(rows_ND, counts_F, num=4), 1),
+            tf.concat(tf.split(rows_ND, counts), 1),
+        )
+
+    concrete, fused, types = _fused(
+        function, tf.TensorSpec([None, 3]), tf.TensorSpec([4], dtype)
+    )
+    assert types["Transpose"] == 2
+    given = tf.random.stateless_normal([8, 3], [1, 2]), tf.cast(counts, dtype)
+    for mine, theirs in zip(fused(*given), concrete(*given), strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+
+
+def test_what_is_cut_and_joined_again_and_again_is_transposed() -> None:
+    def function(names_ND: tf.Tensor) -> tf.Tensor:
+        for axis in (1, 0, 1):
+            names_ND = tf.concat(tf.split(names_ND, 4, 1 - axis), axis)
+        return names_ND
+
+    concrete, fused, types = _fused(function, tf.TensorSpec([8, 3], tf.string))
+    names_ND = tf.strings.as_string(tf.reshape(tf.range(24), [8, 3]))
+    np.testing.assert_array_equal(fused(names_ND), concrete(names_ND))
+    assert types["Transpose"] == 3
+
+
+@pytest.mark.parametrize("waits", ["join", "split"])
+def test_what_waits_for_something_stays(waits: str) -> None:
+    def function(rows_ND: tf.Tensor) -> tf.Tensor:
+        check = tf.raw_ops.Assert(
+            condition=tf.reduce_all(rows_ND > 0.0), data=["negative"]
+        )
+        with tf.control_dependencies([check] if waits == "split" else []):
+            pieces = tf.split(rows_ND, 5)
+        with tf.control_dependencies([check] if waits == "join" else []):
+            return tf.concat(pieces, 1)
+
+    concrete, fused, types = _fused(function, tf.TensorSpec([None, 3]))
+    rows_ND = tf.reshape(tf.range(1.0, 31.0), [10, 3])
+    np.testing.assert_array_equal(fused(rows_ND), concrete(rows_ND))
+    assert "Transpose" not in types
     for one in (concrete, fused):
-        with pytest.raises(tf.errors.InvalidArgumentError):
-            one(rows_ND, tf.constant(counts))
+        with pytest.raises(tf.errors.InvalidArgumentError, match="negative"):
+            one(-rows_ND)
+
+
+def test_what_is_not_known_before_stays() -> None:
+    def function(rows_ND: tf.Tensor, axis: tf.Tensor) -> Any:
+        return (
+            tf.concat(tf.split(rows_ND, 4), axis % 2),
+            # Of rows without numbers, no number says how many there are.
+            tf.concat(tf.split(rows_ND[:, :0], 4), 1),
+        )
+
+    concrete, fused, types = _fused(
+        function, tf.TensorSpec([None, 3]), tf.TensorSpec([], tf.int32)
+    )
+    rows_ND = tf.reshape(tf.range(24.0), [8, 3])
+    for axis in (0, 1):
+        given = rows_ND, tf.constant(axis)
+        for mine, theirs in zip(fused(*given), concrete(*given), strict=True):
+            np.testing.assert_array_equal(mine, theirs)
+    assert "Transpose" not in types
+
+
+def test_a_lock_is_still_taken_last() -> None:
+    mutex = tf.raw_ops.MutexV2(container="", shared_name="transpositions_test")
+    variable = tf.Variable(tf.zeros([12]))
+
+    def function(rows_ND: tf.Tensor) -> None:
+        added = tf.reduce_sum(tf.concat(tf.split(rows_ND, 4), 1) ** 2, 0)
+        lock = tf.raw_ops.MutexLock(mutex=mutex)
+        with tf.control_dependencies([lock]):
+            done = variable.assign_add(added, read_value=False)
+        with tf.control_dependencies([done]):
+            tf.raw_ops.ConsumeMutexLock(mutex_lock=lock)
+
+    with tf.device(None):
+        concrete = tf.function(function).get_concrete_function(
+            tf.TensorSpec([8, 3])
+        )
+    flat = transpositions.transpose(duplicates.merge(flatten(concrete.graph)))
+    types = [one.operation.type for one in flat.operations]
+    assert types.index("Sum") < types.index("MutexLock")
+    assert "Transpose" in types
 
 
 @pytest.mark.parametrize(

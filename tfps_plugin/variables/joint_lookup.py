@@ -78,7 +78,7 @@ def look_up_together(
         from_end: Whether a negative id counts from the end of its table.
         in_shard_order: For each table as for `row_lookup.look_up`; by default
             of none.
-        arranged: The same.
+        arranged: For each table as for `row_lookup.look_up`; by default none.
 
     Returns:
         For each table the rows, of shape `indices.shape + table.shape[1:]`.

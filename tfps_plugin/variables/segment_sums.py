@@ -47,12 +47,14 @@ def segment_sums(
 
 
 def _beside_their_rows(segments_N: tf.Tensor, num_rows: tf.Tensor) -> tf.Tensor:
-    """Each segment with the number of its row, shape `(N, 2)`, int32.
-
-    As one number of 8 bytes each, of which the first half is the lower one on
-    the processors that TensorFlow is made for. To lay them beside each other
-    as `tf.stack` does takes six times as long: as long as to add up the rows.
-    """
+    """Each segment with the number of its row, shape `(N, 2)`."""
+    if segments_N.dtype != tf.int32:
+        return tf.stack(
+            [segments_N, tf.range(num_rows, dtype=segments_N.dtype)], 1
+        )
+    # As one number of 8 bytes each, of which the lower half comes first on the
+    # processors that TensorFlow is made for. To lay them beside each other as
+    # above takes six times as long: as long as to add up the rows.
     half = 1 << 32
     both_N = tf.range(0, tf.cast(num_rows, tf.int64) * half, half)
     return tf.bitcast(tf.cast(segments_N, tf.int64) + both_N, tf.int32)

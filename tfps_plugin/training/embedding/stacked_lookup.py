@@ -72,11 +72,12 @@ def look_up(requests: Sequence[Request]) -> list[list[tf.Tensor]]:
 
 @dataclasses.dataclass(frozen=True)
 class _Asked:
-    """The rows of one stack that features need, in the order of its shards.
+    """The rows of one stack that features need.
 
     Attributes:
         stack: The variable.
-        table: That it is, and what becomes of its rows, as `table_behind` says.
+        table: What `table_behind` says of it: None, or the table that it is and
+            what has to be done with its rows.
         order: The numbers of the features, in which their rows are asked for.
         in_shard_order: Whether that is the order of the shards.
         rows_N: Row numbers.
@@ -100,14 +101,16 @@ class _Asked:
         """How many rows each feature has, as they were given."""
         if self.is_as_given:
             return self.counts_F
-        return tf.gather(self.counts_F, np.argsort(self.order))
+        with tf.device(graph_checks.CPU):
+            return tf.gather(self.counts_F, np.argsort(self.order))
 
     def arranged(self, values_N: tf.Tensor) -> tf.Tensor:
         """Something for each of the rows, feature by feature as given."""
         if self.is_as_given:
             return values_N
-        parts = tf.split(values_N, self.counts_F, num=len(self.order))
-        return tf.concat([parts[n] for n in np.argsort(self.order)], 0)
+        with tf.device(graph_checks.CPU):
+            parts = tf.split(values_N, self.counts_F, num=len(self.order))
+            return tf.concat([parts[n] for n in np.argsort(self.order)], 0)
 
 
 def _asked(request: Request) -> _Asked:
@@ -227,7 +230,7 @@ def _of_each_id(
     """For each id what is known of its feature, shape `(N,)`.
 
     To fill it in for each feature takes a quarter of the time that it takes to
-    look it up for each id.
+    look it up for each id, of 26 features of 512 ids.
 
     Args:
         of_features: What is known of each feature.

@@ -51,8 +51,7 @@ def in_whole_ones(steps_of_a_call: int) -> int:
         steps_of_a_call: About as many.
 
     Returns:
-        As many or fewer.
+        As many or fewer, but at least 1.
     """
-    if steps_of_a_call < _STEPS_OF_A_CALL:
-        return steps_of_a_call
-    return steps_of_a_call - steps_of_a_call % MOST_STEPS
+    whole = steps_of_a_call - steps_of_a_call % MOST_STEPS
+    return max(1, whole if whole >= _STEPS_OF_A_CALL else steps_of_a_call)
