@@ -226,6 +226,23 @@ def take_for(tensor: tf.Tensor, other: tf.Tensor) -> None:
     handle_data_util.copy_handle_data(other, tensor)
 
 
+def shape_of_variable(handle: tf.Tensor) -> tf.TensorShape:
+    """Shape of the variable that a handle is of, as far as it says so."""
+    data = handle_data_util.get_resource_handle_data(handle)
+    if data is None or not data.is_set or not data.shape_and_type:
+        return tf.TensorShape(None)
+    return tf.TensorShape(data.shape_and_type[0].shape)
+
+
+def was_made_by(operation: tf.Operation, other: tf.Operation) -> None:
+    """Has errors of an operation show where the program made another one."""
+    # Nobody knows where those were made that come out of a file.
+    trace = other.traceback
+    if trace is not None:
+        # What TensorFlow hands out belongs to the other; a slice is our own.
+        pywrap_tf_session.TF_SetOpStackTrace(operation._c_op, trace[:])
+
+
 def copy_operation(
     operation: tf.Operation,
     graph: FuncGraph,
@@ -280,11 +297,7 @@ def copy_operation(
         copy._add_control_inputs(controls)
     for old, new in zip(operation.outputs, copy.outputs, strict=True):
         new.set_shape(old.shape)
-    # Nobody knows where those were made that come out of a file.
-    trace = operation.traceback
-    if trace is not None:
-        # What TensorFlow hands out belongs to the other; a slice is our own.
-        pywrap_tf_session.TF_SetOpStackTrace(copy._c_op, trace[:])
+    was_made_by(copy, operation)
     return copy
 
 

@@ -16,6 +16,7 @@ _DO_NOTHING = frozenset(
         "NoOp",
         "ReadVariableOp",
         "ResourceGather",
+        "ResourceGatherNd",
         "VariableShape",
     }
 )

@@ -11,6 +11,7 @@ from tfps_plugin.transport import id_checks
 from tfps_plugin.transport import places
 from tfps_plugin.transport import run_ahead
 from tfps_plugin.transport import sections
+from tfps_plugin.transport import short_rows
 from tfps_plugin.transport import step_order
 from tfps_plugin.transport import transpositions
 from tfps_plugin.transport import waves
@@ -79,6 +80,7 @@ class Rewriting:
         self._take(duplicates.merge(self._flat), homes)
         self._take(transpositions.transpose(self._flat), homes)
         self._take(id_checks.merge(self._flat, waves.of(self._nodes())), homes)
+        self._take(short_rows.gather(self._flat, self._devices), homes)
         self.bodies: list[Body] = []
         self.unasked: frozenset[int] = frozenset()
         self._in_order: set[int] = set()

@@ -61,6 +61,7 @@ def look_up_together(
     indices: Sequence[Any],
     *,
     from_end: bool = False,
+    are_inside: bool = False,
     in_shard_order: Sequence[bool] | None = None,
     arranged: Sequence[Arrangement | None] | None = None,
 ) -> list[tf.Tensor]:
@@ -76,6 +77,7 @@ def look_up_together(
         tables: What has the rows; of any widths, dtypes and shards.
         indices: For each table row numbers, an integer tensor of any shape.
         from_end: Whether a negative id counts from the end of its table.
+        are_inside: Whether it is known that its table has every id.
         in_shard_order: For each table as for `row_lookup.look_up`; by default
             of none.
         arranged: For each table as for `row_lookup.look_up`; by default none.
@@ -92,11 +94,19 @@ def look_up_together(
     ):
         if table.is_whole:
             rows[number] = row_lookup.look_up(
-                table, ids, from_end=from_end, arranged=arranged[number]
+                table,
+                ids,
+                from_end=from_end,
+                are_inside=are_inside,
+                arranged=arranged[number],
             )
         else:
             distinct = row_lookup.distinct_ids(
-                table, ids, from_end=from_end, in_shard_order=in_order
+                table,
+                ids,
+                from_end=from_end,
+                are_inside=are_inside,
+                in_shard_order=in_order,
             )
             joint.append((number, table, *distinct))
     dtypes = [

@@ -128,6 +128,7 @@ def look_up(
     indices: Any,
     *,
     from_end: bool = False,
+    are_inside: bool = False,
     in_shard_order: bool = False,
     arranged: Arrangement | None = None,
 ) -> tf.Tensor:
@@ -137,6 +138,7 @@ def look_up(
         table: What has the rows.
         indices: Row numbers, an integer tensor of any shape.
         from_end: Whether a negative id counts from the end of the table.
+        are_inside: Whether it is known that the table has all of them.
         in_shard_order: Whether those of a shard come before those of the
             next one.
         arranged: From something for each of `indices` to the same in another
@@ -147,7 +149,11 @@ def look_up(
         The rows, of shape `indices.shape + table.shape[1:]`.
     """
     rows_UD, positions = distinct_rows(
-        table, indices, from_end=from_end, in_shard_order=in_shard_order
+        table,
+        indices,
+        from_end=from_end,
+        are_inside=are_inside,
+        in_shard_order=in_shard_order,
     )
     if arranged is not None:
         positions = arranged(positions)
@@ -159,6 +165,7 @@ def distinct_rows(
     indices: Any,
     *,
     from_end: bool = False,
+    are_inside: bool = False,
     in_shard_order: bool = False,
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Looks up each distinct row once.
@@ -167,6 +174,7 @@ def distinct_rows(
         table: What has the rows.
         indices: Row numbers, an integer tensor of any shape.
         from_end: Whether a negative id counts from the end of the table.
+        are_inside: As for `look_up`.
         in_shard_order: As for `look_up`.
 
     Returns:
@@ -174,7 +182,11 @@ def distinct_rows(
         among them, int32, of the shape of `indices`.
     """
     ids_U, positions = distinct_ids(
-        table, indices, from_end=from_end, in_shard_order=in_shard_order
+        table,
+        indices,
+        from_end=from_end,
+        are_inside=are_inside,
+        in_shard_order=in_shard_order,
     )
     whole: Any = table.shards[0]
     if table.is_whole:
@@ -206,6 +218,7 @@ def distinct_ids(
     indices: Any,
     *,
     from_end: bool = False,
+    are_inside: bool = False,
     in_shard_order: bool = False,
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Ids that the table has, each once; found on the worker's CPU.
@@ -214,6 +227,7 @@ def distinct_ids(
         table: What has the rows.
         indices: Row numbers, an integer tensor of any shape.
         from_end: Whether a negative id counts from the end of the table.
+        are_inside: As for `look_up`.
         in_shard_order: As for `look_up`.
 
     Returns:
@@ -227,9 +241,11 @@ def distinct_ids(
         ids = tf.cast(ids, _CAST.get(ids.dtype, ids.dtype))
         if num_rows > ids.dtype.max:
             ids = tf.cast(ids, tf.int64)
-        ids_N = require_inside(
-            tf.reshape(ids, [-1]), num_rows, table.path, from_end=from_end
-        )
+        ids_N = tf.reshape(ids, [-1])
+        if not are_inside:
+            ids_N = require_inside(
+                ids_N, num_rows, table.path, from_end=from_end
+            )
         if num_rows <= tf.int32.max:
             # Half as much to compare and to send.
             ids_N = tf.cast(ids_N, tf.int32)

@@ -184,8 +184,11 @@ def feature_ids(
     if isinstance(inputs, tf.SparseTensor):
         return _of_sparse(feature, inputs, weights)
     rank = len(feature.input_shape)
-    # A shape that is not known before the call is checked in it.
-    ids = _integers(tf.ensure_shape(inputs, [None] * rank))
+    inputs = tf.convert_to_tensor(inputs)
+    if inputs.shape.rank is None:
+        # A shape that is not known before the call is checked in it.
+        inputs = tf.ensure_shape(inputs, [None] * rank)
+    ids = _integers(inputs)
     if weights is not None:
         weights = graph_checks.gated_by_equality(
             weights, tf.shape(weights), tf.shape(ids), _unlike(feature, "shape")

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tfps_plugin.training.embedding import matrix_columns
 from tfps_plugin.variables import graph_checks
 from tfps_plugin.variables import joint_lookup
 from tfps_plugin.variables import row_lookup
@@ -148,6 +149,7 @@ def _gather(asked: Sequence[_Asked]) -> list[Any]:
             row_lookup.look_up(
                 one.table[0],
                 one.rows_N,
+                are_inside=True,
                 in_shard_order=one.in_shard_order,
                 arranged=one.arranged,
             )
@@ -156,6 +158,7 @@ def _gather(asked: Sequence[_Asked]) -> list[Any]:
         together = joint_lookup.look_up_together(
             [each.table[0] for each in ours],
             [each.rows_N for each in ours],
+            are_inside=True,
             in_shard_order=[each.in_shard_order for each in ours],
             arranged=[each.arranged for each in ours],
         )
@@ -182,12 +185,10 @@ def _stack_rows(
     dtype = tf.int32 if num_rows <= tf.int32.max else tf.int64
     wide = any(each.dtype == tf.int64 for each in ids) or dtype == tf.int64
     asked = tf.int64 if wide else tf.int32
-    ids_N = tf.concat([tf.cast(each, asked) for each in ids], 0)
-    counts_F = tf.stack([tf.size(each) for each in ids])
-    sizes_N = _of_each_id([len(span.rows) for span in spans], asked, counts_F)
-    offsets_N = _of_each_id(
-        [span.rows.start for span in spans], dtype, counts_F
-    )
+    ids_N, counts = _together(ids, asked)
+    counts_F = tf.concat(counts, 0)
+    sizes_N = _of_each_id([len(span.rows) for span in spans], asked, counts)
+    offsets_N = _of_each_id([span.rows.start for span in spans], dtype, counts)
     # Those that are no rows as they are. Without a sign, a negative id is
     # larger than all rows.
     unsigned = tf.uint64 if asked == tf.int64 else tf.uint32
@@ -196,13 +197,14 @@ def _stack_rows(
     )[:, 0]
     # Mostly there are none, and what is done for them costs next to nothing.
     ids_S = tf.gather(ids_N, others_S)
-    sizes_S = tf.gather(sizes_N, others_S)
+    sizes_S = _of_some(sizes_N, others_S)
     unknown = tf.where((ids_S >= 0) | (ids_S < -sizes_S))[:, 0]
-    unknown_features = tf.searchsorted(
-        tf.cumsum(counts_F),
-        tf.cast(tf.gather(others_S, unknown), counts_F.dtype),
-        side="right",
+    places = tf.cast(tf.gather(others_S, unknown), counts_F.dtype)
+    unknown_features = tf.raw_ops.UpperBound(
+        sorted_inputs=tf.expand_dims(tf.cumsum(counts_F), 0),
+        values=tf.expand_dims(places, 0),
     )
+    unknown_features = tf.squeeze(unknown_features, 0)
     ids_N = graph_checks.gated(
         ids_N,
         tf.equal(tf.size(unknown), 0),
@@ -224,8 +226,20 @@ def _stack_rows(
     return tf.cast(from_front_N, dtype) + offsets_N, counts_F
 
 
+def _together(
+    ids: Sequence[tf.Tensor], dtype: tf.DType
+) -> tuple[tf.Tensor, list[tf.Tensor]]:
+    """All ids in one row; and how many each feature has, shape `(1,)`."""
+    columns = matrix_columns.columns_of_one_matrix(ids)
+    if columns is not None:
+        ids_FB = tf.cast(columns.side_by_side(), dtype)
+        return tf.reshape(ids_FB, [-1]), [tf.shape(ids_FB)[1:]] * len(ids)
+    ids = [tf.cast(each, dtype) for each in ids]
+    return tf.concat(ids, 0), tf.raw_ops.ShapeN(input=ids)
+
+
 def _of_each_id(
-    of_features: Sequence[int], dtype: tf.DType, counts_F: tf.Tensor
+    of_features: Sequence[int], dtype: tf.DType, counts: Sequence[tf.Tensor]
 ) -> tf.Tensor:
     """For each id what is known of its feature, shape `(N,)`.
 
@@ -235,9 +249,17 @@ def _of_each_id(
     Args:
         of_features: What is known of each feature.
         dtype: Of the result.
-        counts_F: How many ids each feature has.
+        counts: How many ids each feature has, shape `(1,)`.
+
+    Returns:
+        A scalar in its place if it is the same of all features.
     """
-    counts = tf.split(counts_F, len(of_features))
+    if len(set(of_features)) == 1:
+        return tf.constant(of_features[0], dtype)
+    if all(count is counts[0] for count in counts):
+        known_F1 = tf.constant([[known] for known in of_features], dtype)
+        all_sizes = tf.concat([[len(of_features)], counts[0]], 0)
+        return tf.reshape(tf.broadcast_to(known_F1, all_sizes), [-1])
     return tf.concat(
         [
             tf.fill(count, tf.constant(known, dtype))
@@ -245,3 +267,10 @@ def _of_each_id(
         ],
         0,
     )
+
+
+def _of_some(of_each: tf.Tensor, which_S: tf.Tensor) -> tf.Tensor:
+    """Of what `_of_each_id` returned, that of some ids, shape `(S,)`."""
+    if of_each.shape.rank == 0:
+        return tf.fill(tf.shape(which_S), of_each)
+    return tf.gather(of_each, which_S)

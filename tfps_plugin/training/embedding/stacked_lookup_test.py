@@ -154,3 +154,63 @@ def test_what_features_get_is_joined_by_a_transposition(
     joined_BM, _ = look_up([tf.constant(ids) for ids in ids_FB])
     numbers_BF = np.transpose(ids_FB % 2 + 2 * tables[:, None])
     np.testing.assert_array_equal(joined_BM, value[numbers_BF].reshape(4, -1))
+
+
+def _of_a_matrix(
+    sizes: list[int], columns: list[int]
+) -> tuple[np.ndarray, Any]:
+    """The value of a stack, and a function that looks columns up in it."""
+    starts = np.cumsum([0, *sizes])
+    value = np.random.default_rng(4).normal(size=(starts[-1], 3))
+    stack = _stack("ours", value)
+    spans = [
+        Span(f"feature_{n}", f"table_{n}", range(*starts[n : n + 2].tolist()))
+        for n in range(len(sizes))
+    ]
+
+    @tf.function(
+        input_signature=[tf.TensorSpec([None, max(columns) + 1], tf.int64)]
+    )
+    def look_up(ids_BC: tf.Tensor) -> Any:
+        ids = [ids_BC[:, column] for column in columns]
+        (found,) = stacked_lookup.look_up([Request(stack, spans, ids)])
+        return tf.stack(found, 1)
+
+    return value, look_up
+
+
+@pytest.mark.parametrize("sizes", [[2, 3, 1, 4, 2], [3] * 6])
+def test_columns_of_a_matrix_are_looked_up_as_any_features(
+    sizes: list[int],
+) -> None:
+    columns = np.random.default_rng(5).permutation(len(sizes)).tolist()
+    value, look_up = _of_a_matrix(sizes, columns)
+    starts = np.cumsum([0, *sizes[:-1]])
+    for batch in (0, 1, 7):
+        ids_BF = np.random.default_rng(batch).integers(
+            -np.array(sizes), sizes, (batch, len(sizes))
+        )
+        ids_BC = np.empty_like(ids_BF)
+        ids_BC[:, columns] = ids_BF
+        np.testing.assert_array_equal(
+            look_up(tf.constant(ids_BC)), value[ids_BF % sizes + starts]
+        )
+    # None of them by itself; and each table is in one shard, so that nothing is
+    # sorted either.
+    types = [
+        o.type for o in look_up.get_concrete_function().graph.get_operations()
+    ]
+    assert "ShapeN" not in types
+    # Where tables have as many rows each, that is one number.
+    assert types.count("BroadcastTo") == (1 if len(set(sizes)) == 1 else 2)
+
+
+def test_an_id_outside_of_its_table_is_named_in_a_column_too() -> None:
+    _, look_up = _of_a_matrix([2, 3, 1, 4, 2], [4, 0, 1, 3, 2])
+    ids_BC = np.zeros([6, 5], "int64")
+    # Of the feature that is the column with number 3.
+    ids_BC[2, 3] = 4
+    with pytest.raises(tf.errors.InvalidArgumentError) as raised:
+        look_up(tf.constant(ids_BC))
+    for part in ("[feature_3]", "[table_3]", "ids =] [4]"):
+        assert part in str(raised.value).replace('"', "")
