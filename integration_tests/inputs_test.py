@@ -231,6 +231,36 @@ def test_input_that_ends_too_soon_warns_and_stops_the_epoch(
     np.testing.assert_array_equal(_counts(model), 1)
 
 
+def _for_the_first_alone(context: tf.distribute.InputContext) -> Any:
+    """Repeated without end; of the second of two workers, nothing."""
+    nothing = context.input_pipeline_id == 1
+    batches = _rows(0, 160).batch(_BATCH).filter(lambda x, i: not nothing)
+    return batches.repeat()
+
+
+@pytest.mark.parametrize("steps_per_execution", [None, 1, 20])
+def test_a_worker_with_nothing_to_repeat_makes_no_steps(
+    strategy: tfps.ParameterServerStrategy,
+    steps_per_execution: int | None,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    arguments = {}
+    if steps_per_execution is not None:
+        arguments["steps_per_execution"] = steps_per_execution
+    model = _model(strategy, **arguments)
+    model.fit(
+        tfps.DatasetCreator(_for_the_first_alone),
+        steps_per_epoch=40,
+        epochs=2,
+        verbose=0,
+    )
+    # All steps were made, of the rows that there are.
+    assert int(model.optimizer.iterations) == 80
+    np.testing.assert_array_equal(_counts(model)[:160], 4)
+    assert "worker 1 has ended" in caplog.text
+    assert "worker 0 has ended" not in caplog.text
+
+
 def test_other_splits_in_every_pass(
     strategy: tfps.ParameterServerStrategy,
 ) -> None:

@@ -208,3 +208,26 @@ def test_a_task_that_is_lost_costs_some_steps(
         model, coordinator, 5 * _STEPS_OF_AN_EPOCH, num_losses=1
     )
     coordinator.close()
+
+
+def _nothing(context: Any = None) -> tf.data.Dataset:
+    return _dataset().filter(lambda ids, targets: False).repeat()
+
+
+def test_they_end_where_there_is_nothing_to_repeat(
+    cluster: tfps.LocalCluster,
+) -> None:
+    strategy = tfps.ParameterServerStrategy(cluster.cluster_resolver)
+    with strategy.scope():
+        model = _model()
+    model.fit(
+        tfps.DatasetCreator(_forever),
+        epochs=3,
+        steps_per_epoch=_STEPS_OF_AN_EPOCH,
+        verbose=0,
+    )
+    assert "rounds_of" in str(strategy.explain(model, print_fn=None))
+    with pytest.warns(UserWarning, match="ran out of data"):
+        model.fit(tfps.DatasetCreator(_nothing), steps_per_epoch=20, verbose=0)
+    assert int(model.optimizer.iterations) == 3 * _STEPS_OF_AN_EPOCH
+    tfps.ClusterCoordinator(strategy).close()

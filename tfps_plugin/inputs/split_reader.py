@@ -25,7 +25,8 @@ class Share:
         worker_index: Who reads it.
         generation: The life of that worker that it was given to.
         iterator: Where its elements come from, on that worker.
-        is_infinite: Whether it is known never to end.
+        is_infinite: Whether it repeats without end: it ends only if there is
+            nothing to repeat.
     """
 
     split: int
@@ -89,7 +90,7 @@ class SplitReader:
 
         Args:
             build: Makes the iterator of a split on the worker of a context,
-                and says whether it is known never to end. Called on a lane's
+                and says whether it repeats without end. Called on a lane's
                 thread.
             ledger: The splits; nobody else changes it from now on.
             on_finished: Told of each split that was read to its end, while

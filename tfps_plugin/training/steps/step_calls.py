@@ -4,6 +4,7 @@ from typing import Any
 from typing import NamedTuple
 
 import numpy as np
+import tensorflow as tf
 
 from tfps_plugin.inputs.split_reader import Share
 from tfps_plugin.training.steps import counted_sums
@@ -18,8 +19,9 @@ class MadeSteps(NamedTuple):
 
     Attributes:
         num_steps: How many steps ran; fewer than asked for where the input
-            has ended.
-        outputs: What the last one returned, on the worker.
+            has ended. Those of a call that met the end in the midst of a round
+            are none: nobody knows how many they were.
+        outputs: What the last one returned, on the worker; None if none ran.
         counted: What they have counted, fetched; see `CountedSums`.
     """
 
@@ -74,16 +76,26 @@ class StepCalls:
             num_steps: How many; fewer are made if the share ends before.
         """
         self._is_infinite = share.is_infinite
-        results = self._call(share, num_steps)
-        done = num_steps
-        if not share.is_infinite:
-            done = int(results[-1].num_steps)
+        try:
+            results = self._call(share, num_steps)
+        except tf.errors.OutOfRangeError:
+            # Of a step itself, or of rounds, which take batches without a look
+            # whether there are any.
+            if not share.is_infinite or _has_more(share.iterator):
+                raise
+            return MadeSteps(0, None, [])
+        # Asked for in any case: what repeats without end has an end where there
+        # is nothing to repeat.
+        done, outputs = 0, None
         counted: list[np.ndarray] = []
         for result in results:
+            made = int(result.num_steps)
+            if made:
+                done, outputs = done + made, result.outputs
             counted = counted_sums.add(
                 counted, counted_sums.fetch(result.counted)
             )
-        return MadeSteps(done, results[-1].outputs, counted)
+        return MadeSteps(done, outputs, counted)
 
     def _call(self, share: Share, num_steps: int) -> list[StepsOutput]:
         left, calls = num_steps, []
@@ -96,3 +108,8 @@ class StepCalls:
             for function, number in calls
             if number
         ]
+
+
+def _has_more(iterator: Any) -> bool:
+    """Whether an iterator of a worker has another batch, which is taken."""
+    return bool(iterator.get_next_as_optional().has_value())

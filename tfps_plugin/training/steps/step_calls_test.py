@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 import tensorflow as tf
 
 from tfps_plugin.inputs.split_reader import Share
@@ -18,6 +19,8 @@ class _Functions:
         self.pace = Pace(num_lanes=1)
         self.made: list[tuple[str, int]] = []
         self._rounds: Rounds | None = None
+        # How many batches there are; None: no end of them.
+        self.left: int | None = None
 
     def on_iterator(self, element_spec: Any) -> Any:
         return self._function("single")
@@ -34,6 +37,12 @@ class _Functions:
 
     def _function(self, name: str) -> Any:
         def make(iterator: Any, num_steps: int) -> StepsOutput:
+            if self.left is not None:
+                if name == "rounds" and self.left < num_steps:
+                    self.left = 0
+                    raise tf.errors.OutOfRangeError(None, None, "the end")
+                num_steps = min(num_steps, self.left)
+                self.left -= num_steps
             self.made.append((name, num_steps))
             return StepsOutput(
                 tf.constant(num_steps), {}, [tf.constant([num_steps])]
@@ -42,9 +51,9 @@ class _Functions:
         return make
 
 
-def _share(*, is_infinite: bool) -> Any:
+def _share(*, is_infinite: bool, has_more: bool = True) -> Any:
     share = Share.__new__(Share)
-    share.iterator = None
+    share.iterator = iter(tf.data.Dataset.range(int(has_more)))
     share.is_infinite = is_infinite
     return share
 
@@ -82,3 +91,24 @@ def test_input_that_ends_is_read_singly() -> None:
     again = StepCalls(functions, None)  # type: ignore[arg-type]
     again.make(_share(is_infinite=False), 8)
     assert functions.made == [("single", 8), ("single", 8)]
+
+
+def test_what_has_nothing_to_repeat_ends() -> None:
+    functions, calls = _grown(is_infinite=True)
+    ended = _share(is_infinite=True, has_more=False)
+    functions.left = 3
+    assert calls.make(ended, 2).num_steps == 2
+    assert calls.make(ended, 2).num_steps == 1
+    assert calls.make(ended, 2).num_steps == 0
+    # In the midst of a round.
+    functions.left = 3
+    made = calls.make(ended, 8)
+    assert made.num_steps == 0
+    assert not made.counted
+
+
+def test_a_step_that_is_out_of_range_itself_is_an_error() -> None:
+    functions, calls = _grown(is_infinite=True)
+    functions.left = 3
+    with pytest.raises(tf.errors.OutOfRangeError, match="the end"):
+        calls.make(_share(is_infinite=True), 8)

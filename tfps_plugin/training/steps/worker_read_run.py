@@ -1,5 +1,6 @@
 """Steps on input that the workers read themselves."""
 
+import logging
 import math
 import threading
 import time
@@ -20,6 +21,8 @@ from tfps_plugin.training.steps.step_account import Claim
 from tfps_plugin.training.steps.step_calls import StepCalls
 from tfps_plugin.training.steps.step_functions import StepFunctions
 from tfps_plugin.training.steps.step_run import StepRun
+
+_logger = logging.getLogger(__name__)
 
 
 class WorkerReadRun(StepRun):
@@ -265,6 +268,15 @@ class WorkerReadRun(StepRun):
         """Counts what was counted of a split; called by the reader."""
         with self._lock:
             self._counts.finish(share)
+        if share.is_infinite:
+            _logger.warning(
+                "The input of worker %d has ended, though it repeats without "
+                "end: there is nothing to repeat. Other workers make its "
+                "steps. Expected: some batches on every worker, which there "
+                "are not where there are more workers than files, or where "
+                "drop_remainder leaves none.",
+                share.worker_index,
+            )
         self._account.wake()
 
     def share_lost(self, share: Share) -> None:
