@@ -12,6 +12,7 @@ import pytest
 import tensorflow as tf
 
 import tfps_plugin as tfps
+from tfps_plugin.training.embedding import matrix_columns
 
 pytestmark = pytest.mark.cluster(num_workers=1, num_ps=2)
 
@@ -160,6 +161,95 @@ def test_training_is_that_of_separate_layers_in_one_process(
     for name, table in tables.items():
         np.testing.assert_allclose(
             table, expected_tables[name], rtol=1e-3, atol=1e-5
+        )
+
+
+_ROWS_OF_COLUMNS = [7, 12, 5, 9, 12]
+
+
+def _of_columns(joint: bool) -> keras.Model:
+    """A model of features that are columns of one matrix."""
+    keras.utils.set_random_seed(3)
+    ids = keras.Input((len(_ROWS_OF_COLUMNS),), dtype="int64")
+    columns = [ids[:, n] for n in range(len(_ROWS_OF_COLUMNS))]
+    tables = [
+        (rows, keras.initializers.RandomUniform(seed=n))
+        for n, rows in enumerate(_ROWS_OF_COLUMNS)
+    ]
+    if joint:
+        found = tfps.layers.DistributedEmbedding(
+            [
+                tfps.layers.FeatureConfig(
+                    f"feature_{n}",
+                    tfps.layers.TableConfig(f"table_{n}", rows, 4, initializer),
+                    (None,),
+                    (None, 4),
+                )
+                for n, (rows, initializer) in enumerate(tables)
+            ],
+            name="embed",
+        )(columns)
+    else:
+        found = [
+            keras.layers.Embedding(rows, 4, initializer, name=f"table_{n}")(one)
+            for n, ((rows, initializer), one) in enumerate(
+                zip(tables, columns, strict=True)
+            )
+        ]
+    outputs = keras.layers.Dense(1)(keras.layers.Concatenate()(found))
+    model = keras.Model(ids, outputs)
+    model.compile("SGD", "mse")
+    return model
+
+
+@pytest.mark.parametrize("num_shards", [None, 2])
+def test_columns_of_a_matrix_are_looked_up_together(
+    cluster: tfps.LocalCluster,
+    num_shards: int | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    random = np.random.default_rng(6)
+    shape = (64, len(_ROWS_OF_COLUMNS))
+    ids = random.integers(-np.array(_ROWS_OF_COLUMNS), _ROWS_OF_COLUMNS, shape)
+    targets = random.normal(size=(64, 1)).astype("float32")
+
+    def dataset(context: Any = None) -> tf.data.Dataset:
+        whole = tf.data.Dataset.from_tensor_slices((ids, targets))
+        return whole.repeat().batch(8)
+
+    alone = _of_columns(joint=False)
+    expected = alone.fit(dataset(), epochs=2, steps_per_epoch=7, verbose=0)
+    expected_tables = [
+        alone.get_layer(f"table_{n}").embeddings.numpy()
+        for n in range(len(_ROWS_OF_COLUMNS))
+    ]
+    strategy = _strategy(cluster, num_shards)
+    with strategy.scope():
+        model = _of_columns(joint=True)
+    seen = []
+    original = matrix_columns.columns_of_one_matrix
+
+    def columns_of_one_matrix(features: Any) -> Any:
+        seen.append(original(features))
+        return seen[-1]
+
+    monkeypatch.setattr(
+        matrix_columns, "columns_of_one_matrix", columns_of_one_matrix
+    )
+    actual = model.fit(
+        tfps.DatasetCreator(dataset), epochs=2, steps_per_epoch=7, verbose=0
+    )
+    tables = model.get_layer("embed").get_embedding_tables()
+    tfps.ClusterCoordinator(strategy).close()
+    # In the step of `fit`, too, all of which waits for its batch.
+    assert seen
+    assert None not in seen
+    np.testing.assert_allclose(
+        actual.history["loss"], expected.history["loss"], rtol=1e-4
+    )
+    for n, table in enumerate(expected_tables):
+        np.testing.assert_allclose(
+            tables[f"table_{n}"], table, rtol=1e-3, atol=1e-5
         )
 
 

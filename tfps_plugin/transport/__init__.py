@@ -7,6 +7,7 @@ flat_function.py  the operations of a function as a list
 flattening.py   a function as one list of operations
 fusion.py       rewrites a step so that it sends few messages
 id_checks.py    the checks of many tables' ids as one
+known_sizes.py  axes and sizes that are known before a function runs
 needed.py       what of a function has to run
 packing.py      many tensors as few, for the way from one device to another
 places.py       which task a device belongs to

@@ -22,7 +22,8 @@ from tfps_plugin.transport import needed
 from tfps_plugin.transport import reordering
 from tfps_plugin.transport.flat_function import FlatFunction
 from tfps_plugin.transport.flat_function import FlatOperation
-from tfps_plugin.transport.flat_function import constant_scalar
+from tfps_plugin.transport.known_sizes import axis_of_matrix
+from tfps_plugin.transport.known_sizes import sizes_along
 from tfps_plugin.transport.waves import Output
 
 # Fewer are cut and joined as fast.
@@ -37,6 +38,7 @@ class _Cut(NamedTuple):
         whole: A matrix.
         axis: 0: its rows are shared out; 1: each row is.
         sizes: Along that axis, as one vector; or, of each piece, its shape.
+            Empty: all have the same.
     """
 
     whole: Output
@@ -106,7 +108,7 @@ def _cut(operations: Sequence[FlatOperation], number: int) -> _Cut | None:
     if join.operation.type != "ConcatV2":
         return None
     *pieces, axis_input = join.inputs
-    axis = _axis(operations, axis_input)
+    axis = axis_of_matrix(operations, axis_input)
     makers = [operations[one] for one in {piece.node for piece in pieces}]
     if (
         len(pieces) < _FEWEST_PIECES
@@ -120,24 +122,26 @@ def _cut(operations: Sequence[FlatOperation], number: int) -> _Cut | None:
         return None
     cut = _cut_by_split(operations, pieces)
     cut = cut or _cut_by_slices(operations, pieces)
-    return cut if cut is not None and cut.axis != axis else None
-
-
-def _axis(operations: Sequence[FlatOperation], output: Output) -> int | None:
-    """An axis of a matrix, 0 or 1; None: nobody knows."""
-    maker = operations[output.node]
-    if maker.controls:
-        # Who is told the axis waits for these as well.
+    if cut is None or cut.axis == axis:
         return None
-    if maker.operation.type == "FloorMod":
-        # TensorFlow's gradients count an axis from the front like this.
-        axis, rank = maker.inputs
-        if operations[rank.node].controls:
-            return None
-        known = _axis(operations, axis)
-        return known if constant_scalar(operations, rank) == 2 else None
-    axis = constant_scalar(operations, output)
-    return axis % 2 if axis in (-2, -1, 0, 1) else None
+    if _are_equal(operations, cut, len(pieces)):
+        cut = cut._replace(sizes=())
+    return cut
+
+
+def _are_equal(
+    operations: Sequence[FlatOperation], cut: _Cut, num_pieces: int
+) -> bool:
+    """Whether it is known that all pieces have the same size."""
+    node, index = cut.whole
+    shape = operations[node].operation.outputs[index].shape
+    sizes = sizes_along(operations, cut.sizes, cut.axis) if cut.sizes else None
+    return bool(
+        sizes
+        and shape.rank == 2
+        and shape[cut.axis] == num_pieces * sizes[0]
+        and sizes == num_pieces * sizes[:1]
+    )
 
 
 def _cut_by_split(
@@ -153,7 +157,7 @@ def _cut_by_split(
         whole, *sizes, axis_input = split.inputs
     else:
         return None
-    axis = _axis(operations, axis_input)
+    axis = axis_of_matrix(operations, axis_input)
     num_pieces = len(split.operation.outputs)
     if axis is None or list(pieces) != [
         Output(number, index) for index in range(num_pieces)
@@ -180,7 +184,7 @@ def _cut_by_slices(
     if offsets.operation.type != "ConcatOffset":
         return None
     axis_input, *told = offsets.inputs
-    axis = _axis(operations, axis_input)
+    axis = axis_of_matrix(operations, axis_input)
     if (
         axis is None
         or len(set(wholes)) != 1

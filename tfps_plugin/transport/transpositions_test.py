@@ -108,9 +108,30 @@ def test_gradients_come_back_by_a_transposition(num: int) -> None:
     ):
         np.testing.assert_array_equal(mine, theirs)
     assert types["Transpose"] == 2
+    # How wide the pieces of the gradient are is known, and nothing is cut to
+    # find it out.
+    assert types.keys().isdisjoint({"ConcatV2", "SplitV", "Slice", "ShapeN"})
+    # How many rows each piece has is not.
+    assert types["Assert"] == 1
+
+
+@pytest.mark.parametrize("num", [5, 17])
+def test_gradients_whose_sizes_only_the_step_knows(num: int) -> None:
+    def function(wide_BM: tf.Tensor) -> Any:
+        with tf.GradientTape() as tape:
+            tape.watch(wide_BM)
+            joined_ND = tf.concat(tf.split(wide_BM, num, 1), 0)
+            loss = tf.reduce_sum(tf.sin(joined_ND * joined_ND))
+        return joined_ND, tape.gradient(loss, wide_BM)
+
+    concrete, fused, types = _fused(function, tf.TensorSpec([None, num * 3]))
+    wide_BM = tf.random.stateless_normal([4, num * 3], [1, 2])
+    for mine, theirs in zip(fused(wide_BM), concrete(wide_BM), strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+    assert types["Transpose"] == 2
     assert "ConcatV2" not in types
     # Whose pieces tell the shapes of those of the gradient: no more than that.
-    assert types["SplitV"] == 1
+    assert types["Split"] == types["Assert"] == 1
     # Of the sizes, but none of the numbers.
     assert types["Slice"] <= 1
 

@@ -28,7 +28,8 @@ class ShardOrder:
         layout: Rows of each shard.
         ids_U: Row numbers of the whole table, shape `(U,)`.
         local_ids: For each shard its ids, counted from its own first row.
-        counts_S: How many these are, int32, shape `(S,)`.
+        counts_S: How many these are, int32, shape `(S,)`; the last may be -1,
+            for all that are left.
         count: How many ids there are, int32.
     """
 
@@ -98,16 +99,12 @@ def sort(
     """
     with tf.device(graph_checks.CPU):
         count = tf.size(ids_U)
-        shards_U = shard_numbers(layout, ids_U)
         if is_sorted:
-            counts_S = tf.raw_ops.DenseBincount(
-                input=shards_U,
-                size=layout.num_shards,
-                weights=tf.constant([], tf.int32),
-            )
+            counts_S = _counts_in_order(layout, ids_U)
             parts = tf.split(ids_U, counts_S, num=layout.num_shards)
             _remember(layout, ids_U, parts, counts_S, count)
             return ids_U, positions
+        shards_U = shard_numbers(layout, ids_U)
         parts = tf.dynamic_partition(ids_U, shards_U, layout.num_shards)
         old_places = tf.dynamic_partition(
             tf.range(count), shards_U, layout.num_shards
@@ -119,6 +116,20 @@ def sort(
         new_positions = tf.gather(places_U, positions)
         _remember(layout, sorted_U, parts, counts_S, count)
     return sorted_U, new_positions
+
+
+def _counts_in_order(layout: RowLayout, ids_U: tf.Tensor) -> tf.Tensor:
+    """How many ids each shard has, of ids in the order of shards."""
+    # A binary search asks of a few ids whether they are below a boundary, and
+    # all that are come first. Their own order does not matter.
+    ends = tf.raw_ops.LowerBound(
+        sorted_inputs=tf.expand_dims(ids_U, 0),
+        values=tf.constant([layout.offsets[1:-1]], ids_U.dtype),
+    )
+    ends = tf.reshape(ends, [-1])
+    if layout.num_shards > 2:
+        ends -= tf.concat([[0], ends[:-1]], 0)
+    return tf.concat([ends, [-1]], 0)
 
 
 def _remember(

@@ -74,8 +74,8 @@ def _column(feature: tf.Tensor) -> tuple[tf.Tensor, int] | None:
         return None
     slicing = feature.op
     matrix, *bounds = slicing.inputs
-    if slicing.control_inputs or any(one.op.control_inputs for one in bounds):
-        # Who is told the ids waits for these as well.
+    if any(map(_waits, [slicing, *(one.op for one in bounds)])):
+        # Who is told the ids waits for the same.
         return None
     begin_input, _, strides_input = bounds
     begin = tf.get_static_value(begin_input)
@@ -92,3 +92,11 @@ def _column(feature: tf.Tensor) -> tuple[tf.Tensor, int] | None:
     ):
         return None
     return matrix, int(begin[1]) % int(matrix.shape[1])
+
+
+def _waits(operation: tf.Operation) -> bool:
+    """Whether it runs after anything but the start of its function.
+
+    A step of `fit` has all of its operations after its batch, an argument.
+    """
+    return any(one.type != "Placeholder" for one in operation.control_inputs)

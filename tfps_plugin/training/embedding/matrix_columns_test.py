@@ -93,6 +93,16 @@ def test_anything_else_is_left_alone(
     assert _found(cut)[0] is None
 
 
+def test_what_waits_for_arguments_waits_for_nothing() -> None:
+    def cut(matrix: tf.Tensor) -> list[tf.Tensor]:
+        with tf.control_dependencies([matrix]):
+            return [matrix[:, n] for n in range(4)]
+
+    _, found = _found(cut)
+    assert found is not None
+    np.testing.assert_array_equal(found[2], [2, 8, 14, 20])
+
+
 def test_outside_of_functions_nobody_knows() -> None:
     matrix = tf.zeros([2, 4], tf.int64)
     assert columns_of_one_matrix([matrix[:, n] for n in range(4)]) is None

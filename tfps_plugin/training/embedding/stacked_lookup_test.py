@@ -214,3 +214,16 @@ def test_an_id_outside_of_its_table_is_named_in_a_column_too() -> None:
         look_up(tf.constant(ids_BC))
     for part in ("[feature_3]", "[table_3]", "ids =] [4]"):
         assert part in str(raised.value).replace('"', "")
+
+
+@pytest.mark.parametrize("sizes", [[2, 3, 1, 4, 2], [3] * 5])
+@pytest.mark.parametrize("id_", [4, -5, 2**63 - 1, -(2**63), 2**63 - 4])
+def test_ids_of_any_size_are_outside(sizes: list[int], id_: int) -> None:
+    _, look_up = _of_a_matrix(sizes, [0, 1, 2, 3, 4])
+    ids_BC = np.zeros([6, 5], "int64")
+    ids_BC[:, 3] = -1
+    ids_BC[4, 3] = id_
+    with pytest.raises(tf.errors.InvalidArgumentError) as raised:
+        look_up(tf.constant(ids_BC))
+    for part in ("[feature_3]", f"[{sizes[3]}]", f"ids =] [{id_}]"):
+        assert part in str(raised.value).replace('"', "")
