@@ -97,8 +97,6 @@ class _Asked:
 
     def arranged(self, values_N: tf.Tensor) -> tf.Tensor:
         """Something for each of the rows, feature by feature as given."""
-        if self.as_given == sorted(self.order):
-            return values_N
         with tf.device(graph_checks.CPU):
             return self.counts.arranged(values_N, self.as_given)
 
@@ -181,7 +179,7 @@ def _stack_rows(
     # done for them costs next to nothing.
     others_S1 = _not_among(ids_N, sizes_N)
     sizes_S = _of_some(sizes_N, others_S1)
-    # Of the end of the table, if they are negative.
+    # Negative ones count from the end of their table.
     from_front_S = tf.gather_nd(ids_N, others_S1) + sizes_S
     unknown_K1 = tf.gather_nd(others_S1, _not_among(from_front_S, sizes_S))
     unknown_features = counts.features_of(unknown_K1[:, 0])

@@ -271,10 +271,11 @@ class WorkerReadRun(StepRun):
         if share.is_infinite:
             _logger.warning(
                 "The input of worker %d has ended, though it repeats without "
-                "end: there is nothing to repeat. Other workers make its "
-                "steps. Expected: some batches on every worker, which there "
+                "end: there is nothing to repeat. Its steps are left to other "
+                "workers. Expected: some batches on every worker, which there "
                 "are not where there are more workers than files, or where "
-                "drop_remainder leaves none.",
+                "drop_remainder leaves none. With `splits`, a DatasetCreator "
+                "shares files out among any number of workers.",
                 share.worker_index,
             )
         self._account.wake()
