@@ -20,7 +20,11 @@ _M_MMAP_THRESHOLD = -3
 _SETTINGS = {
     _M_MMAP_THRESHOLD: 32 << 20,
     _M_TRIM_THRESHOLD: 1 << 30,
-    _M_TOP_PAD: 8 << 20,
+    # A thread's memory comes in pieces of up to 64 MiB, and glibc asks for
+    # large pages (`large_pages`) only for what a piece begins with, not for
+    # what it grows by: so it is as large from the beginning. What nobody has
+    # written to takes no memory.
+    _M_TOP_PAD: 64 << 20,
     # Small blocks, once freed, join their neighbours. Else they are kept apart
     # until 64 KiB are freed at once, and then all of them are looked through.
     _M_MXFAST: 0,

@@ -1,5 +1,6 @@
 """Tests of memory in large pages."""
 
+import os
 import pathlib
 import platform
 import subprocess
@@ -59,6 +60,52 @@ def test_our_own_setting_is_no_user_s(who_asks: pathlib.Path) -> None:
     environment = large_pages.variables({}, who_asks)
     assert not large_pages.is_set_by_user(environment)
     assert freed_memory.keep(environment)
+
+
+_TABLES = """
+import ctypes
+import os
+import threading
+
+from tfps_plugin.cluster import freed_memory
+
+assert freed_memory.keep(os.environ)
+c = ctypes.CDLL(None)
+c.malloc.restype = ctypes.c_void_p
+
+def is_large(address):
+    inside = False
+    for line in open("/proc/self/smaps"):
+        word = line.split()[0]
+        if not word.endswith(":"):
+            start, end = (int(each, 16) for each in word.split("-"))
+            inside = start <= address < end
+        elif inside and word == "VmFlags:":
+            return "hg" in line.split()
+
+def tables():
+    addresses = [c.malloc(9 << 20) + (8 << 20) for _ in range(3)]
+    print([is_large(address) for address in addresses])
+
+thread = threading.Thread(target=tables)
+thread.start()
+thread.join()
+"""
+
+
+@pytest.mark.skipif(
+    not large_pages.variables({}), reason="Linux gives them to all, or to none."
+)
+def test_tables_that_a_thread_makes_have_large_pages() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _TABLES],
+        env={**os.environ, **large_pages.variables({})},
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.stdout == "[True, True, True]\n"
 
 
 _PROGRAM = """
