@@ -27,18 +27,19 @@ _LOG_CHARACTERS = 6000
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Marks the tests of this folder, gives them time, and orders them.
 
-    Those that share a cluster follow one another; see `shared_cluster.py`.
+    They come after all others: a process that has been a cluster's chief keeps
+    the names that devices have in it, and unit tests name those of a process
+    alone. Those that share a cluster follow one another; see
+    `shared_cluster.py`.
     """
-    for item in items:
-        if _HERE in item.path.parents:
-            item.add_marker(pytest.mark.integration)
-            if item.get_closest_marker("timeout") is None:
-                item.add_marker(pytest.mark.timeout(_TIMEOUT_SECONDS))
     ours = [item for item in items if _HERE in item.path.parents]
-    places = [i for i, item in enumerate(items) if _HERE in item.path.parents]
+    for item in ours:
+        item.add_marker(pytest.mark.integration)
+        if item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(_TIMEOUT_SECONDS))
     ours.sort(key=lambda item: shared_cluster.shape_of(item) or ())
-    for place, item in zip(places, ours, strict=True):
-        items[place] = item
+    others = [item for item in items if _HERE not in item.path.parents]
+    items[:] = [*others, *ours]
 
 
 @pytest.hookimpl(wrapper=True)
