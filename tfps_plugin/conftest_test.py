@@ -1,4 +1,4 @@
-"""The check that a test leaves nothing behind does find what is left."""
+"""What is left behind is found, and tests run in the order that they need."""
 
 import pathlib
 import subprocess
@@ -58,3 +58,28 @@ def test_leaks_are_found(
         assert result.returncode == 1
         assert "The test left behind" in result.stdout
         assert found in result.stdout
+
+
+def test_integration_tests_come_last_however_they_are_named() -> None:
+    root = pathlib.Path(__file__).parents[1]
+    result = subprocess.run(
+        [
+            *(sys.executable, "-m", "pytest", "--collect-only", "-q"),
+            *("-p", "no:cacheprovider"),
+            *("integration_tests/rounds_test.py", "tfps_plugin/docs_test.py"),
+        ],
+        cwd=root,
+        capture_output=True,
+        text=True,
+        timeout=50,
+    )
+    assert result.returncode == 0, result.stdout
+    files = [
+        line.split("::")[0]
+        for line in result.stdout.splitlines()
+        if "::" in line
+    ]
+    assert list(dict.fromkeys(files)) == [
+        "tfps_plugin/docs_test.py",
+        "integration_tests/rounds_test.py",
+    ]
