@@ -11,6 +11,7 @@ tensorflow_strategy.py    the base classes of a `tf.distribute.Strategy`
 tensorflow_inputs.py      what datasets say about their elements
 tensorflow_captures.py    what graph functions capture, and where that is
 tensorflow_graphs.py      one graph function made out of another
+tensorflow_server.py      servers and sessions, without the rest of TensorFlow
 tensorflow_cluster.py     the eager context's cluster membership
 tensorflow_functions.py   how functions become known to the tasks
 tensorflow_execution.py   executors and concrete functions

@@ -6,6 +6,7 @@ ask.
 """
 
 import dataclasses
+import itertools
 import logging
 import re
 import threading
@@ -39,7 +40,11 @@ _WHERE = re.compile(
 )
 _PROBE_TIMEOUT_SECONDS = 2.0
 _PROBE_INTERVAL_SECONDS = 0.25
+# The log tells of a wait after this time, and then at intervals that double.
 _PROGRESS_INTERVAL_SECONDS = 5.0
+_LONGEST_PROGRESS_INTERVAL_SECONDS = 60.0
+# How many tasks a line of the log names.
+_MOST_NAMED = 4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -182,17 +187,21 @@ def wait_until_ready(
     timeout_seconds: float,
     *,
     check: Callable[[], None] = lambda: None,
+    on_round: Callable[[int, float], None] = lambda num_ready, seconds: None,
     stop: threading.Event | None = None,
 ) -> dict[Task, TaskStatus]:
     """Waits until every task answers.
 
-    The logger `tfps_plugin.cluster` tells every few seconds which tasks are
-    waited for, and why they do not answer yet.
+    The logger `tfps_plugin.cluster` tells after some seconds, and again at
+    longer and longer intervals, which tasks are waited for, and why they do
+    not answer yet.
 
     Args:
         tasks: The tasks to wait for.
         timeout_seconds: How long to wait for all of them together.
         check: Called between rounds; may raise to end the wait.
+        on_round: Called after every round, with the number of tasks that
+            answer by now and the seconds since the beginning.
         stop: Setting it ends the wait as if the time was up.
 
     Returns:
@@ -207,7 +216,8 @@ def wait_until_ready(
     stop = stop or threading.Event()
     start = time.monotonic()
     deadline = start + timeout_seconds
-    next_progress = start + _PROGRESS_INTERVAL_SECONDS
+    interval = _PROGRESS_INTERVAL_SECONDS
+    next_progress = start + interval
     order = tuple(tasks)
     ready: dict[Task, TaskStatus] = {}
     reasons: dict[Task, str] = dict.fromkeys(order, "it was not asked yet")
@@ -224,6 +234,7 @@ def wait_until_ready(
             else:
                 ready[task] = answer
                 del reasons[task]
+        on_round(len(ready), time.monotonic() - start)
         if not reasons:
             break
         check()
@@ -233,14 +244,15 @@ def wait_until_ready(
                 _timeout_text(reasons, len(order), timeout_seconds)
             )
         if now >= next_progress:
-            next_progress = now + _PROGRESS_INTERVAL_SECONDS
+            interval = min(2 * interval, _LONGEST_PROGRESS_INTERVAL_SECONDS)
+            next_progress = now + interval
             # Loud enough to be seen where nobody has set logging up.
             _logger.warning(
-                "Waiting for %d of %d tasks since %.0f s:%s",
-                len(reasons),
+                "%d of %d tasks answer after %.0f s; waiting for %s.",
+                len(ready),
                 len(order),
                 now - start,
-                _list(reasons),
+                _brief(reasons),
             )
         stop.wait(min(_PROBE_INTERVAL_SECONDS, deadline - now))
     return {task: ready[task] for task in order}
@@ -258,6 +270,17 @@ def _timeout_text(
         "these ports; (4) if they only need longer to start, allow more "
         "time: start_timeout_seconds of the strategy."
     )
+
+
+def _brief(reasons: Mapping[Task, str]) -> str:
+    """The first of the tasks, in one line."""
+    named = [
+        f"{task} at {task.address}: {reason}"
+        for task, reason in itertools.islice(reasons.items(), _MOST_NAMED)
+    ]
+    if len(reasons) > _MOST_NAMED:
+        named.append(f"and {len(reasons) - _MOST_NAMED} more")
+    return "; ".join(named)
 
 
 def _list(reasons: Mapping[Task, str]) -> str:

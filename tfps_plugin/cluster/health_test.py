@@ -182,8 +182,29 @@ def test_the_log_tells_who_is_waited_for(
         pytest.raises(errors.ClusterStartTimeoutError),
     ):
         health.wait_until_ready([_worker(nobody)], 0.6)
-    assert "Waiting for 1 of 1 tasks" in caplog.text
-    assert f"worker 1 at {nobody}: Connection refused" in caplog.text
+    assert "0 of 1 tasks answer after 0 s; waiting for worker 1" in caplog.text
+    assert f"worker 1 at {nobody}: Connection refused." in caplog.text
+    # After 0.1 s, 0.3 s, and not at each of the shorter intervals.
+    assert len(caplog.records) <= 2
+
+
+def test_a_line_of_the_log_names_a_few_tasks(nobody: str) -> None:
+    reasons = {Task("worker", i, nobody): "refused" for i in range(6)}
+    line = health._brief(reasons)
+    assert "worker 3 at" in line
+    assert line.endswith("; and 2 more")
+
+
+def test_every_round_is_told() -> None:
+    answers = iter([b"", _status(_device("worker", 1))])
+    rounds = []
+    with _server(lambda: next(answers)) as address:
+        health.wait_until_ready(
+            [_worker(address)],
+            60.0,
+            on_round=lambda num_ready, seconds: rounds.append(num_ready),
+        )
+    assert rounds == [0, 1]
 
 
 def test_no_tasks_are_ready_at_once() -> None:

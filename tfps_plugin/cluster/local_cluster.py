@@ -25,10 +25,12 @@ from tfps_plugin.cluster import health
 from tfps_plugin.cluster import large_pages
 from tfps_plugin.cluster import open_sessions
 from tfps_plugin.cluster import ports
+from tfps_plugin.cluster import progress_line
 from tfps_plugin.cluster import shared_cores
 from tfps_plugin.cluster import spec
 from tfps_plugin.cluster import task_server
 from tfps_plugin.cluster import tf_config
+from tfps_plugin.cluster.progress_line import ProgressLine
 from tfps_plugin.cluster.spec import ClusterSpec
 from tfps_plugin.cluster.spec import Task
 
@@ -305,7 +307,17 @@ class LocalCluster:
                         f"{self._log_tail(task)}"
                     )
 
-        health.wait_until_ready(tasks, timeout_seconds, check=check)
+        with ProgressLine() as line:
+            health.wait_until_ready(
+                tasks,
+                timeout_seconds,
+                check=check,
+                on_round=lambda num_ready, seconds: line.show(
+                    progress_line.text(
+                        self.cluster_spec, num_ready, len(tasks), seconds
+                    )
+                ),
+            )
 
     def _log_path(self, task: Task) -> pathlib.Path:
         return self._folder / f"{task.job}-{task.index}.log"

@@ -7,15 +7,17 @@ chief has connected and after it has lost the connection.
 """
 
 import contextlib
+from collections.abc import Iterator
 from typing import Any
 
-import tensorflow as tf
-
 from tfps_plugin import errors
+from tfps_plugin._compat import tensorflow_server
 from tfps_plugin.cluster.spec import Task
 
 _NAME = "tfps_plugin_mailbox"
 _UNBOUNDED = -1
+# A `tf.DType`, as TensorFlow also takes it.
+_STRING = "string"
 
 
 class Mailbox:
@@ -29,9 +31,9 @@ class Mailbox:
     """
 
     def __init__(self, target: str, task: Task) -> None:
-        with tf.Graph().as_default() as graph, tf.device(_device(task)):
-            self._message = tf.raw_ops.QueueDequeueV2(
-                handle=_queue(), component_types=[tf.string]
+        with _graph_on(task) as graph:
+            self._message = tensorflow_server.raw_ops.QueueDequeueV2(
+                handle=_queue(), component_types=[_STRING]
             )
         self._session = _open_session(target, task, graph)
 
@@ -56,9 +58,9 @@ def post(task: Task, text: str, timeout_seconds: float) -> None:
 
     Threading: safe from several threads.
     """
-    with tf.Graph().as_default() as graph, tf.device(_device(task)):
-        enqueue = tf.raw_ops.QueueEnqueueV2(
-            handle=_queue(), components=[tf.constant(text)]
+    with _graph_on(task) as graph:
+        enqueue = tensorflow_server.raw_ops.QueueEnqueueV2(
+            handle=_queue(), components=[text]
         )
     try:
         session = _open_session(
@@ -68,9 +70,9 @@ def post(task: Task, text: str, timeout_seconds: float) -> None:
             session.run(enqueue)
         finally:
             # It is delivered, or not; the task may be gone by now.
-            with contextlib.suppress(tf.errors.OpError):
+            with contextlib.suppress(tensorflow_server.OpError):
                 session.close()
-    except tf.errors.OpError as error:
+    except tensorflow_server.OpError as error:
         raise errors.TaskUnreachableError(
             f"{task} at {task.address} cannot be told anything: "
             f"{error.message}",
@@ -79,13 +81,19 @@ def post(task: Task, text: str, timeout_seconds: float) -> None:
         ) from error
 
 
-def _device(task: Task) -> str:
-    return f"{task.name}/device:CPU:0"
+@contextlib.contextmanager
+def _graph_on(task: Task) -> Iterator[Any]:
+    """A graph whose operations run on the task."""
+    with (
+        tensorflow_server.Graph().as_default() as graph,
+        tensorflow_server.device(f"{task.name}/device:CPU:0"),
+    ):
+        yield graph
 
 
 def _queue() -> Any:
-    return tf.raw_ops.FIFOQueueV2(
-        component_types=[tf.string],
+    return tensorflow_server.raw_ops.FIFOQueueV2(
+        component_types=[_STRING],
         shapes=[[]],
         capacity=_UNBOUNDED,
         shared_name=_NAME,
@@ -95,10 +103,10 @@ def _queue() -> Any:
 def _open_session(
     target: str, task: Task, graph: Any, timeout_seconds: float | None = None
 ) -> Any:
-    config = tf.compat.v1.ConfigProto(
+    config = tensorflow_server.ConfigProto(
         # Without it the task would first wait for all others of its cluster.
         device_filters=[task.name],
     )
     if timeout_seconds is not None:
         config.operation_timeout_in_ms = max(1, int(timeout_seconds * 1000))
-    return tf.compat.v1.Session(target, graph=graph, config=config)
+    return tensorflow_server.Session(target, graph=graph, config=config)

@@ -123,13 +123,12 @@ def _start(config: spec.TaskConfig) -> _Inbox:
     )
     # Before TensorFlow starts its threads, and after they were counted.
     shared_cores.share_machine(config, os.environ)
-    # Only here, because it takes seconds: signals, and the end of the process
-    # that has started this one, are obeyed before.
-    import tensorflow as tf
-
+    # Only here, because it may take seconds: signals, and the end of the
+    # process that has started this one, are obeyed before.
+    from tfps_plugin._compat import tensorflow_server
     from tfps_plugin.cluster.mailbox import Mailbox
 
-    session_config = tf.compat.v1.ConfigProto(
+    session_config = tensorflow_server.ConfigProto(
         inter_op_parallelism_threads=threads.between_operations,
         intra_op_parallelism_threads=threads.inside_operations,
     )
@@ -141,14 +140,14 @@ def _start(config: spec.TaskConfig) -> _Inbox:
         # the workers; TensorFlow would take all of its memory.
         session_config.device_count["GPU"] = 0
     try:
-        server = tf.distribute.Server(
-            tf.train.ClusterSpec(config.cluster.as_dict()),
+        server = tensorflow_server.Server(
+            tensorflow_server.ClusterSpec(config.cluster.as_dict()),
             job_name=task.job,
             task_index=task.index,
             protocol="grpc",
             config=session_config,
         )
-    except tf.errors.OpError as error:
+    except tensorflow_server.OpError as error:
         raise errors.TaskStartError(
             f"{task} cannot serve at its address. Expected a free port of "
             f"this machine. Received: address={task.address!r}: "

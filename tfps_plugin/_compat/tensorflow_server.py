@@ -1,0 +1,136 @@
+"""TensorFlow's server and sessions, without the rest of TensorFlow.
+
+`import tensorflow` takes some three seconds of processor time, four fifths of
+it for Python that a worker or ps never calls: Keras, and whatever Keras finds
+installed. A process that has not imported TensorFlow and imports this module
+gets the native library, with every operation and kernel that it would have
+otherwise, and the Python around servers and sessions. Whoever imports
+TensorFlow later gets all of it.
+
+The names are public API elsewhere, as the last lines show; only the way to them
+is private. Where TensorFlow has been imported already they are what it has.
+Where somebody has extended it (below), or a release has moved one of the names,
+all of TensorFlow is imported.
+
+Threading: import it while no other thread imports TensorFlow.
+"""
+
+import contextlib
+import importlib.util
+import logging
+import os
+import pathlib
+import site
+import sys
+import sysconfig
+from collections.abc import Iterable
+from collections.abc import Iterator
+
+_logger = logging.getLogger("tfps_plugin.cluster")
+
+_TENSORFLOW = "tensorflow"
+# With these, `import tensorflow` loads further native libraries.
+_EXTENDING_VARIABLES = (
+    "TF_PLUGGABLE_DEVICE_LIBRARY_PATH",
+    "TF_USE_MODULAR_FILESYSTEM",
+)
+# So it does with what is in these folders: of any folder of packages, and of
+# TensorFlow itself.
+_PLUGINS = "tensorflow-plugins"
+_KERNELS = pathlib.PurePath("core", "kernels")
+# Operations outside the native library; Python that is left out loads them.
+_OPERATIONS = "lite/experimental/microfrontend/python/ops/*_op.so"
+
+
+def _is_extended(folder: pathlib.Path) -> bool:
+    """Whether TensorFlow, installed in `folder`, loads plugins."""
+    return (
+        any(map(os.environ.get, _EXTENDING_VARIABLES))
+        or any((folder / _KERNELS).glob("*.so"))
+        or any((each / _PLUGINS).exists() for each in _package_folders())
+    )
+
+
+def _package_folders() -> Iterable[pathlib.Path]:
+    """Wherever packages may be installed."""
+    folders = {*sys.path, *site.getsitepackages(), site.getusersitepackages()}
+    for scheme in sysconfig.get_scheme_names():
+        folders |= {
+            sysconfig.get_path(kind, scheme) for kind in ("purelib", "platlib")
+        }
+    return map(pathlib.Path, folders)
+
+
+@contextlib.contextmanager
+def _empty_tensorflow() -> Iterator[pathlib.Path | None]:
+    """Has `import tensorflow.x` not import all of TensorFlow.
+
+    Yields:
+        TensorFlow's folder; None where all of it is to be imported.
+    """
+    if _TENSORFLOW in sys.modules:
+        yield None
+        return
+    spec = importlib.util.find_spec(_TENSORFLOW)
+    if spec is None or spec.origin is None:
+        yield None
+        return
+    folder = pathlib.Path(spec.origin).parent
+    if _is_extended(folder):
+        _logger.debug("TensorFlow has plugins: importing all of it.")
+        yield None
+        return
+    # A package with a path, whose own code does not run.
+    sys.modules[_TENSORFLOW] = importlib.util.module_from_spec(spec)
+    try:
+        yield folder
+    finally:
+        # The next `import tensorflow` runs it.
+        del sys.modules[_TENSORFLOW]
+
+
+def _prepare(folder: pathlib.Path) -> None:
+    """Does what `import tensorflow` does before and beside its imports.
+
+    Used since TensorFlow 2.20: `tf2.enable`, `TF_LoadLibrary`,
+    `TF_DeleteLibraryHandle`.
+    """
+    from tensorflow.python import pywrap_tensorflow  # noqa: F401
+
+    # Some modules read it when they are imported, and so does native code.
+    os.environ["TF2_BEHAVIOR"] = "1"
+    from tensorflow.python import tf2
+
+    tf2.enable()
+    from tensorflow.python.client import pywrap_tf_session
+
+    for library in folder.glob(_OPERATIONS):
+        pywrap_tf_session.TF_DeleteLibraryHandle(
+            pywrap_tf_session.TF_LoadLibrary(str(library))
+        )
+
+
+try:
+    with _empty_tensorflow() as _folder:
+        if _folder is not None:
+            _prepare(_folder)
+        from tensorflow.core.protobuf.config_pb2 import ConfigProto
+        from tensorflow.python.client.session import Session
+        from tensorflow.python.framework.errors import OpError
+        from tensorflow.python.framework.ops import Graph
+        from tensorflow.python.framework.ops import device_v2 as device
+        from tensorflow.python.ops import gen_data_flow_ops as raw_ops
+        from tensorflow.python.training.server_lib import ClusterSpec
+        from tensorflow.python.training.server_lib import Server
+except (ImportError, AttributeError) as _error:
+    _logger.debug("Importing all of TensorFlow, because: %s", _error)
+    import tensorflow as tf
+
+    ConfigProto = tf.compat.v1.ConfigProto
+    Session = tf.compat.v1.Session
+    OpError = tf.errors.OpError
+    Graph = tf.Graph
+    device = tf.device
+    raw_ops = tf.raw_ops
+    ClusterSpec = tf.train.ClusterSpec
+    Server = tf.distribute.Server

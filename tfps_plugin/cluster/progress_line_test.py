@@ -1,0 +1,44 @@
+import io
+
+from tfps_plugin.cluster import progress_line
+from tfps_plugin.cluster.progress_line import ProgressLine
+from tfps_plugin.cluster.spec import ClusterSpec
+
+
+class _Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_the_line_says_what_starts_and_how_far_that_is() -> None:
+    cluster = ClusterSpec(("a:1", "a:2"), ("a:3",))
+    assert progress_line.text(cluster, 2, 3, 1.4) == (
+        "tfps: starting a cluster on this machine (2 workers, 1 ps): "
+        "2 of 3 tasks serve after 1 s"
+    )
+    assert "(1 worker, 1 ps): 1 of 2 tasks serves" in progress_line.text(
+        ClusterSpec(("a:1",), ("a:2",)), 1, 2, 0.0
+    )
+
+
+def test_a_terminal_has_one_line_that_goes_away() -> None:
+    terminal = _Terminal()
+    with ProgressLine(terminal) as line:
+        line.show("0 of 2")
+        line.show("0 of 2")
+        line.show("1 of 2")
+    clear = "\r\x1b[K"
+    assert terminal.getvalue() == f"{clear}0 of 2{clear}1 of 2{clear}"
+
+
+def test_what_is_not_shown_is_not_taken_away() -> None:
+    terminal = _Terminal()
+    ProgressLine(terminal).close()
+    assert terminal.getvalue() == ""
+
+
+def test_a_file_gets_nothing() -> None:
+    file = io.StringIO()
+    with ProgressLine(file) as line:
+        line.show("1 of 2")
+    assert file.getvalue() == ""
