@@ -414,9 +414,11 @@ def test_one_program_for_all_tasks() -> None:
         chief.communicate("end\n", _PATIENCE_SECONDS)
         assert chief.returncode == 0
         for server in (first, ps):
-            said, _ = server.communicate(timeout=_END_SECONDS)
+            said, logged = server.communicate(timeout=_END_SECONDS)
             assert server.returncode == 0
             assert said == ""
+            for news in ("serves at", "has connected", "the job is over"):
+                assert logged.count(news) == 1
 
 
 def test_a_cluster_ends_with_the_process_that_started_it() -> None:

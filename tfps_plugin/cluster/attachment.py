@@ -88,20 +88,44 @@ def attach(cluster: ClusterSpec) -> str:
                 "addresses from its machine; (3) start the chief again."
             ) from error
         except tf.errors.UnknownError as error:
-            raise errors.TaskStartError(
-                "The chief's own server cannot start. Expected a free port "
-                f"of this machine. Received: cluster.chief[0]={address!r}: "
-                f"{error.message}. End what uses the port, or leave the "
-                "chief's address out of the cluster: a free one is then taken."
-            ) from error
+            raise _port_error(address, error.message) from error
         _own_port = port
     return address
+
+
+def check_own_port(cluster: ClusterSpec) -> None:
+    """Finds out whether the chief can serve, before it waits for the tasks.
+
+    Args:
+        cluster: As `attach` will get it.
+
+    Raises:
+        TaskStartError: If the port that it prescribes is taken.
+    """
+    if cluster.chief_address is None:
+        return
+    port = split_address(cluster.chief_address)[1]
+    if port == _own_port:
+        return
+    reason = ports.why_unusable(port, os.environ)
+    if reason is not None:
+        raise _port_error(cluster.chief_address, reason)
+
+
+def _port_error(address: str, reason: str) -> errors.TaskStartError:
+    port = split_address(address)[1]
+    return errors.TaskStartError(
+        "The chief's own server cannot start. Expected a free port of this "
+        f"machine. Received: cluster.chief[0]={address!r}: {reason}. End what "
+        f"uses the port (`ss -ltnp 'sport = :{port}'` names it), or leave the "
+        "chief's address out of the cluster: a free one is then taken."
+    )
 
 
 @contextlib.contextmanager
 def _shared_ports() -> Iterator[None]:
     """Lets TensorFlow's next server listen on a port reserved by us."""
-    name = "TF_GRPC_REUSE_PORT"
+    name = ports.REUSE_VARIABLE
     before = os.environ.get(name)
     os.environ[name] = "1"
     try:

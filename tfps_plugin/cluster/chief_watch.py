@@ -4,11 +4,17 @@ import dataclasses
 import os
 
 from tfps_plugin.cluster import messages
+from tfps_plugin.cluster import spec
 
 EXIT_JOB_OVER = 0
 # "Service unavailable": what this process depends on is gone. Below 128, so
 # that a job controller takes it for final and does not start it again.
 EXIT_NO_CHIEF = os.EX_UNAVAILABLE
+
+# When a task first says that it has no chief; it says so again after twice the
+# time, up to the longest interval.
+_FIRST_REMINDER_SECONDS = 30.0
+_LONGEST_REMINDER_SECONDS = 960.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,7 +51,8 @@ class ChiefWatch:
     ) -> None:
         self._chief_start_timeout_seconds = chief_start_timeout_seconds
         self._chief_grace_seconds = chief_grace_seconds
-        self._last_sign = now
+        self._begin = self._last_sign = now
+        self._next_reminder = now + _FIRST_REMINDER_SECONDS
         self._chief: messages.ChiefHere | None = None
         self._answers = True
 
@@ -80,6 +87,20 @@ class ChiefWatch:
             f"{self._chief_grace_seconds:g} s for it, or for another one"
         )
 
+    def reminder(self, now: float) -> float | None:
+        """Says, at widening intervals, that no chief has connected yet.
+
+        Returns:
+            For how many seconds there has been none, if it is time to say so.
+        """
+        if self._chief is not None or now < self._next_reminder:
+            return None
+        waited_seconds = now - self._begin
+        self._next_reminder = now + min(
+            waited_seconds, _LONGEST_REMINDER_SECONDS
+        )
+        return waited_seconds
+
     def seconds_left(self, now: float) -> float:
         """How long the task would still wait if nothing happened."""
         patience_seconds = (
@@ -107,3 +128,35 @@ class ChiefWatch:
             f"{silent_seconds:.0f} s, and no other has taken its place. To "
             "wait longer for it, set chief_grace_seconds",
         )
+
+
+def no_chief_text(
+    config: spec.TaskConfig, waited_seconds: float, left_seconds: float
+) -> str:
+    """What to check where a task waits for a chief in vain.
+
+    Args:
+        config: The task and its cluster.
+        waited_seconds: How long it has waited.
+        left_seconds: How long it will go on waiting.
+    """
+    task = config.task
+    if config.cluster.chief_address is None:
+        who = (
+            "one more process runs your program as the chief, with the same "
+            'cluster and "task": {"type": "chief", "index": 0} in its '
+            "TF_CONFIG: this cluster names no chief, and a worker is none"
+        )
+    else:
+        who = (
+            "your program runs as the chief of this cluster, "
+            f"cluster.chief[0]={config.cluster.chief_address!r}"
+        )
+    return (
+        f"no chief has connected yet, after {waited_seconds:.0f} s. {task} "
+        f"listens at {task.address} and waits for another "
+        f"{left_seconds:.0f} s. Check that (1) {who}; (2) the chief's cluster "
+        f"has {task.address!r} as {task.job}[{task.index}]; (3) the chief's "
+        "machine may connect to this address; (4) the chief is not waiting "
+        "for another task, which its log would name"
+    )

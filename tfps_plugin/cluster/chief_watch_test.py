@@ -1,8 +1,11 @@
 """When a task ends itself."""
 
 from tfps_plugin.cluster.chief_watch import ChiefWatch
+from tfps_plugin.cluster.chief_watch import no_chief_text
 from tfps_plugin.cluster.messages import ChiefHere
 from tfps_plugin.cluster.messages import JobOver
+from tfps_plugin.cluster.spec import ClusterSpec
+from tfps_plugin.cluster.spec import TaskConfig
 
 _FIRST = ChiefHere("first", "a:1", 1)
 _SECOND = ChiefHere("second", "b:1", 2)
@@ -78,3 +81,30 @@ def test_another_chief_takes_over_in_time() -> None:
     watch.heard(_SECOND, 209.5)
     assert watch.check(219.0) is None
     assert watch.probed(True, 219.0) is None
+
+
+def test_says_at_widening_intervals_that_there_is_no_chief() -> None:
+    watch = ChiefWatch(
+        0.0, chief_start_timeout_seconds=3600.0, chief_grace_seconds=10.0
+    )
+    told = [
+        now for now in range(3600) if watch.reminder(float(now)) is not None
+    ]
+    assert told == [30, 60, 120, 240, 480, 960, 1920, 2880]
+
+
+def test_says_nothing_of_a_missing_chief_once_there_was_one() -> None:
+    watch = _watch()
+    watch.heard(_FIRST, 120.0)
+    assert watch.reminder(1000.0) is None
+
+
+def test_who_waits_for_a_chief_says_what_to_check() -> None:
+    cluster = ClusterSpec(("a:1", "a:2"), ("b:1",))
+    without = no_chief_text(TaskConfig(cluster, "worker", 1), 30.0, 3570.0)
+    assert "after 30 s" in without
+    assert "worker 1 listens at a:2 and waits for another 3570 s" in without
+    assert "has 'a:2' as worker[1]" in without
+    assert "this cluster names no chief" in without
+    named = TaskConfig(cluster.with_chief("c:1"), "ps", 0)
+    assert "cluster.chief[0]='c:1'" in no_chief_text(named, 30.0, 3570.0)

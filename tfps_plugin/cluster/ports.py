@@ -1,11 +1,19 @@
 """Network ports reserved without a race, and this machine's own address."""
 
+import errno
+import os
 import socket
 from collections.abc import Iterable
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Self
 
 LOOPBACK = "127.0.0.1"
+REUSE_VARIABLE = "TF_GRPC_REUSE_PORT"
+"""The environment variable that has TensorFlow's servers share a port."""
+
+# An answer from this machine takes microseconds.
+_CONNECT_SECONDS = 1.0
 
 
 class ReservedPort:
@@ -47,6 +55,43 @@ class ReservedPort:
         traceback: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def why_unusable(port: int, environment: Mapping[str, str]) -> str | None:
+    """Tries whether a server of TensorFlow's could listen on a port now.
+
+    Args:
+        port: The port's number.
+        environment: The environment variables: the server may share the port
+            with one that is reserved for it, but not with another server.
+
+    Returns:
+        Why not, in few words; None if it could.
+    """
+    is_shared = environment.get(REUSE_VARIABLE) == "1"
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as attempt:
+        # As the server does: connections of one that has ended do not matter.
+        attempt.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if is_shared:
+            attempt.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        try:
+            attempt.bind(("0.0.0.0", port))
+        except OSError as error:
+            if error.errno not in (errno.EADDRINUSE, errno.EACCES):
+                return None  # TensorFlow may know better.
+            return os.strerror(error.errno)
+    if is_shared and _is_served(port):
+        return "another server listens on it"
+    return None
+
+
+def _is_served(port: int) -> bool:
+    try:
+        with socket.create_connection((LOOPBACK, port), _CONNECT_SECONDS) as it:
+            # Without a server, a socket may by chance connect to itself.
+            return bool(it.getsockname() != it.getpeername())
+    except OSError:
+        return False
 
 
 def own_host_towards(endpoints: Iterable[tuple[str, int]]) -> str:

@@ -45,6 +45,34 @@ def test_ports_differ_and_can_be_given_back_twice() -> None:
         reserved.close()
 
 
+def test_a_free_port_can_be_used() -> None:
+    with ports.ReservedPort() as reserved:
+        port = reserved.port
+        # By the server that it is reserved for.
+        assert ports.why_unusable(port, {ports.REUSE_VARIABLE: "1"}) is None
+        assert "in use" in str(ports.why_unusable(port, {}))
+    assert ports.why_unusable(port, {}) is None
+
+
+def test_no_two_servers_share_a_reserved_port() -> None:
+    with ports.ReservedPort() as reserved, socket.socket() as server:
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        server.bind(("0.0.0.0", reserved.port))
+        server.listen()
+        reason = ports.why_unusable(reserved.port, {ports.REUSE_VARIABLE: "1"})
+    assert reason == "another server listens on it"
+
+
+def test_a_port_that_a_server_has_just_left_can_be_used() -> None:
+    with socket.create_server((ports.LOOPBACK, 0)) as server:
+        port = server.getsockname()[1]
+        with socket.create_connection((ports.LOOPBACK, port), 5) as client:
+            # Who closes first keeps the address for a minute.
+            server.accept()[0].close()
+            assert client.recv(1) == b""
+    assert ports.why_unusable(port, {}) is None
+
+
 @pytest.mark.parametrize(
     "endpoints",
     [[], [("127.0.0.1", 1)], [("localhost", 1)], [("no.invalid", 1)]],

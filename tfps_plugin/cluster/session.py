@@ -121,6 +121,7 @@ class Session:
             environment.apply_chief_environment(
                 task.host for task in cluster.tasks
             )
+            attachment.check_own_port(cluster)
             statuses = health.wait_until_ready(
                 cluster.serving_tasks, timeout_seconds
             )

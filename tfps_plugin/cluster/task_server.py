@@ -20,11 +20,14 @@ import time
 from types import FrameType
 from typing import NoReturn
 
+import tfps_plugin
 from tfps_plugin import errors
+from tfps_plugin.cluster import chief_watch
 from tfps_plugin.cluster import environment
 from tfps_plugin.cluster import freed_memory
 from tfps_plugin.cluster import health
 from tfps_plugin.cluster import messages
+from tfps_plugin.cluster import ports
 from tfps_plugin.cluster import server_threads
 from tfps_plugin.cluster import shared_cores
 from tfps_plugin.cluster import spec
@@ -48,6 +51,8 @@ _PROBE_TIMEOUT_SECONDS = 2.0
 # before its connection breaks, so it does not see an error. Nothing else
 # depends on it.
 _FAREWELL_SECONDS = 0.25
+_LOG_FORMAT = "%(asctime)s %(levelname)s %(message)s"
+_LOG_TIME_FORMAT = "%Y-%m-%d %H:%M:%S"
 _EXIT_INTERRUPTED = 128 + signal.SIGINT
 _EXIT_TERMINATED = 128 + signal.SIGTERM
 
@@ -83,6 +88,7 @@ def serve(
             "Only workers and parameter servers serve. Received: "
             f"task.type={config.job!r}. Run your program as this task."
         )
+    _log_visibly()
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, _terminate)
     os.environ.update(
@@ -98,7 +104,7 @@ def serve(
             chief_start_timeout_seconds=chief_start_timeout_seconds,
             chief_grace_seconds=chief_grace_seconds,
         )
-        ending = _wait_for_end(inbox, watch)
+        ending = _wait_for_end(config, inbox, watch)
     except KeyboardInterrupt:
         ending = Ending(_EXIT_INTERRUPTED, "interrupted")
     _logger.log(
@@ -111,6 +117,17 @@ def serve(
     _end_process(ending.exit_code)
 
 
+def _log_visibly() -> None:
+    """Has this task's log seen where the program has not set logging up.
+
+    The process does nothing but serve from here on: its log is ours.
+    """
+    logging.basicConfig(format=_LOG_FORMAT, datefmt=_LOG_TIME_FORMAT)
+    package = logging.getLogger(tfps_plugin.__name__)
+    if package.level == logging.NOTSET:
+        package.setLevel(logging.INFO)
+
+
 # What the thread at the mailbox hands over: a message, or why it cannot go on.
 _Inbox = queue.SimpleQueue[messages.Message | BaseException]
 
@@ -118,6 +135,10 @@ _Inbox = queue.SimpleQueue[messages.Message | BaseException]
 def _start(config: spec.TaskConfig) -> _Inbox:
     """Starts the server, and a thread that waits at its mailbox."""
     task = config.task
+    # TensorFlow would find out, too, but later.
+    reason = ports.why_unusable(spec.split_address(task.address)[1], os.environ)
+    if reason is not None:
+        raise _port_error(task, reason)
     threads = server_threads.server_threads(
         config, server_threads.usable_cores(), os.environ
     )
@@ -148,12 +169,7 @@ def _start(config: spec.TaskConfig) -> _Inbox:
             config=session_config,
         )
     except tensorflow_server.OpError as error:
-        raise errors.TaskStartError(
-            f"{task} cannot serve at its address. Expected a free port of "
-            f"this machine. Received: address={task.address!r}: "
-            f"{error.message}. See that no other process uses the port, and "
-            "that the address in TF_CONFIG is this task's own."
-        ) from error
+        raise _port_error(task, error.message) from error
     mailbox = Mailbox(server.target, task)
     inbox: _Inbox = queue.SimpleQueue()
 
@@ -169,8 +185,31 @@ def _start(config: spec.TaskConfig) -> _Inbox:
     return inbox
 
 
-def _wait_for_end(inbox: _Inbox, watch: ChiefWatch) -> Ending:
+def _port_error(task: spec.Task, reason: str) -> errors.TaskStartError:
+    port = spec.split_address(task.address)[1]
+    return errors.TaskStartError(
+        f"{task} cannot serve at its address. Expected a free port of this "
+        f"machine. Received: address={task.address!r}: {reason}. See that no "
+        f"other process uses the port (`ss -ltnp 'sport = :{port}'` names "
+        "it; a task of an earlier job may still run), and that the address "
+        "in TF_CONFIG is this task's own."
+    )
+
+
+def _wait_for_end(
+    config: spec.TaskConfig, inbox: _Inbox, watch: ChiefWatch
+) -> Ending:
     while True:
+        waited_seconds = watch.reminder(time.monotonic())
+        if waited_seconds is not None:
+            _logger.warning(
+                "%s.",
+                chief_watch.no_chief_text(
+                    config,
+                    waited_seconds,
+                    watch.seconds_left(time.monotonic()),
+                ),
+            )
         left_seconds = watch.seconds_left(time.monotonic())
         try:
             message = inbox.get(
@@ -260,9 +299,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     if options.parent_pipe is not None:
         _end_with_parent(options.parent_pipe)
     logging.basicConfig(
-        level=logging.INFO,
-        format="%(asctime)s %(levelname)s %(message)s",
-        datefmt="%Y-%m-%d %H:%M:%S",
+        level=logging.INFO, format=_LOG_FORMAT, datefmt=_LOG_TIME_FORMAT
     )
     try:
         config = tf_config.read_tf_config()
