@@ -199,6 +199,27 @@ def test_tasks_of_a_job_do_not_interrupt_each_other(
         assert len(policies) - policies.count(policy) <= 1
 
 
+def test_what_a_worker_prints_is_shown_with_its_name(
+    session: Session, capsys: pytest.CaptureFixture[str]
+) -> None:
+    @tf.function(input_signature=[tf.TensorSpec([], tf.int32)], autograph=False)
+    def say(number: Any) -> None:
+        tf.print("the answer is", number * 7)
+
+    say_it = say.get_concrete_function()
+    with tf.device(session.device(session.cluster.workers[1])):
+        say_it(tf.constant(6))
+    seen = ""
+
+    def is_shown() -> bool:
+        nonlocal seen
+        seen += capsys.readouterr().err
+        return seen.endswith("\n")
+
+    _wait_until(is_shown, _PATIENCE_SECONDS)
+    assert seen == "worker 1 | the answer is 42\n"
+
+
 def test_one_cluster_has_one_session(
     cluster: LocalCluster, session: Session
 ) -> None:

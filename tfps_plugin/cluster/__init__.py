@@ -30,6 +30,6 @@ shared_cores.py      how tasks of one machine share its cores
 task_server.py       the life of a worker or ps process
 task.py              `tfps.init()`: one call for a program all tasks run
 local_cluster.py     a whole cluster of real processes on this machine
-progress_line.py     how far its start is, on a terminal (pure but for that)
+output/              what tasks write, and what people see of it
 dispatch_context.py  which worker the current thread dispatches to (pure)
 """

@@ -25,12 +25,14 @@ from tfps_plugin.cluster import health
 from tfps_plugin.cluster import large_pages
 from tfps_plugin.cluster import open_sessions
 from tfps_plugin.cluster import ports
-from tfps_plugin.cluster import progress_line
 from tfps_plugin.cluster import shared_cores
 from tfps_plugin.cluster import spec
 from tfps_plugin.cluster import task_server
 from tfps_plugin.cluster import tf_config
-from tfps_plugin.cluster.progress_line import ProgressLine
+from tfps_plugin.cluster.output import progress_line
+from tfps_plugin.cluster.output import tensorflow_noise
+from tfps_plugin.cluster.output.followed_logs import FollowedLogs
+from tfps_plugin.cluster.output.progress_line import ProgressLine
 from tfps_plugin.cluster.spec import ClusterSpec
 from tfps_plugin.cluster.spec import Task
 
@@ -64,6 +66,11 @@ class LocalCluster:
             process has.
         chief_start_timeout_seconds: How long a task waits for a chief.
         chief_grace_seconds: How long it waits for one that has died.
+        show_output: Whether what the tasks print, such as `tf.print` in a
+            step, is shown on this process's standard error, each line with
+            the task's name. What TensorFlow says at every start is not: it
+            goes to the logger `tfps_plugin.cluster`, at DEBUG. `log` has
+            everything.
 
     Raises:
         ClusterConfigurationError: If a number is less than one.
@@ -87,6 +94,7 @@ class LocalCluster:
             task_server.CHIEF_START_TIMEOUT_SECONDS
         ),
         chief_grace_seconds: float = task_server.CHIEF_GRACE_SECONDS,
+        show_output: bool = True,
     ) -> None:
         for name, value in (("num_workers", num_workers), ("num_ps", num_ps)):
             if value < 1:
@@ -119,6 +127,16 @@ class LocalCluster:
             self._first_spec = self._spec
             self._folder = pathlib.Path(tempfile.mkdtemp(prefix="tfps-"))
             stack.callback(shutil.rmtree, self._folder, ignore_errors=True)
+            if show_output:
+                logs = FollowedLogs(
+                    {
+                        str(task): self._log_path(task)
+                        for task in self._spec.serving_tasks
+                    },
+                    self._log_level(),
+                )
+                # After the tasks have ended, and before their logs are gone.
+                stack.callback(logs.close)
             self._parent_pipe, held_end = os.pipe()
             stack.callback(os.close, self._parent_pipe)
             stack.callback(os.close, held_end)
@@ -261,9 +279,9 @@ class LocalCluster:
             {
                 # Several processes share the GPUs of one machine.
                 "TF_FORCE_GPU_ALLOW_GROWTH": "true",
-                "TF_CPP_MIN_LOG_LEVEL": "2",
                 **os.environ,
                 **self._environ,
+                tensorflow_noise.LOG_LEVEL: self._log_level(),
                 "PYTHONPATH": f"{before}{os.pathsep}{path}" if before else path,
                 # The port is held for the task by this process.
                 "TF_GRPC_REUSE_PORT": "1",
@@ -294,6 +312,12 @@ class LocalCluster:
                 # Ctrl-C is for this process alone, which then ends them.
                 start_new_session=True,
             )
+
+    def _log_level(self) -> str:
+        """Errors of TensorFlow's alone, unless the user asks for more."""
+        return tensorflow_noise.choose_log_level(
+            {**os.environ, **self._environ}, wants_everything=False
+        )
 
     def _wait_for(self, tasks: list[Task], timeout_seconds: float) -> None:
         def check() -> None:

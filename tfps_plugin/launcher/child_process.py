@@ -12,12 +12,12 @@ from collections.abc import Collection
 from collections.abc import Mapping
 from typing import IO
 
-from tfps_plugin.launcher import console
+from tfps_plugin.cluster.output import console
+from tfps_plugin.cluster.output.tensorflow_noise import LineNoiseFilter
+from tfps_plugin.cluster.output.terminal_line import TerminalLines
 from tfps_plugin.launcher import leash
 from tfps_plugin.launcher.plan import ProcessPlan
 from tfps_plugin.launcher.plan import command_line
-from tfps_plugin.launcher.tensorflow_noise import LineNoiseFilter
-from tfps_plugin.launcher.terminal_line import TerminalLines
 
 _CHUNK_BYTES = 64 * 1024
 # How much of a log is told again when its task dies.

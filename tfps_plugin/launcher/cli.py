@@ -102,10 +102,10 @@ def run(
     from tfps_plugin.cluster import large_pages
     from tfps_plugin.cluster import shared_cores
     from tfps_plugin.cluster.environment import task_environment
+    from tfps_plugin.cluster.output import tensorflow_noise
+    from tfps_plugin.cluster.output.console import Console
     from tfps_plugin.cluster.ports import ReservedPort
     from tfps_plugin.launcher import plan
-    from tfps_plugin.launcher import tensorflow_noise
-    from tfps_plugin.launcher.console import Console
     from tfps_plugin.launcher.job import Job
 
     sizes = {"num_workers": num_workers, "num_ps": num_ps}

@@ -12,12 +12,12 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 
 from tfps_plugin.cluster import job_pipe
+from tfps_plugin.cluster.output import console as console_lib
+from tfps_plugin.cluster.output.console import Console
 from tfps_plugin.cluster.spec import CHIEF
 from tfps_plugin.cluster.spec import EVALUATOR
-from tfps_plugin.launcher import console as console_lib
 from tfps_plugin.launcher.child_process import ChildProcess
 from tfps_plugin.launcher.child_process import Output
-from tfps_plugin.launcher.console import Console
 from tfps_plugin.launcher.endings import death_report
 from tfps_plugin.launcher.endings import describe
 from tfps_plugin.launcher.endings import exit_status
@@ -326,7 +326,7 @@ class Job:
             again = self._restarts.failed(
                 child.name, returncode, time.monotonic()
             )
-        if returncode != 0:
+        if returncode != 0 and child.name not in self._told:
             consequence = again or {
                 CHIEF: "The job ends with it.",
                 EVALUATOR: "The training goes on without it."

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tfps_plugin.launcher.console import Console
+from tfps_plugin.cluster.output.console import Console
 from tfps_plugin.launcher.job import Job
 from tfps_plugin.launcher.plan import ProcessPlan
 
@@ -202,8 +202,13 @@ def test_who_interrupts_the_job_does_not_wait_for_the_evaluator(
 
 
 def test_an_interrupted_chief_that_does_not_care_is_dead_anyway() -> None:
-    run = _Run(chief=f"{_INTERRUPT_LAUNCHER}\n{_NAPS}")
+    run = _Run(chief=f"{_INTERRUPT_LAUNCHER}\n{_NAPS}", is_quiet=True)
     assert run.status == 128 + signal.SIGINT
+    # Nobody asks why it has ended, and its traceback is told once.
+    assert "chief was killed by SIGINT (signal 2) after" in run.err
+    assert (run.out + run.err).count("Traceback") == 1
+    assert "Last lines" not in run.err
+    assert "--tensorflow-logs" not in run.err
 
 
 def test_a_chief_that_ignores_everything_is_killed() -> None:

@@ -7,7 +7,7 @@ import termios
 import time
 import tty
 
-from tfps_plugin.launcher.tensorflow_noise import NoiseFilter
+from tfps_plugin.cluster.output.tensorflow_noise import NoiseFilter
 
 _CHUNK_BYTES = 64 * 1024
 

@@ -1,8 +1,8 @@
 import click
 import pytest
 
-from tfps_plugin.launcher.labels import make_labels
-from tfps_plugin.launcher.labels import wants_colour
+from tfps_plugin.cluster.output.labels import make_labels
+from tfps_plugin.cluster.output.labels import wants_colour
 
 _NAMES = ("ps 0", "worker 0", "chief")
 

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies
 
-from tfps_plugin.launcher.terminal_line import TerminalLines
+from tfps_plugin.cluster.output.terminal_line import TerminalLines
 
 
 def _draw(*chunks: bytes, keep_colours: bool = False) -> list[str]:

@@ -7,7 +7,7 @@ from typing import TextIO
 
 import click
 
-from tfps_plugin.launcher import labels
+from tfps_plugin.cluster.output import labels
 
 STDOUT = "stdout"
 STDERR = "stderr"

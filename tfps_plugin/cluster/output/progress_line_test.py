@@ -1,7 +1,7 @@
 import io
 
-from tfps_plugin.cluster import progress_line
-from tfps_plugin.cluster.progress_line import ProgressLine
+from tfps_plugin.cluster.output import progress_line
+from tfps_plugin.cluster.output.progress_line import ProgressLine
 from tfps_plugin.cluster.spec import ClusterSpec
 
 

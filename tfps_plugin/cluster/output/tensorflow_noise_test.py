@@ -2,8 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies
 
-from tfps_plugin.launcher import tensorflow_noise
-from tfps_plugin.launcher.tensorflow_noise import NoiseFilter
+from tfps_plugin.cluster.output import tensorflow_noise
+from tfps_plugin.cluster.output.tensorflow_noise import NoiseFilter
 
 _ONEDNN = (
     "I0000 00:00:1795208158.583775   27780 port.cc:153] oneDNN custom "

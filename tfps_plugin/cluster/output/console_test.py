@@ -1,8 +1,8 @@
 import io
 
-from tfps_plugin.launcher.console import STDERR
-from tfps_plugin.launcher.console import STDOUT
-from tfps_plugin.launcher.console import Console
+from tfps_plugin.cluster.output.console import STDERR
+from tfps_plugin.cluster.output.console import STDOUT
+from tfps_plugin.cluster.output.console import Console
 
 
 class _Terminal(io.StringIO):

@@ -71,6 +71,8 @@ _LOGGED = (
         r"computation placer already registered\. Please check linkage and "
         r"avoid linking the same target more than once\.",
     ),
+    # A function that is not needed any more was on a task that has died.
+    ("E", "context", r"Failed to remove function remotely due to .*"),
     # TensorFlow 2.20: what a task tells of its life whatever the level.
     (
         "I",

@@ -1,0 +1,108 @@
+"""Shows what tasks write to their logs, while they write it.
+
+The logs are files, which nobody has to read: a task never waits for its chief
+to take what it prints.
+"""
+
+import contextlib
+import logging
+import os
+import pathlib
+import sys
+import threading
+from collections.abc import Mapping
+
+from tfps_plugin.cluster.output.console import STDERR
+from tfps_plugin.cluster.output.console import Console
+from tfps_plugin.cluster.output.task_lines import TaskLines
+from tfps_plugin.cluster.output.terminal_line import TerminalLines
+
+_logger = logging.getLogger("tfps_plugin.cluster")
+
+# A person does not notice the wait.
+_INTERVAL_SECONDS = 0.2
+_CHUNK_BYTES = 64 * 1024
+# How long the last look at all logs may take.
+_END_SECONDS = 5.0
+
+
+class FollowedLog:
+    """One task's log, read as it grows.
+
+    Args:
+        path: The file; it may come into being later.
+
+    Threading: of one thread.
+    """
+
+    def __init__(self, path: pathlib.Path) -> None:
+        self._path = path
+        self._offset = 0
+        self._lines = TerminalLines(keep_colours=False)
+
+    def read(self) -> list[str]:
+        """The lines that have ended since."""
+        lines = []
+        with (
+            contextlib.suppress(FileNotFoundError),
+            self._path.open("rb") as file,
+        ):
+            file.seek(self._offset)
+            while data := file.read(_CHUNK_BYTES):
+                self._offset += len(data)
+                lines += self._lines.feed(data)
+        return lines
+
+    def finish(self) -> list[str]:
+        """What is left once nobody writes any more."""
+        return [*self.read(), *self._lines.finish()]
+
+
+class FollowedLogs:
+    """The logs of all tasks of a cluster, shown with a label each.
+
+    What the user has no use for goes to the logger `tfps_plugin.cluster`, at
+    DEBUG.
+
+    Args:
+        paths: The file of each task, by the task's name.
+        log_level: The tasks' `TF_CPP_MIN_LOG_LEVEL`.
+
+    Guarantees: what was written before `close` is shown when that returns.
+    """
+
+    def __init__(
+        self, paths: Mapping[str, pathlib.Path], log_level: str
+    ) -> None:
+        self._logs = {name: FollowedLog(path) for name, path in paths.items()}
+        self._sorts = {name: TaskLines(log_level) for name in paths}
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(
+            target=self._follow, name="tfps-task-logs", daemon=True
+        )
+        self._thread.start()
+
+    def close(self) -> None:
+        """Shows what is left, and ends; call it when the tasks have ended."""
+        self._is_over.set()
+        self._thread.join(_END_SECONDS)
+
+    def _follow(self) -> None:
+        while not self._is_over.wait(_INTERVAL_SECONDS):
+            for name, log in self._logs.items():
+                self._show(name, log.read())
+        for name, log in self._logs.items():
+            self._show(name, log.finish())
+
+    def _show(self, name: str, lines: list[str]) -> None:
+        found = self._sorts[name].sort(lines)
+        for line in found.kept:
+            _logger.debug("%s: %s", name, line)
+        # Looked up each time: notebooks and tests put others in its place.
+        errors = sys.stderr
+        if not found.shown or errors is None:
+            return
+        # It may be closed by now, or nobody may read it: training goes on.
+        with contextlib.suppress(OSError, ValueError):
+            console = Console(tuple(self._logs), os.environ, errors, errors)
+            console.show(name, STDERR, found.shown)
