@@ -229,14 +229,20 @@ def _tidy_after_error(model: Any, call: RunningCall) -> Iterator[None]:
         yield
         call.close()
     except BaseException as error:
-        with contextlib.suppress(Exception):
+        # Whoever presses Ctrl-C again does not want to wait, and is told once.
+        follow_ups = (
+            (Exception, KeyboardInterrupt)
+            if isinstance(error, KeyboardInterrupt)
+            else (Exception,)
+        )
+        with contextlib.suppress(*follow_ups):
             call.close()
         coordinator = model._distribute_strategy._cluster_coordinator
         if coordinator is not None:
             coordinator.cancel_queued()
             # What runs must not change the model behind the caller's back.
             # What else fails now follows from the error that is raised.
-            with contextlib.suppress(Exception):
+            with contextlib.suppress(*follow_ups):
                 if isinstance(error, Exception):
                     coordinator.join()
                 else:
