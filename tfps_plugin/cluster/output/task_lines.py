@@ -54,7 +54,7 @@ class TaskLines:
         found = SortedLines([], [])
         for line in lines:
             is_shown = not _OWN_NEWS.fullmatch(line) and (
-                self._noise_filter is None or self._noise_filter.feed([line])
+                self._noise_filter is None or self._noise_filter.shows(line)
             )
             (found.shown if is_shown else found.kept).append(line)
         return found

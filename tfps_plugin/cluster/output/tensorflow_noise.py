@@ -8,6 +8,7 @@ them is somebody's, and is shown. In TensorFlow 2.20 some parts log without
 asking for the level at all; their information is known by its source file.
 """
 
+import dataclasses
 import re
 from collections.abc import Iterable
 from collections.abc import Mapping
@@ -98,13 +99,52 @@ _NOISE = tuple(
     )
 )
 
-# The last of these continues over many lines, up to an empty one.
-_DUMP = re.compile(
-    _BEGINNING.format(
-        severity="I", file="eager_service_impl", message="SessionOptions: .*"
-    )
+
+@dataclasses.dataclass(frozen=True)
+class _Continued:
+    """A message of several lines.
+
+    Attributes:
+        first: Its first line, as it begins.
+        next_line: Each that follows.
+        last: The last of them.
+    """
+
+    first: re.Pattern[str]
+    next_line: re.Pattern[str]
+    last: re.Pattern[str]
+
+
+_CONTINUED = (
+    _Continued(
+        re.compile(
+            _BEGINNING.format(
+                severity="I",
+                file="eager_service_impl",
+                message="SessionOptions: .*",
+            )
+        ),
+        re.compile(r" *(?:\w+ \{|\}|\w+: (?:\"[^\"]*\"|[\w.+-]+))|"),
+        re.compile(r""),
+    ),
+    _Continued(
+        re.compile(
+            _BEGINNING.format(
+                severity="E",
+                file="context",
+                message="Failed to remove function remotely due to .*",
+            )
+        ),
+        re.compile(
+            r"Additional GRPC error information from remote target .*|:\{.*\}"
+            r"|This could happen if the remote target .*"
+        ),
+        re.compile(
+            r"This could happen if the remote target has been disconnected "
+            r"from the client\."
+        ),
+    ),
 )
-_LINE_OF_DUMP = re.compile(r" *(?:\w+ \{|\}|\w+: (?:\"[^\"]*\"|[\w.+-]+))|")
 
 # The first characters of all these lines, with 0 for every digit.
 _HEADS = (
@@ -165,17 +205,22 @@ class LineNoiseFilter:
     """
 
     def __init__(self) -> None:
-        self._is_within_dump = False
+        self._within: _Continued | None = None
 
     def feed(self, lines: Iterable[str]) -> list[str]:
         """The lines that are to be shown."""
-        return [line for line in lines if self._shows(line)]
+        return [line for line in lines if self.shows(line)]
 
-    def _shows(self, line: str) -> bool:
-        if self._is_within_dump and _LINE_OF_DUMP.fullmatch(line):
-            self._is_within_dump = bool(line)
+    def shows(self, line: str) -> bool:
+        """Takes the next line; returns whether it is to be shown."""
+        within = self._within
+        if within is not None and within.next_line.fullmatch(line):
+            if within.last.fullmatch(line):
+                self._within = None
             return False
-        self._is_within_dump = _DUMP.fullmatch(line) is not None
+        self._within = next(
+            (each for each in _CONTINUED if each.first.fullmatch(line)), None
+        )
         return not is_noise(line)
 
 
@@ -192,6 +237,7 @@ class NoiseFilter:
 
     def __init__(self) -> None:
         self._held = b""
+        self._lines = LineNoiseFilter()
         # Of a line that is partly shown, the rest is shown too.
         self._is_within_line = False
 
@@ -224,7 +270,7 @@ class NoiseFilter:
             return True
         text = piece.rstrip(b"\r\n").decode(errors="replace")
         if is_whole:
-            return not is_noise(text)
+            return self._lines.shows(text)
         if len(piece) <= _LONGEST_NOISE_BYTES and may_become_noise(text):
             self._held = piece
             return False

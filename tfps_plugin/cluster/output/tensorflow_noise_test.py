@@ -3,6 +3,7 @@ from hypothesis import given
 from hypothesis import strategies
 
 from tfps_plugin.cluster.output import tensorflow_noise
+from tfps_plugin.cluster.output.tensorflow_noise import LineNoiseFilter
 from tfps_plugin.cluster.output.tensorflow_noise import NoiseFilter
 
 _ONEDNN = (
@@ -200,3 +201,25 @@ def test_an_endless_line_is_not_held_back() -> None:
     noise_filter = NoiseFilter()
     written = b"WARNING: All log messages before absl::" + b"x" * 2000
     assert noise_filter.feed(written) == written
+
+
+_REMOVAL = (
+    "E0000 00:00:1795208164.131765   27782 context.cc:898] Failed to remove "
+    "function remotely due to failed to connect to all addresses",
+    "Additional GRPC error information from remote target "
+    "/job:worker/replica:0/task:1 while calling "
+    "/tensorflow.eager.EagerService/Enqueue:",
+    ':{"created":"@1706768244.511244031","description":"Failed"}',
+    "This could happen if the remote target has been disconnected from the "
+    "client.",
+)
+
+
+def test_a_function_of_a_dead_task_is_no_news_to_the_last_line() -> None:
+    registering = _REMOVAL[0].replace("remove", "register")
+    lines = [*_REMOVAL, "mine", registering, *_REMOVAL[1:]]
+    shown = lines[len(_REMOVAL) :]
+    assert LineNoiseFilter().feed(lines) == shown
+    data = "".join(f"{line}\n" for line in lines).encode()
+    # As a terminal gets it.
+    assert NoiseFilter().feed(data).decode().splitlines() == shown
