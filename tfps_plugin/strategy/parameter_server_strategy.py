@@ -91,9 +91,11 @@ class ParameterServerStrategy(tf.distribute.Strategy):
                 either, two workers and a ps are started on this machine and
                 stopped when the program ends.
             variable_partitioner: Cuts variables into shards: one of
-                `tfps.partitioners`, or any callable `(shape, dtype, axis=0)`
-                that returns the number of parts along each axis. None keeps
-                every variable whole.
+                `tfps.partitioners`, or any callable `(shape, dtype)` or
+                `(shape, dtype, axis=0)` that returns the number of parts along
+                each axis. None keeps every variable whole. An initializer
+                that takes `partition_shape` and `partition_offset` is asked
+                for the rows of each shard alone.
             max_closures_in_flight_per_worker: How many scheduled functions
                 each worker runs at the same time. 1 makes every worker finish
                 one before it gets the next. None is two, and for `fit` and
@@ -231,7 +233,10 @@ class ParameterServerStrategy(tf.distribute.Strategy):
             Any, list[Explanation]
         ] = weakref.WeakKeyDictionary()
         self._creator = VariableCreator(
-            list(self.ps_devices), variable_partitioner, wire_dtype_of
+            list(self.ps_devices),
+            variable_partitioner,
+            wire_dtype_of,
+            len(self.worker_devices),
         )
         super().__init__(
             ParameterServerExtended(

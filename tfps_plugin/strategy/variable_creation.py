@@ -15,6 +15,7 @@ from tfps_plugin.variables.initialization import InitialValue
 from tfps_plugin.variables.inventory import Inventory
 from tfps_plugin.variables.layout import RowLayout
 from tfps_plugin.variables.mirrored_scalar import MirroredScalar
+from tfps_plugin.variables.per_worker_variable import PerWorkerVariable
 from tfps_plugin.variables.placement import BytePlacement
 from tfps_plugin.variables.remote_variable import RemoteVariable
 from tfps_plugin.variables.sharded_variable import ShardedVariable
@@ -30,6 +31,8 @@ _WEIGHT_KEYWORDS = ("trainable", "synchronization", "aggregation")
 class VariableCreator:
     """Makes every variable that is created under the strategy's scope.
 
+    - What is asked for with `per_worker_variable=True`, each worker has for
+      itself.
     - A step counter or learning rate becomes a mirrored scalar.
     - A metric state (`synchronization=ON_READ`) and the state of a seed
       generator become worker-local copies.
@@ -48,6 +51,7 @@ class VariableCreator:
         ps_devices: list[str],
         variable_partitioner: partitioners.Partitioner | None,
         wire_dtype_of: Callable[[str], tf.DType | None] = lambda path: None,
+        num_workers: int = 0,
     ) -> None:
         """Creates the creator.
 
@@ -56,10 +60,12 @@ class VariableCreator:
             variable_partitioner: Cuts variables; None never does.
             wire_dtype_of: From the path of a trainable variable, what it
                 travels as; None: as it is.
+            num_workers: How many workers the cluster has.
         """
         self._ps_devices = ps_devices
         self._partitioner = variable_partitioner
         self._wire_dtype_of = wire_dtype_of
+        self._num_workers = num_workers
         self._placement = BytePlacement(len(ps_devices))
         self._locks = UpdateLocks()
         self.inventory = Inventory(self._locks)
@@ -97,6 +103,8 @@ class VariableCreator:
             for key in _WEIGHT_KEYWORDS
             if kwargs.get(key) is not None
         }
+        if kwargs.get("per_worker_variable"):
+            return self._create_per_worker(kwargs, name)
         if initial_value is None:
             return self._create_without_value(kwargs, name, weight)
         on_read = weight.get("synchronization") == (
@@ -198,6 +206,20 @@ class VariableCreator:
             name,
             aggregation=kwargs.get("aggregation") or tf.VariableAggregation.SUM,
         )
+
+    def _create_per_worker(
+        self, kwargs: dict[str, Any], name: str
+    ) -> PerWorkerVariable:
+        if kwargs.get("initial_value") is None:
+            raise errors.VariableCreationError(
+                f"The variable {name!r} is to be made on each worker, and "
+                "nothing says with which value; expected an initial value. "
+                "Received: initial_value=None, per_worker_variable=True"
+            )
+        described = initialization.describe(
+            kwargs["initial_value"], kwargs.get("dtype"), kwargs.get("shape")
+        )
+        return PerWorkerVariable(described, name, lambda: self._num_workers)
 
     def _create_mirrored(
         self, described: InitialValue, name: str, weight: dict[str, Any]

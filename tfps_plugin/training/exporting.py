@@ -93,4 +93,5 @@ def _tables_for_traces(original: Callable[..., None]) -> Callable[..., None]:
 
 def _whole(variable: Any) -> Any:
     container = getattr(variable, "_distributed_container", None)
-    return variable if container is None else container() or variable
+    whole = None if container is None else container()
+    return variable if whole is None else whole

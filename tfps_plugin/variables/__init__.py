@@ -34,9 +34,14 @@ views.py              lets unmodified optimizers see only rows, or one shard
 wire.py               rounds what travels to fewer bits
 row_codes.py          pure: rows of floats as one byte a number
 gradient_residual.py  what rounding left off a gradient, kept for the next
-tensor_protocol.py    what both kinds need to pass for a tensor
+tensor_protocol.py    what makes a container of shards a tf.Variable
+scatter_methods.py    every scatter method of a tf.Variable
+partitioned_rows.py   initializers that are asked for some rows alone
+table_slices.py       slices of a table, read and assigned where rows live
+variable_copies.py    copies of variables, by copy.deepcopy and pickle
 worker_resident.py    one object per worker, rebuilt when the worker returns
 worker_local.py       metric states: one copy per lane, put together to read
+per_worker_variable.py  a variable that each worker has for itself
 worker_seeds.py       seed generators: every lane draws its own sequence
 mirrored_scalar.py    step counter, learning rate: on a ps, read from copies
 lane_tallies.py       how much every lane has added to a number

@@ -9,7 +9,6 @@ import os
 import sys
 import sysconfig
 import warnings
-import weakref
 
 from tfps_plugin._compat import tensorflow_variables as compat
 from tfps_plugin.variables.row_lookup import Table
@@ -29,8 +28,6 @@ _LIBRARIES = tuple(
     )
 )
 
-_warned: weakref.WeakSet[Table] = weakref.WeakSet()
-
 
 def warn_of(table: Table) -> None:
     """Warns of a read of the whole, once for each table.
@@ -44,11 +41,11 @@ def warn_of(table: Table) -> None:
     num_bytes = math.prod(table.shape.as_list()) * table.dtype.size
     if (
         num_bytes <= _LARGE_BYTES
-        or table in _warned
+        or table.has_warned_of_dense_reads
         or compat.function_graph() is None
     ):
         return
-    _warned.add(table)
+    table.has_warned_of_dense_reads = True
     filename, line = _place_in_users_program()
     warnings.warn_explicit(
         f"Each step reads the whole of the sharded table {table.path!r} "

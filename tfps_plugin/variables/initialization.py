@@ -17,7 +17,9 @@ from typing import Any
 import tensorflow as tf
 
 from tfps_plugin._compat import keras as keras_compat
+from tfps_plugin.variables import partitioned_rows
 from tfps_plugin.variables.layout import RowLayout
+from tfps_plugin.variables.partitioned_rows import PartitionedRows
 from tfps_plugin.variables.random_blocks import RandomBlocks
 from tfps_plugin.variables.random_blocks import RandomDraw
 from tfps_plugin.variables.remote_variable import RemoteVariable
@@ -41,12 +43,15 @@ class InitialValue:
         dtype: Dtype of the variable.
         make: Makes the whole value on the current device.
         initializer: The Keras initializer behind `make`, if there is one.
+        partitioned: What makes some rows, if the user's initializer takes
+            `partition_shape` and `partition_offset`.
     """
 
     shape: tf.TensorShape
     dtype: tf.DType
     make: Callable[[], tf.Tensor]
     initializer: Any = None
+    partitioned: PartitionedRows | None = None
 
     @property
     def num_bytes(self) -> int:
@@ -84,18 +89,43 @@ def describe(initial_value: Any, dtype: Any, shape: Any) -> InitialValue:
     if behind is not None and dtype is not None:
         initializer, full_shape = behind
         return InitialValue(
-            tf.TensorShape(full_shape), dtype, make, initializer
+            tf.TensorShape(full_shape),
+            dtype,
+            make,
+            initializer,
+            _partitioned(initializer, tf.TensorShape(full_shape), dtype),
         )
     if shape is not None and dtype is not None:
         shape = tf.TensorShape(shape)
         if shape.is_fully_defined():
-            return InitialValue(shape, dtype, make)
+            return InitialValue(
+                shape,
+                dtype,
+                make,
+                partitioned=partitioned_rows.rows_of(
+                    initial_value, initial_value, shape, dtype
+                ),
+            )
     # Tracing gives shape and dtype and runs nothing.
     traced = tf.function(make).get_concrete_function().structured_outputs
     if traced.shape.is_fully_defined():
         return InitialValue(traced.shape, traced.dtype, make)
     value = make()
     return InitialValue(value.shape, value.dtype, lambda: value)
+
+
+def _partitioned(
+    initializer: Any, shape: tf.TensorShape, dtype: tf.DType
+) -> PartitionedRows | None:
+    """The rows that an initializer of Keras's protocol makes in parts."""
+    return partitioned_rows.rows_of(
+        initializer,
+        lambda **part: initializer(
+            tuple(shape.as_list()), dtype=dtype.name, **part
+        ),
+        shape,
+        dtype,
+    )
 
 
 def fill(variable: RemoteVariable, initial_value: InitialValue) -> None:
@@ -124,6 +154,9 @@ def fill_shards(
         return
     row_bytes = initial_value.num_bytes // layout.num_rows
     rows_per_block = max(1, _BLOCK_BYTES // max(1, row_bytes))
+    if initial_value.partitioned is not None:
+        # As TensorFlow asks them: for each shard, once.
+        rows_per_block = layout.num_rows
 
     def fill_shard(index: int) -> None:
         _fill_in_blocks(
@@ -141,6 +174,8 @@ def _row_maker(
     initial_value: InitialValue, name: str
 ) -> Callable[[int, int], tf.Tensor] | None:
     """How to make a block of rows alone; None where that is not known."""
+    if initial_value.partitioned is not None:
+        return initial_value.partitioned.rows
     initializer = initial_value.initializer
     if initializer is None:
         return None
@@ -198,6 +233,7 @@ def _part(stack: InitialValue, initializer: Any, rows: int) -> InitialValue:
             stack.dtype,
         ),
         initializer,
+        _partitioned(initializer, shape, stack.dtype),
     )
 
 

@@ -25,8 +25,11 @@ from tfps_plugin.variables import chief_reads
 from tfps_plugin.variables import handle_areas
 from tfps_plugin.variables import self_assignment
 from tfps_plugin.variables import steps_in_flight
+from tfps_plugin.variables import variable_copies
 from tfps_plugin.variables import views
 from tfps_plugin.variables.argument_type import SameVariable
+from tfps_plugin.variables.scatter_methods import ScatterMethods
+from tfps_plugin.variables.scatter_methods import refuse_in_update
 from tfps_plugin.variables.update_lock import UpdateLock
 
 T = TypeVar("T")
@@ -53,7 +56,7 @@ class _OwnHandle:
         return getattr(self.tensor, name)
 
 
-class LateBoundVariable(compat.ResourceVariable):
+class LateBoundVariable(ScatterMethods, compat.ResourceVariable):
     """A resource variable that functions do not capture by value.
 
     Subclasses say which handle counts now. While an optimizer updates single
@@ -206,6 +209,22 @@ class LateBoundVariable(compat.ResourceVariable):
         with views.unveiled():
             return view.read()
 
+    def sparse_read(self, indices: Any, name: str | None = None) -> tf.Tensor:
+        """Looks up rows, as `tf.Variable.sparse_read`."""
+        if self._reads_more_than_own():
+            return tf.gather(self.read_value(), indices, name=name)
+        return super().sparse_read(indices, name)
+
+    def gather_nd(self, indices: Any, name: str | None = None) -> tf.Tensor:
+        """Looks up elements or slices, as `tf.Variable.gather_nd`."""
+        if self._reads_more_than_own():
+            return tf.gather_nd(self.read_value(), indices, name=name)
+        return super().gather_nd(indices, name)
+
+    def _reads_more_than_own(self) -> bool:
+        """Whether what is read is not what the resource has."""
+        return views.view_of(self._unique_id) is not None
+
     def _as_received(self, value: tf.Tensor) -> tf.Tensor:
         """What a reader elsewhere sees of a value."""
         return value
@@ -249,6 +268,14 @@ class LateBoundVariable(compat.ResourceVariable):
                 f"{type(error).__name__}. See that the task runs, start the "
                 "chief again and go on from the last checkpoint."
             ) from error
+
+    # Copies.
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        return variable_copies.deep(self, memo)
+
+    def __reduce__(self) -> Any:
+        return variable_copies.reduced(self)
 
     # What TensorFlow's checkpoints ask for; they read later, by the handle.
 
@@ -311,29 +338,54 @@ class LateBoundVariable(compat.ResourceVariable):
         with self.beside_steps(delta) as delta:
             return super().assign_sub(delta, use_locking, name, read_value)
 
-    def scatter_add(self, sparse_delta: Any, *args: Any, **kwargs: Any) -> Any:
-        """As `tf.Variable.scatter_add`: atomic, whatever steps do meanwhile."""
-        with self.beside_steps(sparse_delta) as rows:
-            return super().scatter_add(rows, *args, **kwargs)
-
-    def scatter_sub(self, sparse_delta: Any, *args: Any, **kwargs: Any) -> Any:
-        """As `tf.Variable.scatter_sub`: atomic, whatever steps do meanwhile."""
-        with self.beside_steps(sparse_delta) as rows:
-            return super().scatter_sub(rows, *args, **kwargs)
-
-    def scatter_update(
-        self, sparse_delta: Any, *args: Any, **kwargs: Any
+    def _scatter(
+        self,
+        method: str,
+        rows: tf.IndexedSlices,
+        use_locking: bool,
+        name: str | None,
     ) -> Any:
-        """As `tf.Variable.scatter_update`."""
-        with self.beside_steps(sparse_delta) as rows:
-            return super().scatter_update(rows, *args, **kwargs)
+        self.gather_own_value()
+        with self.beside_steps(rows) as rows:
+            change = getattr(compat.ResourceVariable, method)
+            return change(self, rows, use_locking, name)
+
+    def _scatter_nd(
+        self, method: str, indices: Any, updates: Any, name: str | None
+    ) -> Any:
+        self.gather_own_value()
+        updates = tf.convert_to_tensor(updates, self._dtype)
+        with self.beside_steps((indices, updates)) as (indices, updates):
+            change = getattr(compat.ResourceVariable, method)
+            return change(self, indices, updates, name)
+
+    def _strided_slice_assign(
+        self, *args: Any, value: Any, **kwargs: Any
+    ) -> Any:
+        """Assigns a slice: `variable[2:4].assign(value)`."""
+        refuse_in_update(self, "assign of a slice")
+        self.gather_own_value()
+        value = tf.convert_to_tensor(value, self._dtype)
+        with self.beside_steps((value,)) as (value,):
+            return super()._strided_slice_assign(*args, value=value, **kwargs)
+
+    def count_up_to(self, limit: Any) -> Any:
+        """As `tf.Variable.count_up_to`."""
+        refuse_in_update(self, "count_up_to")
+        self.gather_own_value()
+        return super().count_up_to(limit)
+
+    def gather_own_value(self) -> None:
+        """Has the own resource hold the whole value, before it is changed
+        in part."""
 
     @contextlib.contextmanager
     def beside_steps(self, given: Any) -> Iterator[Any]:
         """Where the program changes the variable itself.
 
         Args:
-            given: What it is changed by.
+            given: What it is changed by: a value, rows, or a tuple of
+                tensors.
 
         Returns:
             A context in which nothing comes between; it gives `given`.

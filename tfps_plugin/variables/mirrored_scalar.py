@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tfps_plugin import errors
 from tfps_plugin._compat import tensorflow_saving
 from tfps_plugin._compat import tensorflow_variables as compat
 from tfps_plugin.cluster import dispatch_context
@@ -403,6 +404,32 @@ class MirroredScalar(RemoteVariable):
     ) -> Any:
         """As `tf.Variable.assign_sub`: one atomic operation on the ps."""
         return self._change("assign_sub", tf.raw_ops.AssignSubVariableOp, delta)
+
+    # In functions, the handle is that of a copy: no other change is exact.
+
+    def _scatter(self, method: str, *_: Any) -> Any:
+        raise self._refusal(method)
+
+    def _scatter_nd(self, method: str, *_: Any) -> Any:
+        raise self._refusal(method)
+
+    def count_up_to(self, limit: Any) -> Any:
+        """Refused: use `assign_add`."""
+        raise self._refusal(f"count_up_to({limit!r})")
+
+    def _refusal(self, method: str) -> Exception:
+        return errors.UnsupportedError(
+            f"{method} on {self.name!r}: it is a number of which every worker "
+            "has a copy; expected assign, assign_add or assign_sub. Received: "
+            f"a variable of shape () and dtype {self._dtype.name}. Use one of "
+            "these."
+        )
+
+    def _strided_slice_assign(
+        self, *args: Any, value: Any, **kwargs: Any
+    ) -> Any:
+        """Assigns the number: `variable[...].assign(value)`."""
+        return self.assign(tf.reshape(value, []))
 
     def _change(self, method: str, operation: Any, value: Any) -> Any:
         view = views.view_of(self._unique_id)

@@ -2,9 +2,11 @@
 
 The three partitioners of `tf.distribute.experimental.partitioners`, with the
 same arguments and the same results. A partitioner is any callable
-`(shape, dtype, axis=0) -> [number of parts along each axis]`.
+`(shape, dtype) -> [number of parts along each axis]`, with an argument `axis`,
+which is 0, or without.
 """
 
+import inspect
 import math
 from collections.abc import Callable
 from collections.abc import Sequence
@@ -143,7 +145,9 @@ def num_shards(
     dimensions = _dimensions(shape)
     if partitioner is None or not dimensions or 0 in dimensions:
         return 1
-    answer = partitioner(shape=shape, dtype=dtype, axis=0)
+    # As TensorFlow asks: `axis` is for partitioners that insist on it.
+    axis = {"axis": 0} if _needs_axis(partitioner) else {}
+    answer = partitioner(shape=shape, dtype=dtype, **axis)
     try:
         parts = [int(part) for part in answer]
     except (TypeError, ValueError):
@@ -164,6 +168,14 @@ def num_shards(
             "Return the number of shards first, e.g. [2, 1]."
         )
     return min(parts[0], dimensions[0])
+
+
+def _needs_axis(partitioner: Partitioner) -> bool:
+    try:
+        axis = inspect.signature(partitioner).parameters.get("axis")
+    except (TypeError, ValueError):
+        return False  # No signature to read, as of some builtins.
+    return axis is not None and axis.default is axis.empty
 
 
 def _dimensions(shape: Any) -> list[int]:

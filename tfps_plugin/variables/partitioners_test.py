@@ -55,6 +55,8 @@ def test_max_size_as_tensorflow_does(
 def test_num_shards_takes_any_callable() -> None:
     assert _num_shards(lambda shape, dtype, axis=0: [3, 1], [10, 2]) == 3
     assert _num_shards(lambda **_: (30, 1), [10, 2]) == 10
+    assert _num_shards(lambda shape, dtype: [3, 1], [10, 2]) == 3
+    assert _num_shards(lambda shape, dtype, axis: [3 + axis, 1], [10, 2]) == 3
 
 
 def test_scalars_and_empty_variables_are_never_cut() -> None:

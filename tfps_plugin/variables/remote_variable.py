@@ -98,8 +98,11 @@ class RemoteVariable(Table, LateBoundVariable):
 
     def sparse_read(self, indices: Any, name: str | None = None) -> tf.Tensor:
         """Looks up rows; see `Table.sparse_read`."""
-        if tensorflow_saving.is_saving_model():
+        # A number has no rows, which is for TensorFlow to say.
+        if tensorflow_saving.is_saving_model() or self._shape.rank == 0:
             return LateBoundVariable.sparse_read(self, indices, name)
+        if self._reads_more_than_own():
+            return tf.gather(self.read_value(), indices)
         return super().sparse_read(indices, name)
 
     @contextlib.contextmanager
@@ -127,6 +130,9 @@ class RemoteVariable(Table, LateBoundVariable):
                     tf.identity(tf.convert_to_tensor(ids)),
                 )
                 arrivals = [given.values, given.indices]
+            elif isinstance(given, tuple):
+                given = tuple(map(tf.identity, given))
+                arrivals = [*given]
             else:
                 given = tf.identity(tf.convert_to_tensor(given, self.dtype))
                 arrivals = [given]

@@ -50,6 +50,9 @@ class Table:
     # What is read of it travels as, see `variables.wire`; None: as it is.
     wire_dtype: tf.DType | None = None
 
+    # Whether the user was told of steps that read all of it.
+    has_warned_of_dense_reads = False
+
     # What rounding has left off its dense gradients, a `GradientResidual`.
     gradient_residual: Any = None
 

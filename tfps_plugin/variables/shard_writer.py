@@ -1,5 +1,9 @@
-"""Assigns the shards of one table from one value."""
+"""Assigns the shards of one table from one value.
 
+Shape legend: N rows or places that are changed, K coordinates of a place.
+"""
+
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -7,6 +11,8 @@ import numpy as np
 import tensorflow as tf
 
 from tfps_plugin.variables import row_gather
+from tfps_plugin.variables import row_lookup
+from tfps_plugin.variables import shard_order
 from tfps_plugin.variables import shard_reader
 from tfps_plugin.variables.row_lookup import Table
 
@@ -17,48 +23,133 @@ _SCATTER = {
 }
 
 
-def assign(table: Table, method: str, value: Any) -> None:
+def assign(
+    table: Table, method: str, value: Any, name: str | None = None
+) -> list[Any]:
     """Assigns, adds or subtracts a value of the table's shape.
 
     Args:
         table: What is assigned.
         method: `"assign"`, `"assign_add"` or `"assign_sub"`.
         value: Another table, an array, or what can be made a tensor.
+        name: Name of the operations.
+
+    Returns:
+        In a function, the operations that do it.
 
     Raises:
         ValueError: If the value has another shape.
     """
     if isinstance(value, Table) and _cut_alike(table, value):
         # The same rows on both sides: nothing passes through the caller.
+        done = []
         for shard, other in zip(table.shards, value.shards, strict=True):
             with tf.device(shard.device):
-                getattr(shard, method)(other.read_value())
-        return
+                part = other.read_value()
+                done.append(
+                    getattr(shard, method)(part, name=name, read_value=False)
+                )
+        return done
     if isinstance(value, np.ndarray) and tf.executing_eagerly():
         _require_shape(table, value.shape)
         assign_blocks(table, method, lambda start, stop: value[start:stop])
-        return
+        return []
     value = tf.convert_to_tensor(value, table.dtype)
     _require_shape(table, value.shape)
-    for index, shard in enumerate(table.shards):
-        rows = table.layout.rows(index)
-        getattr(shard, method)(value[rows.start : rows.stop])
+    return [
+        getattr(shard, method)(
+            value[rows.start : rows.stop], name=name, read_value=False
+        )
+        for shard, rows in zip(
+            table.shards,
+            map(table.layout.rows, range(table.layout.num_shards)),
+            strict=True,
+        )
+    ]
 
 
-def scatter(table: Table, method: str, rows: tf.IndexedSlices) -> None:
-    """Assigns, adds or subtracts single rows.
+def scatter(
+    table: Table, method: str, rows: tf.IndexedSlices, name: str | None = None
+) -> None:
+    """Changes single rows of a sharded table.
 
     Args:
-        table: What is assigned.
-        method: `"scatter_update"`, `"scatter_add"` or `"scatter_sub"`.
-        rows: The rows, by their numbers in the table.
+        table: What is changed.
+        method: Name of the method of `tf.Variable`.
+        rows: The rows, by their numbers in the table; of each number, a row
+            or one scalar for all.
+        name: Name of the operations.
+
+    Raises:
+        InvalidArgumentError: TensorFlow's, if the table has not all of the
+            rows; nothing is changed then.
     """
+    ids = tf.convert_to_tensor(rows.indices)
     values = tf.convert_to_tensor(rows.values, table.dtype)
-    local_ids, (parts,) = row_gather.split_by_shard(
-        table.layout, tf.convert_to_tensor(rows.indices), values
+    row_shape = table.shape[1:]
+    if values.shape.rank == 0:
+        values = tf.broadcast_to(
+            values, tf.concat([tf.shape(ids), row_shape.as_list()], 0)
+        )
+    if ids.shape.rank != 1:
+        values = tf.reshape(values, [-1, *row_shape.as_list()])
+        ids = tf.reshape(ids, [-1])
+    ids_N = _inside(table, ids)
+    local_ids, (parts,) = row_gather.split_by_shard(table.layout, ids_N, values)
+    with _named(name):
+        for shard, of_shard, part in zip(
+            table.shards, local_ids, parts, strict=True
+        ):
+            getattr(shard, method)(tf.IndexedSlices(part, of_shard))
+
+
+def scatter_nd(
+    table: Table,
+    method: str,
+    indices: Any,
+    updates: Any,
+    name: str | None = None,
+) -> None:
+    """Changes single elements or slices of a sharded table.
+
+    Args:
+        table: What is changed.
+        method: Name of the method of `tf.Variable`.
+        indices: Coordinates, shape `(..., K)`; the first is the row.
+        updates: A value for each of them.
+        name: Name of the operations.
+
+    Raises:
+        InvalidArgumentError: TensorFlow's, if the table has not all of the
+            places; nothing is changed if it has not all of the rows.
+    """
+    indices = tf.convert_to_tensor(indices)
+    updates = tf.convert_to_tensor(updates, table.dtype)
+    depth = indices.shape[-1]
+    slice_shape = table.shape.as_list()[depth:]
+    indices_NK = tf.reshape(indices, [-1, depth])
+    updates = tf.reshape(updates, [-1, *slice_shape])
+    ids_N = _inside(table, indices_NK[:, 0])
+    local_ids, (rest, parts) = row_gather.split_by_shard(
+        table.layout, ids_N, indices_NK[:, 1:], updates
     )
-    for shard, ids, part in zip(table.shards, local_ids, parts, strict=True):
-        getattr(shard, method)(tf.IndexedSlices(part, ids))
+    with _named(name):
+        for shard, rows, columns, part in zip(
+            table.shards, local_ids, rest, parts, strict=True
+        ):
+            places = tf.concat([rows[:, tf.newaxis], columns], -1)
+            getattr(shard, method)(places, part)
+
+
+def _inside(table: Table, ids_N: tf.Tensor) -> tf.Tensor:
+    """Row numbers that are an error unless the table has all of them."""
+    if shard_order.known(table.layout, ids_N) is not None:
+        return ids_N  # of a lookup, which has checked them
+    return row_lookup.require_inside(ids_N, table.layout.num_rows, table.path)
+
+
+def _named(name: str | None) -> contextlib.AbstractContextManager[Any]:
+    return contextlib.nullcontext() if name is None else tf.name_scope(name)
 
 
 def _cut_alike(table: Table, other: Table) -> bool:

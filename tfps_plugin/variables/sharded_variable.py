@@ -8,23 +8,25 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfps_plugin import errors
 from tfps_plugin._compat import tensorflow_saving
 from tfps_plugin._compat import tensorflow_variables as compat
 from tfps_plugin.variables import dense_reads
 from tfps_plugin.variables import shard_reader
 from tfps_plugin.variables import shard_writer
 from tfps_plugin.variables import steps_in_flight
+from tfps_plugin.variables import table_slices
 from tfps_plugin.variables import views
+from tfps_plugin.variables.argument_type import SameVariable
 from tfps_plugin.variables.late_bound import on_the_chief
 from tfps_plugin.variables.layout import RowLayout
 from tfps_plugin.variables.remote_variable import RemoteVariable
 from tfps_plugin.variables.saved_form import SavedForm
+from tfps_plugin.variables.scatter_methods import ScatterMethods
 from tfps_plugin.variables.tape_anchor import TapeAnchor
 from tfps_plugin.variables.tensor_protocol import TensorProtocol
 
 
-class ShardedVariable(SavedForm, TensorProtocol):
+class ShardedVariable(ScatterMethods, SavedForm, TensorProtocol):
     """A variable whose rows are spread over parameter servers.
 
     It behaves as a `tf.Variable` does and works as the value of a
@@ -77,12 +79,21 @@ class ShardedVariable(SavedForm, TensorProtocol):
         self._aggregation = aggregation
         self._unique_id = f"{name}_{compat.unique_number()}"
         self._anchor = TapeAnchor(
-            self._shape, self._dtype, f"{name}_anchor", trainable=trainable
+            self._shape,
+            self._dtype,
+            f"{name}_anchor",
+            self,
+            trainable=trainable,
         )
         self._family: list[weakref.ref[ShardedVariable]] = []
         for shard in self._variables:
             # Keras's optimizers find the slots of a shard through this.
             shard._distributed_container = lambda: self
+
+    def __tf_tracing_type__(self, context: Any) -> SameVariable:
+        """What functions are traced by that are given the variable."""
+        del context
+        return SameVariable(self)
 
     def join_family(self, slot: "ShardedVariable") -> None:
         """Declares that `slot` is updated shard by shard with this variable.
@@ -199,6 +210,12 @@ class ShardedVariable(SavedForm, TensorProtocol):
 
     # Reading; Table has the lookup of rows.
 
+    def is_initialized(self, name: str | None = None) -> tf.Tensor:
+        """Whether all shards have a value."""
+        return tf.reduce_all(
+            [shard.is_initialized() for shard in self._variables], name=name
+        )
+
     def read_value(self) -> tf.Tensor:
         """The whole table as one dense tensor."""
         view = views.view_of(self._unique_id)
@@ -212,24 +229,40 @@ class ShardedVariable(SavedForm, TensorProtocol):
         return shard_reader.read_whole(self)
 
     def __getitem__(self, key: Any) -> tf.Tensor:
-        """Slices; a range of rows is read from the ps that hold it."""
+        """Slices; some rows are read from the ps that hold them.
+
+        As of a `tf.Variable`, the slice has a method `assign`.
+        """
         if tensorflow_saving.is_saving_model():
             return self.stand_in[key]
-        first, rest = key, ()
-        if isinstance(key, tuple) and key:
-            first, rest = key[0], key[1:]
-        rows = _static_rows(first, self._layout.num_rows)
-        if rows is None or views.view_of(self._unique_id) is not None:
+        if views.view_of(self._unique_id) is not None:
             return self.read_value()[key]
         _finish_steps()
-        part = shard_reader.read_rows(self, rows.start, rows.stop)
-        return part[(slice(None), *rest)]
+        part = table_slices.read(self, key)
+        if part is None:
+            part = self.read_value()[key]
+        part.assign = table_slices.assigner(self, key, part)
+        return part
 
     def sparse_read(self, indices: Any, name: str | None = None) -> tf.Tensor:
         """Looks up rows; see `Table.sparse_read`."""
         if tensorflow_saving.is_saving_model():
             return self.stand_in.sparse_read(indices, name)
+        if views.view_of(self._unique_id) is not None:
+            return tf.gather(self.read_value(), indices)
         return super().sparse_read(indices, name)
+
+    def gather_nd(self, indices: Any, name: str | None = None) -> tf.Tensor:
+        """Looks up elements or slices, as `tf.Variable.gather_nd`."""
+        if tensorflow_saving.is_saving_model():
+            return self.stand_in.gather_nd(indices, name)
+        indices = tf.convert_to_tensor(indices)
+        rows = self.sparse_read(indices[..., 0])
+        if indices.shape[-1] == 1:
+            return rows
+        return tf.gather_nd(
+            rows, indices[..., 1:], indices.shape.rank - 1, name
+        )
 
     def numpy(self) -> np.ndarray:
         """The whole table as an array, fetched block by block."""
@@ -243,9 +276,9 @@ class ShardedVariable(SavedForm, TensorProtocol):
         use_locking: bool | None = None,
         name: str | None = None,
         read_value: bool = True,
-    ) -> "ShardedVariable":
+    ) -> Any:
         """As `tf.Variable.assign`; returns this variable."""
-        return self._assign("assign", value)
+        return self._assign("assign", value, name, read_value)
 
     def assign_add(
         self,
@@ -253,9 +286,9 @@ class ShardedVariable(SavedForm, TensorProtocol):
         use_locking: bool | None = None,
         name: str | None = None,
         read_value: bool = True,
-    ) -> "ShardedVariable":
+    ) -> Any:
         """As `tf.Variable.assign_add`; returns this variable."""
-        return self._assign("assign_add", delta)
+        return self._assign("assign_add", delta, name, read_value)
 
     def assign_sub(
         self,
@@ -263,11 +296,13 @@ class ShardedVariable(SavedForm, TensorProtocol):
         use_locking: bool | None = None,
         name: str | None = None,
         read_value: bool = True,
-    ) -> "ShardedVariable":
+    ) -> Any:
         """As `tf.Variable.assign_sub`; returns this variable."""
-        return self._assign("assign_sub", delta)
+        return self._assign("assign_sub", delta, name, read_value)
 
-    def _assign(self, method: str, value: Any) -> "ShardedVariable":
+    def _assign(
+        self, method: str, value: Any, name: str | None, read_value: bool
+    ) -> Any:
         view = views.view_of(self._unique_id)
         if view is not None:
             # Converted under the views: another table is seen as rows too.
@@ -279,35 +314,33 @@ class ShardedVariable(SavedForm, TensorProtocol):
         if tensorflow_saving.is_saving_model():
             getattr(self.stand_in, method)(value)
             return self
-        shard_writer.assign(self, method, value)
-        return self
-
-    def scatter_update(self, rows: tf.IndexedSlices) -> "ShardedVariable":
-        """Assigns single rows, as `tf.Variable.scatter_update`."""
-        return self._scatter("scatter_update", rows)
-
-    def scatter_add(self, rows: tf.IndexedSlices) -> "ShardedVariable":
-        """Adds to single rows, as `tf.Variable.scatter_add`."""
-        return self._scatter("scatter_add", rows)
-
-    def scatter_sub(self, rows: tf.IndexedSlices) -> "ShardedVariable":
-        """Subtracts from single rows, as `tf.Variable.scatter_sub`."""
-        return self._scatter("scatter_sub", rows)
+        operations = shard_writer.assign(self, method, value, name)
+        if read_value:
+            return self
+        return None if tf.executing_eagerly() else tf.group(operations)
 
     def _scatter(
-        self, method: str, rows: tf.IndexedSlices
+        self,
+        method: str,
+        rows: tf.IndexedSlices,
+        use_locking: bool,
+        name: str | None,
     ) -> "ShardedVariable":
-        if views.view_of(self._unique_id) is not None:
-            raise errors.UnsupportedError(
-                f"{method} on {self._name!r} inside an optimizer's update: "
-                "the update already sees single rows only. Use assign_add or "
-                "assign_sub with a value of the gradient's shape."
-            )
         _finish_steps()
         if tensorflow_saving.is_saving_model():
-            getattr(self.stand_in, method)(rows)
-            return self
-        shard_writer.scatter(self, method, rows)
+            getattr(self.stand_in, method)(rows, use_locking, name)
+        else:
+            shard_writer.scatter(self, method, rows, name)
+        return self
+
+    def _scatter_nd(
+        self, method: str, indices: Any, updates: Any, name: str | None
+    ) -> "ShardedVariable":
+        _finish_steps()
+        if tensorflow_saving.is_saving_model():
+            getattr(self.stand_in, method)(indices, updates, name)
+        else:
+            shard_writer.scatter_nd(self, method, indices, updates, name)
         return self
 
 
@@ -315,14 +348,3 @@ def _finish_steps() -> None:
     """What the chief reads and writes lies between two steps."""
     if on_the_chief():
         steps_in_flight.finish()
-
-
-def _static_rows(key: Any, num_rows: int) -> range | None:
-    """The contiguous rows that a Python slice asks for, if it does."""
-    if not isinstance(key, slice):
-        return None
-    bounds = (key.start, key.stop, key.step)
-    if not all(b is None or isinstance(b, int) for b in bounds):
-        return None
-    rows = range(*key.indices(num_rows))
-    return rows if rows.step == 1 else None

@@ -1,5 +1,6 @@
 """What a gradient tape watches in the place of the shards of a table."""
 
+import weakref
 from typing import Any
 
 import tensorflow as tf
@@ -20,7 +21,12 @@ class TapeAnchor(WorkerLocalHandle):
     """
 
     def __init__(
-        self, shape: tf.TensorShape, dtype: tf.DType, name: str, **options: Any
+        self,
+        shape: tf.TensorShape,
+        dtype: tf.DType,
+        name: str,
+        table: Any,
+        **options: Any,
     ) -> None:
         """Makes the chief's own.
 
@@ -28,10 +34,12 @@ class TapeAnchor(WorkerLocalHandle):
             shape: Full static shape of the table.
             dtype: Dtype of the table.
             name: Name shown to the user.
+            table: What tapes and functions say they use. It is not kept.
             **options: As for `WorkerLocalHandle`.
         """
         tensorflow_loops.use_static_shapes_of_variables()
         super().__init__(shape, dtype, name, **options)
+        self._table = weakref.ref(table)
         self._empty(self.own_handle)
 
     def _build_copy(self, context: DispatchContext) -> RemoteVariable:
@@ -54,7 +62,7 @@ class TapeAnchor(WorkerLocalHandle):
         Not the handle: TensorFlow cannot differentiate a loop in which a
         handle goes through a function with a custom gradient.
         """
-        compat.variable_accessed(self)
+        compat.variable_accessed(self._table())
         return tf.raw_ops.ReadVariableOp(
             resource=self.handle, dtype=self._dtype
         )

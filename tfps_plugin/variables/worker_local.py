@@ -200,6 +200,14 @@ class WorkerLocalVariable(WorkerLocalHandle):
             return tf.add_n(copies) / len(copies)
         return copies[0]
 
+    def _reads_more_than_own(self) -> bool:
+        return on_the_chief() or super()._reads_more_than_own()
+
+    def gather_own_value(self) -> None:
+        """On the chief: replaces the copies by what they are together."""
+        if on_the_chief():
+            self.assign(self.read_value())
+
     def _serialize_to_tensors(self) -> dict[str, Any]:
         """As TensorFlow's checkpoints save any variable: the value of all."""
 
