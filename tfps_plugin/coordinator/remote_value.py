@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from tfps_plugin import errors
@@ -14,6 +15,9 @@ from tfps_plugin.coordinator.closure_queue import WAKE_UP_SECONDS
 from tfps_plugin.inputs.per_worker_values import PerWorkerValues
 from tfps_plugin.variables import chief_reads
 
+# Of a result that nobody has fetched.
+_NOTHING = object()
+
 __all__ = ["PerWorkerValues", "RemoteValue", "fetch_all"]
 
 
@@ -22,7 +26,7 @@ class RemoteValue:
 
     Made by `ClusterCoordinator.schedule`. `fetch` brings the result here;
     nothing is sent before that, and results that nobody holds are freed on
-    their worker.
+    their worker. What was fetched is kept here: fetching it again asks nobody.
 
     Guarantees: the outcome is set once and never changes; each callback is
     called once.
@@ -38,6 +42,7 @@ class RemoteValue:
         "_callbacks",
         "_error",
         "_event",
+        "_fetched",
         "_has_ended",
         "_lock",
         "_raise_pending",
@@ -60,6 +65,7 @@ class RemoteValue:
         self._callbacks: list[Callable[[], None]] | None = None
         self._event: threading.Event | None = None
         self._result: Any = None
+        self._fetched: Any = _NOTHING
         self._error: BaseException | None = None
         self._worker_index: int | None = None
 
@@ -120,15 +126,24 @@ class RemoteValue:
             timeout_seconds: How long to wait; None waits until it ended.
 
         Returns:
-            What the function returned, with NumPy values for tensors.
+            What the function returned, with NumPy values for tensors; each
+            call returns arrays of its own.
 
         Raises:
             TimeoutError: If it did not end in time.
             BaseException: What the function raised.
             ClosureCancelledError: If the closure was cancelled.
-            WorkerLostError: If the result was on a worker that died since.
+            WorkerLostError: If the result was on a worker that died before
+                it was fetched.
         """
         result = self.get(timeout_seconds)
+        if self._fetched is _NOTHING:
+            # Two threads that come here at once bring the same.
+            self._fetched = self._bring(result)
+        return tf.nest.map_structure(_own_copy, self._fetched)
+
+    def _bring(self, result: Any) -> Any:
+        """Brings a result from its worker."""
         try:
             return tf.nest.map_structure(_to_local, result)
         except tf.errors.OpError as error:
@@ -202,6 +217,10 @@ def fetch_all(structure: Any) -> Any:
         lambda leaf: leaf.fetch() if isinstance(leaf, RemoteValue) else leaf,
         structure,
     )
+
+
+def _own_copy(leaf: Any) -> Any:
+    return leaf.copy() if isinstance(leaf, np.ndarray) else leaf
 
 
 def _to_local(leaf: Any) -> Any:

@@ -95,6 +95,28 @@ def test_value_of_a_dead_worker() -> None:
     assert caught.value.__cause__ is error
 
 
+class _OnAWorker:
+    """A tensor of a worker that dies after it was read once."""
+
+    def __init__(self) -> None:
+        self._num_reads = 0
+
+    def numpy(self) -> np.ndarray:
+        self._num_reads += 1
+        if self._num_reads > 1:
+            raise tf.errors.UnavailableError(None, None, "Connection reset")
+        return np.arange(3.0)
+
+
+def test_what_was_fetched_outlives_its_worker() -> None:
+    value = _ready({"a": _OnAWorker(), "b": 3})
+    first = value.fetch()
+    first["a"][:] = -1.0
+    again = value.fetch()
+    assert again["a"].tolist() == [0.0, 1.0, 2.0]
+    assert again["b"] == 3
+
+
 def test_other_errors_of_reading_stay_as_they_are() -> None:
     error = tf.errors.InvalidArgumentError(None, None, "a bad value")
     with pytest.raises(tf.errors.InvalidArgumentError, match="a bad value"):
