@@ -35,6 +35,15 @@ def homes_of_captures(graph: FuncGraph) -> dict[int, str]:
     }
 
 
+def values_of(graph: FuncGraph) -> list[tf.Tensor]:
+    """What a function has captured by value, of no graph."""
+    return [
+        tensor
+        for tensor in graph.function_captures.by_val_external.values()
+        if hasattr(tensor, "numpy")
+    ]
+
+
 def look_ups_of_handles(
     graph: FuncGraph,
 ) -> dict[int, tuple[str, Callable[[], tf.Tensor]]]:

@@ -81,8 +81,9 @@ def replace_captured_handles(
 ) -> None:
     """Says what functions capture in the place of handles that exist already.
 
-    All handles that a function uses pass through one method, those that the
-    functions of a loaded SavedModel have captured, too.
+    And of variants, such as datasets. All that a function uses pass through
+    one method, those that the functions of a loaded SavedModel have captured,
+    too.
 
     Args:
         replacement: From a function's graph and a handle that is not of any
@@ -97,7 +98,7 @@ def replace_captured_handles(
         self: Any, tensor: Any, name: Any = None, shape: Any = None
     ) -> Any:
         if (
-            getattr(tensor, "dtype", None) == tf.resource
+            getattr(tensor, "dtype", None) in (tf.resource, tf.variant)
             # Of this process or another, and of no graph.
             and hasattr(tensor, "numpy")
             and id(tensor) not in self._function_captures.by_val_internal

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from tfps_plugin._compat import tensorflow_execution
 from tfps_plugin.coordinator.remote_value import RemoteValue
+from tfps_plugin.inputs import captured_inputs
 from tfps_plugin.inputs.per_worker_values import PerWorkerValues
 
 _PolymorphicFunction = tf.types.experimental.PolymorphicFunction
@@ -93,6 +94,8 @@ def bind(
     traced under a device keeps that device, and one that is called under
     another device is traced again. Which of its traces fits the arguments is
     asked of TensorFlow each time; its own cache answers in about 25 us.
+    Under `tf.config.run_functions_eagerly(True)` it is called as the Python
+    function that it was made of.
 
     Args:
         function: A `tf.function`, a concrete function or a Python callable.
@@ -106,6 +109,7 @@ def bind(
 
     Raises:
         TypeError: If `function` cannot be called.
+        InputError: If an argument is a dataset or iterator of the chief.
         ValueError: If an argument is a `RemoteValue`, or a `PerWorkerValues`
             that `tf.function` cannot be traced with.
     """
@@ -125,7 +129,14 @@ def bind(
     for leaf in leaves:
         if isinstance(leaf, RemoteValue):
             _refuse_remote_value(leaf)
+        captured_inputs.refuse_argument(leaf)
     scheduled = function
+    if isinstance(function, _PolymorphicFunction) and (
+        tf.config.functions_run_eagerly()
+    ):
+        # The program wants to see each operation. Asked now: when the call
+        # is made, it may want something else.
+        function = function.python_function
     if isinstance(function, _PolymorphicFunction):
         concrete = _concrete(
             function, args, kwargs, has_per_worker_values, scope

@@ -142,6 +142,23 @@ def test_traces_inside_the_scope() -> None:
     assert entered == [True, "traced", False]
 
 
+def test_functions_run_eagerly_where_the_program_says_so() -> None:
+    class Model:
+        @tf.function
+        def step(self, x: tf.Tensor, own: Any = None) -> Any:
+            return x + 1, own, tf.executing_eagerly()
+
+    own = PerWorkerValues(lambda context: context.worker_index)
+    tf.config.run_functions_eagerly(True)
+    try:
+        call = _bind(Model().step, (tf.constant(1),), {"own": own})
+    finally:
+        tf.config.run_functions_eagerly(False)
+    result = _on_worker(2, call)
+    assert (int(result[0]), *result[1:]) == (2, 2, True)
+    assert str(call).startswith("step(")
+
+
 def test_what_tracing_raises_arrives_as_itself() -> None:
     class OwnError(Exception):
         def __init__(self, one: int, two: int) -> None:

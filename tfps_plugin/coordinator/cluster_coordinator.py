@@ -29,6 +29,7 @@ from tfps_plugin.coordinator.remote_value import fetch_all
 from tfps_plugin.coordinator.session_protocol import SessionLike
 from tfps_plugin.coordinator.stall_watch import StallWatch
 from tfps_plugin.coordinator.worker import Worker
+from tfps_plugin.inputs import captured_inputs
 from tfps_plugin.inputs.worker_dataset import WorkerDataset
 from tfps_plugin.monitoring.counters import Counters
 from tfps_plugin.monitoring.events import Events
@@ -301,7 +302,8 @@ class ClusterCoordinator:
 
         A `tf.function` is traced here if it has not been for arguments like
         these; a concrete function runs as it is; a Python callable runs on a
-        thread of the chief with its operations placed on the worker. Waits
+        thread of the chief with its operations placed on the worker, and so
+        do all after `tf.config.run_functions_eagerly(True)`. Waits
         while as many functions are scheduled as the coordinator holds.
 
         Args:
@@ -316,6 +318,8 @@ class ClusterCoordinator:
 
         Raises:
             TypeError: If `fn` cannot be called.
+            InputError: If it uses a dataset, iterator or lookup table that
+                cannot leave the chief.
             ValueError: If an argument is a `RemoteValue`.
             BaseException: What an earlier function raised; this one is not
                 scheduled then.
@@ -455,6 +459,7 @@ class ClusterCoordinator:
             A callable of the same arguments, to be called on a lane: it does
             the same with fewer messages.
         """
+        captured_inputs.refuse_resources(function)
         return first_calls.alone(
             self.strategy.fused(function, owner),
             tensorflow_captures.parameter_servers(function.graph),

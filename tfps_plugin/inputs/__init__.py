@@ -1,6 +1,7 @@
 """What a worker reads.
 
 batch_codec.py        batches as strings: many travel in one tensor
+captured_inputs.py    datasets and iterators that functions use from outside
 dataset_recipes.py    what the chief sends to a worker, to be run there
 dataset_creator.py    `tfps.DatasetCreator`, input that every worker makes
 input_context.py      which share of the input is being built on this thread

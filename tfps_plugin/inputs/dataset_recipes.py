@@ -85,12 +85,38 @@ def ship(dataset: tf.data.Dataset) -> Callable[[], tf.data.Dataset]:
     # option to say; all options travel inside the graph.
     policy = dataset.options().experimental_external_state_policy
     policy = policy or tf.data.experimental.ExternalStatePolicy.WARN
+    graph = serialized(tf.data.experimental.to_variant(dataset), policy)
+
+    def recipe() -> tf.data.Dataset:
+        variant = tf.raw_ops.DatasetFromGraph(graph_def=graph)
+        return tf.data.experimental.from_variant(variant, element_spec)
+
+    return recipe
+
+
+def serialized(
+    variant: tf.Tensor,
+    policy: tf.data.experimental.ExternalStatePolicy = (
+        tf.data.experimental.ExternalStatePolicy.WARN
+    ),
+) -> tf.Tensor:
+    """What a dataset was made of, as a string that any task can read.
+
+    Args:
+        variant: The dataset.
+        policy: What happens to the state of random operations.
+
+    Raises:
+        InputError: If it cannot leave the chief.
+    """
     try:
-        graph = tf.raw_ops.DatasetToGraphV2(
-            input_dataset=tf.data.experimental.to_variant(dataset),
-            external_state_policy=policy.value,
-            strip_device_assignment=True,
-        )
+        # A function may be being traced.
+        with tf.init_scope():
+            graph = tf.raw_ops.DatasetToGraphV2(
+                input_dataset=variant,
+                external_state_policy=policy.value,
+                strip_device_assignment=True,
+            )
     except tf.errors.OpError as error:
         raise errors.InputError(
             "This tf.data.Dataset cannot be sent to the workers: it refers to "
@@ -101,12 +127,7 @@ def ship(dataset: tf.data.Dataset) -> Callable[[], tf.data.Dataset]:
             "the worker's own tables."
         ) from error
     refuse_python_operations(tf.compat.v1.GraphDef.FromString(graph.numpy()))
-
-    def recipe() -> tf.data.Dataset:
-        variant = tf.raw_ops.DatasetFromGraph(graph_def=graph)
-        return tf.data.experimental.from_variant(variant, element_spec)
-
-    return recipe
+    return graph
 
 
 def refuse_python_operations(graph: Any) -> None:

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from tfps_plugin import errors
 from tfps_plugin.cluster.dispatch_context import DispatchContext
+from tfps_plugin.inputs import captured_inputs
 from tfps_plugin.inputs import dataset_recipes
 from tfps_plugin.inputs import input_context
 from tfps_plugin.inputs.per_worker_values import PerWorkerValues
@@ -53,6 +54,7 @@ class WorkerDataset:
             dataset_recipes.refuse_python_operations(
                 source.graph.as_graph_def()
             )
+            captured_inputs.refuse_what_stays(source)
             self._recipes = [source] * num_workers
         elif callable(source):
             traces = [
@@ -64,6 +66,8 @@ class WorkerDataset:
                 for index in range(num_workers)
             ]
             self._element_spec = _common_element_spec(traces)
+            for trace in traces:
+                captured_inputs.refuse_what_stays(trace)
             # They are alike but for the share that they read.
             dataset_recipes.refuse_python_operations(
                 traces[0].graph.as_graph_def()

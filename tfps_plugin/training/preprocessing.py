@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from tfps_plugin import errors
 from tfps_plugin._compat import tensorflow_variables as compat
+from tfps_plugin.inputs import captured_inputs
 from tfps_plugin.strategy.parameter_server_strategy import (
     ParameterServerStrategy,
 )
@@ -26,7 +27,7 @@ _ADAPTABLE = (
 
 def install() -> None:
     """Installs all of it."""
-    late_captures.install(in_our_scope)
+    late_captures.install(in_our_scope, captured_inputs.sent_along)
     for kind in _ADAPTABLE:
         kind.adapt = _outside_functions(kind.adapt)
     keras.layers.Normalization.build = _with_lasting_constants(

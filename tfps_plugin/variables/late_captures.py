@@ -20,7 +20,10 @@ _lock = threading.Lock()
 _installed = False
 
 
-def install(in_scope: Callable[[], bool]) -> None:
+def install(
+    in_scope: Callable[[], bool],
+    replace_variant: Callable[[Any, tf.Tensor], tf.Tensor | None] | None = None,
+) -> None:
     """Binds them when a function is called; calling it again does nothing.
 
     A table is bound to the worker's copy, a variable on a ps to the handle
@@ -28,6 +31,8 @@ def install(in_scope: Callable[[], bool]) -> None:
 
     Args:
         in_scope: Whether this thread traces a function for workers.
+        replace_variant: From the function and a captured tensor of variant
+            dtype, such as a dataset, to what it has in its place, or None.
     """
     global _installed
     with _lock:
@@ -38,6 +43,10 @@ def install(in_scope: Callable[[], bool]) -> None:
     def replacement(graph: Any, handle: tf.Tensor) -> tf.Tensor | None:
         if not in_scope():
             return None
+        if handle.dtype == tf.variant:
+            if replace_variant is None:
+                return None
+            return replace_variant(graph, handle)
         owner = tensorflow_tables.owner_of(handle)
         function = compat.outermost(graph)
         if tensorflow_tables.is_static_table(owner):
