@@ -1,5 +1,6 @@
 """Custom training loops: what a scheduled step may do, and what it counts."""
 
+import contextlib
 import functools
 from collections.abc import Iterator
 from typing import Any
@@ -243,3 +244,151 @@ def test_what_a_program_adds_is_kept_beside_an_optimizers_updates(
     coordinator.join()
     # Each round of the one takes one away, each of the other adds one.
     np.testing.assert_array_equal(weight.numpy()[:, 0], np.zeros(8))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"use_ema": True, "ema_momentum": 0.9, "ema_overwrite_frequency": 3},
+        {"gradient_accumulation_steps": 3},
+    ],
+    ids=["averages", "accumulation"],
+)
+def test_an_optimizer_is_applied_outside_of_functions(
+    strategy: tfps.ParameterServerStrategy, options: dict[str, Any]
+) -> None:
+    def train(scope: Any) -> tuple[list[Any], int]:
+        with scope:
+            # In two shards, and whole.
+            variables = [
+                keras.Variable(np.ones((2, 70_000), "float32")),
+                keras.Variable([[3.0, 4.0]]),
+            ]
+            optimizer = keras.optimizers.SGD(1.0, **options)
+            for step in range(4):
+                gradients = [
+                    tf.fill(variable.shape, step + 1.0)
+                    for variable in variables
+                ]
+                optimizer.apply(gradients, variables)
+        return [v.numpy() for v in variables], int(optimizer.iterations)
+
+    values, steps = train(strategy.scope())
+    truth, true_steps = train(contextlib.nullcontext())
+    assert steps == true_steps
+    for value, right in zip(values, truth, strict=True):
+        np.testing.assert_allclose(value, right, rtol=1e-6)
+
+
+def test_a_table_is_a_variable_to_a_scheduled_function(
+    strategy: tfps.ParameterServerStrategy,
+    coordinator: tfps.ClusterCoordinator,
+) -> None:
+    value = np.zeros((6, 70_000), "float32")
+    with strategy.scope():
+        table = tf.Variable(value, name="table")
+        counter = tf.Variable([0, 0], dtype=tf.int64)
+    assert len(table.variables) == 2
+    plain = tf.Variable(value)
+    rows = tf.IndexedSlices(tf.fill([2, 70_000], 3.0), tf.constant([4, 1]))
+
+    @tf.function
+    def change(given: dict[str, Any]) -> tf.Tensor:
+        (variable,) = given["tables"]
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch(variable)
+            loss = 2.0 * tf.reduce_sum(tf.gather(variable, [1, 5]))
+        variable.scatter_max(rows)
+        variable[2:4, :3].assign(tf.ones([2, 3]))
+        variable.scatter_nd_add([[0, 1], [5, 2]], [7.0, 8.0])
+        return tf.reduce_sum(
+            tf.convert_to_tensor(tape.gradient(loss, variable))
+        )
+
+    right = change({"tables": [plain]})
+    got = coordinator.schedule(change, ({"tables": [table]},)).fetch()
+    assert got == right.numpy() == 4 * 70_000
+    np.testing.assert_array_equal(table.numpy(), plain.numpy())
+    np.testing.assert_array_equal(table[4], plain[4])
+    assert bool(tf.reduce_all(table == plain))
+    with pytest.raises(tf.errors.InvalidArgumentError, match="of bounds"):
+        table[6]
+    counter.scatter_nd_add([[1]], tf.constant([5], tf.int64))
+    assert counter.numpy().tolist() == [0, 5]
+    assert tf.Variable(counter).numpy().tolist() == [0, 5]
+
+
+def test_each_worker_has_a_variable_of_its_own(
+    strategy: tfps.ParameterServerStrategy,
+    coordinator: tfps.ClusterCoordinator,
+) -> None:
+    with strategy.scope():
+        own = tf.Variable(10.0, per_worker_variable=True)
+
+    @tf.function
+    def count() -> tf.Tensor:
+        return own.assign_add(1.0)
+
+    for _ in range(20):
+        coordinator.schedule(count)
+    coordinator.join()
+    values = [float(value) for value in own.read_all()]
+    assert len(values) == 2
+    assert sum(values) == 2 * 10.0 + 20
+    assert own.numpy() == 10.0
+
+
+def test_a_dataset_from_outside_is_sent_along(
+    coordinator: tfps.ClusterCoordinator,
+) -> None:
+    outside = tf.data.Dataset.range(1, 10)
+    unsendable = iter(outside)
+
+    @tf.function
+    def read_all(iterator: Any) -> tf.Tensor:
+        total = tf.constant(0, tf.int64)
+        for _ in range(9):
+            total += next(iterator)
+        return total
+
+    @tf.function
+    def read_outside() -> tf.Tensor:
+        return outside.reduce(tf.constant(0, tf.int64), lambda a, b: a + b)
+
+    dataset = coordinator.create_per_worker_dataset(lambda: outside.shuffle(9))
+    results = [
+        coordinator.schedule(read_all, (iter(dataset),)),
+        coordinator.schedule(read_outside),
+    ]
+    assert coordinator.fetch(results) == [45, 45]
+    with pytest.raises(tfps.errors.InputError, match="iterator of the chief"):
+        coordinator.schedule(tf.function(lambda: next(unsendable)))
+    with pytest.raises(tfps.errors.InputError, match="create_per_worker"):
+        coordinator.schedule(read_all, (unsendable,))
+
+
+def test_functions_run_eagerly_on_the_worker(
+    strategy: tfps.ParameterServerStrategy,
+    coordinator: tfps.ClusterCoordinator,
+) -> None:
+    with strategy.scope():
+        variable = tf.Variable([1.0, 2.0])
+    seen = []
+
+    @tf.function
+    def step(x: tf.Tensor) -> tf.Tensor:
+        y = variable * x
+        seen.append((tf.executing_eagerly(), y.device, y.numpy().tolist()))
+        variable.assign_add(y)
+        return y
+
+    tf.config.run_functions_eagerly(True)
+    try:
+        result = coordinator.schedule(step, (tf.constant(2.0),)).fetch()
+    finally:
+        tf.config.run_functions_eagerly(False)
+    ((is_eager, device, value),) = seen
+    assert is_eager
+    assert "/job:worker/" in device
+    assert value == result.tolist() == [2.0, 4.0]
+    assert variable.numpy().tolist() == [3.0, 6.0]

@@ -21,6 +21,7 @@ from tfps_plugin.training import running_call
 from tfps_plugin.training import scope_check
 from tfps_plugin.training.optimizers import whole_matrix
 from tfps_plugin.training.running_call import RunningCall
+from tfps_plugin.training.steps.eager_mode import runs_eagerly
 from tfps_plugin.training.steps.epoch_iterator import ChiefEpochIterator
 from tfps_plugin.training.steps.epoch_iterator import ClusterEpochIterator
 from tfps_plugin.training.steps.epoch_iterator import PredictEpochIterator
@@ -62,13 +63,13 @@ def make_epoch_iterator(
         return keras_compat.TFEpochIterator(
             distribute_strategy, *args, **kwargs
         )
-    on_chief = call.model.run_eagerly or call.method == "predict"
+    on_chief = runs_eagerly(call.model) or call.method == "predict"
     is_creator = isinstance(kwargs.get("x"), DatasetCreator)
     if on_chief and is_creator:
         # As the only pipeline.
         kwargs["x"] = kwargs["x"].get_tf_dataset()
         kwargs["shuffle"] = False
-    if call.model.run_eagerly:
+    if runs_eagerly(call.model):
         return ChiefEpochIterator(distribute_strategy, *args, **kwargs)
     iterator: PredictEpochIterator | ClusterEpochIterator
     if call.method == "predict":
@@ -160,7 +161,7 @@ def build_from_spec(original: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(original)
     def build(self: Any, iterator: Any = None, data_batch: Any = None) -> None:
-        if is_ours(self) and self.run_eagerly:
+        if is_ours(self) and runs_eagerly(self):
             # Built by its first step, as in one process: what is called with
             # symbols here could not look at numbers.
             return
@@ -216,10 +217,9 @@ def make_predict_function(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _is_up_to_date(function: Any, model: Any) -> bool:
     """Whether a model's function is ours, and runs as `run_eagerly` says."""
-    return (
-        isinstance(function, StepDispatcher | PredictDispatcher)
-        and function.runs_eagerly == model.run_eagerly
-    )
+    return isinstance(
+        function, StepDispatcher | PredictDispatcher
+    ) and function.runs_eagerly == runs_eagerly(model)
 
 
 @contextlib.contextmanager

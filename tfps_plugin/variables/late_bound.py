@@ -373,7 +373,11 @@ class LateBoundVariable(ScatterMethods, compat.ResourceVariable):
         """As `tf.Variable.count_up_to`."""
         refuse_in_update(self, "count_up_to")
         self.gather_own_value()
-        return super().count_up_to(limit)
+        count = super().count_up_to
+        if tf.executing_eagerly() and self._dtype in (tf.int32, tf.int64):
+            # TensorFlow cannot run the operation of another task by itself.
+            return tf.function(lambda: count(limit)).get_concrete_function()()
+        return count(limit)
 
     def gather_own_value(self) -> None:
         """Has the own resource hold the whole value, before it is changed

@@ -108,6 +108,7 @@ class MirroredScalar(RemoteVariable):
         self._is_changed_by_steps = False
         self._only_grows = True
         self._chief_copy: RemoteVariable | None = None
+        self._count: Any = None
 
     # Where functions find it.
 
@@ -332,19 +333,29 @@ class MirroredScalar(RemoteVariable):
         Returns:
             A number that nobody else gets, of the scalar's integer dtype.
         """
+        if compat.function_graph() is None:
+            if self._count is None:
+                self._count = tf.function(
+                    self._weakly(type(self)._count_up)
+                ).get_concrete_function()
+            number = self._count()
+            self._forget_copies()
+            return number
+        number = self._count_up()
+        self._is_changed_by_steps = True
+        with compat.clear_device():
+            self._add_to_copy(tf.ones([], self._dtype))
+        return number
+
+    def _count_up(self) -> tf.Tensor:
+        """In functions alone: TensorFlow knows too little of the handles of
+        other tasks to run the operation by itself."""
         with compat.clear_device(), tf.device(self.device):
-            number = tf.raw_ops.ResourceCountUpTo(
+            return tf.raw_ops.ResourceCountUpTo(
                 resource=self._exact_handle,
                 limit=self._dtype.max,
                 T=self._dtype,
             )
-        if compat.function_graph() is None:
-            self._forget_copies()
-        else:
-            self._is_changed_by_steps = True
-            with compat.clear_device():
-                self._add_to_copy(tf.ones([], self._dtype))
-        return number
 
     def assign(
         self,

@@ -2,6 +2,7 @@
 
 methods.py                what is put in the place of Keras's own methods
 step.py                   one optimizer.apply, where the variables live
+compiled_steps.py         steps outside of functions, as one function each
 gradient_clipping.py      clips gradients of which some are rows
 gradient_accumulators.py  sums of gradients over several steps, on the ps
 whole_matrix.py           which optimizers cannot update a table by its rows

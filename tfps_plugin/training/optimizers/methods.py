@@ -11,9 +11,11 @@ from tfps_plugin._compat import keras_optimizers as compat
 from tfps_plugin.strategy.parameter_server_strategy import (
     ParameterServerStrategy,
 )
+from tfps_plugin.training.optimizers import compiled_steps
 from tfps_plugin.training.optimizers import gradient_clipping
 from tfps_plugin.training.optimizers import step as optimizer_step
 from tfps_plugin.training.optimizers import whole_matrix
+from tfps_plugin.training.optimizers.compiled_steps import CompiledSteps
 from tfps_plugin.training.optimizers.step import OptimizerStep
 
 
@@ -70,7 +72,11 @@ def apply(original: Callable[..., None]) -> Callable[..., None]:
             gradients, variables = compat.gradients_to_apply(
                 self, grads, trainable_variables
             )
-            if gradients:
+            if gradients and compiled_steps.can_compile(self):
+                if not hasattr(self, "_tfps_compiled_steps"):
+                    self._tfps_compiled_steps = CompiledSteps()
+                self._tfps_compiled_steps.run(self, gradients, variables)
+            elif gradients:
                 OptimizerStep(self, variables).run(gradients)
             else:
                 self._iterations.assign_add(1)

@@ -3,6 +3,7 @@
 epoch_iterator.py     what Keras's loops go through: every step of an epoch
 cluster_input.py      what it yields: the input of a pass, and its steps
 step_dispatcher.py    what Keras calls for every step
+eager_mode.py         whether steps run one operation at a time, on the chief
 step_run.py           the steps of one epoch, as closures of the workers
 worker_read_run.py    those on input that the workers read themselves
 chief_read_run.py     those on batches that the chief reads and sends

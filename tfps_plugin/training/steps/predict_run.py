@@ -13,6 +13,7 @@ from tfps_plugin.coordinator.cluster_coordinator import ClusterCoordinator
 from tfps_plugin.coordinator.remote_value import RemoteValue
 from tfps_plugin.inputs.batch_codec import BatchCodec
 from tfps_plugin.training.steps.chief_batches import ChiefBatches
+from tfps_plugin.training.steps.eager_mode import runs_eagerly
 from tfps_plugin.training.steps.predict_functions import PredictFunction
 from tfps_plugin.training.steps.predict_functions import PredictFunctions
 
@@ -170,7 +171,7 @@ class PredictDispatcher:
             model: The model.
             keras_function: Keras's own function of a list of batches.
         """
-        self.runs_eagerly = model.run_eagerly
+        self.runs_eagerly = runs_eagerly(model)
         self.functions = PredictFunctions(
             model, ClusterCoordinator(model.distribute_strategy)
         )

@@ -8,6 +8,7 @@ import keras
 from tfps_plugin.coordinator.cluster_coordinator import ClusterCoordinator
 from tfps_plugin.training.steps.cluster_input import ClusterInput
 from tfps_plugin.training.steps.counted_sums import CountedSums
+from tfps_plugin.training.steps.eager_mode import runs_eagerly
 from tfps_plugin.training.steps.progress_logs import ProgressLogs
 from tfps_plugin.training.steps.step_functions import StepFunctions
 
@@ -44,7 +45,7 @@ class StepDispatcher:
             counts_exactly: Whether metrics count what came to its end, each
                 example once; else what workers have counted, which is cheaper.
         """
-        self.runs_eagerly = model.run_eagerly
+        self.runs_eagerly = runs_eagerly(model)
         self._coordinator = ClusterCoordinator(model.distribute_strategy)
         self._functions = StepFunctions(
             model,

@@ -1,0 +1,125 @@
+"""Steps of an optimizer that is applied outside of functions.
+
+Operation by operation, each of some hundred would be a message to a parameter
+server and back. Here they are one function, which does the same.
+"""
+
+import types
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfps_plugin._compat import tensorflow_variables as compat
+from tfps_plugin.training.optimizers.step import OptimizerStep
+from tfps_plugin.variables import steps_in_flight
+from tfps_plugin.variables.distinct_rows import DistinctRows
+from tfps_plugin.variables.late_bound import on_the_chief
+
+# What may be changed between two steps, and is no variable.
+_SETTINGS = (bool, int, float, str, types.NoneType)
+
+
+class CompiledSteps:
+    """The functions that apply one optimizer, traced when first needed.
+
+    Threading: as the optimizer, which one thread applies at a time.
+    """
+
+    def __init__(self) -> None:
+        """Begins with none."""
+        self._functions: dict[Any, Any] = {}
+
+    def __reduce__(self) -> Any:
+        """A copy of an optimizer traces its own."""
+        return CompiledSteps, ()
+
+    def run(
+        self,
+        optimizer: Any,
+        gradients: Sequence[Any],
+        variables: Sequence[keras.Variable],
+    ) -> None:
+        """Applies one step's gradients, on the chief.
+
+        Args:
+            optimizer: A built Keras optimizer of our strategy.
+            gradients: A tensor or `tf.IndexedSlices` for every variable.
+            variables: Those that have a gradient.
+        """
+        kinds = [_kind(gradient) for gradient in gradients]
+        key = (
+            tuple(optimizer._get_variable_index(v) for v in variables),
+            tuple(kinds),
+            _settings(optimizer),
+        )
+        tensors = [_tensors(gradient) for gradient in gradients]
+        function = self._functions.get(key)
+        if function is None:
+            shapes = [tf.TensorShape(v.shape) for v in variables]
+
+            def step(tensors: list[list[tf.Tensor]]) -> None:
+                given = map(_gradient, kinds, tensors, shapes)
+                OptimizerStep(optimizer, variables).run(list(given))
+
+            with compat.clear_device():
+                function = tf.function(step).get_concrete_function(
+                    tf.nest.map_structure(_spec_of_any_length, tensors)
+                )
+            self._functions[key] = function
+        steps_in_flight.finish()
+        with compat.clear_device():
+            function(tensors)
+
+
+def can_compile(optimizer: Any) -> bool:
+    """Whether an optimizer that is applied now is to be compiled.
+
+    A user's own is left as it is written: it may print, or look at numbers.
+    """
+    return on_the_chief() and all(
+        type(part).__module__.partition(".")[0] == "keras"
+        for part in (optimizer, getattr(optimizer, "_learning_rate", None))
+    )
+
+
+def _kind(gradient: Any) -> str:
+    """What a function has to know of a gradient beside its tensors."""
+    if isinstance(gradient, DistinctRows):
+        return f"distinct rows by {gradient.indices.dtype.name}"
+    if isinstance(gradient, tf.IndexedSlices):
+        return f"rows by {gradient.indices.dtype.name}"
+    return "dense"
+
+
+def _tensors(gradient: Any) -> list[tf.Tensor]:
+    if isinstance(gradient, tf.IndexedSlices):
+        return [gradient.values, gradient.indices]
+    return [tf.convert_to_tensor(gradient)]
+
+
+def _gradient(
+    kind: str, tensors: list[tf.Tensor], shape: tf.TensorShape
+) -> Any:
+    if kind == "dense":
+        return tf.ensure_shape(tensors[0], shape)
+    cls = DistinctRows if kind.startswith("distinct") else tf.IndexedSlices
+    return cls(*tensors, tf.constant(shape.as_list(), tf.int64))
+
+
+def _spec_of_any_length(tensor: tf.Tensor) -> tf.TensorSpec:
+    """The type of a tensor with as many rows as a batch has touched."""
+    return (
+        tf.TensorSpec([None, *tensor.shape[1:]], tensor.dtype)
+        if (tensor.shape.rank)
+        else tf.TensorSpec([], tensor.dtype)
+    )
+
+
+def _settings(optimizer: Any) -> tuple[tuple[str, Any], ...]:
+    return tuple(
+        (name, value)
+        for name, value in vars(optimizer).items()
+        if isinstance(value, _SETTINGS)
+    )
