@@ -183,13 +183,14 @@ def _on_cluster(
     make: Callable[[], keras.Model],
     dataset_fn: Any,
     partitioner: Any = _cut,
+    sparse_update: Any = "exact",
     **options: Any,
 ) -> Any:
     strategy = tfps.ParameterServerStrategy(
         cluster.cluster_resolver,
         partitioner,
         max_closures_in_flight_per_worker=1,
-        sparse_update="exact",
+        sparse_update=sparse_update,
     )
     try:
         with strategy.scope():
@@ -224,6 +225,29 @@ def test_every_optimizer_and_option_with_repeated_ids(
 ) -> None:
     expected = _in_one_process(name, summing=True)
     actual = _on_cluster(cluster, lambda: _model(_BY_ROWS[name]()), _repeated)
+    _assert_equal(actual, expected)
+
+
+_CAUGHT_UP: dict[str, Callable[[], Any]] = {
+    name: make for name, make in _EVERY.items() if name != "ScheduleFreeAdamW"
+} | {
+    "clipnorm": _OPTIONS["clipnorm"],
+    "global_clipnorm": _OPTIONS["global_clipnorm"],
+    "LossScaleOptimizer": _OPTIONS["LossScaleOptimizer"],
+}
+
+
+@pytest.mark.parametrize("name", _CAUGHT_UP)
+def test_rows_that_catch_up_have_the_numbers_of_one_process(
+    cluster: tfps.LocalCluster, name: str
+) -> None:
+    expected = _in_one_process(name, summing=True)
+    actual = _on_cluster(
+        cluster,
+        lambda: _model(_CAUGHT_UP[name]()),
+        _repeated,
+        sparse_update="caught_up",
+    )
     _assert_equal(actual, expected)
 
 

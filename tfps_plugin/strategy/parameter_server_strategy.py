@@ -27,7 +27,7 @@ from tfps_plugin.variables.wire import WireDtype
 
 _logger = logging.getLogger(__name__)
 
-SparseUpdate = Literal["lazy", "exact"]
+SparseUpdate = Literal["lazy", "exact", "caught_up"]
 Recovery = Literal["lost", "consistent"]
 Replicate = Literal["ps"]
 
@@ -180,7 +180,8 @@ class ParameterServerStrategy(tf.distribute.Strategy):
         wire_dtype_of = wire.chooser(wire_dtype)
         if sparse_update not in get_args(SparseUpdate):
             raise ValueError(
-                'sparse_update must be "lazy" or "exact". Received: '
+                f"sparse_update must be one of {get_args(SparseUpdate)}. "
+                "Received: "
                 f"sparse_update={sparse_update!r}"
             )
         if recovery not in get_args(Recovery):

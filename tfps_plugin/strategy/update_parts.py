@@ -1,6 +1,7 @@
 """Cuts the update of a variable into what runs on each parameter server."""
 
 import dataclasses
+from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
@@ -33,6 +34,9 @@ class UpdatePart:
         lock: Held while it runs.
         is_rows: Whether some rows of the variable are seen, not all.
         owner: Whatever the caller wants to know about where it belongs.
+        shard: What is on the ps; None for a variable of another kind.
+        ids_U: The rows that are seen, by their numbers there; None: all.
+        finish: Called under the lock when the function has run.
     """
 
     variable: Any
@@ -42,6 +46,9 @@ class UpdatePart:
     lock: UpdateLock | None = None
     is_rows: bool = False
     owner: Any = None
+    shard: RemoteVariable | None = None
+    ids_U: tf.Tensor | None = None
+    finish: Callable[[], None] | None = None
 
     @property
     def arrivals(self) -> list[tf.Tensor]:
@@ -133,7 +140,12 @@ def _whole_part(
             )
         }
     return UpdatePart(
-        variable, shard.device, tuple(local), seen, shard.update_lock
+        variable,
+        shard.device,
+        tuple(local),
+        seen,
+        shard.update_lock,
+        shard=shard,
     )
 
 
@@ -191,6 +203,8 @@ def _rows_part(
         seen,
         shard.update_lock,
         is_rows=True,
+        shard=shard,
+        ids_U=mine.indices,
     )
 
 

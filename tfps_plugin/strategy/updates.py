@@ -89,6 +89,8 @@ def run_parts(
                     views.viewing(part.seen),
                 ):
                     results[index] = run(part)
+                    if part.finish is not None:
+                        part.finish()
     return results
 
 

@@ -125,8 +125,8 @@ class VariableCreator:
         if _is_read_by_every_step(described, weight):
             return self._create_mirrored(described, name, weight)
         beside = kwargs.get("colocate_with")
-        if isinstance(beside, ShardedVariable) and described.shape == (
-            beside._shape
+        if isinstance(beside, ShardedVariable) and (
+            described.shape[:1] == beside._shape[:1]
         ):
             return self._create_slot_of_shards(beside, described, name, weight)
         if beside is not None:

@@ -186,6 +186,7 @@ def make_function(
         if _is_up_to_date(existing, self) and not force:
             return existing
         scope_check.require_created_in_scope(self)
+        _build_optimizer(self)
         original(self, force=True)
         dispatcher = StepDispatcher(
             self,
@@ -213,6 +214,21 @@ def make_predict_function(original: Callable[..., Any]) -> Callable[..., Any]:
         return self.predict_function
 
     return make
+
+
+def _build_optimizer(model: Any) -> None:
+    """Builds the optimizer where the step that is traced next needs it.
+
+    Keras builds it inside of the step, when rows have been looked up already.
+    """
+    optimizer = model.optimizer
+    if (
+        model.distribute_strategy.sparse_update == "caught_up"
+        and optimizer is not None
+        and not optimizer.built
+    ):
+        with model.distribute_strategy.scope():
+            optimizer.build(model.trainable_variables)
 
 
 def _is_up_to_date(function: Any, model: Any) -> bool:

@@ -17,6 +17,7 @@ import tensorflow as tf
 
 from tfps_plugin._compat import tensorflow_variables as compat
 from tfps_plugin.variables import graph_checks
+from tfps_plugin.variables import present_rows
 from tfps_plugin.variables import repeated_rows
 from tfps_plugin.variables import row_codes
 from tfps_plugin.variables import row_gather
@@ -235,9 +236,7 @@ def _unpack(message: tf.Tensor, num_parts: int) -> list[tf.Tensor]:
 
 def _flat_rows(part: _Part, ids_U: tf.Tensor) -> tf.Tensor:
     """The rows of one part, one number after the other, on the ps."""
-    rows_UD = tf.raw_ops.ResourceGather(
-        resource=part.shard.handle, indices=ids_U, dtype=part.shard.dtype
-    )
+    rows_UD = present_rows.gather(part.shard, ids_U)
     if part.dtype != part.shard.dtype:
         rows_UD = wire.narrowed(rows_UD, part.dtype)
     return tf.reshape(rows_UD, [-1])

@@ -23,6 +23,7 @@ from tfps_plugin._compat import tensorflow_variables as compat
 from tfps_plugin.cluster import dispatch_context
 from tfps_plugin.variables import chief_reads
 from tfps_plugin.variables import handle_areas
+from tfps_plugin.variables import present_rows
 from tfps_plugin.variables import self_assignment
 from tfps_plugin.variables import steps_in_flight
 from tfps_plugin.variables import variable_copies
@@ -69,6 +70,9 @@ class LateBoundVariable(ScatterMethods, compat.ResourceVariable):
 
     # Held by updates that read and then assign; None: they are not guarded.
     update_lock: UpdateLock | None = None
+
+    # Steps that its rows have still to see, a `present_rows.UnseenSteps`.
+    unseen_steps: Any = None
 
     def __init__(
         self,
@@ -163,6 +167,15 @@ class LateBoundVariable(ScatterMethods, compat.ResourceVariable):
         del context
         return SameVariable(self)
 
+    def finish_steps(self) -> None:
+        """Brings the variable to its state between two steps.
+
+        The chief calls it before it reads or assigns the variable.
+        """
+        steps_in_flight.finish()
+        if self.unseen_steps is not None:
+            self.unseen_steps.settle()
+
     def _weakly(
         self, look_up: Callable[[Any], tf.Tensor]
     ) -> Callable[[], tf.Tensor]:
@@ -204,8 +217,10 @@ class LateBoundVariable(ScatterMethods, compat.ResourceVariable):
         view = views.view_of(self._unique_id)
         if view is None:
             if on_the_chief():
-                steps_in_flight.finish()
-            return self._as_received(super()._read_variable_op(no_copy))
+                self.finish_steps()
+                return self._as_received(super()._read_variable_op(no_copy))
+            value = super()._read_variable_op(no_copy)
+            return self._as_received(present_rows.present_value(self, value))
         with views.unveiled():
             return view.read()
 
@@ -256,7 +271,7 @@ class LateBoundVariable(ScatterMethods, compat.ResourceVariable):
             # raised it, and runs the closure again where that helps.
             return read_once()
         # Also what reads without `_read_variable_op`.
-        steps_in_flight.finish()
+        self.finish_steps()
         try:
             return chief_reads.read(read_once)
         except tf.errors.OpError as error:
@@ -280,11 +295,11 @@ class LateBoundVariable(ScatterMethods, compat.ResourceVariable):
     # What TensorFlow's checkpoints ask for; they read later, by the handle.
 
     def _serialize_to_tensors(self) -> Any:
-        steps_in_flight.finish()
+        self.finish_steps()
         return super()._serialize_to_tensors()
 
     def _copy_trackable_to_cpu(self, object_map: Any) -> None:
-        steps_in_flight.finish()
+        self.finish_steps()
         super()._copy_trackable_to_cpu(object_map)
 
     # Assignments.
@@ -396,7 +411,16 @@ class LateBoundVariable(ScatterMethods, compat.ResourceVariable):
         """
         # A single number, such as a learning rate, is for steps to come.
         if self._shape.rank != 0 and on_the_chief():
-            steps_in_flight.finish()
+            self.finish_steps()
+        elif self.unseen_steps is not None:
+            raise errors.UnsupportedError(
+                "A function assigns rows of a table that catch up with the "
+                "optimizer's steps when they are next used "
+                "(sparse_update='caught_up'): what it assigns would be "
+                f"changed once more. Received: variable={self.name!r}. Assign "
+                "it on the chief, between two steps, or use another "
+                "sparse_update."
+            )
         yield given
 
     def _assigned_through_view(self, method: str, value: Any) -> bool:

@@ -6,10 +6,12 @@ for, U distinct ids among them, S shards.
 
 from collections.abc import Callable
 from collections.abc import Sequence
+from typing import Any
 
 import tensorflow as tf
 
 from tfps_plugin.variables import graph_checks
+from tfps_plugin.variables import present_rows
 from tfps_plugin.variables import shard_order
 from tfps_plugin.variables import wire
 from tfps_plugin.variables.layout import RowLayout
@@ -44,8 +46,7 @@ def split_by_shard(
 
 def gather_rows(
     layout: RowLayout,
-    handles: Sequence[tf.Tensor],
-    devices: Sequence[str],
+    shards: Sequence[Any],
     dtype: tf.DType,
     ids_U: tf.Tensor,
     wire_dtype: tf.DType | None = None,
@@ -55,8 +56,7 @@ def gather_rows(
 
     Args:
         layout: Rows of each shard.
-        handles: Resource handle of each shard.
-        devices: Device of each shard.
+        shards: The variable of each shard, on its ps.
         dtype: Dtype of the table.
         ids_U: Distinct row numbers, shape `(U,)`.
         wire_dtype: What rows travel as; None: as they are.
@@ -67,11 +67,9 @@ def gather_rows(
     """
     local_ids, join = questions(layout, ids_U)
     rows = []
-    for handle, device, ids in zip(handles, devices, local_ids, strict=True):
-        with tf.device(device):
-            mine = tf.raw_ops.ResourceGather(
-                resource=handle, indices=ids, dtype=dtype
-            )
+    for shard, ids in zip(shards, local_ids, strict=True):
+        with tf.device(shard.device):
+            mine = present_rows.gather(shard, ids)
             rows.append(wire.narrowed(mine, wire_dtype))
     return wire.widened(join(rows), dtype, width)
 

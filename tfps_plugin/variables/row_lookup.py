@@ -20,6 +20,7 @@ from tfps_plugin._compat import tensorflow_saving
 from tfps_plugin._compat import tensorflow_variables as compat
 from tfps_plugin.variables import graph_checks
 from tfps_plugin.variables import looked_up
+from tfps_plugin.variables import present_rows
 from tfps_plugin.variables import repeated_rows
 from tfps_plugin.variables import row_gather
 from tfps_plugin.variables import segment_sums
@@ -55,6 +56,13 @@ class Table:
 
     # What rounding has left off its dense gradients, a `GradientResidual`.
     gradient_residual: Any = None
+
+    # Steps that its rows have still to see, a `present_rows.UnseenSteps`; a
+    # table of several shards leaves it to them.
+    unseen_steps: Any = None
+
+    # Whether rows of it were looked up by their numbers so far.
+    was_looked_up = False
 
     # What the user knows it by: the path of a keras.Variable, if it is one's.
     path: str
@@ -117,6 +125,8 @@ def table_behind(
         params._value, Table
     ):
         return None
+    # Also where Keras only looks for the shapes of a model.
+    params._value.was_looked_up = True
     if keras_compat.has_stateless_value(params):
         return None
     return params._value, params._maybe_autocast
@@ -196,9 +206,7 @@ def distinct_rows(
         # TensorFlow's own gradient knows how to look up rows of one variable.
         compat.variable_accessed(whole)
         with tf.device(whole.device):
-            rows_UD = tf.raw_ops.ResourceGather(
-                resource=whole.handle, indices=ids_U, dtype=table.dtype
-            )
+            rows_UD = present_rows.gather(whole, ids_U)
         rows_UD = wire.received(whole, rows_UD)
         looked_up.remember(table, ids_U, rows_UD)
         return rows_UD, positions
@@ -206,8 +214,7 @@ def distinct_rows(
     with compat.stop_recording():
         rows_UD = row_gather.gather_rows(
             table.layout,
-            [shard.handle for shard in table.shards],
-            [shard.device for shard in table.shards],
+            table.shards,
             table.dtype,
             ids_U,
             wire_dtype,
@@ -238,6 +245,7 @@ def distinct_ids(
         shards, which wait for the check that all are inside; and for each of
         `indices` its place among them, int32, of the shape of `indices`.
     """
+    table.was_looked_up = True
     ids = tf.convert_to_tensor(indices)
     num_rows = table.layout.num_rows
     with tf.device(graph_checks.CPU):

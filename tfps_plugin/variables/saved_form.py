@@ -19,7 +19,6 @@ import tensorflow as tf
 
 from tfps_plugin._compat import tensorflow_saving as compat
 from tfps_plugin.variables import apart
-from tfps_plugin.variables import steps_in_flight
 from tfps_plugin.variables.row_lookup import Table
 
 compat.restore_slices()
@@ -69,7 +68,7 @@ class SavedForm(Table):
         """
         if apart.is_apart():
             return {_VALUE: {}}
-        steps_in_flight.finish()
+        self._finish_steps()
         return {_VALUE: _slices(self, self.shards, _SLICE_BYTES)}
 
     def slices_to_restore(self) -> dict[str, Any]:
@@ -93,13 +92,17 @@ class SavedForm(Table):
     def _copy_trackable_to_cpu(self, object_map: Any) -> None:
         """Copies the shards, on their ps, for a checkpoint that is written
         while training goes on."""
-        steps_in_flight.finish()
+        self._finish_steps()
         for shard in self.shards:
             shard._copy_trackable_to_cpu(object_map)
         if self not in object_map:
             object_map[self] = _Copy(
                 self, [object_map[shard] for shard in self.shards]
             )
+
+    def _finish_steps(self) -> None:
+        for shard in self.shards:
+            shard.finish_steps()
 
     # SavedModels.
 

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfps_plugin._compat import tensorflow_variables as compat
 from tfps_plugin.variables import graph_checks
+from tfps_plugin.variables import present_rows
 from tfps_plugin.variables import wire
 from tfps_plugin.variables.distinct_rows import DistinctRows
 from tfps_plugin.variables.row_lookup import Table
@@ -26,7 +26,7 @@ def read_whole(table: Table) -> tf.Tensor:
         parts = []
         for shard in table.shards:
             with tf.device(shard.device):
-                part = compat.read_resource(shard.handle, table.dtype)
+                part = present_rows.read(shard)
                 parts.append(wire.narrowed(part, wire_dtype))
         whole = wire.widened(tf.concat(parts, 0), table.dtype, table.shape[-1])
         return whole, lambda upstream: upstream
@@ -59,7 +59,7 @@ def read_rows(table: Table, start: int, stop: int) -> tf.Tensor:
         for shard, rows in table.layout.overlaps(start, stop):
             variable = table.shards[shard]
             with tf.device(variable.device):
-                whole = compat.read_resource(variable.handle, table.dtype)
+                whole = present_rows.read(variable)
                 mine = whole[rows.start : rows.stop]
                 parts.append(wire.narrowed(mine, wire_dtype))
 

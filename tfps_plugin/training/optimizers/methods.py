@@ -15,6 +15,7 @@ from tfps_plugin.training.optimizers import compiled_steps
 from tfps_plugin.training.optimizers import gradient_clipping
 from tfps_plugin.training.optimizers import step as optimizer_step
 from tfps_plugin.training.optimizers import whole_matrix
+from tfps_plugin.training.optimizers.catch_up import caught_up_tables
 from tfps_plugin.training.optimizers.compiled_steps import CompiledSteps
 from tfps_plugin.training.optimizers.step import OptimizerStep
 
@@ -49,7 +50,15 @@ def build(original: Callable[..., None]) -> Callable[..., None]:
         if not _is_wrapper(self):
             whole_matrix.require_supported(self, list(variables))
             compat.require_no_overrides(self)
+        was_built = self.built
         original(self, variables)
+        strategy = self._distribution_strategy
+        if (
+            strategy.sparse_update == "caught_up"
+            and not was_built
+            and not _is_wrapper(self)
+        ):
+            caught_up_tables.attach(self, list(variables))
         return None
 
     return build_on_ps

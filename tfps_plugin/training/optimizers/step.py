@@ -17,6 +17,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tfps_plugin import errors
 from tfps_plugin._compat import keras_optimizers as compat
 from tfps_plugin.strategy import updates
 from tfps_plugin.strategy.update_parts import UpdatePart
@@ -25,6 +26,13 @@ from tfps_plugin.training.optimizers import gradient_accumulators
 from tfps_plugin.training.optimizers import gradient_clipping
 from tfps_plugin.training.optimizers import table_constraints
 from tfps_plugin.training.optimizers import whole_matrix
+from tfps_plugin.training.optimizers.catch_up import caught_up_shard
+from tfps_plugin.training.optimizers.catch_up import caught_up_tables
+from tfps_plugin.training.optimizers.catch_up.caught_up_update import (
+    CaughtUpUpdate,
+)
+from tfps_plugin.training.optimizers.catch_up.step_clock import Moment
+from tfps_plugin.training.optimizers.catch_up.step_clock import StepClock
 from tfps_plugin.variables import gradient_residual
 from tfps_plugin.variables import views
 from tfps_plugin.variables.distinct_rows import distinct
@@ -55,7 +63,10 @@ class OptimizerStep:
         """
         self._optimizer = optimizer
         self._variables = list(variables)
-        self._exact = optimizer._distribution_strategy.sparse_update == "exact"
+        self._strategy = optimizer._distribution_strategy
+        self._exact = self._strategy.sparse_update == "exact"
+        # By clock, before and after the step.
+        self._moments: dict[StepClock, tuple[Moment, Moment]] = {}
 
     def run(self, gradients: Sequence[Any]) -> None:
         """Does everything that follows the gradients, and counts the step.
@@ -73,7 +84,7 @@ class OptimizerStep:
         ) and isinstance(iterations.value, MirroredScalar):
             # What happens every n steps must not happen twice, or never.
             number = iterations.value.take()
-        with self._reading_scalars_once(number):
+        with self._reading_scalars_once(number), self._counting_moments():
             if optimizer.use_ema:
                 self._begin_averages_of_rows(gradients)
             if optimizer.gradient_accumulation_steps:
@@ -110,6 +121,16 @@ class OptimizerStep:
                 rate.name, rate.read_value()
             )
         with views.viewing(seen):
+            yield
+
+    @contextlib.contextmanager
+    def _counting_moments(self) -> Iterator[None]:
+        """Counts the step for the rows that catch up with it."""
+        tables = caught_up_tables.of(self._optimizer)
+        if tables is None:
+            yield
+            return
+        with tables.step() as self._moments:
             yield
 
     # Accumulation.
@@ -180,19 +201,66 @@ class OptimizerStep:
         for gradient, value in gradients_and_values:
             variable = variable_of[id(value)]
             exact = self._exact or self._is_updated_whole(variable)
+            moments = self._moments_of(variable, gradient, exact=exact)
             parts += [
-                dataclasses.replace(part, owner=variable)
+                self._catching_up(dataclasses.replace(part, owner=variable))
                 for part in parts_of(
                     value,
                     (
                         gradient_residual.corrected(value, gradient),
                         learning_rate,
+                        *(moment.numbers for moment in moments),
                     ),
                     exact=exact,
                 )
             ]
         with self._reading_momentum_schedule_once():
             updates.run_parts(parts, self._update_part)
+
+    def _moments_of(
+        self, variable: keras.Variable, gradient: Any, *, exact: bool
+    ) -> tuple[Moment, ...]:
+        """The moments before and after the step, if rows have to catch up."""
+        tables = caught_up_tables.of(self._optimizer)
+        clock = tables and tables.clock_of(value_of(variable))
+        if clock is not None:
+            return self._moments[clock]
+        if (
+            self._strategy.sparse_update == "caught_up"
+            and isinstance(gradient, tf.IndexedSlices)
+            and not exact
+        ):
+            raise errors.UnsupportedError(
+                "sparse_update='caught_up' has to know a table before its "
+                "optimizer is built, and nobody had looked up rows of this one "
+                f"by then. Received: variable={variable.path!r}. Build the "
+                "model first (call it on a batch, or model.build(shape)), and "
+                "then the optimizer: "
+                "optimizer.build(model.trainable_variables)."
+            )
+        return ()
+
+    def _catching_up(self, part: UpdatePart) -> UpdatePart:
+        """The same part, which sees rows of now."""
+        _, _, *numbers = part.args
+        if not numbers or part.shard is None:
+            return part
+        shard = caught_up_shard.of(part.shard)
+        if shard is None or shard.clock not in self._moments:
+            raise errors.UnsupportedError(
+                "Two optimizers train one table, whose rows can only catch up "
+                "with one of them (sparse_update='caught_up'). Received: "
+                f"variable={part.owner.path!r}, "
+                f"optimizer={self._optimizer.name!r}. Use one optimizer for "
+                "it, or another sparse_update."
+            )
+        now, after = (Moment(each) for each in numbers)
+        update = CaughtUpUpdate(shard, part.ids_U, now)
+        return dataclasses.replace(
+            part,
+            seen={**part.seen, **update.views()},
+            finish=lambda: update.finish(after),
+        )
 
     @contextlib.contextmanager
     def _reading_momentum_schedule_once(self) -> Iterator[None]:
@@ -211,15 +279,19 @@ class OptimizerStep:
 
     def _is_updated_whole(self, variable: keras.Variable) -> bool:
         """Whether rows of it cannot be updated alone."""
+        constraint = getattr(variable, "constraint", None)
+        if constraint is not None and (
+            self._strategy.sparse_update == "caught_up"
+        ):
+            # It applies after every step, also to rows without a gradient.
+            return True
         return whole_matrix.needs_whole_matrix(
             self._optimizer, variable
-        ) or not table_constraints.is_row_wise(
-            getattr(variable, "constraint", None), len(variable.shape)
-        )
+        ) or not table_constraints.is_row_wise(constraint, len(variable.shape))
 
     def _update_part(self, part: UpdatePart) -> None:
         optimizer = self._optimizer
-        gradient, learning_rate = part.args
+        gradient, learning_rate, *_ = part.args
         self._decay(part)
         optimizer.update_step(gradient, part.variable, learning_rate)
         if optimizer.use_ema and (

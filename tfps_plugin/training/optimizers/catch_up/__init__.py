@@ -1,0 +1,1 @@
+"""Rows that catch up with the optimizer steps that did not touch them."""

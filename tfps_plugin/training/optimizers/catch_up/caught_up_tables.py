@@ -1,0 +1,196 @@
+"""The tables of an optimizer whose rows catch up."""
+
+import contextlib
+import functools
+from collections.abc import Iterator
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfps_plugin import errors
+from tfps_plugin._compat import keras_optimizers as compat
+from tfps_plugin._compat import tensorflow_variables
+from tfps_plugin.training.optimizers import whole_matrix
+from tfps_plugin.training.optimizers.catch_up import zero_gradients
+from tfps_plugin.training.optimizers.catch_up.caught_up_shard import (
+    CaughtUpShard,
+)
+from tfps_plugin.training.optimizers.catch_up.step_clock import NUM_MARKS
+from tfps_plugin.training.optimizers.catch_up.step_clock import Moment
+from tfps_plugin.training.optimizers.catch_up.step_clock import StepClock
+from tfps_plugin.training.optimizers.catch_up.zero_gradients import (
+    ZeroGradients,
+)
+from tfps_plugin.variables.row_lookup import Table
+
+# What Keras and keras-rs call the variable of an embedding layer.
+_EMBEDDINGS = "embeddings"
+# Where an optimizer keeps its own; found by checkpoints as well.
+_ATTRIBUTE = "caught_up_tables"
+
+
+class CaughtUpTables(tf.Module):
+    """Clocks and marks of all tables of one optimizer.
+
+    Threading: immutable once it is made.
+    """
+
+    def __init__(
+        self, optimizer: Any, tables: Sequence[keras.Variable]
+    ) -> None:
+        """Gives tables marks, and has their readers catch up from now on.
+
+        Args:
+            optimizer: A built Keras optimizer of a strategy.
+            tables: Variables of it that are looked up by row.
+
+        Raises:
+            UnsupportedError: If the optimizer has no closed form for steps
+                that do not touch a row.
+        """
+        super().__init__(name=_ATTRIBUTE)
+        rule = zero_gradients.of(optimizer)
+        _require_plain(optimizer)
+        self._strategy = optimizer._distribution_strategy
+        self.clocks: dict[str, StepClock] = {}
+        self.marks: dict[str, Any] = {}
+        self._clock_of: dict[int, StepClock] = {}
+        for table in tables:
+            decay = _decay_of(optimizer, table)
+            key = repr(decay)
+            with self._strategy.scope():
+                if key not in self.clocks:
+                    self.clocks[key] = StepClock(optimizer, rule, decay)
+                marks = self._new_marks(table)
+            self.marks[table.path] = marks
+            self._clock_of[id(table.value)] = self.clocks[key]
+            find_slots = functools.partial(_slots_of, optimizer, rule, table)
+            for index, shard in enumerate(table.value.shards):
+                if shard.unseen_steps is not None:
+                    # Another optimizer has trained the table before.
+                    shard.unseen_steps.settle()
+                CaughtUpShard(
+                    self.clocks[key],
+                    decay,
+                    table.value,
+                    index,
+                    find_slots,
+                    marks.shards[index],
+                )
+
+    def _new_marks(self, table: keras.Variable) -> Any:
+        # A keras.Variable is filled where it lives.
+        with self._strategy.extended.colocate_vars_with(table.value):
+            variable = keras.Variable(
+                initializer="zeros",
+                shape=(table.shape[0], NUM_MARKS),
+                dtype="float64",
+                trainable=False,
+                name=f"{table.name}_marks",
+            )
+        return variable.value
+
+    def clock_of(self, value: Any) -> StepClock | None:
+        """Returns the clock that a variable goes by, if it catches up."""
+        return self._clock_of.get(id(value))
+
+    @contextlib.contextmanager
+    def step(self) -> Iterator[dict[StepClock, tuple[Moment, Moment]]]:
+        """Counts a step of the optimizer, once its updates are made.
+
+        Returns:
+            A context that gives, for every clock, the moment before and the
+            moment after the step.
+        """
+        moments = {}
+        for clock in self.clocks.values():
+            now = clock.now(exactly=True)
+            moments[clock] = (now, clock.after(now))
+        yield moments
+        for clock, (now, after) in moments.items():
+            clock.advance(now, after)
+
+
+def attach(optimizer: Any, variables: Sequence[Any]) -> None:
+    """Has the tables among variables catch up; once for each optimizer.
+
+    Tables are the variables that were looked up by row so far. Those whose
+    rows cannot be updated alone are left to exact updates.
+
+    Args:
+        optimizer: A built Keras optimizer of a strategy.
+        variables: What it was built with.
+
+    Raises:
+        UnsupportedError: If it is being built inside of a function, or if a
+            closed form is missing.
+    """
+    tables = [
+        variable
+        for variable in variables
+        if isinstance(variable, keras.Variable)
+        and _is_table(variable)
+        and not whole_matrix.needs_whole_matrix(optimizer, variable)
+        and variable.constraint is None
+    ]
+    if not tables:
+        return
+    if tensorflow_variables.function_graph() is not None:
+        raise errors.UnsupportedError(
+            "sparse_update='caught_up' needs an optimizer that is built "
+            "before a step is traced: the step has looked up rows already. "
+            f"Received: optimizer={optimizer.name!r}. Call "
+            "optimizer.build(model.trainable_variables) before the first step, "
+            "once the model is built."
+        )
+    setattr(optimizer, _ATTRIBUTE, CaughtUpTables(optimizer, tables))
+
+
+def of(optimizer: Any) -> CaughtUpTables | None:
+    """Returns the tables of an optimizer that catch up, if there are any."""
+    return getattr(optimizer, _ATTRIBUTE, None)
+
+
+def _is_table(variable: keras.Variable) -> bool:
+    """Whether rows of a variable were looked up, or are going to be."""
+    if not isinstance(variable.value, Table) or len(variable.shape) < 2:
+        return False
+    # Keras builds its Embedding layers without calling them.
+    return variable.value.was_looked_up or variable.name == _EMBEDDINGS
+
+
+def _slots_of(
+    optimizer: Any, rule: ZeroGradients, table: keras.Variable
+) -> dict[str, Any]:
+    index = optimizer._get_variable_index(table)
+    return {
+        name: slots[index].value for name, slots in rule.slot_lists().items()
+    }
+
+
+def _decay_of(optimizer: Any, table: keras.Variable) -> float | None:
+    if not optimizer._use_weight_decay(table):
+        return None
+    return compat.weight_decay_of(optimizer, table) or None
+
+
+def _require_plain(optimizer: Any) -> None:
+    """Refuses what changes rows between the steps that touch them."""
+    for option in ("use_ema", "gradient_accumulation_steps"):
+        value = getattr(optimizer, option)
+        if value:
+            raise errors.UnsupportedError(
+                "sparse_update='caught_up' has no closed form for an optimizer "
+                f"with {option}. Received: {option}={value!r} of "
+                f"{optimizer.name!r}. Use sparse_update='exact' or 'lazy' with "
+                "it."
+            )
+    if compat.decays_weights_by_itself(optimizer):
+        raise errors.UnsupportedError(
+            "sparse_update='caught_up' has no closed form for an optimizer "
+            "with a weight decay of its own. Received: optimizer="
+            f"{type(optimizer).__name__}. Use sparse_update='exact' or 'lazy' "
+            "with it."
+        )

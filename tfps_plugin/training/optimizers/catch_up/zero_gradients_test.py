@@ -1,0 +1,231 @@
+"""Closed forms against Keras's own steps with gradients of zero."""
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tfps_plugin import errors
+from tfps_plugin.training.optimizers.catch_up import zero_gradients
+from tfps_plugin.training.optimizers.catch_up.zero_gradients import TABLE
+from tfps_plugin.training.optimizers.catch_up.zero_gradients import Gap
+
+_optimizers = keras.optimizers
+
+_EVERY: dict[str, Callable[[], Any]] = {
+    "SGD": lambda: _optimizers.SGD(0.1),
+    "SGD, weight decay": lambda: _optimizers.SGD(0.1, weight_decay=0.02),
+    "SGD, momentum": lambda: _optimizers.SGD(0.1, momentum=0.9),
+    "SGD, all": lambda: _optimizers.SGD(
+        0.1, momentum=0.8, nesterov=True, weight_decay=0.02
+    ),
+    "RMSprop": lambda: _optimizers.RMSprop(0.01),
+    "RMSprop, all": lambda: _optimizers.RMSprop(
+        0.01, momentum=0.7, centered=True, weight_decay=0.1
+    ),
+    "Adam": lambda: _optimizers.Adam(0.01),
+    "Adam, no momentum": lambda: _optimizers.Adam(0.01, beta_1=0.0),
+    "Adam, amsgrad": lambda: _optimizers.Adam(0.01, amsgrad=True),
+    "Adam, other betas": lambda: _optimizers.Adam(
+        0.01, beta_1=0.95, beta_2=0.98
+    ),
+    "AdamW": lambda: _optimizers.AdamW(0.01, weight_decay=0.2),
+    "Nadam": lambda: _optimizers.Nadam(0.01, weight_decay=0.2),
+    "Adamax": lambda: _optimizers.Adamax(0.01, weight_decay=0.1),
+    "Adagrad": lambda: _optimizers.Adagrad(0.1, weight_decay=0.1),
+    "Adadelta": lambda: _optimizers.Adadelta(1.0, weight_decay=0.01),
+    "Ftrl": lambda: _optimizers.Ftrl(0.1),
+    "Ftrl, all": lambda: _optimizers.Ftrl(
+        0.1,
+        l1_regularization_strength=0.02,
+        l2_regularization_strength=0.1,
+        beta=0.2,
+        learning_rate_power=-0.4,
+    ),
+    "Lion": lambda: _optimizers.Lion(0.01),
+    "Lion, weight decay": lambda: _optimizers.Lion(0.01, weight_decay=0.1),
+}
+_GAPS = (0, 1, 2, 3, 10, 100, 1000)
+
+
+class _OneTable:
+    """A table that Keras trains in this process, by dense gradients."""
+
+    def __init__(self, optimizer: Any) -> None:
+        random = np.random.default_rng(7)
+        self.optimizer = optimizer
+        self.table = keras.Variable(
+            random.normal(size=(5, 3)), dtype="float32", name="table"
+        )
+        self._gradients = iter(random.normal(size=(64, 5, 3)))
+        optimizer.build([self.table])
+        self.rule = zero_gradients.of(optimizer)
+        self.elapsed = 0.0
+
+    @property
+    def decay(self) -> float | None:
+        return self.optimizer.weight_decay
+
+    @property
+    def values(self) -> dict[str, tf.Tensor]:
+        slots = self.rule.slot_lists()
+        return {
+            TABLE: tf.constant(self.table.numpy()),
+            **{k: tf.constant(v[0].numpy()) for k, v in slots.items()},
+        }
+
+    @property
+    def rate(self) -> float:
+        return float(self.optimizer.learning_rate)
+
+    @property
+    def potential(self) -> tf.Tensor:
+        return self.rule.potential(
+            tf.constant(float(self.optimizer.iterations), tf.float64),
+            tf.constant(self.rate, tf.float64),
+            self.decay,
+        )
+
+    def step(self, gradient: Any) -> None:
+        self.elapsed += self._elapsed_in_a_step
+        self.optimizer.apply([tf.constant(gradient, tf.float32)], [self.table])
+
+    def train(self, num_steps: int, scale: float = 1.0) -> None:
+        for _ in range(num_steps):
+            self.step(scale * next(self._gradients))
+
+    def pass_steps(self, num_steps: int) -> None:
+        @tf.function
+        def run() -> None:
+            for _ in tf.range(num_steps):
+                self.optimizer.apply([tf.zeros([5, 3])], [self.table])
+
+        self.elapsed += num_steps * self._elapsed_in_a_step
+        run()
+
+    @property
+    def _elapsed_in_a_step(self) -> float:
+        if not self.decay:
+            return self.rate
+        return float(-np.log1p(-self.decay * self.rate) / self.decay)
+
+
+def _caught_up(
+    table: _OneTable,
+    values: dict[str, tf.Tensor],
+    num_steps: int,
+    elapsed: float,
+    potential: tf.Tensor,
+) -> dict[str, tf.Tensor]:
+    def for_each_row(value: Any) -> tf.Tensor:
+        return tf.fill([5, 1], tf.cast(value, tf.float32))
+
+    return table.rule.after(
+        values,
+        Gap(
+            steps=for_each_row(num_steps),
+            last_step=tf.constant(
+                float(table.optimizer.iterations), tf.float32
+            ),
+            elapsed=for_each_row(table.elapsed - elapsed),
+            potential_then=for_each_row(potential),
+            potential_now=tf.cast(table.potential, tf.float32),
+            rate=tf.constant(table.rate, tf.float32),
+            decay=table.decay,
+        ),
+    )
+
+
+@pytest.mark.parametrize("before", [1, 40])
+@pytest.mark.parametrize("name", _EVERY)
+def test_they_do_what_steps_without_a_gradient_do(
+    name: str, before: int
+) -> None:
+    table = _OneTable(_EVERY[name]())
+    table.train(before)
+    then, elapsed, potential = table.values, table.elapsed, table.potential
+    passed = 0
+    for gap in _GAPS:
+        table.pass_steps(gap - passed)
+        passed = gap
+        actual = _caught_up(table, then, gap, elapsed, potential)
+        expected = table.values
+        assert actual.keys() == expected.keys()
+        for key, value in expected.items():
+            np.testing.assert_allclose(
+                actual[key],
+                value,
+                rtol=2e-4,
+                atol=2e-5 * np.abs(then[key]).max() + 1e-30,
+                err_msg=f"{key} after {gap} steps",
+            )
+
+
+@pytest.mark.parametrize("name", ["Adam", "Nadam", "Adamax"])
+@pytest.mark.parametrize("size", [1e-9, 1e-7, 1e-5])
+def test_gradients_as_small_as_epsilon_move_rows_almost_as_far(
+    name: str, size: float
+) -> None:
+    table = _OneTable(_EVERY[name]())
+    table.train(5, size)
+    then, elapsed, potential = table.values, table.elapsed, table.potential
+    table.pass_steps(60)
+    actual = _caught_up(table, then, 60, elapsed, potential)
+    moved = table.values[TABLE] - then[TABLE]
+    np.testing.assert_allclose(
+        actual[TABLE] - then[TABLE],
+        moved,
+        rtol=0.02,
+        atol=2e-7 + 1e-3 * np.abs(moved).max(),
+    )
+
+
+@pytest.mark.parametrize("name", ["Adam", "AdamW", "Lion, weight decay"])
+def test_a_learning_rate_that_changes_slowly_is_no_great_matter(
+    name: str,
+) -> None:
+    table = _OneTable(_EVERY[name]())
+    table.optimizer.learning_rate = 0.01
+    table.train(20)
+    then, elapsed, potential = table.values, table.elapsed, table.potential
+    # By a fifth in the ten steps that matter, and then on.
+    for number in range(40):
+        table.optimizer.learning_rate = 0.01 * 0.1 ** (number / 100)
+        table.pass_steps(1)
+    actual = _caught_up(table, then, 40, elapsed, potential)
+    moved = table.values[TABLE] - then[TABLE]
+    bound = 1e-5 if name.startswith("Lion") else 0.25
+    np.testing.assert_allclose(
+        actual[TABLE] - then[TABLE],
+        moved,
+        rtol=1e-6,
+        atol=bound * np.abs(moved).max(),
+    )
+
+
+class _Unknown(keras.optimizers.Adam):
+    def update_step(
+        self, gradient: Any, variable: Any, learning_rate: Any
+    ) -> None:
+        super().update_step(gradient, variable, learning_rate)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        _Unknown,
+        lambda: _optimizers.Adam(beta_1=0.9, beta_2=0.5),
+        lambda: _optimizers.Adam(beta_1=0.99999, amsgrad=True),
+        lambda: _optimizers.Ftrl(l2_shrinkage_regularization_strength=0.1),
+        lambda: _optimizers.Lamb(),
+    ],
+)
+def test_what_has_no_closed_form_is_refused_by_name(make: Any) -> None:
+    optimizer = make()
+    with pytest.raises(errors.UnsupportedError) as error:
+        zero_gradients.of(optimizer)
+    assert type(optimizer).__name__ in str(error.value)
+    assert "sparse_update='exact'" in str(error.value)
