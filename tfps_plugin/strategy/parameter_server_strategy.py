@@ -131,7 +131,11 @@ class ParameterServerStrategy(tf.distribute.Strategy):
                 table and of its slots: cost follows the batch, and with
                 momentum, weight decay or averages the other rows stay as they
                 are. "exact" updates all rows, on the parameter servers, as
-                Keras does in one process: cost follows the table.
+                Keras does in one process: cost follows the table. "caught_up"
+                has the numbers of "exact" at a cost that follows the batch:
+                what steps without a row would have done to it is made up for,
+                in closed form, when it is next looked up or updated. An
+                optimizer without a closed form is refused when it is built.
             in_place_recovery: Whether training waits for a parameter server
                 that is lost and goes on with values from the newest
                 checkpoint (of a `tfps.CheckpointManager` or

@@ -19,6 +19,7 @@ shard_writer.py       assigns all shards of a table from one value
 apart.py              has checkpoints leave out what ps write themselves
 saved_form.py         a table in TensorFlow's checkpoints and SavedModels
 row_lookup.py         looks up rows of a variable, each distinct id once
+present_rows.py       rows as the newest optimizer step has left them
 joint_lookup.py       looks up rows of several tables, one exchange with a ps
 graph_checks.py       checks of values known only when a function runs
 row_gather.py         splits ids by shard, gathers rows where they are

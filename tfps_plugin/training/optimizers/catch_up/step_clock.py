@@ -6,6 +6,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfps_plugin._compat import tensorflow_variables as compat
+from tfps_plugin.training.optimizers.catch_up import learning_rates
 from tfps_plugin.training.optimizers.catch_up.zero_gradients import (
     ZeroGradients,
 )
@@ -84,6 +85,7 @@ class StepClock(tf.Module):
         self._optimizer = optimizer
         self.zero_gradients = zero_gradients
         self.decay = decay
+        self._rates = learning_rates.ahead(optimizer)
         self._step = _scalar("step")
         self._elapsed = _scalar("elapsed")
         self._potential = _scalar("potential")
@@ -121,7 +123,9 @@ class StepClock(tf.Module):
             if self.decay:
                 elapsed = -tf.math.log1p(-self.decay * rate) / self.decay
             number = now.iterations + 1
-            potential = self.zero_gradients.potential(number, rate, self.decay)
+            potential = self.zero_gradients.potential(
+                number, rate, self.decay, self._rates
+            )
             return Moment(
                 tf.stack(
                     [

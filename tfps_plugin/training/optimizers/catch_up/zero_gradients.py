@@ -18,14 +18,14 @@ from step `t` without an end, it is `P(s) - r**n P(s + n)`. The potential of
 the present step is one number for all rows, so a row need only remember that
 of its own last step.
 
-Errors: the sums are exact while the learning rate is constant. If it changes
-by a factor `1 + d` during the `1 / (1 - r)` steps that follow `s` (ten, for
-Adam's defaults), the move is wrong by the factor `1 + d` at most. Adam, Nadam
-and Adamax add `epsilon` to a root that shrinks while `n` grows; here it shrinks
-as in the tenth of those steps, which is wrong by less than one percent of the
-move where the root is as small as `epsilon`, and by nothing that float32 could
-show where it is a thousand times as large. What `lr(t)` does to weight decay
-and to Lion is exact.
+Errors: the sums are exact while the learning rate is constant or follows a
+schedule. If it is assigned and changes by a factor `1 + d` during the
+`1 / (1 - r)` steps that follow `s` (ten, for Adam's defaults), the move is
+wrong by that factor at most. What it does to weight decay and to Lion is
+exact. Adam, Nadam and Adamax add `epsilon` to a root that shrinks from step to
+step; here it has shrunk as in the mean one. That is wrong by less than
+`(epsilon / root) / 10**4` of the move where the root is above `epsilon`, and by
+1 % where it is far below.
 
 Shape legend: U rows, D the rest of a row's shape. Tensors of one number for
 each row have the shape `(U, 1, ...)`, of the rows' rank.
@@ -50,6 +50,10 @@ TABLE = "table"
 _NEGLIGIBLE = 1e-10
 # More terms than that would be felt in every step.
 _MAX_TERMS = 1 << 16
+
+
+# From numbers of steps, float64, to the learning rates of these steps.
+Schedule = Callable[[tf.Tensor], tf.Tensor]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,6 +105,13 @@ class Gap:
             self.potential_then - left * self.potential_now
         )
 
+    def mean_step(self, ratio: float) -> tf.Tensor:
+        """Mean number of a step, each weighted by a power of `ratio`."""
+        left = tf.pow(tf.constant(ratio, self.steps.dtype), self.steps)
+        # For no step, any number is as good.
+        behind = tf.math.divide_no_nan(self.steps * left, 1 - left)
+        return 1 / (1 - ratio) - behind
+
     def _shrunk(self, factor: float) -> tf.Tensor:
         return _relative_to_decay(factor, self.rate, self.decay)
 
@@ -145,7 +156,11 @@ class ZeroGradients(abc.ABC):
         """
 
     def potential(
-        self, step: tf.Tensor, rate: tf.Tensor, decay: float | None
+        self,
+        step: tf.Tensor,
+        rate: tf.Tensor,
+        decay: float | None,
+        rates: Schedule | None = None,
     ) -> tf.Tensor:
         """Potential after a step.
 
@@ -153,11 +168,13 @@ class ZeroGradients(abc.ABC):
             step: Number of steps done, a float64 scalar.
             rate: Learning rate of the latest, a float64 scalar.
             decay: The weight decay; None: there is none.
+            rates: Gives the learning rates of later steps; None: they are
+                that of the latest.
 
         Returns:
             A float64 scalar.
         """
-        del step, rate, decay
+        del step, rate, decay, rates
         return tf.zeros([], tf.float64)
 
 
@@ -341,22 +358,23 @@ class _Adaptive(ZeroGradients):
     def _correction(self, step: tf.Tensor) -> tf.Tensor:
         """Correction of the bias in steps of these numbers."""
 
-    @property
-    def _typical_step(self) -> float:
-        """The step of a gap that half of the move has been made by."""
-        return 1.0 / (1.0 - self._ratio)
-
     def potential(
-        self, step: tf.Tensor, rate: tf.Tensor, decay: float | None
+        self,
+        step: tf.Tensor,
+        rate: tf.Tensor,
+        decay: float | None,
+        rates: Schedule | None = None,
     ) -> tf.Tensor:
         """See `ZeroGradients.potential`."""
         ratio = _relative_to_decay(self._ratio, rate, decay)
-        terms = tf.range(1, self._num_terms + 1, dtype=tf.float64)
-        weights = tf.pow(ratio, terms)
-        corrections = self._correction(step + terms)
-        # Behind the last term, the correction changes no more.
-        rest = weights[-1] * ratio / (1 - ratio) * corrections[-1]
-        return rate * (tf.reduce_sum(weights * corrections) + rest)
+        steps = step + tf.range(1, self._num_terms + 1, dtype=tf.float64)
+        weights = tf.pow(ratio, steps - step)
+        lengths = self._correction(steps) * (
+            rate if rates is None else rates(steps)
+        )
+        # Behind the last term, lengths change no more.
+        rest = weights[-1] * ratio / (1 - ratio) * lengths[-1]
+        return tf.reduce_sum(weights * lengths) + rest
 
 
 class _Adam(_Adaptive):
@@ -387,12 +405,11 @@ class _Adam(_Adaptive):
 
     def _epsilon(self, gap: Gap) -> Any:
         """What is added to a root that shrinks with beta_2."""
-        del gap
+        optimizer = self._optimizer
         if "maximum" in self.slot_lists():
-            return self._optimizer.epsilon
-        return self._optimizer.epsilon * self._optimizer.beta_2 ** (
-            -self._typical_step / 2
-        )
+            return optimizer.epsilon
+        half = -0.5 * math.log(optimizer.beta_2)
+        return optimizer.epsilon * tf.exp(half * gap.mean_step(self._ratio))
 
     def after(
         self, values: Mapping[str, tf.Tensor], gap: Gap
@@ -443,7 +460,7 @@ class _Nadam(_Adam):
     def _epsilon(self, gap: Gap) -> Any:
         # Here Keras adds it to the root of the corrected velocity.
         optimizer = self._optimizer
-        step = gap.last_step - gap.steps + self._typical_step
+        step = gap.last_step - gap.steps + gap.mean_step(self._ratio)
         correction = tf.sqrt(-tf.math.expm1(step * math.log(optimizer.beta_2)))
         return super()._epsilon(gap) * correction
 
@@ -466,7 +483,9 @@ class _Adamax(_Adaptive):
     ) -> dict[str, tf.Tensor]:
         optimizer = self._optimizer
         momentum, norm = values["momentum"], values["norm"]
-        epsilon = optimizer.epsilon * optimizer.beta_2**-self._typical_step
+        epsilon = optimizer.epsilon * tf.exp(
+            -math.log(optimizer.beta_2) * gap.mean_step(self._ratio)
+        )
         moved = gap.moved(self._ratio)
         return {
             TABLE: values[TABLE] * gap.shrinkage

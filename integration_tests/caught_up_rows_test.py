@@ -1,0 +1,292 @@
+"""`sparse_update="caught_up"`: the numbers of one process, by rows.
+
+One worker, one step in flight: single-process Keras is the truth, whose
+optimizers are given dense gradients, as in `parity_optimizers_test.py`.
+"""
+
+import pathlib
+from collections.abc import Callable
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfps_plugin as tfps
+
+pytestmark = pytest.mark.cluster(num_workers=1, num_ps=2)
+
+_ROWS = 500
+_BATCH = 8
+_STEPS = 60
+_random = np.random.default_rng(0)
+# A few ids in every batch, most of them once in all steps.
+_IDS = np.minimum(
+    _random.zipf(1.3, (_STEPS * _BATCH, 2)) - 1, _random.integers(0, _ROWS)
+).astype("int32")
+_TARGETS = _random.integers(0, 2, (_STEPS * _BATCH, 1)).astype("float32")
+
+
+def _dataset(context: Any = None) -> tf.data.Dataset:
+    return (
+        tf.data.Dataset.from_tensor_slices((_IDS, _TARGETS))
+        .repeat()
+        .batch(_BATCH)
+    )
+
+
+class _Tied(keras.layers.Layer):
+    """Looks up rows of a table, and multiplies by all of it."""
+
+    def build(self, input_shape: Any) -> None:
+        self.table = self.add_weight(
+            shape=(_ROWS, 4), initializer="random_normal", name="embeddings"
+        )
+        self.built = True
+
+    def call(self, ids: Any) -> Any:
+        rows = keras.ops.take(self.table, ids, axis=0)
+        mean = keras.ops.mean(rows, axis=1)
+        return keras.ops.matmul(mean, keras.ops.transpose(self.table))[:, :3]
+
+
+def _embeddings() -> keras.layers.Layer:
+    return keras.layers.Embedding(_ROWS, 4)
+
+
+def _model(
+    make_optimizer: Callable[[], Any],
+    make_layer: Callable[[], Any] = _embeddings,
+) -> keras.Model:
+    keras.utils.set_random_seed(3)
+    ids = keras.Input((2,), dtype="int32")
+    hidden = keras.layers.Flatten()(make_layer()(ids))
+    model = keras.Model(
+        ids, keras.layers.Dense(1, activation="sigmoid")(hidden)
+    )
+    model.compile(make_optimizer(), "binary_crossentropy")
+    return model
+
+
+def _with_dense_gradients(model: keras.Model) -> keras.Model:
+    optimizer = model.optimizer
+    apply = optimizer.apply
+    optimizer.apply = lambda grads, variables=None: apply(
+        [tf.convert_to_tensor(g) for g in grads], variables
+    )
+    return model
+
+
+@pytest.fixture
+def strategy(
+    cluster: tfps.LocalCluster,
+) -> Iterator[tfps.ParameterServerStrategy]:
+    strategy = tfps.ParameterServerStrategy(
+        cluster.cluster_resolver,
+        lambda shape, dtype, axis=0: (
+            [2 if shape[0] == _ROWS else 1] + [1] * (len(shape) - 1)
+        ),
+        max_closures_in_flight_per_worker=1,
+        sparse_update="caught_up",
+    )
+    yield strategy
+    tfps.ClusterCoordinator(strategy).close()
+
+
+def _assert_same_weights(actual: keras.Model, expected: list[Any]) -> None:
+    for mine, theirs in zip(actual.weights, expected, strict=True):
+        np.testing.assert_allclose(
+            mine.numpy(), theirs, atol=1e-4 * np.abs(theirs).max()
+        )
+
+
+def _run(coordinator: tfps.ClusterCoordinator, function: Any) -> None:
+    coordinator.schedule(function)
+    coordinator.join()
+
+
+def _adam() -> Any:
+    return keras.optimizers.AdamW(
+        keras.optimizers.schedules.ExponentialDecay(0.02, 200, 0.9),
+        weight_decay=0.05,
+    )
+
+
+def _in_one_process(
+    make_layer: Callable[[], Any] = _embeddings,
+) -> tuple[list[float], list[Any], float]:
+    model = _with_dense_gradients(_model(_adam, make_layer))
+    losses = model.fit(
+        _dataset(), epochs=2, steps_per_epoch=_STEPS // 2, verbose=0
+    ).history["loss"]
+    loss = model.evaluate(_dataset(), steps=5, verbose=0)
+    return losses, [w.numpy() for w in model.weights], loss
+
+
+def test_rows_that_are_rare_catch_up_with_schedules_and_weight_decay(
+    strategy: tfps.ParameterServerStrategy, tmp_path: pathlib.Path
+) -> None:
+    losses, weights, loss = _in_one_process()
+    with strategy.scope():
+        model = _model(_adam)
+    history = model.fit(
+        tfps.DatasetCreator(_dataset),
+        epochs=2,
+        steps_per_epoch=_STEPS // 2,
+        verbose=0,
+    )
+    np.testing.assert_allclose(history.history["loss"], losses, rtol=1e-4)
+    # Lookups of the workers, which store nothing.
+    np.testing.assert_allclose(
+        model.evaluate(tfps.DatasetCreator(_dataset), steps=5, verbose=0),
+        loss,
+        rtol=1e-4,
+    )
+    _assert_same_weights(model, weights)
+    # What the chief has read is stored, and training goes on from there.
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    _assert_same_weights(loaded, weights)
+    before = model.optimizer.iterations.numpy()
+    model.fit(tfps.DatasetCreator(_dataset), steps_per_epoch=3, verbose=0)
+    assert model.optimizer.iterations.numpy() == before + 3
+
+
+def test_a_table_that_is_also_multiplied_by_catches_up_as_a_whole(
+    strategy: tfps.ParameterServerStrategy,
+) -> None:
+    losses, weights, _ = _in_one_process(_Tied)
+    with strategy.scope():
+        model = _model(_adam, _Tied)
+    history = model.fit(
+        tfps.DatasetCreator(_dataset),
+        epochs=2,
+        steps_per_epoch=_STEPS // 2,
+        verbose=0,
+    )
+    np.testing.assert_allclose(history.history["loss"], losses, rtol=1e-4)
+    _assert_same_weights(model, weights)
+
+
+def test_a_joint_lookup_catches_up_as_single_ones_do(
+    strategy: tfps.ParameterServerStrategy,
+) -> None:
+    table = tfps.layers.TableConfig("rows", _ROWS, 4, initializer="ones")
+    weights = []
+    for joint in (True, False):
+        with strategy.scope():
+            ids = keras.Input((2,), dtype="int32")
+            if joint:
+                rows = tfps.layers.DistributedEmbedding(
+                    tfps.layers.FeatureConfig(
+                        "ids", table, (_BATCH, 2), (_BATCH, 4)
+                    )
+                )(ids)
+            else:
+                layer = keras.layers.Embedding(
+                    _ROWS, 4, embeddings_initializer="ones"
+                )
+                rows = keras.ops.mean(layer(ids), axis=1)
+            outputs = keras.layers.Dense(1, kernel_initializer="ones")(rows)
+            model = keras.Model(ids, outputs)
+            model.compile(keras.optimizers.Adam(0.01), "mse")
+        model.fit(
+            tfps.DatasetCreator(_dataset), steps_per_epoch=_STEPS, verbose=0
+        )
+        weights.append([w.numpy() for w in model.weights])
+    for mine, theirs in zip(*weights, strict=True):
+        np.testing.assert_allclose(mine, theirs, atol=1e-5)
+
+
+def test_another_optimizer_goes_on_where_the_first_one_was(
+    strategy: tfps.ParameterServerStrategy,
+) -> None:
+    model = _with_dense_gradients(_model(_adam))
+    model.fit(_dataset(), steps_per_epoch=20, verbose=0)
+    model.compile(keras.optimizers.SGD(0.1, momentum=0.9), "mse")
+    _with_dense_gradients(model)
+    model.fit(_dataset(), steps_per_epoch=20, verbose=0)
+    expected = [w.numpy() for w in model.weights]
+    with strategy.scope():
+        model = _model(_adam)
+    dataset = tfps.DatasetCreator(_dataset)
+    model.fit(dataset, steps_per_epoch=20, verbose=0)
+    model.compile(keras.optimizers.SGD(0.1, momentum=0.9), "mse")
+    model.fit(dataset, steps_per_epoch=20, verbose=0)
+    _assert_same_weights(model, expected)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: keras.optimizers.Adam(use_ema=True),
+        lambda: keras.optimizers.Adam(gradient_accumulation_steps=2),
+        lambda: keras.optimizers.Adam(beta_1=0.9, beta_2=0.5),
+        lambda: keras.optimizers.Ftrl(l2_shrinkage_regularization_strength=0.1),
+    ],
+)
+def test_what_cannot_catch_up_is_refused_before_a_step(
+    strategy: tfps.ParameterServerStrategy, make: Any
+) -> None:
+    with strategy.scope():
+        model = _model(make)
+    with pytest.raises(tfps.errors.UnsupportedError, match="caught_up"):
+        model.optimizer.build(model.trainable_variables)
+
+
+def test_a_custom_loop_says_that_its_optimizer_is_to_be_built_first(
+    strategy: tfps.ParameterServerStrategy,
+) -> None:
+    coordinator = tfps.ClusterCoordinator(strategy)
+    with strategy.scope():
+        model = _model(_adam)
+        optimizer = _adam()
+    ids, targets = tf.constant(_IDS[:8]), tf.constant(_TARGETS[:8])
+
+    @tf.function
+    def step() -> None:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((model(ids) - targets) ** 2)
+        variables = model.trainable_variables
+        optimizer.apply(tape.gradient(loss, variables), variables)
+
+    with pytest.raises(tfps.errors.UnsupportedError, match=r"\.build\("):
+        _run(coordinator, step)
+    with strategy.scope():
+        optimizer = _adam()
+        optimizer.build(model.trainable_variables)
+
+    @tf.function
+    def step_of_built() -> None:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((model(ids) - targets) ** 2)
+        variables = model.trainable_variables
+        optimizer.apply(tape.gradient(loss, variables), variables)
+
+    for _ in range(3):
+        coordinator.schedule(step_of_built)
+    coordinator.join()
+    assert optimizer.iterations.numpy() == 3
+    assert np.isfinite(model.get_weights()[0]).all()
+
+
+def test_a_function_that_assigns_rows_by_itself_is_refused(
+    strategy: tfps.ParameterServerStrategy,
+) -> None:
+    coordinator = tfps.ClusterCoordinator(strategy)
+    with strategy.scope():
+        model = _model(_adam)
+        model.optimizer.build(model.trainable_variables)
+    table = model.trainable_variables[0].value
+
+    @tf.function
+    def assign() -> None:
+        table.scatter_update(tf.IndexedSlices(tf.ones([1, 4]), [3]))
+
+    with pytest.raises(tfps.errors.UnsupportedError, match="assigns rows"):
+        _run(coordinator, assign)
+    # On the chief, between steps, it may be assigned.
+    table.assign(tf.ones_like(table.numpy()))
+    np.testing.assert_array_equal(table.numpy(), np.ones([_ROWS, 4], "float32"))
