@@ -176,6 +176,22 @@ class LateBoundVariable(ScatterMethods, compat.ResourceVariable):
         if self.unseen_steps is not None:
             self.unseen_steps.settle()
 
+    def refuse_unseen_steps(self) -> None:
+        """Refuses that a function assigns rows that have still to catch up.
+
+        Raises:
+            UnsupportedError: If the variable has such rows.
+        """
+        if self.unseen_steps is not None:
+            raise errors.UnsupportedError(
+                "A function assigns rows of a table that catch up with the "
+                "optimizer's steps when they are next used "
+                "(sparse_update='caught_up'): what it assigns would be "
+                f"changed once more. Received: variable={self.name!r}. Assign "
+                "it on the chief, between two steps, or use another "
+                "sparse_update."
+            )
+
     def _weakly(
         self, look_up: Callable[[Any], tf.Tensor]
     ) -> Callable[[], tf.Tensor]:
@@ -319,6 +335,8 @@ class LateBoundVariable(ScatterMethods, compat.ResourceVariable):
         """
         if self._assigned_through_view("assign", value):
             return self
+        if not on_the_chief():
+            self.refuse_unseen_steps()
         # There is no ps where a SavedModel will run.
         if not tensorflow_saving.is_saving_model():
             done = self_assignment.assign(self, value)
@@ -412,15 +430,8 @@ class LateBoundVariable(ScatterMethods, compat.ResourceVariable):
         # A single number, such as a learning rate, is for steps to come.
         if self._shape.rank != 0 and on_the_chief():
             self.finish_steps()
-        elif self.unseen_steps is not None:
-            raise errors.UnsupportedError(
-                "A function assigns rows of a table that catch up with the "
-                "optimizer's steps when they are next used "
-                "(sparse_update='caught_up'): what it assigns would be "
-                f"changed once more. Received: variable={self.name!r}. Assign "
-                "it on the chief, between two steps, or use another "
-                "sparse_update."
-            )
+        else:
+            self.refuse_unseen_steps()
         yield given
 
     def _assigned_through_view(self, method: str, value: Any) -> bool:

@@ -122,6 +122,7 @@ class RemoteVariable(Table, LateBoundVariable):
             with super().beside_steps(given):
                 yield given
             return
+        self.refuse_unseen_steps()
         with tf.device(self.device):
             if isinstance(given, tf.IndexedSlices):
                 values, ids = given.values, given.indices

@@ -4,6 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tfps_plugin.variables import row_gather
+from tfps_plugin.variables import testing
 from tfps_plugin.variables.layout import RowLayout
 
 _ROWS = 12
@@ -48,13 +49,12 @@ def test_rows_are_stitched_in_the_order_of_the_ids(
 ) -> None:
     value = np.random.default_rng(0).normal(size=(_ROWS, *row_shape))
     shards = [
-        tf.Variable(value[rows.start : rows.stop])
+        testing.remote_variable(value[rows.start : rows.stop])
         for rows in (layout.rows(i) for i in range(layout.num_shards))
     ]
     rows = row_gather.gather_rows(
         layout,
-        [shard.handle for shard in shards],
-        [shard.device for shard in shards],
+        shards,
         tf.float64,
         tf.constant(ids, tf.int64),
     )

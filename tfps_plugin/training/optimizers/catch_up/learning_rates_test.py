@@ -10,7 +10,7 @@ from tfps_plugin.training.optimizers.catch_up import learning_rates
 _schedules = keras.optimizers.schedules
 
 
-class _OneAtATime(_schedules.LearningRateSchedule):
+class _OneAtATime(keras.optimizers.schedules.LearningRateSchedule):
     def __call__(self, step: Any) -> Any:
         return 0.1 if step < 5 else 0.01
 
