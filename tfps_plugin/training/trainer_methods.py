@@ -19,6 +19,7 @@ from tfps_plugin.strategy.parameter_server_strategy import (
 from tfps_plugin.training import batch_callbacks
 from tfps_plugin.training import running_call
 from tfps_plugin.training import scope_check
+from tfps_plugin.training.optimizers import table_semantics
 from tfps_plugin.training.optimizers import whole_matrix
 from tfps_plugin.training.running_call import RunningCall
 from tfps_plugin.training.steps.eager_mode import runs_eagerly
@@ -188,6 +189,12 @@ def make_function(
         scope_check.require_created_in_scope(self)
         _build_optimizer(self)
         original(self, force=True)
+        if step == "train_step":
+            table_semantics.tell(
+                self.optimizer,
+                self.trainable_variables,
+                self.distribute_strategy.sparse_update,
+            )
         dispatcher = StepDispatcher(
             self,
             getattr(self, step),

@@ -533,6 +533,21 @@ def of(optimizer: Any) -> ZeroGradients:
     return kind(optimizer)
 
 
+def change_rows(optimizer: Any) -> bool:
+    """Whether steps without a gradient change a row, but for weight decay.
+
+    Args:
+        optimizer: A Keras optimizer.
+
+    Returns:
+        True also for an optimizer of an unknown kind.
+    """
+    kind = _OF_KERAS.get(type(optimizer).update_step)
+    if kind is _Sgd:
+        return bool(optimizer.momentum)
+    return kind is not _Adagrad
+
+
 def _no_closed_form(
     optimizer: Any, received: str, expected: str
 ) -> errors.UnsupportedError:

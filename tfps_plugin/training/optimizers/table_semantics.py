@@ -1,0 +1,88 @@
+"""Tells the user what a step does to rows that its batch does not contain."""
+
+import logging
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+
+from tfps_plugin._compat import keras_optimizers as compat
+from tfps_plugin.training.optimizers import whole_matrix
+from tfps_plugin.training.optimizers.catch_up import zero_gradients
+from tfps_plugin.variables.row_lookup import Table
+
+_logger = logging.getLogger(__name__)
+
+# Of smaller tables, most rows are in most batches.
+_BIG_BYTES = 1 << 20
+_SHOWN = 3
+_TOLD = "told_table_semantics"
+
+
+def tell(optimizer: Any, variables: Sequence[Any], sparse_update: str) -> None:
+    """Says once for an optimizer how big tables are updated.
+
+    Args:
+        optimizer: A Keras optimizer of a strategy, or None.
+        variables: The `keras.Variable`s that it trains.
+        sparse_update: The strategy's.
+    """
+    while hasattr(optimizer, "inner_optimizer"):
+        optimizer = optimizer.inner_optimizer
+    if optimizer is None or getattr(optimizer, _TOLD, False):
+        return
+    setattr(optimizer, _TOLD, True)
+    tables = [variable for variable in variables if _is_big_table(variable)]
+    lazy = [
+        table
+        for table in tables
+        if sparse_update == "lazy" and _differs(optimizer, table)
+    ]
+    if lazy:
+        _logger.warning(
+            "%s leaves rows of %s alone that a batch does not contain "
+            "(sparse_update='lazy'); in one process they would go on to move. "
+            "sparse_update='caught_up' gives the numbers of one process at the "
+            "cost of the batch, 'exact' at that of the table.",
+            type(optimizer).__name__,
+            _names(lazy),
+        )
+    elif tables:
+        _logger.info(
+            "%s updates rows of %s as in one process (sparse_update=%r).",
+            type(optimizer).__name__,
+            _names(tables),
+            sparse_update,
+        )
+
+
+def _is_big_table(variable: Any) -> bool:
+    value = variable.value
+    if not isinstance(value, Table) or len(variable.shape) < 2:
+        return False
+    is_looked_up = value.was_looked_up or variable.name == "embeddings"
+    num_bytes = math.prod(variable.shape) * value.dtype.size
+    return is_looked_up and num_bytes >= _BIG_BYTES
+
+
+def _differs(optimizer: Any, table: keras.Variable) -> bool:
+    """Whether lazy updates have other numbers than those of all rows."""
+    if isinstance(optimizer, compat.MultiOptimizer):
+        optimizer = compat.optimizer_of(optimizer, table)
+    if whole_matrix.needs_whole_matrix(optimizer, table):
+        return False
+    decay = (
+        compat.weight_decay_of(optimizer, table)
+        if optimizer._use_weight_decay(table)
+        else None
+    )
+    return bool(decay) or zero_gradients.change_rows(optimizer)
+
+
+def _names(tables: list[keras.Variable]) -> str:
+    shown = ", ".join(
+        f"{table.path} {tuple(table.shape)}" for table in tables[:_SHOWN]
+    )
+    more = len(tables) - _SHOWN
+    return f"{shown} and {more} more tables" if more > 0 else shown
