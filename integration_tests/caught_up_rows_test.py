@@ -293,3 +293,30 @@ def test_a_function_that_assigns_rows_by_itself_is_refused(
     # On the chief, between steps, it may be assigned.
     table.assign(tf.ones_like(table.numpy()))
     np.testing.assert_array_equal(table.numpy(), np.ones([_ROWS, 4], "float32"))
+
+
+@pytest.mark.parametrize("in_new_model", [False, True])
+def test_a_checkpoint_has_what_rows_have_still_to_see(
+    strategy: tfps.ParameterServerStrategy,
+    tmp_path: pathlib.Path,
+    in_new_model: bool,
+) -> None:
+    model = _with_dense_gradients(_model(_adam))
+    for _ in range(2):
+        model.fit(_dataset(), steps_per_epoch=20, verbose=0)
+    expected = [w.numpy() for w in model.weights]
+    dataset = tfps.DatasetCreator(_dataset)
+    with strategy.scope():
+        model = _model(_adam)
+    model.fit(dataset, steps_per_epoch=20, verbose=0)
+    path = tfps.Checkpoint(model=model).write(tmp_path / "checkpoint")
+    # What is learnt now is lost; that the chief has seen it changes nothing.
+    model.fit(dataset, steps_per_epoch=20, verbose=0)
+    model.get_weights()
+    if in_new_model:
+        with strategy.scope():
+            model = _model(_adam)
+            model.optimizer.build(model.trainable_variables)
+    tfps.Checkpoint(model=model).read(path)
+    model.fit(dataset, steps_per_epoch=20, verbose=0)
+    _assert_same_weights(model, expected)

@@ -29,8 +29,8 @@ class CaughtUpShard:
     the marks of that step. Values of now are computed where they are asked
     for; only updates, and `settle`, store them.
 
-    Threading: safe from several threads. Two that settle at once do it twice,
-    one after the other, which changes nothing.
+    Threading: safe from several threads. Rows are settled block by block, each
+    under the lock of the table.
     """
 
     def __init__(
@@ -61,8 +61,7 @@ class CaughtUpShard:
         self._table = weakref.ref(table)
         self._slots: dict[str, weakref.ref[Any]] | None = None
         self._marks = marks
-        self._settled_step = 0.0
-        self._settle_on_ps = tf.function(self._settle_blocks)
+        self._settle_on_ps = tf.function(self._settle_behind)
         table.shards[index].unseen_steps = _UnseenSteps(self, TABLE)
 
     @property
@@ -156,12 +155,15 @@ class CaughtUpShard:
 
     def settle(self) -> None:
         """Stores the present value of all rows; on the chief only."""
-        now = chief_reads.read(self.clock.now)
-        step = float(now.step)
-        if step == self._settled_step:
-            return
-        chief_reads.read(lambda: self._settle_on_ps(now.numbers))
-        self._settled_step = step
+        chief_reads.read(lambda: self._settle_on_ps(self.clock.now().numbers))
+
+    def _settle_behind(self, numbers: tf.Tensor) -> None:
+        with tf.device(self._marks.device):
+            marks = _stored(self._marks, None)
+            # Nobody else may know: a checkpoint may have been restored.
+            is_behind = tf.reduce_min(marks[:, 0]) < tf.identity(numbers)[0]
+        if is_behind:
+            self._settle_blocks(numbers)
 
     def _settle_blocks(self, numbers: tf.Tensor) -> None:
         table = self.member(TABLE)

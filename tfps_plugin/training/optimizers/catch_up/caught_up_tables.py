@@ -55,8 +55,10 @@ class CaughtUpTables(tf.Module):
         _require_plain(optimizer)
         self._strategy = optimizer._distribution_strategy
         self.clocks: dict[str, StepClock] = {}
-        self.marks: dict[str, Any] = {}
-        self._clock_of: dict[int, StepClock] = {}
+        # By position: paths are others in a program that restores them.
+        self.marks: list[Any] = []
+        # By the `_unique_id` of a table; checkpoints take names alone.
+        self._clock_keys: dict[str, str] = {}
         for table in tables:
             decay = _decay_of(optimizer, table)
             key = repr(decay)
@@ -64,8 +66,8 @@ class CaughtUpTables(tf.Module):
                 if key not in self.clocks:
                     self.clocks[key] = StepClock(optimizer, rule, decay)
                 marks = self._new_marks(table)
-            self.marks[table.path] = marks
-            self._clock_of[id(table.value)] = self.clocks[key]
+            self.marks.append(marks)
+            self._clock_keys[table.value._unique_id] = key
             find_slots = functools.partial(_slots_of, optimizer, rule, table)
             for index, shard in enumerate(table.value.shards):
                 if shard.unseen_steps is not None:
@@ -94,7 +96,8 @@ class CaughtUpTables(tf.Module):
 
     def clock_of(self, value: Any) -> StepClock | None:
         """Returns the clock that a variable goes by, if it catches up."""
-        return self._clock_of.get(id(value))
+        key = self._clock_keys.get(value._unique_id)
+        return None if key is None else self.clocks[key]
 
     @contextlib.contextmanager
     def step(self) -> Iterator[dict[StepClock, tuple[Moment, Moment]]]:

@@ -82,7 +82,9 @@ class StepClock(tf.Module):
                 they have none.
         """
         super().__init__(name="step_clock")
-        self._optimizer = optimizer
+        # Not the optimizer itself, of which the clock is a part.
+        self._rate = lambda: optimizer.learning_rate
+        self._iterations = lambda: optimizer.iterations
         self.zero_gradients = zero_gradients
         self.decay = decay
         self._rates = learning_rates.ahead(optimizer)
@@ -107,10 +109,7 @@ class StepClock(tf.Module):
         with compat.clear_device(), tf.device(graph_checks.CPU):
             values += [
                 tf.cast(tf.convert_to_tensor(number), tf.float64)
-                for number in (
-                    self._optimizer.learning_rate,
-                    self._optimizer.iterations,
-                )
+                for number in (self._rate(), self._iterations())
             ]
             return Moment(tf.stack(values))
 
