@@ -40,16 +40,24 @@ class LateBoundHandleSpec(tf.TensorSpec):
     shape inference need it.
     """
 
-    def __init__(self, handle: tf.Tensor, device: str = "") -> None:
+    def __init__(
+        self,
+        handle: tf.Tensor,
+        device: str = "",
+        owner: Callable[[], Any] | None = None,
+    ) -> None:
         """Describes the handles that calls will use.
 
         Args:
             handle: Like one of them.
             device: Where what they refer to is; empty: on whichever worker
                 makes the call.
+            owner: Returns the variable that they are of, or None if it does
+                not exist any more; None: they are of something else.
         """
         super().__init__(handle.shape, handle.dtype)
         self.device = device
+        self.owner = owner
         # Not the handle itself: it would keep the variable's memory, on its
         # ps, for as long as TensorFlow remembers the function.
         self._handle_data = getattr(handle, "_handle_data", None)

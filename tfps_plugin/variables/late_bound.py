@@ -158,7 +158,9 @@ class LateBoundVariable(ScatterMethods, compat.ResourceVariable):
         return compat.capture_at_call_time(
             graph,
             self._weakly(type(self)._handle_now),
-            compat.LateBoundHandleSpec(self.own_handle, self._home),
+            compat.LateBoundHandleSpec(
+                self.own_handle, self._home, weakref.ref(self)
+            ),
             key=("tfps", self._unique_id),
         )
 
@@ -355,6 +357,10 @@ class LateBoundVariable(ScatterMethods, compat.ResourceVariable):
         """As `tf.Variable.assign_add`: atomic, whatever steps do meanwhile."""
         if self._assigned_through_view("assign_add", delta):
             return self
+        if not tensorflow_saving.is_saving_model():
+            done = self_assignment.change(self, delta, tf.add)
+            if done is not None:
+                return self._lazy_read(done) if read_value else done
         with self.beside_steps(delta) as delta:
             return super().assign_add(delta, use_locking, name, read_value)
 
@@ -368,6 +374,10 @@ class LateBoundVariable(ScatterMethods, compat.ResourceVariable):
         """As `tf.Variable.assign_sub`: atomic, whatever steps do meanwhile."""
         if self._assigned_through_view("assign_sub", delta):
             return self
+        if not tensorflow_saving.is_saving_model():
+            done = self_assignment.change(self, delta, tf.subtract)
+            if done is not None:
+                return self._lazy_read(done) if read_value else done
         with self.beside_steps(delta) as delta:
             return super().assign_sub(delta, use_locking, name, read_value)
 

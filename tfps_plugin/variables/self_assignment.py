@@ -10,6 +10,9 @@ is computed by the worker and sent.
 A program that runs alone gets the same numbers, to the bit.
 """
 
+from collections.abc import Callable
+from collections.abc import Collection
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -72,21 +75,12 @@ def assign(variable: Any, value: Any) -> tf.Operation | None:
         a lock already, and if `value` is not made from a read of the variable
         in the same function by a few elementwise operations.
     """
-    graph = tf.compat.v1.get_default_graph()
-    if (
-        variable.update_lock is None
-        or compat.function_graph() is None
-        or update_lock.any_held()
-        or not isinstance(value, tf.Tensor)
-        or not tf.is_symbolic_tensor(value)
-        or value.graph is not graph
-        or value.dtype != variable.dtype
-        or not variable.shape.is_compatible_with(value.shape)
-    ):
+    if not _is_computed_here(variable, value):
         return None
-    found = _Computation.find(value, compat.in_graph(variable.handle, graph))
+    handle = compat.in_graph(variable.handle, value.graph)
+    found = _Computation.find(value, handle)
     if found is None:
-        return None
+        return _descend(variable, value, handle)
     with tf.device(variable.device), compat.stop_recording():
         delta = found.as_addition()
         if delta is not None:
@@ -106,6 +100,91 @@ def assign(variable: Any, value: Any) -> tf.Operation | None:
                 value=found.repeat(now, given),
                 validate_shape=True,
             )
+
+
+def change(
+    variable: Any, delta: Any, operation: Callable[..., tf.Tensor]
+) -> tf.Operation | None:
+    """Adds or subtracts what was computed from a state itself, if it was.
+
+    `mean.assign_add(rate * (x - mean))` is `mean.assign(mean + ...)`: what is
+    added has to belong to the value that it is added to. To a weight, as much
+    is added as the program says: gradients are of earlier values.
+
+    Args:
+        variable: A `RemoteVariable`.
+        delta: What is to be added or subtracted.
+        operation: `tf.add` or `tf.subtract`.
+
+    Returns:
+        As `assign`.
+    """
+    if variable.trainable or not _is_computed_here(variable, delta):
+        return None
+    handle = compat.in_graph(variable.handle, delta.graph)
+    if _Computation.find(delta, handle) is None:
+        return None
+    return assign(variable, operation(variable.read_value(), delta))
+
+
+def _is_computed_here(variable: Any, value: Any) -> bool:
+    """Whether the ps could compute a value in the place of the worker."""
+    return (
+        variable.update_lock is not None
+        and compat.function_graph() is not None
+        and not update_lock.any_held()
+        and isinstance(value, tf.Tensor)
+        and tf.is_symbolic_tensor(value)
+        and value.graph is tf.compat.v1.get_default_graph()
+        and value.dtype == variable.dtype
+        and variable.shape.is_compatible_with(value.shape)
+    )
+
+
+def _descend(
+    variable: Any, value: tf.Tensor, handle: tf.Tensor
+) -> tf.Operation | None:
+    """Adds to a weight what `weight.assign(weight - rate * gradient)` adds.
+
+    The gradient depends on the weight, as it was when the step read it; others
+    may have changed the weight since, and that is to stay.
+
+    Args:
+        variable: The weight.
+        value: What it is to be assigned.
+        handle: The weight's handle in the function.
+
+    Returns:
+        The operation; None if the value is no such sum.
+    """
+    last = _behind_identities(value).op
+    if not variable.trainable or last.type not in (*_ADDITIONS, "Sub"):
+        return None
+    users = handle.consumers()
+    reads = [user for user in users if user.type == "ReadVariableOp"]
+    dependents = _dependents(reads) or set()
+    left, right = last.inputs
+    subtracts = last.type == "Sub"
+    for own, addend in ((left, right), (right, left)):
+        read = _behind_identities(own).op
+        is_read = read in reads or (
+            wire.is_received(read) and read.name in dependents
+        )
+        if not is_read or (subtracts and own is right):
+            continue
+        changes = [user for user in users if user.type not in _READS]
+        if changes and not _all_before(changes, [read]):
+            return None
+        method = (
+            tf.raw_ops.AssignSubVariableOp
+            if subtracts
+            else tf.raw_ops.AssignAddVariableOp
+        )
+        with tf.device(variable.device), compat.stop_recording():
+            addend = tf.broadcast_to(addend, variable.shape)
+            with variable.beside_steps(addend) as addend:
+                return method(resource=variable.handle, value=addend)
+    return None
 
 
 def as_addition(variable: Any, value: Any) -> tf.Tensor | None:
@@ -134,6 +213,100 @@ def as_addition(variable: Any, value: Any) -> tf.Tensor | None:
     return addend if method is tf.raw_ops.AssignAddVariableOp else -addend
 
 
+def of_shards(
+    table: Any, method: str, value: Any
+) -> tuple[str, list[tf.Tensor]] | None:
+    """What each shard is assigned, if that was computed from the whole table.
+
+    `mean.assign(mean * 0.9 + x * 0.1)` of a variable that is cut is the same of
+    every shard with its rows of `x`; as such, `assign` finds it.
+
+    Args:
+        table: A sharded variable.
+        method: `"assign"`, `"assign_add"` or `"assign_sub"`.
+        value: What it is given.
+
+    Returns:
+        The method to call on the shards, and its argument for each; None
+        where the value is to be cut as it is.
+    """
+    graph = tf.compat.v1.get_default_graph()
+    if (
+        compat.function_graph() is None
+        or update_lock.any_held()
+        or not isinstance(value, tf.Tensor)
+        or not tf.is_symbolic_tensor(value)
+        or value.graph is not graph
+    ):
+        return None
+    handles = [compat.in_graph(shard.handle, graph) for shard in table.shards]
+    wholes = _wholes(handles)
+    if method == "assign" and table.trainable:
+        last = _behind_identities(value).op
+        if last.type in (*_ADDITIONS, "Sub"):
+            left, right = last.inputs
+            if _behind_identities(left).op.name in wholes:
+                subtracts = last.type == "Sub"
+                method = "assign_sub" if subtracts else "assign_add"
+                return method, [
+                    tf.broadcast_to(part, shard.shape)
+                    for part, shard in zip(
+                        _cut(table, right), table.shards, strict=True
+                    )
+                ]
+    found = _Computation.find_of_shards(value, handles, wholes)
+    if found is None:
+        return None
+    given = {key: _cut(table, each) for key, each in found.inputs.items()}
+    return method, [
+        found.repeat(
+            shard.read_value(), {key: parts[n] for key, parts in given.items()}
+        )
+        for n, shard in enumerate(table.shards)
+    ]
+
+
+def _wholes(handles: Sequence[tf.Tensor]) -> set[str]:
+    """The operations of a function that give all shards as one tensor."""
+    found: set[str] = set()
+    waiting = [t for read in handles[0].consumers() for t in read.outputs]
+    while waiting:
+        for user in waiting.pop().consumers():
+            if user.type in ("Identity", "StopGradient", "IdentityN"):
+                waiting.append(user.outputs[0])
+            elif user.type == "ConcatV2" and _handles_of(user) == [
+                id(handle) for handle in handles
+            ]:
+                found.add(user.name)
+                # What a function with a gradient of its own returns.
+                found |= {
+                    one.name
+                    for one in user.outputs[0].consumers()
+                    if one.type == "IdentityN"
+                }
+    return found
+
+
+def _handles_of(joined: tf.Operation) -> list[int]:
+    """The ids of the handles whose values a concatenation along rows joins."""
+    *parts, axis = joined.inputs
+    if tf.get_static_value(axis) != 0:
+        return []
+    reads = [_behind_identities(part).op for part in parts]
+    if any(read.type != "ReadVariableOp" for read in reads):
+        return []
+    return [id(read.inputs[0]) for read in reads]
+
+
+def _cut(table: Any, value: tf.Tensor) -> list[tf.Tensor]:
+    """The parts of a value that meet the rows of each shard."""
+    num_shards = table.layout.num_shards
+    if value.shape.rank != table.shape.rank or value.shape[0] == 1:
+        return [value] * num_shards
+    rows = [table.layout.rows(index) for index in range(num_shards)]
+    return [value[each.start : each.stop] for each in rows]
+
+
 class _Computation:
     """How a value was computed from reads of one variable.
 
@@ -141,9 +314,16 @@ class _Computation:
         inputs: What does not depend on the variable, by the tensor's `id`.
     """
 
-    def __init__(self, value: tf.Tensor) -> None:
-        """Starts at the end; `find` makes complete ones."""
+    def __init__(self, value: tf.Tensor, wholes: Collection[str] = ()) -> None:
+        """Starts at the end; `find` makes complete ones.
+
+        Args:
+            value: The end.
+            wholes: Names of operations that give what the variable holds,
+                beside those that read it.
+        """
         self._value = value
+        self._wholes = wholes
         self._reads: dict[int, tf.Tensor] = {}
         # Each after those that it depends on.
         self._steps: list[tf.Operation] = []
@@ -163,14 +343,30 @@ class _Computation:
             between the reads and now: those reads are of a value that is
             gone.
         """
-        users = handle.consumers()
+        return cls.find_of_shards(value, [handle], ())
+
+    @classmethod
+    def find_of_shards(
+        cls,
+        value: tf.Tensor,
+        handles: Sequence[tf.Tensor],
+        wholes: Collection[str],
+    ) -> "_Computation | None":
+        """Walks back likewise, from what was computed from several shards.
+
+        Args:
+            value: A tensor of a function.
+            handles: The handles of the shards in that function.
+            wholes: Names of operations that give all shards as one.
+        """
+        users = [user for handle in handles for user in handle.consumers()]
         reads = [user for user in users if user.type == "ReadVariableOp"]
         if not reads:
             return None
         dependents = _dependents(reads)
         if dependents is None or value.op.name not in dependents:
             return None
-        found = cls(value)
+        found = cls(value, wholes)
         if not found._walk(dependents):
             return None
         changes = [user for user in users if user.type not in _READS]
@@ -195,8 +391,10 @@ class _Computation:
                 ended.add(operation.name)
                 self._steps.append(operation)
                 continue
-            if operation.type == "ReadVariableOp" or wire.is_received(
-                operation
+            if (
+                operation.type == "ReadVariableOp"
+                or operation.name in self._wholes
+                or wire.is_received(operation)
             ):
                 # Of the variable: a read of another depends on nothing. The ps
                 # computes with what it has, not with what travelled.

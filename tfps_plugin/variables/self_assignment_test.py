@@ -421,3 +421,89 @@ def test_batch_normalization_and_counters_of_layers() -> None:
     assert types.count("MutexLock") == 2, "the mean and the variance"
     # keras.Variable.assign_add is hooked by a strategy only.
     assert types.count("AssignAddVariableOp") == 2
+
+
+@pytest.mark.parametrize("method", ["assign_add", "assign_sub"])
+def test_a_difference_from_a_state_is_added_to_what_it_is_then(
+    method: str,
+) -> None:
+    """As `mean.assign_add(rate * (x - mean))`, with another step between."""
+    mean = _guarded(np.float32(2.0))
+    sign = 1.0 if method == "assign_add" else -1.0
+
+    @tf.function
+    def update(x: tf.Tensor) -> None:
+        getattr(mean, method)(sign * 0.5 * (x - mean))
+
+    update(tf.constant(6.0))
+    assert mean.numpy() == 4.0
+    types = _types(update, tf.TensorSpec([], tf.float32))
+    assert "MutexLock" in types
+    assert "AssignVariableOp" in types
+
+
+def test_a_weight_goes_down_by_a_gradient_of_its_own() -> None:
+    """What others did to it meanwhile stays: it is not assigned."""
+    weight = testing.remote_variable(_VALUE)
+    weight.update_lock = UpdateLock(testing.LOCAL_DEVICE, "descend")
+    x = tf.constant(_DENSE)
+
+    @tf.function
+    def step() -> None:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf.matmul(x, weight, transpose_a=True) ** 2)
+        weight.assign(weight - 0.01 * tape.gradient(loss, weight))
+
+    types = _types(step)
+    assert "AssignVariableOp" not in types
+    assert "AssignSubVariableOp" in types
+    alone = tf.Variable(_VALUE)
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(tf.matmul(x, alone, transpose_a=True) ** 2)
+    alone.assign_sub(0.01 * tape.gradient(loss, alone))
+    step()
+    np.testing.assert_allclose(weight.numpy(), alone.numpy(), rtol=1e-6)
+
+
+def test_a_weight_that_has_changed_since_it_was_read_is_assigned() -> None:
+    weight = testing.remote_variable(3.0)
+    weight.update_lock = UpdateLock(testing.LOCAL_DEVICE, "descend")
+
+    @tf.function
+    def step(x: tf.Tensor) -> None:
+        before = weight.read_value()
+        weight.assign_add(100.0)
+        weight.assign(before - x * tf.linalg.norm([before, 0.0]))
+
+    step(tf.constant(0.5))
+    assert weight.numpy() == 1.5
+
+
+@pytest.mark.parametrize("compute", [*_ATOMIC.values(), *_REPEATED.values()])
+@pytest.mark.parametrize("argument", [_DENSE, _ROW, _SCALAR])
+@pytest.mark.parametrize("trainable", [False, True])
+def test_shards_are_assigned_as_the_whole_is(
+    compute: Compute, argument: Any, trainable: bool
+) -> None:
+    """Each computes from its own rows, under its lock or atomically."""
+    table = testing.sharded_variable(_VALUE, 2)
+    table._trainable = trainable
+    for index, shard in enumerate(table.variables):
+        shard._trainable = trainable
+        shard.update_lock = UpdateLock(testing.LOCAL_DEVICE, f"shard_{index}")
+    x = tf.constant(argument)
+
+    @tf.function
+    def step(x: tf.Tensor) -> None:
+        table.assign(compute(table, x))
+
+    expected = tf.function(compute)(tf.constant(_VALUE), x)
+    step(x)
+    np.testing.assert_allclose(table.numpy(), expected, rtol=1e-6)
+    types = _types(step, x)
+    assert (
+        types.count("MutexLock")
+        + types.count("AssignAddVariableOp")
+        + types.count("AssignSubVariableOp")
+        >= 2
+    )

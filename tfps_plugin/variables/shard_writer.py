@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from tfps_plugin.variables import row_gather
 from tfps_plugin.variables import row_lookup
+from tfps_plugin.variables import self_assignment
 from tfps_plugin.variables import shard_order
 from tfps_plugin.variables import shard_reader
 from tfps_plugin.variables.row_lookup import Table
@@ -56,15 +57,17 @@ def assign(
         return []
     value = tf.convert_to_tensor(value, table.dtype)
     _require_shape(table, value.shape)
+    computed = self_assignment.of_shards(table, method, value)
+    if computed is not None:
+        method, parts = computed
+    else:
+        parts = [
+            value[rows.start : rows.stop]
+            for rows in map(table.layout.rows, range(table.layout.num_shards))
+        ]
     return [
-        getattr(shard, method)(
-            value[rows.start : rows.stop], name=name, read_value=False
-        )
-        for shard, rows in zip(
-            table.shards,
-            map(table.layout.rows, range(table.layout.num_shards)),
-            strict=True,
-        )
+        getattr(shard, method)(part, name=name, read_value=False)
+        for shard, part in zip(table.shards, parts, strict=True)
     ]
 
 
