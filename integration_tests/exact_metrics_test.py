@@ -11,6 +11,7 @@ import pytest
 import tensorflow as tf
 
 import tfps_plugin as tfps
+from tfps_plugin.variables.states.merge_rule import MergeRule
 
 _BATCH = 16
 _BATCHES = 40
@@ -156,6 +157,8 @@ class Written(keras.metrics.Metric):
         self.count = self.add_variable((), "zeros", dtype="int32")
         self.total = self.add_variable((_CLASSES,), "zeros", dtype="float64")
         self.any = self.add_variable((), "zeros", dtype="bool")
+        self.most = self.add_variable((_CLASSES,), "zeros", dtype="int64")
+        self.least = self.add_variable((), "zeros")
 
     def update_state(self, y_true: Any, y_pred: Any, weights: Any) -> None:
         self.count.assign(self.count + tf.shape(y_true)[0])
@@ -163,10 +166,19 @@ class Written(keras.metrics.Metric):
             tf.reduce_sum(tf.cast(y_true, tf.float64), axis=0)
         )
         self.any.assign(tf.logical_or(self.any, tf.reduce_any(weights > 2.5)))
+        guesses = tf.cast(100.0 * y_pred, tf.int64)
+        self.most.assign(
+            keras.ops.maximum(self.most, tf.reduce_max(guesses, axis=0))
+        )
+        self.least.assign(
+            tf.reduce_min(tf.stack([self.least, -tf.reduce_max(y_pred)]))
+        )
 
     def result(self) -> Any:
         return tf.concat(
             [
+                tf.cast(self.most, tf.float64),
+                [tf.cast(self.least, tf.float64)],
                 self.total,
                 [tf.cast(self.count, tf.float64)],
                 [tf.cast(self.any, tf.float64)],
@@ -201,6 +213,15 @@ def test_none_is_missing() -> None:
     assert everything <= tested
 
 
+def _require_rules(name: str, metric: Any) -> None:
+    """Every state has a rule, found in the operations that assign it."""
+    for state in metric.variables:
+        path = f"{name}.{state.name}"
+        assert state.value.is_settled, path
+        if not isinstance(metric, Written):
+            assert state.value.rule is MergeRule.SUM, path
+
+
 def test_the_result_of_many_workers_is_that_of_one_process(
     strategy: tfps.ParameterServerStrategy,
 ) -> None:
@@ -231,6 +252,7 @@ def test_the_result_of_many_workers_is_that_of_one_process(
                     rtol=1e-4,
                     err_msg=f"{name}, round {round_}",
                 )
+                _require_rules(name, metric)
                 metric.reset_state()
                 alone[kind][name].reset_state()
                 for state in metric.variables:

@@ -243,6 +243,27 @@ def set_epoch_iterator(make: Any) -> None:
     tensorflow_trainer.TFEpochIterator = make
 
 
+def layers_within(model: Any) -> list[Any]:
+    """A model and all layers in it, each after one that it is in.
+
+    Keras lists only the layers that a model has itself.
+    """
+    layers: list[Any] = model._flatten_layers()
+    return layers
+
+
+def set_value(variable: Any, value: tf.Variable) -> None:
+    """Has a `keras.Variable` show another variable of TensorFlow.
+
+    Keras offers no way to say where a variable is that exists already.
+
+    Args:
+        variable: The `keras.Variable`.
+        value: Of its shape and dtype.
+    """
+    variable._value = value
+
+
 def has_stateless_value(variable: Any) -> bool:
     """Whether a stateless scope shows another value for a `keras.Variable`."""
     return (

@@ -8,6 +8,7 @@ import functools
 from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
+from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.framework.func_graph import FuncGraph
@@ -63,6 +64,22 @@ def look_ups_of_handles(
                 device,
                 functools.partial(_only_one, look_up),
             )
+    return found
+
+
+def variables(graph: FuncGraph) -> dict[int, Any]:
+    """By the ids of a function's arguments, whose handles they are.
+
+    Only of variables whose handles are looked up at call time, and which still
+    exist.
+    """
+    captures = graph.function_captures
+    found = {}
+    for key, internal in captures.by_ref_internal.items():
+        owner = getattr(captures.by_ref_tracetype[key], "owner", None)
+        variable = None if owner is None else owner()
+        if variable is not None:
+            found[id(internal)] = variable
     return found
 
 

@@ -36,6 +36,7 @@ from tfps_plugin.monitoring.events import Events
 from tfps_plugin.variables import recovery_gate
 from tfps_plugin.variables import worker_resident
 from tfps_plugin.variables import worker_seeds
+from tfps_plugin.variables.states import copies
 
 # Of each worker, unless somebody has said how many.
 _IN_FLIGHT_AT_FIRST = 2
@@ -458,8 +459,14 @@ class ClusterCoordinator:
         Returns:
             A callable of the same arguments, to be called on a lane: it does
             the same with fewer messages.
+
+        Raises:
+            UnsupportedError: If it has no owner and assigns a metric state
+                in a way that nothing can put together.
         """
         captured_inputs.refuse_resources(function)
+        if owner is None:
+            copies.settle_or_refuse(function.graph)
         return first_calls.alone(
             self.strategy.fused(function, owner),
             tensorflow_captures.parameter_servers(function.graph),

@@ -23,7 +23,9 @@ from tfps_plugin.transport.explanation import Explanation
 from tfps_plugin.variables import wire
 from tfps_plugin.variables.inventory import Inventory
 from tfps_plugin.variables.partitioners import Partitioner
+from tfps_plugin.variables.remote_variable import RemoteVariable
 from tfps_plugin.variables.wire import WireDtype
+from tfps_plugin.variables.worker_local import WorkerLocalVariable
 
 _logger = logging.getLogger(__name__)
 
@@ -385,6 +387,17 @@ class ParameterServerStrategy(tf.distribute.Strategy):
     def inventory(self) -> Inventory:
         """The variables that the parameter servers hold."""
         return self._creator.inventory
+
+    def move_to_ps(self, state: WorkerLocalVariable) -> RemoteVariable:
+        """Has a parameter server hold what every lane had a copy of.
+
+        Args:
+            state: A variable of this strategy.
+
+        Returns:
+            The variable that stands for it from now on.
+        """
+        return self._creator.move_to_ps(state)
 
     @property
     def bytes_per_ps(self) -> tuple[int, ...]:

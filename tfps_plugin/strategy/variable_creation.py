@@ -201,10 +201,14 @@ class VariableCreator:
                 synchronization=tf.VariableSynchronization.AUTO,
                 aggregation=tf.VariableAggregation.NONE,
             )
+        aggregation = kwargs.get("aggregation")
         return WorkerLocalVariable(
             value,
             name,
-            aggregation=kwargs.get("aggregation") or tf.VariableAggregation.SUM,
+            aggregation=aggregation or tf.VariableAggregation.SUM,
+            # Keras asks for a sum where nobody has said anything.
+            rule_is_given=aggregation is not None
+            and keras_compat.path_behind(kwargs["initial_value"]) is None,
         )
 
     def _create_per_worker(
@@ -220,6 +224,29 @@ class VariableCreator:
             kwargs["initial_value"], kwargs.get("dtype"), kwargs.get("shape")
         )
         return PerWorkerVariable(described, name, lambda: self._num_workers)
+
+    def move_to_ps(self, state: WorkerLocalVariable) -> RemoteVariable:
+        """Makes a variable on a ps that stands for a state of the workers.
+
+        Args:
+            state: Of which every lane had a copy.
+
+        Returns:
+            One variable for all, with the state's present value.
+        """
+        value = state.numpy()
+        described = initialization.describe(
+            tf.constant(value), state.dtype, state.shape
+        )
+        ps = self._placement.place(described.num_bytes)
+        variable = self._create_whole(
+            self._ps_devices[ps], described, state.path, {"trainable": False}
+        )
+        variable.path = state.path
+        variable.wire_dtype = None
+        variable._distribute_strategy = state._distribute_strategy
+        state.replace_by(variable)
+        return variable
 
     def _create_mirrored(
         self, described: InitialValue, name: str, weight: dict[str, Any]

@@ -49,6 +49,7 @@ lane_tallies.py       how much every lane has added to a number
 looked_up.py          which rows the function being traced has looked up
 update_lock.py        lets one update of a variable at a time run on its ps
 self_assignment.py    makes v.assign(f(v)) lose nothing
+states/               the rules of states that a step assigns
 worker_tables.py      lookup tables: one copy per worker
 late_captures.py      what functions capture of things that exist already
 testing.py            variables on this process's own device, for tests

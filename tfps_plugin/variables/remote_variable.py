@@ -29,6 +29,9 @@ class RemoteVariable(Table, LateBoundVariable):
     one operation on the ps.
     """
 
+    # A variable that functions ask for the handle of this one.
+    stands_for: Any = None
+
     def __init__(
         self,
         device: str,

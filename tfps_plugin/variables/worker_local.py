@@ -3,17 +3,18 @@
 A metric state on a parameter server would be read and assigned by all workers
 at once, and lose what they add in between; Keras writes
 `state.assign(state + x)`. A copy of its own for every lane is exact, and
-costs no message at all. The chief adds the copies up when it reads.
+costs no message at all. The chief puts the copies together when it reads.
 
-How the copies are put together says the variable's `aggregation`, as it does
-under TensorFlow's other strategies; every state of Keras's own metrics is a
-sum.
+How they are put together says the variable's rule (`MergeRule`): that of its
+`aggregation`, if the program gave one, or else the one that is found in the
+operations that assign it, when a step is traced (`states.local_rules`).
 """
 
 import functools
 import logging
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from tfps_plugin import errors
@@ -24,9 +25,16 @@ from tfps_plugin.cluster.dispatch_context import DispatchContext
 from tfps_plugin.variables.late_bound import LateBoundVariable
 from tfps_plugin.variables.late_bound import on_the_chief
 from tfps_plugin.variables.remote_variable import RemoteVariable
+from tfps_plugin.variables.states.merge_rule import MergeRule
 from tfps_plugin.variables.worker_resident import WorkerResident
 
 _logger = logging.getLogger(__name__)
+
+_RULES = {
+    tf.VariableAggregation.SUM: MergeRule.SUM,
+    tf.VariableAggregation.MEAN: MergeRule.MEAN,
+    tf.VariableAggregation.ONLY_FIRST_REPLICA: MergeRule.FIRST,
+}
 
 
 class WorkerLocalHandle(LateBoundVariable):
@@ -89,16 +97,13 @@ class WorkerLocalHandle(LateBoundVariable):
 
 
 class WorkerLocalVariable(WorkerLocalHandle):
-    """A metric state: every lane adds to its own copy, exactly.
+    """A metric state: every lane assigns its own copy, exactly.
 
-    What the chief reads depends on the aggregation:
-
-    - `SUM`: its own value plus the copies of all lanes, which start at zero.
-      Of booleans: whether any is true;
-    - `MEAN`: the mean of the copies of the lanes that took part since the
-      last assignment, which start at the chief's value; that value itself if
-      none did;
-    - `ONLY_FIRST_REPLICA`: likewise, but the copy of the first such lane.
+    What the chief reads depends on the rule; see `MergeRule`. Copies of sums,
+    maxima and minima begin at a neutral element, and the chief's own value
+    counts beside them. Other copies begin at the chief's value, and only those
+    count that were assigned since the chief last assigned all; its own value
+    if none was.
 
     What the chief assigns replaces them all. The copies of a worker that was
     lost are gone: what it had counted since they were last brought to the
@@ -117,6 +122,7 @@ class WorkerLocalVariable(WorkerLocalHandle):
             tf.VariableSynchronization.ON_READ
         ),
         aggregation: tf.VariableAggregation = tf.VariableAggregation.SUM,
+        rule_is_given: bool = False,
     ) -> None:
         """Makes the chief's own part, with `initial_value`.
 
@@ -125,6 +131,9 @@ class WorkerLocalVariable(WorkerLocalHandle):
             name: Name shown to the user.
             synchronization: As in `tf.Variable`.
             aggregation: How the chief puts the copies together.
+            rule_is_given: Whether the program has asked for a sum. If not, it
+                is what Keras says of every state of a metric, and the
+                operations that assign the state say more.
 
         Raises:
             VariableCreationError: If it is not said how, or values of that
@@ -142,8 +151,71 @@ class WorkerLocalVariable(WorkerLocalHandle):
             synchronization=synchronization,
             aggregation=aggregation,
         )
-        self._are_zero = False
+        self.path = name
+        self._rule = _RULES.get(aggregation, MergeRule.FIRST)
+        self._rule_is_given = rule_is_given or (self._rule is not MergeRule.SUM)
+        self._is_settled = self._rule_is_given
+        self._was_assigned = None if self._rule.reduces else _Flag(name)
+        # What holds the state in the place of the copies, if anything does.
+        self._instead: RemoteVariable | None = None
+        self._are_neutral = False
         self.assign(initial_value)
+
+    @property
+    def rule(self) -> MergeRule:
+        """How the chief puts the copies together."""
+        return self._rule
+
+    @property
+    def rule_is_given(self) -> bool:
+        """Whether the program has said the rule."""
+        return self._rule_is_given
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the program or a traced function has said the rule."""
+        return self._is_settled
+
+    def settle(self, rule: MergeRule) -> None:
+        """Says how copies are put together, before a function uses them.
+
+        Args:
+            rule: What the operations of a step ask for.
+
+        Raises:
+            UnsupportedError: If another step asked for another rule.
+        """
+        if self._is_settled:
+            if rule is not self._rule:
+                raise errors.UnsupportedError(
+                    f"The metric state {self.path!r} is merged as "
+                    f"{self._rule.value!r} after one function and as "
+                    f"{rule.value!r} after another; expected one rule, by "
+                    "which the copies of all workers are put together. "
+                    f"Received: rule={rule.value!r}. Use a state of its own "
+                    "for each."
+                )
+            return
+        self._is_settled = True
+        if rule is not self._rule:
+            value = self.numpy()
+            self._rule = rule
+            self._was_assigned = None if rule.reduces else _Flag(self.path)
+            self._forget_copies()
+            self.assign(value)
+
+    def replace_by(self, variable: RemoteVariable) -> None:
+        """Has all lanes and the chief use one variable in its place.
+
+        Functions that were traced before go on with that.
+
+        Args:
+            variable: On a ps; it has the value of all.
+        """
+        self._forget_copies()
+        self._instead = variable
+        # Who has the new one keeps this one, too, which functions look up.
+        variable.stands_for = self
 
     def _build_copy(self, context: DispatchContext) -> RemoteVariable:
         copy = super()._build_copy(context)
@@ -152,14 +224,20 @@ class WorkerLocalVariable(WorkerLocalHandle):
         return copy
 
     def _handle_now(self) -> tf.Tensor:
+        if self._instead is not None:
+            return self._instead._handle_now()
         if not on_the_chief():
-            self._are_zero = False
+            self._are_neutral = False
         return super()._handle_now()
 
     def _initial_copy(self, context: DispatchContext) -> tf.Tensor:
-        if self.is_sum:
-            return tf.zeros(self._shape, self._dtype)
+        if self._rule.reduces:
+            return self.neutral()
         return compat.read_resource(self.own_handle, self._dtype)
+
+    def neutral(self) -> tf.Tensor:
+        """The value of a copy that changes nothing."""
+        return neutral(self._rule, self._shape, self._dtype)
 
     def _read_variable_op(self, no_copy: bool = False) -> tf.Tensor:
         value = super()._read_variable_op(no_copy)
@@ -168,11 +246,14 @@ class WorkerLocalVariable(WorkerLocalHandle):
         return self._put_together(value, self._read_copies())
 
     def _read_copies(self) -> list[tf.Tensor]:
-        """The copies of lanes, in the order of lanes."""
+        """The copies that count, in the order of lanes."""
+        if self._rule is MergeRule.CONSTANT:
+            return []
         values = []
-        for copy in self.copies_by_lane().values():
+        for lane_index, copy in self.copies_by_lane().items():
             try:
-                values.append(copy.read_value())
+                if self._counts(lane_index):
+                    values.append(copy.read_value())
             except errors.ParameterServerLostError:
                 # Not a ps: a copy is on the worker that adds to it.
                 _logger.warning(
@@ -181,6 +262,11 @@ class WorkerLocalVariable(WorkerLocalHandle):
                     self.name,
                 )
         return values
+
+    def _counts(self, lane_index: int) -> bool:
+        """Whether the value of all depends on a lane's copy."""
+        flag = self._was_assigned
+        return flag is None or flag.is_set(lane_index)
 
     def _put_together(
         self, own: tf.Tensor, copies: list[tf.Tensor]
@@ -191,12 +277,13 @@ class WorkerLocalVariable(WorkerLocalHandle):
             own: The chief's own value.
             copies: Those of lanes.
         """
-        if self.is_sum:
-            add = tf.logical_or if self._dtype == tf.bool else tf.add
-            return functools.reduce(add, copies, own)
+        if self._rule.reduces:
+            return functools.reduce(
+                lambda a, b: combined(self._rule, a, b), copies, own
+            )
         if not copies:
             return own
-        if self.aggregation == tf.VariableAggregation.MEAN:
+        if self._rule is MergeRule.MEAN:
             return tf.add_n(copies) / len(copies)
         return copies[0]
 
@@ -207,6 +294,11 @@ class WorkerLocalVariable(WorkerLocalHandle):
         """On the chief: replaces the copies by what they are together."""
         if on_the_chief():
             self.assign(self.read_value())
+
+    def _forget_copies(self) -> None:
+        self._resident.forget()
+        if self._was_assigned is not None:
+            self._was_assigned.forget()
 
     def _serialize_to_tensors(self) -> dict[str, Any]:
         """As TensorFlow's checkpoints save any variable: the value of all."""
@@ -222,7 +314,7 @@ class WorkerLocalVariable(WorkerLocalHandle):
     def _restore_from_tensors(self, restored_tensors: dict[str, Any]) -> Any:
         """As TensorFlow's checkpoints restore any variable."""
         # What is restored is the value of all.
-        self._resident.forget()
+        self._forget_copies()
         return super()._restore_from_tensors(restored_tensors)
 
     def assign(
@@ -236,8 +328,11 @@ class WorkerLocalVariable(WorkerLocalHandle):
         if on_the_chief():
             # Of the value now, which may be computed from the copies.
             value = tf.convert_to_tensor(value, self._dtype)
-            if not self._are_zero:
-                self._resident.forget()
+            if not self._are_neutral:
+                self._forget_copies()
+        else:
+            self._require_rule()
+            self._note_assignment()
         return super().assign(value, use_locking, name, read_value)
 
     def assign_add(
@@ -248,7 +343,9 @@ class WorkerLocalVariable(WorkerLocalHandle):
         read_value: bool = True,
     ) -> Any:
         """Adds to this lane's copy; on the chief, to the value of all."""
-        if on_the_chief() and not self.is_sum:
+        if not on_the_chief():
+            self._note_assignment()
+        elif self._rule is not MergeRule.SUM:
             value = self.read_value() + tf.convert_to_tensor(delta, self._dtype)
             return self.assign(value, use_locking, name, read_value)
         return super().assign_add(delta, use_locking, name, read_value)
@@ -261,40 +358,125 @@ class WorkerLocalVariable(WorkerLocalHandle):
         read_value: bool = True,
     ) -> Any:
         """Subtracts likewise."""
-        if on_the_chief() and not self.is_sum:
+        if not on_the_chief():
+            self._note_assignment()
+        elif self._rule is not MergeRule.SUM:
             value = self.read_value() - tf.convert_to_tensor(delta, self._dtype)
             return self.assign(value, use_locking, name, read_value)
         return super().assign_sub(delta, use_locking, name, read_value)
 
-    @property
-    def is_sum(self) -> bool:
-        """Whether the chief adds the copies up."""
-        return self.aggregation == tf.VariableAggregation.SUM
+    def _require_rule(self) -> None:
+        """Refuses what an eager closure assigns without a known rule."""
+        if self._is_settled or not tf.executing_eagerly():
+            return
+        raise errors.UnsupportedError(
+            f"A worker assigns its copy of the metric state {self.path!r} "
+            "outside of a tf.function, where nothing shows how the copies of "
+            "all workers are put together. Expected a tf.function, an "
+            "addition (assign_add), or an aggregation. Received: "
+            f"assign() of {self.path!r}. Schedule a tf.function that updates "
+            "the metric."
+        )
+
+    def _note_assignment(self) -> None:
+        """Has the lane that runs this say that its copy counts."""
+        if self._was_assigned is not None:
+            self._was_assigned.set()
 
     def forget_copies(self) -> None:
         """Drops what lanes have added; each begins anew when it next adds."""
-        self._resident.forget()
+        self._forget_copies()
 
-    # What brings the copies of many variables at once; of sums alone.
+    # What brings the copies of many variables at once; of those alone whose
+    # rule reduces.
 
     def copies_by_lane(self) -> dict[int, RemoteVariable]:
-        """The copies that lanes have; none if all are known to be zero."""
-        return {} if self._are_zero else self._resident.existing_by_key()
+        """The copies that lanes have; none if all are known to be neutral."""
+        return {} if self._are_neutral else self._resident.existing_by_key()
 
     def forget_copy(self, lane_index: int) -> None:
         """Drops what one lane has added."""
         self._resident.forget_key(lane_index)
 
     def take_over(self, value: Any) -> None:
-        """On the chief: adds the value of a copy, which is to be cleared."""
+        """On the chief: takes in the value of copies, which are to be cleared.
+
+        Args:
+            value: As an array or tensor, of the variable's shape and dtype.
+        """
         with compat.clear_device(), tf.device(self.device):
             own = compat.read_resource(self.own_handle, self._dtype)
-            total = own | value if self._dtype == tf.bool else own + value
+            total = combined(self._rule, own, tf.constant(value, self._dtype))
             tf.raw_ops.AssignVariableOp(resource=self.own_handle, value=total)
 
-    def copies_are_zero(self) -> None:
-        """Says that all copies are zero, until a lane asks for its own."""
-        self._are_zero = True
+    def copies_are_neutral(self) -> None:
+        """Says that all copies are neutral, until a lane asks for its own."""
+        self._are_neutral = True
+
+
+class _Flag(WorkerLocalHandle):
+    """Whether each lane has assigned its copy of a state."""
+
+    def __init__(self, name: str) -> None:
+        """Begins with no lane.
+
+        Args:
+            name: Of the state.
+        """
+        super().__init__(
+            tf.TensorShape([]),
+            tf.bool,
+            f"{name}/assigned",
+            trainable=False,
+            per_lane=True,
+        )
+
+    def _build_copy(self, context: DispatchContext) -> RemoteVariable:
+        copy = super()._build_copy(context)
+        with tf.device(context.cpu_device):
+            copy.assign(False)
+        return copy
+
+    def set(self) -> None:
+        """Says so of the lane that runs this; in functions, when it does."""
+        tf.raw_ops.AssignVariableOp(resource=self.handle, value=True)
+
+    def is_set(self, lane_index: int) -> bool:
+        """Whether a lane has said so."""
+        copy = self._resident.existing_by_key().get(lane_index)
+        return copy is not None and bool(copy.read_value())
+
+    def forget(self) -> None:
+        """Begins anew, with no lane."""
+        self._resident.forget()
+
+
+def neutral(
+    rule: MergeRule, shape: tf.TensorShape, dtype: tf.DType
+) -> tf.Tensor:
+    """The value that changes nothing where it is combined with another.
+
+    Args:
+        rule: One that reduces.
+        shape: Of the state.
+        dtype: Of the state.
+    """
+    if rule is MergeRule.SUM:
+        return tf.zeros(shape, dtype)
+    return tf.fill(
+        shape, tf.constant(rule.neutral(np.dtype(dtype.as_numpy_dtype)), dtype)
+    )
+
+
+def combined(rule: MergeRule, first: Any, second: Any) -> tf.Tensor:
+    """Two values of a state as one, by a rule that reduces."""
+    if first.dtype == tf.bool:
+        is_all = rule is MergeRule.MIN
+        return (tf.logical_and if is_all else tf.logical_or)(first, second)
+    if rule is MergeRule.SUM:
+        return tf.add(first, second)
+    larger = rule is MergeRule.MAX
+    return (tf.maximum if larger else tf.minimum)(first, second)
 
 
 def _check_aggregation(

@@ -1,5 +1,6 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from tfps_plugin.cluster import dispatch_context
 from tfps_plugin.cluster.dispatch_context import DispatchContext
 from tfps_plugin.variables import testing
 from tfps_plugin.variables import worker_resident
+from tfps_plugin.variables.states.merge_rule import MergeRule
 from tfps_plugin.variables.worker_local import WorkerLocalVariable
 from tfps_plugin.variables.worker_tables import WorkerTable
 
@@ -20,6 +22,13 @@ def _on_lane(lane: int, generation: int = 0) -> Iterator[None]:
     context = DispatchContext(lane // 2, lane, generation, testing.LOCAL_DEVICE)
     with dispatch_context.dispatching(context):
         yield
+
+
+def _sum(value: Any) -> WorkerLocalVariable:
+    """A state that the program has said to be a sum."""
+    return WorkerLocalVariable(
+        tf.convert_to_tensor(value), "state", rule_is_given=True
+    )
 
 
 def test_what_lanes_add_is_summed_on_the_chief() -> None:
@@ -95,6 +104,7 @@ def test_floats_are_put_together(
         tf.constant(4.0),
         "state",
         aggregation=tf.VariableAggregation[aggregation],
+        rule_is_given=True,
     )
     assert state.numpy() == none
     for lane in (2, 1):
@@ -124,7 +134,7 @@ def test_the_first_that_took_part_speaks_for_all() -> None:
 
 
 def test_of_booleans_the_sum_is_whether_any_is_true() -> None:
-    state = WorkerLocalVariable(tf.constant([False, False]), "state")
+    state = _sum([False, False])
     for lane in range(2):
         with _on_lane(lane):
             state.assign(tf.logical_or(state, [lane == 1, False]))
@@ -133,7 +143,7 @@ def test_of_booleans_the_sum_is_whether_any_is_true() -> None:
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "int64"])
 def test_integers_are_summed(dtype: str) -> None:
-    state = WorkerLocalVariable(tf.cast(1, dtype), "state")
+    state = _sum(tf.cast(1, dtype))
     for lane in range(3):
         with _on_lane(lane):
             state.assign(state + tf.cast(2, dtype))
@@ -176,7 +186,7 @@ def test_every_worker_looks_up_in_a_table_of_its_own() -> None:
 
 def test_eager_operations_ask_for_the_value() -> None:
     """Given a variable, they would read its own handle by themselves."""
-    state = WorkerLocalVariable(tf.constant([1.0, 2.0]), "state")
+    state = _sum([1.0, 2.0])
     with _on_lane(0):
         state.assign([3.0, 4.0])
         np.testing.assert_array_equal(tf.multiply(state, 2.0), [6.0, 8.0])
@@ -213,3 +223,127 @@ def test_a_table_made_in_a_function_is_filled_by_it() -> None:
         2,
     ]
     assert concrete().numpy().tolist() == [2, -1]
+
+
+def _settled(value: Any, rule: MergeRule) -> WorkerLocalVariable:
+    state = WorkerLocalVariable(tf.constant(value), "state")
+    state.settle(rule)
+    return state
+
+
+@pytest.mark.parametrize(
+    ("value", "rule", "expected"),
+    [
+        (2.0, MergeRule.MAX, [2.0, 2.0, 2.0, 3.0]),
+        (-9.0, MergeRule.MAX, [-9.0, -5.0, 1.0, 3.0]),
+        (2, MergeRule.MIN, [2, -5, -5, -5]),
+        (float("inf"), MergeRule.MIN, [float("inf"), -5.0, -5.0, -5.0]),
+        (10, MergeRule.SUM, [10, 5, 6, 9]),
+    ],
+)
+def test_the_chiefs_own_value_counts_once(
+    value: Any, rule: MergeRule, expected: list[Any]
+) -> None:
+    """Copies begin at a neutral element, not at the initial value."""
+    state = _settled(value, rule)
+    operation = {
+        MergeRule.MAX: tf.maximum,
+        MergeRule.MIN: tf.minimum,
+        MergeRule.SUM: tf.add,
+    }[rule]
+    assign = tf.function(
+        lambda x: state.assign(operation(state, tf.cast(x, state.dtype)))
+    )
+    seen = [state.numpy()]
+    for lane, x in enumerate((-5, 1, 3)):
+        with _on_lane(lane):
+            assign(tf.constant(x))
+        seen.append(state.numpy())
+    assert seen == expected
+    state.assign(value)
+    assert state.numpy() == value
+
+
+@pytest.mark.parametrize(
+    ("rule", "expected"),
+    [
+        (MergeRule.LAST, 3.0),
+        (MergeRule.FIRST, 3.0),
+        (MergeRule.MEAN, 4.0),
+    ],
+)
+def test_a_lane_without_batches_has_no_say(
+    rule: MergeRule, expected: float
+) -> None:
+    aggregation = {
+        MergeRule.LAST: tf.VariableAggregation.SUM,
+        MergeRule.FIRST: tf.VariableAggregation.ONLY_FIRST_REPLICA,
+        MergeRule.MEAN: tf.VariableAggregation.MEAN,
+    }[rule]
+    state = WorkerLocalVariable(
+        tf.constant(-1.0), "state", aggregation=aggregation
+    )
+    if not state.rule_is_given:
+        state.settle(rule)
+    assert state.rule is rule
+
+    @tf.function
+    def step(batches: tf.Tensor) -> None:
+        for x in batches:
+            state.assign(x)
+
+    for lane, batches in enumerate(([], [8.0, 3.0], [5.0], [])):
+        with _on_lane(lane):
+            step(tf.reshape(tf.constant(batches, tf.float32), [-1]))
+    assert state.numpy() == expected
+    state.assign(7.0)
+    with _on_lane(0):
+        step(tf.zeros([0]))
+    assert state.numpy() == 7.0
+
+
+def test_a_constant_is_the_chiefs_on_every_lane() -> None:
+    state = _settled(2.5, MergeRule.CONSTANT)
+    double = tf.function(lambda: 2.0 * state)
+    with _on_lane(1):
+        assert double().numpy() == 5.0
+    assert state.numpy() == 2.5
+    state.assign(3.0)
+    with _on_lane(1):
+        assert double().numpy() == 6.0
+
+
+def test_one_rule_for_all_functions() -> None:
+    state = _settled(0.0, MergeRule.MAX)
+    state.settle(MergeRule.MAX)
+    with pytest.raises(errors.UnsupportedError, match=r"'state'.*'sum'"):
+        state.settle(MergeRule.SUM)
+
+
+def test_functions_go_on_with_what_takes_a_states_place() -> None:
+    state = WorkerLocalVariable(tf.constant(3.0), "state")
+    add = tf.function(lambda: state.assign_add(1.0))
+    with _on_lane(0):
+        add()
+    assert state.numpy() == 4.0
+    shared = testing.remote_variable(state.numpy())
+    state.replace_by(shared)
+    for lane in range(3):
+        with _on_lane(lane):
+            add()
+    add()
+    assert shared.numpy() == state.numpy() == 8.0
+
+
+def test_nobody_knows_the_rule_of_an_eager_assignment() -> None:
+    state = WorkerLocalVariable(tf.constant(1.0), "state")
+    state.assign(2.0)
+    with _on_lane(0):
+        state.assign_add(1.0)
+        with pytest.raises(errors.UnsupportedError, match="'state'"):
+            state.assign(tf.maximum(state, 3.0))
+    assert state.numpy() == 3.0
+    state.settle(MergeRule.SUM)
+    with _on_lane(0):
+        state.assign(state + 1.0)
+    assert state.numpy() == 4.0

@@ -49,6 +49,12 @@ class WorkerLocalSeed(WorkerLocalVariable):
         )
         return state + _first_of(state) * sequence * _SEED_STRIDE
 
+    def _counts(self, lane_index: int) -> bool:
+        return True
+
+    def _note_assignment(self) -> None:
+        pass
+
     def _put_together(
         self, own: tf.Tensor, copies: list[tf.Tensor]
     ) -> tf.Tensor:

@@ -11,9 +11,10 @@ step_account.py       counts steps: asked for, begun, done
 step_functions.py     many steps as one function of a worker
 rounds.py             pure: how many steps a round of its loop makes
 step_calls.py         calls of a worker that make steps on what it reads
+step_states.py        how the states that a step assigns are kept right
 step_loops.py         a worker's loops over the batches of one call
-counted_sums.py       what single calls have counted, added up on the chief
-lane_sums.py          what lanes have added to metrics, brought at once
+counted_sums.py       what single calls have counted, put together
+lane_sums.py          what lanes have counted, brought at once
 split_counts.py       pure: what was counted of splits that may be lost
 chief_batches.py      batches that the chief reads, as strings
 predict_run.py        predictions of the workers, in the order of the input

@@ -4,7 +4,6 @@ import threading
 import time
 from collections.abc import Callable
 
-import numpy as np
 import tensorflow as tf
 
 from tfps_plugin.coordinator.cluster_coordinator import ClusterCoordinator
@@ -12,7 +11,9 @@ from tfps_plugin.coordinator.remote_value import RemoteValue
 from tfps_plugin.inputs.batch_codec import BatchCodec
 from tfps_plugin.training.steps import counted_sums
 from tfps_plugin.training.steps import packing
+from tfps_plugin.training.steps import step_states
 from tfps_plugin.training.steps.chief_batches import ChiefBatches
+from tfps_plugin.training.steps.counted_sums import Counted
 from tfps_plugin.training.steps.progress_logs import ProgressLogs
 from tfps_plugin.training.steps.step_account import Claim
 from tfps_plugin.training.steps.step_functions import StepFunctions
@@ -58,7 +59,7 @@ class ChiefReadRun(StepRun):
         self._held: list[tf.Tensor] = []
         self._in_flight: list[RemoteValue] = []
         self._lock = threading.Lock()
-        self._counted: list[np.ndarray] = []
+        self._counted: Counted = {}
 
     def request(self, num_steps: int) -> None:
         """See `StepRun`."""
@@ -86,7 +87,10 @@ class ChiefReadRun(StepRun):
 
     def _is_little_in_flight(self) -> bool:
         self._in_flight = [v for v in self._in_flight if not v.is_ready()]
-        return len(self._in_flight) < self._most_closures_in_flight
+        most = self._most_closures_in_flight
+        if self._functions.is_in_order:
+            most = 1
+        return len(self._in_flight) < most
 
     def _settle(self) -> None:
         if self._held:
@@ -104,6 +108,8 @@ class ChiefReadRun(StepRun):
         if not claim.is_open:
             return  # a run that was taken for lost came to its end
         if claim.was_begun:
+            if self._functions.is_in_order and self._functions.counts_exactly:
+                raise step_states.lost_place()
             self._begins_again(claim.num_steps)
         claim.was_begun = True
         begun_at = time.monotonic()
@@ -118,7 +124,7 @@ class ChiefReadRun(StepRun):
                 )
                 self._counted = counted_sums.add(self._counted, counted)
 
-    def _take_counted(self) -> list[np.ndarray]:
+    def _take_counted(self) -> Counted:
         with self._lock:
-            counted, self._counted = self._counted, []
+            counted, self._counted = self._counted, {}
         return counted

@@ -1,25 +1,31 @@
-"""What single calls of workers have counted, added up on the chief."""
+"""What single calls of workers have counted, put together on the chief."""
 
+from collections.abc import Mapping
 from collections.abc import Sequence
 
 import keras
 import numpy as np
 import tensorflow as tf
 
+from tfps_plugin.variables.states.merge_rule import MergeRule
 from tfps_plugin.variables.worker_local import WorkerLocalVariable
+
+# What calls have counted: by the value of a rule, one vector for each dtype.
+Counted = dict[str, list[np.ndarray]]
 
 
 class CountedSums:
-    """States of metrics that are sums, of which every call counts its own.
+    """States of metrics of which every call counts its own part.
 
-    A worker's copy of a state holds what all calls on it have counted since
-    the last reset; of a call that fails half-way, or of a worker that dies,
-    nobody could say what its copy should be. So here every call begins at
-    zero and returns what it came to, and the chief adds up what it is told by
+    These are sums, maxima and minima. A worker's copy of a state holds what
+    all calls on it have counted since the last reset; of a call that fails
+    half-way, or of a worker that dies, nobody could say what its copy should
+    be. So here every call begins at the neutral element of the state's rule
+    and returns what it came to, and the chief puts together what it is told by
     calls that came to their end, each once. Then every example counts exactly
     once, whatever happens to workers.
 
-    The sums of a call travel in one tensor for each dtype.
+    What a call has counted travels in one tensor for each rule and dtype.
 
     Threading: used by the thread that runs `evaluate` alone.
     """
@@ -28,57 +34,60 @@ class CountedSums:
         """Takes the states.
 
         Args:
-            variables: Worker-local sums.
+            variables: Worker-local, with rules that reduce.
         """
-        self._by_dtype: dict[tf.DType, list[WorkerLocalVariable]] = {}
+        self._groups: dict[str, dict[tf.DType, list[WorkerLocalVariable]]] = {}
         for variable in variables:
-            self._by_dtype.setdefault(variable.dtype, []).append(variable)
+            of_rule = self._groups.setdefault(variable.rule.value, {})
+            of_rule.setdefault(variable.dtype, []).append(variable)
 
     @classmethod
     def of_metrics(cls, model: keras.Model) -> "CountedSums":
-        """The states of a model's metrics that are sums."""
-        return cls(sums_of_metrics(model))
+        """The states of a model's metrics that calls can count."""
+        return cls(countable_states(model))
 
-    def zero(self) -> None:
-        """In a function: begins at zero."""
-        for variables in self._by_dtype.values():
-            for variable in variables:
-                variable.assign(tf.zeros(variable.shape, variable.dtype))
+    def begin(self) -> None:
+        """In a function: begins at the neutral elements."""
+        for of_rule in self._groups.values():
+            for variables in of_rule.values():
+                for variable in variables:
+                    variable.assign(variable.neutral())
 
-    def pack(self) -> list[tf.Tensor]:
-        """In a function: what was counted, one vector for each dtype."""
-        return [
-            tf.concat(
-                [tf.reshape(v.read_value(), [-1]) for v in variables], axis=0
-            )
-            for variables in self._by_dtype.values()
-        ]
+    def pack(self) -> dict[str, list[tf.Tensor]]:
+        """In a function: what was counted; see `Counted`."""
+        return {
+            rule: [
+                tf.concat(
+                    [tf.reshape(v.read_value(), [-1]) for v in variables],
+                    axis=0,
+                )
+                for variables in of_rule.values()
+            ]
+            for rule, of_rule in self._groups.items()
+        }
 
-    def commit(self, counted: Sequence[np.ndarray]) -> None:
-        """On the chief: the value of each is what it was, and this.
+    def commit(self, counted: Counted) -> None:
+        """On the chief: takes in what calls have counted.
 
         What lanes have in their copies is dropped: those who count have
         returned it. To be called when no call runs any more.
 
         Args:
-            counted: What `pack` gave, perhaps added up.
+            counted: What `pack` gave, perhaps put together.
         """
-        for variables, packed in zip(
-            self._by_dtype.values(), counted, strict=True
-        ):
-            sizes = [v.shape.num_elements() for v in variables]
-            parts = np.split(packed, np.cumsum(sizes)[:-1])
-            for variable, part in zip(variables, parts, strict=True):
-                variable.forget_copies()
-                part = part.reshape(variable.shape)
-                if variable.dtype == tf.bool:
-                    variable.assign(variable.read_value() | part)
-                else:
-                    variable.assign_add(part)
+        for rule, of_rule in self._groups.items():
+            for variables, packed in zip(
+                of_rule.values(), counted[rule], strict=True
+            ):
+                sizes = [v.shape.num_elements() for v in variables]
+                parts = np.split(packed, np.cumsum(sizes)[:-1])
+                for variable, part in zip(variables, parts, strict=True):
+                    variable.forget_copies()
+                    variable.take_over(part.reshape(variable.shape))
 
 
-def sums_of_metrics(model: keras.Model) -> list[WorkerLocalVariable]:
-    """The states of a model's metrics that are sums, each once.
+def countable_states(model: keras.Model) -> list[WorkerLocalVariable]:
+    """The states of a model's metrics whose rules reduce, each once.
 
     Keras lists a metric of a layer inside of a layer, or one that is an
     attribute and compiled, several times.
@@ -87,18 +96,21 @@ def sums_of_metrics(model: keras.Model) -> list[WorkerLocalVariable]:
         id(variable.value): variable.value
         for variable in model.metrics_variables
         if isinstance(variable.value, WorkerLocalVariable)
-        and variable.value.is_sum
+        and variable.value.rule.reduces
     }
     return [*states.values()]
 
 
-def fetch(counted: Sequence[tf.Tensor]) -> list[np.ndarray]:
+def fetch(counted: Mapping[str, Sequence[tf.Tensor]]) -> Counted:
     """Brings what a call has counted here; called by closures."""
-    return [part.numpy() for part in counted]
+    return {
+        rule: [part.numpy() for part in parts]
+        for rule, parts in counted.items()
+    }
 
 
-def add(first: list[np.ndarray], second: list[np.ndarray]) -> list[np.ndarray]:
-    """What two calls have counted together; of booleans: whether any did.
+def add(first: Counted, second: Counted) -> Counted:
+    """What two calls have counted together.
 
     Args:
         first: Fetched results of `CountedSums.pack`; empty: nothing yet.
@@ -106,4 +118,10 @@ def add(first: list[np.ndarray], second: list[np.ndarray]) -> list[np.ndarray]:
     """
     if not first or not second:
         return first or second
-    return [a + b for a, b in zip(first, second, strict=True)]
+    return {
+        rule: [
+            MergeRule(rule).combine(a, b)
+            for a, b in zip(parts, second[rule], strict=True)
+        ]
+        for rule, parts in first.items()
+    }

@@ -1,4 +1,4 @@
-"""What lanes have added to metric states, brought to the chief at once."""
+"""What lanes have counted in metric states, brought to the chief at once."""
 
 import logging
 from collections.abc import Sequence
@@ -11,19 +11,21 @@ import tensorflow as tf
 from tfps_plugin._compat import tensorflow_variables as compat
 from tfps_plugin.training.steps import counted_sums
 from tfps_plugin.variables import chief_reads
+from tfps_plugin.variables import worker_local
 from tfps_plugin.variables.remote_variable import RemoteVariable
+from tfps_plugin.variables.states.merge_rule import MergeRule
 from tfps_plugin.variables.worker_local import WorkerLocalVariable
 
 _logger = logging.getLogger(__name__)
 
 
 class LaneSums:
-    """Adds the copies that lanes have of metric states to the chief's own.
+    """Puts the copies that lanes have of metric states into the chief's own.
 
     Read one by one, each state would cost a message from every lane; and
     reset, each would be made again on every lane when the next epoch begins.
-    Here a lane is asked once for all of them, and told once to set its copies
-    to zero.
+    Here a lane is asked once for all of them, and told once to have its
+    copies begin anew.
 
     Threading: used by the thread that runs `fit` alone.
     """
@@ -43,20 +45,20 @@ class LaneSums:
         What a worker that does not answer had counted is missing.
         """
         of_lanes: dict[int, list[tuple[WorkerLocalVariable, Any]]] = {}
-        for variable in counted_sums.sums_of_metrics(self._model):
+        for variable in counted_sums.countable_states(self._model):
             for lane_index, copy in variable.copies_by_lane().items():
                 of_lanes.setdefault(lane_index, []).append((variable, copy))
             # Before they are: a lane that comes meanwhile says otherwise.
-            variable.copies_are_zero()
+            variable.copies_are_neutral()
         for lane_index, pairs in sorted(of_lanes.items()):
             self._take_over(lane_index, pairs)
 
     def _take_over(
         self, lane_index: int, pairs: Sequence[tuple[WorkerLocalVariable, Any]]
     ) -> None:
-        """Adds one lane's copies to the chief's values, and clears them."""
+        """Takes one lane's copies into the chief's values, and clears them."""
         copies = [copy for _, copy in pairs]
-        functions = self._functions_for(copies)
+        functions = self._functions_for([v for v, _ in pairs], copies)
         try:
             values = functions.read(copies)
         except tf.errors.OpError as error:
@@ -85,10 +87,16 @@ class LaneSums:
         for variable, _ in pairs:
             variable.forget_copy(lane_index)
 
-    def _functions_for(self, copies: Sequence[RemoteVariable]) -> "_Functions":
-        key = tuple((copy.dtype, tuple(copy.shape)) for copy in copies)
+    def _functions_for(
+        self,
+        variables: Sequence[WorkerLocalVariable],
+        copies: Sequence[RemoteVariable],
+    ) -> "_Functions":
+        key = tuple((v.rule, v.dtype, tuple(v.shape)) for v in variables)
         if key not in self._functions:
-            self._functions[key] = _Functions(copies)
+            self._functions[key] = _Functions(
+                copies, [variable.rule for variable in variables]
+            )
         return self._functions[key]
 
 
@@ -98,12 +106,16 @@ class _Functions:
     Reading changes nothing, so that it may be tried again.
     """
 
-    def __init__(self, copies: Sequence[RemoteVariable]) -> None:
+    def __init__(
+        self, copies: Sequence[RemoteVariable], rules: Sequence[MergeRule]
+    ) -> None:
         """Traces the functions.
 
         Args:
             copies: Of one lane; those of others are alike.
+            rules: By which each is put together with others.
         """
+        self._rules = list(rules)
         self._dtypes = [copy.dtype for copy in copies]
         self._shapes = [copy.shape for copy in copies]
         # Under no device: one trace for all workers.
@@ -127,11 +139,12 @@ class _Functions:
         return [tf.concat(of_one, 0) for of_one in parts.values()]
 
     def _clearing(self, *handles: tf.Tensor) -> tf.Tensor:
-        for handle, dtype, shape in zip(
-            handles, self._dtypes, self._shapes, strict=True
+        for handle, rule, dtype, shape in zip(
+            handles, self._rules, self._dtypes, self._shapes, strict=True
         ):
             tf.raw_ops.AssignVariableOp(
-                resource=handle, value=tf.zeros(shape, dtype)
+                resource=handle,
+                value=worker_local.neutral(rule, shape, dtype),
             )
         return tf.constant(0)
 
@@ -156,7 +169,7 @@ class _Functions:
         return values
 
     def clear(self, copies: Sequence[RemoteVariable]) -> None:
-        """Sets a lane's copies to zero."""
+        """Has a lane's copies begin anew, at neutral elements."""
         _on(copies, self._clear)
 
 

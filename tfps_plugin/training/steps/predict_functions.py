@@ -11,6 +11,7 @@ from tfps_plugin._compat import keras as keras_compat
 from tfps_plugin._compat import tensorflow_execution
 from tfps_plugin.coordinator.cluster_coordinator import ClusterCoordinator
 from tfps_plugin.inputs.batch_codec import BatchCodec
+from tfps_plugin.training.steps.step_states import StepStates
 from tfps_plugin.variables import graph_checks
 
 
@@ -47,12 +48,17 @@ class PredictFunctions:
         self._coordinator = coordinator
         strategy = model.distribute_strategy
         step = keras_compat.without_optionals(model, model.predict_step)
-        self._one_step = tf.function(
-            tf.autograph.experimental.do_not_convert(
-                lambda data: strategy.run(step, args=(data,))
-            )
+        self._step = tf.autograph.experimental.do_not_convert(
+            lambda data: strategy.run(step, args=(data,))
         )
+        self._one_step = tf.function(self._step)
+        self._states = StepStates(model)
         self._functions: dict[str, PredictFunction] = {}
+
+    @property
+    def is_in_order(self) -> bool:
+        """Whether steps have to follow one another; see `StepStates`."""
+        return bool(self._states.in_order)
 
     def on_group(self, codec: BatchCodec) -> PredictFunction:
         """The function for batches of a type.
@@ -71,10 +77,15 @@ class PredictFunctions:
                 self._functions[key] = self._trace(codec)
         return self._functions[key]
 
+    def _traced_anew(self, codec: BatchCodec) -> Any:
+        self._one_step = tf.function(self._step)
+        return self._one_step.get_concrete_function(codec.decoded_spec)
+
     def _trace(self, codec: BatchCodec) -> PredictFunction:
         if not self._model.built:
             x, _, _ = keras.utils.unpack_x_y_sample_weight(codec.decoded_spec)
             keras_compat.build_from_spec(self._model, x)
+        self._states.settle(lambda: self._traced_anew(codec).graph)
         traced = self._one_step.get_concrete_function(codec.decoded_spec)
         output_codec = BatchCodec(
             tf.nest.map_structure(

@@ -1,6 +1,7 @@
 """Predictions of the workers, in the order of the input."""
 
 import collections
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,7 @@ from tfps_plugin._compat import keras as keras_compat
 from tfps_plugin.coordinator.cluster_coordinator import ClusterCoordinator
 from tfps_plugin.coordinator.remote_value import RemoteValue
 from tfps_plugin.inputs.batch_codec import BatchCodec
+from tfps_plugin.training.steps import step_states
 from tfps_plugin.training.steps.chief_batches import ChiefBatches
 from tfps_plugin.training.steps.eager_mode import runs_eagerly
 from tfps_plugin.training.steps.predict_functions import PredictFunction
@@ -112,6 +114,8 @@ class PredictInput:
 
     def _send_ahead(self, function: PredictFunction) -> None:
         most = _CLOSURES_IN_FLIGHT_PER_LANE * self._coordinator.num_lanes
+        if self._functions().is_in_order:
+            most = 1
         while self._in_flight and self._in_flight[0].is_ready():
             self._in_flight.popleft()
         while len(self._in_flight) < most:
@@ -137,10 +141,15 @@ class PredictInput:
     def _send(
         self, function: PredictFunction, group_KC: tf.Tensor
     ) -> RemoteValue:
+        runs = itertools.count()
+
         # Brought here by the lane: a worker that dies later takes nothing.
-        return self._coordinator.schedule(
-            lambda: function.call(group_KC).numpy()
-        )
+        def predict() -> np.ndarray:
+            if next(runs) and self._functions().is_in_order:
+                raise step_states.lost_place()
+            return function.call(group_KC).numpy()
+
+        return self._coordinator.schedule(predict)
 
     def close(self) -> None:
         """Waits for what was sent and nobody wants any more."""

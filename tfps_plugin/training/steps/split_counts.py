@@ -2,9 +2,8 @@
 
 from collections.abc import Hashable
 
-import numpy as np
-
 from tfps_plugin.training.steps import counted_sums
+from tfps_plugin.training.steps.counted_sums import Counted
 
 
 class SplitCounts:
@@ -26,11 +25,11 @@ class SplitCounts:
                 its start. If not, whatever was counted holds.
         """
         self._rereads = rereads
-        self._held: list[np.ndarray] = []
-        self._by_split: dict[Hashable, list[np.ndarray]] = {}
+        self._held: Counted = {}
+        self._by_split: dict[Hashable, Counted] = {}
         self._lost: set[Hashable] = set()
 
-    def add(self, split: Hashable, counted: list[np.ndarray]) -> None:
+    def add(self, split: Hashable, counted: Counted) -> None:
         """Adds what a call has counted.
 
         Args:
@@ -42,19 +41,19 @@ class SplitCounts:
             self._held = counted_sums.add(self._held, counted)
         elif split not in self._lost:
             self._by_split[split] = counted_sums.add(
-                self._by_split.get(split, []), counted
+                self._by_split.get(split, {}), counted
             )
 
     def finish(self, split: Hashable) -> None:
         """Notes that a split was read to its end."""
-        self._held = counted_sums.add(self._held, self._by_split.pop(split, []))
+        self._held = counted_sums.add(self._held, self._by_split.pop(split, {}))
 
     def lose(self, split: Hashable) -> None:
         """Notes that the reader of a split was lost before its end."""
         self._by_split.pop(split, None)
         self._lost.add(split)
 
-    def take(self, *, unfinished: bool = False) -> list[np.ndarray]:
+    def take(self, *, unfinished: bool = False) -> Counted:
         """Hands out what holds and was not handed out before.
 
         Args:
@@ -67,5 +66,5 @@ class SplitCounts:
         if unfinished:
             for split in list(self._by_split):
                 self.finish(split)
-        held, self._held = self._held, []
+        held, self._held = self._held, {}
         return held

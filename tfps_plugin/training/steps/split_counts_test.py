@@ -4,16 +4,17 @@ import hypothesis
 import numpy as np
 from hypothesis import strategies as st
 
+from tfps_plugin.training.steps.counted_sums import Counted
 from tfps_plugin.training.steps.split_counts import SplitCounts
 
 
-def _one() -> list[np.ndarray]:
-    return [np.ones(1, "int64")]
+def _one() -> Counted:
+    return {"sum": [np.ones(1, "int64")]}
 
 
 def _total(counts: SplitCounts, *, unfinished: bool = False) -> int:
     taken = counts.take(unfinished=unfinished)
-    return int(taken[0][0]) if taken else 0
+    return int(taken["sum"][0][0]) if taken else 0
 
 
 def test_a_split_counts_when_it_was_read_to_its_end() -> None:

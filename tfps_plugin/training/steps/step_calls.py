@@ -3,12 +3,12 @@
 from typing import Any
 from typing import NamedTuple
 
-import numpy as np
 import tensorflow as tf
 
 from tfps_plugin.inputs.split_reader import Share
 from tfps_plugin.training.steps import counted_sums
 from tfps_plugin.training.steps import rounds
+from tfps_plugin.training.steps.counted_sums import Counted
 from tfps_plugin.training.steps.step_functions import Rounds
 from tfps_plugin.training.steps.step_functions import StepFunctions
 from tfps_plugin.training.steps.step_loops import StepsOutput
@@ -27,7 +27,7 @@ class MadeSteps(NamedTuple):
 
     num_steps: int
     outputs: Any
-    counted: list[np.ndarray]
+    counted: Counted
 
 
 class StepCalls:
@@ -83,11 +83,11 @@ class StepCalls:
             # whether there are any.
             if not share.is_infinite or _has_more(share.iterator):
                 raise
-            return MadeSteps(0, None, [])
+            return MadeSteps(0, None, {})
         # Asked for in any case: what repeats without end has an end where there
         # is nothing to repeat.
         done, outputs = 0, None
-        counted: list[np.ndarray] = []
+        counted: Counted = {}
         for result in results:
             made = int(result.num_steps)
             if made:

@@ -7,7 +7,6 @@ import keras
 
 from tfps_plugin.coordinator.cluster_coordinator import ClusterCoordinator
 from tfps_plugin.training.steps.cluster_input import ClusterInput
-from tfps_plugin.training.steps.counted_sums import CountedSums
 from tfps_plugin.training.steps.eager_mode import runs_eagerly
 from tfps_plugin.training.steps.progress_logs import ProgressLogs
 from tfps_plugin.training.steps.step_functions import StepFunctions
@@ -51,7 +50,7 @@ class StepDispatcher:
             model,
             step,
             self._coordinator,
-            CountedSums.of_metrics(model) if counts_exactly else None,
+            counts_exactly=counts_exactly,
         )
         self._keras_function = keras_function
         self._progress = ProgressLogs(self._coordinator.num_lanes)

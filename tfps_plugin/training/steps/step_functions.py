@@ -17,11 +17,13 @@ from tfps_plugin.coordinator.cluster_coordinator import ClusterCoordinator
 from tfps_plugin.inputs.batch_codec import BatchCodec
 from tfps_plugin.training.steps import rounds
 from tfps_plugin.training.steps.calls_in_flight import CallsInFlight
+from tfps_plugin.training.steps.counted_sums import Counted
 from tfps_plugin.training.steps.counted_sums import CountedSums
 from tfps_plugin.training.steps.lane_sums import LaneSums
 from tfps_plugin.training.steps.packing import Pace
 from tfps_plugin.training.steps.step_loops import StepLoops
 from tfps_plugin.training.steps.step_loops import StepsOutput
+from tfps_plugin.training.steps.step_states import StepStates
 from tfps_plugin.variables import graph_checks
 from tfps_plugin.variables import steps_in_flight
 from tfps_plugin.variables.worker_resident import WorkerResident
@@ -59,7 +61,8 @@ class StepFunctions:
         model: keras.Model,
         step: Callable[[Any], Any],
         coordinator: ClusterCoordinator,
-        counted_sums: CountedSums | None = None,
+        *,
+        counts_exactly: bool = False,
     ) -> None:
         """Prepares; traces nothing yet.
 
@@ -67,15 +70,18 @@ class StepFunctions:
             model: The model; its strategy runs the step.
             step: `train_step` or `test_step`, of one batch.
             coordinator: In whose scope functions are traced.
-            counted_sums: What each call begins at zero and returns.
+            counts_exactly: Whether each call counts its own part of metrics
+                and returns it; else lanes keep what they count.
         """
         strategy = model.distribute_strategy
         step = keras_compat.without_optionals(model, step)
         self._model = model
         self._coordinator = coordinator
-        self._counted_sums = counted_sums or CountedSums([])
+        self._counts_exactly = counts_exactly
+        self._counted_sums = CountedSums([])
         # What calls return is not to be counted a second time.
-        self._lane_sums = LaneSums(model) if counted_sums is None else None
+        self._lane_sums = None if counts_exactly else LaneSums(model)
+        self._states = StepStates(model)
         self.pace = Pace(coordinator.num_lanes, model.name)
         self.calls_in_flight = CallsInFlight(
             coordinator.num_workers,
@@ -111,8 +117,55 @@ class StepFunctions:
                 outputs = strategy.run(step, args=(data,))
             return tf.nest.map_structure(tf.convert_to_tensor, outputs)
 
-        self._one_step = tf.function(one_step)
+        self._step = one_step
+        self._trace_anew()
+
+    @property
+    def is_in_order(self) -> bool:
+        """Whether steps have to follow one another; see `StepStates`."""
+        return bool(self._states.in_order)
+
+    def require_any_order(self) -> None:
+        """Refuses steps that have to follow one another.
+
+        Raises:
+            UnsupportedError: If they have.
+        """
+        self._states.require_any_order()
+
+    @property
+    def counts_exactly(self) -> bool:
+        """Whether each call counts its own part of metrics."""
+        return self._counts_exactly
+
+    def _trace_anew(self) -> None:
+        """Has the step be traced when it is next needed."""
+        self._one_step = tf.function(self._step)
+        if self._counts_exactly:
+            self._counted_sums = CountedSums.of_metrics(self._model)
         self._loops = StepLoops(self._one_step, self._counted_sums)
+
+    def _settle_states(self, batch_spec: Any) -> None:
+        """Has every state know its rule, before loops are made of the step.
+
+        Args:
+            batch_spec: What one batch looks like to the step.
+        """
+
+        def trace() -> tf.Graph:
+            self._trace_anew()
+            return self._one_step.get_concrete_function(batch_spec).graph
+
+        with (
+            tensorflow_execution.unwrapped_errors(),
+            self._coordinator.tracing_scope(),
+            tf.device(None),
+        ):
+            self._states.settle(trace)
+            # Rules are known now, and so is what calls count.
+            if self._counts_exactly:
+                self._counted_sums = CountedSums.of_metrics(self._model)
+                self._loops = StepLoops(self._one_step, self._counted_sums)
 
     def on_iterator(self, element_spec: Any) -> Callable[..., StepsOutput]:
         """A function of an iterator of the worker and a number of steps.
@@ -124,6 +177,7 @@ class StepFunctions:
         """
         key = repr(element_spec)
         if key not in self._on_iterator:
+            self._settle_states(element_spec)
             self._on_iterator[key] = self._traced(
                 self._loops.steps_over_iterator,
                 tf.data.IteratorSpec(element_spec),
@@ -194,6 +248,7 @@ class StepFunctions:
         """
         key = repr(codec.element_spec)
         if key not in self._on_group:
+            self._settle_states(codec.decoded_spec)
             self._on_group[key] = self._traced(
                 lambda group_KC: self._loops.steps_over_group(codec, group_KC),
                 tf.TensorSpec([None, codec.num_parts], tf.string),
@@ -211,7 +266,7 @@ class StepFunctions:
             numbers[value] = tf.identity(local)
         return numbers[value]
 
-    def commit(self, counted: list[np.ndarray]) -> None:
+    def commit(self, counted: Counted) -> None:
         """On the chief: counts what calls have counted, when none runs.
 
         Args:

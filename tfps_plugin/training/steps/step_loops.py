@@ -23,7 +23,7 @@ class StepsOutput(NamedTuple):
 
     num_steps: tf.Tensor
     outputs: Any
-    counted: list[tf.Tensor]
+    counted: dict[str, list[tf.Tensor]]
 
 
 class StepLoops:
@@ -37,7 +37,7 @@ class StepLoops:
 
         Args:
             one_step: A `tf.function` of one batch.
-            counted_sums: What each call begins at zero and returns.
+            counted_sums: What each call counts for itself and returns.
         """
         self._one_step = one_step
         self._counted_sums = counted_sums
@@ -125,7 +125,7 @@ class StepLoops:
         # Tracing tells what a step returns; the loop needs to know before.
         traced = self._one_step.get_concrete_function(element_spec)
         specs = tf.nest.map_structure(_spec, traced.structured_outputs)
-        self._counted_sums.zero()
+        self._counted_sums.begin()
 
         def body(done: tf.Tensor, outputs: Any, now: Any) -> Any:
             for batch in batches(done, now):

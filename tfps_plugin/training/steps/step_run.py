@@ -5,11 +5,10 @@ import logging
 import threading
 from collections.abc import Callable
 
-import numpy as np
-
 from tfps_plugin.coordinator import error_notes
 from tfps_plugin.coordinator.cluster_coordinator import ClusterCoordinator
 from tfps_plugin.coordinator.remote_value import RemoteValue
+from tfps_plugin.training.steps.counted_sums import Counted
 from tfps_plugin.training.steps.progress_logs import ProgressLogs
 from tfps_plugin.training.steps.step_account import StepAccount
 from tfps_plugin.training.steps.step_functions import StepFunctions
@@ -130,7 +129,7 @@ class StepRun(abc.ABC):
         self._coordinator.limit_in_flight(self._coordinator.in_flight_at_first)
 
     @abc.abstractmethod
-    def _take_counted(self) -> list[np.ndarray]:
+    def _take_counted(self) -> Counted:
         """What calls have counted, added up, since this was last asked."""
 
     def _begins_again(self, num_steps: int) -> None:

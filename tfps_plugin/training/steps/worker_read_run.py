@@ -7,14 +7,13 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
 from tfps_plugin import errors
 from tfps_plugin.cluster import dispatch_context
 from tfps_plugin.coordinator.cluster_coordinator import ClusterCoordinator
 from tfps_plugin.inputs.split_reader import Share
 from tfps_plugin.inputs.split_reader import SplitReader
 from tfps_plugin.training.steps import packing
+from tfps_plugin.training.steps.counted_sums import Counted
 from tfps_plugin.training.steps.progress_logs import ProgressLogs
 from tfps_plugin.training.steps.split_counts import SplitCounts
 from tfps_plugin.training.steps.step_account import Claim
@@ -73,6 +72,7 @@ class WorkerReadRun(StepRun):
         self._reader = reader
         self._renew: Callable[[], SplitReader] | None = renew
         self._calls = StepCalls(functions, element_spec)
+        functions.require_any_order()
         self._num_steps = num_steps
         self._steps_per_closure = steps_per_closure
         self._num_told = 0
@@ -290,7 +290,7 @@ class WorkerReadRun(StepRun):
         """Looks whether others need a closure; called by the reader."""
         self._account.wake()
 
-    def _take_counted(self) -> list[np.ndarray]:
+    def _take_counted(self) -> Counted:
         with self._lock:
             return self._counts.take()
 

@@ -1,0 +1,72 @@
+"""The states of which every lane has a copy, and their rules."""
+
+import tensorflow as tf
+
+from tfps_plugin import errors
+from tfps_plugin.variables.states import local_rules
+from tfps_plugin.variables.states.flow import Flow
+from tfps_plugin.variables.worker_local import WorkerLocalVariable
+from tfps_plugin.variables.worker_seeds import WorkerLocalSeed
+
+
+def of(flow: Flow) -> list[WorkerLocalVariable]:
+    """The metric states that a traced function uses."""
+    return [
+        one
+        for one in flow.variables
+        if isinstance(one, WorkerLocalVariable)
+        and not isinstance(one, WorkerLocalSeed)
+    ]
+
+
+def settle(flow: Flow) -> list[WorkerLocalVariable]:
+    """Gives states the rules that a function's operations ask for.
+
+    Args:
+        flow: Of the function, as it was traced.
+
+    Returns:
+        The states whose copies cannot be put together.
+
+    Raises:
+        UnsupportedError: If another function asked for another rule.
+    """
+    states = of(flow)
+    rules = local_rules.find(flow, states) if states else {}
+    homeless = []
+    for state in states:
+        if state.rule_is_given or id(state) not in rules:
+            continue
+        rule = rules[id(state)]
+        if rule is None:
+            homeless.append(state)
+        else:
+            state.settle(rule)
+    return homeless
+
+
+def settle_or_refuse(graph: tf.Graph) -> None:
+    """Gives the states of a function that nobody can change their rules.
+
+    Args:
+        graph: Of the function, as it was traced.
+
+    Raises:
+        UnsupportedError: If copies of a state cannot be put together.
+    """
+    for state in settle(Flow(graph)):
+        raise without_rule(state)
+
+
+def without_rule(state: WorkerLocalVariable) -> errors.UnsupportedError:
+    """The refusal of a state whose copies cannot be put together."""
+    return errors.UnsupportedError(
+        f"Every worker has a copy of the metric state {state.path!r}, and "
+        "nothing says how the copies are put together. Expected a state that "
+        "a step adds to, raises (maximum) or lowers (minimum), by something "
+        "that depends on no other metric state; or an aggregation. Received: "
+        f"state={state.path!r}, assigned in another way. What to do: make it "
+        "with add_variable(..., aggregation='mean') or "
+        "aggregation='only_first_replica', or as a variable of a layer. See "
+        "docs/state.md."
+    )

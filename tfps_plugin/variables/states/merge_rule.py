@@ -1,0 +1,75 @@
+"""How copies of one state become one value. Pure: no TensorFlow."""
+
+import enum
+
+import numpy as np
+
+
+class MergeRule(enum.Enum):
+    """A way to put together what lanes have in their copies of a state.
+
+    Of booleans, SUM and MAX say whether any is true, and MIN whether all are.
+
+    Attributes:
+        SUM: The chief's own value and all copies, added up.
+        MAX: The largest of them, element by element.
+        MIN: The smallest of them, element by element.
+        MEAN: The mean of the copies that were assigned.
+        FIRST: The copy of the first lane that assigned it.
+        LAST: A copy that holds what a lane's latest batch came to; which
+            batch is the latest of all is not defined where lanes run side by
+            side. Copies of one lane belong to one batch.
+        CONSTANT: The chief's own value, which no step assigns.
+    """
+
+    SUM = "sum"
+    MAX = "max"
+    MIN = "min"
+    MEAN = "mean"
+    FIRST = "first"
+    LAST = "last"
+    CONSTANT = "constant"
+
+    @property
+    def reduces(self) -> bool:
+        """Whether copies begin at a neutral element, and all of them count."""
+        return self in (MergeRule.SUM, MergeRule.MAX, MergeRule.MIN)
+
+    def neutral(self, dtype: np.dtype) -> np.ndarray:
+        """The value that changes nothing when it is combined with another.
+
+        Args:
+            dtype: Dtype of the state.
+
+        Returns:
+            A scalar of that dtype.
+        """
+        if self is MergeRule.SUM:
+            return np.zeros([], dtype)
+        is_max = self is MergeRule.MAX
+        if dtype.kind == "b":
+            return np.asarray(not is_max)
+        if dtype.kind in "iu":
+            limits = np.iinfo(dtype)
+            return np.asarray(limits.min if is_max else limits.max, dtype)
+        # Also of dtypes that NumPy does not know, such as bfloat16.
+        return np.asarray(-np.inf if is_max else np.inf).astype(dtype)
+
+    def combine(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
+        """Two values as one.
+
+        Args:
+            first: A value of the state, or several of them in one array.
+            second: Of the same shape and dtype.
+
+        Returns:
+            Of the same shape and dtype.
+        """
+        result: np.ndarray
+        if self is MergeRule.SUM:
+            result = first + second
+        elif self is MergeRule.MAX:
+            result = np.maximum(first, second)
+        else:
+            result = np.minimum(first, second)
+        return result
