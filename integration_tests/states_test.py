@@ -310,3 +310,109 @@ def test_recurrent_states_are_refused_where_each_worker_reads(
         with pytest.raises(errors.UnsupportedError, match="layer 'own'"):
             call(creator, verbose=0)
     assert len(ours.predict(creator, verbose=0)) == len(_STREAM)
+
+
+def test_a_weight_that_a_layer_normalizes_is_assigned_in_order(
+    strategy: tfps.ParameterServerStrategy,
+) -> None:
+    def model() -> keras.Model:
+        layer = keras.layers.Dense(
+            2, kernel_initializer=keras.initializers.GlorotUniform(1)
+        )
+        made = keras.Sequential(
+            [
+                keras.Input((3,)),
+                keras.layers.SpectralNormalization(layer),
+                keras.layers.Dense(
+                    1, kernel_initializer=keras.initializers.GlorotUniform(2)
+                ),
+            ]
+        )
+        made.compile(keras.optimizers.SGD(0.05), "mse")
+        return made
+
+    alone = model()
+    with strategy.scope():
+        ours = model()
+    ours.set_weights(alone.get_weights())
+    for one in (alone, ours):
+        one.fit(**_DATA, shuffle=False)
+    for actual, expected in zip(
+        ours.get_weights(), alone.get_weights(), strict=True
+    ):
+        np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-6)
+
+
+class Counting(keras.Model):
+    """A step that assigns a variable of the program's own."""
+
+    def __init__(self, count: tf.Variable) -> None:
+        super().__init__()
+        self.dense = keras.layers.Dense(1)
+        # In a list of lists: Keras does not list it among the model's.
+        self.hidden = [[count]]
+
+    def call(self, inputs: Any) -> Any:
+        return self.dense(inputs)
+
+    def train_step(self, data: Any) -> Any:
+        self.hidden[0][0].assign_add(1)
+        return super().train_step(data)
+
+
+def test_variables_that_a_custom_step_assigns(
+    strategy: tfps.ParameterServerStrategy,
+) -> None:
+    with strategy.scope():
+        inside = tf.Variable(0)
+        ours = Counting(inside)
+        ours.compile("sgd", "mse")
+    ours.fit(**_DATA)
+    assert inside.numpy() == len(_X) // _BATCH
+    outside = tf.Variable(0)
+    with strategy.scope():
+        ours = Counting(outside)
+        ours.compile("sgd", "mse")
+    with pytest.raises(errors.VariableCreationError, match="outside"):
+        ours.fit(**_DATA)
+
+
+def test_steps_that_use_a_state_in_two_ways_share_one(
+    strategy: tfps.ParameterServerStrategy,
+) -> None:
+    """What `evaluate` merges moves once `fit` assigns it in another way."""
+
+    class Model(keras.Sequential):
+        def test_step(self, data: Any) -> Any:
+            self.seen.seen.assign_add(1.0)
+            return super().test_step(data)
+
+        def train_step(self, data: Any) -> Any:
+            self.seen.seen.assign(0.5 * self.seen.seen + 1.0)
+            return super().train_step(data)
+
+    class Seen(keras.metrics.Metric):
+        def __init__(self) -> None:
+            super().__init__()
+            self.seen = self.add_weight(name="seen", initializer="zeros")
+
+        def update_state(self, *args: Any, **kwargs: Any) -> None:
+            pass
+
+        def result(self) -> Any:
+            return self.seen
+
+    with strategy.scope():
+        ours = Model([keras.Input((3,)), keras.layers.Dense(1)])
+        ours.seen = Seen()
+        ours.compile("sgd", "mse")
+    steps = len(_X) // _BATCH
+    for _ in range(2):
+        ours.seen.reset_state()
+        ours.evaluate(**_DATA)
+        assert ours.seen.result() == steps
+        ours.seen.reset_state()
+        ours.fit(**_DATA)
+        np.testing.assert_allclose(
+            ours.seen.result(), 2.0 - 0.5 ** (steps - 1), rtol=1e-6
+        )

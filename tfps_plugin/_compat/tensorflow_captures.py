@@ -70,14 +70,18 @@ def look_ups_of_handles(
 def variables(graph: FuncGraph) -> dict[int, Any]:
     """By the ids of a function's arguments, whose handles they are.
 
-    Only of variables whose handles are looked up at call time, and which still
-    exist.
+    Only of variables that still exist.
     """
     captures = graph.function_captures
     found = {}
+    by_handle = {id(one.handle): one for one in graph.variables}
+    for key, internal in captures.by_val_internal.items():
+        owner = by_handle.get(id(captures.by_val_external[key]))
+        if owner is not None:
+            found[id(internal)] = owner
     for key, internal in captures.by_ref_internal.items():
-        owner = getattr(captures.by_ref_tracetype[key], "owner", None)
-        variable = None if owner is None else owner()
+        look_up = getattr(captures.by_ref_tracetype[key], "owner", None)
+        variable = None if look_up is None else look_up()
         if variable is not None:
             found[id(internal)] = variable
     return found

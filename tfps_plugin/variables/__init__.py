@@ -41,6 +41,7 @@ partitioned_rows.py   initializers that are asked for some rows alone
 table_slices.py       slices of a table, read and assigned where rows live
 variable_copies.py    copies of variables, by copy.deepcopy and pickle
 worker_resident.py    one object per worker, rebuilt when the worker returns
+worker_local_handle.py  a resource of which every worker or lane has its own
 worker_local.py       metric states: one copy per lane, put together to read
 per_worker_variable.py  a variable that each worker has for itself
 worker_seeds.py       seed generators: every lane draws its own sequence
@@ -49,6 +50,8 @@ lane_tallies.py       how much every lane has added to a number
 looked_up.py          which rows the function being traced has looked up
 update_lock.py        lets one update of a variable at a time run on its ps
 self_assignment.py    makes v.assign(f(v)) lose nothing
+shard_assignment.py   the same for variables that are cut
+self_computation.py   how a value was computed from a variable itself
 states/               the rules of states that a step assigns
 worker_tables.py      lookup tables: one copy per worker
 late_captures.py      what functions capture of things that exist already

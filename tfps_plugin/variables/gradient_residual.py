@@ -15,7 +15,7 @@ from tfps_plugin.variables import shard_reader
 from tfps_plugin.variables import wire
 from tfps_plugin.variables.late_bound import on_the_chief
 from tfps_plugin.variables.remote_variable import RemoteVariable
-from tfps_plugin.variables.worker_local import WorkerLocalHandle
+from tfps_plugin.variables.worker_local_handle import WorkerLocalHandle
 
 
 def corrected(variable: Any, gradient: Any) -> Any:

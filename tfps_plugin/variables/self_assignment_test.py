@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfps_plugin.variables import self_assignment
+from tfps_plugin.variables import self_computation
 from tfps_plugin.variables import testing
 from tfps_plugin.variables import views
 from tfps_plugin.variables.remote_variable import RemoteVariable
@@ -345,7 +345,7 @@ def test_eager_assignments_are_untouched() -> None:
 def test_each_repeated_operation_can_be_made_by_its_names() -> None:
     @tf.function
     def make_all(x: tf.Tensor) -> None:
-        for kind in sorted(self_assignment._REPEATED):
+        for kind in sorted(self_computation._REPEATED):
             raw = getattr(tf.raw_ops, kind)
             names = list(inspect.signature(raw).parameters)
             takes_bool = kind.startswith("Logical")
@@ -367,7 +367,7 @@ def test_each_repeated_operation_can_be_made_by_its_names() -> None:
             assert made.type == kind
             assert [a.name for a in made.op_def.input_arg] == list(arguments)
             others = {a.name for a in made.op_def.attr} - {"T", "SrcT"}
-            expected = self_assignment._ATTRIBUTES.get(kind, ())
+            expected = self_computation._ATTRIBUTES.get(kind, ())
             assert others == set(expected), kind
 
     make_all.get_concrete_function(tf.TensorSpec([]))

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from tfps_plugin.variables import row_gather
 from tfps_plugin.variables import row_lookup
-from tfps_plugin.variables import self_assignment
+from tfps_plugin.variables import shard_assignment
 from tfps_plugin.variables import shard_order
 from tfps_plugin.variables import shard_reader
 from tfps_plugin.variables.row_lookup import Table
@@ -57,7 +57,7 @@ def assign(
         return []
     value = tf.convert_to_tensor(value, table.dtype)
     _require_shape(table, value.shape)
-    computed = self_assignment.of_shards(table, method, value)
+    computed = shard_assignment.parts(table, method, value)
     if computed is not None:
         method, parts = computed
     else:

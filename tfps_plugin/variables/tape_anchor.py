@@ -9,7 +9,7 @@ from tfps_plugin._compat import tensorflow_loops
 from tfps_plugin._compat import tensorflow_variables as compat
 from tfps_plugin.cluster.dispatch_context import DispatchContext
 from tfps_plugin.variables.remote_variable import RemoteVariable
-from tfps_plugin.variables.worker_local import WorkerLocalHandle
+from tfps_plugin.variables.worker_local_handle import WorkerLocalHandle
 
 
 class TapeAnchor(WorkerLocalHandle):

@@ -12,88 +12,25 @@ operations that assign it, when a step is traced (`states.local_rules`).
 
 import functools
 import logging
+from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from tfps_plugin import errors
 from tfps_plugin._compat import tensorflow_saving
 from tfps_plugin._compat import tensorflow_variables as compat
-from tfps_plugin.cluster import dispatch_context
 from tfps_plugin.cluster.dispatch_context import DispatchContext
-from tfps_plugin.variables.late_bound import LateBoundVariable
+from tfps_plugin.variables import steps_in_flight
 from tfps_plugin.variables.late_bound import on_the_chief
 from tfps_plugin.variables.remote_variable import RemoteVariable
+from tfps_plugin.variables.states import aggregations
+from tfps_plugin.variables.states import merging
 from tfps_plugin.variables.states.merge_rule import MergeRule
-from tfps_plugin.variables.worker_resident import WorkerResident
+from tfps_plugin.variables.worker_local_handle import AssignedFlag
+from tfps_plugin.variables.worker_local_handle import WorkerLocalHandle
 
 _logger = logging.getLogger(__name__)
-
-_RULES = {
-    tf.VariableAggregation.SUM: MergeRule.SUM,
-    tf.VariableAggregation.MEAN: MergeRule.MEAN,
-    tf.VariableAggregation.ONLY_FIRST_REPLICA: MergeRule.FIRST,
-}
-
-
-class WorkerLocalHandle(LateBoundVariable):
-    """A resource that resolves to the calling worker's own.
-
-    On the chief's own threads it is a resource of the chief; in a closure it
-    is one of the worker, so that passing it costs no message.
-    """
-
-    def __init__(
-        self,
-        shape: tf.TensorShape,
-        dtype: tf.DType,
-        name: str,
-        *,
-        trainable: bool,
-        per_lane: bool = False,
-        synchronization: tf.VariableSynchronization = (
-            tf.VariableSynchronization.AUTO
-        ),
-        aggregation: tf.VariableAggregation = tf.VariableAggregation.NONE,
-    ) -> None:
-        """Makes the chief's own resource; the workers' are made when needed.
-
-        Args:
-            shape: Full static shape.
-            dtype: Dtype of the elements.
-            name: Name shown to the user.
-            trainable: Whether gradient tapes watch it by themselves.
-            per_lane: Whether each lane has its own, or each worker.
-            synchronization: As in `tf.Variable`.
-            aggregation: As in `tf.Variable`.
-        """
-        with compat.clear_device(), tf.device("/device:CPU:0"):
-            super().__init__(
-                shape,
-                dtype,
-                name,
-                trainable=trainable,
-                synchronization=synchronization,
-                aggregation=aggregation,
-            )
-        self._resident: WorkerResident[RemoteVariable] = WorkerResident(
-            self._build_copy, per_lane=per_lane
-        )
-
-    def _build_copy(self, context: DispatchContext) -> RemoteVariable:
-        return RemoteVariable(
-            context.cpu_device,
-            self._shape,
-            self._dtype,
-            self._handle_name.removesuffix(":0"),
-            trainable=False,
-        )
-
-    def _handle_now(self) -> tf.Tensor:
-        if dispatch_context.current() is None:
-            return self.own_handle
-        return self._resident.get()._handle_now()
 
 
 class WorkerLocalVariable(WorkerLocalHandle):
@@ -139,7 +76,7 @@ class WorkerLocalVariable(WorkerLocalHandle):
             VariableCreationError: If it is not said how, or values of that
                 dtype have no mean.
         """
-        _check_aggregation(
+        rule = aggregations.rule_of(
             initial_value.dtype, name, synchronization, aggregation
         )
         super().__init__(
@@ -152,10 +89,10 @@ class WorkerLocalVariable(WorkerLocalHandle):
             aggregation=aggregation,
         )
         self.path = name
-        self._rule = _RULES.get(aggregation, MergeRule.FIRST)
+        self._rule = rule
         self._rule_is_given = rule_is_given or (self._rule is not MergeRule.SUM)
         self._is_settled = self._rule_is_given
-        self._was_assigned = None if self._rule.reduces else _Flag(name)
+        self._was_assigned = None if self._rule.reduces else AssignedFlag(name)
         # What holds the state in the place of the copies, if anything does.
         self._instead: RemoteVariable | None = None
         self._are_neutral = False
@@ -183,31 +120,36 @@ class WorkerLocalVariable(WorkerLocalHandle):
             rule: What the operations of a step ask for.
 
         Raises:
-            UnsupportedError: If another step asked for another rule.
+            InternalError: If it has another rule already.
         """
         if self._is_settled:
             if rule is not self._rule:
-                raise errors.UnsupportedError(
+                raise errors.InternalError(
                     f"The metric state {self.path!r} is merged as "
-                    f"{self._rule.value!r} after one function and as "
-                    f"{rule.value!r} after another; expected one rule, by "
-                    "which the copies of all workers are put together. "
-                    f"Received: rule={rule.value!r}. Use a state of its own "
-                    "for each."
+                    f"{self._rule.value!r} and was to be merged otherwise. "
+                    f"Received: rule={rule.value!r}. Please report this."
                 )
             return
         self._is_settled = True
         if rule is not self._rule:
             value = self.numpy()
             self._rule = rule
-            self._was_assigned = None if rule.reduces else _Flag(self.path)
+            self._was_assigned = (
+                None if rule.reduces else AssignedFlag(self.path)
+            )
             self._forget_copies()
             self.assign(value)
+
+    @property
+    def is_replaced(self) -> bool:
+        """Whether functions that use it have to be traced anew."""
+        return self._instead is not None
 
     def replace_by(self, variable: RemoteVariable) -> None:
         """Has all lanes and the chief use one variable in its place.
 
-        Functions that were traced before go on with that.
+        Functions that were traced before, and run on the chief, go on with
+        that.
 
         Args:
             variable: On a ps; it has the value of all.
@@ -230,6 +172,31 @@ class WorkerLocalVariable(WorkerLocalHandle):
             self._are_neutral = False
         return super()._handle_now()
 
+    def _weakly(
+        self, look_up: Callable[[Any], tf.Tensor]
+    ) -> Callable[[], tf.Tensor]:
+        """A function of the chief finds the value of all; see `_gather`."""
+
+        def look_up_gathered(variable: Any) -> tf.Tensor:
+            if on_the_chief():
+                variable._gather()
+            return look_up(variable)
+
+        return super()._weakly(look_up_gathered)
+
+    def _gather(self) -> None:
+        """Takes what lanes have into the chief's own value.
+
+        What a function does to the state on the chief, such as to reset it,
+        is done to all of it then. No closure may be running.
+        """
+        if self._instead is not None or not self._resident.existing():
+            return
+        steps_in_flight.finish()
+        if self._are_neutral or self._rule is MergeRule.CONSTANT:
+            return
+        self.assign(self.read_value())
+
     def _initial_copy(self, context: DispatchContext) -> tf.Tensor:
         if self._rule.reduces:
             return self.neutral()
@@ -237,7 +204,7 @@ class WorkerLocalVariable(WorkerLocalHandle):
 
     def neutral(self) -> tf.Tensor:
         """The value of a copy that changes nothing."""
-        return neutral(self._rule, self._shape, self._dtype)
+        return merging.neutral(self._rule, self._shape, self._dtype)
 
     def _read_variable_op(self, no_copy: bool = False) -> tf.Tensor:
         value = super()._read_variable_op(no_copy)
@@ -279,7 +246,7 @@ class WorkerLocalVariable(WorkerLocalHandle):
         """
         if self._rule.reduces:
             return functools.reduce(
-                lambda a, b: combined(self._rule, a, b), copies, own
+                lambda a, b: merging.combined(self._rule, a, b), copies, own
             )
         if not copies:
             return own
@@ -406,96 +373,11 @@ class WorkerLocalVariable(WorkerLocalHandle):
         """
         with compat.clear_device(), tf.device(self.device):
             own = compat.read_resource(self.own_handle, self._dtype)
-            total = combined(self._rule, own, tf.constant(value, self._dtype))
+            total = merging.combined(
+                self._rule, own, tf.constant(value, self._dtype)
+            )
             tf.raw_ops.AssignVariableOp(resource=self.own_handle, value=total)
 
     def copies_are_neutral(self) -> None:
         """Says that all copies are neutral, until a lane asks for its own."""
         self._are_neutral = True
-
-
-class _Flag(WorkerLocalHandle):
-    """Whether each lane has assigned its copy of a state."""
-
-    def __init__(self, name: str) -> None:
-        """Begins with no lane.
-
-        Args:
-            name: Of the state.
-        """
-        super().__init__(
-            tf.TensorShape([]),
-            tf.bool,
-            f"{name}/assigned",
-            trainable=False,
-            per_lane=True,
-        )
-
-    def _build_copy(self, context: DispatchContext) -> RemoteVariable:
-        copy = super()._build_copy(context)
-        with tf.device(context.cpu_device):
-            copy.assign(False)
-        return copy
-
-    def set(self) -> None:
-        """Says so of the lane that runs this; in functions, when it does."""
-        tf.raw_ops.AssignVariableOp(resource=self.handle, value=True)
-
-    def is_set(self, lane_index: int) -> bool:
-        """Whether a lane has said so."""
-        copy = self._resident.existing_by_key().get(lane_index)
-        return copy is not None and bool(copy.read_value())
-
-    def forget(self) -> None:
-        """Begins anew, with no lane."""
-        self._resident.forget()
-
-
-def neutral(
-    rule: MergeRule, shape: tf.TensorShape, dtype: tf.DType
-) -> tf.Tensor:
-    """The value that changes nothing where it is combined with another.
-
-    Args:
-        rule: One that reduces.
-        shape: Of the state.
-        dtype: Of the state.
-    """
-    if rule is MergeRule.SUM:
-        return tf.zeros(shape, dtype)
-    return tf.fill(
-        shape, tf.constant(rule.neutral(np.dtype(dtype.as_numpy_dtype)), dtype)
-    )
-
-
-def combined(rule: MergeRule, first: Any, second: Any) -> tf.Tensor:
-    """Two values of a state as one, by a rule that reduces."""
-    if first.dtype == tf.bool:
-        is_all = rule is MergeRule.MIN
-        return (tf.logical_and if is_all else tf.logical_or)(first, second)
-    if rule is MergeRule.SUM:
-        return tf.add(first, second)
-    larger = rule is MergeRule.MAX
-    return (tf.maximum if larger else tf.minimum)(first, second)
-
-
-def _check_aggregation(
-    dtype: tf.DType,
-    name: str,
-    synchronization: tf.VariableSynchronization,
-    aggregation: tf.VariableAggregation,
-) -> None:
-    on_read = synchronization == tf.VariableSynchronization.ON_READ
-    if on_read and aggregation == tf.VariableAggregation.NONE:
-        raise errors.VariableCreationError(
-            f"Every worker has its own copy of the variable {name!r}, and "
-            "nothing says what their value is together. Expected an "
-            "aggregation of SUM, MEAN or ONLY_FIRST_REPLICA with "
-            f"synchronization=ON_READ. Received: aggregation={aggregation}"
-        )
-    if aggregation == tf.VariableAggregation.MEAN and not dtype.is_floating:
-        raise errors.VariableCreationError(
-            f"The variable {name!r} has a copy on every worker, whose mean "
-            "is not a value of its dtype. Received: aggregation=MEAN, "
-            f"dtype={dtype.name}. Use a floating dtype, or SUM."
-        )

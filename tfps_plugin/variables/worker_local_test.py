@@ -55,7 +55,25 @@ def test_a_lane_sees_its_own_copy_alone() -> None:
         assert read().numpy() == state.numpy() == 3
     with _on_lane(1):
         assert read().numpy() == 0
-    assert read().numpy() == 5, "a function on the chief has the chief's part"
+    assert state.numpy() == read().numpy() == 8
+    with _on_lane(0):
+        assert read().numpy() == 0, "what it had is with the chief"
+
+
+def test_a_function_of_the_chief_has_what_all_have() -> None:
+    state = WorkerLocalVariable(tf.constant(1.0), "state")
+    add = tf.function(lambda x: state.assign_add(x))
+    reset = tf.function(lambda: state.assign(0.0))
+    double = tf.function(lambda: 2.0 * state)
+    for round_ in range(2):
+        for lane in range(3):
+            with _on_lane(lane):
+                add(tf.constant(2.0))
+        assert double().numpy() == 2.0 * state.numpy() == 14.0 - 2.0 * round_
+        add(tf.constant(1.0))
+        assert state.numpy() == 8.0 - round_
+        reset()
+        assert state.numpy() == 0.0
 
 
 def test_the_chief_assigns_for_all() -> None:
@@ -316,7 +334,7 @@ def test_a_constant_is_the_chiefs_on_every_lane() -> None:
 def test_one_rule_for_all_functions() -> None:
     state = _settled(0.0, MergeRule.MAX)
     state.settle(MergeRule.MAX)
-    with pytest.raises(errors.UnsupportedError, match=r"'state'.*'sum'"):
+    with pytest.raises(errors.InternalError, match=r"'state'.*'sum'"):
         state.settle(MergeRule.SUM)
 
 

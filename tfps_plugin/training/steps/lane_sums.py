@@ -11,8 +11,8 @@ import tensorflow as tf
 from tfps_plugin._compat import tensorflow_variables as compat
 from tfps_plugin.training.steps import counted_sums
 from tfps_plugin.variables import chief_reads
-from tfps_plugin.variables import worker_local
 from tfps_plugin.variables.remote_variable import RemoteVariable
+from tfps_plugin.variables.states import merging
 from tfps_plugin.variables.states.merge_rule import MergeRule
 from tfps_plugin.variables.worker_local import WorkerLocalVariable
 
@@ -144,7 +144,7 @@ class _Functions:
         ):
             tf.raw_ops.AssignVariableOp(
                 resource=handle,
-                value=worker_local.neutral(rule, shape, dtype),
+                value=merging.neutral(rule, shape, dtype),
             )
         return tf.constant(0)
 

@@ -67,6 +67,8 @@ class PredictFunctions:
             codec: Says what the batches are.
         """
         key = repr(codec.element_spec)
+        if self._states.are_outdated:
+            self._functions.clear()
         if key not in self._functions:
             # On the caller's thread and under no device: one trace for all.
             with (

@@ -145,6 +145,13 @@ class StepFunctions:
             self._counted_sums = CountedSums.of_metrics(self._model)
         self._loops = StepLoops(self._one_step, self._counted_sums)
 
+    def _forget_outdated(self) -> None:
+        """Has functions be made anew if another step has moved states."""
+        if self._states.are_outdated:
+            self._on_iterator.clear()
+            self._in_rounds.clear()
+            self._on_group.clear()
+
     def _settle_states(self, batch_spec: Any) -> None:
         """Has every state know its rule, before loops are made of the step.
 
@@ -176,6 +183,7 @@ class StepFunctions:
             element_spec: What one batch looks like.
         """
         key = repr(element_spec)
+        self._forget_outdated()
         if key not in self._on_iterator:
             self._settle_states(element_spec)
             self._on_iterator[key] = self._traced(
@@ -247,6 +255,7 @@ class StepFunctions:
             codec: Says what the batches are.
         """
         key = repr(codec.element_spec)
+        self._forget_outdated()
         if key not in self._on_group:
             self._settle_states(codec.decoded_spec)
             self._on_group[key] = self._traced(

@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from tfps_plugin import errors
 from tfps_plugin._compat import keras as keras_compat
+from tfps_plugin.variables.late_bound import LateBoundVariable
 from tfps_plugin.variables.mirrored_scalar import MirroredScalar
 from tfps_plugin.variables.remote_variable import RemoteVariable
 from tfps_plugin.variables.sharded_variable import ShardedVariable
@@ -48,6 +49,12 @@ class StepStates:
         """
         self._model = model
         self.in_order: tuple[str, ...] = ()
+        self._copied: list[WorkerLocalVariable] = []
+
+    @property
+    def are_outdated(self) -> bool:
+        """Whether another step has moved states that this one uses."""
+        return any(state.is_replaced for state in self._copied)
 
     def settle(self, trace: Callable[[], tf.Graph]) -> None:
         """Finds the rule of every state that a step assigns.
@@ -65,6 +72,8 @@ class StepStates:
             self._move(homeless)
             flow = Flow(trace())
             copies.settle(flow)
+        self._copied = copies.of(flow)
+        _refuse_foreign(flow)
         found = self._only_in_order(flow)
         if not found:
             return
@@ -75,7 +84,7 @@ class StepStates:
         if last:
             # There is a last batch now; its lane may be any.
             self._move(last)
-            trace()
+            self._copied = copies.of(Flow(trace()))
 
     def require_any_order(self) -> None:
         """Refuses a step that has to see the input in its order.
@@ -157,6 +166,23 @@ class StepStates:
             self._model.name,
             _listed(self.in_order),
         )
+
+
+def _refuse_foreign(flow: Flow) -> None:
+    """Refuses steps that assign what is on the chief.
+
+    Raises:
+        VariableCreationError: If one does.
+    """
+    for write in flow.writes:
+        if not isinstance(write.variable, LateBoundVariable):
+            raise errors.VariableCreationError(
+                "A step assigns a variable that was created outside "
+                "strategy.scope(): it is on the chief, where what workers "
+                "assign at the same time would be lost. Received: "
+                f"variable={write.variable.name!r}. Create it inside `with "
+                "strategy.scope():`."
+            )
 
 
 def lost_place() -> errors.WorkerLostError:

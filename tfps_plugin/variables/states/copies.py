@@ -26,10 +26,8 @@ def settle(flow: Flow) -> list[WorkerLocalVariable]:
         flow: Of the function, as it was traced.
 
     Returns:
-        The states whose copies cannot be put together.
-
-    Raises:
-        UnsupportedError: If another function asked for another rule.
+        The states whose copies cannot be put together, be it because another
+        function has asked for another rule.
     """
     states = of(flow)
     rules = local_rules.find(flow, states) if states else {}
@@ -38,7 +36,7 @@ def settle(flow: Flow) -> list[WorkerLocalVariable]:
         if state.rule_is_given or id(state) not in rules:
             continue
         rule = rules[id(state)]
-        if rule is None:
+        if rule is None or (state.is_settled and rule is not state.rule):
             homeless.append(state)
         else:
             state.settle(rule)
