@@ -309,6 +309,11 @@ def test_recurrent_states_are_refused_where_each_worker_reads(
     for call in (ours.fit, ours.evaluate):
         with pytest.raises(errors.UnsupportedError, match="layer 'own'"):
             call(creator, verbose=0)
+    before = ours.get_weights()
+    with pytest.raises(errors.UnsupportedError, match="layer 'own'"):
+        ours.fit(_STREAM, _STREAM[:, 0, :1], validation_data=creator, **_STEPS)
+    for weight, earlier in zip(ours.get_weights(), before, strict=True):
+        np.testing.assert_array_equal(weight, earlier)
     assert len(ours.predict(creator, verbose=0)) == len(_STREAM)
 
 

@@ -93,6 +93,7 @@ class ClusterCoordinator:
     _workers: tuple[Worker, ...]
     _closed: bool
     _background: list[Any]
+    _settled: "weakref.WeakSet[Any]"
     _close_at_exit: Callable[[], None]
     _close_gate: Callable[[], None]
 
@@ -161,6 +162,8 @@ class ClusterCoordinator:
         self.events = Events()
         self._session = session
         self._closed = False
+        # Functions of the program's own whose metric states have their rules.
+        self._settled = weakref.WeakSet()
         tasks = session.cluster.workers
         chosen = getattr(strategy, "max_closures_in_flight_per_worker", None)
         self._in_flight_at_first = chosen or _IN_FLIGHT_AT_FIRST
@@ -464,9 +467,12 @@ class ClusterCoordinator:
             UnsupportedError: If it has no owner and assigns a metric state
                 in a way that nothing can put together.
         """
-        captured_inputs.refuse_resources(function)
-        if owner is None:
-            copies.settle_or_refuse(function.graph)
+        if function not in self._settled:
+            captured_inputs.refuse_resources(function)
+            if owner is None:
+                copies.settle_or_refuse(function.graph)
+            # Functions are scheduled many thousands of times.
+            self._settled.add(function)
         return first_calls.alone(
             self.strategy.fused(function, owner),
             tensorflow_captures.parameter_servers(function.graph),

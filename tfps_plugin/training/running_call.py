@@ -51,17 +51,24 @@ class RunningCall:
         method: Its name.
         model: Whose.
         show_all_batches: Whether a callback looks at the logs of batches.
+        workers_validate: Whether workers read the validation data of `fit`.
 
     Threading: used by the thread that made the call alone.
     """
 
     def __init__(
-        self, method: str, model: Any, *, show_all_batches: bool
+        self,
+        method: str,
+        model: Any,
+        *,
+        show_all_batches: bool,
+        workers_validate: bool = False,
     ) -> None:
         """Begins the call."""
         self.method = method
         self.model = model
         self.show_all_batches = show_all_batches
+        self.workers_validate = workers_validate
         self._inputs: list[Input] = []
 
     def add_input(self, call_input: Input) -> None:

@@ -142,6 +142,9 @@ def with_call(original: Callable[..., Any], method: str) -> Callable[..., Any]:
             show_all_batches=batch_callbacks.looks_at_batches(
                 arguments.get("callbacks")
             ),
+            workers_validate=isinstance(
+                arguments.get("validation_data"), DatasetCreator
+            ),
         )
         with (
             running_call.running(call),
@@ -200,6 +203,7 @@ def make_function(
             getattr(self, step),
             getattr(self, attribute),
             counts_exactly=step == "test_step",
+            on_order_needed=functools.partial(_require_no_order_later, self),
         )
         setattr(self, attribute, dispatcher)
         return dispatcher
@@ -236,6 +240,20 @@ def _build_optimizer(model: Any) -> None:
     ):
         with model.distribute_strategy.scope():
             optimizer.build(model.trainable_variables)
+
+
+def _require_no_order_later(model: Any, batch_spec: Any) -> None:
+    """Refuses before `fit` begins what its validation would refuse.
+
+    Args:
+        model: The model; its steps have to follow one another.
+        batch_spec: What one batch looks like.
+    """
+    call = running_call.current()
+    if call is not None and call.method == "fit" and call.workers_validate:
+        call.workers_validate = False  # looked at
+        model.make_test_function()
+        model.test_function.require_any_order(batch_spec)
 
 
 def _is_up_to_date(function: Any, model: Any) -> bool:

@@ -3,6 +3,7 @@
 import abc
 import logging
 from collections.abc import Callable
+from typing import Any
 
 from tfps_plugin import errors
 from tfps_plugin.coordinator.cluster_coordinator import ClusterCoordinator
@@ -67,6 +68,11 @@ class ClusterInput(abc.ABC):
         self.on_begin(self.run)
         return self.run
 
+    @property
+    @abc.abstractmethod
+    def batch_spec(self) -> Any:
+        """What one batch looks like to a step."""
+
     @abc.abstractmethod
     def _new_run(
         self, functions: StepFunctions, progress: ProgressLogs
@@ -104,6 +110,11 @@ class WorkerInput(ClusterInput):
         self._latest_run: WorkerReadRun | None = None
         # Made with the first steps: Keras asks for input that it never reads.
         self._reader: SplitReader | None = None
+
+    @property
+    def batch_spec(self) -> Any:
+        """See `ClusterInput`."""
+        return self._splits.element_spec
 
     def _new_run(
         self, functions: StepFunctions, progress: ProgressLogs
@@ -188,6 +199,11 @@ class ChiefInput(ClusterInput):
         self._batches = batches
         self._codec = codec
         self._steps_per_closure = steps_per_closure
+
+    @property
+    def batch_spec(self) -> Any:
+        """See `ClusterInput`."""
+        return self._codec.decoded_spec
 
     def _new_run(
         self, functions: StepFunctions, progress: ProgressLogs

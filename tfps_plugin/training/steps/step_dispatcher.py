@@ -34,6 +34,7 @@ class StepDispatcher:
         keras_function: Callable[[Any], Any],
         *,
         counts_exactly: bool,
+        on_order_needed: Callable[[Any], None],
     ) -> None:
         """Creates the dispatcher; traces nothing yet.
 
@@ -43,6 +44,8 @@ class StepDispatcher:
             keras_function: Keras's own function of an iterator.
             counts_exactly: Whether metrics count what came to its end, each
                 example once; else what workers have counted, which is cheaper.
+            on_order_needed: Told what one batch looks like, before the first
+                step, if steps have to follow one another.
         """
         self.runs_eagerly = runs_eagerly(model)
         self._coordinator = ClusterCoordinator(model.distribute_strategy)
@@ -53,7 +56,20 @@ class StepDispatcher:
             counts_exactly=counts_exactly,
         )
         self._keras_function = keras_function
+        self._on_order_needed = on_order_needed
         self._progress = ProgressLogs(self._coordinator.num_lanes)
+
+    def require_any_order(self, batch_spec: Any) -> None:
+        """Refuses a step that has to see the input in its order.
+
+        Args:
+            batch_spec: What one batch looks like.
+
+        Raises:
+            UnsupportedError: If it has.
+        """
+        self._functions.settle_states(batch_spec)
+        self._functions.require_any_order()
 
     def __call__(self, iterator: Any) -> Any:
         """Asks for one more request of steps.
@@ -77,6 +93,8 @@ class StepDispatcher:
                 show_all=iterator.show_all_batches,
             )
             run = iterator.begin(self._functions, self._progress)
+            if self._functions.is_in_order:
+                self._on_order_needed(iterator.batch_spec)
         run.request(iterator.steps_of_request())
         if iterator.show_all_batches and not run.done:
             # Callbacks of the first batches must find the names in the logs.

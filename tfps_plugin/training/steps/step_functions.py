@@ -152,7 +152,7 @@ class StepFunctions:
             self._in_rounds.clear()
             self._on_group.clear()
 
-    def _settle_states(self, batch_spec: Any) -> None:
+    def settle_states(self, batch_spec: Any) -> None:
         """Has every state know its rule, before loops are made of the step.
 
         Args:
@@ -185,7 +185,7 @@ class StepFunctions:
         key = repr(element_spec)
         self._forget_outdated()
         if key not in self._on_iterator:
-            self._settle_states(element_spec)
+            self.settle_states(element_spec)
             self._on_iterator[key] = self._traced(
                 self._loops.steps_over_iterator,
                 tf.data.IteratorSpec(element_spec),
@@ -257,7 +257,7 @@ class StepFunctions:
         key = repr(codec.element_spec)
         self._forget_outdated()
         if key not in self._on_group:
-            self._settle_states(codec.decoded_spec)
+            self.settle_states(codec.decoded_spec)
             self._on_group[key] = self._traced(
                 lambda group_KC: self._loops.steps_over_group(codec, group_KC),
                 tf.TensorSpec([None, codec.num_parts], tf.string),
