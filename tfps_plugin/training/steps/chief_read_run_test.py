@@ -1,0 +1,108 @@
+"""Steps whose states pass from batch to batch: one call at a time."""
+
+import types
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import tensorflow as tf
+
+from tfps_plugin import errors
+from tfps_plugin.monitoring.counters import Counters
+from tfps_plugin.training.steps.chief_read_run import ChiefReadRun
+
+
+class _Coordinator:
+    """Runs what is scheduled when the test says so."""
+
+    num_lanes = 4
+    in_flight_at_first = 2
+    has_error = False
+
+    def __init__(self) -> None:
+        self.calls: list[Callable[[], None]] = []
+        self.counters = Counters()
+
+    def limit_in_flight(self, number: int) -> None:
+        pass
+
+    def schedule(self, call: Callable[[], None]) -> Any:
+        self.calls.append(call)
+        return types.SimpleNamespace(
+            is_ready=lambda: True, on_ended=lambda told: told()
+        )
+
+
+class _Functions:
+    """A step of which a worker is lost in the first call."""
+
+    def __init__(self, *, in_order: bool, exact: bool) -> None:
+        self.is_in_order = in_order
+        self.counts_exactly = exact
+        self.num_calls = 0
+        self.pace = types.SimpleNamespace(
+            most_steps=10, observe=lambda *args: None
+        )
+        self.calls_in_flight = types.SimpleNamespace(
+            went_idle=lambda: None, is_kept=False
+        )
+
+    def on_group(self, codec: Any) -> Any:
+        return self._call
+
+    def _call(self, group: Any) -> Any:
+        self.num_calls += 1
+        if self.num_calls == 1:
+            raise tf.errors.UnavailableError(None, None, "lost")
+        return types.SimpleNamespace(counted={}, outputs={})
+
+
+def _begun(functions: Any) -> tuple[ChiefReadRun, _Coordinator]:
+    coordinator: Any = _Coordinator()
+    nothing: Any = types.SimpleNamespace(
+        update=lambda: None, report=lambda outputs: None
+    )
+    batches: Any = types.SimpleNamespace(
+        read=lambda count: [tf.constant(["a batch"])] * count
+    )
+    codec: Any = None
+    run = ChiefReadRun(
+        coordinator,
+        functions,
+        nothing,
+        codec=codec,
+        batches=batches,
+        steps_per_closure=lambda asked, most: 1,
+    )
+    run.request(1)
+    with pytest.raises(tf.errors.UnavailableError):
+        coordinator.calls[0]()
+    return run, coordinator
+
+
+def test_what_evaluate_has_begun_in_order_is_not_made_again() -> None:
+    functions = _Functions(in_order=True, exact=True)
+    run, coordinator = _begun(functions)
+    with pytest.raises(errors.WorkerLostError, match="Reset the states"):
+        coordinator.calls[0]()
+    assert functions.num_calls == 1
+    assert run.done == 0
+
+
+@pytest.mark.parametrize(
+    ("in_order", "exact"), [(True, False), (False, True), (False, False)]
+)
+def test_everything_else_is_made_again(in_order: bool, exact: bool) -> None:
+    run, coordinator = _begun(_Functions(in_order=in_order, exact=exact))
+    coordinator.calls[0]()
+    assert run.done == 1
+
+
+@pytest.mark.parametrize(("in_order", "is_little"), [(True, 0), (False, 7)])
+def test_how_many_calls_are_in_flight(in_order: bool, is_little: int) -> None:
+    run, _ = _begun(_Functions(in_order=in_order, exact=False))
+    busy: Any = types.SimpleNamespace(is_ready=lambda: False)
+    run._in_flight = [busy] * is_little
+    assert run._is_little_in_flight()
+    run._in_flight = [busy] * (is_little + 1)
+    assert not run._is_little_in_flight()
