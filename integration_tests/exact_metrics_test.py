@@ -171,7 +171,7 @@ class Written(keras.metrics.Metric):
             keras.ops.maximum(self.most, tf.reduce_max(guesses, axis=0))
         )
         self.least.assign(
-            keras.ops.min(keras.ops.stack([self.least, -tf.reduce_max(y_pred)]))
+            keras.ops.min(tf.stack([self.least.value, -tf.reduce_max(y_pred)]))
         )
 
     def result(self) -> Any:

@@ -74,7 +74,12 @@ def variables(graph: FuncGraph) -> dict[int, Any]:
     """
     captures = graph.function_captures
     found = {}
-    by_handle = {id(one.handle): one for one in graph.variables}
+    # Not FuncGraph.variables, which raises where one does not exist any more;
+    # nor `handle`, by which some variables do more than to give it.
+    known = [reference() for reference in graph._weak_variables]
+    by_handle = {
+        id(one._handle): one for one in known if hasattr(one, "_handle")
+    }
     for key, internal in captures.by_val_internal.items():
         owner = by_handle.get(id(captures.by_val_external[key]))
         if owner is not None:

@@ -86,14 +86,15 @@ class Write:
         variable: The variable.
         operation: The operation.
         frame: Where it stands.
-        mask: The reads that flow into what it does, and into whether it is
-            run.
+        data: The reads that flow into what it does.
+        mask: These, and the reads that decide whether it is run.
         lock: The lock that it is run under, unique in the flow; or None.
     """
 
     variable: Any
     operation: tf.Operation
     frame: Frame
+    data: int
     mask: int
     lock: Any
 
@@ -147,6 +148,14 @@ class Flow:
         """The bit of its reads under a lock; 0 if there are none."""
         return 0 if lock is None else self._bits.get((id(variable), lock), 0)
 
+    def all_reads_under(self, lock: Any) -> int:
+        """The bits of all reads under a lock."""
+        return _union(
+            bit
+            for (_, under), bit in self._bits.items()
+            if lock is not None and under == lock
+        )
+
     def writes_of(self, variable: Any) -> list[Write]:
         """The writes of a variable, in the order of the program."""
         return [one for one in self.writes if one.variable is variable]
@@ -194,7 +203,7 @@ class Flow:
         ):
             lock = _lock_of(frame, operation)
             self._collect(
-                Write(v, operation, frame, mask | frame.control, lock)
+                Write(v, operation, frame, mask, mask | frame.control, lock)
                 for v in variables
             )
         for output in operation.outputs:

@@ -59,13 +59,16 @@ def of_one_step(
 def _spoils_weight(flow: Flow, write: Write) -> bool:
     """Whether an assignment undoes what others did to a weight meanwhile.
 
-    What depends on the weight in a gradient may be as old as gradients are.
+    What depends on the weight in a gradient may be as old as gradients are; so
+    may a decision to leave out a step. An update under the lock computes the
+    weight from itself or from its slots, as they are then.
     """
     if write.operation.type in _ADDITIONS:
         return False
     own = flow.reads(write.variable)
-    fresh = flow.reads_under(write.variable, write.lock)
-    return bool(write.mask & own) and not write.mask & fresh
+    return bool(write.data & own) and not (
+        write.data & flow.all_reads_under(write.lock)
+    )
 
 
 def _spoils_state(flow: Flow, write: Write, shared: list[Any]) -> bool:

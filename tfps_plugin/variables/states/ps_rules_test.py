@@ -174,3 +174,25 @@ def test_an_optimizer_updates_under_a_lock() -> None:
             layer.weight.assign(layer.weight - layer.other / tf.norm(x))
 
     assert _found(step, optimized=("layer/other",)) == []
+
+
+def test_an_optimizer_may_leave_out_a_step_and_forget_a_weight() -> None:
+    """As a loss scale does, and Ftrl, which keeps sums in slots."""
+
+    def step(layer: _Layer, x: Any) -> None:
+        gradient = tf.matmul(x, layer.weight)
+
+        def update() -> Any:
+            lock = layer.weight.update_lock
+            assert lock is not None
+            with lock.holding([tf.identity(gradient)]):
+                layer.other.assign(layer.other + gradient / layer.other)
+                layer.weight.assign(tf.sqrt(layer.other) - gradient)
+            layer.state.assign(tf.zeros([2, 2]))
+            return 0
+
+        is_finite = tf.reduce_all(tf.math.is_finite(gradient))
+        tf.cond(is_finite & (layer.state[0, 0] > 1.0), update, lambda: 0)
+
+    optimized = ("layer/other", "layer/state")
+    assert _found(step, optimized=optimized) == []
