@@ -3,6 +3,7 @@
 import tensorflow as tf
 
 from tfps_plugin import errors
+from tfps_plugin._compat import tensorflow_captures
 from tfps_plugin.variables.states import local_rules
 from tfps_plugin.variables.states.flow import Flow
 from tfps_plugin.variables.worker_local import WorkerLocalVariable
@@ -52,8 +53,12 @@ def settle_or_refuse(graph: tf.Graph) -> None:
     Raises:
         UnsupportedError: If copies of a state cannot be put together.
     """
-    for state in settle(Flow(graph)):
-        raise without_rule(state)
+    variables = tensorflow_captures.variables(graph).values()
+    if not any(isinstance(one, WorkerLocalVariable) for one in variables):
+        return
+    homeless = settle(Flow(graph))
+    if homeless:
+        raise without_rule(homeless[0])
 
 
 def without_rule(state: WorkerLocalVariable) -> errors.UnsupportedError:
