@@ -54,6 +54,7 @@ class ChiefReadRun(StepRun):
         """
         super().__init__(coordinator, functions, progress)
         self._function = functions.on_group(codec)
+        functions.announce_order()
         self._batches = batches
         self._steps_per_closure = steps_per_closure
         self._held: list[tf.Tensor] = []

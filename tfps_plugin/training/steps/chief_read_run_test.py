@@ -50,6 +50,9 @@ class _Functions:
     def on_group(self, codec: Any) -> Any:
         return self._call
 
+    def announce_order(self) -> None:
+        pass
+
     def _call(self, group: Any) -> Any:
         self.num_calls += 1
         if self.num_calls == 1:

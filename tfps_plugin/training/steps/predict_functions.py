@@ -77,6 +77,7 @@ class PredictFunctions:
                 tf.device(None),
             ):
                 self._functions[key] = self._trace(codec)
+            self._states.announce_order()
         return self._functions[key]
 
     def _traced_anew(self, codec: BatchCodec) -> Any:

@@ -125,6 +125,10 @@ class StepFunctions:
         """Whether steps have to follow one another; see `StepStates`."""
         return bool(self._states.in_order)
 
+    def announce_order(self) -> None:
+        """Warns, once, that steps follow one another if they have to."""
+        self._states.announce_order()
+
     def require_any_order(self) -> None:
         """Refuses steps that have to follow one another.
 

@@ -49,6 +49,7 @@ class StepStates:
         """
         self._model = model
         self.in_order: tuple[str, ...] = ()
+        self._announced: tuple[str, ...] = ()
         self._copied: list[WorkerLocalVariable] = []
 
     @property
@@ -67,17 +68,15 @@ class StepStates:
             UnsupportedError: If nothing can keep a state right.
         """
         flow = Flow(trace())
-        homeless = copies.settle(flow)
-        if homeless:
+        while homeless := copies.settle(flow):
             self._move(homeless)
             flow = Flow(trace())
-            copies.settle(flow)
         self._copied = copies.of(flow)
         _refuse_foreign(flow)
         found = self._only_in_order(flow)
         if not found:
             return
-        self._note(found)
+        self.in_order = tuple(dict.fromkeys([*self.in_order, *found]))
         last = [
             state for state in copies.of(flow) if state.rule is MergeRule.LAST
         ]
@@ -104,6 +103,19 @@ class StepStates:
                 "to or assign from itself element by element. See "
                 "docs/state.md."
             )
+
+    def announce_order(self) -> None:
+        """Warns, once, that steps follow one another if they have to."""
+        if self.in_order == self._announced:
+            return
+        self._announced = self.in_order
+        _logger.warning(
+            "The steps of %s follow one another, in the order of the input, "
+            "and workers take turns: what they assign to %s cannot be put "
+            "together where steps overlap. See docs/state.md.",
+            self._model.name,
+            _listed(self.in_order),
+        )
 
     def _move(self, states: list[WorkerLocalVariable]) -> None:
         """Has parameter servers hold states of which there were copies."""
@@ -153,19 +165,6 @@ class StepStates:
         if owner is None or owner is self._model:
             return repr(variable.path)
         return f"{variable.path!r} of the layer {owner.name!r}"
-
-    def _note(self, found: list[str]) -> None:
-        new = [one for one in dict.fromkeys(found) if one not in self.in_order]
-        if not new:
-            return
-        self.in_order += tuple(new)
-        _logger.warning(
-            "The steps of %s follow one another, in the order of the input, "
-            "and workers take turns: what they assign to %s cannot be put "
-            "together where steps overlap. See docs/state.md.",
-            self._model.name,
-            _listed(self.in_order),
-        )
 
 
 def _refuse_foreign(flow: Flow) -> None:

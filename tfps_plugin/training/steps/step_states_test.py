@@ -140,7 +140,9 @@ def test_others_move_and_are_updated_under_a_lock() -> None:
     assert before[0].is_replaced
 
 
-def test_what_passes_from_batch_to_batch_is_named() -> None:
+def test_what_passes_from_batch_to_batch_is_named(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     model = _Model()
 
     def step(kept: Any, first: Any, second: Any, third: Any, x: Any) -> Any:
@@ -157,6 +159,11 @@ def test_what_passes_from_batch_to_batch_is_named() -> None:
         states.require_any_order()
     assert found in str(raised.value)
     assert "some_model" in str(raised.value)
+    assert not caplog.records
+    for _ in range(2):
+        states.announce_order()
+    (record,) = caplog.records
+    assert found in record.getMessage()
     # There is a last batch now, on whichever lane.
     first, second, _ = model.values
     assert isinstance(first, RemoteVariable)
