@@ -562,6 +562,14 @@ _REFUSED: dict[str, tuple[_Fit, str]] = {
         ),
         "Received: 3",
     ),
+    "a number of steps without meaning": (
+        lambda model: model.fit(_IDS, _TARGETS, steps_per_epoch=-2),
+        "Received: steps_per_epoch=-2",
+    ),
+    "a frequency that Keras would divide by": (
+        lambda model: model.fit(_IDS, _TARGETS, validation_freq=0),
+        "Received: validation_freq=0",
+    ),
 }
 
 
@@ -574,6 +582,42 @@ def test_input_that_cannot_be_honoured_is_refused(
     with pytest.raises(errors.InputError, match=text):
         fit(model)
     assert int(model.optimizer.iterations) == 0
+
+
+@pytest.mark.parametrize("no_number", [0, -1])
+def test_no_number_of_steps_is_all_input(
+    strategy: tfps.ParameterServerStrategy, no_number: int
+) -> None:
+    with strategy.scope():
+        model = _model()
+    num_batches = len(_IDS) // _BATCH
+
+    def read(context: Any) -> tf.data.Dataset:
+        data = tf.data.Dataset.from_tensor_slices((_IDS, _TARGETS))
+        return data.batch(_BATCH)
+
+    data = read(None)
+    inputs = {
+        num_batches: data,
+        2 * num_batches: tfps.DatasetCreator(read),
+    }
+    num_done = 0
+    for num_steps, x in inputs.items():
+        model.fit(
+            x,
+            epochs=2,
+            steps_per_epoch=no_number,
+            validation_data=x,
+            validation_steps=no_number,
+            verbose=0,
+        )
+        num_done += 2 * num_steps
+        assert int(model.optimizer.iterations) == num_done
+    expected = model.evaluate(data, verbose=0)
+    actual = model.evaluate(data, steps=no_number, verbose=0)
+    assert actual == pytest.approx(expected)
+    predictions = model.predict(data, steps=no_number, verbose=0)
+    assert len(predictions) == len(_IDS)
 
 
 def _untouched(context: tf.distribute.InputContext) -> tf.data.Dataset:

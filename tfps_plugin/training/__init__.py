@@ -2,6 +2,7 @@
 
 hooks.py              installs everything below into Keras, in one place
 trainer_methods.py    what compile, fit, evaluate and predict do for us
+call_arguments.py     the arguments of those, checked before anything runs
 variable_methods.py   row lookups and atomic additions of a keras.Variable
 lookups.py            keras.ops.take, tf.nn's lookups, LoRA: by row only
 batch_callbacks.py    which callbacks look at the logs of batches

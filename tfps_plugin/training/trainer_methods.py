@@ -17,6 +17,7 @@ from tfps_plugin.strategy.parameter_server_strategy import (
     ParameterServerStrategy,
 )
 from tfps_plugin.training import batch_callbacks
+from tfps_plugin.training import call_arguments
 from tfps_plugin.training import running_call
 from tfps_plugin.training import scope_check
 from tfps_plugin.training.optimizers import table_semantics
@@ -97,10 +98,15 @@ def compile_in_scope(
 ) -> Callable[..., None]:
     """`compile` that makes what it makes under the strategy's scope."""
 
+    signature = inspect.signature(original)
+
     @functools.wraps(original)
     def compile(self: Any, *args: Any, **kwargs: Any) -> None:
         if not is_ours(self):
             return original(self, *args, **kwargs)
+        call_arguments.checked(
+            "compile", signature.bind_partial(self, *args, **kwargs).arguments
+        )
         strategy = self._distribute_strategy
         with strategy.scope():
             original(self, *args, **kwargs)
@@ -132,7 +138,9 @@ def with_call(original: Callable[..., Any], method: str) -> Callable[..., Any]:
         if not is_ours(self) or "_use_cached_eval_dataset" in kwargs:
             # Not ours, or validation as a part of fit().
             return original(self, *args, **kwargs)
-        arguments = signature.bind_partial(self, *args, **kwargs).arguments
+        bound = signature.bind_partial(self, *args, **kwargs)
+        arguments = bound.arguments
+        arguments.update(call_arguments.checked(method, arguments))
         _check_arguments(method, arguments)
         # A callback may call evaluate() or predict() of its own.
         steps_in_flight.finish()
@@ -151,7 +159,7 @@ def with_call(original: Callable[..., Any], method: str) -> Callable[..., Any]:
             steps_in_flight.finishing(call.sync),
             _tidy_after_error(self, call),
         ):
-            return original(self, *args, **kwargs)
+            return original(*bound.args, **bound.kwargs)
 
     return call_on_cluster
 
