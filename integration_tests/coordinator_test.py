@@ -222,3 +222,34 @@ def test_error_of_a_step_is_raised_once(
     assert coordinator.done()
     value = coordinator.schedule(fail, args=(tf.constant(-1),))
     assert coordinator.fetch(value) == 0
+
+
+def test_error_of_a_step_ends_functions_that_never_end(
+    coordinator: ClusterCoordinator,
+) -> None:
+    @tf.function
+    def run_for_ever() -> tf.Tensor:
+        x = tf.random.uniform((50, 50))
+        while tf.reduce_sum(x) < 1e9:
+            x = tf.matmul(x, x)
+            x = x / tf.norm(x)
+        return x
+
+    @tf.function
+    def fail() -> None:
+        tf.debugging.assert_equal(1, tf.random.uniform((), 2, 3, tf.int32))
+
+    num_lanes = coordinator.num_lanes
+    for _ in range(2):
+        endless = [
+            coordinator.schedule(run_for_ever) for _ in range(num_lanes - 1)
+        ]
+        coordinator.schedule(fail)
+        with pytest.raises(tf.errors.InvalidArgumentError):
+            coordinator.join()
+        for value in endless:
+            with pytest.raises(tf.errors.CancelledError):
+                value.fetch()
+    double = tf.function(lambda x: 2 * x)
+    results = _on_every_lane(coordinator, double, tf.constant(3))
+    assert [int(each) for _, each in results] == [6] * num_lanes

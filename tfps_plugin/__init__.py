@@ -26,7 +26,7 @@ Files and folders, from the top floor down (each imports only from below it):
     cluster/      who is in the cluster, and are they alive
     monitoring/   counters and events
     _compat/      the only door to private TensorFlow and Keras API
-    errors.py     the exception tree
+    errors.py     the exception tree; task_errors.py: those of TensorFlow's kind
 """
 
 import importlib

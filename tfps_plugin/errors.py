@@ -5,13 +5,14 @@
     ├── ClusterStartTimeoutError (TimeoutError)  tasks did not answer in time
     ├── TaskStartError (RuntimeError)            a task's process cannot start
     ├── TaskUnreachableError (ConnectionError)   one task does not answer now
-    ├── TaskLostError (ConnectionError)          a task died during the job
+    ├── TaskLostError (UnavailableError)         a task died during the job
     │   ├── WorkerLostError                      no worker is left to go on with
     │   ├── ClosureLosesWorkersError             one function, many lost workers
     │   └── ParameterServerLostError             variables on it are gone
     ├── PartitioningError (ValueError)           a variable cannot be cut so
     ├── VariableCreationError (ValueError)       a variable cannot be made here
-    ├── ClosureCancelledError (RuntimeError)     the closure was cut short
+    ├── ClosureCancelledError (CancelledError)   the closure was cut short
+    ├── StrategySupersededError (RuntimeError)   another strategy took its place
     ├── InputError (ValueError)                  input that cannot be honoured
     ├── CheckpointNotFoundError (FileNotFoundError)  nothing to evaluate
     ├── CheckpointUnreadableError (OSError)      no checkpoint is undamaged
@@ -21,9 +22,51 @@
 
 What a user's own step raises is never wrapped: it arrives as itself.
 `retryable` says whether trying the same call again may help.
+
+`UnavailableError` and `CancelledError` are those of `tf.errors`: the classes
+that have them as a base stand in `task_errors.py` and are loaded, with
+TensorFlow, when one of them is first asked for. They are a `ConnectionError`
+and a `RuntimeError`, too.
 """
 
+import importlib
 from typing import TYPE_CHECKING
+from typing import Any
+
+if TYPE_CHECKING:
+    # The same names once more, for type checkers and editors.
+    from tfps_plugin.task_errors import (
+        ClosureCancelledError as ClosureCancelledError,
+    )
+    from tfps_plugin.task_errors import (
+        ClosureLosesWorkersError as ClosureLosesWorkersError,
+    )
+    from tfps_plugin.task_errors import (
+        ParameterServerLostError as ParameterServerLostError,
+    )
+    from tfps_plugin.task_errors import TaskLostError as TaskLostError
+    from tfps_plugin.task_errors import WorkerLostError as WorkerLostError
+
+_OF_TASKS = (
+    "ClosureCancelledError",
+    "ClosureLosesWorkersError",
+    "ParameterServerLostError",
+    "TaskLostError",
+    "WorkerLostError",
+)
+
+
+def __getattr__(name: str) -> Any:
+    """Loads an exception that is TensorFlow's, too; called once for each."""
+    if name not in _OF_TASKS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = getattr(importlib.import_module("tfps_plugin.task_errors"), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_OF_TASKS})
 
 
 class TfpsError(Exception):
@@ -68,24 +111,6 @@ class TaskUnreachableError(TfpsError, ConnectionError):
         self.reason = reason
 
 
-class TaskLostError(TfpsError, ConnectionError):
-    """A task of the running job died."""
-
-
-class WorkerLostError(TaskLostError):
-    """No worker is left, or one did not come back before the deadline."""
-
-    retryable = True
-
-
-class ClosureLosesWorkersError(TaskLostError):
-    """Worker after worker was lost while it ran the same closure."""
-
-
-class ParameterServerLostError(TaskLostError):
-    """A parameter server died, and with it the variables it held."""
-
-
 class PartitioningError(TfpsError, ValueError):
     """A partitioner's answer cannot be used for this variable."""
 
@@ -94,8 +119,8 @@ class VariableCreationError(TfpsError, ValueError):
     """A variable cannot be created here or with these arguments."""
 
 
-class ClosureCancelledError(TfpsError, RuntimeError):
-    """The closure was cancelled because another one failed, or by the user."""
+class StrategySupersededError(TfpsError, RuntimeError):
+    """A newer strategy, or the end of the cluster, has ended this one."""
 
 
 class InputError(TfpsError, ValueError):

@@ -6,10 +6,14 @@ them share, and a failure of one is reported to another.
 """
 
 import contextlib
+import functools
+import time
+from collections.abc import Callable
 from collections.abc import Iterator
 from typing import Any
 
 from tensorflow.python.autograph.impl import api
+from tensorflow.python.eager import cancellation
 from tensorflow.python.eager import context
 from tensorflow.python.eager import executor
 
@@ -83,3 +87,56 @@ def unwrapped_errors() -> Iterator[None]:
         if error.__context__ is None:
             raise
         raise error.__context__ from None
+
+
+class Cancellation:
+    """Ends the calls of functions that are made under it.
+
+    A call that is made after `start` fails at once. What a call fails with is
+    a `tf.errors.CancelledError`, or the error of a part of it that another
+    task runs.
+
+    Used since TensorFlow 2.20: `cancellation.CancellationManager`.
+
+    Attributes:
+        started_at: When it was started (monotonic, in seconds); None: it was
+            not.
+
+    Threading: any thread.
+    """
+
+    def __init__(self) -> None:
+        """Lets calls be made."""
+        self.manager = cancellation.CancellationManager()
+        self.started_at: float | None = None
+
+    def start(self) -> None:
+        """Has all calls that are under way end; waits for none of them."""
+        if self.started_at is None:
+            self.started_at = time.monotonic()
+        self.manager.start_cancel()
+
+
+def cancel_calls_by(look_up: Callable[[], Cancellation | None]) -> None:
+    """Has calls of functions be made under the calling thread's cancellation.
+
+    TensorFlow keeps the cancellation of the present call in a global that all
+    threads share: one that leaves its own takes that of another away.
+
+    Used since TensorFlow 2.20: `cancellation.context`, which every call of a
+    function asks. Called again, it does nothing.
+
+    Args:
+        look_up: Returns the cancellation of the calling thread; None:
+            TensorFlow's own decides.
+    """
+    original = cancellation.context
+    if hasattr(original, "__wrapped__"):
+        return
+
+    @functools.wraps(original)
+    def manager_of_thread() -> Any:
+        found = look_up()
+        return original() if found is None else found.manager
+
+    cancellation.context = manager_of_thread

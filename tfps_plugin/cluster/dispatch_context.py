@@ -7,6 +7,7 @@ copies, seeds, lookup tables, iterators) asks here where it is.
 
 import contextlib
 import threading
+from typing import Any
 from typing import NamedTuple
 
 from tfps_plugin import errors
@@ -30,6 +31,8 @@ class DispatchContext(NamedTuple):
         num_changes: Another number whenever the cluster has changed: then
             TensorFlow prepares functions on all workers anew.
         call: Who wants to know what the present call needs; None: nobody.
+        cancellation: Ends the calls of this thread once it is started; None:
+            nothing does.
     """
 
     worker_index: int
@@ -39,6 +42,7 @@ class DispatchContext(NamedTuple):
     turns: Turns | None = None
     num_changes: int = 0
     call: PresentCall | None = None
+    cancellation: Any = None
 
     @property
     def cpu_device(self) -> str:

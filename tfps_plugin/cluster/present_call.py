@@ -12,12 +12,18 @@ class PresentCall:
     Threading: `needing` is used by the thread that calls, `needs` by any.
     """
 
-    __slots__ = ("_parameter_servers", "_since")
+    __slots__ = ("_is_under_way", "_parameter_servers", "_since")
 
     def __init__(self) -> None:
         """Begins with no call."""
         self._parameter_servers: Collection[int] = ()
         self._since = 0.0
+        self._is_under_way = False
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether a call waits for its end."""
+        return self._is_under_way
 
     @contextlib.contextmanager
     def needing(self, parameter_servers: Collection[int]) -> Iterator[None]:
@@ -28,9 +34,11 @@ class PresentCall:
         """
         self._since = time.monotonic()
         self._parameter_servers = parameter_servers
+        self._is_under_way = True
         try:
             yield
         finally:
+            self._is_under_way = False
             self._parameter_servers = ()
 
     def needs(self, parameter_servers: Collection[int], before: float) -> bool:

@@ -47,6 +47,17 @@ class Listener(Protocol):
         """Takes the final state, the result or error, and who ran it last."""
 
 
+class Cancellation(Protocol):
+    """Ends the calls of the closures that were begun under it."""
+
+    @property
+    def started_at(self) -> float | None:
+        """When it was started, by the monotonic clock; None: it was not."""
+
+    def start(self) -> None:
+        """Has the calls end; waits for none of them."""
+
+
 class Closure:
     """One scheduled call: what to call, and how far it has come.
 
@@ -63,12 +74,15 @@ class Closure:
         worker_index: The worker that ran it last.
         round: The ledger's round in which it was last begun.
         began_at: When that was, by the monotonic clock.
+        cancellation: Ends what it calls when its round ends; None: nothing
+            does.
     """
 
     __slots__ = (
         "_listener",
         "began_at",
         "call",
+        "cancellation",
         "lost_workers",
         "num_attempts",
         "num_transient_retries",
@@ -92,6 +106,7 @@ class Closure:
         self.lost_workers: tuple[int, ...] = ()
         self.round = -1
         self.began_at = 0.0
+        self.cancellation: Cancellation | None = None
         self.worker_index: int | None = None
 
     def move_to(self, state: ClosureState) -> None:

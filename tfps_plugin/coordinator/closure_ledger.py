@@ -18,9 +18,9 @@ class ClosureLedger:
     """Keeps account of closures from `put` to their end.
 
     Time is cut into *rounds*: an error ends one. What waits then is
-    cancelled; what runs then is let run to its end, but counts as cancelled,
-    so that a failed round leaves no result behind that looks complete. The
-    error is kept until it is taken, which is possible once nothing runs.
+    cancelled; what runs then counts as cancelled however it ends, so that a
+    failed round leaves no result behind that looks complete. The error is kept
+    until it is taken, which is possible once nothing runs.
 
     Whoever runs a closure says which attempt it speaks of; what comes of an
     attempt that was abandoned meanwhile is ignored.
@@ -65,6 +65,11 @@ class ClosureLedger:
     def is_idle(self) -> bool:
         """Whether nothing waits and nothing runs."""
         return not self._queued and not self._num_running
+
+    @property
+    def round(self) -> int:
+        """How many rounds have ended."""
+        return self._round
 
     @property
     def has_error(self) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tfps_plugin import errors
+from tfps_plugin.coordinator.closure import Cancellation
 from tfps_plugin.coordinator.closure import Closure
 from tfps_plugin.coordinator.closure_ledger import ClosureLedger
 from tfps_plugin.coordinator.closure_ledger import Ended
@@ -26,11 +27,12 @@ class ClosureQueue:
 
     Guarantees: each closure is told its end exactly once, before `join`
     returns or raises because of it. An error is raised by exactly one call,
-    once no closure runs. `put_back` never blocks. A paused worker is given no
-    closure.
+    once no closure runs; what runs is told to end. `put_back` never blocks. A
+    paused worker is given no closure.
     Guarded by `_lock` (shared by the conditions): the ledger, the lanes
-    without work, who was woken, the stop flag.
-    Never call while holding the lock: `Closure.tell`, the start of a lane.
+    without work, who was woken, the stop flag, the cancellation.
+    Never call while holding the lock: `Closure.tell`, the start of a lane or
+    of a cancellation.
     """
 
     def __init__(
@@ -39,6 +41,7 @@ class ClosureQueue:
         *,
         lanes_per_worker: int = sys.maxsize,
         max_workers_lost: int | None = None,
+        new_cancellation: Callable[[], Cancellation | None] = lambda: None,
     ) -> None:
         """Creates an empty queue.
 
@@ -48,6 +51,8 @@ class ClosureQueue:
             max_workers_lost: How many workers may be lost one after the other
                 while they run the same closure, before it is taken for the
                 cause; None: any number.
+            new_cancellation: Makes what ends the calls of a round's closures
+                when an error ends the round; None: they come to their end.
         """
         self._max_workers_lost = max_workers_lost
         self._ledger = ClosureLedger(capacity)
@@ -66,6 +71,8 @@ class ClosureQueue:
         )
         self._num_untold = 0
         self._stopped = False
+        self._new_cancellation = new_cancellation
+        self._cancellation = new_cancellation()
 
     @property
     def num_queued(self) -> int:
@@ -173,6 +180,13 @@ class ClosureQueue:
     def end_round(self, error: BaseException) -> None:
         """Has the next caller raise `error`, and cancels all closures."""
         self._change(lambda: self._ledger.end_round(error))
+
+    def cancel_running(self) -> None:
+        """Has the calls of what runs end, after the queue was stopped."""
+        with self._lock:
+            cancellation = self._renew_cancellation()
+        if cancellation is not None:
+            cancellation.start()
 
     # What lanes do.
 
@@ -358,7 +372,11 @@ class ClosureQueue:
         """Makes one change of the ledger and tells the closures that ended."""
         with self._lock:
             num_queued_before = self._ledger.num_queued
+            round_before = self._ledger.round
             ended = change()
+            cancellation = None
+            if self._ledger.round != round_before:
+                cancellation = self._renew_cancellation()
             num_queued = self._ledger.num_queued
             self._num_untold += len(ended)
             start = None
@@ -370,9 +388,19 @@ class ClosureQueue:
                 # Those who wait for room have an error to raise instead.
                 self._room_made.notify_all()
                 self._round_ended.notify_all()
+        if cancellation is not None:
+            cancellation.start()
         self._lanes.start(start)
         self._tell(ended)
         return ended
+
+    def _renew_cancellation(self) -> Cancellation | None:
+        """Has closures be begun under a new one; returns that of before."""
+        before, self._cancellation = (
+            self._cancellation,
+            self._new_cancellation(),
+        )
+        return before
 
     def _tell(self, ended: list[Ended]) -> None:
         for closure, outcome in ended:
@@ -403,6 +431,7 @@ class ClosureQueue:
             self._lanes.took()
             closure.began_at = time.monotonic()
             closure.worker_index = worker_index
+            closure.cancellation = self._cancellation
             if self._ledger.num_queued <= self._few:
                 self._room_made.notify()
         return closure

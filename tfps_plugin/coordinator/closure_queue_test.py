@@ -597,3 +597,48 @@ def test_a_closure_that_takes_its_workers_with_it_fails() -> None:
         match=r"step\(float32\[8\]\), on workers \[0, 2, 1\]",
     ):
         queue.join()
+
+
+class _Cancellation:
+    """Notes when it is started."""
+
+    def __init__(self) -> None:
+        self.started_at: float | None = None
+
+    def start(self) -> None:
+        self.started_at = 1.0
+
+
+def test_the_end_of_a_round_cancels_the_calls_of_that_round() -> None:
+    queue = ClosureQueue(10, new_cancellation=_Cancellation)
+    for _ in range(2):
+        queue.put(_closure())
+        queue.put(_closure())
+        first, second = queue.get(0), queue.get(0)
+        assert first is not None
+        assert second is not None
+        assert first.cancellation is second.cancellation is not None
+        queue.failed(first, 1, ValueError("first"))
+        assert second.cancellation.started_at is not None
+        # It failed because it was cancelled, or for whatever reason.
+        queue.put_back(second, 1)
+        assert second.state is ClosureState.CANCELLED
+        with pytest.raises(ValueError, match="first"):
+            queue.join()
+    queue.stop()
+
+
+def test_a_result_cancels_nothing() -> None:
+    queue = ClosureQueue(10, new_cancellation=_Cancellation)
+    queue.put(_closure())
+    queue.put(_closure())
+    first, second = queue.get(0), queue.get(0)
+    assert first is not None
+    assert second is not None
+    assert second.cancellation is not None
+    queue.done(first, 1, 7)
+    queue.cancel_queued()
+    assert second.cancellation.started_at is None
+    queue.cancel_running()
+    assert second.cancellation.started_at is not None
+    queue.stop()

@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from tfps_plugin import errors
 from tfps_plugin._compat import tensorflow_captures
+from tfps_plugin._compat import tensorflow_execution
 from tfps_plugin.cluster import dispatch_context
 from tfps_plugin.cluster.turns import Turns
 from tfps_plugin.coordinator import arguments
@@ -47,6 +48,7 @@ _QUEUED_CLOSURES_PER_LANE = 32
 _NO_WORKER_TIMEOUT_SECONDS = 600.0
 _PATIENCE_SECONDS = 30.0
 _CLOSE_TIMEOUT_SECONDS = 10.0
+_CANCEL_TIMEOUT_SECONDS = 5.0
 # A function that takes its worker with it must not take all of them.
 _MAX_WORKERS_LOST = 4
 
@@ -70,8 +72,8 @@ class ClusterCoordinator:
     and in no particular order. A worker that dies takes nothing with it: its
     functions run on the others, and it takes part again when it is back. An
     error of a function itself is raised by the next `schedule`, `join`,
-    `done` or `fetch`, once; what was scheduled with it is cancelled, and the
-    coordinator can be used again.
+    `done` or `fetch`, once; what was scheduled with it is cancelled, also what
+    runs, and the coordinator can be used again.
 
     Constructed twice for one strategy, it is the same object.
 
@@ -177,7 +179,9 @@ class ClusterCoordinator:
             * len(tasks),
             lanes_per_worker=self._in_flight_at_first,
             max_workers_lost=max_workers_lost,
+            new_cancellation=tensorflow_execution.Cancellation,
         )
+        tensorflow_execution.cancel_calls_by(_cancellation_of_thread)
         self._raise_pending = self._queue.raise_error_at_once
         holdings = _holdings(strategy, session)
         notes = ErrorNotes(holdings)
@@ -426,8 +430,8 @@ class ClusterCoordinator:
     def close(self) -> None:
         """Cancels what waits and ends the coordinator's threads.
 
-        Waits a few seconds for what runs. Calling it again does nothing; a
-        new coordinator can be made for the strategy.
+        Waits a few seconds for what runs, and then cancels it. Calling it
+        again does nothing; a new coordinator can be made for the strategy.
         """
         with _creation_lock:
             if self._closed:
@@ -439,7 +443,10 @@ class ClusterCoordinator:
         for work in self._background:
             work.stop(_CLOSE_TIMEOUT_SECONDS)
         self._queue.stop()
-        self._queue.wait_until_quiet(_CLOSE_TIMEOUT_SECONDS)
+        if not self._queue.wait_until_quiet(_CLOSE_TIMEOUT_SECONDS):
+            # Else its worker would run it for ever.
+            self._queue.cancel_running()
+            self._queue.wait_until_quiet(_CANCEL_TIMEOUT_SECONDS)
         self._membership.stop(_CLOSE_TIMEOUT_SECONDS)
         for worker in self._workers:
             worker.join(1.0)
@@ -477,6 +484,11 @@ class ClusterCoordinator:
             self.strategy.fused(function, owner),
             tensorflow_captures.parameter_servers(function.graph),
         )
+
+
+def _cancellation_of_thread() -> tensorflow_execution.Cancellation | None:
+    context = dispatch_context.current()
+    return None if context is None else context.cancellation
 
 
 def _device_of(session: SessionLike, task: Any) -> Callable[[], str]:

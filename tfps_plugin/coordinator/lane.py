@@ -168,6 +168,20 @@ class Lane:
             run = self._run
         return run is not None and run.call.needs(parameter_servers, before)
 
+    def ignores_cancellation(self, since: float) -> bool:
+        """Whether a call goes on that was cancelled before a time.
+
+        Args:
+            since: The time (monotonic, in seconds).
+        """
+        with self._lock:
+            run = self._run
+        if run is None or not run.call.is_under_way:
+            return False
+        cancellation = run.closure.cancellation
+        started_at = None if cancellation is None else cancellation.started_at
+        return started_at is not None and started_at < since
+
     def abandon(self) -> None:
         """Waits no longer for the present closure: it runs again elsewhere.
 
@@ -245,6 +259,7 @@ class Lane:
                 turns=self._turns,
                 num_changes=self._membership.num_changes,
                 call=run.call,
+                cancellation=run.closure.cancellation,
             )
             with dispatch_context.dispatching(context):
                 result = run.closure.call()
@@ -279,6 +294,11 @@ class Lane:
 
     def _decide(self, run: _Run, error: BaseException) -> None:
         closure = run.closure
+        cancellation = closure.cancellation
+        if cancellation is not None and cancellation.started_at is not None:
+            # It was told to end. What it failed by may say anything.
+            self._queue.put_back(closure, run.attempt)
+            return
         failure = _failure_of(error, self._worker_index)
         if failure.kind is not FailureKind.USER:
             lost = self._membership.examine(

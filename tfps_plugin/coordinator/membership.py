@@ -40,6 +40,8 @@ _RECOVERY_INTERVAL_SECONDS = 0.25
 _QUIET_SECONDS = 2.0
 # How long after its return they are taken to hang.
 _HANGING_SECONDS = 5.0
+# How long a call that was cancelled is waited for.
+_CANCELLED_SECONDS = 10.0
 
 
 class Watched(Protocol):
@@ -55,6 +57,9 @@ class Watched(Protocol):
 
     def abandon(self) -> None:
         """Waits no longer for what runs: it runs again elsewhere."""
+
+    def abandon_cancelled(self, since: float) -> int:
+        """Waits no longer for calls that were cancelled before a time."""
 
 
 class Membership:
@@ -310,6 +315,7 @@ class Membership:
                 self._readmit_answering()
                 self._give_up_silent()
                 self._give_up_hanging()
+                self._give_up_cancelled()
                 self._say_if_nobody_is_left()
             except Exception:
                 # Without this thread no worker would ever come back.
@@ -486,6 +492,18 @@ class Membership:
                     worker_index, self.generation(worker_index), _HANGS
                 )
                 worker.abandon()
+
+    def _give_up_cancelled(self) -> None:
+        """Waits no longer for cancelled calls that TensorFlow cannot end."""
+        since = time.monotonic() - _CANCELLED_SECONDS
+        for worker_index, worker in self._watched.items():
+            if num_calls := worker.abandon_cancelled(since):
+                logger.warning(
+                    "%d functions on worker %d were cancelled and go on all "
+                    "the same; they are waited for no longer.",
+                    num_calls,
+                    worker_index,
+                )
 
     def _why_given_up(self, task: object) -> str | None:
         """Why a task is given up, after enough silence; else None."""

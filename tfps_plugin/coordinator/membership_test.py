@@ -1,5 +1,6 @@
 """Tests of the membership; its effect on closures is tested elsewhere."""
 
+import math
 import threading
 from collections.abc import Callable
 from collections.abc import Collection
@@ -32,6 +33,7 @@ class _Busy:
     def __init__(self, since: float | None = 0.0) -> None:
         self.since = since
         self.needs: tuple[int, ...] = ()
+        self.cancelled_at: float | None = None
         self.asked = threading.Event()
         self.abandoned = threading.Event()
 
@@ -46,6 +48,13 @@ class _Busy:
 
     def abandon(self) -> None:
         self.abandoned.set()
+
+    def abandon_cancelled(self, since: float) -> int:
+        if self.cancelled_at is None or self.cancelled_at >= since:
+            return 0
+        self.abandoned.set()
+        self.cancelled_at = None
+        return 1
 
 
 class _Bench:
@@ -317,3 +326,15 @@ def test_examine_ignores_old_news(make: Callable[..., _Bench]) -> None:
         bench.membership.examine(failure, 0, 0, thoroughly=False),
         errors.ParameterServerLostError,
     )
+
+
+def test_a_call_that_does_not_end_when_cancelled_is_given_up(
+    make: Callable[..., _Bench], caplog: pytest.LogCaptureFixture
+) -> None:
+    stuck, fresh = _Busy(since=None), _Busy(since=None)
+    stuck.cancelled_at = 0.0
+    fresh.cancelled_at = math.inf
+    make(FakeSession(num_workers=2), {0: stuck, 1: fresh})
+    assert stuck.abandoned.wait(_TIMEOUT_SECONDS)
+    assert not fresh.abandoned.is_set()
+    assert "1 functions on worker 0 were cancelled" in caplog.text

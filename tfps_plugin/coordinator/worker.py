@@ -12,8 +12,8 @@ class Worker:
     Each lane runs one closure at a time, so a worker has as many closures in
     flight as it has lanes.
 
-    Threading: started and joined by one thread; `busy_since`, `hangs_on` and
-    `abandon` may be called from any.
+    Threading: started and joined by one thread; `busy_since`, `hangs_on`,
+    `abandon` and `abandon_cancelled` may be called from any.
     """
 
     def __init__(self, worker_index: int, lanes: Sequence[Lane]) -> None:
@@ -53,3 +53,19 @@ class Worker:
         """Waits no longer for what runs: it runs again elsewhere."""
         for lane in self._lanes:
             lane.abandon()
+
+    def abandon_cancelled(self, since: float) -> int:
+        """Waits no longer for calls that were cancelled before a time.
+
+        Args:
+            since: The time (monotonic, in seconds).
+
+        Returns:
+            How many there were.
+        """
+        stuck = [
+            lane for lane in self._lanes if lane.ignores_cancellation(since)
+        ]
+        for lane in stuck:
+            lane.abandon()
+        return len(stuck)
