@@ -9,6 +9,8 @@ from collections.abc import Iterable
 
 from tfps_plugin import errors
 from tfps_plugin.cluster import attachment
+from tfps_plugin.cluster import connection
+from tfps_plugin.cluster import connections
 from tfps_plugin.cluster import environment
 from tfps_plugin.cluster import health
 from tfps_plugin.cluster import leftovers
@@ -43,6 +45,7 @@ class Session:
 
     Attributes:
         cluster: The cluster, with the address at which tasks reach the chief.
+        connection: What everything that is made on the cluster belongs to.
 
     Guarantees:
         Every method may be called from any thread. Changes of the membership
@@ -65,6 +68,7 @@ class Session:
         look_up: Callable[[], ClusterSpec] | None = None,
     ) -> None:
         self.cluster = requested.with_chief(chief_address)
+        self.connection = connection.begin()
         self._requested = requested
         self._chief_address = chief_address
         self._announcer = Announcer(chief_address)
@@ -91,7 +95,8 @@ class Session:
         Connecting to the same cluster again returns the same session; tasks
         that were replaced since are taken into it, with nothing on them.
         Connecting to another one closes the first, whose job is then over;
-        tasks that are in both go on.
+        tasks that are in both go on, and what runs on them for the first is
+        cancelled.
         Variables that this process has created before its first connection
         are lost to TensorFlow: connect first.
 
@@ -126,7 +131,11 @@ class Session:
                 cluster.serving_tasks, timeout_seconds
             )
             if _current is not None:
-                _current._end(serving_on=cluster.serving_tasks)
+                _current._end(
+                    serving_on=cluster.serving_tasks,
+                    reason="superseded by a newer strategy, which has "
+                    f"connected to {cluster.as_dict()!r}",
+                )
             session = cls(
                 cluster, attachment.attach(cluster), statuses, look_up
             )
@@ -134,7 +143,9 @@ class Session:
                 session._begin()
             except BaseException:
                 # As if it had never been: the tasks are told nothing.
-                session._end(serving_on=cluster.serving_tasks)
+                session._end(
+                    serving_on=cluster.serving_tasks, reason="never connected"
+                )
                 raise
             _current = session
             return session
@@ -277,17 +288,25 @@ class Session:
         then the tasks wait for the chief to come back. May be called again.
         Values on the tasks that are still referred to can no longer be read.
         """
-        self._end(serving_on=())
+        self._end(serving_on=(), reason="ended together with its cluster")
 
-    def _end(self, serving_on: Iterable[Task]) -> None:
+    def _end(self, serving_on: Iterable[Task], *, reason: str) -> None:
         """Ends the job, but not the tasks that the next session goes on with.
 
         Args:
             serving_on: Tasks of that session; they are told nothing.
+            reason: What has happened to the strategy.
         """
         # A forked child has inherited the session, but it is not the chief.
         if os.getpid() != self._process_id:
             return
+        if not self.connection.end(reason):
+            # TensorFlow waits for all calls before it changes its view. What
+            # it cannot cancel ends with the connections to the tasks.
+            connections.break_to(
+                self._book.now(task).address
+                for task in self.cluster.serving_tasks
+            )
         # Somebody may be changing the membership, and hang.
         has_lock = self._change_lock.acquire(timeout=_DETACH_TIMEOUT_SECONDS)
         try:

@@ -12,6 +12,7 @@ from tfps_plugin import errors
 from tfps_plugin._compat import tensorflow_cluster
 from tfps_plugin.cluster import attachment
 from tfps_plugin.cluster import bounded_calls
+from tfps_plugin.cluster import connections
 from tfps_plugin.cluster import environment
 from tfps_plugin.cluster import health
 from tfps_plugin.cluster import leftovers
@@ -286,3 +287,31 @@ def test_closing_does_not_overlap_a_change_either(
         session.delist(session.cluster.workers[0])
     session.close()
     assert world.num_updates == 1
+
+
+@pytest.mark.parametrize("is_quiet", [True, False])
+def test_the_next_cluster_ends_what_runs_for_the_first(
+    world: _World, monkeypatch: pytest.MonkeyPatch, is_quiet: bool
+) -> None:
+    broken: list[str] = []
+    monkeypatch.setattr(connections, "break_to", broken.extend)
+    first = Session.connect(_CLUSTER)
+    told: list[str] = []
+
+    def end(error: errors.StrategySupersededError) -> bool:
+        told.append(str(error))
+        # TensorFlow still knows the tasks of the first.
+        assert not world.num_updates
+        return is_quiet
+
+    first.connection.on_end(end)
+    second = Session.connect(ClusterSpec(("w0:1",), ("p0:1",)))
+    assert len(told) == 1
+    assert "superseded by a newer strategy" in told[0]
+    assert broken == ([] if is_quiet else ["w0:1", "w1:1", "p0:1"])
+    with pytest.raises(errors.StrategySupersededError):
+        first.connection.require()
+    second.connection.require()
+    second.close()
+    with pytest.raises(errors.StrategySupersededError, match="with its clus"):
+        second.connection.require()

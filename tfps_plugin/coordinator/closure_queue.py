@@ -71,6 +71,8 @@ class ClosureQueue:
         )
         self._num_untold = 0
         self._stopped = False
+        # What everybody is told once the queue has ended for good.
+        self._ended_by: BaseException | None = None
         self._new_cancellation = new_cancellation
         self._cancellation = new_cancellation()
 
@@ -130,9 +132,13 @@ class ClosureQueue:
             BaseException: That error, as it was raised by the closure.
         """
         with self._lock:
-            while self._ledger.has_error and not self._is_quiet():
+            while (
+                self._ended_by is None
+                and self._ledger.has_error
+                and not self._is_quiet()
+            ):
                 self._settled.wait(WAKE_UP_SECONDS)
-            error = self._ledger.take_error()
+            error = self._ended_by or self._ledger.take_error()
         if error is not None:
             raise error
 
@@ -145,7 +151,7 @@ class ClosureQueue:
             BaseException: That error, as it was raised by the closure.
         """
         with self._lock:
-            error = self._ledger.take_error(at_once=True)
+            error = self._ended_by or self._ledger.take_error(at_once=True)
         if error is not None:
             raise error
 
@@ -156,7 +162,9 @@ class ClosureQueue:
             BaseException: What ended a round, if it was not raised yet.
         """
         with self._lock:
-            while not (self._ledger.is_idle and self._is_quiet()):
+            while self._ended_by is None and not (
+                self._ledger.is_idle and self._is_quiet()
+            ):
                 if self._stopped and self._is_quiet():
                     return
                 self._settled.wait(WAKE_UP_SECONDS)
@@ -180,6 +188,17 @@ class ClosureQueue:
     def end_round(self, error: BaseException) -> None:
         """Has the next caller raise `error`, and cancels all closures."""
         self._change(lambda: self._ledger.end_round(error))
+
+    def end(self, error: BaseException) -> None:
+        """Ends the queue for good; cancels what waits and what runs.
+
+        Args:
+            error: Raised by every call from now on.
+        """
+        with self._lock:
+            self._ended_by = error
+        self.stop()
+        self.cancel_running()
 
     def cancel_running(self) -> None:
         """Has the calls of what runs end, after the queue was stopped."""
@@ -441,6 +460,8 @@ class ClosureQueue:
         return not self._ledger.num_running and not self._num_untold
 
     def _refuse_if_stopped(self) -> None:
+        if self._ended_by is not None:
+            raise self._ended_by
         if self._stopped:
             raise errors.ClosureCancelledError(
                 "The coordinator was closed; expected an open one to take the "

@@ -98,6 +98,7 @@ class ClusterCoordinator:
     _settled: "weakref.WeakSet[Any]"
     _close_at_exit: Callable[[], None]
     _close_gate: Callable[[], None]
+    _leave_connection: Callable[[], None]
 
     def __new__(
         cls,
@@ -126,6 +127,7 @@ class ClusterCoordinator:
 
         Raises:
             TypeError: If the strategy is not ours.
+            StrategySupersededError: If a newer strategy has taken its place.
         """
         session = getattr(strategy, "session", None)
         if not isinstance(session, SessionLike):
@@ -140,6 +142,7 @@ class ClusterCoordinator:
             if existing is not None and not existing._closed:
                 coordinator: ClusterCoordinator = existing
                 return coordinator
+            session.connection.require()
             coordinator = super().__new__(cls)
             coordinator._set_up(
                 strategy,
@@ -227,6 +230,13 @@ class ClusterCoordinator:
         self._close_gate = recovery_gate.register(
             lambda: bool(await_recovery())
         )
+        reference = weakref.ref(self)
+
+        def end(error: errors.StrategySupersededError) -> bool:
+            coordinator = reference()
+            return coordinator is None or coordinator._end(error)
+
+        self._leave_connection = session.connection.on_end(end)
         self._background = list(getattr(strategy, "background_work", ()))
         for work in self._background:
             work.start(self)
@@ -342,7 +352,9 @@ class ClusterCoordinator:
         call = arguments.bind(
             fn, args, kwargs, self.tracing_scope, self.prepare
         )
-        remote_value = RemoteValue(self._raise_pending)
+        remote_value = RemoteValue(
+            self._raise_pending, self._session.connection
+        )
         self._queue.put(Closure(call, remote_value))
         return remote_value
 
@@ -433,13 +445,8 @@ class ClusterCoordinator:
         Waits a few seconds for what runs, and then cancels it. Calling it
         again does nothing; a new coordinator can be made for the strategy.
         """
-        with _creation_lock:
-            if self._closed:
-                return
-            self._closed = True
-            self.strategy._cluster_coordinator = None
-        atexit.unregister(self._close_at_exit)
-        self._close_gate()
+        if not self._begin_to_close():
+            return
         for work in self._background:
             work.stop(_CLOSE_TIMEOUT_SECONDS)
         self._queue.stop()
@@ -447,6 +454,40 @@ class ClusterCoordinator:
             # Else its worker would run it for ever.
             self._queue.cancel_running()
             self._queue.wait_until_quiet(_CANCEL_TIMEOUT_SECONDS)
+        self._end_threads()
+
+    def _end(self, error: errors.StrategySupersededError) -> bool:
+        """Ends it because the connection to the cluster has ended.
+
+        Args:
+            error: Raised by every call from now on.
+
+        Returns:
+            Whether no function runs any more.
+        """
+        if not self._begin_to_close():
+            return True
+        self._queue.end(error)
+        is_quiet = self._queue.wait_until_quiet(_CANCEL_TIMEOUT_SECONDS)
+        for work in self._background:
+            work.stop(_CANCEL_TIMEOUT_SECONDS)
+        self._end_threads()
+        return is_quiet
+
+    def _begin_to_close(self) -> bool:
+        """Takes the coordinator out of all lists; whether it was in them."""
+        with _creation_lock:
+            if self._closed:
+                return False
+            self._closed = True
+            if self.strategy._cluster_coordinator is self:
+                self.strategy._cluster_coordinator = None
+        atexit.unregister(self._close_at_exit)
+        self._close_gate()
+        self._leave_connection()
+        return True
+
+    def _end_threads(self) -> None:
         self._membership.stop(_CLOSE_TIMEOUT_SECONDS)
         for worker in self._workers:
             worker.join(1.0)

@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfps_plugin import errors
+from tfps_plugin.cluster.connection import Connection
 from tfps_plugin.coordinator import failures
 from tfps_plugin.coordinator.closure import ClosureState
 from tfps_plugin.coordinator.closure_queue import WAKE_UP_SECONDS
@@ -40,6 +41,7 @@ class RemoteValue:
     __slots__ = (
         "__weakref__",
         "_callbacks",
+        "_connection",
         "_error",
         "_event",
         "_fetched",
@@ -50,7 +52,11 @@ class RemoteValue:
         "_worker_index",
     )
 
-    def __init__(self, raise_pending: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self,
+        raise_pending: Callable[[], None] | None = None,
+        connection: Connection | None = None,
+    ) -> None:
         """Creates a value that is not ready.
 
         Args:
@@ -58,8 +64,10 @@ class RemoteValue:
                 closure, if nobody has seen it yet. Whoever asks a closure
                 that came to nothing has seen it then, and learns why it was
                 cancelled.
+            connection: To the cluster that the result is on.
         """
         self._raise_pending = raise_pending
+        self._connection = connection
         self._has_ended = False
         self._lock = threading.Lock()
         self._callbacks: list[Callable[[], None]] | None = None
@@ -111,9 +119,12 @@ class RemoteValue:
             TimeoutError: If it did not end in time.
             BaseException: What the function raised.
             ClosureCancelledError: If the closure was cancelled.
+            StrategySupersededError: If its strategy has ended.
         """
         self._wait(timeout_seconds)
         if self._error is None:
+            if self._connection is not None:
+                self._connection.require()
             return self._result
         if self._raise_pending is not None:
             self._raise_pending()

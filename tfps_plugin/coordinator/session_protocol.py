@@ -10,6 +10,8 @@ from typing import Any
 from typing import Protocol
 from typing import runtime_checkable
 
+from tfps_plugin.cluster.connection import Connection
+
 
 class TaskLike(Protocol):
     """A worker or ps: where it is and which one."""
@@ -54,6 +56,10 @@ class SessionLike(Protocol):
     @property
     def cluster(self) -> ClusterLike:
         """Who is in the cluster."""
+
+    @property
+    def connection(self) -> Connection:
+        """What everything that is made on the cluster belongs to."""
 
     @property
     def num_changes(self) -> int:

@@ -6,6 +6,7 @@ import threading
 from typing import Any
 
 from tfps_plugin import errors
+from tfps_plugin.cluster.connection import Connection
 from tfps_plugin.coordinator.closure import ClosureState
 
 
@@ -71,6 +72,7 @@ class FakeSession:
                 for index in range(num_ps)
             ),
         )
+        self.connection = Connection()
         self._lock = threading.Lock()
         tasks = (*self.cluster.workers, *self.cluster.parameter_servers)
         # What the task's process has now, or None while it is dead.

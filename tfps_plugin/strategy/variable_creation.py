@@ -9,6 +9,7 @@ import tensorflow as tf
 from tfps_plugin import errors
 from tfps_plugin._compat import keras as keras_compat
 from tfps_plugin._compat import tensorflow_variables as compat
+from tfps_plugin.cluster import connection
 from tfps_plugin.variables import initialization
 from tfps_plugin.variables import partitioners
 from tfps_plugin.variables.initialization import InitialValue
@@ -68,6 +69,7 @@ class VariableCreator:
         self._num_workers = num_workers
         self._placement = BytePlacement(len(ps_devices))
         self._locks = UpdateLocks()
+        self._connection = connection.present()
         self.inventory = Inventory(self._locks)
 
     @property
@@ -76,7 +78,12 @@ class VariableCreator:
         return self._placement.bytes_per_ps
 
     def create(self, **kwargs: Any) -> Any:
-        """Makes one variable from the arguments of `tf.Variable`."""
+        """Makes one variable from the arguments of `tf.Variable`.
+
+        Raises:
+            StrategySupersededError: If the strategy's connection has ended.
+        """
+        self._connection.require()
         if compat.function_graph() is not None:
             return self._create_outside_of_function(kwargs)
         try:

@@ -27,6 +27,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from tfps_plugin._compat import tensorflow_variables as compat
+from tfps_plugin.cluster import connection
 from tfps_plugin.cluster import leftovers
 from tfps_plugin.variables import chief_reads
 from tfps_plugin.variables import graph_checks
@@ -85,6 +86,7 @@ class HandleArea:
         self.is_stale = True
         # Also another one than those of an earlier chief.
         self._name = f"handles_{uuid.uuid4().hex}"
+        self._connection = connection.present()
         self._lock = threading.Lock()
         # A number for each content; 0: there has been none.
         self._content = 0
@@ -95,7 +97,11 @@ class HandleArea:
 
         Args:
             handles: Of this device, `num_handles`.
+
+        Raises:
+            StrategySupersededError: If its connection has ended.
         """
+        self._connection.require()
         with self._lock:
             if not self.is_stale and all(
                 reference() is handle
@@ -148,6 +154,9 @@ class HandleArea:
                 return
             self.is_stale = True
             self._handles = []
+            if self._connection.is_over:
+                # Another cluster may have a task of that name.
+                return
             try:
                 with (
                     tf.init_scope(),
@@ -220,6 +229,7 @@ class StagedHandles:
         self._look_ups = {
             device: tuple(each) for device, each in look_ups.items()
         }
+        self._connection = connection.present()
         self._lock = threading.Lock()
         self._as_of: int | None = None
         weakref.finalize(
@@ -233,7 +243,9 @@ class StagedHandles:
 
         Raises:
             VariableCreationError: If a variable does not exist any more.
+            StrategySupersededError: If their connection has ended.
         """
+        self._connection.require()
         if self._are_there(_last_change):
             return
         free_abandoned()

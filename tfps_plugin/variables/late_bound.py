@@ -20,6 +20,7 @@ import tensorflow as tf
 from tfps_plugin import errors
 from tfps_plugin._compat import tensorflow_saving
 from tfps_plugin._compat import tensorflow_variables as compat
+from tfps_plugin.cluster import connection
 from tfps_plugin.cluster import dispatch_context
 from tfps_plugin.variables import chief_reads
 from tfps_plugin.variables import handle_areas
@@ -51,7 +52,30 @@ class _OwnHandle:
     """
 
     def __init__(self, tensor: tf.Tensor) -> None:
-        self.tensor = tensor
+        self._tensor = tensor
+        # Not even the device of a handle may be asked for afterwards: what it
+        # points to is gone, and so would be this process.
+        self._connection = connection.present()
+        self.device: str = tensor.device
+
+    def require(self) -> None:
+        """Raises StrategySupersededError if the connection has ended."""
+        self._connection.require()
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether the connection that it was made on has ended."""
+        return self._connection.is_over
+
+    @property
+    def tensor(self) -> tf.Tensor:
+        """The handle.
+
+        Raises:
+            StrategySupersededError: If the connection has ended.
+        """
+        self._connection.require()
+        return self._tensor
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.tensor, name)
@@ -139,7 +163,9 @@ class LateBoundVariable(ScatterMethods, compat.ResourceVariable):
         To be called when the task that held it was replaced. Functions that
         use the variable find the new one.
         """
-        with tf.init_scope(), compat.clear_device(), tf.device(self.device):
+        # Another cluster may have a task of that name.
+        device = self.own_handle.device
+        with tf.init_scope(), compat.clear_device(), tf.device(device):
             self._handle = compat.uninitialized_handle(
                 self._shape, self._dtype, self._handle_name.removesuffix(":0")
             )
@@ -221,13 +247,21 @@ class LateBoundVariable(ScatterMethods, compat.ResourceVariable):
     @property
     def device(self) -> str:
         """The device that holds the variable, in functions too."""
-        return self.own_handle.device
+        return self._own.device
 
     @property
     def shape(self) -> tf.TensorShape:
         """The static shape."""
         view = views.view_of(self._unique_id)
         return self._shape if view is None else view.shape
+
+    def __repr__(self) -> str:
+        if not self._own.is_gone:
+            return super().__repr__()
+        return (
+            f"<tf.Variable {self.name!r} shape={self._shape} "
+            f"dtype={self._dtype.name}, of a strategy that has ended>"
+        )
 
     # Under a view, everything below sees and changes only what it shows.
 
@@ -288,6 +322,7 @@ class LateBoundVariable(ScatterMethods, compat.ResourceVariable):
             # In a closure the coordinator judges the error, as TensorFlow
             # raised it, and runs the closure again where that helps.
             return read_once()
+        self._own.require()
         # Also what reads without `_read_variable_op`.
         self.finish_steps()
         try:

@@ -19,6 +19,7 @@ import tensorflow as tf
 
 from tfps_plugin import errors
 from tfps_plugin._compat import tensorflow_variables as compat
+from tfps_plugin.cluster import connection
 from tfps_plugin.cluster import dispatch_context
 from tfps_plugin.variables import chief_reads
 from tfps_plugin.variables import handle_areas
@@ -56,6 +57,7 @@ class UpdateLock:
         self.device = device
         self.name = name
         self._own: tf.Tensor | None = None
+        self._connection = connection.present()
 
     def forget(self) -> None:
         """Has the next call make the lock anew: its ps was replaced."""
@@ -63,6 +65,7 @@ class UpdateLock:
         handle_areas.handles_have_changed()
 
     def _handle_now(self) -> tf.Tensor:
+        self._connection.require()
         if self._own is None:
             if dispatch_context.current() is None:
                 # The chief, which traces or runs a step: if the ps is lost, it
