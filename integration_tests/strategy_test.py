@@ -1,6 +1,7 @@
 """The tf.distribute face of the strategy, on a real cluster."""
 
 import concurrent.futures
+import gc
 import math
 import threading
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ import tensorflow as tf
 import tfps_plugin as tfps
 from tfps_plugin import errors
 from tfps_plugin._compat import tensorflow_execution
+from tfps_plugin.cluster import ports
 from tfps_plugin.variables import update_lock
 
 _ROUNDS = 200
@@ -386,3 +388,73 @@ def test_updates_of_variables_with_several_locks_do_not_hold_each_other_up(
 def _locks_of(variable: Any) -> list[Any]:
     value = variable.value
     return [part.update_lock for part in getattr(value, "variables", [value])]
+
+
+def test_a_newer_strategy_supersedes_one_that_still_runs(
+    cluster: tfps.LocalCluster,
+) -> None:
+    """The last test of the cluster: its chief has another address then."""
+    x, y = np.ones((16, 3), "float32"), np.zeros((16, 1), "float32")
+
+    def model_of(strategy: tfps.ParameterServerStrategy) -> keras.Model:
+        with strategy.scope():
+            model = keras.Sequential([keras.layers.Dense(1)])
+            model.compile("adam", "mse")
+        model.fit(x, y, verbose=0)
+        return model
+
+    @tf.function
+    def run_for_ever() -> tf.Tensor:
+        number = tf.constant(1.0)
+        while number > 0.0:
+            number = 1.0 + tf.random.uniform(())
+        return number
+
+    older = _strategy(cluster)
+    coordinator = tfps.ClusterCoordinator(older)
+    old_model = model_of(older)
+    result = coordinator.schedule(tf.function(lambda: tf.ones(3)))
+    result.get()
+    endless = coordinator.schedule(run_for_ever)
+    of_chief = tf.Variable([1.0, 2.0])
+    ended = []
+
+    def call_from_a_thread_of_the_chief() -> None:
+        (device,) = older.worker_devices
+        with tf.device(device), pytest.raises(tf.errors.OpError):
+            run_for_ever()
+        ended.append(True)
+
+    thread = threading.Thread(target=call_from_a_thread_of_the_chief)
+    thread.start()
+    spec = cluster.cluster_spec.as_dict()
+    with ports.ReservedPort() as port:
+        spec["chief"] = [f"127.0.0.1:{port.port}"]
+    newer = tfps.ParameterServerStrategy(
+        tf.distribute.cluster_resolver.SimpleClusterResolver(
+            tf.train.ClusterSpec(spec), rpc_layer="grpc"
+        )
+    )
+    thread.join(60.0)
+    assert ended
+    for use, arguments in (
+        (old_model.fit, (x, y)),
+        (old_model.predict, (x,)),
+        (old_model.get_weights, ()),
+        (coordinator.join, ()),
+        (result.fetch, ()),
+        (endless.fetch, ()),
+        (tfps.ClusterCoordinator, (older,)),
+    ):
+        with pytest.raises(errors.StrategySupersededError, match="by a newer"):
+            use(*arguments)
+    assert "sequential" in repr(old_model.weights[0])
+    model = model_of(newer)
+    del old_model, result, endless, use, arguments
+    gc.collect()
+    model.fit(x, y, verbose=0)
+    assert int(model.optimizer.iterations) == 2
+    of_chief.assign_add([1.0, 1.0])
+    of_chief.assign(2.0 * of_chief)
+    assert of_chief.numpy().tolist() == [4.0, 6.0]
+    tfps.ClusterCoordinator(newer).close()

@@ -15,6 +15,8 @@ server_def.py        ClusterSpec -> what TensorFlow connects to
 attachment.py        connects TensorFlow's runtime to a cluster
 runtime_errors.py    which errors of TensorFlow are about the cluster (pure)
 address_book.py      where tasks are now: they may come back elsewhere (pure)
+connection.py        whether the one that something was made on lasts (pure)
+cancelled_calls.py   which calls of functions end when something else does
 connections.py       breaks those to a task that has fallen silent
 runtime_view.py      which tasks TensorFlow knows, and how that is changed
 leftovers.py         frees what an earlier chief has left on a ps

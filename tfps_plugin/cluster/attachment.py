@@ -1,6 +1,7 @@
 """Connects TensorFlow's runtime in this process to a cluster, as its chief."""
 
 import contextlib
+import logging
 import os
 import time
 from collections.abc import Iterator
@@ -10,12 +11,16 @@ import tensorflow as tf
 from tfps_plugin import errors
 from tfps_plugin._compat import tensorflow_cluster
 from tfps_plugin._compat import tensorflow_functions
+from tfps_plugin._compat.tensorflow_earlier_state import EarlierState
 from tfps_plugin.cluster import bounded_calls
+from tfps_plugin.cluster import cancelled_calls
 from tfps_plugin.cluster import ports
 from tfps_plugin.cluster.server_def import make_server_def
 from tfps_plugin.cluster.spec import ClusterSpec
 from tfps_plugin.cluster.spec import join_address
 from tfps_plugin.cluster.spec import split_address
+
+_logger = logging.getLogger("tfps_plugin.cluster")
 
 # It takes milliseconds once every task has answered.
 _TIMEOUT_SECONDS = 60.0
@@ -27,17 +32,32 @@ changes = bounded_calls.SerialCalls()
 _own_port: int | None = None
 
 
-def attach(cluster: ClusterSpec) -> str:
+def earlier_state(cluster: ClusterSpec) -> EarlierState | None:
+    """What this process has of its own, if it would lose that to a cluster.
+
+    To be asked for before the process leaves the cluster that it is in.
+
+    Args:
+        cluster: The cluster that it is about to connect to.
+
+    Returns:
+        What `attach` takes along; None if the process's devices stay.
+    """
+    return EarlierState() if _makes_server(cluster) else None
+
+
+def attach(cluster: ClusterSpec, earlier: EarlierState | None = None) -> str:
     """Connects TensorFlow to the tasks of a cluster, as its chief.
 
     Starts this process's own server the first time, or when the cluster asks
-    for another port. Variables that this process has created before its
-    server was started are lost to TensorFlow.
+    for another port. TensorFlow then makes the devices of this process anew;
+    what this process had on them before is made anew there, too.
 
     Args:
         cluster: The tasks, which must answer; the chief's address if it is
             prescribed. If not, it is a free port of the address by which the
             tasks reach this machine.
+        earlier: From `earlier_state`; None: nothing is taken along.
 
     Returns:
         The chief's address.
@@ -51,6 +71,7 @@ def attach(cluster: ClusterSpec) -> str:
     global _own_port
     started = time.monotonic()
     tensorflow_functions.register_apart_from_changes()
+    cancelled_calls.install()
     with contextlib.ExitStack() as stack:
         address = cluster.chief_address
         if address is None:
@@ -64,6 +85,8 @@ def attach(cluster: ClusterSpec) -> str:
             address = join_address(host, port)
         port = split_address(address)[1]
         is_first = port != _own_port
+        if is_first and earlier is not None:
+            earlier.read()
         server_def = make_server_def(
             address, cluster.serving_tasks, is_first=is_first
         )
@@ -90,6 +113,8 @@ def attach(cluster: ClusterSpec) -> str:
         except tf.errors.UnknownError as error:
             raise _port_error(address, error.message) from error
         _own_port = port
+        if is_first and earlier is not None:
+            _restore(earlier)
     return address
 
 
@@ -120,6 +145,25 @@ def _port_error(address: str, reason: str) -> errors.TaskStartError:
         f"uses the port (`ss -ltnp 'sport = :{port}'` names it), or leave the "
         "chief's address out of the cluster: a free one is then taken."
     )
+
+
+def _restore(earlier: EarlierState) -> None:
+    lost = earlier.restore()
+    if lost:
+        _logger.warning(
+            "What was made before the strategy goes on working in this "
+            "process, except for datasets whose functions use variables or "
+            "tables, and for iterators. Make them after the strategy. "
+            "Received: %s",
+            "; ".join(lost),
+        )
+
+
+def _makes_server(cluster: ClusterSpec) -> bool:
+    """Whether connecting to a cluster starts another server here."""
+    if cluster.chief_address is None:
+        return _own_port is None
+    return split_address(cluster.chief_address)[1] != _own_port
 
 
 @contextlib.contextmanager

@@ -9,6 +9,7 @@ that it was made on, and asks it first. Pure: no TensorFlow.
 
 import threading
 from collections.abc import Callable
+from typing import Protocol
 
 from tfps_plugin import errors
 
@@ -16,8 +17,19 @@ from tfps_plugin import errors
 Dependent = Callable[[errors.StrategySupersededError], bool]
 
 
+class Cancellation(Protocol):
+    """Ends calls that are under way."""
+
+    def start(self) -> None:
+        """Has the calls end; waits for none of them."""
+
+
 class Connection:
     """One connection of this process to a cluster, from its begin to its end.
+
+    Attributes:
+        cancellation: Of the calls that the chief's own threads make
+            meanwhile; started at the end. None: nothing cancels them.
 
     Guarantees: each dependent is called once, or never if it leaves before.
     Guarded by `_lock`: the dependents, why it has ended.
@@ -29,6 +41,7 @@ class Connection:
         self._lock = threading.Lock()
         self._dependents: list[Dependent] = []
         self._reason: str | None = None
+        self.cancellation: Cancellation | None = None
 
     @property
     def is_over(self) -> bool:
@@ -78,6 +91,8 @@ class Connection:
                 return True
             self._reason = reason
             dependents, self._dependents = self._dependents, []
+        if self.cancellation is not None:
+            self.cancellation.start()
         is_quiet = [dependent(self._error()) for dependent in dependents]
         return all(is_quiet)
 

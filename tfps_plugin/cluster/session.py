@@ -8,6 +8,7 @@ from collections.abc import Callable
 from collections.abc import Iterable
 
 from tfps_plugin import errors
+from tfps_plugin._compat import tensorflow_execution
 from tfps_plugin.cluster import attachment
 from tfps_plugin.cluster import connection
 from tfps_plugin.cluster import connections
@@ -69,6 +70,7 @@ class Session:
     ) -> None:
         self.cluster = requested.with_chief(chief_address)
         self.connection = connection.begin()
+        self.connection.cancellation = tensorflow_execution.Cancellation()
         self._requested = requested
         self._chief_address = chief_address
         self._announcer = Announcer(chief_address)
@@ -97,8 +99,8 @@ class Session:
         Connecting to another one closes the first, whose job is then over;
         tasks that are in both go on, and what runs on them for the first is
         cancelled.
-        Variables that this process has created before its first connection
-        are lost to TensorFlow: connect first.
+        Variables, tables, datasets and functions that this process has made
+        before, on its own devices, go on working there; its iterators do not.
 
         Args:
             cluster: The tasks; its chief's address is this process's own.
@@ -130,6 +132,7 @@ class Session:
             statuses = health.wait_until_ready(
                 cluster.serving_tasks, timeout_seconds
             )
+            earlier = attachment.earlier_state(cluster)
             if _current is not None:
                 _current._end(
                     serving_on=cluster.serving_tasks,
@@ -137,7 +140,10 @@ class Session:
                     f"connected to {cluster.as_dict()!r}",
                 )
             session = cls(
-                cluster, attachment.attach(cluster), statuses, look_up
+                cluster,
+                attachment.attach(cluster, earlier),
+                statuses,
+                look_up,
             )
             try:
                 session._begin()

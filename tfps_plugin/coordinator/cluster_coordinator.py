@@ -14,6 +14,7 @@ import tensorflow as tf
 from tfps_plugin import errors
 from tfps_plugin._compat import tensorflow_captures
 from tfps_plugin._compat import tensorflow_execution
+from tfps_plugin.cluster import cancelled_calls
 from tfps_plugin.cluster import dispatch_context
 from tfps_plugin.cluster.turns import Turns
 from tfps_plugin.coordinator import arguments
@@ -184,7 +185,7 @@ class ClusterCoordinator:
             max_workers_lost=max_workers_lost,
             new_cancellation=tensorflow_execution.Cancellation,
         )
-        tensorflow_execution.cancel_calls_by(_cancellation_of_thread)
+        cancelled_calls.install()
         self._raise_pending = self._queue.raise_error_at_once
         holdings = _holdings(strategy, session)
         notes = ErrorNotes(holdings)
@@ -525,11 +526,6 @@ class ClusterCoordinator:
             self.strategy.fused(function, owner),
             tensorflow_captures.parameter_servers(function.graph),
         )
-
-
-def _cancellation_of_thread() -> tensorflow_execution.Cancellation | None:
-    context = dispatch_context.current()
-    return None if context is None else context.cancellation
 
 
 def _device_of(session: SessionLike, task: Any) -> Callable[[], str]:

@@ -51,7 +51,8 @@ class ParameterServerStrategy(tf.distribute.Strategy):
 
     Training is asynchronous: every worker reads the variables, computes a
     step on its own batch, and its gradients are applied by the parameter
-    servers at once. Create it once in the chief, before any model.
+    servers at once. Create it once in the chief, before the models that it is
+    to train; what was made before goes on working on the chief alone.
 
     Differences from `tf.distribute.ParameterServerStrategy`: it works with
     Keras 3; `cluster_resolver` may be left out; variables are placed by bytes

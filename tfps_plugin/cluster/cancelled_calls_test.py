@@ -1,0 +1,55 @@
+"""Calls of functions end together with the connection to the cluster."""
+
+import threading
+from typing import Any
+
+import pytest
+import tensorflow as tf
+
+from tfps_plugin._compat import tensorflow_execution
+from tfps_plugin.cluster import cancelled_calls
+from tfps_plugin.cluster import connection
+
+_TIMEOUT_SECONDS = 30.0
+
+
+class _Cancellation(tensorflow_execution.Cancellation):
+    """Notes that a call has come under it."""
+
+    def __init__(self) -> None:
+        self.is_used = threading.Event()
+        super().__init__()
+
+    def __getattribute__(self, name: str) -> Any:
+        value = super().__getattribute__(name)
+        if name == "manager":
+            self.is_used.set()
+        return value
+
+
+def test_a_call_of_the_chief_ends_with_the_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connection, "_present", connection._Present())
+    cancelled_calls.install()
+    begun = connection.begin()
+    cancellation = begun.cancellation = _Cancellation()
+    empty = tf.queue.FIFOQueue(1, [tf.int32], shapes=[[]])
+    raised: list[BaseException] = []
+
+    def call() -> None:
+        try:
+            tf.function(empty.dequeue)()
+        except tf.errors.CancelledError as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    assert cancellation.is_used.wait(_TIMEOUT_SECONDS)
+    begun.end("superseded by a newer strategy")
+    thread.join(_TIMEOUT_SECONDS)
+    assert not thread.is_alive()
+    assert len(raised) == 1
+    # Others begin.
+    double = tf.function(lambda x: 2 * x)
+    assert int(double(tf.constant(3))) == 6
