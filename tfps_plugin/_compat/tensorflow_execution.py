@@ -7,7 +7,9 @@ them share, and a failure of one is reported to another.
 
 import contextlib
 import functools
+import threading
 import time
+import weakref
 from collections.abc import Callable
 from collections.abc import Iterator
 from typing import Any
@@ -29,8 +31,10 @@ class _QuietExecutor(executor.Executor):
     __slots__ = ()
 
     def __del__(self) -> None:
-        self.clear_error()
-        super().__del__()
+        # A call of another thread may fail meanwhile.
+        with contextlib.suppress(Exception):
+            self.clear_error()
+            super().__del__()
 
 
 def _quiet(made: Any) -> Any:
@@ -89,6 +93,13 @@ def unwrapped_errors() -> Iterator[None]:
         raise error.__context__ from None
 
 
+class _Manager(cancellation.CancellationManager):
+    """What cancels one call."""
+
+    # TensorFlow's own cannot be referred to weakly.
+    __slots__ = ("__weakref__",)
+
+
 class Cancellation:
     """Ends the calls of functions that are made under it.
 
@@ -96,25 +107,47 @@ class Cancellation:
     a `tf.errors.CancelledError`, or the error of a part of it that another
     task runs.
 
+    Guarded by `_lock`: the managers, when it was started.
+    Never call while holding the lock: TensorFlow.
+
     Used since TensorFlow 2.20: `cancellation.CancellationManager`.
-
-    Attributes:
-        started_at: When it was started (monotonic, in seconds); None: it was
-            not.
-
-    Threading: any thread.
     """
 
     def __init__(self) -> None:
         """Lets calls be made."""
-        self.manager = cancellation.CancellationManager()
-        self.started_at: float | None = None
+        self._lock = threading.Lock()
+        self._started_at: float | None = None
+        # Of the calls that are under way: whoever makes one keeps its own.
+        self._managers: weakref.WeakSet[_Manager] = weakref.WeakSet()
+
+    @property
+    def started_at(self) -> float | None:
+        """When it was started (monotonic, in seconds); None: it was not."""
+        return self._started_at
+
+    def new_manager(self) -> Any:
+        """What the next call is cancelled by, to be kept until its end.
+
+        Each call has one of its own: TensorFlow cancels whatever else is made
+        under it when a call fails, if only because its input has come to an
+        end.
+        """
+        manager = _Manager()
+        with self._lock:
+            self._managers.add(manager)
+            is_started = self._started_at is not None
+        if is_started:
+            manager.start_cancel()
+        return manager
 
     def start(self) -> None:
         """Has all calls that are under way end; waits for none of them."""
-        if self.started_at is None:
-            self.started_at = time.monotonic()
-        self.manager.start_cancel()
+        with self._lock:
+            if self._started_at is None:
+                self._started_at = time.monotonic()
+            managers = list(self._managers)
+        for manager in managers:
+            manager.start_cancel()
 
 
 def cancel_calls_by(look_up: Callable[[], Cancellation | None]) -> None:
@@ -137,6 +170,6 @@ def cancel_calls_by(look_up: Callable[[], Cancellation | None]) -> None:
     @functools.wraps(original)
     def manager_of_thread() -> Any:
         found = look_up()
-        return original() if found is None else found.manager
+        return original() if found is None else found.new_manager()
 
     cancellation.context = manager_of_thread

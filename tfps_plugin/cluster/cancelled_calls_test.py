@@ -20,11 +20,10 @@ class _Cancellation(tensorflow_execution.Cancellation):
         self.is_used = threading.Event()
         super().__init__()
 
-    def __getattribute__(self, name: str) -> Any:
-        value = super().__getattribute__(name)
-        if name == "manager":
-            self.is_used.set()
-        return value
+    def new_manager(self) -> Any:
+        manager = super().new_manager()
+        self.is_used.set()
+        return manager
 
 
 def test_a_call_of_the_chief_ends_with_the_connection(
@@ -51,5 +50,22 @@ def test_a_call_of_the_chief_ends_with_the_connection(
     assert not thread.is_alive()
     assert len(raised) == 1
     # Others begin.
+    double = tf.function(lambda x: 2 * x)
+    assert int(double(tf.constant(3))) == 6
+
+
+def test_a_call_that_fails_cancels_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connection, "_present", connection._Present())
+    cancelled_calls.install()
+    begun = connection.begin()
+    begun.cancellation = tensorflow_execution.Cancellation()
+    read = tf.function(lambda iterator: next(iterator))
+    iterator = iter(tf.data.Dataset.range(1))
+    assert int(read(iterator)) == 0
+    # TensorFlow cancels what this call was made under.
+    with pytest.raises(tf.errors.OutOfRangeError):
+        read(iterator)
     double = tf.function(lambda x: 2 * x)
     assert int(double(tf.constant(3))) == 6
