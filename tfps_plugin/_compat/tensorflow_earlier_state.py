@@ -122,6 +122,8 @@ class EarlierState:
                 table._resource_handle = table._create_resource()
                 table._initialize()
                 renewed[id(old)] = old, table._resource_handle
+            # What Keras has left in cycles is nobody's.
+            gc.collect()
             # A dataset has its functions' captures in it.
             lost = {
                 f"a dataset of {dataset.element_spec}"

@@ -173,3 +173,15 @@ def cancel_calls_by(look_up: Callable[[], Cancellation | None]) -> None:
         return original() if found is None else found.new_manager()
 
     cancellation.context = manager_of_thread
+
+
+def set_message(error: Any, message: str) -> None:
+    """Has an exception of TensorFlow say something else.
+
+    Used since TensorFlow 2.20: `OpError._message`.
+
+    Args:
+        error: A `tf.errors.OpError`.
+        message: What it says from now on.
+    """
+    error._message = message

@@ -15,6 +15,7 @@ session_protocol.py      what is asked of the connection to the cluster
 remote_value.py          the result of a closure, wherever it is
 lane.py                  one of the threads that drive a worker
 worker.py                the lanes of one worker
+error_text.py            its message and your lines first, without libraries
 error_notes.py           tells more of an exception than its message
 inspector.py             asks tasks whether they live
 stall_watch.py           pure: when a silent task is given up

@@ -4,11 +4,16 @@ Notes stand below the message in a traceback (PEP 678); the exception stays the
 user's own.
 """
 
+import logging
 from collections.abc import Callable
 
 import tensorflow as tf
 
+from tfps_plugin._compat import tensorflow_execution
+from tfps_plugin.coordinator import error_text
 from tfps_plugin.coordinator import failures
+
+_logger = logging.getLogger("tfps_plugin.coordinator")
 
 
 class ErrorNotes:
@@ -26,7 +31,11 @@ class ErrorNotes:
         self._holdings = holdings
 
     def add(self, error: BaseException, worker_index: int) -> None:
-        """Adds notes to what a function has raised on a worker."""
+        """Adds notes to what a function has raised on a worker.
+
+        What TensorFlow says of it is shortened; the log has it in full, at
+        level DEBUG.
+        """
         add_once(
             error, f"Raised by a function that ran on worker {worker_index}."
         )
@@ -39,6 +48,18 @@ class ErrorNotes:
                     "memory, cut its tables into more shards, or use more "
                     "parameter servers.",
                 )
+        _logger.debug("In full:", exc_info=error)
+        traceback = error_text.users_part(error.__traceback__)
+        if traceback is not None:
+            error.__traceback__ = traceback
+        if isinstance(error, tf.errors.OpError):
+            # Last, because all tasks that had a part are in the full text. It
+            # says where the user's lines are; what has called the function is
+            # a thread of ours.
+            error.__traceback__ = traceback
+            tensorflow_execution.set_message(
+                error, error_text.shortened(str(error))
+            )
 
 
 def add_once(error: BaseException, note: str) -> None:

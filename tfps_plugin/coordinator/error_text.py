@@ -1,0 +1,122 @@
+"""TensorFlow's errors of functions, shortened to what their user can use.
+
+TensorFlow puts before the message, for each operation that had a part in the
+error, the whole stack of where it was made: TensorFlow's, Keras's and our own
+frames, some hundred lines. Pure: no TensorFlow.
+"""
+
+import os
+import re
+import sysconfig
+from collections.abc import Iterator
+from types import TracebackType
+
+_TITLE = "Graph execution error:"
+_DETECTED = re.compile(
+    r"^Detected at node (?P<node>.+?) defined at \(most recent call last\):$"
+)
+_FRAME = re.compile(r'^  File "(?P<path>.+)", line \d+, in .+$')
+# Of `tf.debugging.enable_check_numerics`, which marks what it takes for the
+# user's by an arrow in the line below; it cuts paths short.
+_CREATION = re.compile(r"^    \+ (?P<path>\S+) \(L\d+\) ")
+_ARROW = " -> |"
+_OF_LIBRARIES = ("tfps_plugin/", "keras/src/")
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_LIBRARIES = (
+    "<",
+    _PACKAGE + os.sep,
+    *(
+        sysconfig.get_path(name) + os.sep
+        for name in ("stdlib", "platstdlib", "purelib", "platlib")
+    ),
+)
+
+
+def is_library(path: str) -> bool:
+    """Whether a source file is Python's, an installed package's or ours."""
+    return path.startswith(_LIBRARIES) or f"{os.sep}site-packages{os.sep}" in (
+        path
+    )
+
+
+def shortened(text: str) -> str:
+    """The message first, then the user's own lines.
+
+    Args:
+        text: Of TensorFlow's error.
+
+    Returns:
+        The text without the frames of libraries; as it is, if it has none or
+        is of another form.
+    """
+    if not text.startswith(_TITLE):
+        return text
+    message: list[str] = []
+    origins: list[str] = []
+    num_left_out = 0
+    own: list[str] = []
+    node = ""
+    body = text.removeprefix(_TITLE).splitlines()
+    for line in _without_creation(body):
+        detected = _DETECTED.match(line)
+        frame = _FRAME.match(line)
+        if detected is not None:
+            origins += _origin(node, own)
+            node, own = detected["node"], []
+        elif frame is not None and node:
+            if is_library(frame["path"]):
+                num_left_out += 1
+            else:
+                own.append(line)
+        elif line.strip() or message:
+            message.append(line)
+    origins += _origin(node, own)
+    if not message or not (own or num_left_out):
+        return text
+    lines = ["\n".join(message).strip()]
+    # The same operation is named once by each task that it has failed on.
+    for origin in dict.fromkeys(origins):
+        lines += ["", origin]
+    if num_left_out:
+        lines += ["", f"({num_left_out} frames of libraries are left out.)"]
+    return "\n".join(lines)
+
+
+def users_part(traceback: TracebackType | None) -> TracebackType | None:
+    """A traceback from its first frame in the user's own files on.
+
+    Args:
+        traceback: Of an exception.
+
+    Returns:
+        The rest of it; None if there is no such frame.
+    """
+    while traceback is not None and is_library(
+        traceback.tb_frame.f_code.co_filename
+    ):
+        traceback = traceback.tb_next
+    return traceback
+
+
+def _without_creation(lines: list[str]) -> Iterator[str]:
+    """The lines without the frames of libraries that made an operation."""
+    following = [*lines[1:], ""]
+    is_left_out = False
+    for line, next_line in zip(lines, following, strict=True):
+        if is_left_out:
+            # Belongs to the line before.
+            is_left_out = False
+            continue
+        creation = _CREATION.match(line)
+        if creation is not None:
+            is_left_out = not next_line.startswith(_ARROW) or any(
+                name in creation["path"] for name in _OF_LIBRARIES
+            )
+        if not is_left_out:
+            yield line
+
+
+def _origin(node: str, own: list[str]) -> Iterator[str]:
+    if node and own:
+        # The innermost comes first: it is the user's line.
+        yield "\n".join([f"In {node}, made by:", *reversed(own)])

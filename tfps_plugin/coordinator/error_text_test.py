@@ -1,0 +1,118 @@
+"""What a step error says: the message, and the user's own lines."""
+
+import os
+import sysconfig
+from typing import Any
+
+import pytest
+import tensorflow as tf
+
+from tfps_plugin.coordinator import error_text
+
+_SITE = sysconfig.get_path("purelib")
+_FRAMES = "\n\n".join(
+    f'  File "{path}", line {line}, in {name}'
+    for path, line, name in [
+        ("/home/me/train.py", 90, "<module>"),
+        (f"{_SITE}/keras/src/trainer.py", 7, "fit"),
+        (error_text.__file__, 1, "shortened"),
+        (os.__file__, 1, "walk"),
+        ("/home/me/train.py", 12, "my_loss"),
+        (f"{_SITE}/tensorflow/python/ops.py", 2, "op"),
+    ]
+)
+_DETECTED = (
+    "Detected at node loss/Assert defined at (most recent call last):\n"
+    f"{_FRAMES}\n\n"
+)
+_MESSAGE = (
+    "assertion failed: [labels] [1]\n"
+    "\t [[{{node loss/Assert}}]]\n"
+    "Additional GRPC error information from remote target /job:worker\n"
+    ":UNKNOWN:Error received from peer [Op:__inference_step_1]"
+)
+
+
+@pytest.mark.parametrize("times", [1, 3])
+def test_the_message_and_the_users_line_come_first(times: int) -> None:
+    text = f"Graph execution error:\n\n{_DETECTED * times}{_MESSAGE}"
+    short = error_text.shortened(text)
+    assert short.startswith(_MESSAGE)
+    rest = short.removeprefix(_MESSAGE).strip().splitlines()
+    assert rest == [
+        "In loss/Assert, made by:",
+        '  File "/home/me/train.py", line 12, in my_loss',
+        '  File "/home/me/train.py", line 90, in <module>',
+        "",
+        f"({4 * times} frames of libraries are left out.)",
+    ]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "assertion failed: [labels] [1]",
+        "",
+        "Graph execution error:\n\nassertion failed",
+        f"Graph execution error:\n\n{_DETECTED}",
+    ],
+)
+def test_what_has_another_form_stays(text: str) -> None:
+    assert error_text.shortened(text) == text
+
+
+def test_where_a_number_went_wrong_is_said_without_libraries() -> None:
+    creation = (
+        "  Stack trace of op's creation:\n"
+        "    + /home/me/train.py (L12) my_loss\n"
+        " -> |   return x / 0\n"
+        "    + ...coordinator/tfps_plugin/coordinator/lane.py (L3) run\n"
+        " -> |   \n"
+        "    + ...tensorflow/python/framework/ops.py (L2726) create\n"
+        "    |   \n"
+        "\n : Tensor had NaN values"
+    )
+    text = f"Graph execution error:\n\n{_DETECTED}{creation}"
+    assert error_text.shortened(text).startswith(
+        "Stack trace of op's creation:\n"
+        "    + /home/me/train.py (L12) my_loss\n"
+        " -> |   return x / 0\n"
+        "\n : Tensor had NaN values\n"
+    )
+
+
+def test_a_traceback_begins_where_the_users_code_does() -> None:
+    users = compile(
+        "def step(call):\n    call()\n", "/home/me/train.py", "exec"
+    )
+    names: dict[str, Any] = {}
+    exec(users, names)
+
+    def fail() -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError) as raised:
+        names["step"](fail)
+    traceback = error_text.users_part(raised.value.__traceback__)
+    assert traceback is not None
+    assert traceback.tb_frame.f_code.co_filename == "/home/me/train.py"
+    # What it calls is kept.
+    assert traceback.tb_next is not None
+    with pytest.raises(ZeroDivisionError) as raised:
+        fail()
+    assert error_text.users_part(raised.value.__traceback__) is None
+
+
+def test_tensorflow_still_writes_that_form() -> None:
+    @tf.function
+    def step(x: tf.Tensor) -> tf.Tensor:
+        return tf.debugging.check_numerics(x / 0.0, "not a number")
+
+    with pytest.raises(tf.errors.InvalidArgumentError) as raised:
+        step(tf.constant(1.0))
+    text = str(raised.value)
+    assert text.startswith("Graph execution error:")
+    assert "File" in text.split("not a number")[0]
+    short = error_text.shortened(text)
+    assert short.startswith("not a number")
+    assert "frames of libraries are left out" in short
