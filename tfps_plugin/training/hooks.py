@@ -10,7 +10,8 @@ Keras has no way to say how a strategy runs a step. What is replaced:
    checks of arguments, and for leaving the cluster usable after an error;
 4. three methods of `keras.Variable`;
 5. `keras.ops.take`, `keras.layers.Embedding.call`, and TensorFlow's lookups
-   of embeddings: only the rows that are needed travel;
+   of embeddings: only the rows that are needed travel; and what a branch
+   without a lookup gives as the gradient of a table: no rows;
 6. `build` and `apply` of optimizers: they run where the variables live;
 7. the penalties of a layer's weights: on the rows that a batch looks up;
 8. how files of weights take and give large tables: block by block;

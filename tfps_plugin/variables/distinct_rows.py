@@ -19,6 +19,21 @@ class DistinctRows(tf.IndexedSlices):
     """
 
 
+def dense_shape(shape: tf.TensorShape) -> tf.Tensor:
+    """The shape of a table, as its slices have it.
+
+    Args:
+        shape: Of the table, fully defined.
+
+    Returns:
+        A vector, int32 where that is enough: TensorFlow's own slices have it
+        so, and those of two branches must be alike.
+    """
+    sizes = shape.as_list()
+    is_small = max(sizes) <= tf.int32.max
+    return tf.constant(sizes, tf.int32 if is_small else tf.int64)
+
+
 def distinct(slices: tf.IndexedSlices) -> DistinctRows:
     """Sums what belongs to the same id.
 

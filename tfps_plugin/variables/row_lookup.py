@@ -27,6 +27,7 @@ from tfps_plugin.variables import segment_sums
 from tfps_plugin.variables import shard_order
 from tfps_plugin.variables import wire
 from tfps_plugin.variables.distinct_rows import DistinctRows
+from tfps_plugin.variables.distinct_rows import dense_shape
 from tfps_plugin.variables.layout import RowLayout
 
 # Puts something in another order.
@@ -323,8 +324,7 @@ def recorded(table: Table, ids_U: tf.Tensor, rows_UD: tf.Tensor) -> tf.Tensor:
         The rows.
     """
     # The gradient's function keeps what it needs, but not the table.
-    row_shape, layout = table.shape[1:], table.layout
-    dense_shape = [layout.num_rows, *row_shape.as_list()]
+    layout, shape = table.layout, table.shape
 
     @tf.custom_gradient
     def record(source: tf.Tensor, ids_U: tf.Tensor, rows_UD: tf.Tensor) -> Any:
@@ -342,7 +342,7 @@ def recorded(table: Table, ids_U: tf.Tensor, rows_UD: tf.Tensor) -> tf.Tensor:
                 DistinctRows(
                     upstream,
                     tf.identity(ids_U),
-                    tf.constant(dense_shape, tf.int64),
+                    dense_shape(shape),
                 ),
                 None,
                 None,
@@ -351,6 +351,6 @@ def recorded(table: Table, ids_U: tf.Tensor, rows_UD: tf.Tensor) -> tf.Tensor:
         return rows_UD, gradient
 
     rows_UD = record(table.tape_input, ids_U, rows_UD)
-    rows_UD.set_shape(tf.TensorShape([None]).concatenate(row_shape))
+    rows_UD.set_shape(tf.TensorShape([None]).concatenate(shape[1:]))
     looked_up.remember(table, ids_U, rows_UD)
     return rows_UD

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tfps_plugin.variables import distinct_rows
 from tfps_plugin.variables import graph_checks
 from tfps_plugin.variables import present_rows
 from tfps_plugin.variables import wire
@@ -66,9 +67,7 @@ def read_rows(table: Table, start: int, stop: int) -> tf.Tensor:
         def gradient(upstream: tf.Tensor) -> DistinctRows:
             with tf.device(graph_checks.CPU):
                 ids = tf.range(start, max(start, stop), dtype=tf.int64)
-            return DistinctRows(
-                upstream, ids, tf.constant(shape.as_list(), tf.int64)
-            )
+            return DistinctRows(upstream, ids, distinct_rows.dense_shape(shape))
 
         found = wire.widened(
             tf.concat(parts or [nothing], 0), table.dtype, shape[-1]
