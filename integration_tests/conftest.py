@@ -15,7 +15,7 @@ import tfps_plugin as tfps
 from tfps_plugin.conftest import nothing_left_behind as nothing_left_behind
 from tfps_plugin.conftest import scratch_folder as scratch_folder
 from tfps_plugin.training.steps import packing
-from tfps_plugin.transport import fusion
+from tfps_plugin.transport import explanation
 
 _HERE = pathlib.Path(__file__).parent
 
@@ -63,7 +63,8 @@ def steps_are_fused(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
         record.getMessage()
         for when in ("setup", "call")
         for record in caplog.get_records(when)
-        if record.name == fusion.__name__ and record.levelno >= logging.WARNING
+        if record.name == explanation.__name__
+        and record.levelno >= logging.WARNING
     ]
     assert not failures
 

@@ -18,6 +18,7 @@ run_ahead.py    what the next round of a loop need not wait for
 sections.py     what runs while a lock is held
 step_order.py   what a step waits for of the one before in its round
 short_rows.py   how short rows of variables are gathered
+soundness.py    whether what was made anew can run
 staging.py      handles that a function takes from their parameter servers
 transpositions.py  what is cut along one axis and joined along the other
 waves.py        which tensors of a step travel together

@@ -83,6 +83,8 @@ class Emission:
             without=() if is_inner else {output.node for output in staged},
         )
         self._made: dict[int, tf.Operation] = {}
+        # Those that are made with nothing from elsewhere, not even a handle.
+        self._made_here = _made_here(flat, nodes, staged)
         self._tensors: dict[Output, tf.Tensor] = {
             Output(number, 0): tensor for number, tensor in arguments.items()
         }
@@ -271,13 +273,17 @@ class Emission:
     def _begins(self, message: Message) -> bool:
         """Whether a place elsewhere hears of a round by a message.
 
-        It must have been made without anything from there.
+        What is in it must not need anything that waits for such a message
+        itself: neither there nor anywhere else. A loop on the worker that is
+        given a handle of a parameter server does, and so does what it returns.
         """
         return (
             self._is_inner
-            and message.wave == 0
+            and message.source == places.HERE
             and message.destination != places.HERE
             and message.destination not in self._first
+            and all(o.node in self._made_here for o in message.outputs)
+            and all(number in self._made_here for number in message.controls)
         )
 
     def _after_all(
@@ -295,3 +301,23 @@ class Emission:
             if not parcels:
                 return [tf.zeros([], tf.bool)]
             return [tf.identity(parcels[0]), *parcels[1:]]
+
+
+def _made_here(
+    flat: FlatFunction,
+    nodes: Sequence[Node],
+    staged: Collection[Output],
+) -> set[int]:
+    """The operations of the worker that need nothing of any other place."""
+    taken = {output.node for output in staged}
+    made: set[int] = set()
+    for number, node in enumerate(nodes):
+        before = {output.node for output in node.inputs}
+        before.update(node.controls)
+        if number < flat.num_arguments:
+            is_here = number not in taken
+        else:
+            is_here = node.place in (None, places.HERE)
+        if is_here and before <= made:
+            made.add(number)
+    return made

@@ -1,7 +1,10 @@
 """What a step sends, for people. Pure: no TensorFlow."""
 
 import dataclasses
+import logging
 from collections.abc import Sequence
+
+_logger = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -119,3 +122,20 @@ def _task(place: str) -> str:
         return "worker"
     parts = dict(part.split(":", 1) for part in place.strip("/").split("/"))
     return f"{parts['job']} {parts['task']}"
+
+
+def warn_of(name: str) -> None:
+    """Warns of a function that stays as it was traced.
+
+    Called where the exception is handled that says why.
+
+    Args:
+        name: Of the function, and of the loop or branch in it.
+    """
+    _logger.warning(
+        "What %r sends travels value by value: it could not be put together. "
+        "Results are right, and steps slower than they could be; "
+        "communication_fusion=False of the strategy leaves the attempt out.",
+        name,
+        exc_info=True,
+    )

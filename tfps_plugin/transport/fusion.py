@@ -12,7 +12,6 @@ body. Variants and resources, tensors of unknown rank, and large ones travel
 by themselves, as before.
 """
 
-import logging
 import threading
 import weakref
 from collections.abc import Callable
@@ -23,11 +22,11 @@ import tensorflow as tf
 
 from tfps_plugin._compat import tensorflow_captures
 from tfps_plugin._compat import tensorflow_graphs as compat
+from tfps_plugin.transport import explanation
 from tfps_plugin.transport import staging
 from tfps_plugin.transport.explanation import Explanation
 from tfps_plugin.transport.rewriting import Rewriting
 
-_logger = logging.getLogger(__name__)
 _lock = threading.Lock()
 _known: "weakref.WeakKeyDictionary[Any, Fused]" = weakref.WeakKeyDictionary()
 
@@ -99,14 +98,7 @@ def _fused(function: tf.types.experimental.ConcreteFunction) -> Fused:
         fused = Fused(replacement, Explanation(tuple(rewriting.bodies)))
     except Exception:
         # It does run without.
-        _logger.warning(
-            "What %r sends travels value by value: it could not be put "
-            "together. Results are right, and steps slower than they could "
-            "be; communication_fusion=False of the strategy leaves the "
-            "attempt out.",
-            graph.name,
-            exc_info=True,
-        )
+        explanation.warn_of(graph.name)
         fused = Fused(None, Explanation(()))
     with _lock:
         return _known.setdefault(function, fused)

@@ -15,8 +15,10 @@ import tensorflow as tf
 
 from tfps_plugin import errors
 from tfps_plugin._compat import tensorflow_graphs as compat
+from tfps_plugin._compat import tensorflow_variables as variables_compat
 from tfps_plugin.transport import fusion
 from tfps_plugin.transport import places
+from tfps_plugin.transport.emission import Emission
 from tfps_plugin.variables import testing
 
 _PS = "/job:localhost/replica:0/task:0/device:CPU:0"
@@ -451,3 +453,74 @@ def test_a_variable_that_is_gone_is_told_of() -> None:
     gc.collect()
     with pytest.raises(errors.VariableCreationError, match="Keep a reference"):
         fused(3.0)
+
+
+def test_a_loop_in_a_loop_may_look_at_variables() -> None:
+    table = testing.remote_variable(tf.reshape(tf.range(12.0), [4, 3]))
+    total = testing.remote_variable(tf.zeros([3]))
+
+    def round_of(i: tf.Tensor, x: tf.Tensor) -> Any:
+        # The inner loop is given a handle, and what it returns leaves for the
+        # parameter server that has taken it.
+        _, rows = tf.while_loop(
+            lambda j, _: j < 3,
+            lambda j, rows: (j + 1, rows + _on_ps(tf.gather, table, j)),
+            (tf.constant(0), x),
+        )
+        scaled = _on_ps(lambda r: r * tf.fill([3], 0.5) + 1.0, rows)
+        total.assign_add(scaled)
+        chosen = tf.cond(
+            tf.reduce_sum(x) > 40.0,
+            lambda: _on_ps(tf.gather, table, i),
+            lambda: tf.zeros([3]),
+        )
+        return i + 1, scaled + _on_ps(lambda c: c * tf.fill([3], 2.0), chosen)
+
+    def step(x: tf.Tensor) -> tf.Tensor:
+        return tf.while_loop(
+            lambda i, _: i < 4, round_of, (0, x), parallel_iterations=1
+        )[1]
+
+    function = _concrete(step, tf.TensorSpec([3]))
+    expected = [function(tf.ones([3])).numpy(), total.numpy()]
+    total.assign(tf.zeros([3]))
+    fused: Any = fusion.fuse(function)
+    assert fused is not function
+    np.testing.assert_array_equal(fused(tf.ones([3])), expected[0])
+    np.testing.assert_array_equal(total, expected[1])
+
+
+@pytest.mark.parametrize("is_right", [True, False])
+def test_a_body_that_cannot_be_rewritten_stays_as_it_is(
+    is_right: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def step(x: tf.Tensor) -> tf.Tensor:
+        def body(i: tf.Tensor, y: tf.Tensor) -> Any:
+            sent = [_on_ps(tf.abs, y - float(k)) for k in range(3)]
+            return i + 1, tf.add_n(sent)
+
+        y = tf.while_loop(lambda i, _: i < 3, body, (0, x))[1]
+        return tf.add_n([_on_ps(tf.square, y + float(k)) for k in range(3)])
+
+    begin = Emission._begin_with_messages
+
+    def wait_for_itself(emission: Any) -> None:
+        begin(emission)
+        last = emission.graph.get_operations()[-1]
+        if not is_right and emission._is_inner and last.inputs:
+            variables_compat.run_after(last.inputs[0].op, [last])
+
+    monkeypatch.setattr(Emission, "_begin_with_messages", wait_for_itself)
+    function = _concrete(step, tf.TensorSpec([2]))
+    fused: Any = fusion.fuse(function)
+    x = tf.constant([0.5, 3.0])
+    np.testing.assert_array_equal(fused(x), function(x))
+    assert fused is not function
+    names = [body.name for body in fusion.explain(function).bodies]
+    assert any("While body" in name for name in names) == is_right
+    # What is around it sends less all the same.
+    assert any(sent[1:] == (3, 1) for sent in _sends(function))
+    assert ("While body" in caplog.text) != is_right
+    assert ("wait for each other" in caplog.text) != is_right

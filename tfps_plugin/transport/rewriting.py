@@ -1,5 +1,7 @@
 """Decides what a function sends together, and has it made anew."""
 
+import itertools
+from collections.abc import Iterator
 from collections.abc import Mapping
 from typing import Any
 
@@ -7,11 +9,13 @@ import tensorflow as tf
 
 from tfps_plugin._compat import tensorflow_graphs as compat
 from tfps_plugin.transport import duplicates
+from tfps_plugin.transport import explanation
 from tfps_plugin.transport import id_checks
 from tfps_plugin.transport import places
 from tfps_plugin.transport import run_ahead
 from tfps_plugin.transport import sections
 from tfps_plugin.transport import short_rows
+from tfps_plugin.transport import soundness
 from tfps_plugin.transport import step_order
 from tfps_plugin.transport import transpositions
 from tfps_plugin.transport import waves
@@ -32,6 +36,8 @@ _RUNS_FUNCTIONS = {
     "StatelessWhile": 0,
     "While": 0,
 }
+# What loops and branches that ask other places last: a question and an answer.
+_LASTS = 2
 # Nobody knows what they look at.
 _RUN_PYTHON = frozenset({"EagerPyFunc", "PyFunc", "PyFuncStateless"})
 # Larger ones are sent, as TensorFlow would.
@@ -70,6 +76,7 @@ class Rewriting:
         """
         self._name = name
         self._is_inner = is_inner
+        self._known_devices: dict[tf.Operation, frozenset[str]] = {}
         self._staged = {
             Output(n, 0): each for n, each in (staged or {}).items()
         }
@@ -111,6 +118,7 @@ class Rewriting:
             staged=self._staged,
             is_inner=is_inner,
         )
+        soundness.check(emission.graph, graph)
         self.graph = emission.graph
         if num_crossings:
             body = Body(name, num_crossings, tuple(emission.sent))
@@ -142,6 +150,7 @@ class Rewriting:
         ):
             # As TensorFlow does: where the resource is that it works on.
             device = homes[0]
+            soundness.check_device(flat.operation, device, homes)
         if places.job(device):
             for index, tensor in enumerate(flat.operation.outputs):
                 if tensor.dtype == tf.resource:
@@ -156,8 +165,35 @@ class Rewriting:
         if _is_copied(flat.operation):
             return Node(None)
         return Node(
-            places.place(self._devices[number]), flat.inputs, flat.controls
+            places.place(self._devices[number]),
+            flat.inputs,
+            flat.controls,
+            lasts=_LASTS if self._asks_elsewhere(number) else 0,
         )
+
+    def _asks_elsewhere(self, number: int) -> bool:
+        """Whether a loop or branch of the worker exchanges messages."""
+        flat = self._flat.operations[number]
+        if (
+            flat.operation.type not in _RUNS_FUNCTIONS
+            or places.place(self._devices[number]) != places.HERE
+        ):
+            return False
+        devices = itertools.chain(
+            (self._homes[o] for o in flat.inputs if o in self._homes),
+            self._devices_within(flat.operation),
+        )
+        return any(places.place(device) != places.HERE for device in devices)
+
+    def _devices_within(self, operation: tf.Operation) -> Iterator[str]:
+        """The devices of what a loop or branch runs, found out when asked."""
+        if operation not in self._known_devices:
+            self._known_devices[operation] = frozenset(
+                inner.device
+                for graph in compat.functions_of(operation).values()
+                for inner in compat.operations_within(graph)
+            )
+        yield from self._known_devices[operation]
 
     def _locks(self) -> dict[int, list[int]]:
         """Who takes a lock, and who gives it back."""
@@ -214,14 +250,21 @@ class Rewriting:
                 if output in self._staged
             }
             for name, graph in compat.functions_of(flat.operation).items():
-                rewriting = Rewriting(
-                    graph,
-                    homes,
-                    f"{self._name}, {flat.operation.type} {name}",
-                    staged=staged,
-                    is_inner=True,
-                    runs_ahead=name == "body" and self._may_run_ahead(number),
-                )
+                full_name = f"{self._name}, {flat.operation.type} {name}"
+                try:
+                    rewriting = Rewriting(
+                        graph,
+                        homes,
+                        full_name,
+                        staged=staged,
+                        is_inner=True,
+                        runs_ahead=name == "body"
+                        and self._may_run_ahead(number),
+                    )
+                except Exception:
+                    # All else is rewritten; this does run without.
+                    explanation.warn_of(full_name)
+                    continue
                 self.bodies += rewriting.bodies
                 if rewriting.unasked:
                     self._in_order.add(number)

@@ -2,7 +2,8 @@
 
 Every operation of a step has a place: the worker that runs the step, or a
 parameter server. Its wave is how often values have had to change places, one
-after the other, before it can run. What leaves one place for another may wait
+after the other, before it can run; those count that change places inside of a
+loop or a branch that it waits for. What leaves one place for another may wait
 until its first reader's wave: all that can leave in one wave travels as one
 message.
 
@@ -41,12 +42,15 @@ class Node:
         controls: The nodes that it runs after.
         stays: Inputs, and nodes that it runs after, of which it is told by no
             message.
+        lasts: How often values change places while it runs: a loop or a branch
+            may ask other places itself.
     """
 
     place: str | None
     inputs: tuple[Output, ...] = ()
     controls: tuple[int, ...] = ()
     stays: frozenset[Output | int] = frozenset()
+    lasts: int = 0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -73,7 +77,7 @@ class Plan:
     """When nodes run, and what travels.
 
     Attributes:
-        waves: The wave of each node.
+        waves: The wave of each node, in which it begins.
         messages: In the order of their waves.
     """
 
@@ -88,7 +92,7 @@ class Plan:
         messages = collections.defaultdict(list)
         for message in self.messages:
             messages[message.wave].append(message)
-        for wave in sorted(by_wave):
+        for wave in sorted({*by_wave, *messages}):
             yield from by_wave[wave]
             yield from messages[wave]
 
@@ -166,6 +170,11 @@ def _is_apart(earlier: Node, later: Node) -> bool:
     return None not in places and earlier.place != later.place
 
 
+def _end(nodes: Sequence[Node], waves: Sequence[int], number: int) -> int:
+    """The wave that what a node returns is there in."""
+    return waves[number] + nodes[number].lasts
+
+
 def _waves(nodes: Sequence[Node]) -> list[int]:
     waves: list[int] = []
     for node in nodes:
@@ -174,7 +183,7 @@ def _waves(nodes: Sequence[Node]) -> list[int]:
         waves.append(
             max(
                 (
-                    waves[number] + _is_apart(nodes[number], node)
+                    _end(nodes, waves, number) + _is_apart(nodes[number], node)
                     for number in before
                 ),
                 default=0,
@@ -196,7 +205,7 @@ def _without_haste(nodes: Sequence[Node], waves: Sequence[int]) -> list[int]:
         node = nodes[number]
         first = needed[number]
         if first is not None and not travels[number]:
-            delayed[number] = max(first, delayed[number])
+            delayed[number] = max(first - node.lasts, delayed[number])
         before = {output.node for output in node.inputs}
         before.update(node.controls)
         for earlier in before:
@@ -224,7 +233,8 @@ def _crossings(
         last = waves[reader] - 1
         known = departures.get(what)
         departures[what] = _Stay(
-            waves[earlier], last if known is None else min(last, known.last)
+            _end(nodes, waves, earlier),
+            last if known is None else min(last, known.last),
         )
 
     for number, node in enumerate(nodes):

@@ -143,6 +143,7 @@ def graphs(draw: st.DrawFn) -> list[Node]:
                     for n in dict.fromkeys(inputs)
                 ),
                 tuple(dict.fromkeys(controls)),
+                lasts=draw(st.sampled_from([0, 0, 0, 2])) if place else 0,
             )
         )
     return nodes
@@ -199,3 +200,32 @@ def test_a_pair_of_places_sends_once_a_wave(nodes: list[Node]) -> None:
         for message in waves.plan(nodes).messages
     ]
     assert len(sent) == len(set(sent))
+
+
+def test_what_asks_other_places_itself_takes_its_time() -> None:
+    # What a loop (1) returns leaves later than what is there before it (0).
+    nodes = [
+        _node("worker"),
+        Node("worker", lasts=2),
+        _node("ps", 0),
+        _node("ps", 1),
+        _node("worker", 1, 2),
+    ]
+    plan = waves.plan(nodes)
+    assert plan.waves == (0, 0, 1, 3, 2)
+    assert [(m.source, m.wave, m.outputs) for m in plan.messages] == [
+        ("worker", 0, (Output(0, 0),)),
+        ("ps", 1, (Output(2, 0),)),
+        ("worker", 2, (Output(1, 0),)),
+    ]
+    order = list(plan.in_order())
+    for message in plan.messages:
+        for output in message.outputs:
+            assert order.index(output.node) < order.index(message)
+        readers = [
+            number
+            for number, node in enumerate(nodes)
+            if node.place == message.destination
+            and set(node.inputs) & set(message.outputs)
+        ]
+        assert all(order.index(message) < order.index(r) for r in readers)

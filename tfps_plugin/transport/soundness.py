@@ -1,0 +1,125 @@
+"""Finds out whether a function that was made anew can run.
+
+TensorFlow finds out when it runs a function for the first time, and then the
+step fails. What a rewriting does wrong is found here, as soon as it is done:
+the function is left as it was traced, which is slower and right.
+"""
+
+from collections.abc import Collection
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from tfps_plugin import errors
+from tfps_plugin._compat import tensorflow_graphs as compat
+from tfps_plugin.transport import places
+
+
+def check(graph: compat.FuncGraph, old: compat.FuncGraph) -> None:
+    """Checks a function against the one that it was made of.
+
+    Args:
+        graph: The new function.
+        old: The other.
+
+    Raises:
+        InternalError: If operations of the new function wait for each other;
+            or if it returns tensors of other types or shapes than the old one.
+    """
+    _check_order(graph)
+    _check_results(graph, old)
+
+
+def check_device(
+    operation: tf.Operation, device: str, homes: Collection[str]
+) -> None:
+    """Checks where an operation was placed that the program has not placed.
+
+    Args:
+        operation: As it was traced.
+        device: Where it is to run.
+        homes: The devices of the resources that it works on.
+
+    Raises:
+        InternalError: If a resource is of another task than the device.
+    """
+    wanted = {places.place(home) for home in homes}
+    if wanted - {places.place(device)}:
+        raise errors.InternalError(
+            f"{operation.name!r} works on resources of several tasks. "
+            f"Expected: resources of {places.place(device) or 'the worker'}. "
+            f"Received: resources={sorted(homes)}. Place it yourself, by "
+            "tf.device."
+        )
+
+
+def cycle(needs: Sequence[Collection[int]]) -> list[int]:
+    """Numbers that need each other, each the one behind it.
+
+    Args:
+        needs: By number, the numbers that it needs.
+
+    Returns:
+        The first such numbers that are found; the last of them needs the
+        first. Empty if there are none.
+    """
+    done = [False] * len(needs)
+    for start in range(len(needs)):
+        path: list[int] = []
+        places_on_path: dict[int, int] = {}
+        ahead = [iter((start,))]
+        while ahead:
+            number = next(ahead[-1], None)
+            if number is None:
+                ahead.pop()
+                if path:
+                    last = path.pop()
+                    done[last] = True
+                    del places_on_path[last]
+            elif number in places_on_path:
+                return path[places_on_path[number] :]
+            elif not done[number]:
+                places_on_path[number] = len(path)
+                path.append(number)
+                ahead.append(iter(needs[number]))
+    return []
+
+
+def _check_order(graph: compat.FuncGraph) -> None:
+    operations = graph.get_operations()
+    numbers = {operation: n for n, operation in enumerate(operations)}
+    found = cycle(
+        [
+            [
+                numbers[before]
+                for before in (
+                    *(tensor.op for tensor in operation.inputs),
+                    *operation.control_inputs,
+                )
+            ]
+            for operation in operations
+        ]
+    )
+    if found:
+        names = [operations[number].name for number in found]
+        raise errors.InternalError(
+            f"Operations of {graph.name!r}, made anew to send less, wait for "
+            f"each other. Received: operations={names}. Please report this."
+        )
+
+
+def _check_results(graph: compat.FuncGraph, old: compat.FuncGraph) -> None:
+    ours = [(tensor.dtype, tensor.shape) for tensor in graph.outputs]
+    theirs = [(tensor.dtype, tensor.shape) for tensor in old.outputs]
+    if len(ours) != len(theirs) or any(
+        our_dtype != their_dtype
+        or not our_shape.is_compatible_with(their_shape)
+        for (our_dtype, our_shape), (their_dtype, their_shape) in zip(
+            ours, theirs, strict=True
+        )
+    ):
+        raise errors.InternalError(
+            f"{graph.name!r}, made anew to send less, does not return what "
+            f"{old.name!r} does. Expected: {theirs}. Received: {ours}. Please "
+            "report this."
+        )
