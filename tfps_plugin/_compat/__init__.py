@@ -5,7 +5,8 @@ Each module opens one room of theirs; each name says why it is needed.
 tensorflow_variables.py   resource variables, their handles, tapes, captures
 tensorflow_lookups.py     tf.nn's lookups of embeddings, tf.gather by ragged ids
 tensorflow_tables.py      lookup tables, and what functions capture of them
-tensorflow_loops.py       gradients of loops
+tensorflow_loops.py       gradients of loops and branches
+tensorflow_vectorizing.py  what is vectorized of a function
 tensorflow_saving.py      checkpoints, and what a SavedModel makes of variables
 tensorflow_strategy.py    the base classes of a `tf.distribute.Strategy`
 tensorflow_inputs.py      what datasets say about their elements

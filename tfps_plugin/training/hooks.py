@@ -11,7 +11,8 @@ Keras has no way to say how a strategy runs a step. What is replaced:
 4. three methods of `keras.Variable`;
 5. `keras.ops.take`, `keras.layers.Embedding.call`, and TensorFlow's lookups
    of embeddings: only the rows that are needed travel; and what a branch
-   without a lookup gives as the gradient of a table: no rows;
+   without a lookup gives as the gradient of a table: no rows; and lookups in
+   functions that `tf.vectorized_map` vectorizes: all elements' at once;
 6. `build` and `apply` of optimizers: they run where the variables live;
 7. the penalties of a layer's weights: on the rows that a batch looks up;
 8. how files of weights take and give large tables: block by block;

@@ -16,6 +16,7 @@ from tfps_plugin._compat import keras as keras_compat
 from tfps_plugin._compat import tensorflow_lookups
 from tfps_plugin._compat import tensorflow_loops
 from tfps_plugin._compat import tensorflow_saving
+from tfps_plugin._compat import tensorflow_vectorizing
 from tfps_plugin.variables import row_lookup
 from tfps_plugin.variables.row_lookup import Table
 
@@ -28,6 +29,7 @@ def install() -> None:
     tensorflow_lookups.look_up_distinct_rows(_distinct_rows_of)
     tensorflow_lookups.gather_ragged_by(_gather_rows)
     tensorflow_loops.use_no_rows_in_branches()
+    tensorflow_vectorizing.install()
 
 
 def _distinct_rows_of(

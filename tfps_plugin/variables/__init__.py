@@ -31,6 +31,7 @@ dense_reads.py        warns of steps that move a whole sharded table
 recovery_gate.py      where the chief waits while lost ps are brought back
 chief_reads.py        reads that go on when the cluster changes under them
 steps_in_flight.py    what the chief waits for before it looks at the model
+vectorized_lookup.py  looks up rows in functions that are vectorized
 views.py              lets unmodified optimizers see only rows, or one shard
 wire.py               rounds what travels to fewer bits
 row_codes.py          pure: rows of floats as one byte a number

@@ -16,6 +16,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfps_plugin._compat import tensorflow_variables as compat
+from tfps_plugin._compat import tensorflow_vectorizing
 from tfps_plugin.variables import graph_checks
 from tfps_plugin.variables import present_rows
 from tfps_plugin.variables import repeated_rows
@@ -90,10 +91,12 @@ def look_up_together(
     joint = []
     in_shard_order = in_shard_order or [False] * len(tables)
     arranged = arranged or [None] * len(tables)
+    # What is asked for then is only known when it is looked up.
+    is_vectorized = tensorflow_vectorizing.element() is not None
     for number, (table, ids, in_order) in enumerate(
         zip(tables, indices, in_shard_order, strict=True)
     ):
-        if table.is_whole:
+        if table.is_whole or is_vectorized:
             rows[number] = row_lookup.look_up(
                 table,
                 ids,

@@ -8,6 +8,7 @@ Shape legend: V rows of the table, D the rest of a row's shape, N ids asked
 for, U distinct ids among them.
 """
 
+import functools
 from collections.abc import Callable
 from collections.abc import Sequence
 from typing import Any
@@ -18,6 +19,7 @@ import tensorflow as tf
 from tfps_plugin._compat import keras as keras_compat
 from tfps_plugin._compat import tensorflow_saving
 from tfps_plugin._compat import tensorflow_variables as compat
+from tfps_plugin._compat import tensorflow_vectorizing
 from tfps_plugin.variables import graph_checks
 from tfps_plugin.variables import looked_up
 from tfps_plugin.variables import present_rows
@@ -25,6 +27,7 @@ from tfps_plugin.variables import repeated_rows
 from tfps_plugin.variables import row_gather
 from tfps_plugin.variables import segment_sums
 from tfps_plugin.variables import shard_order
+from tfps_plugin.variables import vectorized_lookup
 from tfps_plugin.variables import wire
 from tfps_plugin.variables.distinct_rows import DistinctRows
 from tfps_plugin.variables.distinct_rows import dense_shape
@@ -193,8 +196,22 @@ def distinct_rows(
 
     Returns:
         The distinct rows, shape `(U, D)`; and for each of `indices` its place
-        among them, int32, of the shape of `indices`.
+        among them, int32, of the shape of `indices`. In a function that is
+        being vectorized each id has a row of its own: only all elements
+        together have distinct ones.
     """
+    number = tensorflow_vectorizing.element()
+    if number is not None:
+        ids = tf.convert_to_tensor(indices)
+        rows_ND = vectorized_lookup.rows_of_element(
+            table,
+            tf.reshape(ids, [-1]),
+            number,
+            functools.partial(
+                look_up, from_end=from_end, are_inside=are_inside
+            ),
+        )
+        return rows_ND, tf.reshape(tf.range(tf.size(ids)), tf.shape(ids))
     ids_U, positions = distinct_ids(
         table,
         indices,
