@@ -226,8 +226,10 @@ def _each_name_is_a_task(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(places, "place", place)
 
 
+# Each example traces a program, rewrites it and runs both.
+@pytest.mark.timeout(180)
 @hypothesis.settings(
-    max_examples=25,
+    max_examples=12,
     deadline=None,
     # A smaller program takes a second to try, and there are many.
     phases=[hypothesis.Phase.explicit, hypothesis.Phase.generate],
