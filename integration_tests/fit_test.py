@@ -1,5 +1,6 @@
 """Keras's fit, evaluate, predict and save on a real cluster."""
 
+import contextlib
 import logging
 import os
 import pathlib
@@ -695,11 +696,31 @@ def test_jit_compilation_is_ignored_with_a_warning(
     assert int(model.optimizer.iterations) == 2
 
 
-def test_models_outside_the_strategy_are_left_alone(
+@pytest.mark.parametrize("in_scope", [False, True])
+def test_a_model_of_this_process_does_not_train_on_input_for_workers(
+    strategy: tfps.ParameterServerStrategy, in_scope: bool
+) -> None:
+    model = _model()
+    creator = tfps.DatasetCreator(_untouched)
+    calls: list[Callable[[], Any]] = [
+        lambda: model.fit(creator, steps_per_epoch=2, verbose=0),
+        lambda: model.fit(_IDS, _TARGETS, validation_data=creator, verbose=0),
+        lambda: model.evaluate(creator, steps=2, verbose=0),
+    ]
+    for call in calls:
+        scope = strategy.scope() if in_scope else contextlib.nullcontext()
+        with scope, pytest.raises(errors.InputError, match="not on the clust"):
+            call()
+    assert not model.optimizer.built
+
+
+def test_models_outside_the_strategy_are_left_alone_with_a_warning(
     strategy: tfps.ParameterServerStrategy,
 ) -> None:
     model = _model()
-    history = model.fit(_IDS, _TARGETS, batch_size=_BATCH, verbose=0)
+    with pytest.warns(UserWarning, match="2 workers wait") as caught:
+        history = model.fit(_IDS, _TARGETS, batch_size=_BATCH, verbose=0)
+    assert [each.filename for each in caught] == [__file__]
     assert int(model.optimizer.iterations) == 8
     assert sorted(history.history) == ["accuracy", "auc", "loss"]
 

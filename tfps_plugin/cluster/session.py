@@ -156,6 +156,16 @@ class Session:
             _current = session
             return session
 
+    @classmethod
+    def current(cls) -> "Session | None":
+        """Returns this process's open session; None if there is none."""
+        with _connect_lock:
+            session = _current
+        if session is None or session._process_id != os.getpid():
+            return None
+        with session._lock:
+            return None if session._is_closed else session
+
     def device(self, task: Task) -> str:
         """The device of a task that work is placed on.
 

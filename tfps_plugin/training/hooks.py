@@ -35,6 +35,7 @@ from tfps_plugin.training import exporting
 from tfps_plugin.training import lookups
 from tfps_plugin.training import lora_saving
 from tfps_plugin.training import preprocessing
+from tfps_plugin.training import scope_check
 from tfps_plugin.training import table_regularizers
 from tfps_plugin.training import table_saving
 from tfps_plugin.training import trainer_methods
@@ -76,11 +77,13 @@ def install(strategy: object = None) -> None:
     # as customized when it is saved and loaded.
     base = keras_compat.BaseTrainer
     base.compile = trainer_methods.compile_in_scope(base.compile)
+    local_models = scope_check.LocalModels()
     for method in ("fit", "evaluate", "predict"):
+        original = getattr(trainer, method)
         setattr(
             trainer,
             method,
-            trainer_methods.with_call(getattr(trainer, method), method),
+            trainer_methods.with_call(original, method, local_models),
         )
     variable_methods.install()
     optimizer_methods.install()

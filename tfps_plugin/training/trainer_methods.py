@@ -129,17 +129,31 @@ def compile_in_scope(
     return compile
 
 
-def with_call(original: Callable[..., Any], method: str) -> Callable[..., Any]:
-    """`fit`, `evaluate` or `predict` that knows of itself while it runs."""
+def with_call(
+    original: Callable[..., Any],
+    method: str,
+    local_models: scope_check.LocalModels,
+) -> Callable[..., Any]:
+    """`fit`, `evaluate` or `predict` that knows of itself while it runs.
+
+    Args:
+        original: Keras's own.
+        method: Its name.
+        local_models: Looks at those that are not ours.
+    """
     signature = inspect.signature(original)
 
     @functools.wraps(original)
     def call_on_cluster(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if not is_ours(self) or "_use_cached_eval_dataset" in kwargs:
-            # Not ours, or validation as a part of fit().
+        if "_use_cached_eval_dataset" in kwargs:
+            # Validation, as a part of fit().
             return original(self, *args, **kwargs)
         bound = signature.bind_partial(self, *args, **kwargs)
         arguments = bound.arguments
+        if not is_ours(self):
+            inputs = [arguments.get(name) for name in ("x", "validation_data")]
+            local_models.check(self, method, inputs)
+            return original(self, *args, **kwargs)
         arguments.update(call_arguments.checked(method, arguments))
         _check_arguments(method, arguments)
         # A callback may call evaluate() or predict() of its own.
