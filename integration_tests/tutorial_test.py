@@ -1,4 +1,4 @@
-"""The examples that follow TensorFlow's tutorial, run as a user runs them."""
+"""Examples, run as a user runs them: the tutorial's, and one of many tables."""
 
 import os
 import pathlib
@@ -82,3 +82,13 @@ def test_fit_takes_the_steps_it_was_asked_for(fit: str) -> None:
 def test_fit_calls_callbacks_at_every_epoch(fit: str) -> None:
     for epoch in range(1, 6):
         assert f"checkpoint-{epoch}.keras" in fit
+
+
+def test_many_tables_are_trained_as_one_and_served() -> None:
+    printed = _run("distributed_embedding.py")
+    assert "Variables of the layer: [(2500, 8)]" in printed
+    for table, rows in (("ads", 2000), ("users", 500)):
+        assert f"Table {table} has the shape ({rows}, 8)." in printed
+    (accuracy,) = _numbers(r"Accuracy is (\S+)\.\n", printed)
+    assert accuracy > 0.9
+    assert "Served: ['serve', 'serving_default']" in printed

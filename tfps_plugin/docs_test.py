@@ -28,7 +28,16 @@ _TEST = re.compile(r"test_\w+")
 
 # Other people's, by the first part of the name or by the whole of it.
 _FOREIGN_ROOTS = {
-    *("extended", "keras", "model", "optimizer", "strategy", "sys", "tf"),
+    *(
+        "extended",
+        "keras",
+        "keras_rs",
+        "model",
+        "optimizer",
+        "strategy",
+        "sys",
+        "tf",
+    ),
 }
 _FOREIGN_NAMES = {
     "BackupAndRestore",

@@ -32,6 +32,9 @@ from tfps_plugin._compat import keras as keras_compat
 from tfps_plugin.recovery import failover
 from tfps_plugin.strategy import parameter_server_strategy
 from tfps_plugin.training import exporting
+
+# Files of models name its classes: with a strategy, Keras knows them.
+from tfps_plugin.training import layers as layers
 from tfps_plugin.training import lookups
 from tfps_plugin.training import lora_saving
 from tfps_plugin.training import preprocessing

@@ -19,8 +19,9 @@ _OPTIMIZER_OF_KERAS_RS = "adam"
 
 
 def _default_initializer() -> Any:
-    # One for each table: two tables with one seed would start alike.
-    return keras.initializers.VarianceScaling(mode="fan_out")
+    # Those of keras.layers.Embedding. One for each table: two tables with one
+    # seed would start alike.
+    return keras.initializers.RandomUniform(-0.05, 0.05)
 
 
 @keras.saving.register_keras_serializable(package="tfps_plugin")
@@ -43,8 +44,10 @@ class TableConfig:
         vocabulary_size: Number of rows.
         embedding_dim: Numbers in a row.
         initializer: Initial values: a Keras initializer or the name of one. By
-            default a truncated normal distribution whose standard deviation
-            is about `1 / sqrt(embedding_dim)`.
+            default uniform from -0.05 to 0.05, as in `keras.layers.Embedding`.
+            A `keras_rs.layers.TableConfig` keeps its own default: a truncated
+            normal distribution of standard deviation `1 /
+            sqrt(embedding_dim)`, nine times as wide for rows of 16 numbers.
         optimizer: Leave it None: the optimizer given to `model.compile` trains
             the tables, on the parameter servers.
         combiner: "mean", "sum" or "sqrtn": what is made of the rows of one
@@ -143,7 +146,8 @@ class FeatureConfig:
             several, which the table's combiner reduces to one row. None where
             any size will do; the batch may always have any size. For ragged
             and sparse inputs `ids` may be any number too, and nothing is cut
-            off.
+            off. Where it is `(batch, 1)`, ids of shape `(batch,)` are taken,
+            too.
         output_shape: `(batch, embedding_dim)`.
     """
 

@@ -58,10 +58,12 @@ class DistributedEmbedding(keras.layers.Layer):
     single variable and lives on a single parameter server.
 
     The configurations follow `keras_rs.layers.FeatureConfig` and
-    `keras_rs.layers.TableConfig`, and those are taken too. Two things differ:
-    the optimizer given to `model.compile` trains all tables (keras_rs's
-    default, "adam", is taken for nothing said, any other is refused), and the
-    sizes of a SparseCore's buffers mean nothing here.
+    `keras_rs.layers.TableConfig`, and those are taken too, with the initial
+    values that they say. Three things differ: the default initial values of our
+    own `TableConfig` are those of `keras.layers.Embedding`, the optimizer given
+    to `model.compile` trains all tables (keras_rs's default, "adam", is taken
+    for nothing said, any other is refused), and the sizes of a SparseCore's
+    buffers mean nothing here.
 
     What an optimizer computes from a whole variable, it computes from a whole
     stack: `clipnorm`, or the trust ratio of LAMB. With `table_stacking=None`

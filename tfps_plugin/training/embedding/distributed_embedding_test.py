@@ -1,6 +1,8 @@
 """keras_rs.layers.EmbedReduce and keras.layers.Embedding are the truth."""
 
 import pathlib
+import subprocess
+import sys
 from typing import Any
 
 import keras
@@ -24,9 +26,11 @@ _KINDS = {
     "single": (None,),
     "dense": (None, 3),
     "one": (None, 1),
+    "flat": (None, 1),
     "ragged": (None, None),
     "sparse": (None, 5),
     "single_sparse": (None,),
+    "flat_sparse": (None, 1),
 }
 _FEATURES = [(kind, table) for table in _ROWS for kind in _KINDS]
 
@@ -73,11 +77,11 @@ def _ids(kind: str, rows: int, dtype: str) -> Any:
             tf.constant([rows - 1, 2, 1, 1, 0], dtype),
             [4, 5],
         )
-    if kind == "single_sparse":
+    if kind in ("single_sparse", "flat_sparse"):
         return tf.SparseTensor(
             [[0], [3]], tf.constant([rows - 1, 2], dtype), [4]
         )
-    shape = {"single": (4,), "dense": (4, 3), "one": (4, 1)}[kind]
+    shape = {"single": (4,), "flat": (4,), "dense": (4, 3), "one": (4, 1)}[kind]
     # Keras counts negative ids from the end.
     return tf.constant(random.integers(-rows, rows, shape), dtype)
 
@@ -186,6 +190,22 @@ def test_outputs_and_gradients_are_those_of_separate_layers(
     ):
         np.testing.assert_allclose(
             gradient, expected_gradients[table], rtol=1e-5, atol=1e-6
+        )
+
+
+def test_tables_start_by_default_as_those_of_embedding_layers() -> None:
+    keras.utils.set_random_seed(8)
+    tables = [TableConfig(name, 50, 16) for name in ("ads", "users")]
+    layer = DistributedEmbedding(
+        [FeatureConfig(t.name, t, (None,), (None, 16)) for t in tables]
+    )
+    layer.build()
+    keras.utils.set_random_seed(8)
+    expected = [keras.layers.Embedding(50, 16) for _ in tables]
+    for table, embedding in zip(tables, expected, strict=True):
+        embedding.build()
+        np.testing.assert_array_equal(
+            layer.get_embedding_tables()[table.name], embedding.embeddings
         )
 
 
@@ -423,6 +443,29 @@ def test_a_functional_model_is_saved_and_loaded(tmp_path: pathlib.Path) -> None:
     assert again.get_layer("embed").weights[0].shape == (13, 4)
 
 
+@pytest.mark.timeout(120)
+def test_a_process_with_a_strategy_loads_a_file(
+    tmp_path: pathlib.Path,
+) -> None:
+    path = tmp_path / "model.keras"
+    _functional(_simple(name="embed")).save(path)
+    program = f"""
+import keras
+import tfps_plugin as tfps
+tfps.ParameterServerStrategy  # the class alone, no cluster
+model = keras.saving.load_model({str(path)!r})
+print("Loaded:", type(model.get_layer("embed")).__name__)
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert "Loaded: DistributedEmbedding" in ended.stdout, ended.stderr
+
+
 @pytest.mark.compat
 def test_weights_are_saved_by_the_names_of_tables(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
@@ -472,6 +515,17 @@ def test_one_feature_works_in_a_sequential_model() -> None:
     )
     assert model.output_shape == (None, 2)
     assert model(tf.ragged.constant([[1], [2, 3], []])).shape == (3, 2)
+
+
+def test_a_table_of_keras_rs_keeps_its_default_initial_values() -> None:
+    keras_rs = pytest.importorskip("keras_rs")
+    table = keras_rs.layers.TableConfig("ads", 500, 16)
+    feature = keras_rs.layers.FeatureConfig("a", table, (2,), (2, 16))
+    layer = DistributedEmbedding(feature)
+    layer.build()
+    values = layer.get_embedding_tables()["ads"]
+    np.testing.assert_array_equal(values, table.initializer((500, 16)))
+    assert np.std(values) == pytest.approx(0.25, rel=0.05)
 
 
 def test_configurations_of_keras_rs_give_its_results() -> None:

@@ -183,18 +183,18 @@ def feature_ids(
         return _of_ragged(feature, inputs, weights)
     if isinstance(inputs, tf.SparseTensor):
         return _of_sparse(feature, inputs, weights)
-    rank = len(feature.input_shape)
     inputs = tf.convert_to_tensor(inputs)
     if inputs.shape.rank is None:
         # A shape that is not known before the call is checked in it.
-        inputs = tf.ensure_shape(inputs, [None] * rank)
+        inputs = tf.ensure_shape(inputs, [None] * len(feature.input_shape))
     ids = _integers(inputs)
     if weights is not None:
         weights = graph_checks.gated_by_equality(
             weights, tf.shape(weights), tf.shape(ids), _unlike(feature, "shape")
         )
         weights.set_shape(ids.shape)
-    return SingleIds(ids, weights) if rank == 1 else DenseIds(ids, weights)
+    kind = SingleIds if ids.shape.rank == 1 else DenseIds
+    return kind(ids, weights)
 
 
 def require_shape(feature: FeatureConfig, shape: Any, dense: bool) -> None:
@@ -212,13 +212,15 @@ def require_shape(feature: FeatureConfig, shape: Any, dense: bool) -> None:
         return
     shape = tuple(shape)
     expected = feature.input_shape
+    # One id in each example is the same with and without an axis of its own.
+    is_one_id = len(shape) == 1 and expected[1:] == (1,)
     fits = len(shape) == len(expected) and (
         len(expected) == 1
         or not dense
         or None in (shape[1], expected[1])
         or shape[1] == expected[1]
     )
-    if not fits:
+    if not fits and not is_one_id:
         raise errors.InputError(
             f"The feature {feature.name!r} is expected to have the shape "
             f"{expected}, with any batch size, as its `input_shape` says. "
@@ -289,7 +291,7 @@ def _of_sparse(
         ids.dense_shape[0],
         ids.shape[0],
         weights_N,
-        reduced=len(feature.input_shape) == 2,
+        reduced=ids.shape.rank == 2,
     )
 
 
