@@ -388,20 +388,35 @@ def test_a_function_traced_before_is_refused(
         tf.saved_model.save(module, tmp_path, signatures=concrete)
 
 
+@pytest.mark.parametrize(
+    "endpoints",
+    [
+        {"call_endpoint": "serve"},
+        {"call_endpoint": "serving_default"},
+        {
+            "call_endpoint": "serve",
+            "call_training_endpoint": "serving_default",
+        },
+    ],
+    ids=lambda endpoints: "+".join(endpoints.values()),
+)
 def test_a_saved_model_is_trained_on(
     strategy: tfps.ParameterServerStrategy,
     exported: dict[str, _Exported],
     folder: pathlib.Path,
     tmp_path: pathlib.Path,
+    endpoints: dict[str, str],
 ) -> None:
     """As a layer of a model, and exported again with it."""
 
+    class Layer(keras.layers.TFSMLayer):
+        def call(self, inputs: Any, training: bool = False) -> Any:
+            # A signature returns a dictionary.
+            return tf.nest.flatten(super().call(inputs, training=training))[0]
+
     def make() -> keras.Model:
         ids = keras.Input((4,), dtype="int32", name="ids")
-        layer = keras.layers.TFSMLayer(
-            str(folder / "lora"), call_endpoint="serve"
-        )
-        model = keras.Model(ids, layer(ids))
+        model = keras.Model(ids, Layer(str(folder / "lora"), **endpoints)(ids))
         model.compile(keras.optimizers.SGD(0.1), "mse")
         return model
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.framework.func_graph import FuncGraph
+from tensorflow.python.ops import handle_data_util
 from tensorflow.python.ops import lookup_ops
 from tensorflow.python.trackable import resource
 
@@ -40,6 +41,47 @@ def owner_of(handle: tf.Tensor) -> Any:
 def set_owner(handle: tf.Tensor, owner: Any) -> None:
     """Has `owner_of` the handle give the owner, for as long as it exists."""
     handle._parent_trackable = weakref.ref(owner)
+
+
+def look_up_in_loaded_functions(
+    handle: tf.Tensor, variable: tf.Variable
+) -> None:
+    """Has functions of a SavedModel that is loaded ask a variable each call.
+
+    `tf.saved_model.load` gives each function the handles of its variables. A
+    signature hands them on as they are; a gradient of what it returns would
+    then belong to the handle, and to no variable that an optimizer knows.
+
+    Args:
+        handle: The variable's present one. TensorFlow asks it what functions
+            are to capture, and lets a function answer for each call.
+        variable: Says by `handle` what counts where it is called. It is not
+            kept.
+    """
+    reference = weakref.ref(variable)
+    name = variable.name
+
+    def now() -> tf.Tensor:
+        owner = reference()
+        if owner is None:
+            raise errors.VariableCreationError(
+                f"A function of a loaded SavedModel uses the variable {name!r},"
+                " which does not exist any more. Keep what "
+                "tf.saved_model.load has returned for as long as its functions "
+                "are called."
+            )
+        return owner.handle
+
+    def restore(function: Any, internal: tf.Tensor) -> Any:
+        owner = reference()
+        if owner is not None:
+            # What TensorFlow does with any handle.
+            function.graph.replace_capture(owner.own_handle, internal)
+            handle_data_util.copy_handle_data(owner.own_handle, internal)
+            function.graph.capture(owner.own_handle)
+        return now
+
+    handle.__tf_experimental_restore_capture__ = restore
 
 
 def is_static_table(owner: Any) -> bool:

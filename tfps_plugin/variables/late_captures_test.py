@@ -16,6 +16,7 @@ from tfps_plugin.cluster.dispatch_context import DispatchContext
 from tfps_plugin.variables import late_captures
 from tfps_plugin.variables import testing
 from tfps_plugin.variables import worker_tables
+from tfps_plugin.variables.remote_variable import RemoteVariable
 
 _WORDS = ["ash", "birch"]
 _QUERY = tf.constant(["birch", "oak"])
@@ -147,3 +148,49 @@ def test_saved_models_keep_the_table_itself(
 ) -> None:
     scope.entered = True
     assert _loaded(tmp_path).lookup(_QUERY).numpy().tolist() == _EXPECTED
+
+
+class _Rows(tf.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows = tf.Variable([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.int32, "ids")])
+    def squares(self, ids: tf.Tensor) -> dict[str, tf.Tensor]:
+        return {"squares": tf.gather(self.rows, ids) ** 2}
+
+
+@pytest.mark.parametrize("traced", [False, True])
+@pytest.mark.parametrize("endpoint", ["squares", "serving_default"])
+def test_every_function_of_a_saved_model_has_gradients(
+    scope: _Scope, tmp_path: pathlib.Path, endpoint: str, traced: bool
+) -> None:
+    """And finds the variable where it is when it is called."""
+    module = _Rows()
+    tf.saved_model.save(module, tmp_path, signatures=module.squares)
+    with tf.variable_creator_scope(_remote):
+        loaded = tf.saved_model.load(str(tmp_path))
+    function = getattr(loaded, endpoint, None) or loaded.signatures[endpoint]
+    scope.entered = True
+
+    def gradient(ids: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            total = tf.reduce_sum(function(ids=ids)["squares"])
+        return tf.convert_to_tensor(tape.gradient(total, loaded.rows))
+
+    run = tf.function(gradient) if traced else gradient
+    expected = [[0, 0], [12, 16], [10, 12]]
+    ids = tf.constant([1, 2, 1])
+    np.testing.assert_array_equal(run(ids), expected)
+    value = loaded.rows.numpy()
+    loaded.rows.remake()
+    loaded.rows.assign(10 * value)
+    np.testing.assert_array_equal(run(ids), 10 * np.array(expected))
+
+
+def _remote(next_creator: Any, **arguments: Any) -> RemoteVariable:
+    del next_creator
+    names = ("shape", "dtype", "name")
+    return RemoteVariable(
+        testing.LOCAL_DEVICE, *(arguments[name] for name in names)
+    )

@@ -66,15 +66,19 @@ class RemoteVariable(Table, LateBoundVariable):
                 synchronization=synchronization,
                 aggregation=aggregation,
             )
-        # For functions that know the handle alone, as those of SavedModels do.
-        tensorflow_tables.set_owner(self.own_handle, self)
+        self._be_known_by_handle()
         self.path = name
         self._family: list[weakref.ref[Any]] = []
 
     def remake(self) -> None:
         """Makes the resource again; see `LateBoundVariable.remake`."""
         super().remake()
+        self._be_known_by_handle()
+
+    def _be_known_by_handle(self) -> None:
+        """Lets functions of SavedModels find it, which know handles alone."""
         tensorflow_tables.set_owner(self.own_handle, self)
+        tensorflow_tables.look_up_in_loaded_functions(self.own_handle, self)
 
     @property
     def _home(self) -> str:
