@@ -235,6 +235,28 @@ def build_from_spec(model: Any, x_spec: Any) -> None:
     backend.compute_output_spec(model, x, training=False)
 
 
+def has_own_step(model: Any, step: str) -> bool:
+    """Whether a model has another `train_step` or `test_step` than Keras's."""
+    own = getattr(getattr(model, step), "__func__", None)
+    return own is not getattr(TensorFlowTrainer, step)
+
+
+def has_own_call(model: Any) -> bool:
+    """Whether a model can be called; `keras.Model` itself only refuses."""
+    return type(model).call is not keras.Model.call
+
+
+def layers_within(model: Any) -> list[Any]:
+    """The model and all layers in it, however deep."""
+    return list(model._flatten_layers())
+
+
+def compiled_parts_are_built(model: Any) -> bool:
+    """Whether the losses and metrics of `compile` have their variables."""
+    parts = (model._compile_metrics, model._compile_loss)
+    return all(part is None or part.built for part in parts)
+
+
 def set_epoch_iterator(make: Any) -> None:
     """Has fit(), evaluate() and predict() make their iterators with `make`.
 

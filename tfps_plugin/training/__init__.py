@@ -9,6 +9,7 @@ batch_callbacks.py    which callbacks look at the logs of batches
 running_call.py       the fit, evaluate or predict that a thread is in
 preprocessing.py      tables of workers, and what adapt() may not do
 scope_check.py        checks that models were made under the scope
+step_build.py         builds a model by tracing its own step
 table_regularizers.py penalties on the rows that a batch looks up
 table_saving.py       big variables to and from files, block by block
 stored_array.py       a variable that a file takes block by block

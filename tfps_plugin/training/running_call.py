@@ -75,6 +75,11 @@ class RunningCall:
         """Notes what it reads, too."""
         self._inputs.append(call_input)
 
+    def step_of(self, call_input: Input) -> str:
+        """The name of the model's step that runs on one of its inputs."""
+        is_training = self.method == "fit" and self._inputs[0] is call_input
+        return "train_step" if is_training else "test_step"
+
     def begin_at(self, place: Place) -> bool:
         """Has `fit` begin its first epoch at a place inside of it.
 

@@ -11,6 +11,7 @@ from tfps_plugin import errors
 from tfps_plugin.cluster.session import Session
 from tfps_plugin.inputs.dataset_creator import DatasetCreator
 from tfps_plugin.training import preprocessing
+from tfps_plugin.training import step_build
 
 _SHOWN = 5
 
@@ -22,14 +23,14 @@ def require_created_in_scope(model: keras.Model) -> None:
         model: A built and compiled model.
 
     Raises:
-        VariableCreationError: If layers, metrics or the optimizer hold
+        VariableCreationError: If layers, metrics or optimizers hold
             variables that live on the chief, where workers would read and
             write them one by one.
     """
     extended = model.distribute_strategy.extended
     variables = [*model.variables, *model.metrics_variables]
-    if model.optimizer is not None:
-        variables += model.optimizer.variables
+    for optimizer in step_build.optimizers_of(model):
+        variables += optimizer.variables
     unused = preprocessing.variables_that_no_step_reads(model)
     foreign = [
         v.path

@@ -10,8 +10,11 @@ from collections.abc import Iterable
 from collections.abc import Iterator
 from typing import Any
 
+import keras
+
 from tfps_plugin import errors
 from tfps_plugin._compat import keras as keras_compat
+from tfps_plugin.coordinator.cluster_coordinator import ClusterCoordinator
 from tfps_plugin.inputs.dataset_creator import DatasetCreator
 from tfps_plugin.strategy.parameter_server_strategy import (
     ParameterServerStrategy,
@@ -20,6 +23,7 @@ from tfps_plugin.training import batch_callbacks
 from tfps_plugin.training import call_arguments
 from tfps_plugin.training import running_call
 from tfps_plugin.training import scope_check
+from tfps_plugin.training import step_build
 from tfps_plugin.training.optimizers import table_semantics
 from tfps_plugin.training.optimizers import whole_matrix
 from tfps_plugin.training.running_call import RunningCall
@@ -182,19 +186,43 @@ def build_from_spec(original: Callable[..., None]) -> Callable[..., None]:
     """`_maybe_symbolic_build` that reads nothing of our input.
 
     Keras would begin an epoch to see what a batch looks like, and begin
-    another one to train: input that Python makes is not made for that.
+    another one to train: input that Python makes is not made for that. What
+    it cannot build by a call is built by its step.
     """
 
     @functools.wraps(original)
     def build(self: Any, iterator: Any = None, data_batch: Any = None) -> None:
-        if is_ours(self) and runs_eagerly(self):
+        if not is_ours(self):
+            original(self, iterator=iterator, data_batch=data_batch)
+            return
+        if runs_eagerly(self):
             # Built by its first step, as in one process: what is called with
             # symbols here could not look at numbers.
             return
-        if isinstance(iterator, ClusterEpochIterator):
+        _make_optimizers_in_scope(self)
+        call = running_call.current()
+        if call is None or not isinstance(iterator, ClusterEpochIterator):
+            # A single batch, whose step runs here.
+            if not step_build.has_own_way(self):
+                original(self, iterator=iterator, data_batch=data_batch)
+            return
+        step = call.step_of(iterator)
+        if not step_build.is_by_step(self, step):
             original(self, data_batch=iterator.batch_spec)
-        else:
-            original(self, iterator=iterator, data_batch=data_batch)
+            return
+        made = {
+            "train_step": self.train_function,
+            "test_step": self.test_function,
+        }
+        if not _is_up_to_date(made[step], self) and (
+            not step_build.is_complete(self)
+        ):
+            step_build.build(
+                self,
+                step,
+                iterator.batch_spec,
+                ClusterCoordinator(self._distribute_strategy),
+            )
 
     return build
 
@@ -344,6 +372,20 @@ def _refuse(method: str, given: list[str]) -> None:
             "(x, y, sample_weight), batched; validation_data may be another "
             "DatasetCreator."
         )
+
+
+def _make_optimizers_in_scope(model: Any) -> None:
+    """Makes again what a `compile` of the model's own was given from outside.
+
+    The optimizer that `keras.Model.compile` is given is looked after there.
+    """
+    strategy = model._distribute_strategy
+    for name, optimizer in list(vars(model).items()):
+        if isinstance(optimizer, keras.optimizers.Optimizer):
+            with strategy.scope():
+                made = _made_in_scope(optimizer, strategy)
+            if made is not optimizer:
+                setattr(model, name, made)
 
 
 def _made_in_scope(optimizer: Any, strategy: Any) -> Any:

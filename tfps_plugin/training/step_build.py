@@ -1,0 +1,98 @@
+"""Builds a model by tracing its own step, as one process does.
+
+Under a strategy Keras builds a model by calling it on what the batch has for
+inputs. A model that has steps of its own may have no `call`, as the GANs of
+keras.io, or take the batch apart in another way; in one process its layers are
+made when its step is traced.
+"""
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfps_plugin._compat import keras as keras_compat
+from tfps_plugin._compat import tensorflow_execution
+from tfps_plugin.coordinator.cluster_coordinator import ClusterCoordinator
+from tfps_plugin.variables import steps_in_flight
+
+
+def is_by_step(model: keras.Model, step: str) -> bool:
+    """Whether a model is built by its step, and not by a call.
+
+    Args:
+        model: The model.
+        step: `train_step` or `test_step`.
+    """
+    return keras_compat.has_own_step(
+        model, step
+    ) or not keras_compat.has_own_call(model)
+
+
+def has_own_way(model: keras.Model) -> bool:
+    """Whether any step of a model is not built by a call."""
+    return any(is_by_step(model, step) for step in ("train_step", "test_step"))
+
+
+def is_complete(model: keras.Model) -> bool:
+    """Whether no step of the model has anything left to make.
+
+    A model without a `call` never counts as built itself.
+    """
+    layers = [
+        layer
+        for layer in keras_compat.layers_within(model)
+        if layer is not model or keras_compat.has_own_call(model)
+    ]
+    return (
+        all(layer.built for layer in layers)
+        and keras_compat.compiled_parts_are_built(model)
+        and all(optimizer.built for optimizer in optimizers_of(model))
+    )
+
+
+def optimizers_of(model: keras.Model) -> list[Any]:
+    """The optimizer of `compile`, and others that are attributes."""
+    others = [
+        each
+        for name, each in sorted(vars(model).items())
+        if isinstance(each, keras.optimizers.Optimizer)
+        and each is not model.optimizer
+    ]
+    return [*([] if model.optimizer is None else [model.optimizer]), *others]
+
+
+def build(
+    model: keras.Model,
+    step: str,
+    batch_spec: Any,
+    coordinator: ClusterCoordinator,
+) -> None:
+    """Traces a step of the model once, and forgets the trace.
+
+    Args:
+        model: A model whose step may make variables.
+        step: `train_step` or `test_step`.
+        batch_spec: A nested structure of `tf.TypeSpec`s: one batch.
+        coordinator: In whose scope steps are traced.
+
+    Raises:
+        BaseException: What the step raises.
+    """
+    if not keras_compat.has_own_step(model, step):
+        # Keras's own says best that there is no `call`, when it is traced.
+        return
+    run = keras_compat.without_optionals(model, getattr(model, step))
+    strategy = coordinator.strategy
+
+    @tf.autograph.experimental.do_not_convert
+    def one_step(data: Any) -> Any:
+        with steps_in_flight.tracing():
+            return strategy.run(run, args=(data,))
+
+    with (
+        tensorflow_execution.unwrapped_errors(),
+        coordinator.tracing_scope(),
+        tf.device(None),
+    ):
+        tf.function(one_step).get_concrete_function(batch_spec)
