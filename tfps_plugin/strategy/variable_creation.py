@@ -10,6 +10,7 @@ from tfps_plugin import errors
 from tfps_plugin._compat import keras as keras_compat
 from tfps_plugin._compat import tensorflow_variables as compat
 from tfps_plugin.cluster import connection
+from tfps_plugin.strategy import legacy_keras
 from tfps_plugin.variables import initialization
 from tfps_plugin.variables import partitioners
 from tfps_plugin.variables.initialization import InitialValue
@@ -82,8 +83,10 @@ class VariableCreator:
 
         Raises:
             StrategySupersededError: If the strategy's connection has ended.
+            UnsupportedError: If Keras 2 asks for it.
         """
         self._connection.require()
+        legacy_keras.refuse(_name(kwargs))
         if compat.function_graph() is not None:
             return self._create_outside_of_function(kwargs)
         try:
