@@ -496,7 +496,8 @@ class ClusterCoordinator:
     @contextlib.contextmanager
     def tracing_scope(self) -> Iterator[None]:
         """What functions are traced in that workers run."""
-        with self.strategy.scope():
+        runs = self.strategy.extended.chief_runs
+        with self.strategy.scope(), runs.traced_for_workers():
             worker_seeds.claim_global_seeds(self.strategy)
             yield
 

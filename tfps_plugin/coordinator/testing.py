@@ -3,11 +3,13 @@
 import contextlib
 import dataclasses
 import threading
+import types
 from typing import Any
 
 from tfps_plugin import errors
 from tfps_plugin.cluster.connection import Connection
 from tfps_plugin.coordinator.closure import ClosureState
+from tfps_plugin.strategy.chief_runs import ChiefRuns
 
 
 @dataclasses.dataclass(frozen=True)
@@ -164,6 +166,12 @@ class FakeStrategy:
         )
         self.prefetch_embeddings = prefetch_embeddings
         self._cluster_coordinator: Any = None
+        self._chief_runs = ChiefRuns()
+
+    @property
+    def extended(self) -> Any:
+        """What the coordinator asks of the part behind the strategy."""
+        return types.SimpleNamespace(chief_runs=self._chief_runs)
 
     def scope(self) -> contextlib.AbstractContextManager[None]:
         """A scope that changes nothing."""

@@ -11,6 +11,7 @@ from tfps_plugin._compat import tensorflow_saving
 from tfps_plugin._compat import tensorflow_strategy as compat
 from tfps_plugin.inputs import input_context
 from tfps_plugin.strategy import updates
+from tfps_plugin.strategy.chief_runs import ChiefRuns
 from tfps_plugin.strategy.variable_creation import VariableCreator
 from tfps_plugin.variables.worker_tables import WorkerTable
 
@@ -24,6 +25,9 @@ class ParameterServerExtended(compat.StrategyExtended):
 
     A step runs on one worker as one replica: reductions over replicas are
     identities, and updates of variables run where the variables live.
+
+    Attributes:
+        chief_runs: Knows what is traced for workers, and tells of the rest.
     """
 
     def __init__(
@@ -43,6 +47,7 @@ class ParameterServerExtended(compat.StrategyExtended):
         super().__init__(strategy)
         self._creator = creator
         self._exact_updates = exact_updates
+        self.chief_runs = ChiefRuns()
 
     # Variables.
 
@@ -84,6 +89,7 @@ class ParameterServerExtended(compat.StrategyExtended):
     def _call_for_each_replica(
         self, fn: Callable[..., Any], args: Any, kwargs: Any
     ) -> Any:
+        self.chief_runs.note(len(self.worker_devices))
         with compat.ReplicaContext(
             self._container_strategy(), replica_id_in_sync_group=0
         ):
