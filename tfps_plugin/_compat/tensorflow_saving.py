@@ -15,6 +15,7 @@ from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.checkpoint import tensor_callable
+from tensorflow.python.eager.polymorphic_function import polymorphic_function
 from tensorflow.python.ops import resource_variable_ops
 from tensorflow.python.saved_model import save_context
 
@@ -115,6 +116,54 @@ def saving_model() -> Iterator[None]:
         return
     with save_context.save_context(tf.saved_model.SaveOptions()):
         yield
+
+
+def trace_signatures_again(is_for_workers: Callable[[], bool]) -> None:
+    """Has what `get_concrete_function` returns be traced anew for SavedModels.
+
+    TensorFlow traces a `tf.function` again when a SavedModel is made of it. A
+    concrete function knows no Python any more: given as a signature, it would
+    be written as it was traced for the cluster.
+
+    Used since TensorFlow 2.20: `Function.get_concrete_function`, and
+    `ConcreteFunction._call_impl`, through which a signature is called while
+    it is written. Asked again, it does nothing.
+
+    Args:
+        is_for_workers: Whether this thread traces what workers run. These are
+            signatures of nothing, and left as they are.
+    """
+    original = polymorphic_function.Function.get_concrete_function
+    if hasattr(original, "__wrapped__"):
+        return
+
+    @functools.wraps(original)
+    def get_concrete_function(self: Any, *args: Any, **kwargs: Any) -> Any:
+        concrete = original(self, *args, **kwargs)
+        if (
+            concrete.graph.function_captures.by_ref_internal
+            and not is_saving_model()
+            and not is_for_workers()
+            and all(map(_is_of_no_value, tf.nest.flatten((args, kwargs))))
+        ):
+            call = concrete._call_impl
+
+            def call_impl(args_: Any, kwargs_: Any) -> Any:
+                if not is_saving_model():
+                    return call(args_, kwargs_)
+                again = original(self, *args, **kwargs)
+                return again._call_impl(args_, kwargs_)
+
+            concrete._call_impl = call_impl
+        return concrete
+
+    polymorphic_function.Function.get_concrete_function = get_concrete_function
+
+
+def _is_of_no_value(argument: Any) -> bool:
+    """Whether an argument says what is traced, and holds no memory."""
+    kinds = (tf.TypeSpec, str, bool, int, float)
+    return argument is None or isinstance(argument, kinds)
 
 
 def uninitialized_variable(

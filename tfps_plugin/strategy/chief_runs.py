@@ -38,6 +38,12 @@ class ChiefRuns:
             with self._lock:
                 self._tracing.remove(thread)
 
+    @property
+    def is_traced_for_workers(self) -> bool:
+        """Whether this thread traces a function that workers run."""
+        with self._lock:
+            return threading.get_ident() in self._tracing
+
     def note(self, num_workers: int) -> None:
         """Warns if `strategy.run` computes on the chief, the first time.
 

@@ -10,6 +10,8 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+import tensorflow as tf
+
 from tfps_plugin._compat import keras as keras_compat
 from tfps_plugin._compat import keras_saving as compat
 from tfps_plugin._compat import tensorflow_saving
@@ -22,11 +24,18 @@ def install() -> None:
     variable = keras_compat.Variable
     for method in ("_export_to_saved_model_graph", "_copy_trackable_to_cpu"):
         setattr(variable, method, _as_its_value(getattr(variable, method)))
+    tensorflow_saving.trace_signatures_again(_is_for_workers)
     archive = compat.ExportArchive
     archive._get_concrete_fn = _traced_for_saving(archive._get_concrete_fn)
     archive._filter_and_track_resources = _tables_for_traces(
         _traced_for_saving(archive._filter_and_track_resources)
     )
+
+
+def _is_for_workers() -> bool:
+    """Whether this thread traces what workers run."""
+    runs = getattr(tf.distribute.get_strategy().extended, "chief_runs", None)
+    return runs is not None and runs.is_traced_for_workers
 
 
 def _is_ours(value: Any) -> bool:

@@ -20,7 +20,8 @@ Keras has no way to say how a strategy runs a step. What is replaced:
    the scope, and of SavedModels;
 10. `adapt` of preprocessing layers, refused inside a dataset function; `build`
    of Normalization, whose constants serve more than one function;
-11. how `keras.export.ExportArchive` traces endpoints and finds their variables.
+11. how `keras.export.ExportArchive` traces endpoints and finds their variables;
+    `get_concrete_function`, whose results are traced anew for SavedModels.
 
 Each does what it did before for models and variables that are not ours. They
 are installed once, with the first strategy, not by importing anything.
