@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from tfps_plugin.inputs.dataset_creator import (
         DatasetCreator as DatasetCreator,
     )
+    from tfps_plugin.monitoring import events as events
     from tfps_plugin.recovery.checkpoint import Checkpoint as Checkpoint
     from tfps_plugin.recovery.checkpoint_manager import (
         CheckpointManager as CheckpointManager,
@@ -81,6 +82,7 @@ _HOMES = {
     "SidecarEvaluator": "tfps_plugin.evaluation.sidecar_evaluator",
     "callbacks": "tfps_plugin.training.callbacks",
     "errors": "tfps_plugin.errors",
+    "events": "tfps_plugin.monitoring.events",
     "init": "tfps_plugin.cluster.task",
     "layers": "tfps_plugin.training.layers",
     "partitioners": "tfps_plugin.variables.partitioners",
@@ -104,6 +106,7 @@ __all__ = [
     "SidecarEvaluator",
     "callbacks",
     "errors",
+    "events",
     "init",
     "layers",
     "partitioners",

@@ -46,7 +46,7 @@ def test_type_checkers_see_the_same_names() -> None:
 @pytest.mark.parametrize("name", tfps_plugin.__all__)
 def test_every_public_name_can_be_loaded(name: str) -> None:
     value = getattr(tfps_plugin, name)
-    if name in ("callbacks", "errors", "layers", "partitioners"):
+    if name in ("callbacks", "errors", "events", "layers", "partitioners"):
         assert value.__name__ == tfps_plugin._HOMES[name]
     else:
         assert value.__name__ == name

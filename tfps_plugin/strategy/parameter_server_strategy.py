@@ -1,5 +1,6 @@
 """`tfps.ParameterServerStrategy`."""
 
+import dataclasses
 import logging
 import weakref
 from collections.abc import Callable
@@ -356,7 +357,11 @@ class ParameterServerStrategy(tf.distribute.Strategy):
                 these.
         """
         if isinstance(step, tf.types.experimental.PolymorphicFunction):
-            with self.scope(), tf.device(None):
+            with (
+                self.scope(),
+                self.extended.chief_runs.traced_for_workers(),
+                tf.device(None),
+            ):
                 step = step.get_concrete_function(*args, **(kwargs or {}))
         if isinstance(step, tf.types.experimental.ConcreteFunction):
             explanation = fusion.explain(step)
@@ -364,6 +369,8 @@ class ParameterServerStrategy(tf.distribute.Strategy):
             explanation = self._explanation_of(step)
         if print_fn is not None:
             print_fn(str(explanation))
+            # The value of a notebook's cell is shown, too.
+            explanation = dataclasses.replace(explanation, is_printed=True)
         return explanation
 
     def _explanation_of(self, owner: Any) -> Explanation:

@@ -52,16 +52,32 @@ class Body:
         return sum(each.num_parcels for each in self.sent)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True, repr=False)
 class Explanation:
     """What a step sends; printed, a table.
 
     Attributes:
         bodies: The function and its loops and branches, those that send
             something.
+        is_printed: Whether whoever asked for it has seen the table.
     """
 
     bodies: tuple[Body, ...]
+    is_printed: bool = dataclasses.field(default=False, compare=False)
+
+    def __repr__(self) -> str:
+        """One line; `str` is the table."""
+        values = sum(body.num_crossings for body in self.bodies)
+        messages = sum(body.num_parcels for body in self.bodies)
+        return (
+            f"<Explanation of {len(self.bodies)} functions: {values:,} values "
+            f"in {messages:,} messages>"
+        )
+
+    def _ipython_display_(self) -> None:
+        """Shows the table once where it is the value of a notebook's cell."""
+        if not self.is_printed:
+            print(self)
 
     def __str__(self) -> str:
         if not self.bodies:

@@ -1,5 +1,9 @@
 """Tests of what a step sends, for people."""
 
+import dataclasses
+
+import pytest
+
 from tfps_plugin.transport.explanation import Body
 from tfps_plugin.transport.explanation import Explanation
 from tfps_plugin.transport.explanation import Sent
@@ -32,3 +36,19 @@ def test_it_is_a_table_with_a_sum() -> None:
 
 def test_where_nothing_travels_it_says_so() -> None:
     assert str(Explanation(())) == "Nothing travels between tasks."
+
+
+def test_the_value_of_a_cell_shows_the_table_once(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    body = Body("step", 1200, (Sent("", _PS, 0, 3, 1, 2, 1024, 0),))
+    explanation = Explanation((body,))
+    explanation._ipython_display_()
+    assert capsys.readouterr().out == f"{explanation}\n"
+    printed = dataclasses.replace(explanation, is_printed=True)
+    printed._ipython_display_()
+    assert capsys.readouterr().out == ""
+    assert printed == explanation
+    assert repr(printed) == (
+        "<Explanation of 1 functions: 1,200 values in 2 messages>"
+    )
