@@ -303,6 +303,28 @@ def test_files_are_splits(
     assert seen == [*range(5), *range(100, 105)]
 
 
+def test_files_that_the_function_opens_are_splits(
+    strategy: tfps.ParameterServerStrategy, tmp_path: pathlib.Path
+) -> None:
+    files = [str(tmp_path / f"{number}.csv") for number in range(3)]
+    for number, file in enumerate(files):
+        pathlib.Path(file).write_text(f"i,unused\n{number},0\n{number + 10},0")
+
+    def dataset_fn(file: str) -> tf.data.Dataset:
+        # Sees to the columns of the file, as in one process.
+        data = tf.data.experimental.make_csv_dataset(
+            file, 2, select_columns=["i"], num_epochs=1, shuffle=False
+        )
+        return data.map(
+            lambda row: (tf.zeros([2, 3]), tf.cast(row["i"], tf.int64))
+        )
+
+    model = _model(strategy)
+    model.fit(tfps.DatasetCreator(dataset_fn, splits=files), verbose=0)
+    seen = np.flatnonzero(_counts(model)).tolist()
+    assert seen == [0, 1, 2, 10, 11, 12]
+
+
 def test_class_weights_weigh_what_workers_read(
     strategy: tfps.ParameterServerStrategy,
 ) -> None:

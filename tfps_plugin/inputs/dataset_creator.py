@@ -1,5 +1,6 @@
 """`tfps.DatasetCreator`: input that every worker makes for itself."""
 
+import functools
 from collections.abc import Callable
 from collections.abc import Sequence
 from typing import Any
@@ -63,7 +64,9 @@ class DatasetCreator(keras_compat.DataAdapter):
         Args:
             dataset_fn: Returns a batched `tf.data.Dataset` for the pipeline
                 that its `tf.distribute.InputContext` describes; with `splits`,
-                for the split that it is given, as tensors.
+                for the split that it is given, as tensors. A function that
+                needs Python's strings, such as names of files that it opens,
+                is given the split as it was listed, and is traced for each.
             input_options: As in `tf.keras.utils.experimental.DatasetCreator`.
                 Elements are read in the worker's host memory, one batch
                 ahead, whatever `experimental_fetch_to_device` says; options
@@ -124,22 +127,35 @@ class DatasetCreator(keras_compat.DataAdapter):
         """
         if self.splits is not None:
             splits = self.splits(0) if callable(self.splits) else self.splits
-            stacked = tf.nest.map_structure(
-                lambda *parts: tf.stack(
-                    [
-                        tf.convert_to_tensor(part, dtype_hint=tf.int64)
-                        for part in parts
-                    ]
-                ),
-                *splits,
-            )
-            return tf.data.Dataset.from_tensor_slices(stacked).flat_map(
-                lambda *split: self.build(
-                    split if isinstance(stacked, tuple) else split[0]
+            try:
+                return self._in_one_pipeline(splits)
+            except errors.TfpsError:
+                raise
+            except Exception:
+                # It needs strings, such as names of files that it opens.
+                return functools.reduce(
+                    lambda before, split: before.concatenate(self.build(split)),
+                    splits[1:],
+                    self.build(splits[0]),
                 )
-            )
         return self.build(
             input_context.current() or tf.distribute.InputContext()
+        )
+
+    def _in_one_pipeline(self, splits: Sequence[Any]) -> tf.data.Dataset:
+        stacked = tf.nest.map_structure(
+            lambda *parts: tf.stack(
+                [
+                    tf.convert_to_tensor(part, dtype_hint=tf.int64)
+                    for part in parts
+                ]
+            ),
+            *splits,
+        )
+        return tf.data.Dataset.from_tensor_slices(stacked).flat_map(
+            lambda *split: self.build(
+                split if isinstance(stacked, tuple) else split[0]
+            )
         )
 
     def get_numpy_iterator(self) -> Any:

@@ -1,5 +1,6 @@
 """How the splits of an input are found, and how each of them is read."""
 
+import functools
 from collections.abc import Callable
 from collections.abc import Collection
 from collections.abc import Sequence
@@ -145,7 +146,10 @@ class PipelineSplits:
 class ListedSplits:
     """Splits that the user lists: files, ranges, anything made of tensors.
 
-    The dataset function is traced once, for a split that is not known yet.
+    The dataset function is traced once, for a split that is not known yet. One
+    that cannot be, such as `tf.data.experimental.make_csv_dataset`, which
+    opens the file to see its columns, is traced for each split with strings,
+    as it was listed.
     """
 
     def __init__(
@@ -158,19 +162,60 @@ class ListedSplits:
         self.visitation = creator.visitation
         self._list = creator.splits
         self._epoch = 0
+        self._scope = scope
         # Traced for the first list; all others have to be like it.
-        self._first = _as_tensors(_listed(self._list, 0))
-        self._spec = _common_spec(self._first)
+        listed = _listed(self._list, 0)
+        self._splits = _as_tensors(listed)
+        self._spec = _common_spec(self._splits)
 
         def build(split: Any) -> tf.data.Dataset:
             dataset = creator.build(split)
             return dataset if transform is None else transform(dataset)
 
-        self._recipe = dataset_recipes.trace(build, scope, [self._spec])
-        dataset_recipes.refuse_python_operations(
-            self._recipe.graph.as_graph_def()
-        )
-        self._splits = self._first
+        self._build = build
+        # Of each split that was traced by itself, by its place; None: one for
+        # all of them.
+        self._of_each: list[Any] | None = None
+        # The same, by the split, for lists of later passes.
+        self._known: dict[str, Any] = {}
+        try:
+            self._recipe = self._trace(build, self._spec)
+        except errors.TfpsError:
+            raise
+        except Exception:
+            if not _has_strings(listed[0]):
+                raise
+            self._trace_each(listed)
+            self._recipe = self._known[repr(listed[0])]
+
+    def _trace(self, build: Callable[..., Any], *specs: Any) -> Any:
+        recipe = dataset_recipes.trace(build, self._scope, specs)
+        dataset_recipes.refuse_python_operations(recipe.graph.as_graph_def())
+        return recipe
+
+    def _trace_each(self, listed: Sequence[Any]) -> None:
+        """Traces the function for each split, as it was listed.
+
+        Raises:
+            InputError: If what splits yield is not alike.
+        """
+        for number, split in enumerate(listed):
+            key = repr(split)
+            if key not in self._known:
+                recipe = self._trace(functools.partial(self._build, split))
+                first = next(iter(self._known.values()), recipe)
+                found, expected = (
+                    dataset_recipes.dataset_of(each).element_spec
+                    for each in (recipe, first)
+                )
+                if repr(found) != repr(expected):
+                    raise errors.InputError(
+                        "The datasets of all splits must have elements of one "
+                        f"type. Received: that of split {number}, {split!r}, "
+                        f"has {found}, expected {expected}, as of the first."
+                    )
+                self._known[key] = recipe
+        self._of_each = [self._known[repr(split)] for split in listed]
 
     @property
     def element_spec(self) -> Any:
@@ -191,13 +236,18 @@ class ListedSplits:
 
     def _list_epoch(self) -> None:
         if callable(self._list) and self._epoch:
-            splits = _as_tensors(_listed(self._list, self._epoch))
+            listed = _listed(self._list, self._epoch)
+            splits = _as_tensors(listed)
             _common_spec(splits, self._spec)
+            if self._of_each is not None:
+                self._trace_each(listed)
             self._splits = splits
 
     def build(self, context: DispatchContext, split: int) -> tuple[Any, bool]:
         """Makes the iterator of a split; see `SplitReader`."""
         with tf.device(context.cpu_device):
+            if self._of_each is not None:
+                return _iterate(self._of_each[split]())
             # The trace takes tensors, in the order of the structure.
             return _iterate(self._recipe(*tf.nest.flatten(self._splits[split])))
 
@@ -207,6 +257,10 @@ class ListedSplits:
             lambda tensor: tensor.numpy(), self._splits[split]
         )
         return f"split {split}, {value!r}"
+
+
+def _has_strings(split: Any) -> bool:
+    return any(isinstance(part, str) for part in tf.nest.flatten(split))
 
 
 def _iterate(dataset: tf.data.Dataset) -> tuple[Any, bool]:
