@@ -246,11 +246,6 @@ def has_own_call(model: Any) -> bool:
     return type(model).call is not keras.Model.call
 
 
-def layers_within(model: Any) -> list[Any]:
-    """The model and all layers in it, however deep."""
-    return list(model._flatten_layers())
-
-
 def compiled_parts_are_built(model: Any) -> bool:
     """Whether the losses and metrics of `compile` have their variables."""
     parts = (model._compile_metrics, model._compile_loss)
@@ -270,8 +265,7 @@ def layers_within(model: Any) -> list[Any]:
 
     Keras lists only the layers that a model has itself.
     """
-    layers: list[Any] = model._flatten_layers()
-    return layers
+    return list(model._flatten_layers())
 
 
 def set_value(variable: Any, value: tf.Variable) -> None:
