@@ -60,11 +60,11 @@ def _dataset(rows: int, different: int | None) -> tf.data.Dataset:
     )
 
 
-def _creator(rows: int, different: int | None) -> tfps.DatasetCreator:
+def creator(rows: int, different: int | None) -> tfps.DatasetCreator:
     return tfps.DatasetCreator(lambda context: _dataset(rows, different))
 
 
-def _model(optimizer: str, rows: int) -> keras.Model:
+def make_model(optimizer: str, rows: int) -> keras.Model:
     model = keras.Sequential(
         [
             keras.Input((_FIELDS,), dtype="int32"),
@@ -97,7 +97,7 @@ class _SecondEpoch(keras.callbacks.Callback):
         self.cpu_seconds = cpu_seconds(self._processes) - self._cpu_start
 
 
-def _milliseconds(
+def milliseconds(
     model: keras.Model, data: Any, steps: int, processes: list[int]
 ) -> tuple[float, float]:
     """Of one step, and the CPU's, while `fit` runs `steps` of them."""
@@ -111,8 +111,8 @@ def _milliseconds(
 def _alone(optimizer: str, sizes: list[int]) -> dict[int, tuple[float, float]]:
     found = {}
     for rows in sizes:
-        found[rows] = _milliseconds(
-            _model(optimizer, rows),
+        found[rows] = milliseconds(
+            make_model(optimizer, rows),
             _dataset(rows, None),
             _STEPS_ALONE.get(rows, 2),
             [os.getpid()],
@@ -147,13 +147,13 @@ def _on_cluster(
     models = {}
     for rows in sizes:
         with strategy.scope():
-            models[rows] = _model(optimizer, rows)
+            models[rows] = make_model(optimizer, rows)
     found: dict[tuple[str, int], list[tuple[float, float]]] = {}
     for number in range(rounds + 1):
         for kind, different in _KINDS.items():
             for rows, model in models.items():
-                data = _creator(rows, different)
-                one = _milliseconds(model, data, steps, processes)
+                data = creator(rows, different)
+                one = milliseconds(model, data, steps, processes)
                 # The first round is to warm up.
                 if number:
                     found.setdefault((kind, rows), []).append(one)

@@ -12,6 +12,8 @@ import tensorflow as tf
 
 from tfps_plugin import errors
 from tfps_plugin._compat import keras as keras_compat
+from tfps_plugin.training import step_build
+from tfps_plugin.training.optimizers.catch_up import caught_up_tables
 from tfps_plugin.variables.late_bound import LateBoundVariable
 from tfps_plugin.variables.mirrored_scalar import MirroredScalar
 from tfps_plugin.variables.remote_variable import RemoteVariable
@@ -145,11 +147,15 @@ class StepStates:
             if isinstance(one, RemoteVariable)
             and not isinstance(one, MirroredScalar)
         ]
-        optimizer = self._model.optimizer
-        optimized = set()
-        for variable in [] if optimizer is None else optimizer.variables:
-            value = variable.value
-            optimized |= {id(v) for v in (value, *_shards(value))}
+        optimized = {
+            id(each)
+            for optimizer in step_build.optimizers_of(self._model)
+            for value in (
+                *(variable.value for variable in optimizer.variables),
+                *caught_up_tables.variables_of(optimizer),
+            )
+            for each in (value, *_shards(value))
+        }
         return [
             self._described(variable)
             for variable in ps_rules.of_one_step(flow, on_ps, optimized)

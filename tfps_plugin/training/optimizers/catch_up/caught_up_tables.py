@@ -156,6 +156,17 @@ def of(optimizer: Any) -> CaughtUpTables | None:
     return getattr(optimizer, _ATTRIBUTE, None)
 
 
+def variables_of(optimizer: Any) -> list[Any]:
+    """Returns what an optimizer, or one that it wraps, has for catching up."""
+    inner = getattr(optimizer, "inner_optimizer", None)
+    within = [*getattr(optimizer, "optimizers", ())]
+    if inner is not None:
+        within.append(inner)
+    tables = of(optimizer)
+    own = [] if tables is None else list(tables.variables)
+    return own + [one for each in within for one in variables_of(each)]
+
+
 def _is_table(variable: keras.Variable) -> bool:
     """Whether rows of a variable were looked up, or are going to be."""
     if not isinstance(variable.value, Table) or len(variable.shape) < 2:
