@@ -275,24 +275,37 @@ def test_a_custom_loop_says_that_its_optimizer_is_to_be_built_first(
     assert np.isfinite(model.get_weights()[0]).all()
 
 
-def test_a_function_that_assigns_rows_by_itself_is_refused(
+def test_rows_that_a_function_or_the_chief_assigns_are_of_now(
     strategy: tfps.ParameterServerStrategy,
 ) -> None:
     coordinator = tfps.ClusterCoordinator(strategy)
     with strategy.scope():
         model = _model(_adam)
-        model.optimizer.build(model.trainable_variables)
+    dataset = tfps.DatasetCreator(_dataset)
+    model.fit(dataset, steps_per_epoch=_STEPS, verbose=0)
     table = model.trainable_variables[0].value
+    before = table.numpy()
+    model.fit(dataset, steps_per_epoch=_STEPS, verbose=0)
 
     @tf.function
     def assign() -> None:
-        table.scatter_update(tf.IndexedSlices(tf.ones([1, 4]), [3]))
+        table.scatter_update(tf.IndexedSlices(tf.ones([2, 4]), [3, 400]))
+        table.scatter_add(tf.IndexedSlices(tf.ones([1, 4]), [3]))
+        table.scatter_nd_update([[7, 1]], [5.0])
 
-    with pytest.raises(tfps.errors.UnsupportedError, match="assigns rows"):
-        _run(coordinator, assign)
-    # On the chief, between steps, it may be assigned.
+    _run(coordinator, assign)
+    rows = tf.gather(table, [3, 400, 499])
+    np.testing.assert_array_equal(rows[0], [2.0] * 4)
+    np.testing.assert_array_equal(rows[1], [1.0] * 4)
+    assert float(tf.gather(table, [7])[0, 1]) == 5.0
+    # The others have moved, and were read as of now.
+    assert np.abs(rows[2] - before[499]).max() > 0
+    np.testing.assert_allclose(table.numpy()[499], rows[2], atol=1e-6)
+    np.testing.assert_array_equal(table.numpy()[3], [2.0] * 4)
+    _run(coordinator, tf.function(lambda: table.assign(table * 0.0 + 3.0)))
+    np.testing.assert_array_equal(table.numpy(), np.full([_ROWS, 4], 3.0))
     table.assign(tf.ones_like(table.numpy()))
-    np.testing.assert_array_equal(table.numpy(), np.ones([_ROWS, 4], "float32"))
+    np.testing.assert_array_equal(table.numpy(), np.ones([_ROWS, 4]))
 
 
 @pytest.mark.parametrize("in_new_model", [False, True])

@@ -204,22 +204,6 @@ class LateBoundVariable(ScatterMethods, compat.ResourceVariable):
         if self.unseen_steps is not None:
             self.unseen_steps.settle()
 
-    def refuse_unseen_steps(self) -> None:
-        """Refuses that a function assigns rows that have still to catch up.
-
-        Raises:
-            UnsupportedError: If the variable has such rows.
-        """
-        if self.unseen_steps is not None:
-            raise errors.UnsupportedError(
-                "A function assigns rows of a table that catch up with the "
-                "optimizer's steps when they are next used "
-                "(sparse_update='caught_up'): what it assigns would be "
-                f"changed once more. Received: variable={self.name!r}. Assign "
-                "it on the chief, between two steps, or use another "
-                "sparse_update."
-            )
-
     def _weakly(
         self, look_up: Callable[[Any], tf.Tensor]
     ) -> Callable[[], tf.Tensor]:
@@ -372,10 +356,7 @@ class LateBoundVariable(ScatterMethods, compat.ResourceVariable):
         """
         if self._assigned_through_view("assign", value):
             return self
-        if not on_the_chief():
-            self.refuse_unseen_steps()
-        # There is no ps where a SavedModel will run.
-        if not tensorflow_saving.is_saving_model():
+        if self._is_computed_on_ps():
             done = self_assignment.assign(self, value)
             if done is not None:
                 return self._lazy_read(done) if read_value else done
@@ -392,7 +373,7 @@ class LateBoundVariable(ScatterMethods, compat.ResourceVariable):
         """As `tf.Variable.assign_add`: atomic, whatever steps do meanwhile."""
         if self._assigned_through_view("assign_add", delta):
             return self
-        if not tensorflow_saving.is_saving_model():
+        if self._is_computed_on_ps():
             done = self_assignment.change(self, delta, tf.add)
             if done is not None:
                 return self._lazy_read(done) if read_value else done
@@ -409,12 +390,23 @@ class LateBoundVariable(ScatterMethods, compat.ResourceVariable):
         """As `tf.Variable.assign_sub`: atomic, whatever steps do meanwhile."""
         if self._assigned_through_view("assign_sub", delta):
             return self
-        if not tensorflow_saving.is_saving_model():
+        if self._is_computed_on_ps():
             done = self_assignment.change(self, delta, tf.subtract)
             if done is not None:
                 return self._lazy_read(done) if read_value else done
         with self.beside_steps(delta) as delta:
             return super().assign_sub(delta, use_locking, name, read_value)
+
+    def _is_computed_on_ps(self) -> bool:
+        """Whether what is computed from the variable is computed again there.
+
+        There is no ps where a SavedModel will run; and rows that have still to
+        catch up are not what the computation has read.
+        """
+        return (
+            not tensorflow_saving.is_saving_model()
+            and self.unseen_steps is None
+        )
 
     def _scatter(
         self,
@@ -475,8 +467,6 @@ class LateBoundVariable(ScatterMethods, compat.ResourceVariable):
         # A single number, such as a learning rate, is for steps to come.
         if self._shape.rank != 0 and on_the_chief():
             self.finish_steps()
-        else:
-            self.refuse_unseen_steps()
         yield given
 
     def _assigned_through_view(self, method: str, value: Any) -> bool:

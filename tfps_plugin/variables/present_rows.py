@@ -28,6 +28,13 @@ class UnseenSteps(Protocol):
             ids_U: Their numbers; None for all rows in their order.
         """
 
+    def store(self, ids: tf.Tensor | None) -> None:
+        """Stores the present value of rows, under the lock of the variable.
+
+        Args:
+            ids: Their numbers, of any shape; None for all rows.
+        """
+
     def settle(self) -> None:
         """Stores the present value of all rows; on the chief only."""
 

@@ -129,7 +129,6 @@ class RemoteVariable(Table, LateBoundVariable):
             with super().beside_steps(given):
                 yield given
             return
-        self.refuse_unseen_steps()
         with tf.device(self.device):
             if isinstance(given, tf.IndexedSlices):
                 values, ids = given.values, given.indices
@@ -145,6 +144,8 @@ class RemoteVariable(Table, LateBoundVariable):
                 given = tf.identity(tf.convert_to_tensor(given, self.dtype))
                 arrivals = [given]
         with lock.holding(arrivals):
+            if self.unseen_steps is not None:
+                self.unseen_steps.store(_rows_of(given))
             yield given
 
     def fetch_rows(self, rows: range) -> np.ndarray:
@@ -196,3 +197,13 @@ class RemoteVariable(Table, LateBoundVariable):
     def family(self) -> list[Any]:
         """The slots that are updated with this variable and still exist."""
         return [slot for ref in self._family if (slot := ref()) is not None]
+
+
+def _rows_of(given: Any) -> tf.Tensor | None:
+    """The rows that an assignment is about; None: all of them."""
+    if isinstance(given, tf.IndexedSlices):
+        return given.indices
+    if isinstance(given, tuple) and len(given) == 2:
+        # Coordinates and values.
+        return given[0][..., 0]
+    return None

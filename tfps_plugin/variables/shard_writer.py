@@ -57,7 +57,9 @@ def assign(
         return []
     value = tf.convert_to_tensor(value, table.dtype)
     _require_shape(table, value.shape)
-    computed = shard_assignment.parts(table, method, value)
+    computed = None
+    if all(shard.unseen_steps is None for shard in table.shards):
+        computed = shard_assignment.parts(table, method, value)
     if computed is not None:
         method, parts = computed
     else:

@@ -229,6 +229,9 @@ class OptimizerStep:
             self._strategy.sparse_update == "caught_up"
             and isinstance(gradient, tf.IndexedSlices)
             and not exact
+            and caught_up_tables.changes_without_gradient(
+                self._optimizer, variable
+            )
         ):
             raise errors.UnsupportedError(
                 "sparse_update='caught_up' has to know a table before its "

@@ -9,7 +9,7 @@ import keras
 
 from tfps_plugin._compat import keras_optimizers as compat
 from tfps_plugin.training.optimizers import whole_matrix
-from tfps_plugin.training.optimizers.catch_up import zero_gradients
+from tfps_plugin.training.optimizers.catch_up import caught_up_tables
 from tfps_plugin.variables.row_lookup import Table
 
 _logger = logging.getLogger(__name__)
@@ -72,12 +72,7 @@ def _differs(optimizer: Any, table: keras.Variable) -> bool:
         optimizer = compat.optimizer_of(optimizer, table)
     if whole_matrix.needs_whole_matrix(optimizer, table):
         return False
-    decay = (
-        compat.weight_decay_of(optimizer, table)
-        if optimizer._use_weight_decay(table)
-        else None
-    )
-    return bool(decay) or zero_gradients.change_rows(optimizer)
+    return caught_up_tables.changes_without_gradient(optimizer, table)
 
 
 def _names(tables: list[keras.Variable]) -> str:

@@ -143,6 +143,18 @@ class CaughtUpShard:
             for key, value in stored.items()
         }
 
+    def bring_up(self, ids_U: tf.Tensor | None, now: Moment) -> None:
+        """Stores the present rows of all members, under the lock.
+
+        Args:
+            ids_U: Their numbers; None for all rows.
+            now: The newest step.
+        """
+        stored = {key: self.stored(key, ids_U) for key in self.keys}
+        for key, value in self.present(stored, ids_U, now).items():
+            self.store(key, value, ids_U)
+        self.mark(now, ids_U)
+
     def store(self, key: str, value: tf.Tensor, ids_U: Any) -> None:
         """Stores rows of a member; None for all."""
         _store(self.member(key), value, ids_U)
@@ -175,11 +187,7 @@ class CaughtUpShard:
             for start in tf.range(0, num_rows, block):
                 ids_U = tf.range(start, tf.minimum(start + block, num_rows))
                 with table.update_lock.holding([ids_U]):
-                    stored = {k: self.stored(k, ids_U) for k in self.keys}
-                    present = self.present(stored, ids_U, moment)
-                    for key, value in present.items():
-                        self.store(key, value, ids_U)
-                    self.mark(moment, ids_U)
+                    self.bring_up(ids_U, moment)
 
 
 class _UnseenSteps:
@@ -198,6 +206,12 @@ class _UnseenSteps:
             for key in shard.keys
         }
         return shard.present(stored, ids_U, shard.clock.now())[self._key]
+
+    def store(self, ids: tf.Tensor | None) -> None:
+        shard = self.shard
+        with tf.device(shard.member(self._key).device):
+            ids_N = None if ids is None else tf.reshape(ids, [-1])
+            shard.bring_up(ids_N, shard.clock.now())
 
     def settle(self) -> None:
         self.shard.settle()

@@ -120,7 +120,8 @@ def attach(optimizer: Any, variables: Sequence[Any]) -> None:
     """Has the tables among variables catch up; once for each optimizer.
 
     Tables are the variables that were looked up by row so far. Those whose
-    rows cannot be updated alone are left to exact updates.
+    rows cannot be updated alone are left to exact updates; those that no step
+    changes without a gradient have nothing to catch up with.
 
     Args:
         optimizer: A built Keras optimizer of a strategy.
@@ -137,6 +138,7 @@ def attach(optimizer: Any, variables: Sequence[Any]) -> None:
         and _is_table(variable)
         and not whole_matrix.needs_whole_matrix(optimizer, variable)
         and variable.constraint is None
+        and changes_without_gradient(optimizer, variable)
     ]
     if not tables:
         return
@@ -149,6 +151,18 @@ def attach(optimizer: Any, variables: Sequence[Any]) -> None:
             "once the model is built."
         )
     setattr(optimizer, _ATTRIBUTE, CaughtUpTables(optimizer, tables))
+
+
+def changes_without_gradient(optimizer: Any, table: keras.Variable) -> bool:
+    """Returns whether a step changes rows that its batch does not contain.
+
+    Args:
+        optimizer: A Keras optimizer that updates the table by rows.
+        table: One of its variables.
+    """
+    return bool(_decay_of(optimizer, table)) or zero_gradients.change_rows(
+        optimizer
+    )
 
 
 def of(optimizer: Any) -> CaughtUpTables | None:
