@@ -52,14 +52,14 @@ def is_complete(model: keras.Model) -> bool:
 
 
 def optimizers_of(model: keras.Model) -> list[Any]:
-    """The optimizer of `compile`, and others that are attributes."""
+    """The optimizer of `compile`, if there is one, and those of attributes."""
+    compiled = getattr(model, "optimizer", None)
     others = [
         each
         for name, each in sorted(vars(model).items())
-        if isinstance(each, keras.optimizers.Optimizer)
-        and each is not model.optimizer
+        if isinstance(each, keras.optimizers.Optimizer) and each is not compiled
     ]
-    return [*([] if model.optimizer is None else [model.optimizer]), *others]
+    return [*([] if compiled is None else [compiled]), *others]
 
 
 def build(

@@ -144,6 +144,11 @@ class LateBoundVariable(ScatterMethods, compat.ResourceVariable):
         )
 
     @property
+    def is_gone(self) -> bool:
+        """Whether the connection that it was made on has ended."""
+        return self._own.is_gone
+
+    @property
     def own_handle(self) -> tf.Tensor:
         """The handle of the resource that this variable made itself."""
         return self._own.tensor

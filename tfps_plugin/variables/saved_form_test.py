@@ -233,7 +233,10 @@ def test_a_concrete_function_of_before_is_refused(
     tmp_path: pathlib.Path,
 ) -> None:
     module = _Module(3)
-    concrete = module.serve.get_concrete_function()
+    # Traced for a value, which nobody has when it is traced for the file.
+    serve = tf.function(lambda ids: module.serve(ids))
+    concrete = serve.get_concrete_function(tf.constant([1]))
+    module.kept = serve
     with pytest.raises(errors.UnsupportedError, match="Pass the tf"):
         tf.saved_model.save(module, tmp_path, signatures=concrete)
 

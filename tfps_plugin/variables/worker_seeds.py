@@ -21,6 +21,8 @@ from tfps_plugin.variables.worker_local import WorkerLocalVariable
 _SEED_STRIDE = 1_000_003
 # A worker that came back counts as so many lanes further on.
 _LANES_PER_GENERATION = 10_007
+# More generations than any worker has.
+_GENERATIONS = 1009
 
 
 class WorkerLocalSeed(WorkerLocalVariable):
@@ -35,6 +37,27 @@ class WorkerLocalSeed(WorkerLocalVariable):
     starts nobody's sequence again. (A generator that Keras uses without order,
     as its global one, keeps no count; there the chief sees its own state.)
     """
+
+    def __init__(self, value: tf.Tensor, name: str, **options: Any) -> None:
+        """Creates the state.
+
+        Args:
+            value: What the first lane begins with: the seed, and the count of
+                draws.
+            name: Name shown to the user.
+            **options: As for `WorkerLocalVariable`.
+        """
+        super().__init__(value, name, **options)
+        self._begin = value.numpy()
+
+    def successor(self) -> tf.Tensor:
+        """A state to go on from where this one was lost with its cluster.
+
+        Returns:
+            One that no lane has had; the same for the same seed.
+        """
+        seed = int(self._begin[0]) + _GENERATIONS * _LANES_PER_GENERATION
+        return tf.constant([seed % self._dtype.max, 0], self._dtype)
 
     def _weakly(
         self, look_up: Callable[[Any], tf.Tensor]
@@ -103,9 +126,12 @@ def claim_global_seeds(strategy: tf.distribute.Strategy) -> None:
     ):
         return
     # Not what the lanes of another strategy have drawn.
-    is_local = isinstance(state, WorkerLocalSeed)
-    handle = state.own_handle if is_local else state.handle
-    value = compat.read_resource(handle, state.dtype)
+    if not isinstance(state, WorkerLocalSeed):
+        value = compat.read_resource(state.handle, state.dtype)
+    elif state.is_gone:
+        value = state.successor()
+    else:
+        value = compat.read_resource(state.own_handle, state.dtype)
     keras_compat.make_global_seed_generator(value)
 
 
