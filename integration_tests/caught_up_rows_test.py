@@ -218,6 +218,17 @@ def test_another_optimizer_goes_on_where_the_first_one_was(
     _assert_same_weights(model, expected)
 
 
+def test_eager_steps_catch_up(strategy: tfps.ParameterServerStrategy) -> None:
+    model = _with_dense_gradients(_model(_adam))
+    model.fit(_dataset(), steps_per_epoch=12, verbose=0)
+    expected = [w.numpy() for w in model.weights]
+    with strategy.scope():
+        model = _model(_adam)
+    model.run_eagerly = True
+    model.fit(_dataset(), steps_per_epoch=12, verbose=0)
+    _assert_same_weights(model, expected)
+
+
 @pytest.mark.parametrize(
     "make",
     [
@@ -323,6 +334,14 @@ def test_a_checkpoint_has_what_rows_have_still_to_see(
         model = _model(_adam)
     model.fit(dataset, steps_per_epoch=20, verbose=0)
     path = tfps.Checkpoint(model=model).write(tmp_path / "checkpoint")
+    # Whoever reads it finds the rows of now.
+    reader = tf.train.load_checkpoint(path)
+    (table,) = (
+        reader.get_tensor(name)
+        for name, shape in reader.get_variable_to_shape_map().items()
+        if shape == [_ROWS, 4] and "optimizer" not in name
+    )
+    np.testing.assert_array_equal(table, model.get_weights()[0])
     # What is learnt now is lost; that the chief has seen it changes nothing.
     model.fit(dataset, steps_per_epoch=20, verbose=0)
     model.get_weights()

@@ -162,6 +162,11 @@ class Checkpoint(tf.train.Checkpoint):
             by_ps = shared_folder.is_seen_by(
                 folder, sorted(parts_module.by_device(parts))
             )
+            if follows is None:
+                # Whoever reads it, such as an evaluator, may have no optimizer
+                # to catch up with. An increment has but the rows that changed.
+                for part in parts:
+                    part.variable.finish_steps()
             snapshot = Snapshot(parts, follows.marks if follows else {})
         except BaseException:
             committing.discard(written)
