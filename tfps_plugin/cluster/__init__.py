@@ -7,6 +7,7 @@ turns.py             who runs functions on a worker beside others
 environment.py       environment settings made for TensorFlow and gRPC
 ports.py             network ports reserved without a race; own address
 bounded_calls.py     calls that may hang, waited for with a deadline
+quorum.py            the tasks that have to answer before a job starts (pure)
 health.py            asks a task's server whether it lives, and who it is
 messages.py          what the chief tells a task (pure)
 mailbox.py           carries these messages: a queue on the task itself

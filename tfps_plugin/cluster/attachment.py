@@ -4,6 +4,7 @@ import contextlib
 import logging
 import os
 import time
+from collections.abc import Collection
 from collections.abc import Iterator
 
 import tensorflow as tf
@@ -17,6 +18,7 @@ from tfps_plugin.cluster import cancelled_calls
 from tfps_plugin.cluster import ports
 from tfps_plugin.cluster.server_def import make_server_def
 from tfps_plugin.cluster.spec import ClusterSpec
+from tfps_plugin.cluster.spec import Task
 from tfps_plugin.cluster.spec import join_address
 from tfps_plugin.cluster.spec import split_address
 
@@ -46,17 +48,22 @@ def earlier_state(cluster: ClusterSpec) -> EarlierState | None:
     return EarlierState() if _makes_server(cluster) else None
 
 
-def attach(cluster: ClusterSpec, earlier: EarlierState | None = None) -> str:
-    """Connects TensorFlow to the tasks of a cluster, as its chief.
+def attach(
+    cluster: ClusterSpec,
+    tasks: Collection[Task],
+    earlier: EarlierState | None = None,
+) -> str:
+    """Connects TensorFlow to tasks of a cluster, as its chief.
 
     Starts this process's own server the first time, or when the cluster asks
     for another port. TensorFlow then makes the devices of this process anew;
     what this process had on them before is made anew there, too.
 
     Args:
-        cluster: The tasks, which must answer; the chief's address if it is
-            prescribed. If not, it is a free port of the address by which the
-            tasks reach this machine.
+        cluster: The chief's address if it is prescribed. If not, it is a free
+            port of the address by which the tasks reach this machine.
+        tasks: The workers and parameter servers to connect to, which must
+            answer.
         earlier: From `earlier_state`; None: nothing is taken along.
 
     Returns:
@@ -80,16 +87,14 @@ def attach(cluster: ClusterSpec, earlier: EarlierState | None = None) -> str:
                 port = stack.enter_context(ports.ReservedPort()).port
                 stack.enter_context(_shared_ports())
             host = ports.own_host_towards(
-                split_address(task.address) for task in cluster.serving_tasks
+                split_address(task.address) for task in tasks
             )
             address = join_address(host, port)
         port = split_address(address)[1]
         is_first = port != _own_port
         if is_first and earlier is not None:
             earlier.read()
-        server_def = make_server_def(
-            address, cluster.serving_tasks, is_first=is_first
-        )
+        server_def = make_server_def(address, tasks, is_first=is_first)
         attach = (
             tensorflow_cluster.set_server_def
             if is_first

@@ -38,7 +38,9 @@ class Cluster:
 def connect():
     with ports.ReservedPort() as port:
         cluster = Cluster(f"127.0.0.1:{port.port}")
-    attachment.attach(cluster, attachment.earlier_state(cluster))
+    attachment.attach(
+        cluster, cluster.serving_tasks, attachment.earlier_state(cluster)
+    )
     assert attachment.earlier_state(cluster) is None
 
 

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 from collections.abc import Iterable
+from collections.abc import Iterator
 from collections.abc import Mapping
 
 import grpc
@@ -23,6 +24,7 @@ from google.protobuf import message_factory
 
 from tfps_plugin import errors
 from tfps_plugin.cluster import bounded_calls
+from tfps_plugin.cluster.quorum import Quorum
 from tfps_plugin.cluster.spec import Task
 
 _logger = logging.getLogger("tfps_plugin.cluster")
@@ -189,12 +191,13 @@ def wait_until_ready(
     check: Callable[[], None] = lambda: None,
     on_round: Callable[[int, float], None] = lambda num_ready, seconds: None,
     stop: threading.Event | None = None,
+    quorum: Quorum | None = None,
 ) -> dict[Task, TaskStatus]:
-    """Waits until every task answers.
+    """Waits until every task answers, or enough of them do.
 
     The logger `tfps_plugin.cluster` tells after some seconds, and again at
     longer and longer intervals, which tasks are waited for, and why they do
-    not answer yet.
+    not answer yet; and, if it starts without some, which these are.
 
     Args:
         tasks: The tasks to wait for.
@@ -203,9 +206,10 @@ def wait_until_ready(
         on_round: Called after every round, with the number of tasks that
             answer by now and the seconds since the beginning.
         stop: Setting it ends the wait as if the time was up.
+        quorum: Decides which tasks are enough; None: only all of them.
 
     Returns:
-        The status of each task.
+        The status of each task that answers.
 
     Raises:
         ClusterStartTimeoutError: If the time is up. It lists each task that
@@ -219,6 +223,7 @@ def wait_until_ready(
     interval = _PROGRESS_INTERVAL_SECONDS
     next_progress = start + interval
     order = tuple(tasks)
+    quorum = quorum or Quorum(order, None)
     ready: dict[Task, TaskStatus] = {}
     reasons: dict[Task, str] = dict.fromkeys(order, "it was not asked yet")
     while reasons:
@@ -235,13 +240,13 @@ def wait_until_ready(
                 ready[task] = answer
                 del reasons[task]
         on_round(len(ready), time.monotonic() - start)
-        if not reasons:
+        if quorum.is_met(ready):
             break
         check()
         now = time.monotonic()
         if now >= deadline or stop.is_set():
             raise errors.ClusterStartTimeoutError(
-                _timeout_text(reasons, len(order), timeout_seconds)
+                _timeout_text(reasons, len(order), quorum, timeout_seconds)
             )
         if now >= next_progress:
             interval = min(2 * interval, _LONGEST_PROGRESS_INTERVAL_SECONDS)
@@ -255,39 +260,52 @@ def wait_until_ready(
                 _brief(reasons),
             )
         stop.wait(min(_PROBE_INTERVAL_SECONDS, deadline - now))
-    return {task: ready[task] for task in order}
+    if reasons:
+        _logger.warning(
+            "Starting with %d of %d tasks; expected %s. Missing, and taken in "
+            "when they answer: %s.",
+            len(ready),
+            len(order),
+            quorum,
+            "; ".join(_lines(reasons)),
+        )
+    return {task: ready[task] for task in order if task in ready}
 
 
 def _timeout_text(
-    reasons: Mapping[Task, str], num_tasks: int, timeout_seconds: float
+    reasons: Mapping[Task, str],
+    num_tasks: int,
+    quorum: Quorum,
+    timeout_seconds: float,
 ) -> str:
     return (
         f"{len(reasons)} of {num_tasks} tasks did not answer within "
-        f"{timeout_seconds:g} s:{_list(reasons)}\n"
+        f"{timeout_seconds:g} s; expected {quorum}. Received:"
+        f"{_list(reasons)}\n"
         "What to do: (1) see in its log whether each of these tasks runs and "
         "which address it serves; (2) compare the addresses with the "
         "cluster in TF_CONFIG; (3) see that this machine may connect to "
         "these ports; (4) if they only need longer to start, allow more "
-        "time: start_timeout_seconds of the strategy."
+        "time: start_timeout_seconds of the strategy; (5) if some workers may "
+        "come later, start without them: min_workers of the strategy."
     )
 
 
 def _brief(reasons: Mapping[Task, str]) -> str:
     """The first of the tasks, in one line."""
-    named = [
-        f"{task} at {task.address}: {reason}"
-        for task, reason in itertools.islice(reasons.items(), _MOST_NAMED)
-    ]
+    named = list(itertools.islice(_lines(reasons), _MOST_NAMED))
     if len(reasons) > _MOST_NAMED:
         named.append(f"and {len(reasons) - _MOST_NAMED} more")
     return "; ".join(named)
 
 
 def _list(reasons: Mapping[Task, str]) -> str:
-    return "".join(
-        f"\n  {task} at {task.address}: {reason}"
-        for task, reason in reasons.items()
-    )
+    return "".join(f"\n  {line}" for line in _lines(reasons))
+
+
+def _lines(reasons: Mapping[Task, str]) -> Iterator[str]:
+    for task, reason in reasons.items():
+        yield f"{task} at {task.address}: {reason}"
 
 
 def _unreachable(address: str, reason: str) -> errors.TaskUnreachableError:

@@ -13,6 +13,7 @@ import pytest
 from tfps_plugin import errors
 from tfps_plugin.cluster import health
 from tfps_plugin.cluster import ports
+from tfps_plugin.cluster.quorum import Quorum
 from tfps_plugin.cluster.spec import Task
 
 _INCARNATION = 2**63 + 11
@@ -209,3 +210,27 @@ def test_every_round_is_told() -> None:
 
 def test_no_tasks_are_ready_at_once() -> None:
     assert health.wait_until_ready([], 1.0) == {}
+
+
+def test_enough_tasks_end_the_wait_and_the_log_names_the_others(
+    nobody: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    missing = Task("worker", 0, nobody)
+    with _server(lambda: _status(_device("worker", 1))) as address:
+        present = _worker(address)
+        tasks = [missing, present]
+        ready = health.wait_until_ready(
+            tasks, 30.0, quorum=Quorum(tasks, min_workers=1)
+        )
+    assert list(ready) == [present]
+    (line,) = caplog.messages
+    assert "Starting with 1 of 2 tasks" in line
+    assert f"{missing} at {nobody}: " in line
+
+
+def test_the_deadline_says_how_many_were_expected(nobody: str) -> None:
+    tasks = [_worker(nobody)]
+    with pytest.raises(
+        errors.ClusterStartTimeoutError, match=r"at least 1 of .*Received:"
+    ):
+        health.wait_until_ready(tasks, 0.01, quorum=Quorum(tasks, 1))

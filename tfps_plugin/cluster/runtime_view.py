@@ -38,20 +38,25 @@ class RuntimeView:
     """
 
     def __init__(
-        self, chief_address: str, tasks: Iterable[Task], book: AddressBook
+        self,
+        chief_address: str,
+        tasks: Iterable[Task],
+        book: AddressBook,
+        listed: Iterable[Task],
     ) -> None:
-        """Describes a runtime that is connected to all the tasks.
+        """Describes a runtime that is connected to some of the tasks.
 
         Args:
             chief_address: Where this process's own server listens.
             tasks: All that may be listed: workers and ps.
             book: Where they are.
+            listed: Those that TensorFlow is connected to.
         """
         self._chief_address = chief_address
         self._book = book
         self._tasks = tuple(tasks)
         self._lock = threading.Lock()
-        self._listed = frozenset(self._tasks)
+        self._listed = frozenset(listed)
         self._num_changes = 0
 
     @property

@@ -21,6 +21,7 @@ from tfps_plugin.cluster import runtime_view
 from tfps_plugin.cluster.address_book import AddressBook
 from tfps_plugin.cluster.announcer import Announcer
 from tfps_plugin.cluster.health import TaskStatus
+from tfps_plugin.cluster.quorum import Quorum
 from tfps_plugin.cluster.runtime_view import RuntimeView
 from tfps_plugin.cluster.spec import PARAMETER_SERVER
 from tfps_plugin.cluster.spec import WORKER
@@ -76,7 +77,7 @@ class Session:
         self._announcer = Announcer(chief_address)
         self._book = AddressBook(requested, look_up)
         self._view = RuntimeView(
-            chief_address, requested.serving_tasks, self._book
+            chief_address, requested.serving_tasks, self._book, statuses
         )
         self._process_id = os.getpid()
         self._change_lock = threading.Lock()
@@ -91,8 +92,9 @@ class Session:
         *,
         timeout_seconds: float = 300.0,
         look_up: Callable[[], ClusterSpec] | None = None,
+        min_workers: int | None = None,
     ) -> "Session":
-        """Waits until all tasks answer, and connects this process as chief.
+        """Waits until the tasks answer, and connects this process as chief.
 
         Connecting to the same cluster again returns the same session; tasks
         that were replaced since are taken into it, with nothing on them.
@@ -108,13 +110,16 @@ class Session:
             timeout_seconds: How long to wait for the tasks.
             look_up: Tells where tasks are, for those that come back at
                 another address. None: nobody does.
+            min_workers: How many workers are enough to begin with. Those that
+                do not answer by then are not listed; `readmit` takes them
+                in. None: all. A session that there is already waits for none.
 
         Returns:
             The session.
 
         Raises:
-            ClusterStartTimeoutError: If a task does not answer in time; each
-                such task is listed with its address and the last reason.
+            ClusterStartTimeoutError: If too few tasks answer in time; each
+                that does not is listed with its address and the last reason.
             ClusterConfigurationError: If a task turns out to be another one.
             TaskStartError: If the chief cannot serve at its own address.
             TaskUnreachableError: If the chief's own server does not answer.
@@ -130,7 +135,9 @@ class Session:
             )
             attachment.check_own_port(cluster)
             statuses = health.wait_until_ready(
-                cluster.serving_tasks, timeout_seconds
+                cluster.serving_tasks,
+                timeout_seconds,
+                quorum=Quorum(cluster.serving_tasks, min_workers),
             )
             earlier = attachment.earlier_state(cluster)
             if _current is not None:
@@ -141,7 +148,7 @@ class Session:
                 )
             session = cls(
                 cluster,
-                attachment.attach(cluster, earlier),
+                attachment.attach(cluster, statuses, earlier),
                 statuses,
                 look_up,
             )
@@ -170,12 +177,13 @@ class Session:
         """The device of a task that work is placed on.
 
         Returns:
-            The first GPU of a worker that has one; else its CPU.
+            The first GPU of a worker that has one; else its CPU, as long as
+            the worker has never answered, too.
         """
         if task.job == WORKER:
             with self._lock:
-                status = self._statuses[task]
-            if status.gpu_names:
+                status = self._statuses.get(task)
+            if status is not None and status.gpu_names:
                 return status.gpu_names[0]
         return f"{task.name}/device:CPU:0"
 
@@ -382,11 +390,13 @@ class Session:
         open_sessions.add(self._requested, self.close)
         self._announcer.identify()
         leftovers.free(self.cluster.parameter_servers)
-        self._announcer.chief_here(self.cluster.serving_tasks)
+        # Late ones are told when they are taken in.
+        listed = self.listed
+        self._announcer.chief_here(listed)
         _logger.info(
             "Connected as chief at %s to %d workers and %d ps.",
             self._chief_address,
-            len(self.cluster.workers),
+            sum(task.job == WORKER for task in listed),
             len(self.cluster.parameter_servers),
         )
 

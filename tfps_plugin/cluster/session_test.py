@@ -41,6 +41,7 @@ class _World:
         freed: Addresses of tasks that were told to free what is left there.
         num_updates: How many changes TensorFlow has begun.
         go_on: Cleared while changes hang.
+        attached: Told the tasks that TensorFlow is connected to at first.
     """
 
     def __init__(self) -> None:
@@ -49,6 +50,7 @@ class _World:
         self.posted: list[str] = []
         self.freed: list[str] = []
         self.num_updates = 0
+        self.attached: Callable[[frozenset[Task]], None] = lambda tasks: None
         self.most_at_once = 0
         self.go_on = threading.Event()
         self.go_on.set()
@@ -76,6 +78,12 @@ class _World:
                 answers[task] = error
         return answers
 
+    def attach(
+        self, cluster: ClusterSpec, tasks: Iterable[Task], earlier: object
+    ) -> str:
+        self.attached(frozenset(tasks))
+        return _CHIEF
+
     def update(self, server_def: object) -> None:
         with self._lock:
             self.num_updates += 1
@@ -97,15 +105,10 @@ def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[_World]:
     made = _World()
     for name in ("probe", "probe_task", "probe_all"):
         monkeypatch.setattr(health, name, getattr(made, name))
-    monkeypatch.setattr(
-        health,
-        "wait_until_ready",
-        lambda tasks, _: {task: made.probe_task(task, 0.0) for task in tasks},
-    )
     monkeypatch.setattr(mailbox, "post", made.post)
     monkeypatch.setattr(leftovers, "free", made.free)
     monkeypatch.setattr(tensorflow_cluster, "update_server_def", made.update)
-    monkeypatch.setattr(attachment, "attach", lambda *_: _CHIEF)
+    monkeypatch.setattr(attachment, "attach", made.attach)
     monkeypatch.setattr(attachment, "earlier_state", lambda _: None)
     monkeypatch.setattr(attachment, "changes", bounded_calls.SerialCalls())
     monkeypatch.setattr(environment, "apply_chief_environment", lambda _: None)
@@ -119,11 +122,19 @@ def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[_World]:
 
 
 @pytest.fixture
-def connect(world: _World) -> Iterator[Callable[[], Session]]:
+def connect(world: _World) -> Iterator[Callable[..., Session]]:
     sessions: list[Session] = []
 
-    def connect() -> Session:
-        sessions.append(Session.connect(_CLUSTER))
+    def connect(
+        min_workers: int | None = None, timeout_seconds: float = 300.0
+    ) -> Session:
+        sessions.append(
+            Session.connect(
+                _CLUSTER,
+                min_workers=min_workers,
+                timeout_seconds=timeout_seconds,
+            )
+        )
         return sessions[-1]
 
     yield connect
@@ -133,7 +144,7 @@ def connect(world: _World) -> Iterator[Callable[[], Session]]:
 
 
 def test_what_an_earlier_chief_has_left_on_a_ps_is_freed(
-    world: _World, connect: Callable[[], Session]
+    world: _World, connect: Callable[..., Session]
 ) -> None:
     session = connect()
     assert world.freed == ["p0:1"]
@@ -162,7 +173,7 @@ def test_it_says_that_the_cluster_has_changed(world: _World) -> None:
 
 
 def test_a_slow_chief_fails_no_readmission(
-    world: _World, connect: Callable[[], Session]
+    world: _World, connect: Callable[..., Session]
 ) -> None:
     session = connect()
     worker = session.cluster.workers[1]
@@ -176,7 +187,7 @@ def test_a_slow_chief_fails_no_readmission(
 
 def test_a_task_that_cannot_be_told_fails_no_readmission(
     world: _World,
-    connect: Callable[[], Session],
+    connect: Callable[..., Session],
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -195,7 +206,7 @@ def test_a_task_that_cannot_be_told_fails_no_readmission(
 
 def test_a_connection_that_fails_leaves_nothing_behind(
     world: _World,
-    connect: Callable[[], Session],
+    connect: Callable[..., Session],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     opened: set[ClusterSpec] = set()
@@ -220,7 +231,7 @@ def test_a_connection_that_fails_leaves_nothing_behind(
 @pytest.mark.parametrize("was_taken_out", [True, False])
 def test_connecting_again_takes_back_what_was_restarted(
     world: _World,
-    connect: Callable[[], Session],
+    connect: Callable[..., Session],
     job: str,
     was_taken_out: bool,
 ) -> None:
@@ -237,8 +248,45 @@ def test_connecting_again_takes_back_what_was_restarted(
     assert world.num_updates == num_updates, "nobody was replaced since"
 
 
+def test_a_worker_that_is_late_is_taken_in_when_it_answers(
+    world: _World,
+    connect: Callable[..., Session],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    late = _CLUSTER.workers[1]
+    world.silent.add(late.address)
+    attached: list[frozenset[Task]] = []
+    world.attached = attached.append
+    session = connect(min_workers=1)
+    everybody = frozenset(_CLUSTER.serving_tasks)
+    assert attached == [everybody - {late}]
+    assert session.listed == everybody - {late}
+    assert session.device(late) == f"{late.name}/device:CPU:0"
+    assert not session.is_same_incarnation(late)
+    assert late.address not in world.posted
+    (line,) = (m for m in caplog.messages if "Missing" in m)
+    assert f"{late} at {late.address}: silent" in line
+    assert "were not told" not in caplog.text
+
+    with pytest.raises(errors.TaskUnreachableError):
+        session.readmit(late)
+    world.silent.clear()
+    session.readmit(late)
+    assert session.listed == everybody
+    assert session.is_same_incarnation(late)
+    assert late.address in world.posted
+
+
+def test_too_few_workers(
+    world: _World, connect: Callable[..., Session]
+) -> None:
+    world.silent |= {task.address for task in _CLUSTER.workers}
+    with pytest.raises(errors.ClusterStartTimeoutError, match="min_workers=1"):
+        connect(min_workers=1, timeout_seconds=0.01)
+
+
 def test_connecting_again_waits_for_no_worker(
-    world: _World, connect: Callable[[], Session]
+    world: _World, connect: Callable[..., Session]
 ) -> None:
     session = connect()
     worker = session.cluster.workers[0]
@@ -249,7 +297,7 @@ def test_connecting_again_waits_for_no_worker(
 
 
 def test_changes_never_overlap(
-    world: _World, connect: Callable[[], Session]
+    world: _World, connect: Callable[..., Session]
 ) -> None:
     session = connect()
     first, second = session.cluster.workers
@@ -278,7 +326,7 @@ def test_changes_never_overlap(
 
 def test_closing_does_not_overlap_a_change_either(
     world: _World,
-    connect: Callable[[], Session],
+    connect: Callable[..., Session],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(session_module, "_DETACH_TIMEOUT_SECONDS", 0.05)

@@ -91,7 +91,10 @@ class Membership:
         stall_watch: StallWatch,
         ps_recovery: PsRecovery | None = None,
     ) -> None:
-        """Creates the membership, everybody present; see `start`.
+        """Creates the membership; see `start`.
+
+        Workers that the session does not list are late: they get nothing, and
+        are asked as lost ones are, until they answer and take part.
 
         Args:
             session: The connection to the cluster.
@@ -118,10 +121,18 @@ class Membership:
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._stop = threading.Event()
-        self._roster = Roster(len(self._workers))
+        listed = session.listed
+        late = [task.index for task in self._workers if task not in listed]
+        self._roster = Roster(
+            len(self._workers), late=late, now=time.monotonic()
+        )
+        for worker_index in late:
+            queue.pause(worker_index)
         self._to_delist: collections.deque[int] = collections.deque()
         # Why each worker that is away was given up or not taken back.
-        self._reasons: dict[int, str] = {}
+        self._reasons: dict[int, str] = dict.fromkeys(
+            late, "it was missing at the start"
+        )
         # The rest is used by the membership thread only.
         self._watched: Mapping[int, Watched] = {}
         self._stall_watch = stall_watch
@@ -435,11 +446,18 @@ class Membership:
             self._note_no_answer(worker_index, f"not re-admitted: {error}")
             return
         with self._lock:
+            is_late = self._roster.is_late(worker_index)
             away_seconds = self._roster.admit(worker_index, time.monotonic())
             generation = self._roster.generation(worker_index)
             # Under the lock: a loss of the new generation pauses after this.
             if not self.is_recovering:
                 self._queue.resume(worker_index)
+        if is_late:
+            self._counters.increment("workers_joined")
+            self._events.publish(
+                events.WorkerJoined(worker_index, task.address, away_seconds)
+            )
+            return
         self._counters.increment("workers_readmitted")
         self._events.publish(
             events.WorkerReadmitted(

@@ -143,6 +143,26 @@ def test_lost_and_readmitted_again_and_again(
     assert bench.membership.generation(0) == 0
 
 
+def test_a_late_worker_gets_nothing_until_it_joins(
+    make: Callable[..., _Bench],
+) -> None:
+    session = FakeSession(num_workers=2)
+    session.leave_out("worker", 1)
+    bench = make(session)
+    assert bench.membership.absent == (1,)
+    assert not bench.membership.is_present(1, generation=0)
+    assert bench.queue._lanes.is_paused(1)
+    session.start("worker", 1)
+    bench.wait_for(events.WorkerJoined)
+    assert session.log == ["readmit worker 1"], "it never was taken out"
+    assert bench.membership.is_present(1, generation=1)
+    assert not bench.queue._lanes.is_paused(1)
+    # From then on it is one as any other.
+    session.start("worker", 1)
+    assert bench.membership.report_lost(1, 1, "restarted")
+    bench.wait_for(events.WorkerReadmitted)
+
+
 def test_all_that_are_lost_are_delisted_before_any_is_readmitted(
     make: Callable[..., _Bench],
 ) -> None:
@@ -334,7 +354,9 @@ def test_a_call_that_does_not_end_when_cancelled_is_given_up(
     stuck, fresh = _Busy(since=None), _Busy(since=None)
     stuck.cancelled_at = 0.0
     fresh.cancelled_at = math.inf
-    make(FakeSession(num_workers=2), {0: stuck, 1: fresh})
+    bench = make(FakeSession(num_workers=2), {0: stuck, 1: fresh})
     assert stuck.abandoned.wait(_TIMEOUT_SECONDS)
     assert not fresh.abandoned.is_set()
+    # The line is written after it was asked.
+    assert bench.membership.stop(_TIMEOUT_SECONDS)
     assert "1 functions on worker 0 were cancelled" in caplog.text

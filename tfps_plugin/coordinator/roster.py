@@ -4,6 +4,7 @@ Pure: the caller says what time it is, in seconds of any steady clock.
 """
 
 import dataclasses
+from collections.abc import Collection
 
 _FIRST_INTERVAL_SECONDS = 0.25
 _LAST_INTERVAL_SECONDS = 5.0
@@ -27,11 +28,29 @@ class Roster:
     Not thread-safe.
     """
 
-    def __init__(self, num_workers: int) -> None:
-        """Creates the roster with every worker present, in generation 0."""
+    def __init__(
+        self,
+        num_workers: int,
+        *,
+        late: Collection[int] = (),
+        now: float = 0.0,
+    ) -> None:
+        """Creates the roster, in generation 0.
+
+        Args:
+            num_workers: How many workers there are.
+            late: Indices of those that are not there yet, and are asked at
+                once; all others are present.
+            now: The time.
+        """
         self._generations = [0] * num_workers
-        self._absences: dict[int, _Absence] = {}
+        self._late = set(late)
+        self._absences: dict[int, _Absence] = {
+            index: _Absence(since=now, next_probe=now) for index in late
+        }
         self._nobody_since: float | None = None
+        if len(self._absences) == num_workers:
+            self._nobody_since = now
 
     @property
     def absent(self) -> tuple[int, ...]:
@@ -55,6 +74,10 @@ class Roster:
     def generation(self, worker_index: int) -> int:
         """How often the worker was re-admitted."""
         return self._generations[worker_index]
+
+    def is_late(self, worker_index: int) -> bool:
+        """Returns whether the worker has never taken part so far."""
+        return worker_index in self._late
 
     def is_present(self, worker_index: int, generation: int) -> bool:
         """Whether the worker takes part, still in that generation."""
@@ -108,12 +131,13 @@ class Roster:
         )
 
     def admit(self, worker_index: int, now: float) -> float:
-        """Notes that an absent worker takes part again, one generation on.
+        """Notes that an absent worker takes part, one generation on.
 
         Returns:
             How long it was away, in seconds.
         """
         absence = self._absences.pop(worker_index)
+        self._late.discard(worker_index)
         self._generations[worker_index] += 1
         self._nobody_since = None
         return now - absence.since

@@ -68,3 +68,28 @@ def test_knows_since_when_nobody_is_left() -> None:
     roster.admit(0, now=9.0)
     seen.append(roster.nobody_since)
     assert seen == [None, 7.0, None]
+
+
+def test_late_workers_are_asked_at_once_and_join() -> None:
+    roster = Roster(3, late=[1], now=10.0)
+    assert roster.present == (0, 2)
+    assert roster.absent == (1,)
+    assert roster.due(10.0) == (1,)
+    assert roster.nobody_since is None
+    assert not roster.lose(1, generation=0, now=11.0), "it never was there"
+    assert roster.is_late(1)
+    assert not roster.is_late(0)
+    roster.no_answer(1, now=10.0)
+    assert roster.seconds_until_due(10.0) == 0.25
+    assert roster.admit(1, now=14.0) == 4.0
+    assert roster.is_present(1, generation=1)
+    assert not roster.is_late(1)
+
+
+def test_a_late_worker_that_is_lost_later_is_not_late_again() -> None:
+    roster = Roster(1, late=[0], now=1.0)
+    assert roster.nobody_since == 1.0
+    roster.admit(0, now=2.0)
+    assert roster.nobody_since is None
+    assert roster.lose(0, generation=1, now=3.0)
+    assert not roster.is_late(0)

@@ -65,6 +65,10 @@ class SessionLike(Protocol):
     def num_changes(self) -> int:
         """Another number whenever the cluster has changed."""
 
+    @property
+    def listed(self) -> Collection[Any]:
+        """The tasks that the chief is connected to now."""
+
     def device(self, task: Any) -> str:
         """The device that closures for a task are placed on."""
 

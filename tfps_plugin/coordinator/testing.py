@@ -91,6 +91,18 @@ class FakeSession:
         with self._lock:
             return len(self.log)
 
+    @property
+    def listed(self) -> frozenset[FakeTask]:
+        """The tasks that the chief is connected to."""
+        with self._lock:
+            return self._listed
+
+    def leave_out(self, job: str, index: int) -> None:
+        """Has a task be one that had not answered when it all began."""
+        self.kill(job, index)
+        with self._lock:
+            self._listed -= {self._task(job, index)}
+
     def kill(self, job: str, index: int) -> None:
         """Has a task answer no more."""
         with self._lock:

@@ -61,6 +61,26 @@ class WorkerReadmitted(Event):
 
 
 @dataclasses.dataclass(frozen=True)
+class WorkerJoined(Event):
+    """A worker that was missing at the start answers and takes part."""
+
+    worker_index: int
+    address: str
+    late_seconds: float
+
+    @property
+    def level(self) -> int:
+        # As loud as the line that named it as missing.
+        return logging.WARNING
+
+    def __str__(self) -> str:
+        return (
+            f"Worker {self.worker_index} at {self.address}, which was missing "
+            f"at the start, has joined {self.late_seconds:.1f} s after it."
+        )
+
+
+@dataclasses.dataclass(frozen=True)
 class NoWorkerLeft(Event):
     """Every worker is lost and closures are waiting; repeated as time goes."""
 

@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from tfps_plugin import errors
 from tfps_plugin.cluster import local_cluster
+from tfps_plugin.cluster import quorum
 from tfps_plugin.cluster import spec
 from tfps_plugin.cluster import tf_config
 from tfps_plugin.cluster.session import Session
@@ -86,6 +87,7 @@ class ParameterServerStrategy(tf.distribute.Strategy):
         replicate: Replicate | None = None,
         replicate_every_steps: int = 100,
         start_timeout_seconds: float = 300.0,
+        min_workers: int | None = None,
     ) -> None:
         """Connects to the cluster.
 
@@ -157,13 +159,21 @@ class ParameterServerStrategy(tf.distribute.Strategy):
             replicate_every_steps: After how many training steps, or scheduled
                 functions of a custom loop, copies are updated: so many may be
                 lost with a parameter server.
-            start_timeout_seconds: How long to wait for all tasks to answer.
+            start_timeout_seconds: How long to wait for the tasks to answer.
+            min_workers: From how many workers on the job starts: as soon as
+                so many, whichever they are, and every parameter server
+                answer. The others take part when they answer, as workers that
+                were lost and are back; the log names them, and says when each
+                joins. Shares of the input are those of all workers. None
+                waits for all. A second strategy for a cluster that the
+                program is connected to waits for no worker.
 
         Raises:
             ClusterConfigurationError: If the cluster is described wrongly, or
                 this task is not its chief.
-            ClusterStartTimeoutError: If tasks do not answer in time; it lists
-                each, its address and what the connection said last.
+            ClusterStartTimeoutError: If too few tasks answer in time; it
+                lists each that does not, its address and what the connection
+                said last.
             PartitioningError: If `variable_partitioner` is not callable.
             ValueError: If an option has no meaning.
         """
@@ -220,6 +230,7 @@ class ParameterServerStrategy(tf.distribute.Strategy):
         self._cluster_resolver = cluster_resolver or _default_resolver()
         resolver = self._cluster_resolver
         cluster = _cluster_of_chief(resolver)
+        quorum.require_min_workers(min_workers, len(cluster.worker_addresses))
         if replicate is not None and len(cluster.ps_addresses) < 2:
             raise errors.ClusterConfigurationError(
                 "A second copy of every variable needs another parameter "
@@ -231,6 +242,7 @@ class ParameterServerStrategy(tf.distribute.Strategy):
             cluster,
             look_up=lambda: _cluster_of_chief(resolver),
             timeout_seconds=start_timeout_seconds,
+            min_workers=min_workers,
         )
         self._cluster_coordinator: Any = None
         self._max_closures_in_flight_per_worker = calls_at_a_time
@@ -256,7 +268,7 @@ class ParameterServerStrategy(tf.distribute.Strategy):
             hook(self)
         _logger.info(
             "Connected to %d workers and %d parameter servers.",
-            len(self.worker_devices),
+            sum(task.job == spec.WORKER for task in self._session.listed),
             len(self.ps_devices),
         )
 

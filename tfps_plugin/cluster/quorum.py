@@ -1,0 +1,72 @@
+"""The tasks that have to answer before a job starts. Pure."""
+
+from collections.abc import Collection
+from collections.abc import Iterable
+
+from tfps_plugin.cluster.spec import WORKER
+from tfps_plugin.cluster.spec import Task
+
+
+class Quorum:
+    """Every parameter server, and some of the workers, whichever they are.
+
+    Threading: immutable; safe from any thread.
+    """
+
+    def __init__(self, tasks: Iterable[Task], min_workers: int | None) -> None:
+        """Creates the quorum of a cluster.
+
+        Args:
+            tasks: Its workers and parameter servers.
+            min_workers: How many workers have to answer; None: all.
+        """
+        self._tasks = frozenset(tasks)
+        self._min_workers = min_workers
+
+    def is_met(self, ready: Collection[Task]) -> bool:
+        """Returns whether the job may start.
+
+        Args:
+            ready: The tasks that answer; others than those of the cluster
+                do not count.
+        """
+        missing = self._tasks.difference(ready)
+        if self._min_workers is None or not missing:
+            return not missing
+        if any(task.job != WORKER for task in missing):
+            return False
+        num_workers = sum(task.job == WORKER for task in self._tasks)
+        return num_workers - len(missing) >= self._min_workers
+
+    def __str__(self) -> str:
+        if self._min_workers is None:
+            return "every task"
+        return (
+            "every parameter server and at least "
+            f"{self._min_workers} of the workers "
+            f"(min_workers={self._min_workers})"
+        )
+
+
+def require_min_workers(min_workers: object, num_workers: int) -> None:
+    """Refuses a number of workers that a cluster cannot start with.
+
+    Args:
+        min_workers: As the user gave it; None is all workers.
+        num_workers: How many workers the cluster has.
+
+    Raises:
+        ValueError: If it is no integer from 1 to `num_workers`.
+    """
+    if min_workers is None:
+        return
+    if (
+        isinstance(min_workers, bool)
+        or not isinstance(min_workers, int)
+        or not 1 <= min_workers <= num_workers
+    ):
+        raise ValueError(
+            "min_workers must be None, to wait for all workers, or an integer "
+            f"from 1 to the number of workers, here {num_workers}. Received: "
+            f"min_workers={min_workers!r}"
+        )
