@@ -273,13 +273,15 @@ class Session:
             )
         return gone
 
-    def readmit(self, task: Task) -> None:
+    def readmit(self, task: Task, *, unless_listed: bool = False) -> None:
         """Takes a task into the cluster again, with nothing on it.
 
         A task that is still listed, but restarted, gets a new context too.
 
         Args:
             task: A worker or ps of the cluster that answers.
+            unless_listed: Whether one that is listed, and is the same process,
+                stays as it is: somebody else has taken it in, and uses it.
 
         Raises:
             TaskUnreachableError: If it, or a listed ps, does not answer.
@@ -291,6 +293,8 @@ class Session:
         with self._change_lock:
             self._view.await_earlier_change()
             if self._is_closed:
+                return
+            if unless_listed and status.incarnation == self.incarnation(task):
                 return
             others = self.listed - {task}
             others -= runtime_view.find_dead_workers(others, self._book)

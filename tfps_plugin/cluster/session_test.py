@@ -276,6 +276,14 @@ def test_a_worker_that_is_late_is_taken_in_when_it_answers(
     assert session.is_same_incarnation(late)
     assert late.address in world.posted
 
+    # Another coordinator of the session uses it by now.
+    num_updates = world.num_updates
+    session.readmit(late, unless_listed=True)
+    assert world.num_updates == num_updates
+    world.incarnations[late.address] = 2
+    session.readmit(late, unless_listed=True)
+    assert session.is_same_incarnation(late)
+
 
 def test_too_few_workers(
     world: _World, connect: Callable[..., Session]

@@ -429,9 +429,12 @@ class Membership:
 
     def _try_to_readmit(self, worker_index: int) -> None:
         task = self._workers[worker_index]
+        with self._lock:
+            is_late = self._roster.is_late(worker_index)
         try:
             self._session.probe(task, _PROBE_TIMEOUT_SECONDS)
-            self._session.readmit(task)
+            # Another coordinator of the session may have taken a late one in.
+            self._session.readmit(task, unless_listed=is_late)
         except errors.TaskUnreachableError as error:
             self._note_no_answer(worker_index, error.reason)
             return
@@ -446,7 +449,6 @@ class Membership:
             self._note_no_answer(worker_index, f"not re-admitted: {error}")
             return
         with self._lock:
-            is_late = self._roster.is_late(worker_index)
             away_seconds = self._roster.admit(worker_index, time.monotonic())
             generation = self._roster.generation(worker_index)
             # Under the lock: a loss of the new generation pauses after this.

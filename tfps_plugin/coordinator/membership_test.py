@@ -163,6 +163,18 @@ def test_a_late_worker_gets_nothing_until_it_joins(
     bench.wait_for(events.WorkerReadmitted)
 
 
+def test_a_late_worker_is_taken_in_once_for_two_coordinators(
+    make: Callable[..., _Bench],
+) -> None:
+    session = FakeSession(num_workers=2)
+    session.leave_out("worker", 1)
+    benches = [make(session), make(session)]
+    session.start("worker", 1)
+    for bench in benches:
+        bench.wait_for(events.WorkerJoined)
+    assert session.log == ["readmit worker 1"]
+
+
 def test_all_that_are_lost_are_delisted_before_any_is_readmitted(
     make: Callable[..., _Bench],
 ) -> None:
@@ -184,11 +196,11 @@ def test_goes_on_when_a_change_fails(make: Callable[..., _Bench]) -> None:
     class Stubborn(FakeSession):
         num_refusals = 1
 
-        def readmit(self, task: Any) -> None:
+        def readmit(self, task: Any, *, unless_listed: bool = False) -> None:
             if self.num_refusals:
                 self.num_refusals -= 1
                 raise RuntimeError("not now")
-            super().readmit(task)
+            super().readmit(task, unless_listed=unless_listed)
 
     bench = make(Stubborn())
     assert bench.membership.report_lost(0, 0, "restarted")

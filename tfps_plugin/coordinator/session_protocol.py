@@ -84,8 +84,9 @@ class SessionLike(Protocol):
         Raises TaskUnreachableError if a ps that is to stay does not answer.
         """
 
-    def readmit(self, task: Any) -> None:
+    def readmit(self, task: Any, *, unless_listed: bool = False) -> None:
         """Takes a task into the cluster again.
 
+        With `unless_listed`, one that is listed as it is now stays so.
         Raises TaskUnreachableError if it, or a ps, does not answer.
         """

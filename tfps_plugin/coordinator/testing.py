@@ -145,10 +145,16 @@ class FakeSession:
             self.log.append(f"delist {task.job} {task.index}")
         return frozenset({task})
 
-    def readmit(self, task: FakeTask) -> None:
+    def readmit(self, task: FakeTask, *, unless_listed: bool = False) -> None:
         """Connects to the task's present incarnation."""
         with self._lock:
             incarnation = self._living[task]
+            if (
+                unless_listed
+                and task in self._listed
+                and incarnation == self._connected[task]
+            ):
+                return
             if incarnation is None:
                 raise errors.InternalError(f"readmitted a dead task: {task}")
             self._connected[task] = incarnation
