@@ -61,10 +61,12 @@ def _dataset(rows: int, different: int | None) -> tf.data.Dataset:
 
 
 def creator(rows: int, different: int | None) -> tfps.DatasetCreator:
+    """Batches of ids of which `different` occur; None: all rows."""
     return tfps.DatasetCreator(lambda context: _dataset(rows, different))
 
 
 def make_model(optimizer: str, rows: int) -> keras.Model:
+    """A model of one table, compiled."""
     model = keras.Sequential(
         [
             keras.Input((_FIELDS,), dtype="int32"),
