@@ -200,12 +200,14 @@ def test_a_joint_lookup_catches_up_as_single_ones_do(
         np.testing.assert_allclose(mine, theirs, atol=1e-5)
 
 
+@pytest.mark.parametrize("momentum", [0.9, 0.0])
 def test_another_optimizer_goes_on_where_the_first_one_was(
-    strategy: tfps.ParameterServerStrategy,
+    strategy: tfps.ParameterServerStrategy, momentum: float
 ) -> None:
+    """Without momentum the second one has nothing to catch up with."""
     model = _with_dense_gradients(_model(_adam))
     model.fit(_dataset(), steps_per_epoch=20, verbose=0)
-    model.compile(keras.optimizers.SGD(0.1, momentum=0.9), "mse")
+    model.compile(keras.optimizers.SGD(0.1, momentum=momentum), "mse")
     _with_dense_gradients(model)
     model.fit(_dataset(), steps_per_epoch=20, verbose=0)
     expected = [w.numpy() for w in model.weights]
@@ -213,7 +215,7 @@ def test_another_optimizer_goes_on_where_the_first_one_was(
         model = _model(_adam)
     dataset = tfps.DatasetCreator(_dataset)
     model.fit(dataset, steps_per_epoch=20, verbose=0)
-    model.compile(keras.optimizers.SGD(0.1, momentum=0.9), "mse")
+    model.compile(keras.optimizers.SGD(0.1, momentum=momentum), "mse")
     model.fit(dataset, steps_per_epoch=20, verbose=0)
     _assert_same_weights(model, expected)
 

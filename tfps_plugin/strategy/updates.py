@@ -78,11 +78,20 @@ def run_parts(
     for section in _sections(parts):
         lock = parts[section[0]].lock
         arrivals = [t for index in section for t in parts[index].arrivals]
+        # Of parts that do not catch up by themselves.
+        behind = {
+            index: unseen.now()
+            for index in section
+            if (unseen := _unseen_steps(parts[index])) is not None
+        }
+        arrivals += behind.values()
         with (
             contextlib.nullcontext() if lock is None else lock.holding(arrivals)
         ):
             for index in section:
                 part = parts[index]
+                if index in behind:
+                    _unseen_steps(part).store(part.ids_U, behind[index])
                 with (
                     tf.device(part.device),
                     UpdateContext(part.device),
@@ -92,6 +101,13 @@ def run_parts(
                     if part.finish is not None:
                         part.finish()
     return results
+
+
+def _unseen_steps(part: UpdatePart) -> Any:
+    """Steps that rows have still to see before another optimizer's update."""
+    if part.finish is not None or part.shard is None:
+        return None
+    return part.shard.unseen_steps
 
 
 def _sections(parts: Sequence[UpdatePart]) -> list[list[int]]:

@@ -28,11 +28,15 @@ class UnseenSteps(Protocol):
             ids_U: Their numbers; None for all rows in their order.
         """
 
-    def store(self, ids: tf.Tensor | None) -> None:
+    def now(self) -> tf.Tensor:
+        """Returns the newest step, on the ps; to be called before its lock."""
+
+    def store(self, ids: tf.Tensor | None, now: tf.Tensor) -> None:
         """Stores the present value of rows, under the lock of the variable.
 
         Args:
             ids: Their numbers, of any shape; None for all rows.
+            now: From `now`.
         """
 
     def settle(self) -> None:

@@ -143,9 +143,11 @@ class RemoteVariable(Table, LateBoundVariable):
             else:
                 given = tf.identity(tf.convert_to_tensor(given, self.dtype))
                 arrivals = [given]
-        with lock.holding(arrivals):
-            if self.unseen_steps is not None:
-                self.unseen_steps.store(_rows_of(given))
+        unseen = self.unseen_steps
+        now = None if unseen is None else unseen.now()
+        with lock.holding(arrivals if now is None else [*arrivals, now]):
+            if unseen is not None:
+                unseen.store(_rows_of(given), now)
             yield given
 
     def fetch_rows(self, rows: range) -> np.ndarray:

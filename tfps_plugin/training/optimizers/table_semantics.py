@@ -10,7 +10,6 @@ import keras
 from tfps_plugin._compat import keras_optimizers as compat
 from tfps_plugin.training.optimizers import whole_matrix
 from tfps_plugin.training.optimizers.catch_up import caught_up_tables
-from tfps_plugin.variables.row_lookup import Table
 
 _logger = logging.getLogger(__name__)
 
@@ -58,12 +57,10 @@ def tell(optimizer: Any, variables: Sequence[Any], sparse_update: str) -> None:
 
 
 def _is_big_table(variable: Any) -> bool:
-    value = variable.value
-    if not isinstance(value, Table) or len(variable.shape) < 2:
+    if not caught_up_tables.is_table(variable):
         return False
-    is_looked_up = value.was_looked_up or variable.name == "embeddings"
-    num_bytes = math.prod(variable.shape) * value.dtype.size
-    return is_looked_up and num_bytes >= _BIG_BYTES
+    num_bytes = math.prod(variable.shape) * variable.value.dtype.size
+    return num_bytes >= _BIG_BYTES
 
 
 def _differs(optimizer: Any, table: keras.Variable) -> bool:

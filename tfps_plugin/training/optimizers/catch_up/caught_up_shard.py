@@ -207,11 +207,15 @@ class _UnseenSteps:
         }
         return shard.present(stored, ids_U, shard.clock.now())[self._key]
 
-    def store(self, ids: tf.Tensor | None) -> None:
-        shard = self.shard
-        with tf.device(shard.member(self._key).device):
+    def now(self) -> tf.Tensor:
+        numbers = self.shard.clock.now().numbers
+        with tf.device(self.shard.member(self._key).device):
+            return tf.identity(numbers)
+
+    def store(self, ids: tf.Tensor | None, now: tf.Tensor) -> None:
+        with tf.device(self.shard.member(self._key).device):
             ids_N = None if ids is None else tf.reshape(ids, [-1])
-            shard.bring_up(ids_N, shard.clock.now())
+            self.shard.bring_up(ids_N, Moment(now))
 
     def settle(self) -> None:
         self.shard.settle()

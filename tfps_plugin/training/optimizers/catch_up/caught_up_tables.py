@@ -69,10 +69,7 @@ class CaughtUpTables(tf.Module):
             self.marks.append(marks)
             self._clock_keys[table.value._unique_id] = key
             find_slots = functools.partial(_slots_of, optimizer, rule, table)
-            for index, shard in enumerate(table.value.shards):
-                if shard.unseen_steps is not None:
-                    # Another optimizer has trained the table before.
-                    shard.unseen_steps.settle()
+            for index in range(table.value.layout.num_shards):
                 CaughtUpShard(
                     self.clocks[key],
                     decay,
@@ -135,12 +132,18 @@ def attach(optimizer: Any, variables: Sequence[Any]) -> None:
         variable
         for variable in variables
         if isinstance(variable, keras.Variable)
-        and _is_table(variable)
+        and is_table(variable)
         and not whole_matrix.needs_whole_matrix(optimizer, variable)
         and variable.constraint is None
         and changes_without_gradient(optimizer, variable)
     ]
-    if not tables:
+    behind = [
+        shard
+        for variable in variables
+        for shard in getattr(variable.value, "shards", ())
+        if shard.unseen_steps is not None
+    ]
+    if not tables and not behind:
         return
     if tensorflow_variables.function_graph() is not None:
         raise errors.UnsupportedError(
@@ -150,7 +153,12 @@ def attach(optimizer: Any, variables: Sequence[Any]) -> None:
             "optimizer.build(model.trainable_variables) before the first step, "
             "once the model is built."
         )
-    setattr(optimizer, _ATTRIBUTE, CaughtUpTables(optimizer, tables))
+    for shard in behind:
+        # Another optimizer has trained the table before, and is through.
+        shard.unseen_steps.settle()
+        shard.unseen_steps = None
+    if tables:
+        setattr(optimizer, _ATTRIBUTE, CaughtUpTables(optimizer, tables))
 
 
 def changes_without_gradient(optimizer: Any, table: keras.Variable) -> bool:
@@ -181,8 +189,8 @@ def variables_of(optimizer: Any) -> list[Any]:
     return own + [one for each in within for one in variables_of(each)]
 
 
-def _is_table(variable: keras.Variable) -> bool:
-    """Whether rows of a variable were looked up, or are going to be."""
+def is_table(variable: keras.Variable) -> bool:
+    """Returns whether rows of a variable were looked up, or will be."""
     if not isinstance(variable.value, Table) or len(variable.shape) < 2:
         return False
     # Keras builds its Embedding layers without calling them.
