@@ -187,6 +187,7 @@ def test_lazy_updates_are_those_of_single_rows(
     strategy = tfps.ParameterServerStrategy(
         cluster.cluster_resolver,
         tfps.partitioners.FixedShardsPartitioner(num_shards),
+        sparse_update="lazy",
     )
     coordinator = tfps.ClusterCoordinator(strategy)
     with strategy.scope():

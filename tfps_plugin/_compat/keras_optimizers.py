@@ -114,6 +114,17 @@ def decays_weights_by_itself(optimizer: Any) -> bool:
     )
 
 
+def value_of(variable: Any) -> Any:
+    """What TensorFlow knows of a variable, which may be Keras's."""
+    return variable.value if isinstance(variable, keras.Variable) else variable
+
+
+def path_of(variable: Any) -> str:
+    """The path of a variable of Keras, or the name of one of TensorFlow."""
+    path: str = getattr(variable, "path", variable.name)
+    return path
+
+
 def weight_decay_of(optimizer: Any, variable: keras.Variable) -> float | None:
     """The factor by which a variable's weights decay; None: they do not."""
     if decays_weights_by_itself(optimizer):

@@ -1,9 +1,9 @@
 """Penalties on the weights of tables.
 
 A regularizer adds up a penalty over all rows, and its gradient touches all of
-them: the table would travel to the worker and back in every step. With lazy
-updates it is applied to the rows that a batch looks up, as everything else
-is. With `sparse_update="exact"` it is Keras's own.
+them: the table would travel to the worker and back in every step. With
+`sparse_update="auto"` or `"lazy"` it is applied to the rows that a batch looks
+up. With `sparse_update="exact"` it is Keras's own.
 """
 
 import functools
@@ -75,7 +75,7 @@ def _is_lazy(variable: keras.Variable) -> bool:
     return (
         isinstance(variable.value, Table)
         and isinstance(strategy, ParameterServerStrategy)
-        and strategy.sparse_update == "lazy"
+        and strategy.sparse_update in ("auto", "lazy")
         and sums_over_rows(variable.regularizer)
     )
 

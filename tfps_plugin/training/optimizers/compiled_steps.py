@@ -12,6 +12,7 @@ import keras
 import tensorflow as tf
 
 from tfps_plugin._compat import tensorflow_variables as compat
+from tfps_plugin.training.optimizers import automatic_updates
 from tfps_plugin.training.optimizers.step import OptimizerStep
 from tfps_plugin.variables import steps_in_flight
 from tfps_plugin.variables.distinct_rows import DistinctRows
@@ -53,6 +54,7 @@ class CompiledSteps:
             tuple(optimizer._get_variable_index(v) for v in variables),
             tuple(kinds),
             _settings(optimizer),
+            automatic_updates.version([optimizer]),
         )
         tensors = [_tensors(gradient) for gradient in gradients]
         function = self._functions.get(key)

@@ -22,6 +22,7 @@ from tfps_plugin._compat import keras_optimizers as compat
 from tfps_plugin.strategy import updates
 from tfps_plugin.strategy.update_parts import UpdatePart
 from tfps_plugin.strategy.update_parts import parts_of
+from tfps_plugin.training.optimizers import automatic_updates
 from tfps_plugin.training.optimizers import gradient_accumulators
 from tfps_plugin.training.optimizers import gradient_clipping
 from tfps_plugin.training.optimizers import table_constraints
@@ -64,7 +65,6 @@ class OptimizerStep:
         self._optimizer = optimizer
         self._variables = list(variables)
         self._strategy = optimizer._distribution_strategy
-        self._exact = self._strategy.sparse_update == "exact"
         # By clock, before and after the step.
         self._moments: dict[StepClock, tuple[Moment, Moment]] = {}
 
@@ -77,6 +77,18 @@ class OptimizerStep:
         optimizer = self._optimizer
         iterations = optimizer._iterations
         gradients = [self._prepared(g) for g in gradients]
+        if self._strategy.sparse_update == "auto":
+            automatic_updates.of(optimizer).consider(
+                optimizer,
+                [
+                    variable
+                    for variable, gradient in zip(
+                        self._variables, gradients, strict=True
+                    )
+                    if isinstance(gradient, tf.IndexedSlices)
+                    and not self._is_updated_whole(variable)
+                ],
+            )
         number = None
         if (
             optimizer.gradient_accumulation_steps
@@ -196,11 +208,11 @@ class OptimizerStep:
                 `keras.Variable` of this step.
             learning_rate: Handed on to the optimizer.
         """
-        variable_of = {id(value_of(v)): v for v in self._variables}
+        variable_of = {id(compat.value_of(v)): v for v in self._variables}
         parts = []
         for gradient, value in gradients_and_values:
             variable = variable_of[id(value)]
-            exact = self._exact or self._is_updated_whole(variable)
+            exact = self._is_exact(variable)
             moments = self._moments_of(variable, gradient, exact=exact)
             parts += [
                 self._catching_up(dataclasses.replace(part, owner=variable))
@@ -222,7 +234,7 @@ class OptimizerStep:
     ) -> tuple[Moment, ...]:
         """The moments before and after the step, if rows have to catch up."""
         tables = caught_up_tables.of(self._optimizer)
-        clock = tables and tables.clock_of(value_of(variable))
+        clock = tables and tables.clock_of(compat.value_of(variable))
         if clock is not None:
             return self._moments[clock]
         if (
@@ -236,9 +248,9 @@ class OptimizerStep:
             raise errors.UnsupportedError(
                 "sparse_update='caught_up' has to know a table before its "
                 "optimizer is built, and nobody had looked up rows of this one "
-                f"by then. Received: variable={variable.path!r}. Build the "
-                "model first (call it on a batch, or model.build(shape)), and "
-                "then the optimizer: "
+                f"by then. Received: variable={compat.path_of(variable)!r}. "
+                "Build the model first (call it on a batch, or "
+                "model.build(shape)), and then the optimizer: "
                 "optimizer.build(model.trainable_variables)."
             )
         return ()
@@ -253,7 +265,7 @@ class OptimizerStep:
             raise errors.UnsupportedError(
                 "Two optimizers train one table, whose rows can only catch up "
                 "with one of them (sparse_update='caught_up'). Received: "
-                f"variable={part.owner.path!r}, "
+                f"variable={compat.path_of(part.owner)!r}, "
                 f"optimizer={self._optimizer.name!r}. Use one optimizer for "
                 "it, or another sparse_update."
             )
@@ -275,10 +287,22 @@ class OptimizerStep:
         if scalar is None:
             yield
             return
-        value = value_of(scalar)
+        value = compat.value_of(scalar)
         seen = views.ValueView(value.name, value.read_value())
         with views.viewing({value._unique_id: seen}):
             yield
+
+    def _is_exact(self, variable: keras.Variable) -> bool:
+        """Whether a gradient of some rows updates all rows."""
+        form = self._strategy.sparse_update
+        return (
+            form == "exact"
+            or (
+                form == "auto"
+                and automatic_updates.of(self._optimizer).is_exact(variable)
+            )
+            or self._is_updated_whole(variable)
+        )
 
     def _is_updated_whole(self, variable: keras.Variable) -> bool:
         """Whether rows of it cannot be updated alone."""
@@ -380,8 +404,8 @@ class OptimizerStep:
     def _is_updated_by_rows(
         self, variable: keras.Variable, gradient: Any
     ) -> bool:
-        return isinstance(gradient, tf.IndexedSlices) and not (
-            self._exact or self._is_updated_whole(variable)
+        return isinstance(gradient, tf.IndexedSlices) and not self._is_exact(
+            variable
         )
 
     def _average_of(self, variable: keras.Variable) -> Any:
@@ -402,16 +426,11 @@ class OptimizerStep:
         tf.cond(is_due, _without_result(overwrite), _without_result(_nothing))
 
 
-def value_of(variable: Any) -> Any:
-    """What TensorFlow knows of a variable, which may be Keras's."""
-    return variable.value if isinstance(variable, keras.Variable) else variable
-
-
 def _whole_parts(variables: Sequence[Any]) -> list[UpdatePart]:
     return [
         dataclasses.replace(part, owner=variable)
         for variable in variables
-        for part in parts_of(value_of(variable), (), exact=True)
+        for part in parts_of(compat.value_of(variable), (), exact=True)
     ]
 
 

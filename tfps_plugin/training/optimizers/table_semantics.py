@@ -29,7 +29,11 @@ def tell(optimizer: Any, variables: Sequence[Any], sparse_update: str) -> None:
     """
     while hasattr(optimizer, "inner_optimizer"):
         optimizer = optimizer.inner_optimizer
-    if optimizer is None or getattr(optimizer, _TOLD, False):
+    if (
+        optimizer is None
+        or sparse_update == "auto"  # see tell_choice
+        or getattr(optimizer, _TOLD, False)
+    ):
         return
     setattr(optimizer, _TOLD, True)
     tables = [variable for variable in variables if _is_big_table(variable)]
@@ -56,6 +60,51 @@ def tell(optimizer: Any, variables: Sequence[Any], sparse_update: str) -> None:
         )
 
 
+def tell_choice(
+    name: str,
+    tables: list[keras.Variable],
+    *,
+    is_exact: bool,
+    seconds: float,
+    seconds_between_updates: float,
+    is_measured: bool,
+) -> None:
+    """Says how `sparse_update="auto"` has some tables updated.
+
+    Args:
+        name: The optimizer, for people.
+        tables: Tables of it, all updated in the same way.
+        is_exact: Whether all of their rows are updated.
+        seconds: Of a parameter server, to update all rows of all tables.
+        seconds_between_updates: Of a parameter server, by all workers.
+        is_measured: Whether that was measured, or is a guess.
+    """
+    beside = (
+        f"{1e3 * seconds:.2g} ms of a parameter server, with an update every "
+        f"{1e3 * seconds_between_updates:.2g} ms"
+        f"{'' if is_measured else ', as in steps of a common length'}"
+    )
+    if is_exact:
+        _logger.info(
+            "%s updates all rows of %s in every step, as in one process "
+            "(sparse_update='auto'): they take %s.",
+            name,
+            _names(tables),
+            beside,
+        )
+    else:
+        _logger.warning(
+            "%s leaves rows of %s alone that a batch does not contain "
+            "(sparse_update='auto'); in one process they would go on to move. "
+            "All rows would take %s. sparse_update='caught_up' gives the "
+            "numbers of one process at the cost of the batch, 'exact' at that "
+            "of the table.",
+            name,
+            _names(tables),
+            beside,
+        )
+
+
 def _is_big_table(variable: Any) -> bool:
     if not caught_up_tables.is_table(variable):
         return False
@@ -74,7 +123,8 @@ def _differs(optimizer: Any, table: keras.Variable) -> bool:
 
 def _names(tables: list[keras.Variable]) -> str:
     shown = ", ".join(
-        f"{table.path} {tuple(table.shape)}" for table in tables[:_SHOWN]
+        f"{compat.path_of(table)} {tuple(table.shape)}"
+        for table in tables[:_SHOWN]
     )
     more = len(tables) - _SHOWN
     return f"{shown} and {more} more tables" if more > 0 else shown

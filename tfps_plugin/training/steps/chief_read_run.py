@@ -53,6 +53,7 @@ class ChiefReadRun(StepRun):
                 long enough.
         """
         super().__init__(coordinator, functions, progress)
+        self._codec = codec
         self._function = functions.on_group(codec)
         functions.announce_order()
         self._batches = batches
@@ -80,6 +81,8 @@ class ChiefReadRun(StepRun):
         self._progress.update()
 
     def _dispatch(self) -> None:
+        if self._functions.choose_updates():
+            self._function = self._functions.on_group(self._codec)
         group_KC, self._held = tf.stack(self._held), []
         claim = self._account.claim(group_KC.shape[0])
         self._in_flight.append(

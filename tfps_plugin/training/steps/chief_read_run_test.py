@@ -53,6 +53,9 @@ class _Functions:
     def announce_order(self) -> None:
         pass
 
+    def choose_updates(self) -> bool:
+        return False
+
     def _call(self, group: Any) -> Any:
         self.num_calls += 1
         if self.num_calls == 1:

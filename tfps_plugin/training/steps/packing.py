@@ -133,6 +133,7 @@ class Pace:
             maxlen=_CALLS_LOOKED_BACK_AT * num_lanes
         )
         self._most_steps = MOST_STEPS_AT_FIRST
+        self._seconds_of_a_step: float | None = None
         self._steps_so_far = 0
 
     @property
@@ -144,6 +145,11 @@ class Pace:
     def most_steps(self) -> int:
         """How many steps to pack at most."""
         return self._most_steps
+
+    @property
+    def seconds_of_a_step(self) -> float | None:
+        """How long a step takes on its worker; None: not known yet."""
+        return self._seconds_of_a_step
 
     @property
     def is_known(self) -> bool:
@@ -193,6 +199,7 @@ class Pace:
                 middle = statistics.median(self._measured)
             self._latest.clear()
             self._most_steps = most_steps(middle, self._seconds)
+            self._seconds_of_a_step = middle
         _logger.info(
             "A step of %s takes %.3g ms: %d of them make a call of a worker "
             "that is long enough, unless steps_per_closure of the strategy or "

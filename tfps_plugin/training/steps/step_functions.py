@@ -15,6 +15,8 @@ from tfps_plugin._compat import tensorflow_execution
 from tfps_plugin._compat import tensorflow_graphs as graphs_compat
 from tfps_plugin.coordinator.cluster_coordinator import ClusterCoordinator
 from tfps_plugin.inputs.batch_codec import BatchCodec
+from tfps_plugin.training import step_build
+from tfps_plugin.training.optimizers import automatic_updates
 from tfps_plugin.training.steps import rounds
 from tfps_plugin.training.steps.calls_in_flight import CallsInFlight
 from tfps_plugin.training.steps.counted_sums import Counted
@@ -82,6 +84,8 @@ class StepFunctions:
         # What calls return is not to be counted a second time.
         self._lane_sums = None if counts_exactly else LaneSums(model)
         self._states = StepStates(model)
+        self._choice = 0
+        self._has_chosen = False
         self.pace = Pace(coordinator.num_lanes, model.name)
         self.calls_in_flight = CallsInFlight(
             coordinator.num_workers,
@@ -150,11 +154,38 @@ class StepFunctions:
         self._loops = StepLoops(self._one_step, self._counted_sums)
 
     def _forget_outdated(self) -> None:
-        """Has functions be made anew if another step has moved states."""
-        if self._states.are_outdated:
+        """Has functions be made anew that are not what they would be now."""
+        if self._states.are_outdated or self._choice != self._choice_of_now():
             self._on_iterator.clear()
             self._in_rounds.clear()
             self._on_group.clear()
+
+    def choose_updates(self) -> bool:
+        """Has optimizers choose, once, by how long steps take.
+
+        Returns:
+            Whether functions made before are outdated: they update tables in
+            another way.
+        """
+        seconds = self.pace.seconds_of_a_step
+        # Steps that count for evaluation update nothing.
+        if seconds is None or self._has_chosen or self._counts_exactly:
+            return False
+        self._has_chosen = True
+        automatic_updates.settle(
+            step_build.optimizers_of(self._model),
+            seconds / self._coordinator.num_lanes,
+        )
+        if self._choice == self._choice_of_now():
+            return False
+        # Each lane's first call of what is traced next takes longer.
+        self.pace.pass_over_first_calls(self._coordinator.num_lanes)
+        self.calls_in_flight.measure_again(time.monotonic())
+        return True
+
+    def _choice_of_now(self) -> int:
+        """A number for what steps that are traced now do to tables."""
+        return automatic_updates.version(step_build.optimizers_of(self._model))
 
     def settle_states(self, batch_spec: Any) -> None:
         """Has every state know its rule, before loops are made of the step.
@@ -173,6 +204,7 @@ class StepFunctions:
             tf.device(None),
         ):
             self._states.settle(trace)
+            self._choice = self._choice_of_now()
             # Rules are known now, and so is what calls count.
             if self._counts_exactly:
                 self._counted_sums = CountedSums.of_metrics(self._model)

@@ -71,6 +71,7 @@ class WorkerReadRun(StepRun):
         super().__init__(coordinator, functions, progress)
         self._reader = reader
         self._renew: Callable[[], SplitReader] | None = renew
+        self._element_spec = element_spec
         self._calls = StepCalls(functions, element_spec)
         functions.require_any_order()
         self._num_steps = num_steps
@@ -167,6 +168,8 @@ class WorkerReadRun(StepRun):
             return
         limit = self._limit()
         if not all_of_it:
+            if self._functions.choose_updates():
+                self._calls = StepCalls(self._functions, self._element_spec)
             self._calls.grow(limit)
         self._tokens = {t for t in self._tokens if not t.has_ended}
         # Those that wait for a split claim nothing before they get one.

@@ -1,0 +1,203 @@
+"""Tables of an optimizer of which every step updates all rows."""
+
+import logging
+import threading
+from collections.abc import Iterable
+from collections.abc import Iterator
+from typing import Any
+
+from tfps_plugin._compat import keras_optimizers as compat
+from tfps_plugin.training import table_regularizers
+from tfps_plugin.training.optimizers import ps_speed
+from tfps_plugin.training.optimizers import table_semantics
+from tfps_plugin.training.optimizers import update_costs
+from tfps_plugin.training.optimizers.catch_up import caught_up_tables
+from tfps_plugin.training.optimizers.update_costs import UpdateCost
+
+_logger = logging.getLogger(__name__)
+
+# Where an optimizer keeps its own.
+_ATTRIBUTE = "_tfps_automatic_updates"
+# Until steps are measured, and where nobody measures them, as in custom loops.
+_SECONDS_OF_A_STEP_AT_FIRST = 0.01
+_CALLS_OF_A_WORKER_AT_FIRST = 2
+
+
+class AutomaticUpdates:
+    """What `sparse_update="auto"` chooses for the tables of one optimizer.
+
+    A table is updated whole, as in one process, where that costs little beside
+    a step; by the rows of the batch where it costs more. A table is judged
+    when a step that updates it is first traced, by the time of a common step,
+    and once more when it is known how long steps take.
+
+    Threading: safe from several threads. Guarded by `_lock`: everything that
+    changes.
+    """
+
+    def __init__(self) -> None:
+        """Knows no table."""
+        self._lock = threading.Lock()
+        self._tables: dict[str, Any] = {}
+        self._costs: dict[str, UpdateCost] = {}
+        self._exact: set[str] = set()
+        self._speeds: dict[str, float] = {}
+        self._name = ""
+        self._seconds: float | None = None
+        self._version = 0
+
+    def __reduce__(self) -> Any:
+        """A copy of an optimizer chooses anew."""
+        return AutomaticUpdates, ()
+
+    @property
+    def version(self) -> int:
+        """Number that is another one after each change of a known table."""
+        return self._version
+
+    def is_exact(self, variable: Any) -> bool:
+        """Returns whether every step updates all rows of a variable."""
+        return _id_of(variable) in self._exact
+
+    def consider(self, optimizer: Any, variables: Iterable[Any]) -> None:
+        """Judges tables that are not known yet.
+
+        Args:
+            optimizer: A built Keras optimizer of a strategy.
+            variables: Those that have the gradient of some rows, and whose
+                rows can be updated alone.
+        """
+        with self._lock:
+            new = {
+                _id_of(variable): variable
+                for variable in variables
+                if _id_of(variable) not in self._costs
+                and _differs(optimizer, variable)
+            }
+            if not new:
+                return
+            strategy = optimizer._distribution_strategy
+            self._name = type(optimizer).__name__
+            costs = {
+                key: UpdateCost(key, self._seconds_of(variable))
+                for key, variable in new.items()
+            }
+            seconds = self._seconds
+            if seconds is None:
+                calls = (
+                    strategy.max_closures_in_flight_per_worker
+                    or _CALLS_OF_A_WORKER_AT_FIRST
+                )
+                seconds = _SECONDS_OF_A_STEP_AT_FIRST / (
+                    calls * max(1, len(strategy.worker_devices))
+                )
+            chosen = update_costs.affordable(
+                costs.values(),
+                seconds,
+                [self._costs[key] for key in self._exact],
+            )
+            self._tables |= new
+            self._costs |= costs
+            self._exact |= {cost.table for cost in chosen}
+            self._tell(new, seconds)
+
+    def settle(self, seconds_between_updates: float) -> None:
+        """Judges all tables by how long steps take.
+
+        Args:
+            seconds_between_updates: Of one parameter server, by all workers.
+        """
+        with self._lock:
+            self._seconds = seconds_between_updates
+            chosen = update_costs.affordable(
+                self._costs.values(), seconds_between_updates
+            )
+            exact = {cost.table for cost in chosen}
+            changed = exact ^ self._exact
+            if not changed:
+                return
+            self._exact = exact
+            self._version += 1
+            self._tell(changed, seconds_between_updates)
+
+    def _seconds_of(self, variable: Any) -> dict[str, float]:
+        """Seconds of an update of all rows, by the device of the ps."""
+        found: dict[str, float] = {}
+        for shard in compat.value_of(variable).shards:
+            device = shard.device
+            if device not in self._speeds:
+                self._speeds[device] = ps_speed.seconds_per_element(device)
+            elements = shard.shape.num_elements() * (1 + len(shard.family))
+            found[device] = (
+                found.get(device, 0.0) + elements * self._speeds[device]
+            )
+        return found
+
+    def _tell(
+        self, keys: Iterable[str], seconds_between_updates: float
+    ) -> None:
+        for is_exact in (True, False):
+            told = [key for key in keys if (key in self._exact) is is_exact]
+            if told:
+                table_semantics.tell_choice(
+                    self._name,
+                    [self._tables[key] for key in told],
+                    is_exact=is_exact,
+                    seconds=sum(self._costs[key].most for key in told),
+                    seconds_between_updates=seconds_between_updates,
+                    is_measured=self._seconds is not None,
+                )
+
+
+def of(optimizer: Any) -> AutomaticUpdates:
+    """Returns what chooses for an optimizer; made when first asked for."""
+    if not hasattr(optimizer, _ATTRIBUTE):
+        setattr(optimizer, _ATTRIBUTE, AutomaticUpdates())
+    found: AutomaticUpdates = getattr(optimizer, _ATTRIBUTE)
+    return found
+
+
+def settle(optimizers: Iterable[Any], seconds_between_updates: float) -> None:
+    """Has optimizers, and those within them, choose by how long steps take.
+
+    Args:
+        optimizers: Keras optimizers.
+        seconds_between_updates: Of one parameter server, by all workers.
+    """
+    for each in _known(optimizers):
+        each.settle(seconds_between_updates)
+
+
+def version(optimizers: Iterable[Any]) -> int:
+    """Returns a number that is another one after each change of a choice."""
+    return sum(each.version for each in _known(optimizers))
+
+
+def _known(optimizers: Iterable[Any]) -> Iterator[AutomaticUpdates]:
+    for optimizer in optimizers:
+        if hasattr(optimizer, _ATTRIBUTE):
+            yield of(optimizer)
+        yield from _known(getattr(optimizer, "optimizers", ()))
+        inner = getattr(optimizer, "inner_optimizer", None)
+        if inner is not None:
+            yield from _known([inner])
+
+
+def _id_of(variable: Any) -> str:
+    key: str = compat.value_of(variable)._unique_id
+    return key
+
+
+def _differs(optimizer: Any, table: Any) -> bool:
+    """Whether an update of all rows has other numbers than one of some."""
+    regularizer = getattr(table, "regularizer", None)
+    if regularizer is not None and table_regularizers.sums_over_rows(
+        regularizer
+    ):
+        # It is applied to the rows that a batch looks up.
+        return False
+    return (
+        optimizer.use_ema
+        or getattr(table, "constraint", None) is not None
+        or caught_up_tables.changes_without_gradient(optimizer, table)
+    )
