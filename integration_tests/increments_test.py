@@ -38,6 +38,8 @@ def strategies(
         number: tfps.ParameterServerStrategy(
             cluster.cluster_resolver,
             tfps.partitioners.FixedShardsPartitioner(number),
+            # Steps that touch some rows change no others.
+            sparse_update="lazy",
         )
         for number in (2, 3)
     }
