@@ -79,15 +79,17 @@ def _with_dense_gradients(model: keras.Model) -> keras.Model:
     return model
 
 
+def _in_two(shape: Any, dtype: Any, axis: int = 0) -> list[int]:
+    return [2 if shape[0] == _ROWS else 1] + [1] * (len(shape) - 1)
+
+
 @pytest.fixture
 def strategy(
     cluster: tfps.LocalCluster,
 ) -> Iterator[tfps.ParameterServerStrategy]:
     strategy = tfps.ParameterServerStrategy(
         cluster.cluster_resolver,
-        lambda shape, dtype, axis=0: (
-            [2 if shape[0] == _ROWS else 1] + [1] * (len(shape) - 1)
-        ),
+        _in_two,
         max_closures_in_flight_per_worker=1,
         sparse_update="caught_up",
     )
@@ -205,18 +207,29 @@ def test_another_optimizer_goes_on_where_the_first_one_was(
     strategy: tfps.ParameterServerStrategy, momentum: float
 ) -> None:
     """Without momentum the second one has nothing to catch up with."""
-    model = _with_dense_gradients(_model(_adam))
+
+    def first() -> Any:
+        # What it leaves of a row in its last steps would shrink what the
+        # second one has added before, if it came after that.
+        return keras.optimizers.AdamW(0.02, weight_decay=2.0)
+
+    def second() -> Any:
+        return keras.optimizers.SGD(1.0, momentum=momentum)
+
+    model = _with_dense_gradients(_model(first))
     model.fit(_dataset(), steps_per_epoch=20, verbose=0)
-    model.compile(keras.optimizers.SGD(0.1, momentum=momentum), "mse")
+    model.compile(second(), "mse")
     _with_dense_gradients(model)
     model.fit(_dataset(), steps_per_epoch=20, verbose=0)
     expected = [w.numpy() for w in model.weights]
     with strategy.scope():
-        model = _model(_adam)
+        model = _model(first)
     dataset = tfps.DatasetCreator(_dataset)
     model.fit(dataset, steps_per_epoch=20, verbose=0)
-    model.compile(keras.optimizers.SGD(0.1, momentum=momentum), "mse")
+    model.compile(second(), "mse")
     model.fit(dataset, steps_per_epoch=20, verbose=0)
+    shards = model.trainable_variables[0].value.shards
+    assert [s.unseen_steps is None for s in shards] == [not momentum] * 2
     _assert_same_weights(model, expected)
 
 
@@ -319,6 +332,72 @@ def test_rows_that_a_function_or_the_chief_assigns_are_of_now(
     np.testing.assert_array_equal(table.numpy(), np.full([_ROWS, 4], 3.0))
     table.assign(tf.ones_like(table.numpy()))
     np.testing.assert_array_equal(table.numpy(), np.ones([_ROWS, 4]))
+
+
+def test_functions_of_the_user_see_rows_of_now(
+    strategy: tfps.ParameterServerStrategy,
+) -> None:
+    coordinator = tfps.ClusterCoordinator(strategy)
+    with strategy.scope():
+        model = _model(_adam)
+    dataset = tfps.DatasetCreator(_dataset)
+    table = model.trainable_variables[0].value
+    ids = [3, 120, 400, 499]
+
+    @tf.function
+    def before() -> tf.Tensor:
+        return tf.gather(table, ids)
+
+    def double(rows: Any, gradient: Any) -> None:
+        rows.assign(2.0 * rows + gradient)
+
+    @tf.function
+    def update() -> None:
+        ones = tf.IndexedSlices(tf.ones([4, 4]), tf.constant(ids))
+        strategy.extended.update(table, double, args=(ones,))
+
+    @tf.function
+    def run() -> None:
+        strategy.run(lambda: table.assign(3.0 * table + 1.0))
+
+    for change, factor in ((update, 2.0), (run, 3.0)):
+        model.fit(dataset, steps_per_epoch=30, verbose=0)
+        rows = coordinator.schedule(before).fetch()
+        _run(coordinator, change)
+        after = coordinator.schedule(before).fetch()
+        np.testing.assert_allclose(after, factor * rows + 1.0, rtol=1e-5)
+        np.testing.assert_allclose(
+            table.numpy()[ids], factor * rows + 1.0, rtol=1e-5
+        )
+
+
+def test_a_step_sends_no_more_messages_than_a_lazy_one(
+    cluster: tfps.LocalCluster, strategy: tfps.ParameterServerStrategy
+) -> None:
+    messages = {}
+    lazy = tfps.ParameterServerStrategy(
+        cluster.cluster_resolver,
+        _in_two,
+        sparse_update="lazy",
+    )
+    try:
+        for each in (lazy, strategy):
+            with each.scope():
+                model = _model(_adam)
+            model.fit(
+                tfps.DatasetCreator(_dataset), steps_per_epoch=3, verbose=0
+            )
+            explanation = each.explain(model, print_fn=None)
+            messages[each.sparse_update] = [
+                sorted(
+                    (sent.source, sent.destination, sent.wave)
+                    for sent in body.sent
+                )
+                for body in explanation.bodies
+            ]
+    finally:
+        tfps.ClusterCoordinator(lazy).close()
+    assert messages["caught_up"] == messages["lazy"]
 
 
 @pytest.mark.parametrize("in_new_model", [False, True])

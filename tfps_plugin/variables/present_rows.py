@@ -88,6 +88,13 @@ def _present(
     if variable.unseen_steps is None:
         return stored_UD
     with compat.stop_recording(), tf.device(variable.device):
-        moved_UD = variable.unseen_steps.caught_up(stored_UD, ids_U) - stored_UD
-    # A gradient with respect to the present row is one of the stored row.
-    return stored_UD + tf.stop_gradient(moved_UD)
+        present_UD = variable.unseen_steps.caught_up(stored_UD, ids_U)
+    return _with_gradient_of(stored_UD, present_UD)
+
+
+@tf.custom_gradient
+def _with_gradient_of(
+    stored_UD: tf.Tensor, present_UD: tf.Tensor
+) -> tuple[tf.Tensor, Any]:
+    """Present rows; a gradient with respect to them is one of the stored."""
+    return present_UD, lambda upstream: (upstream, None)

@@ -32,7 +32,7 @@ from tfps_plugin.training.optimizers.catch_up import caught_up_tables
 from tfps_plugin.training.optimizers.catch_up.caught_up_update import (
     CaughtUpUpdate,
 )
-from tfps_plugin.training.optimizers.catch_up.step_clock import Moment
+from tfps_plugin.training.optimizers.catch_up.moment import Moment
 from tfps_plugin.training.optimizers.catch_up.step_clock import StepClock
 from tfps_plugin.variables import gradient_residual
 from tfps_plugin.variables import views
@@ -96,7 +96,10 @@ class OptimizerStep:
         ) and isinstance(iterations.value, MirroredScalar):
             # What happens every n steps must not happen twice, or never.
             number = iterations.value.take()
-        with self._reading_scalars_once(number), self._counting_moments():
+        with (
+            self._reading_scalars_once(number),
+            self._counting_moments(gradients),
+        ):
             if optimizer.use_ema:
                 self._begin_averages_of_rows(gradients)
             if optimizer.gradient_accumulation_steps:
@@ -136,13 +139,13 @@ class OptimizerStep:
             yield
 
     @contextlib.contextmanager
-    def _counting_moments(self) -> Iterator[None]:
+    def _counting_moments(self, gradients: Sequence[Any]) -> Iterator[None]:
         """Counts the step for the rows that catch up with it."""
         tables = caught_up_tables.of(self._optimizer)
         if tables is None:
             yield
             return
-        with tables.step() as self._moments:
+        with tables.step(gradients) as self._moments:
             yield
 
     # Accumulation.
@@ -269,7 +272,7 @@ class OptimizerStep:
                 f"optimizer={self._optimizer.name!r}. Use one optimizer for "
                 "it, or another sparse_update."
             )
-        now, after = (Moment(each) for each in numbers)
+        now, after = map(shard.clock.moment, numbers)
         update = CaughtUpUpdate(shard, part.ids_U, now)
         return dataclasses.replace(
             part,

@@ -1,8 +1,13 @@
 """Rows that catch up with the optimizer steps that did not touch them.
 
 zero_gradients.py    closed forms of steps without a gradient
+adam_family.py       those of Adam, AdamW, Nadam and Adamax
+other_families.py    those of the other optimizers
+of_keras.py          which of them a Keras optimizer has
+gap.py               the steps that passed since rows were updated
+moment.py            a step, as rows remember it
+step_clock.py        the newest step of an optimizer
 learning_rates.py    learning rates of steps that are still to come
-step_clock.py        the newest step of an optimizer, as rows remember it
 caught_up_shard.py   what one ps has of a table whose rows catch up
 caught_up_update.py  one update of rows that catch up first
 caught_up_tables.py  all such tables of one optimizer

@@ -5,17 +5,18 @@ Shape legend: U distinct rows, D the rest of a row's shape.
 
 import weakref
 from collections.abc import Callable
+from collections.abc import Iterable
+from collections.abc import Iterator
 from collections.abc import Mapping
 from typing import Any
 
 import tensorflow as tf
 
 from tfps_plugin._compat import tensorflow_variables as compat
-from tfps_plugin.training.optimizers.catch_up.step_clock import NUM_MARKS
-from tfps_plugin.training.optimizers.catch_up.step_clock import Moment
+from tfps_plugin.training.optimizers.catch_up import gap as gaps
+from tfps_plugin.training.optimizers.catch_up.moment import Moment
 from tfps_plugin.training.optimizers.catch_up.step_clock import StepClock
 from tfps_plugin.training.optimizers.catch_up.zero_gradients import TABLE
-from tfps_plugin.training.optimizers.catch_up.zero_gradients import Gap
 from tfps_plugin.variables import chief_reads
 
 # A ps that settles has the rows of so many bytes of the table in its hands.
@@ -51,7 +52,8 @@ class CaughtUpShard:
             index: Which of its shards this is.
             find_slots: Returns every slot that changes without a gradient;
                 optimizers make them after their clock.
-            marks: Variable of shape `(rows, 3)`, float64, on the same ps.
+            marks: Variable of shape `(rows, M)`, float64, on the same ps: the
+                marks of a `Moment` of the clock.
         """
         self.clock = clock
         self._decay = decay
@@ -63,6 +65,11 @@ class CaughtUpShard:
         self._marks = marks
         self._settle_on_ps = tf.function(self._settle_behind)
         table.shards[index].unseen_steps = _UnseenSteps(self, TABLE)
+
+    @property
+    def moves_table(self) -> bool:
+        """Whether the table itself has anything to catch up with."""
+        return self.clock.zero_gradients.moves_table(self._decay)
 
     @property
     def ids_of_members(self) -> dict[str, str]:
@@ -99,48 +106,36 @@ class CaughtUpShard:
             )
         return member.shards[self._index]
 
-    def stored(self, key: str, ids_U: tf.Tensor | None) -> tf.Tensor:
-        """Returns rows of a member as they are stored; None for all."""
-        return _stored(self.member(key), ids_U)
-
     def present(
-        self, stored: Mapping[str, tf.Tensor], ids_U: Any, now: Moment
+        self,
+        keys: Iterable[str],
+        ids_U: tf.Tensor | None,
+        now: Moment,
+        stored: Mapping[str, tf.Tensor] | None = None,
     ) -> dict[str, tf.Tensor]:
-        """Returns the rows of all members as of the newest step.
+        """Returns rows of members as of the newest step, by their keys.
 
         Args:
-            stored: Rows of all members as they are stored, shape `(U, D)`.
-            ids_U: Their numbers; None for all rows.
+            keys: Of the members that are asked for.
+            ids_U: The numbers of the rows; None for all rows.
             now: The newest step.
+            stored: Rows of members that were read already.
         """
-        marks_U3 = _stored(self._marks, ids_U)
-        table_UD = stored[TABLE]
-        one_for_each_row = [-1] + [1] * (table_UD.shape.rank - 1)
-        step, elapsed, potential = (
-            tf.reshape(part, one_for_each_row)
-            for part in tf.unstack(marks_U3, NUM_MARKS, axis=1)
-        )
-        # Where workers train at the same time, a row may have been updated
-        # after the newest step that its reader knows of.
-        steps = tf.maximum(now.step - step, 0)
+        table = self.member(TABLE)
         # Half precision cannot count the steps.
-        dtype = table_UD.dtype if table_UD.dtype.size > 2 else tf.float32
-        gap = Gap(
-            steps=tf.cast(steps, dtype),
-            last_step=tf.cast(now.iterations, dtype),
-            elapsed=tf.cast(tf.maximum(now.elapsed - elapsed, 0), dtype),
-            potential_then=tf.cast(potential, dtype),
-            potential_now=tf.cast(now.potential, dtype),
-            rate=tf.cast(now.rate, dtype),
-            decay=self._decay,
+        dtype = table.dtype if table.dtype.size > 2 else tf.float32
+        gap = gaps.between(
+            _stored(self._marks, ids_U),
+            now,
+            self._decay,
+            dtype,
+            table.shape.rank,
         )
-        after = self.clock.zero_gradients.after(
-            {key: tf.cast(value, dtype) for key, value in stored.items()}, gap
-        )
-        # Bit for bit what is stored where nothing has passed.
+        values = _Rows(self, ids_U, dtype, stored or {})
+        after = self.clock.zero_gradients.after
         return {
-            key: tf.where(steps > 0, tf.cast(after[key], value.dtype), value)
-            for key, value in stored.items()
+            key: tf.cast(after(key, values, gap), self.member(key).dtype)
+            for key in keys
         }
 
     def bring_up(self, ids_U: tf.Tensor | None, now: Moment) -> None:
@@ -150,8 +145,7 @@ class CaughtUpShard:
             ids_U: Their numbers; None for all rows.
             now: The newest step.
         """
-        stored = {key: self.stored(key, ids_U) for key in self.keys}
-        for key, value in self.present(stored, ids_U, now).items():
+        for key, value in self.present(self.keys, ids_U, now).items():
             self.store(key, value, ids_U)
         self.mark(now, ids_U)
 
@@ -162,8 +156,8 @@ class CaughtUpShard:
     def mark(self, moment: Moment, ids_U: tf.Tensor | None) -> None:
         """Notes that rows are as of a moment; None for all."""
         num_rows = self._marks.shape[0] if ids_U is None else tf.size(ids_U)
-        marks_U3 = tf.tile(moment.marks[tf.newaxis], [num_rows, 1])
-        _store(self._marks, marks_U3, ids_U)
+        marks_UM = tf.tile(moment.marks[tf.newaxis], [num_rows, 1])
+        _store(self._marks, marks_UM, ids_U)
 
     def settle(self) -> None:
         """Stores the present value of all rows; on the chief only."""
@@ -183,7 +177,7 @@ class CaughtUpShard:
         row_bytes = max(1, table.dtype.size * table.shape[1:].num_elements())
         block = max(1, _BLOCK_BYTES // row_bytes)
         with tf.device(table.device):
-            moment = Moment(tf.identity(numbers))
+            moment = self.clock.moment(tf.identity(numbers))
             for start in tf.range(0, num_rows, block):
                 ids_U = tf.range(start, tf.minimum(start + block, num_rows))
                 with table.update_lock.holding([ids_U]):
@@ -201,11 +195,11 @@ class _UnseenSteps:
         self, stored_UD: tf.Tensor, ids_U: tf.Tensor | None
     ) -> tf.Tensor:
         shard = self.shard
-        stored = {
-            key: stored_UD if key == self._key else shard.stored(key, ids_U)
-            for key in shard.keys
-        }
-        return shard.present(stored, ids_U, shard.clock.now())[self._key]
+        if self._key == TABLE and not shard.moves_table:
+            return stored_UD
+        now = shard.clock.now()
+        present = shard.present([self._key], ids_U, now, {self._key: stored_UD})
+        return present[self._key]
 
     def now(self) -> tf.Tensor:
         numbers = self.shard.clock.now().numbers
@@ -215,7 +209,7 @@ class _UnseenSteps:
     def store(self, ids: tf.Tensor | None, now: tf.Tensor) -> None:
         with tf.device(self.shard.member(self._key).device):
             ids_N = None if ids is None else tf.reshape(ids, [-1])
-            self.shard.bring_up(ids_N, Moment(now))
+            self.shard.bring_up(ids_N, self.shard.clock.moment(now))
 
     def settle(self) -> None:
         self.shard.settle()
@@ -225,6 +219,34 @@ def of(variable: Any) -> CaughtUpShard | None:
     """Returns what a variable of a ps belongs to, if its rows catch up."""
     steps = variable.unseen_steps
     return None if steps is None else steps.shard
+
+
+class _Rows(Mapping[str, tf.Tensor]):
+    """Stored rows of the members of a shard, read when they are looked at."""
+
+    def __init__(
+        self,
+        shard: CaughtUpShard,
+        ids_U: tf.Tensor | None,
+        dtype: tf.DType,
+        known: Mapping[str, tf.Tensor],
+    ) -> None:
+        self._shard = shard
+        self._ids_U = ids_U
+        self._dtype = dtype
+        self._known = {k: tf.cast(rows, dtype) for k, rows in known.items()}
+
+    def __getitem__(self, key: str) -> tf.Tensor:
+        if key not in self._known:
+            stored_UD = _stored(self._shard.member(key), self._ids_U)
+            self._known[key] = tf.cast(stored_UD, self._dtype)
+        return self._known[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._shard.keys)
+
+    def __len__(self) -> int:
+        return len(self._shard.keys)
 
 
 def _stored(variable: Any, ids_U: tf.Tensor | None) -> tf.Tensor:

@@ -13,12 +13,11 @@ from tfps_plugin import errors
 from tfps_plugin._compat import keras_optimizers as compat
 from tfps_plugin._compat import tensorflow_variables
 from tfps_plugin.training.optimizers import whole_matrix
-from tfps_plugin.training.optimizers.catch_up import zero_gradients
+from tfps_plugin.training.optimizers.catch_up import of_keras
 from tfps_plugin.training.optimizers.catch_up.caught_up_shard import (
     CaughtUpShard,
 )
-from tfps_plugin.training.optimizers.catch_up.step_clock import NUM_MARKS
-from tfps_plugin.training.optimizers.catch_up.step_clock import Moment
+from tfps_plugin.training.optimizers.catch_up.moment import Moment
 from tfps_plugin.training.optimizers.catch_up.step_clock import StepClock
 from tfps_plugin.training.optimizers.catch_up.zero_gradients import (
     ZeroGradients,
@@ -51,7 +50,7 @@ class CaughtUpTables(tf.Module):
                 that do not touch a row.
         """
         super().__init__(name=_ATTRIBUTE)
-        rule = zero_gradients.of(optimizer)
+        rule = of_keras.zero_gradients(optimizer)
         _require_plain(optimizer)
         self._strategy = optimizer._distribution_strategy
         self.clocks: dict[str, StepClock] = {}
@@ -62,10 +61,9 @@ class CaughtUpTables(tf.Module):
         for table in tables:
             decay = _decay_of(optimizer, table)
             key = repr(decay)
-            with self._strategy.scope():
-                if key not in self.clocks:
-                    self.clocks[key] = StepClock(optimizer, rule, decay)
-                marks = self._new_marks(table)
+            if key not in self.clocks:
+                self.clocks[key] = self._new_clock(optimizer, rule, decay)
+            marks = self._new_marks(table, self.clocks[key])
             self.marks.append(marks)
             self._clock_keys[table.value._unique_id] = key
             find_slots = functools.partial(_slots_of, optimizer, rule, table)
@@ -79,12 +77,27 @@ class CaughtUpTables(tf.Module):
                     marks.shards[index],
                 )
 
-    def _new_marks(self, table: keras.Variable) -> Any:
+    def _new_clock(
+        self, optimizer: Any, rule: ZeroGradients, decay: float | None
+    ) -> StepClock:
+        # Steps ask for them together with the optimizer's own number.
+        with (
+            self._strategy.scope(),
+            self._strategy.extended.colocate_vars_with(
+                optimizer.iterations.value
+            ),
+        ):
+            return StepClock(optimizer, rule, decay)
+
+    def _new_marks(self, table: keras.Variable, clock: StepClock) -> Any:
         # A keras.Variable is filled where it lives.
-        with self._strategy.extended.colocate_vars_with(table.value):
+        with (
+            self._strategy.scope(),
+            self._strategy.extended.colocate_vars_with(table.value),
+        ):
             variable = keras.Variable(
                 initializer="zeros",
-                shape=(table.shape[0], NUM_MARKS),
+                shape=(table.shape[0], len(clock.names)),
                 dtype="float64",
                 trainable=False,
                 name=f"{table.name}_marks",
@@ -97,8 +110,13 @@ class CaughtUpTables(tf.Module):
         return None if key is None else self.clocks[key]
 
     @contextlib.contextmanager
-    def step(self) -> Iterator[dict[StepClock, tuple[Moment, Moment]]]:
+    def step(
+        self, gradients: Sequence[Any]
+    ) -> Iterator[dict[StepClock, tuple[Moment, Moment]]]:
         """Counts a step of the optimizer, once its updates are made.
+
+        Args:
+            gradients: What the ps are sent for the step.
 
         Returns:
             A context that gives, for every clock, the moment before and the
@@ -109,8 +127,12 @@ class CaughtUpTables(tf.Module):
             now = clock.now(exactly=True)
             moments[clock] = (now, clock.after(now))
         yield moments
+        arrivals = [
+            g.values if isinstance(g, tf.IndexedSlices) else g
+            for g in gradients
+        ]
         for clock, (now, after) in moments.items():
-            clock.advance(now, after)
+            clock.advance(now, after, arrivals)
 
 
 def attach(optimizer: Any, variables: Sequence[Any]) -> None:
@@ -168,9 +190,7 @@ def changes_without_gradient(optimizer: Any, table: keras.Variable) -> bool:
         optimizer: A Keras optimizer that updates the table by rows.
         table: One of its variables.
     """
-    return bool(_decay_of(optimizer, table)) or zero_gradients.change_rows(
-        optimizer
-    )
+    return bool(_decay_of(optimizer, table)) or of_keras.change_rows(optimizer)
 
 
 def of(optimizer: Any) -> CaughtUpTables | None:

@@ -10,7 +10,7 @@ import tensorflow as tf
 from tfps_plugin.training.optimizers.catch_up.caught_up_shard import (
     CaughtUpShard,
 )
-from tfps_plugin.training.optimizers.catch_up.step_clock import Moment
+from tfps_plugin.training.optimizers.catch_up.moment import Moment
 from tfps_plugin.variables.views import View
 
 
@@ -77,11 +77,9 @@ class CaughtUpUpdate:
 
     def _present(self) -> dict[str, tf.Tensor]:
         if self._values is None:
-            stored = {
-                key: self._shard.stored(key, self._ids_U)
-                for key in self._shard.keys
-            }
-            self._values = self._shard.present(stored, self._ids_U, self._now)
+            self._values = self._shard.present(
+                self._shard.keys, self._ids_U, self._now
+            )
         return self._values
 
 

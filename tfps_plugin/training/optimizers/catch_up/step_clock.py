@@ -1,64 +1,19 @@
 """Scalars of an optimizer that rows catch up with."""
 
-import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from tfps_plugin._compat import tensorflow_variables as compat
 from tfps_plugin.training.optimizers.catch_up import learning_rates
+from tfps_plugin.training.optimizers.catch_up import moment
+from tfps_plugin.training.optimizers.catch_up.moment import Moment
 from tfps_plugin.training.optimizers.catch_up.zero_gradients import (
     ZeroGradients,
 )
 from tfps_plugin.variables import graph_checks
 from tfps_plugin.variables.mirrored_scalar import MirroredScalar
-
-# What a row remembers of the step that last updated it: the step, the elapsed
-# learning rate and the potential; see `zero_gradients`.
-NUM_MARKS = 3
-
-
-@dataclasses.dataclass(frozen=True)
-class Moment:
-    """The state of an optimizer's clock after some step.
-
-    Attributes:
-        numbers: The marks of that step, followed by its learning rate and by
-            the optimizer's own number of it; shape `(5,)`, float64. They are
-            one tensor, as they cross from worker to ps together.
-    """
-
-    numbers: tf.Tensor
-
-    @property
-    def marks(self) -> tf.Tensor:
-        """What rows that are updated in that step remember, shape `(3,)`."""
-        return self.numbers[:NUM_MARKS]
-
-    @property
-    def step(self) -> tf.Tensor:
-        """Number of steps that the clock has counted."""
-        return self.numbers[0]
-
-    @property
-    def elapsed(self) -> tf.Tensor:
-        """Elapsed learning rate; see `zero_gradients.Gap`."""
-        return self.numbers[1]
-
-    @property
-    def potential(self) -> tf.Tensor:
-        """Potential of the step."""
-        return self.numbers[2]
-
-    @property
-    def rate(self) -> tf.Tensor:
-        """Learning rate of the step."""
-        return self.numbers[3]
-
-    @property
-    def iterations(self) -> tf.Tensor:
-        """Steps that the optimizer has done, those before the clock too."""
-        return self.numbers[4]
 
 
 class StepClock(tf.Module):
@@ -88,9 +43,17 @@ class StepClock(tf.Module):
         self.zero_gradients = zero_gradients
         self.decay = decay
         self._rates = learning_rates.ahead(optimizer)
-        self._step = _scalar("step")
-        self._elapsed = _scalar("elapsed")
-        self._potential = _scalar("potential")
+        self.names = zero_gradients.marks(decay)
+        self._scalars = {name: _scalar(name) for name in self.names}
+        for name, scalar in self._scalars.items():
+            if name != moment.STEP and isinstance(scalar, MirroredScalar):
+                # They belong to the step, which is counted on if its ps is
+                # lost.
+                scalar.outlives_ps = True
+
+    def moment(self, numbers: tf.Tensor) -> Moment:
+        """Returns the moment that these numbers are of."""
+        return Moment(numbers, self.names)
 
     def now(self, *, exactly: bool = False) -> Moment:
         """Returns the state after the newest step.
@@ -99,58 +62,69 @@ class StepClock(tf.Module):
             exactly: Whether the ps is asked, in the message in which it is
                 asked for weights; otherwise the caller's copies count.
         """
-        scalars = [self._step, self._elapsed, self._potential]
-        values = [
-            scalar.read_exactly()
-            if exactly and isinstance(scalar, MirroredScalar)
-            else scalar.read_value()
-            for scalar in scalars
-        ]
+        # Where it is asked for is a ps: a copy of the caller would be read by
+        # way of it, in a message of its own.
         with compat.clear_device(), tf.device(graph_checks.CPU):
+            values = [
+                scalar.read_exactly()
+                if exactly and isinstance(scalar, MirroredScalar)
+                else scalar.read_value()
+                for scalar in self._scalars.values()
+            ]
             values += [
                 tf.cast(tf.convert_to_tensor(number), tf.float64)
                 for number in (self._rate(), self._iterations())
             ]
-            return Moment(tf.stack(values))
+            return self.moment(tf.stack(values))
 
     def after(self, now: Moment) -> Moment:
         """Returns the state after the step that follows."""
         with compat.clear_device(), tf.device(graph_checks.CPU):
             # Of the step that is being made: it is not counted yet.
             rate = now.rate
-            elapsed = rate
-            if self.decay:
-                elapsed = -tf.math.log1p(-self.decay * rate) / self.decay
             number = now.iterations + 1
-            potential = self.zero_gradients.potential(
-                number, rate, self.decay, self._rates
-            )
-            return Moment(
-                tf.stack(
-                    [
-                        now.step + 1,
-                        now.elapsed + elapsed,
-                        potential,
-                        rate,
-                        number,
-                    ]
+            marks = {moment.STEP: now.mark(moment.STEP) + 1}
+            if moment.ELAPSED in self.names:
+                elapsed = rate
+                if self.decay:
+                    elapsed = -tf.math.log1p(-self.decay * rate) / self.decay
+                marks[moment.ELAPSED] = now.mark(moment.ELAPSED) + elapsed
+            if moment.POTENTIAL in self.names:
+                marks[moment.POTENTIAL] = self.zero_gradients.potential(
+                    number, rate, self.decay, self._rates
                 )
+            return self.moment(
+                tf.stack([*(marks[name] for name in self.names), rate, number])
             )
 
-    def advance(self, now: Moment, after: Moment) -> None:
+    def advance(
+        self, now: Moment, after: Moment, arrivals: Sequence[tf.Tensor] = ()
+    ) -> None:
         """Counts a step.
 
         Args:
             now: The state that the step began with.
             after: The state that it ends with.
+            arrivals: What the ps are sent for the step: the numbers leave
+                together with it.
         """
         with compat.clear_device(), tf.device(graph_checks.CPU):
-            elapsed = after.elapsed - now.elapsed
-            potential = tf.identity(after.potential)
-        # Added, not assigned: other workers count steps at the same time.
-        self._step.assign_add(tf.ones([], tf.float64))
-        self._elapsed.assign_add(elapsed)
-        self._potential.assign(potential)
+            changes = {
+                name: after.mark(name)
+                if name == moment.POTENTIAL
+                else after.mark(name) - now.mark(name)
+                for name in self.names
+                if name != moment.STEP
+            }
+        # Other workers count steps at the same time.
+        self._scalars[moment.STEP].assign_add(tf.ones([], tf.float64))
+        with tf.control_dependencies(list(arrivals)):
+            for name, change in changes.items():
+                scalar = self._scalars[name]
+                if name == moment.POTENTIAL:
+                    scalar.assign(change)
+                else:
+                    scalar.assign_add(change)
 
 
 def _scalar(name: str) -> Any:

@@ -9,10 +9,12 @@ import pytest
 import tensorflow as tf
 
 from tfps_plugin import errors
+from tfps_plugin.training.optimizers.catch_up import gap as gaps
 from tfps_plugin.training.optimizers.catch_up import learning_rates
-from tfps_plugin.training.optimizers.catch_up import zero_gradients
+from tfps_plugin.training.optimizers.catch_up import moment
+from tfps_plugin.training.optimizers.catch_up import of_keras
+from tfps_plugin.training.optimizers.catch_up.moment import Moment
 from tfps_plugin.training.optimizers.catch_up.zero_gradients import TABLE
-from tfps_plugin.training.optimizers.catch_up.zero_gradients import Gap
 
 _optimizers = keras.optimizers
 
@@ -66,7 +68,7 @@ class _OneTable:
         )
         self._gradients = iter(random.normal(size=(64, 5, 3)))
         optimizer.build([self.table])
-        self.rule = zero_gradients.of(optimizer)
+        self.rule = of_keras.zero_gradients(optimizer)
         self.elapsed = 0.0
 
     @property
@@ -86,12 +88,24 @@ class _OneTable:
         return float(self.optimizer.learning_rate)
 
     @property
-    def potential(self) -> tf.Tensor:
-        return self.rule.potential(
-            tf.constant(float(self.optimizer.iterations), tf.float64),
-            tf.constant(self.rate, tf.float64),
-            self.decay,
-            learning_rates.ahead(self.optimizer),
+    def moment(self) -> Moment:
+        """The present one, of a clock that counts the optimizer's steps."""
+        number = float(self.optimizer.iterations)
+        names = self.rule.marks(self.decay)
+        marks: dict[str, Any] = {
+            moment.STEP: number,
+            moment.ELAPSED: self.elapsed,
+        }
+        if moment.POTENTIAL in names:
+            marks[moment.POTENTIAL] = self.rule.potential(
+                tf.constant(number, tf.float64),
+                tf.constant(self.rate, tf.float64),
+                self.decay,
+                learning_rates.ahead(self.optimizer),
+            )
+        numbers = [*(marks[name] for name in names), self.rate, number]
+        return Moment(
+            tf.stack([tf.cast(n, tf.float64) for n in numbers]), names
         )
 
     def step(self, gradient: Any) -> None:
@@ -119,29 +133,16 @@ class _OneTable:
 
 
 def _caught_up(
-    table: _OneTable,
-    values: dict[str, tf.Tensor],
-    num_steps: int,
-    elapsed: float,
-    potential: tf.Tensor,
+    table: _OneTable, values: dict[str, tf.Tensor], then: Moment
 ) -> dict[str, tf.Tensor]:
-    def for_each_row(value: Any) -> tf.Tensor:
-        return tf.fill([5, 1], tf.cast(value, tf.float32))
-
-    return table.rule.after(
-        values,
-        Gap(
-            steps=for_each_row(num_steps),
-            last_step=tf.constant(
-                float(table.optimizer.iterations), tf.float32
-            ),
-            elapsed=for_each_row(table.elapsed - elapsed),
-            potential_then=for_each_row(potential),
-            potential_now=tf.cast(table.potential, tf.float32),
-            rate=tf.constant(table.rate, tf.float32),
-            decay=table.decay,
-        ),
+    gap = gaps.between(
+        tf.tile(then.marks[tf.newaxis], [5, 1]),
+        table.moment,
+        table.decay,
+        tf.float32,
+        rank=2,
     )
+    return {key: table.rule.after(key, values, gap) for key in values}
 
 
 @pytest.mark.parametrize("before", [1, 40])
@@ -151,12 +152,12 @@ def test_they_do_what_steps_without_a_gradient_do(
 ) -> None:
     table = _OneTable(_EVERY[name]())
     table.train(before)
-    then, elapsed, potential = table.values, table.elapsed, table.potential
+    then, moment_then = table.values, table.moment
     passed = 0
     for gap in _GAPS:
         table.pass_steps(gap - passed)
         passed = gap
-        actual = _caught_up(table, then, gap, elapsed, potential)
+        actual = _caught_up(table, then, moment_then)
         expected = table.values
         assert actual.keys() == expected.keys()
         for key, value in expected.items():
@@ -176,9 +177,9 @@ def test_gradients_as_small_as_epsilon_move_rows_almost_as_far(
 ) -> None:
     table = _OneTable(_EVERY[name]())
     table.train(5, size)
-    then, elapsed, potential = table.values, table.elapsed, table.potential
+    then, moment_then = table.values, table.moment
     table.pass_steps(60)
-    actual = _caught_up(table, then, 60, elapsed, potential)
+    actual = _caught_up(table, then, moment_then)
     moved = table.values[TABLE] - then[TABLE]
     np.testing.assert_allclose(
         actual[TABLE] - then[TABLE],
@@ -195,12 +196,12 @@ def test_a_learning_rate_that_changes_slowly_is_no_great_matter(
     table = _OneTable(_EVERY[name]())
     table.optimizer.learning_rate = 0.01
     table.train(20)
-    then, elapsed, potential = table.values, table.elapsed, table.potential
+    then, moment_then = table.values, table.moment
     # By a fifth in the ten steps that matter, and then on.
     for number in range(40):
         table.optimizer.learning_rate = 0.01 * 0.1 ** (number / 100)
         table.pass_steps(1)
-    actual = _caught_up(table, then, 40, elapsed, potential)
+    actual = _caught_up(table, then, moment_then)
     moved = table.values[TABLE] - then[TABLE]
     bound = 1e-5 if name.startswith("Lion") else 0.25
     np.testing.assert_allclose(
@@ -231,6 +232,18 @@ class _Unknown(keras.optimizers.Adam):
 def test_what_has_no_closed_form_is_refused_by_name(make: Any) -> None:
     optimizer = make()
     with pytest.raises(errors.UnsupportedError) as error:
-        zero_gradients.of(optimizer)
+        of_keras.zero_gradients(optimizer)
     assert type(optimizer).__name__ in str(error.value)
     assert "sparse_update='exact'" in str(error.value)
+
+
+@pytest.mark.parametrize("name", _EVERY)
+def test_a_table_is_said_to_stay_where_it_does(name: str) -> None:
+    table = _OneTable(_EVERY[name]())
+    table.train(3)
+    before = table.values[TABLE]
+    table.pass_steps(2)
+    stays = np.array_equal(before, table.values[TABLE])
+    # Ftrl's rows follow the learning rate, which has not changed here.
+    expected = not stays or name.startswith("Ftrl")
+    assert table.rule.moves_table(table.decay) == expected

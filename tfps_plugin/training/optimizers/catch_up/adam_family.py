@@ -1,0 +1,216 @@
+"""Adam, AdamW, Nadam and Adamax without a gradient.
+
+Shape legend: U rows, D the rest of a row's shape.
+"""
+
+import abc
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tfps_plugin.training.optimizers.catch_up import gap as gaps
+from tfps_plugin.training.optimizers.catch_up.gap import Gap
+from tfps_plugin.training.optimizers.catch_up.zero_gradients import TABLE
+from tfps_plugin.training.optimizers.catch_up.zero_gradients import Schedule
+from tfps_plugin.training.optimizers.catch_up.zero_gradients import (
+    ZeroGradients,
+)
+from tfps_plugin.training.optimizers.catch_up.zero_gradients import (
+    no_closed_form,
+)
+
+# Terms of a potential below this part of the first are left out.
+_NEGLIGIBLE = 1e-10
+# More terms than that would be felt in every step.
+_MAX_TERMS = 1 << 16
+
+
+class _Adaptive(ZeroGradients):
+    """A momentum that fades faster than the scale it is divided by."""
+
+    has_potential = True
+
+    def __init__(self, optimizer: Any) -> None:
+        """See `ZeroGradients`."""
+        super().__init__(optimizer)
+        if not 0 <= self._ratio < 1:
+            raise no_closed_form(
+                optimizer,
+                f"beta_1={optimizer.beta_1!r}, beta_2={optimizer.beta_2!r}",
+                "a beta_1 that fades faster than the scale of beta_2",
+            )
+        self._num_terms = 1
+        if self._ratio:
+            self._num_terms = math.ceil(
+                math.log(_NEGLIGIBLE) / math.log(self._ratio)
+            )
+        if self._num_terms > _MAX_TERMS:
+            raise no_closed_form(
+                optimizer, f"beta_1={optimizer.beta_1!r}", "a smaller beta_1"
+            )
+
+    def moves_table(self, decay: float | None) -> bool:
+        """See `ZeroGradients.moves_table`."""
+        return bool(decay or self._ratio)
+
+    @property
+    @abc.abstractmethod
+    def _ratio(self) -> float:
+        """Factor between a step's move and the next one's."""
+
+    @abc.abstractmethod
+    def _correction(self, step: tf.Tensor) -> tf.Tensor:
+        """Correction of the bias in steps of these numbers."""
+
+    def potential(
+        self,
+        step: tf.Tensor,
+        rate: tf.Tensor,
+        decay: float | None,
+        rates: Schedule | None = None,
+    ) -> tf.Tensor:
+        """See `ZeroGradients.potential`."""
+        ratio = gaps.relative_to_decay(self._ratio, rate, decay)
+        numbers = np.arange(1, self._num_terms + 1, dtype=np.float64)
+        steps = step + numbers
+        weights = tf.pow(_wide(ratio), numbers)
+        lengths = self._correction(steps) * (
+            rate if rates is None else rates(steps)
+        )
+        # Behind the last term, lengths change no more.
+        rest = weights[-1] * ratio / (1 - ratio) * lengths[-1]
+        return tf.reduce_sum(weights * lengths) + rest
+
+
+class Adam(_Adaptive):
+    """Adam and AdamW, with or without amsgrad."""
+
+    @property
+    def _ratio(self) -> float:
+        optimizer = self._optimizer
+        if optimizer.amsgrad:
+            return float(optimizer.beta_1)
+        return float(optimizer.beta_1 / math.sqrt(optimizer.beta_2))
+
+    def slot_lists(self) -> dict[str, Any]:
+        """See `ZeroGradients.slot_lists`."""
+        optimizer = self._optimizer
+        lists = {
+            "momentum": optimizer._momentums,
+            "velocity": optimizer._velocities,
+        }
+        if optimizer.amsgrad:
+            lists["maximum"] = optimizer._velocity_hats
+        return lists
+
+    def _correction(self, step: tf.Tensor) -> tf.Tensor:
+        optimizer = self._optimizer
+        return tf.sqrt(1 - tf.pow(_wide(optimizer.beta_2), step)) / (
+            1 - tf.pow(_wide(optimizer.beta_1), step)
+        )
+
+    @property
+    def _scale(self) -> str:
+        """The slot whose root a move is divided by."""
+        return "maximum" if "maximum" in self.slot_lists() else "velocity"
+
+    def _epsilon(self, gap: Gap) -> Any:
+        """What is added to a root that shrinks with beta_2."""
+        optimizer = self._optimizer
+        if self._scale == "maximum":
+            return optimizer.epsilon
+        half = -0.5 * math.log(optimizer.beta_2)
+        return optimizer.epsilon * tf.exp(half * gap.mean_step(self._ratio))
+
+    def table(self, values: Mapping[str, tf.Tensor], gap: Gap) -> tf.Tensor:
+        """See `ZeroGradients.table`."""
+        scale_UD = tf.sqrt(values[self._scale]) + self._epsilon(gap)
+        moved_UD = gap.moved(self._ratio) * values["momentum"]
+        return gap.shrunk(values[TABLE]) - moved_UD / scale_UD
+
+    def slot(self, key: str, value: tf.Tensor, gap: Gap) -> tf.Tensor:
+        """See `ZeroGradients.slot`."""
+        optimizer = self._optimizer
+        if key == "maximum":
+            return value
+        return value * gap.faded(
+            optimizer.beta_1 if key == "momentum" else optimizer.beta_2
+        )
+
+
+class Nadam(Adam):
+    """Adam whose momentum is that of the next step."""
+
+    # A product of factors below beta_1: later ones make no difference.
+    @property
+    def _ratio(self) -> float:
+        optimizer = self._optimizer
+        return float(optimizer.beta_1 / math.sqrt(optimizer.beta_2))
+
+    def slot_lists(self) -> dict[str, Any]:
+        """See `ZeroGradients.slot_lists`."""
+        return {
+            "momentum": self._optimizer._momentums,
+            "velocity": self._optimizer._velocities,
+        }
+
+    def _correction(self, step: tf.Tensor) -> tf.Tensor:
+        optimizer = self._optimizer
+        numbers = np.arange(1, self._num_terms + 2, dtype=np.float64)
+        products = np.cumprod(
+            optimizer.beta_1 * (1 - 0.5 * np.power(0.96, numbers))
+        )
+        # Product over the factors of steps 1 to `step + 1`.
+        index = tf.minimum(tf.cast(step, tf.int64), len(products) - 1)
+        product = tf.gather(tf.constant(products), index)
+        factor = optimizer.beta_1 * (1 - 0.5 * tf.pow(_wide(0.96), step + 1))
+        return (
+            factor
+            / (1 - product)
+            * tf.sqrt(1 - tf.pow(_wide(optimizer.beta_2), step))
+        )
+
+    def _epsilon(self, gap: Gap) -> Any:
+        # Here Keras adds it to the root of the corrected velocity.
+        optimizer = self._optimizer
+        step = gap.last_step - gap.steps + gap.mean_step(self._ratio)
+        correction = tf.sqrt(-tf.math.expm1(step * math.log(optimizer.beta_2)))
+        return super()._epsilon(gap) * correction
+
+
+class Adamax(_Adaptive):
+    """Adam with the largest gradient as the scale."""
+
+    @property
+    def _ratio(self) -> float:
+        return float(self._optimizer.beta_1 / self._optimizer.beta_2)
+
+    def slot_lists(self) -> dict[str, Any]:
+        """See `ZeroGradients.slot_lists`."""
+        return {"momentum": self._optimizer._m, "norm": self._optimizer._u}
+
+    def _correction(self, step: tf.Tensor) -> tf.Tensor:
+        return 1 / (1 - tf.pow(_wide(self._optimizer.beta_1), step))
+
+    def table(self, values: Mapping[str, tf.Tensor], gap: Gap) -> tf.Tensor:
+        """See `ZeroGradients.table`."""
+        optimizer = self._optimizer
+        epsilon = optimizer.epsilon * tf.exp(
+            -math.log(optimizer.beta_2) * gap.mean_step(self._ratio)
+        )
+        moved_UD = gap.moved(self._ratio) * values["momentum"]
+        return gap.shrunk(values[TABLE]) - moved_UD / (values["norm"] + epsilon)
+
+    def slot(self, key: str, value: tf.Tensor, gap: Gap) -> tf.Tensor:
+        """See `ZeroGradients.slot`."""
+        optimizer = self._optimizer
+        return value * gap.faded(
+            optimizer.beta_1 if key == "momentum" else optimizer.beta_2
+        )
+
+
+def _wide(value: float | tf.Tensor) -> tf.Tensor:
+    return tf.convert_to_tensor(value, tf.float64)

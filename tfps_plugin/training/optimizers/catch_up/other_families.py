@@ -1,0 +1,187 @@
+"""SGD, RMSprop, Adadelta, Adagrad, Ftrl and Lion without a gradient.
+
+Shape legend: U rows, D the rest of a row's shape.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from tfps_plugin.training.optimizers.catch_up.gap import Gap
+from tfps_plugin.training.optimizers.catch_up.zero_gradients import TABLE
+from tfps_plugin.training.optimizers.catch_up.zero_gradients import (
+    ZeroGradients,
+)
+from tfps_plugin.training.optimizers.catch_up.zero_gradients import (
+    no_closed_form,
+)
+
+
+class Sgd(ZeroGradients):
+    """Momentum goes on and fades; Nesterov's is a step ahead."""
+
+    def moves_table(self, decay: float | None) -> bool:
+        """See `ZeroGradients.moves_table`."""
+        return bool(decay or self._optimizer.momentum)
+
+    def slot_lists(self) -> dict[str, Any]:
+        """See `ZeroGradients.slot_lists`."""
+        return (
+            {"momentum": self._optimizer.momentums}
+            if self._optimizer.momentum
+            else {}
+        )
+
+    def table(self, values: Mapping[str, tf.Tensor], gap: Gap) -> tf.Tensor:
+        """See `ZeroGradients.table`."""
+        optimizer = self._optimizer
+        table_UD = gap.shrunk(values[TABLE])
+        if not optimizer.momentum:
+            return table_UD
+        length = gap.faded_sum(optimizer.momentum)
+        if optimizer.nesterov:
+            length *= optimizer.momentum
+        return table_UD + values["momentum"] * length
+
+    def slot(self, key: str, value: tf.Tensor, gap: Gap) -> tf.Tensor:
+        """See `ZeroGradients.slot`."""
+        return value * gap.faded(self._optimizer.momentum)
+
+
+class RmsProp(ZeroGradients):
+    """Averages fade; momentum goes on."""
+
+    def moves_table(self, decay: float | None) -> bool:
+        """See `ZeroGradients.moves_table`."""
+        return bool(decay or self._optimizer.momentum > 0)
+
+    def slot_lists(self) -> dict[str, Any]:
+        """See `ZeroGradients.slot_lists`."""
+        optimizer = self._optimizer
+        lists = {"velocity": optimizer._velocities}
+        if optimizer.momentum > 0:
+            lists["momentum"] = optimizer._momentums
+        if optimizer.centered:
+            lists["average"] = optimizer._average_gradients
+        return lists
+
+    def table(self, values: Mapping[str, tf.Tensor], gap: Gap) -> tf.Tensor:
+        """See `ZeroGradients.table`."""
+        optimizer = self._optimizer
+        table_UD = gap.shrunk(values[TABLE])
+        if not optimizer.momentum > 0:
+            return table_UD
+        length = gap.faded_sum(optimizer.momentum)
+        return table_UD - values["momentum"] * length
+
+    def slot(self, key: str, value: tf.Tensor, gap: Gap) -> tf.Tensor:
+        """See `ZeroGradients.slot`."""
+        optimizer = self._optimizer
+        factor = optimizer.momentum if key == "momentum" else optimizer.rho
+        return value * gap.faded(factor)
+
+
+class Adadelta(ZeroGradients):
+    """Both averages fade; the weights stay."""
+
+    def moves_table(self, decay: float | None) -> bool:
+        """See `ZeroGradients.moves_table`."""
+        return bool(decay)
+
+    def slot_lists(self) -> dict[str, Any]:
+        """See `ZeroGradients.slot_lists`."""
+        return {
+            "gradient": self._optimizer._accumulated_grads,
+            "delta": self._optimizer._accumulated_delta_vars,
+        }
+
+    def table(self, values: Mapping[str, tf.Tensor], gap: Gap) -> tf.Tensor:
+        """See `ZeroGradients.table`."""
+        return gap.shrunk(values[TABLE])
+
+    def slot(self, key: str, value: tf.Tensor, gap: Gap) -> tf.Tensor:
+        """See `ZeroGradients.slot`."""
+        return value * gap.faded(self._optimizer.rho)
+
+
+class Adagrad(ZeroGradients):
+    """Nothing changes but for weight decay."""
+
+    def moves_table(self, decay: float | None) -> bool:
+        """See `ZeroGradients.moves_table`."""
+        return bool(decay)
+
+    def slot_lists(self) -> dict[str, Any]:
+        """See `ZeroGradients.slot_lists`."""
+        return {}
+
+    def table(self, values: Mapping[str, tf.Tensor], gap: Gap) -> tf.Tensor:
+        """See `ZeroGradients.table`."""
+        return gap.shrunk(values[TABLE])
+
+    def slot(self, key: str, value: tf.Tensor, gap: Gap) -> tf.Tensor:
+        """See `ZeroGradients.slot`."""
+        return value
+
+
+class Ftrl(ZeroGradients):
+    """The weights follow from the slots, which stay."""
+
+    def __init__(self, optimizer: Any) -> None:
+        """See `ZeroGradients`."""
+        super().__init__(optimizer)
+        if optimizer.l2_shrinkage_regularization_strength:
+            raise no_closed_form(
+                optimizer,
+                "l2_shrinkage_regularization_strength="
+                f"{optimizer.l2_shrinkage_regularization_strength!r}",
+                "0.0",
+            )
+
+    def slot_lists(self) -> dict[str, Any]:
+        """See `ZeroGradients.slot_lists`."""
+        return {
+            "accumulator": self._optimizer._accumulators,
+            "linear": self._optimizer._linears,
+        }
+
+    def table(self, values: Mapping[str, tf.Tensor], gap: Gap) -> tf.Tensor:
+        """See `ZeroGradients.table`."""
+        optimizer = self._optimizer
+        accumulator, linear = values["accumulator"], values["linear"]
+        l1 = optimizer.l1_regularization_strength
+        l2 = optimizer.l2_regularization_strength
+        quadratic = (
+            tf.pow(accumulator, -optimizer.learning_rate_power) / gap.rate
+            + 2 * l2
+            + optimizer.beta / gap.rate
+        )
+        follows = (tf.clip_by_value(linear, -l1, l1) - linear) / quadratic
+        return tf.where(gap.steps > 0, follows, values[TABLE])
+
+    def slot(self, key: str, value: tf.Tensor, gap: Gap) -> tf.Tensor:
+        """See `ZeroGradients.slot`."""
+        return value
+
+
+class Lion(ZeroGradients):
+    """Every step is as long: the sign of the momentum stays."""
+
+    needs_elapsed = True
+
+    def slot_lists(self) -> dict[str, Any]:
+        """See `ZeroGradients.slot_lists`."""
+        return {"momentum": self._optimizer._momentums}
+
+    def table(self, values: Mapping[str, tf.Tensor], gap: Gap) -> tf.Tensor:
+        """See `ZeroGradients.table`."""
+        # The sum of all steps, each shrunk by those that follow it.
+        length: Any = gap.elapsed
+        if gap.decay:
+            length = -tf.math.expm1(-gap.decay * length) / gap.decay
+        return gap.shrunk(values[TABLE]) - tf.sign(values["momentum"]) * length
+
+    def slot(self, key: str, value: tf.Tensor, gap: Gap) -> tf.Tensor:
+        """See `ZeroGradients.slot`."""
+        return value * gap.faded(self._optimizer.beta_2)
