@@ -92,7 +92,7 @@ class Failover:
         devices = [strategy.session.device(task) for task in tasks]
         lost = strategy.inventory.on(devices)
         plan = self._plan(lost)
-        newest = {id(v): v.newest_copy() for v in lost if _only_counts(v)}
+        newest = {id(v): v.newest_copy() for v in lost if _is_known(v)}
         strategy.inventory.remake(devices)
         names = []
         for source, parts in plan:
@@ -101,7 +101,7 @@ class Failover:
             names.append(source.restore_parts(parts))
         if not self._consistent:
             for variable in lost:
-                if _only_counts(variable):
+                if _is_known(variable):
                     variable.catch_up(newest[id(variable)])
         return " and ".join(names) or "nothing, as it held none", len(lost)
 
@@ -148,9 +148,11 @@ def of(strategy: Any) -> Failover | None:
     return failover
 
 
-def _only_counts(variable: Any) -> bool:
+def _is_known(variable: Any) -> bool:
     """Whether workers know more of it than a checkpoint does."""
-    return isinstance(variable, MirroredScalar) and variable.only_grows
+    return isinstance(variable, MirroredScalar) and (
+        variable.only_grows or variable.outlives_ps
+    )
 
 
 def _uncovered(names: list[str]) -> errors.ParameterServerLostError:

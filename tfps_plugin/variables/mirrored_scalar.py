@@ -279,6 +279,9 @@ class MirroredScalar(RemoteVariable):
 
     # After its ps was replaced.
 
+    # Whether what lanes know is better than a checkpoint, though it may fall.
+    outlives_ps = False
+
     @property
     def only_grows(self) -> bool:
         """Whether steps have changed it, by nothing but additions."""
@@ -290,10 +293,9 @@ class MirroredScalar(RemoteVariable):
         Returns:
             A value of this process; None: nobody that lives knows one.
         """
-        known = [] if self._known is None else [self._known]
-        counted = self._tallies.total()
-        if counted is not None:
-            known.append(counted)
+        known: list[Any] = []
+        if not self.outlives_ps:
+            known = [self._known, self._tallies.total()]
         for copy in self._resident.existing():
             # A worker that does not answer has no say.
             with contextlib.suppress(tf.errors.OpError):
@@ -301,10 +303,11 @@ class MirroredScalar(RemoteVariable):
                     copy.variable.own_handle, self._dtype
                 )
                 known.append(value.numpy())
+        known = [number for number in known if number is not None]
         return tf.constant(max(known), self._dtype) if known else None
 
     def catch_up(self, value: tf.Tensor | None) -> None:
-        """Sets it to what was known of it, if that is more than it has.
+        """Sets it to what was known of it, if that is newer than it has.
 
         Args:
             value: From `newest_copy`, before the resource was made again.
@@ -315,7 +318,7 @@ class MirroredScalar(RemoteVariable):
         now = tf.constant(
             compat.read_resource(self.own_handle, self._dtype).numpy()
         )
-        if value.numpy() > now.numpy():
+        if self.outlives_ps or value.numpy() > now.numpy():
             self.assign(value)
 
     def _forget_copies(self) -> None:
