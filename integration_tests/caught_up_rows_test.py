@@ -398,6 +398,12 @@ def test_a_step_sends_no_more_messages_than_a_lazy_one(
     finally:
         tfps.ClusterCoordinator(lazy).close()
     assert messages["caught_up"] == messages["lazy"]
+    optimizer = model.optimizer
+    (clock,) = optimizer.caught_up_tables.clocks.values()
+    assert len(clock.variables) == 3
+    assert {scalar.device for scalar in clock.variables} == {
+        optimizer.iterations.value.device
+    }
 
 
 @pytest.mark.parametrize("in_new_model", [False, True])

@@ -132,9 +132,9 @@ class VariableCreator:
                 f"constraint={kwargs['constraint']!r}. Use a Keras constraint "
                 "on the layer instead."
             )
-        if _is_read_by_every_step(described, weight):
-            return self._create_mirrored(described, name, weight)
         beside = kwargs.get("colocate_with")
+        if _is_read_by_every_step(described, weight):
+            return self._create_mirrored(beside, described, name, weight)
         if isinstance(beside, ShardedVariable) and (
             described.shape[:1] == beside._shape[:1]
         ):
@@ -259,12 +259,20 @@ class VariableCreator:
         return variable
 
     def _create_mirrored(
-        self, described: InitialValue, name: str, weight: dict[str, Any]
+        self,
+        beside: Any,
+        described: InitialValue,
+        name: str,
+        weight: dict[str, Any],
     ) -> MirroredScalar:
-        ps = self._placement.place(described.num_bytes)
-        variable = MirroredScalar(
-            self._ps_devices[ps], described.dtype, name, **weight
-        )
+        if isinstance(beside, MirroredScalar):
+            # A step asks for both: they come in one message.
+            device = beside.device
+            self._count(device, described.num_bytes)
+        else:
+            ps = self._placement.place(described.num_bytes)
+            device = self._ps_devices[ps]
+        variable = MirroredScalar(device, described.dtype, name, **weight)
         self.inventory.add(variable)
         with compat.clear_device():
             initialization.fill(variable, described)

@@ -75,14 +75,14 @@ class _Adaptive(ZeroGradients):
         """See `ZeroGradients.potential`."""
         ratio = gaps.relative_to_decay(self._ratio, rate, decay)
         numbers = np.arange(1, self._num_terms + 1, dtype=np.float64)
+        # Behind the last term, lengths change no more: it stands for the rest.
+        is_last = (numbers == self._num_terms).astype(np.float64)
+        weights = ratio**numbers * (1 + is_last * (ratio / (1 - ratio)))
         steps = step + numbers
-        weights = tf.pow(_wide(ratio), numbers)
-        lengths = self._correction(steps) * (
-            rate if rates is None else rates(steps)
-        )
-        # Behind the last term, lengths change no more.
-        rest = weights[-1] * ratio / (1 - ratio) * lengths[-1]
-        return tf.reduce_sum(weights * lengths) + rest
+        lengths = weights * self._correction(steps)
+        if rates is None:
+            return rate * tf.reduce_sum(lengths)
+        return tf.reduce_sum(lengths * rates(steps))
 
 
 class Adam(_Adaptive):
