@@ -227,7 +227,8 @@ def test_how_many_calls_run_at_a_time_is_tried_and_kept(
     coordinator = tfps.ClusterCoordinator(strategy)
     try:
         with strategy.scope():
-            model = _model()
+            # Of a loss that is level from the beginning.
+            model = _model(optimizer=keras.optimizers.SGD(0.0))
         tried: set[int] = set()
 
         def kept() -> list[str]:
@@ -258,7 +259,7 @@ def test_how_many_calls_run_at_a_time_is_tried_and_kept(
             int(number): float(speed)
             for speed, number in re.findall(r"(\S+) with (\d)", speeds)
         }
-        assert tried == set(measured) >= {2, 3}
+        assert tried == set(measured) >= {1, 2}
         assert all(1 < speed < 100_000 for speed in measured.values())
         assert int(number) in measured
         assert coordinator.num_lanes == 2 * coordinator.num_workers

@@ -13,7 +13,7 @@ coordinator_scale.py      what the coordinator itself costs
 distributed_embedding.py  what one layer for 26 tables saves over 26 layers
 input_kinds.py           what it costs that the chief reads, and not the workers
 ps_loss.py                how long training stalls when a ps is killed
-quality/                  what asynchronous training and lazy rows cost in quality
+quality/                  what staleness and lazy rows cost, on real data
 saving_memory.py          what saving and loading a large table costs in memory
 steps_watch.py            sees when steps are made
 table_memory.py           what a large table costs the chief and each ps

@@ -40,7 +40,8 @@ from tfps_plugin.variables import worker_resident
 from tfps_plugin.variables import worker_seeds
 from tfps_plugin.variables.states import copies
 
-# Of each worker, unless somebody has said how many.
+# Of each worker, unless somebody has said how many. A training that `fit` runs
+# begins with one; of a function nobody knows whether it trains.
 _IN_FLIGHT_AT_FIRST = 2
 _MOST_IN_FLIGHT = 4
 # Enough that lanes never wait for the caller; few enough that what waits
@@ -176,7 +177,7 @@ class ClusterCoordinator:
         self._most_in_flight = chosen or _MOST_IN_FLIGHT
         # One at a time has nobody to fetch rows ahead.
         ahead = getattr(strategy, "prefetch_embeddings", None)
-        self._least_in_flight = 2 if ahead else 1
+        self._least_in_flight = chosen or (2 if ahead else 1)
         self._queue = ClosureQueue(
             capacity=_QUEUED_CLOSURES_PER_LANE
             * self._in_flight_at_first
@@ -289,7 +290,10 @@ class ClusterCoordinator:
 
     @property
     def least_in_flight(self) -> int:
-        """With fewer functions at a time, a worker would not prefetch."""
+        """A worker is to run no fewer functions at a time than these.
+
+        What was chosen; or two, to prefetch.
+        """
         return self._least_in_flight
 
     def limit_in_flight(self, per_worker: int) -> None:

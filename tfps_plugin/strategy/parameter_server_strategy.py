@@ -103,18 +103,23 @@ class ParameterServerStrategy(tf.distribute.Strategy):
                 that takes `partition_shape` and `partition_offset` is asked
                 for the rows of each shard alone.
             max_closures_in_flight_per_worker: How many scheduled functions
-                each worker runs at the same time. 1 makes every worker finish
-                one before it gets the next. None is two, and for `fit` and
-                `evaluate` of a `tfps.DatasetCreator` what turns out to be
-                fastest, from one to four; with more of them, gradients are
-                of older weights.
+                each worker runs at the same time: speed against quality. With
+                more of them, gradients are of older weights, and the loss
+                falls more slowly, or jumps (`docs/quality.md` has figures). 1
+                makes every worker finish one before it gets the next. None:
+                `fit` begins with one, and tries up to four when the loss no
+                longer falls fast; it keeps those that make training at least
+                a quarter faster. Evaluation and scheduled functions of your
+                own run two at a time; set 1 for a training loop of your own
+                in which quality comes first.
             prefetch_embeddings: Whether the rows and weights of a worker's
-                next step are fetched while it computes a step. The next step
-                then does not know the update of that one yet: its gradient
-                is older by one update of the same worker. It is what two
-                calls at a time do. True: always; so never one call at a time.
-                False: never; so always one, also of scheduled functions. None:
-                unless one call at a time turns out to be faster.
+                next step are fetched while it computes a step: speed against
+                quality, too. The next step then does not know the update of
+                that one yet: its gradient is older by one update of the same
+                worker. It is what two calls at a time do. True: always; so
+                never one call at a time, from the first step on. False:
+                never; so always one, also of scheduled functions. None: when
+                more than one call at a time turns out to be worth it.
             steps_per_closure: How many training steps `Model.fit` packs into
                 one call of a worker. None chooses, by how long the first
                 steps take; `steps_per_execution` of `Model.compile` wins over

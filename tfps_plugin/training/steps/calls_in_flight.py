@@ -5,11 +5,15 @@ import statistics
 import threading
 from collections.abc import Generator
 
+from tfps_plugin.training.steps.loss_course import LossCourse
+
 _logger = logging.getLogger("tfps_plugin")
 
-# More calls at a time compute on older weights, and fewer wait for messages:
-# what is not clearly faster, and each time, is not worth it.
+# What is not clearly faster, and each time, is not worth it.
 _TIMES_AS_FAST = 1.1
+# Of training, more calls at a time compute on older weights, which costs
+# quality: a little speed does not make up for it.
+_TIMES_AS_FAST_IN_TRAINING = 1.25
 _COMPARISONS = 2
 _LEAST_CALLS_MEASURED = 4
 
@@ -19,7 +23,9 @@ class CallsInFlight:
 
     Several calls hide that each waits for messages, and are in each other's way
     where processors are short. It begins with a number that is good for most,
-    takes turns with others, and keeps what is clearly faster.
+    takes turns with others, and keeps what is clearly faster. Of training it
+    begins to try others when the loss no longer falls fast, and goes back to
+    the first number when the loss jumps while others are tried, or beside more.
 
     Threading: safe from several threads. Guarded by `_lock`: everything that
     changes.
@@ -32,6 +38,7 @@ class CallsInFlight:
         most: int,
         least: int = 1,
         name: str = "",
+        course: LossCourse | None = None,
     ) -> None:
         """Knows nothing yet.
 
@@ -41,6 +48,7 @@ class CallsInFlight:
             most: No more than this; if it is `at_first`, that is kept.
             least: No fewer than this.
             name: Whose steps, for people.
+            course: Of the training loss; None: these steps train nothing.
         """
         self._num_workers = num_workers
         self._at_first = at_first
@@ -53,12 +61,18 @@ class CallsInFlight:
         # Steps per second of all workers, by the number of calls of each.
         self._speeds: dict[int, list[float]] = {}
         self._is_kept = at_first == most
+        self._times_as_fast = (
+            _TIMES_AS_FAST if course is None else _TIMES_AS_FAST_IN_TRAINING
+        )
+        self._course = None if self._is_kept else course
+        self._may_try = self._course is None
         self._trials = self._best()
         self._number = at_first
         self._since = 0.0
         self._num_to_pass_over = 0
         self._measured: list[float] = []
-        self._begin(at_first if self._is_kept else next(self._trials), 0.0)
+        if self._may_try and not self._is_kept:
+            self._begin(next(self._trials), 0.0)
 
     @property
     def number(self) -> int:
@@ -67,13 +81,69 @@ class CallsInFlight:
 
     @property
     def is_kept(self) -> bool:
-        """Whether the number will not change any more."""
+        """Whether nothing is left to try, unless the loss jumps."""
         return self._is_kept
 
     def went_idle(self) -> None:
         """Notes that no call was running for a while."""
         with self._lock:
             self._ends.clear()
+
+    def begin_epoch(self) -> None:
+        """Notes that no call runs, and that reported losses begin anew."""
+        with self._lock:
+            self._ends.clear()
+            if self._course is not None:
+                self._course.begin_epoch()
+
+    def observe_loss(
+        self, num_steps: int, lane: int, mean: float | None, now: float
+    ) -> None:
+        """Notes what a call of training has reported.
+
+        Args:
+            num_steps: How many steps it made.
+            lane: Which of all that run at the same time it was.
+            mean: The mean loss of all steps of this lane in this epoch; None:
+                nobody knows.
+            now: In seconds.
+        """
+        with self._lock:
+            course = self._course
+            if course is None:
+                return
+            course.observe(lane, num_steps, mean)
+            has_settled = not self._may_try and not course.falls_fast
+            if has_settled:
+                self._may_try = True
+                self._begin(next(self._trials), now)
+            has_suffered = self._may_try and course.has_jumped
+            if self._is_kept and self._number == self._at_first:
+                has_suffered = False
+            if has_suffered:
+                course.begin_again()
+                self._may_try = self._is_kept = False
+                self._speeds.clear()
+                self._trials = self._best()
+                self._number = self._at_first
+        if has_suffered:
+            _logger.info(
+                "The training loss of %s has jumped while more calls of a "
+                "worker ran at a time, or were tried: it runs %d at a time "
+                "until the loss has settled again.",
+                self._name or "the model",
+                self._at_first,
+            )
+        if not has_settled:
+            return
+        _logger.info(
+            "After %d steps, the training loss of %s no longer falls fast: "
+            "from now on more than %d calls of each worker at a time are "
+            "tried, and kept if they are clearly faster.",
+            course.steps,
+            self._name or "the model",
+            self._at_first,
+        )
 
     def measure_again(self, now: float) -> None:
         """Notes that calls are not what they were when they began.
@@ -85,7 +155,8 @@ class CallsInFlight:
             if not self._is_kept:
                 self._speeds.clear()
                 self._trials = self._best()
-                self._begin(next(self._trials), now)
+                if self._may_try:
+                    self._begin(next(self._trials), now)
 
     def observe(self, num_steps: int, lane: int, now: float) -> None:
         """Notes that a call has ended, of about as many steps as others.
@@ -96,7 +167,7 @@ class CallsInFlight:
             now: In seconds.
         """
         with self._lock:
-            if self._is_kept:
+            if self._is_kept or not self._may_try:
                 return
             before, self._ends[lane] = self._ends.get(lane), now
             # With the time between two calls: it may be others that are slow.
@@ -155,10 +226,9 @@ class CallsInFlight:
             best -= 1
         return best
 
-    @staticmethod
-    def _is_faster(number: int, than: int) -> Generator[int, float, bool]:
+    def _is_faster(self, number: int, than: int) -> Generator[int, float, bool]:
         for _ in range(_COMPARISONS):
             before = yield than
-            if (yield number) < _TIMES_AS_FAST * before:
+            if (yield number) < self._times_as_fast * before:
                 return False
         return True

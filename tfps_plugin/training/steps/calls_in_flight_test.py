@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from tfps_plugin.training.steps.calls_in_flight import CallsInFlight
+from tfps_plugin.training.steps.loss_course import LossCourse
 
 # From the number of calls of a worker to the seconds of a step of each.
 _SecondsOfAStep = Callable[[int], float]
@@ -18,6 +19,7 @@ def _train(
     *,
     num_workers: int = 2,
     most_calls: int = 2000,
+    loss: float | None = None,
 ) -> int:
     """Runs calls of 10 steps as workers would; the number of them.
 
@@ -38,7 +40,9 @@ def _train(
         lane = min(running, key=lambda lane: running[lane])
         now = running.pop(lane)
         num_ended += 1
-        calls.observe(10, 4 * lane[0] + lane[1], now)
+        number = 4 * lane[0] + lane[1]
+        calls.observe_loss(10, number, loss, now)
+        calls.observe(10, number, now)
     return num_ended
 
 
@@ -189,3 +193,134 @@ def test_a_new_function_is_measured_from_its_second_call_on() -> None:
         assert calls.number == 1
         calls.observe(10, 0, float(now))
     assert calls.number == 2
+
+
+@pytest.mark.parametrize(
+    ("seconds_of_a_step", "expected"),
+    [
+        # Twice as fast, and half as fast again.
+        (_waits_for(messages=0.03, computes=0.01), 4),
+        (_waits_for(messages=0.01, computes=0.01), 2),
+        # A fifth faster is too little for gradients of older weights.
+        (_waits_for(messages=0.002, computes=0.01), 1),
+        (lambda number: 0.01 * number, 1),
+    ],
+)
+def test_of_training_more_have_to_be_clearly_worth_it(
+    seconds_of_a_step: _SecondsOfAStep, expected: int
+) -> None:
+    calls = CallsInFlight(2, at_first=1, most=4, course=LossCourse())
+    _train(calls, seconds_of_a_step, loss=0.5)
+    assert calls.is_kept
+    assert calls.number == expected
+
+
+def test_while_the_loss_falls_fast_no_other_number_is_tried(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "tfps_plugin")
+    calls = CallsInFlight(
+        2, at_first=1, most=4, name="deep", course=LossCourse()
+    )
+    # Each lane's mean loss so far falls by a third as its steps double.
+    for call in range(1, 200):
+        for lane in range(2):
+            calls.observe_loss(10, lane, call**-0.5, call)
+            calls.observe(10, lane, call)
+        assert calls.number == 1
+        assert not calls.is_kept
+    assert not caplog.records
+
+    calls.begin_epoch()
+    for call in range(200, 900):
+        for lane in range(2):
+            calls.observe_loss(10, lane, 0.001, call)
+            calls.observe(10, lane, call)
+        if calls.number == 2:
+            break
+    assert calls.number == 2
+    assert "the training loss of deep no longer falls fast" in caplog.text
+
+
+@pytest.mark.parametrize("chosen", [1, 3])
+def test_what_was_chosen_is_kept_whatever_the_loss_does(chosen: int) -> None:
+    calls = CallsInFlight(2, at_first=chosen, most=chosen, course=LossCourse())
+    for call in range(500):
+        calls.observe_loss(10, 0, 1 / (1 + call), call)
+        calls.observe(10, 0, call)
+        assert calls.number == chosen
+    assert calls.is_kept
+
+
+class _Training:
+    """Lanes of a worker that report the mean loss of their epoch."""
+
+    def __init__(self, calls: CallsInFlight) -> None:
+        self._calls = calls
+        self._now = 0.0
+        self._totals: dict[int, tuple[int, float]] = {}
+        self.numbers: list[int] = []
+
+    def run(self, num_rounds: int, loss: Callable[[int], float]) -> None:
+        """Each lane makes a call of 10 steps, again and again.
+
+        Args:
+            num_rounds: How often.
+            loss: Of a call, by the number of calls at a time.
+        """
+        for _ in range(num_rounds):
+            number = self._calls.number
+            if self.numbers[-1:] != [number]:
+                self.numbers.append(number)
+            # So many calls at a time take no longer than one.
+            self._now += 1
+            for lane in range(number):
+                count, total = self._totals.get(lane, (0, 0.0))
+                self._totals[lane] = count + 1, total + loss(number)
+                count, total = self._totals[lane]
+                self._calls.observe_loss(10, lane, total / count, self._now)
+                self._calls.observe(10, lane, self._now)
+
+
+def test_a_loss_that_jumps_beside_more_calls_has_fewer_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "tfps_plugin")
+    calls = CallsInFlight(1, at_first=1, most=2, course=LossCourse())
+    training = _Training(calls)
+    training.run(200, lambda number: 0.5)
+    assert calls.is_kept
+    assert calls.number == 2
+    training.numbers.clear()
+    training.run(20, lambda number: 0.9)
+    assert training.numbers == [2, 1]
+    assert not calls.is_kept
+    assert "has jumped" in caplog.text
+    # Once it has settled, they are tried and kept again.
+    training.run(300, lambda number: 0.5)
+    assert calls.is_kept
+    assert calls.number == 2
+
+
+def test_a_loss_that_jumps_beside_two_calls_never_keeps_them() -> None:
+    calls = CallsInFlight(1, at_first=1, most=4, course=LossCourse())
+    training = _Training(calls)
+    training.run(2000, lambda number: 0.5 if number == 1 else 0.9)
+    assert set(training.numbers) == {1, 2}
+    assert not calls.is_kept
+
+
+def test_a_loss_that_jumps_by_itself_changes_nothing() -> None:
+    calls = CallsInFlight(1, at_first=1, most=2, course=LossCourse())
+    for lane in range(1000):
+        # Two at a time take twice as long: one is kept.
+        calls.observe_loss(10, 0, 0.5, lane * calls.number)
+        for each in range(calls.number):
+            calls.observe(10, each, lane * calls.number)
+        if calls.is_kept:
+            break
+    assert calls.is_kept
+    for now in range(2000, 2100):
+        calls.observe_loss(10, 0, now / 2000 * 5.0, now)
+    assert calls.is_kept
+    assert calls.number == 1

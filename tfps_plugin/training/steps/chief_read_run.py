@@ -52,6 +52,8 @@ class ChiefReadRun(StepRun):
                 were asked for so far, and of how many make a call that is
                 long enough.
         """
+        # Of evaluation, what is known to be good for most is kept.
+        self.tries_calls_in_flight = not functions.counts_exactly
         super().__init__(coordinator, functions, progress)
         self._codec = codec
         self._function = functions.on_group(codec)
@@ -73,12 +75,16 @@ class ChiefReadRun(StepRun):
             raise StopIteration
         self._held += read
         self._account.ask(len(read))
-        # The chief holds the batches of all calls in flight.
-        most = min(self._pace.most_steps, packing.MOST_STEPS_AT_FIRST)
-        if len(self._held) >= self._steps_per_closure(self.asked, most):
+        if len(self._held) >= self._limit():
             self._dispatch()
             self._wait_until(self._is_little_in_flight)
         self._progress.update()
+
+    def _limit(self) -> int:
+        """How many steps a closure has."""
+        # The chief holds the batches of all calls in flight.
+        most = min(self._pace.most_steps, packing.MOST_STEPS_AT_FIRST)
+        return self._steps_per_closure(self.asked, most)
 
     def _dispatch(self) -> None:
         if self._functions.choose_updates():
@@ -119,14 +125,17 @@ class ChiefReadRun(StepRun):
         begun_at = time.monotonic()
         result = self._function(group_KC)
         counted = counted_sums.fetch(result.counted)
-        self._pace.observe(claim.num_steps, time.monotonic() - begun_at)
-        self._progress.report(result.outputs)
+        ended_at = time.monotonic()
+        self._pace.observe(claim.num_steps, ended_at - begun_at)
+        reported = self._progress.report(result.outputs)
         with self._lock:
             if self._account.settle(claim, claim.num_steps):
                 self._coordinator.counters.increment(
                     "steps_done", claim.num_steps
                 )
                 self._counted = counted_sums.add(self._counted, counted)
+        if self.tries_calls_in_flight:
+            self._observe(claim.num_steps, self._limit(), ended_at, reported)
 
     def _take_counted(self) -> Counted:
         with self._lock:

@@ -4,12 +4,17 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
 from tfps_plugin import errors
+from tfps_plugin.cluster import dispatch_context
 from tfps_plugin.monitoring.counters import Counters
+from tfps_plugin.training.steps import step_run
 from tfps_plugin.training.steps.chief_read_run import ChiefReadRun
+
+_LANE = dispatch_context.DispatchContext(0, 0, 0, "/job:worker/task:0")
 
 
 class _Coordinator:
@@ -24,7 +29,7 @@ class _Coordinator:
         self.counters = Counters()
 
     def limit_in_flight(self, number: int) -> None:
-        pass
+        self.limit: int | None = number
 
     def schedule(self, call: Callable[[], None]) -> Any:
         self.calls.append(call)
@@ -41,10 +46,15 @@ class _Functions:
         self.counts_exactly = exact
         self.num_calls = 0
         self.pace = types.SimpleNamespace(
-            most_steps=10, observe=lambda *args: None
+            most_steps=10, is_known=False, observe=lambda *args: None
         )
         self.calls_in_flight = types.SimpleNamespace(
-            went_idle=lambda: None, is_kept=False
+            went_idle=lambda: None,
+            begin_epoch=lambda: None,
+            observe=lambda *args: None,
+            observe_loss=lambda *args: None,
+            is_kept=False,
+            number=1,
         )
 
     def on_group(self, codec: Any) -> Any:
@@ -100,7 +110,8 @@ def test_what_evaluate_has_begun_in_order_is_not_made_again() -> None:
 )
 def test_everything_else_is_made_again(in_order: bool, exact: bool) -> None:
     run, coordinator = _begun(_Functions(in_order=in_order, exact=exact))
-    coordinator.calls[0]()
+    with dispatch_context.dispatching(_LANE):
+        coordinator.calls[0]()
     assert run.done == 1
 
 
@@ -112,3 +123,45 @@ def test_how_many_calls_are_in_flight(in_order: bool, is_little: int) -> None:
     assert run._is_little_in_flight()
     run._in_flight = [busy] * (is_little + 1)
     assert not run._is_little_in_flight()
+
+
+@pytest.mark.parametrize(
+    ("exact", "limit", "losses"), [(False, 3, [0.5]), (True, None, [])]
+)
+def test_only_training_has_the_number_at_a_time_found(
+    exact: bool, limit: int | None, losses: list[float]
+) -> None:
+    functions: Any = _Functions(in_order=False, exact=exact)
+    functions.calls_in_flight.number = 3
+    seen: list[float] = []
+
+    def note(num_steps: int, lane: int, mean: float, now: float) -> None:
+        seen.append(mean)
+
+    functions.calls_in_flight.observe_loss = note
+    run, coordinator = _begun(functions)
+    run._progress.report = lambda outputs: {"loss": np.float32(0.5)}  # type: ignore[method-assign]
+    coordinator.limit = None
+    with dispatch_context.dispatching(_LANE):
+        coordinator.calls[0]()
+    assert coordinator.limit == limit
+    assert seen == losses
+    # Whatever still runs when the epoch has ended changes nothing more.
+    run.close()
+    assert coordinator.limit == coordinator.in_flight_at_first
+
+
+@pytest.mark.parametrize(
+    ("reported", "expected"),
+    [
+        ({"loss": np.float32(2.5), "auc": 0.5}, 2.5),
+        ({"d_loss": 1.0, "g_loss": 2.0}, None),
+        ({"loss": np.ones(3)}, None),
+        (np.float32(1.0), None),
+        (None, None),
+    ],
+)
+def test_the_loss_of_what_a_step_returns(
+    reported: Any, expected: float | None
+) -> None:
+    assert step_run.loss_of(reported) == expected

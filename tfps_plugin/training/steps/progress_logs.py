@@ -49,23 +49,27 @@ class ProgressLogs:
         self._has_news = False
         self._fetched_at = -float("inf")
 
-    def report(self, outputs: Any) -> None:
+    def report(self, outputs: Any) -> Any:
         """Takes what the last step of a call returned.
 
         Args:
             outputs: Tensors, where the call ran.
+
+        Returns:
+            The same as arrays, if they were brought here; else None.
         """
         with self._lock:
             self._latest.append(outputs)
             now = time.monotonic()
             if not (self._show_all or now - self._fetched_at >= _SHOW_SECONDS):
-                return
+                return None
             self._fetched_at = now
         fetched = _fetch(outputs)
         if fetched is not None:
             with self._lock:
                 self._fetched.append(fetched)
                 self._has_news = True
+        return fetched
 
     def update(self) -> None:
         """Shows what lanes have brought."""

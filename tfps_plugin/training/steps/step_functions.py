@@ -22,6 +22,7 @@ from tfps_plugin.training.steps.calls_in_flight import CallsInFlight
 from tfps_plugin.training.steps.counted_sums import Counted
 from tfps_plugin.training.steps.counted_sums import CountedSums
 from tfps_plugin.training.steps.lane_sums import LaneSums
+from tfps_plugin.training.steps.loss_course import LossCourse
 from tfps_plugin.training.steps.packing import Pace
 from tfps_plugin.training.steps.step_loops import StepLoops
 from tfps_plugin.training.steps.step_loops import StepsOutput
@@ -87,12 +88,17 @@ class StepFunctions:
         self._choice = 0
         self._has_chosen = False
         self.pace = Pace(coordinator.num_lanes, model.name)
+        # What is counted exactly trains nothing: no weights grow old.
+        trains = not counts_exactly
         self.calls_in_flight = CallsInFlight(
             coordinator.num_workers,
-            coordinator.in_flight_at_first,
+            coordinator.least_in_flight
+            if trains
+            else coordinator.in_flight_at_first,
             coordinator.most_in_flight,
             coordinator.least_in_flight,
             model.name,
+            LossCourse() if trains else None,
         )
         # Each lane's own: another one's may be on its way still.
         self._numbers: WorkerResident[dict[int, tf.Tensor]] = WorkerResident(

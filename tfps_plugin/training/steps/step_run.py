@@ -4,7 +4,12 @@ import abc
 import logging
 import threading
 from collections.abc import Callable
+from collections.abc import Mapping
+from typing import Any
 
+import numpy as np
+
+from tfps_plugin.cluster import dispatch_context
 from tfps_plugin.coordinator import error_notes
 from tfps_plugin.coordinator.cluster_coordinator import ClusterCoordinator
 from tfps_plugin.coordinator.remote_value import RemoteValue
@@ -53,7 +58,7 @@ class StepRun(abc.ABC):
         self._progress = progress
         self._pace = functions.pace
         self._calls_in_flight = functions.calls_in_flight
-        self._calls_in_flight.went_idle()
+        self._calls_in_flight.begin_epoch()
         if self.tries_calls_in_flight or self._calls_in_flight.is_kept:
             coordinator.limit_in_flight(self._calls_in_flight.number)
         self._account = StepAccount()
@@ -62,6 +67,7 @@ class StepRun(abc.ABC):
         self._num_again = 0
         # Whether nothing was begun since the last sync.
         self._is_synced = True
+        self._is_closed = False
 
     @property
     def fell_short(self) -> bool:
@@ -126,6 +132,7 @@ class StepRun(abc.ABC):
 
     def close(self) -> None:
         """Lets no closure begin anything more; however the epoch ends."""
+        self._is_closed = True
         self._coordinator.limit_in_flight(self._coordinator.in_flight_at_first)
 
     @abc.abstractmethod
@@ -137,6 +144,26 @@ class StepRun(abc.ABC):
         with self._again_lock:
             self._num_again += num_steps
         self._coordinator.counters.increment("steps_again", num_steps)
+
+    def _observe(
+        self, num_steps: int, most: int, ended_at: float, reported: Any
+    ) -> None:
+        """Notes that a call has ended, for how many run at a time.
+
+        Args:
+            num_steps: How many steps it made.
+            most: How many such a call makes; near the end of an epoch it has
+                fewer.
+            ended_at: When, in seconds.
+            reported: What its last step returned; None: nobody knows.
+        """
+        lane = dispatch_context.required().lane_index
+        calls = self._calls_in_flight
+        calls.observe_loss(num_steps, lane, loss_of(reported), ended_at)
+        if self._pace.is_known and 2 * num_steps > most:
+            calls.observe(num_steps, lane, ended_at)
+        if not self._is_closed:
+            self._coordinator.limit_in_flight(calls.number)
 
     def _schedule(self, call: Callable[[], None]) -> RemoteValue:
         value = self._coordinator.schedule(call)
@@ -187,3 +214,16 @@ class StepRun(abc.ABC):
     @property
     def _most_closures_in_flight(self) -> int:
         return _CLOSURES_IN_FLIGHT_PER_LANE * self._coordinator.num_lanes
+
+
+def loss_of(reported: Any) -> float | None:
+    """The loss in what a step has returned.
+
+    Args:
+        reported: Logs as arrays, or whatever a step of the user's returns.
+
+    Returns:
+        The number named "loss"; None if there is none.
+    """
+    loss = reported.get("loss") if isinstance(reported, Mapping) else None
+    return float(loss) if loss is not None and np.size(loss) == 1 else None

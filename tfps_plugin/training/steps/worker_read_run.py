@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import Any
 
 from tfps_plugin import errors
-from tfps_plugin.cluster import dispatch_context
 from tfps_plugin.coordinator.cluster_coordinator import ClusterCoordinator
 from tfps_plugin.inputs.split_reader import Share
 from tfps_plugin.inputs.split_reader import SplitReader
@@ -78,7 +77,6 @@ class WorkerReadRun(StepRun):
         self._steps_per_closure = steps_per_closure
         self._num_told = 0
         self._tokens: set[_Token] = set()
-        self._is_closed = False
         self._lock = threading.Lock()
         # Asked for so many steps, Keras gets what they have counted, whatever
         # they read.
@@ -204,7 +202,6 @@ class WorkerReadRun(StepRun):
 
     def close(self) -> None:
         """See `StepRun`."""
-        self._is_closed = True
         super().close()
         self._reader.close()
 
@@ -243,24 +240,14 @@ class WorkerReadRun(StepRun):
             share.exhausted()
         ended_at = time.monotonic()
         self._pace.observe(done, ended_at - begun_at)
-        if done:
-            self._progress.report(made.outputs)
+        reported = self._progress.report(made.outputs) if done else None
         with self._lock:
             if not self._account.settle(claim, done):
                 return None
             self._coordinator.counters.increment("steps_done", done)
             self._counts.add(share, made.counted)
-        self._observe(done, ended_at)
+        self._observe(done, self._limit(), ended_at, reported)
         return done
-
-    def _observe(self, num_steps: int, ended_at: float) -> None:
-        """Notes that a call has ended, for how many run at a time."""
-        # Near the end of an epoch calls have fewer.
-        if self._pace.is_known and 2 * num_steps > self._limit():
-            lane = dispatch_context.required().lane_index
-            self._calls_in_flight.observe(num_steps, lane, ended_at)
-        if not self._is_closed:
-            self._coordinator.limit_in_flight(self._calls_in_flight.number)
 
     def begins_again(self, claim: Claim) -> None:
         """Gives back what an earlier run of a closure has begun."""

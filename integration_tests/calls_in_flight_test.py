@@ -1,0 +1,217 @@
+"""How many calls each worker runs at a time while a model trains."""
+
+import logging
+import re
+from collections.abc import Callable
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfps_plugin as tfps
+
+pytestmark = pytest.mark.cluster(num_workers=2, num_ps=2)
+
+_USERS, _ITEMS, _BATCH = 200, 300, 64
+_rng = np.random.default_rng(3)
+_IDS = np.stack(
+    [_rng.integers(0, _USERS, 4096), _rng.integers(0, _ITEMS, 4096)], axis=1
+).astype("int32")
+_STARS = (1 + _IDS.sum(axis=1, keepdims=True) % 5).astype("float32")
+
+
+class _Numbers(keras.callbacks.Callback):
+    """Notes how many calls a worker may run at a time, whenever it changes."""
+
+    def __init__(self, coordinator: tfps.ClusterCoordinator) -> None:
+        super().__init__()
+        self.seen: list[int] = []
+        self._coordinator = coordinator
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        coordinator = self._coordinator
+        number = coordinator.num_lanes // coordinator.num_workers
+        if self.seen[-1:] != [number]:
+            self.seen.append(number)
+        if number > 1:
+            self.model.stop_training = True
+
+
+class Reports(keras.Model):
+    """Reports another loss than it has, or none."""
+
+    def __init__(self, report: Callable[[Any], dict[str, Any]]) -> None:
+        super().__init__()
+        self._layer = keras.layers.Dense(1)
+        self._report = report
+
+    def call(self, ids: Any) -> Any:
+        return self._layer(keras.ops.cast(ids, "float32"))
+
+    def train_step(self, data: Any) -> Any:
+        super().train_step(data)
+        return self._report(tf.cast(self.optimizer.iterations, tf.float32))
+
+
+def _reported_loss(report: Callable[[Any], dict[str, Any]]) -> keras.Model:
+    model = Reports(report)
+    # It learns nothing.
+    model.compile(keras.optimizers.SGD(0.0), "mse")
+    return model
+
+
+def _dataset(context: tf.distribute.InputContext) -> tf.data.Dataset:
+    return (
+        tf.data.Dataset.from_tensor_slices((_IDS, _STARS))
+        .shard(context.num_input_pipelines, context.input_pipeline_id)
+        .shuffle(4096, seed=1)
+        .repeat()
+        .batch(_BATCH)
+    )
+
+
+@pytest.fixture
+def new_strategy(
+    cluster: tfps.LocalCluster,
+) -> Iterator[Callable[..., tfps.ParameterServerStrategy]]:
+    made = []
+
+    def make(**options: Any) -> tfps.ParameterServerStrategy:
+        made.append(
+            # Short calls are measured soon.
+            tfps.ParameterServerStrategy(
+                cluster.cluster_resolver, steps_per_closure=5, **options
+            )
+        )
+        return made[-1]
+
+    yield make
+    for strategy in made:
+        tfps.ClusterCoordinator(strategy).close()
+
+
+_NewStrategy = Callable[..., tfps.ParameterServerStrategy]
+
+
+@pytest.mark.parametrize("reads", ["workers", "chief"])
+def test_one_at_a_time_until_the_loss_is_level_and_then_more_are_tried(
+    new_strategy: _NewStrategy, caplog: pytest.LogCaptureFixture, reads: str
+) -> None:
+    caplog.set_level(logging.INFO, "tfps_plugin")
+    strategy = new_strategy()
+    with strategy.scope():
+        model = _reported_loss(lambda steps: {"loss": tf.constant(0.7)})
+    coordinator = tfps.ClusterCoordinator(strategy)
+    numbers = _Numbers(coordinator)
+    data = (
+        tfps.DatasetCreator(_dataset)
+        if reads == "workers"
+        else tf.data.Dataset.from_tensor_slices((_IDS, _STARS))
+        .repeat()
+        .batch(_BATCH)
+    )
+    model.fit(data, steps_per_epoch=20_000, callbacks=[numbers], verbose=0)
+    assert numbers.seen == [1, 2]
+    [after] = re.findall(r"After (\d+) steps, the training loss", caplog.text)
+    assert 512 <= int(after) < 600
+    # Functions of the program's own run as ever.
+    assert coordinator.num_lanes == 2 * coordinator.num_workers
+
+
+@pytest.mark.parametrize(
+    ("report", "steps"),
+    [
+        (lambda steps: {"loss": 100 / tf.sqrt(1 + steps)}, 2500),
+        # Nobody can say whether this falls.
+        (lambda steps: {"d_loss": tf.constant(0.7)}, 1500),
+    ],
+)
+def test_one_at_a_time_while_the_loss_falls_or_may_fall(
+    new_strategy: _NewStrategy,
+    report: Callable[[Any], dict[str, Any]],
+    steps: int,
+) -> None:
+    strategy = new_strategy()
+    with strategy.scope():
+        model = _reported_loss(report)
+    numbers = _Numbers(tfps.ClusterCoordinator(strategy))
+    model.fit(
+        tfps.DatasetCreator(_dataset),
+        epochs=5,
+        steps_per_epoch=steps // 5,
+        callbacks=[numbers],
+        verbose=0,
+    )
+    assert numbers.seen == [1]
+
+
+def test_without_a_loss_more_are_tried_after_some_steps(
+    new_strategy: _NewStrategy,
+) -> None:
+    strategy = new_strategy()
+    with strategy.scope():
+        model = _reported_loss(lambda steps: {"d_loss": tf.constant(0.7)})
+    numbers = _Numbers(tfps.ClusterCoordinator(strategy))
+    model.fit(
+        tfps.DatasetCreator(_dataset),
+        steps_per_epoch=20_000,
+        callbacks=[numbers],
+        verbose=0,
+    )
+    assert numbers.seen == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"max_closures_in_flight_per_worker": 3}, 3),
+        ({"max_closures_in_flight_per_worker": 1}, 1),
+        ({"prefetch_embeddings": True}, 2),
+        ({"prefetch_embeddings": False}, 1),
+    ],
+)
+def test_what_was_set_is_what_training_begins_with(
+    new_strategy: _NewStrategy, options: dict[str, Any], expected: int
+) -> None:
+    strategy = new_strategy(**options)
+    with strategy.scope():
+        model = _reported_loss(lambda steps: {"loss": 100 / (1 + steps)})
+    numbers = _Numbers(tfps.ClusterCoordinator(strategy))
+    model.fit(
+        tfps.DatasetCreator(_dataset),
+        steps_per_epoch=300,
+        callbacks=[numbers],
+        verbose=0,
+    )
+    assert numbers.seen == [expected]
+
+
+def test_ratings_are_learnt_with_one_call_at_a_time(
+    new_strategy: _NewStrategy,
+) -> None:
+    strategy = new_strategy()
+    with strategy.scope():
+        both = keras.Input((2,), dtype="int32")
+        hidden = keras.layers.Concatenate()(
+            [
+                keras.layers.Embedding(size, 16)(both[:, column])
+                for column, size in enumerate((_USERS, _ITEMS))
+            ]
+        )
+        for units in (32, 16):
+            hidden = keras.layers.Dense(units, activation="relu")(hidden)
+        model = keras.Model(both, keras.layers.Dense(1)(hidden))
+        model.compile(keras.optimizers.Adam(0.005), "mean_squared_error")
+    numbers = _Numbers(tfps.ClusterCoordinator(strategy))
+    losses = model.fit(
+        tfps.DatasetCreator(_dataset),
+        epochs=3,
+        steps_per_epoch=150,
+        callbacks=[numbers],
+        verbose=0,
+    ).history["loss"]
+    assert numbers.seen == [1]
+    assert losses[-1] < 0.8 * losses[0]
