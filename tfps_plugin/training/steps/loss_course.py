@@ -6,13 +6,13 @@ import math
 # longer span chance moves the mean less.
 _STEPS_OF_FIRST_SPAN = 64
 # Optimizers with moving averages are not themselves before.
-_STEPS_AT_LEAST = 512
+_STEPS_AT_LEAST = 1024
 # Where nobody reports a loss.
 _STEPS_WITHOUT_LOSS = 2048
 # A loss that never settles must not keep a long job slow.
 _STEPS_AT_MOST = 16384
 # From one span to the next.
-_SETTLED_PART = 0.05
+_SETTLED_PART = 0.02
 # Of a loss that has settled: how long spans are then, how much more than usual
 # is a jump, and how much of the usual each span makes.
 _STEPS_OF_LATER_SPAN = 128
@@ -23,7 +23,7 @@ _PART_OF_THE_USUAL = 0.1
 class LossCourse:
     """The training loss, from one span of steps to the next, twice as long one.
 
-    It falls fast until its mean over a span is within a twentieth of the mean
+    It falls fast until its mean over a span is within a fiftieth of the mean
     over the span before: then it has settled. One that rises by more has not.
     Later on it jumps when its mean over a short span is far above the usual.
 
