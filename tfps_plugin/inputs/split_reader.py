@@ -27,6 +27,7 @@ class Share:
         iterator: Where its elements come from, on that worker.
         is_infinite: Whether it repeats without end: it ends only if there is
             nothing to repeat.
+        has_given: Whether steps were made on what it gave.
     """
 
     split: int
@@ -34,6 +35,7 @@ class Share:
     generation: int
     iterator: Any = None
     is_infinite: bool = False
+    has_given: bool = False
 
     def __post_init__(self) -> None:
         self._building = threading.Lock()

@@ -86,12 +86,14 @@ class StepCalls:
             return MadeSteps(0, None, {})
         # Asked for in any case: what repeats without end has an end where there
         # is nothing to repeat.
-        done, outputs = 0, None
+        done: int = 0
+        outputs: Any = None
         counted: Counted = {}
         for result in results:
             made = int(result.num_steps)
             if made:
                 done, outputs = done + made, result.outputs
+                share.has_given = True
             counted = counted_sums.add(
                 counted, counted_sums.fetch(result.counted)
             )
@@ -99,15 +101,26 @@ class StepCalls:
 
     def _call(self, share: Share, num_steps: int) -> list[StepsOutput]:
         left, calls = num_steps, []
+        looks_first = False
         if self._rounds is not None and share.is_infinite:
             left = num_steps % self._rounds.num_steps
+            # A round counts its steps before it knows that it has batches.
+            looks_first = not share.has_given
+            if looks_first and not left:
+                left = min(num_steps, self._rounds.num_steps)
             calls.append((self._rounds.function, num_steps - left))
         calls.append((self._function, left))
-        return [
-            function(share.iterator, self._functions.number(number))
-            for function, number in calls
-            if number
-        ]
+        if looks_first:
+            calls.reverse()
+        results = []
+        for function, number in calls:
+            if number:
+                results.append(
+                    function(share.iterator, self._functions.number(number))
+                )
+                if looks_first and int(results[-1].num_steps) < number:
+                    break
+        return results
 
 
 def _has_more(iterator: Any) -> bool:

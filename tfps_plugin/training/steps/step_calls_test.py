@@ -51,10 +51,13 @@ class _Functions:
         return make
 
 
-def _share(*, is_infinite: bool, has_more: bool = True) -> Any:
+def _share(
+    *, is_infinite: bool, has_more: bool = True, has_given: bool = True
+) -> Any:
     share = Share.__new__(Share)
     share.iterator = iter(tf.data.Dataset.range(int(has_more)))
     share.is_infinite = is_infinite
+    share.has_given = has_given
     return share
 
 
@@ -81,6 +84,36 @@ def test_an_epoch_begins_with_the_rounds_of_the_one_before() -> None:
     next_epoch = StepCalls(functions, None)  # type: ignore[arg-type]
     next_epoch.make(_share(is_infinite=True), 8)
     assert functions.made == [("rounds", 8)]
+
+
+@pytest.mark.parametrize(
+    ("num_steps", "made"),
+    [
+        (50, [("single", 2), ("rounds", 48)]),
+        (48, [("single", 4), ("rounds", 44)]),
+        (4, [("single", 4)]),
+        (3, [("single", 3)]),
+    ],
+)
+def test_rounds_come_after_the_first_batch(
+    num_steps: int, made: list[tuple[str, int]]
+) -> None:
+    functions, calls = _grown(is_infinite=True)
+    share = _share(is_infinite=True, has_given=False)
+    assert calls.make(share, num_steps).num_steps == num_steps
+    assert functions.made == made
+    functions.made.clear()
+    calls.make(share, 48)
+    assert functions.made == [("rounds", 48)]
+
+
+@pytest.mark.parametrize("batches", [0, 1])
+def test_no_round_begins_on_input_that_gives_too_little(batches: int) -> None:
+    functions, calls = _grown(is_infinite=True)
+    functions.left = batches
+    share = _share(is_infinite=True, has_more=False, has_given=False)
+    assert calls.make(share, 50).num_steps == batches
+    assert functions.made == [("single", batches)]
 
 
 def test_input_that_ends_is_read_singly() -> None:
