@@ -84,6 +84,17 @@ class CallsInFlight:
         """Whether nothing is left to try, unless the loss jumps."""
         return self._is_kept
 
+    @property
+    def raised_speed(self) -> float | None:
+        """Steps per second of all workers, if more calls than first are kept.
+
+        None: they run as many as at first, or nobody knows yet.
+        """
+        with self._lock:
+            if not self._is_kept or self._number <= self._at_first:
+                return None
+            return statistics.median(self._speeds[self._number])
+
     def went_idle(self) -> None:
         """Notes that no call was running for a while."""
         with self._lock:

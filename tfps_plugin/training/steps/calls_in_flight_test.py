@@ -324,3 +324,17 @@ def test_a_loss_that_jumps_by_itself_changes_nothing() -> None:
         calls.observe_loss(10, 0, now / 2000 * 5.0, now)
     assert calls.is_kept
     assert calls.number == 1
+
+
+def test_the_speed_with_more_calls_than_at_first() -> None:
+    calls = CallsInFlight(2, at_first=1, most=4, course=LossCourse())
+    assert calls.raised_speed is None
+    _train(calls, _waits_for(messages=0.01, computes=0.01), loss=0.5)
+    assert calls.number == 2
+    assert calls.raised_speed == pytest.approx(
+        4 / _waits_for(messages=0.01, computes=0.01)(2), rel=0.2
+    )
+    one = CallsInFlight(2, at_first=1, most=4, course=LossCourse())
+    _train(one, lambda number: 0.01 * number, loss=0.5)
+    assert one.is_kept
+    assert one.raised_speed is None

@@ -86,7 +86,7 @@ class StepFunctions:
         self._lane_sums = None if counts_exactly else LaneSums(model)
         self._states = StepStates(model)
         self._choice = 0
-        self._has_chosen = False
+        self._chosen_for: set[float | None] = set()
         self.pace = Pace(coordinator.num_lanes, model.name)
         # What is counted exactly trains nothing: no weights grow old.
         trains = not counts_exactly
@@ -167,20 +167,29 @@ class StepFunctions:
             self._on_group.clear()
 
     def choose_updates(self) -> bool:
-        """Has optimizers choose, once, by how long steps take.
+        """Has optimizers choose by how long steps take.
+
+        Once, and once more if workers run more calls at a time from then on.
 
         Returns:
             Whether functions made before are outdated: they update tables in
             another way.
         """
         seconds = self.pace.seconds_of_a_step
+        speed = self.calls_in_flight.raised_speed
         # Steps that count for evaluation update nothing.
-        if seconds is None or self._has_chosen or self._counts_exactly:
+        if (
+            seconds is None
+            or self._counts_exactly
+            or (self._chosen_for and speed in {None, *self._chosen_for})
+        ):
             return False
-        self._has_chosen = True
+        self._chosen_for.add(speed)
         automatic_updates.settle(
             step_build.optimizers_of(self._model),
-            seconds / self._coordinator.num_lanes,
+            seconds / self._coordinator.num_lanes
+            if speed is None
+            else 1 / speed,
         )
         if self._choice == self._choice_of_now():
             return False
