@@ -107,7 +107,9 @@ class MirroredScalar(RemoteVariable):
         self._calling_lanes: set[int] = set()
         self._is_changed_by_steps = False
         self._only_grows = True
-        self._chief_copy: RemoteVariable | None = None
+        self._chief_copy: _Copy | None = None
+        # `_num_forgotten` when the chief's copy was made or refreshed.
+        self._chief_num_forgotten = 0
         self._count: Any = None
 
     # Where functions find it.
@@ -185,7 +187,7 @@ class MirroredScalar(RemoteVariable):
     def _copy_now(self, max_age_seconds: float | None = None) -> tf.Tensor:
         context = dispatch_context.current()
         if context is None:
-            return self._copy_of_chief()
+            return self._copy_of_chief(max_age_seconds or 0.0)
         copy = self._resident.get()
         if self._is_changed_by_steps:
             self._bring_up_to_date(copy, context, max_age_seconds)
@@ -235,18 +237,35 @@ class MirroredScalar(RemoteVariable):
                 copy.assign(compat.read_resource(self.own_handle, self._dtype))
         return copy
 
-    def _copy_of_chief(self) -> tf.Tensor:
-        """For functions that the chief calls itself, such as predict's."""
+    def _copy_of_chief(self, max_age_seconds: float) -> tf.Tensor:
+        """For functions that the chief calls itself, such as predict's.
+
+        Args:
+            max_age_seconds: How old what it knows of lanes may be.
+        """
+        now = time.monotonic()
         with self._lock:
             # The chief may change it, too: no lane is alone any more.
             self._calling_lanes.add(_CHIEF)
-        if self._chief_copy is None:
-            self._chief_copy = self._new_copy("/device:CPU:0")
+            num_forgotten = self._num_forgotten
+        copy = self._chief_copy
+        if copy is None:
+            variable = self._new_copy("/device:CPU:0")
         else:
-            self._chief_copy.assign(
-                compat.read_resource(self.own_handle, self._dtype)
+            variable = copy.variable
+            if num_forgotten == self._chief_num_forgotten and (
+                not self._is_changed_by_steps
+                or now - copy.refreshed_at < max_age_seconds
+            ):
+                # An eager step calls a function: it need not ask the ps.
+                return variable.own_handle
+            variable.assign(
+                compat.read_resource(self.own_handle, self._dtype),
+                read_value=False,
             )
-        return self._chief_copy.own_handle
+        self._chief_copy = _Copy(variable, now)
+        self._chief_num_forgotten = num_forgotten
+        return variable.own_handle
 
     def _value_since(self, earliest: float, now: float) -> Any:
         """A value of the ps that is new enough: one read serves all lanes."""

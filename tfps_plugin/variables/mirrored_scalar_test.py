@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 
 from tfps_plugin import errors
+from tfps_plugin._compat import tensorflow_variables
 from tfps_plugin.variables import mirrored_scalar
 from tfps_plugin.variables import testing
 from tfps_plugin.variables import views
@@ -188,6 +189,38 @@ def test_functions_of_the_chief_see_the_exact_value(late: None) -> None:
     assert int(read()) == 1
     assert int(step()) == 2
     assert int(counter.numpy()) == 2
+
+
+def test_functions_of_the_chief_ask_the_ps_only_for_what_may_have_changed(
+    late: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counter = _counter()
+    rate = MirroredScalar(
+        testing.LOCAL_DEVICE, tf.float32, "rate", trainable=False
+    )
+    rate.assign(0.5)
+
+    @tf.function
+    def step() -> tuple[tf.Tensor, tf.Tensor]:
+        number = counter.read_exactly()
+        counter.assign_add(1)
+        return number, rate.read_value()
+
+    assert [float(value) for value in step()] == [0, 0.5]
+    asked = []
+    read_resource = tensorflow_variables.read_resource
+
+    def counted(handle: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+        asked.append(handle)
+        return read_resource(handle, dtype)
+
+    monkeypatch.setattr(tensorflow_variables, "read_resource", counted)
+    assert [float(value) for value in step()] == [1, 0.5]
+    assert not asked
+    # What the chief assigns meanwhile is not missed.
+    rate.assign(0.25)
+    counter.assign(7)
+    assert [float(value) for value in step()] == [7, 0.25]
 
 
 def test_under_a_view_the_value_belongs_to_the_step() -> None:
