@@ -77,7 +77,9 @@ class ClusterCoordinator:
     `done` or `fetch`, once; what was scheduled with it is cancelled, also what
     runs, and the coordinator can be used again.
 
-    Constructed twice for one strategy, it is the same object.
+    Constructed twice for one strategy, it is the same object. Once nothing
+    refers to it and its strategy any more, its threads end within some
+    seconds; `close` ends them at once.
 
     Threading: all methods are safe from several threads, but not from inside
     a scheduled function. Waits can be interrupted with Ctrl-C.
@@ -98,9 +100,7 @@ class ClusterCoordinator:
     _closed: bool
     _background: list[Any]
     _settled: "weakref.WeakSet[Any]"
-    _close_at_exit: Callable[[], None]
-    _close_gate: Callable[[], None]
-    _leave_connection: Callable[[], None]
+    _registrations: contextlib.ExitStack
 
     def __new__(
         cls,
@@ -223,29 +223,35 @@ class ClusterCoordinator:
             )
             for task, turns in [(task, Turns()) for task in tasks]
         )
+        reference = weakref.ref(self)
+        # Where it is known, until it ends.
+        self._registrations = contextlib.ExitStack()
+        # A program that makes strategy after strategy need not close each.
         self._membership.start(
-            {worker.worker_index: worker for worker in self._workers}
+            {worker.worker_index: worker for worker in self._workers},
+            is_wanted=lambda: reference() is not None,
+            leave=self._registrations.close,
         )
         for worker in self._workers:
             worker.start()
         await_recovery = _weakly(self, ClusterCoordinator._await_recovery)
-        self._close_gate = recovery_gate.register(
-            lambda: bool(await_recovery())
+        self._registrations.callback(
+            recovery_gate.register(lambda: bool(await_recovery()))
         )
-        reference = weakref.ref(self)
 
         def end(error: errors.StrategySupersededError) -> bool:
             coordinator = reference()
             return coordinator is None or coordinator._end(error)
 
-        self._leave_connection = session.connection.on_end(end)
+        self._registrations.callback(session.connection.on_end(end))
         self._background = list(getattr(strategy, "background_work", ()))
         for work in self._background:
             work.start(self)
         # The interpreter takes TensorFlow from under threads that still run.
         # Registered after the session's own end, this comes before it.
-        self._close_at_exit = _weakly(self, ClusterCoordinator.close)
-        atexit.register(self._close_at_exit)
+        close_at_exit = _weakly(self, ClusterCoordinator.close)
+        atexit.register(close_at_exit)
+        self._registrations.callback(atexit.unregister, close_at_exit)
 
     def _new_ps_recovery(self, inspector: Inspector) -> PsRecovery | None:
         restorer = getattr(self.strategy, "ps_restorer", None)
@@ -487,9 +493,7 @@ class ClusterCoordinator:
             self._closed = True
             if self.strategy._cluster_coordinator is self:
                 self.strategy._cluster_coordinator = None
-        atexit.unregister(self._close_at_exit)
-        self._close_gate()
-        self._leave_connection()
+        self._registrations.close()
         return True
 
     def _end_threads(self) -> None:

@@ -135,6 +135,8 @@ class Membership:
         )
         # The rest is used by the membership thread only.
         self._watched: Mapping[int, Watched] = {}
+        self._is_wanted: Callable[[], bool] = lambda: True
+        self._leave: Callable[[], None] = lambda: None
         self._stall_watch = stall_watch
         self._hanging_calls = HangingCalls(_HANGING_SECONDS)
         self._next_progress = 0.0
@@ -143,13 +145,24 @@ class Membership:
             target=self._change_members, name="tfps-membership", daemon=True
         )
 
-    def start(self, watched: Mapping[int, Watched]) -> None:
+    def start(
+        self,
+        watched: Mapping[int, Watched],
+        is_wanted: Callable[[], bool] = lambda: True,
+        leave: Callable[[], None] = lambda: None,
+    ) -> None:
         """Starts the thread.
 
         Args:
             watched: Who drives each worker, by its index.
+            is_wanted: Whether anybody can still schedule. Where nobody can,
+                and nothing runs, the thread ends within some seconds, and
+                with it the lanes.
+            leave: Called on the thread before it ends so.
         """
         self._watched = watched
+        self._is_wanted = is_wanted
+        self._leave = leave
         self._thread.start()
 
     def stop(self, timeout_seconds: float) -> bool:
@@ -320,6 +333,11 @@ class Membership:
 
     def _change_members(self) -> None:
         while not self._stop.is_set():
+            # Asked first: who is gone schedules nothing afterwards.
+            if not self._is_wanted() and not self._queue.has_work:
+                self._leave()
+                self._queue.stop()
+                return
             try:
                 self._bring_back_ps()
                 self._delist_lost()

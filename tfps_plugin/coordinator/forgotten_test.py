@@ -1,0 +1,74 @@
+"""A coordinator that nobody can use any more ends its threads."""
+
+import gc
+import threading
+import time
+import weakref
+
+import pytest
+
+from tfps_plugin.coordinator import membership
+from tfps_plugin.coordinator.closure_queue import ClosureQueue
+from tfps_plugin.coordinator.cluster_coordinator import ClusterCoordinator
+from tfps_plugin.coordinator.testing import FakeSession
+from tfps_plugin.coordinator.testing import FakeStrategy
+from tfps_plugin.variables import recovery_gate
+
+_TIMEOUT_SECONDS = 30.0
+
+
+@pytest.fixture(autouse=True)
+def _looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(membership, "_WATCH_INTERVAL_SECONDS", 0.01)
+
+
+def _await_threads(expected: set[threading.Thread]) -> None:
+    deadline = time.monotonic() + _TIMEOUT_SECONDS
+    for thread in set(threading.enumerate()) - expected:
+        thread.join(deadline - time.monotonic())
+    assert set(threading.enumerate()) <= expected
+
+
+def test_its_threads_end_when_nothing_refers_to_it() -> None:
+    before = set(threading.enumerate())
+    session = FakeSession()
+    for number in range(3):
+        strategy = FakeStrategy(session)
+        coordinator = ClusterCoordinator(strategy)
+        value = coordinator.schedule(lambda number=number: number)
+        assert value.fetch(_TIMEOUT_SECONDS) == number
+        assert set(threading.enumerate()) > before
+        reference = weakref.ref(coordinator)
+        del strategy, coordinator, value
+        gc.collect()
+        assert reference() is None
+        _await_threads(before)
+    assert not recovery_gate.wait(), "nobody is asked any more"
+
+
+def test_what_was_scheduled_comes_to_its_end_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    before = set(threading.enumerate())
+    strategy = FakeStrategy(FakeSession(num_workers=1))
+    coordinator = ClusterCoordinator(strategy)
+    go_on = threading.Event()
+    values = [
+        coordinator.schedule(lambda: go_on.wait(_TIMEOUT_SECONDS))
+        for _ in range(5)
+    ]
+    looked = threading.Semaphore(0)
+    original = ClosureQueue.has_work
+
+    def has_work(queue: ClosureQueue) -> bool:
+        looked.release()
+        return bool(original.__get__(queue))
+
+    monkeypatch.setattr(ClosureQueue, "has_work", property(has_work))
+    del strategy, coordinator
+    gc.collect()
+    for _ in range(3):
+        assert looked.acquire(timeout=_TIMEOUT_SECONDS)
+    go_on.set()
+    assert all(value.fetch(_TIMEOUT_SECONDS) for value in values)
+    _await_threads(before)
