@@ -13,6 +13,8 @@ from tfps_plugin._compat import tensorflow_execution
 from tfps_plugin.coordinator import error_text
 from tfps_plugin.coordinator import failures
 
+_OF_A_WORKER = "Raised by a function that ran on worker"
+
 _logger = logging.getLogger("tfps_plugin.coordinator")
 
 
@@ -36,9 +38,7 @@ class ErrorNotes:
         What TensorFlow says of it is shortened; the log has it in full, at
         level DEBUG.
         """
-        add_once(
-            error, f"Raised by a function that ran on worker {worker_index}."
-        )
+        add_once(error, f"{_OF_A_WORKER} {worker_index}.")
         if isinstance(error, tf.errors.ResourceExhaustedError):
             for ps_index in failures.named_ps(str(error)):
                 add_once(
@@ -60,6 +60,29 @@ class ErrorNotes:
             tensorflow_execution.set_message(
                 error, error_text.shortened(str(error))
             )
+
+
+def fold(error: BaseException) -> BaseException:
+    """Leaves the user's own frames in the traceback of what `fit` raises.
+
+    One that is neither about the user's code nor raised by a function on a
+    worker keeps all frames: somebody has to find out where it comes from.
+
+    Args:
+        error: Caught where the user has called us.
+
+    Returns:
+        The same exception.
+    """
+    own = error_text.users_frames(error.__traceback__)
+    is_of_a_worker = any(
+        note.startswith(_OF_A_WORKER)
+        for note in getattr(error, "__notes__", ())
+    )
+    if own is None and not is_of_a_worker:
+        return error
+    _logger.debug("With all frames:", exc_info=error)
+    return error.with_traceback(own)
 
 
 def add_once(error: BaseException, note: str) -> None:

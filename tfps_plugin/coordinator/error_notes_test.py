@@ -1,10 +1,13 @@
 """What is said of exceptions beside their message."""
 
 import logging
+import traceback
+from typing import Any
 
 import pytest
 import tensorflow as tf
 
+from tfps_plugin.coordinator import error_notes
 from tfps_plugin.coordinator.error_notes import ErrorNotes
 
 _TEXT = (
@@ -56,3 +59,41 @@ def test_the_message_of_tensorflow_comes_first_and_in_full_in_the_log(
     assert error.message == str(error)
     assert error.__traceback__ is None
     assert text in caplog.text
+
+
+def _raised(error: Exception, path: str) -> Exception:
+    """An exception that passed a frame of a file of this name."""
+    names: dict[str, Any] = {}
+    exec(compile("def run(call):\n    call()\n", path, "exec"), names)
+
+    def fail() -> None:
+        raise error
+
+    with pytest.raises(type(error)) as raised:
+        names["run"](fail)
+    return raised.value
+
+
+def _files(error: BaseException) -> list[str]:
+    return [
+        frame.f_code.co_filename
+        for frame, _ in traceback.walk_tb(error.__traceback__)
+    ]
+
+
+def test_only_the_users_frames_stay() -> None:
+    # This file is one of the package's own.
+    error = _raised(ZeroDivisionError(), "/home/me/train.py")
+    assert error_notes.fold(error) is error
+    assert _files(error) == ["/home/me/train.py"]
+
+
+def test_what_is_not_the_users_keeps_its_frames() -> None:
+    error = _raised(ZeroDivisionError(), error_notes.__file__)
+    before = _files(error)
+    assert len(before) == 3
+    error_notes.fold(error)
+    assert _files(error) == before
+    error.add_note("Raised by a function that ran on worker 3.")
+    error_notes.fold(error)
+    assert _files(error) == []

@@ -19,6 +19,9 @@ _FRAME = re.compile(r'^  File "(?P<path>.+)", line \d+, in .+$')
 # Of `tf.debugging.enable_check_numerics`, which marks what it takes for the
 # user's by an arrow in the line below; it cuts paths short.
 _CREATION = re.compile(r"^    \+ (?P<path>\S+) \(L\d+\) ")
+_OMITTED = re.compile(r"^    \+ \.\.\. \(Omitted \d+ frames\)$")
+# Of gRPC: the same message once more, in one line.
+_REPEATED = ("Additional GRPC error information ", ":UNKNOWN:")
 _ARROW = " -> |"
 _OF_LIBRARIES = ("tfps_plugin/", "keras/src/")
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -49,15 +52,18 @@ def shortened(text: str) -> str:
         The text without the frames of libraries; as it is, if it has none or
         is of another form.
     """
-    if not text.startswith(_TITLE):
-        return text
     message: list[str] = []
     origins: list[str] = []
     num_left_out = 0
     own: list[str] = []
     node = ""
     body = text.removeprefix(_TITLE).splitlines()
-    for line in _without_creation(body):
+    kept = list(_without_creation(body))
+    num_left_out += sum(map(bool, map(_CREATION.match, body)))
+    num_left_out -= sum(map(bool, map(_CREATION.match, kept)))
+    if not text.startswith(_TITLE) and not num_left_out:
+        return text
+    for line in kept:
         detected = _DETECTED.match(line)
         frame = _FRAME.match(line)
         if detected is not None:
@@ -68,7 +74,7 @@ def shortened(text: str) -> str:
                 num_left_out += 1
             else:
                 own.append(line)
-        elif line.strip() or message:
+        elif not line.startswith(_REPEATED) and (line.strip() or message):
             message.append(line)
     origins += _origin(node, own)
     if not message or not (own or num_left_out):
@@ -98,14 +104,36 @@ def users_part(traceback: TracebackType | None) -> TracebackType | None:
     return traceback
 
 
+def users_frames(traceback: TracebackType | None) -> TracebackType | None:
+    """A traceback of the frames in the user's own files alone.
+
+    Args:
+        traceback: Of an exception.
+
+    Returns:
+        Those frames; None if there is none.
+    """
+    own = []
+    while traceback is not None:
+        if not is_library(traceback.tb_frame.f_code.co_filename):
+            own.append(traceback)
+        traceback = traceback.tb_next
+    kept: TracebackType | None = None
+    for one in reversed(own):
+        kept = TracebackType(kept, one.tb_frame, one.tb_lasti, one.tb_lineno)
+    return kept
+
+
 def _without_creation(lines: list[str]) -> Iterator[str]:
     """The lines without the frames of libraries that made an operation."""
-    following = [*lines[1:], ""]
+    following = [*lines, ""][1:]
     is_left_out = False
-    for line, next_line in zip(lines, following, strict=True):
+    for line, next_line in zip(lines, following, strict=False):
         if is_left_out:
             # Belongs to the line before.
             is_left_out = False
+            continue
+        if _OMITTED.match(line):
             continue
         creation = _CREATION.match(line)
         if creation is not None:

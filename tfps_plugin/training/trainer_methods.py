@@ -14,6 +14,7 @@ import keras
 
 from tfps_plugin import errors
 from tfps_plugin._compat import keras as keras_compat
+from tfps_plugin.coordinator import error_notes
 from tfps_plugin.coordinator.cluster_coordinator import ClusterCoordinator
 from tfps_plugin.inputs.dataset_creator import DatasetCreator
 from tfps_plugin.strategy.parameter_server_strategy import (
@@ -172,12 +173,18 @@ def with_call(
                 arguments.get("validation_data"), DatasetCreator
             ),
         )
-        with (
-            running_call.running(call),
-            steps_in_flight.finishing(call.sync),
-            _tidy_after_error(self, call),
-        ):
-            return original(*bound.args, **bound.kwargs)
+        try:
+            with (
+                running_call.running(call),
+                steps_in_flight.finishing(call.sync),
+                _tidy_after_error(self, call),
+            ):
+                return original(*bound.args, **bound.kwargs)
+        except Exception as error:
+            # As Keras does with its own frames.
+            if keras.config.is_traceback_filtering_enabled():
+                error_notes.fold(error)
+            raise
 
     return call_on_cluster
 

@@ -1,6 +1,7 @@
 """Makes the operations of a function in a new graph, and what they send."""
 
 import logging
+import re
 from collections.abc import Collection
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -79,7 +80,9 @@ class Emission:
         self._is_inner = is_inner
         self.graph, arguments = compat.new_graph(
             old,
-            f"fused_{old.name}",
+            # TensorFlow knows no "<lambda>" in an error, and would not say
+            # where the program made what has failed.
+            f"fused_{re.sub(r'[^A-Za-z0-9_.]', '', old.name)}",
             without=() if is_inner else {output.node for output in staged},
         )
         self._made: dict[int, tf.Operation] = {}

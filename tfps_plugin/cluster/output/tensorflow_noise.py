@@ -25,8 +25,11 @@ _ERRORS = "2"
 _BEGINNING = (
     r"(?:{severity}0000 00:00:\d+\.\d+ +\d+ "
     r"|\d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+: {severity} )"
-    r"(?:[\w.-]+/)*{file}\.cc:\d+\] {message}"
+    r"(?:[\w.-]+/)*{file}\.(?:cc|h):\d+\] {message}"
 )
+
+# The rest of the message follows in lines of its own.
+_TOO_LONG = r"Truncated error message: INVALID_ARGUMENT: *(?:\{\{.*\}\})? *"
 
 # (severity, file, message). `.*` only stands for what differs by machine.
 _LOGGED = (
@@ -72,6 +75,7 @@ _LOGGED = (
         r"computation placer already registered\. Please check linkage and "
         r"avoid linking the same target more than once\.",
     ),
+    ("E", "grpc_util", _TOO_LONG),
     # A function that is not needed any more was on a task that has died.
     ("E", "context", r"Failed to remove function remotely due to .*"),
     # TensorFlow 2.20: what a task tells of its life whatever the level.
@@ -144,7 +148,30 @@ _CONTINUED = (
             r"from the client\."
         ),
     ),
+    # An error of a step, which the chief raises; it was too long for gRPC.
+    # With `tf.debugging.enable_check_numerics`, each task that takes part
+    # says it several times, a hundred lines each.
+    _Continued(
+        re.compile(
+            _BEGINNING.format(
+                severity="E",
+                file="grpc_util",
+                message=_TOO_LONG,
+            )
+        ),
+        re.compile(
+            r"|!!! Detected .* !!!|  [A-Z]\w+.*: .*|  (?:dtype|shape): .*"
+            r"|  # of .*|  +Tensor\(.*|  [A-Z][\w ]+\(\d+\):"
+            r"|  Stack trace of op's creation .*"
+            r"|    \+ .*|(?:    | -> )\|.*| : Tensor had .*|\t \[\[.*"
+            r"|Additional GRPC error information from remote target .*"
+            r"|:UNKNOWN:.*"
+        ),
+        # It ends with the first line of another kind.
+        re.compile(r"(?!)"),
+    ),
 )
+
 
 # The first characters of all these lines, with 0 for every digit.
 _HEADS = (

@@ -223,3 +223,34 @@ def test_a_function_of_a_dead_task_is_no_news_to_the_last_line() -> None:
     data = "".join(f"{line}\n" for line in lines).encode()
     # As a terminal gets it.
     assert NoiseFilter().feed(data).decode().splitlines() == shown
+
+
+def test_what_checks_numbers_says_on_each_task_is_taken_out() -> None:
+    message = [
+        "E0000 00:00:1795673709.839777   26411 grpc_util.h:104] Truncated "
+        "error message: INVALID_ARGUMENT: {{function_node __inference_1}} ",
+        "",
+        '!!! Detected Infinity or NaN in output 0 of graph op "Log" (# of '
+        "outputs: 1) !!!",
+        "  dtype: <dtype: 'float32'>",
+        "  shape: (32, 3)",
+        "",
+        '  Input tensor: Tensor("sub:0", shape=(32, 3), dtype=float32)',
+        '  Graph name: "one_step"',
+        "",
+        '  Stack trace of op\'s creation ("->": inferred user code):',
+        "    + ... (Omitted 15 frames)",
+        "    + /home/me/train.py (L29) train_step",
+        " -> |   x = tf.math.log(x)",
+        "    + ...tensorflow/python/framework/ops.py (L1221) from_node_def",
+        "    |   ",
+        "",
+        " : Tensor had NaN values",
+        "\t [[{{node Log/CheckNumericsV2}}]]",
+        "Additional GRPC error information from remote target /job:ps:",
+        ':UNKNOWN:Error received from peer  {grpc_message:""}',
+    ]
+    lines = [*message, *message, "mine", *message[1:3]]
+    assert LineNoiseFilter().feed(lines) == lines[2 * len(message) :]
+    another = [message[0].replace("{{", "no room {{"), *message[1:]]
+    assert LineNoiseFilter().feed(another) == another

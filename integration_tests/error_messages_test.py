@@ -1,0 +1,120 @@
+"""What a program that fails in a step leaves on the terminal."""
+
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+
+_DEADLINE_SECONDS = 240
+_REPOSITORY = pathlib.Path(__file__).parent.parent
+
+_PROGRAM = """
+import sys
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+import tfps_plugin as tfps
+
+what = sys.argv[1]
+if what == "numerics":
+    tf.debugging.enable_check_numerics()
+
+
+class Model(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.dense = keras.layers.Dense(1)
+
+    def call(self, x):
+        if what == "python":
+            raise KeyError("words of the user")
+        if what == "numerics":
+            x = tf.math.log(x - 10.0)
+        return self.dense(x)
+
+    def train_step(self, data):
+        if what == "assertion":
+            tf.debugging.assert_equal(data[0][0, 0], 0.0, "words of the user")
+        return super().train_step(data)
+
+
+strategy = tfps.ParameterServerStrategy()
+with strategy.scope():
+    model = Model()
+    model.compile("adam", "mse")
+model.fit(np.ones((64, 3)), np.ones((64, 1)), verbose=0)
+"""
+
+
+def _line_of(text: str) -> int:
+    (number,) = (
+        number
+        for number, line in enumerate(_PROGRAM.splitlines(), start=1)
+        if text in line
+    )
+    return number
+
+
+@pytest.mark.parametrize(
+    ("what", "first", "made_by"),
+    [
+        (
+            "assertion",
+            r"InvalidArgumentError: .*\[words of the user\]",
+            '  File "{path}", line {assertion}, in train_step',
+        ),
+        (
+            "numerics",
+            r"InvalidArgumentError: !!! Detected Infinity or NaN .* \"Log\"",
+            # TensorFlow cuts long paths there.
+            "train.py (L{numerics}) call",
+        ),
+        (
+            "python",
+            r"KeyError: .*words of the user",
+            '  File "{path}", line {python}, in call',
+        ),
+    ],
+)
+def test_an_error_of_a_step_is_one_traceback_of_the_users_lines(
+    tmp_path: pathlib.Path, what: str, first: str, made_by: str
+) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(_PROGRAM)
+    ended = subprocess.run(
+        [sys.executable, str(path), what],
+        env={
+            **os.environ,
+            "PYTHONPATH": str(_REPOSITORY),
+            "TF_CPP_MIN_LOG_LEVEL": "2",
+        },
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=_DEADLINE_SECONDS,
+    )
+    said = ended.stdout
+    assert ended.returncode == 1, said
+    assert said.count("Traceback (most recent call last):") == 1, said
+    _, traceback = said.split("Traceback (most recent call last):\n")
+    # Only the user's own frames, the call of fit first.
+    files = re.findall(r'^  File "(.+?)"', traceback, re.MULTILINE)
+    assert set(files) == {str(path)}, said
+    assert f"line {_line_of('model.fit(')}, in <module>" in traceback
+    assert re.search(first, traceback), said
+    made = made_by.format(
+        path=path,
+        assertion=_line_of("assert_equal("),
+        numerics=_line_of("tf.math.log("),
+        python=_line_of("raise KeyError"),
+    )
+    assert f"{made}\n" in traceback, said
+    assert not re.search(r"\((?:L\d+)\) (?!call|train_step)", traceback), said
+    # Tasks do not say it all once more.
+    assert not re.search(r"^(?:worker|ps) \d", said, re.MULTILINE), said
+    assert len(traceback.splitlines()) < 40, said
