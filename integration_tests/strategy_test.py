@@ -3,7 +3,9 @@
 import concurrent.futures
 import gc
 import math
+import os
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,6 +17,7 @@ import tensorflow as tf
 import tfps_plugin as tfps
 from tfps_plugin import errors
 from tfps_plugin._compat import tensorflow_execution
+from tfps_plugin.cluster import free_workers
 from tfps_plugin.cluster import ports
 from tfps_plugin.variables import update_lock
 
@@ -393,6 +396,63 @@ def _locks_of(variable: Any) -> list[Any]:
     return [part.update_lock for part in getattr(value, "variables", [value])]
 
 
+def test_a_strategy_is_told_of_workers_that_another_one_holds(
+    cluster: tfps.LocalCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    older = _strategy(cluster)
+    coordinator = tfps.ClusterCoordinator(older)
+
+    def run_for_ever(number: tf.Tensor) -> tf.Tensor:
+        # Nothing random: what has a state, TensorFlow runs one after another.
+        while number > 0.0:
+            number = 1.0 + 1.0 / number
+        return number
+
+    @tf.function
+    def hold_all_threads(number: tf.Tensor) -> list[tf.Tensor]:
+        return [run_for_ever(number) for _ in range(os.cpu_count() or 1)]
+
+    endless = [
+        coordinator.schedule(hold_all_threads, args=(tf.constant(1.0),))
+        for _ in range(coordinator.num_lanes)
+    ]
+    with pytest.raises(errors.ClusterStartTimeoutError):
+        _wait_until_held(cluster)
+    begun = time.monotonic()
+    with pytest.raises(errors.ClusterStartTimeoutError) as raised:
+        tfps.ParameterServerStrategy(
+            cluster.cluster_resolver, start_timeout_seconds=12.0
+        )
+    assert 12.0 <= time.monotonic() - begun < 60.0
+    for task in cluster.cluster_spec.workers:
+        assert f"{task} at {task.address}" in str(raised.value)
+        assert f"{task} at {task.address}" in caplog.text
+    assert "close()" in str(raised.value)
+    coordinator.close()
+    for value in endless:
+        with pytest.raises(errors.ClosureCancelledError):
+            value.fetch()
+    newer = tfps.ClusterCoordinator(_strategy(cluster))
+    double = tf.function(lambda x: 2 * x)
+    assert newer.schedule(double, args=(tf.constant(3),)).fetch() == 6
+    newer.close()
+
+
+def _wait_until_held(cluster: tfps.LocalCluster) -> None:
+    """Raises when functions hold all threads of a worker, in a minute."""
+    deadline = time.monotonic() + 60.0
+    while time.monotonic() < deadline:
+        free_workers.wait_for(cluster.cluster_spec.workers, 1.0)
+
+
+@tf.function
+def _run_for_ever() -> tf.Tensor:
+    number = tf.constant(1.0)
+    while number > 0.0:
+        number = 1.0 + tf.random.uniform(())
+    return number
+
+
 def test_a_newer_strategy_supersedes_one_that_still_runs(
     cluster: tfps.LocalCluster,
 ) -> None:
@@ -406,26 +466,19 @@ def test_a_newer_strategy_supersedes_one_that_still_runs(
         model.fit(x, y, verbose=0)
         return model
 
-    @tf.function
-    def run_for_ever() -> tf.Tensor:
-        number = tf.constant(1.0)
-        while number > 0.0:
-            number = 1.0 + tf.random.uniform(())
-        return number
-
     older = _strategy(cluster)
     coordinator = tfps.ClusterCoordinator(older)
     old_model = model_of(older)
     result = coordinator.schedule(tf.function(lambda: tf.ones(3)))
     result.get()
-    endless = coordinator.schedule(run_for_ever)
+    endless = coordinator.schedule(_run_for_ever)
     of_chief = tf.Variable([1.0, 2.0])
     ended = []
 
     def call_from_a_thread_of_the_chief() -> None:
         (device,) = older.worker_devices
         with tf.device(device), pytest.raises(tf.errors.OpError):
-            run_for_ever()
+            _run_for_ever()
         ended.append(True)
 
     thread = threading.Thread(target=call_from_a_thread_of_the_chief)

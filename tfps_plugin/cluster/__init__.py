@@ -23,6 +23,7 @@ runtime_view.py      which tasks TensorFlow knows, and how that is changed
 leftovers.py         frees what an earlier chief has left on a ps
 announcer.py         tells the tasks which chief there is, and when it is over
 session.py           the chief's connection: connect, delist, readmit, end
+free_workers.py      waits for workers that others keep from running anything
 open_sessions.py     which clusters this process is connected to
 program_end.py       does this program end well or by an exception?
 chief_watch.py       when does a task end itself? (pure)

@@ -13,6 +13,7 @@ from tfps_plugin.cluster import attachment
 from tfps_plugin.cluster import connection
 from tfps_plugin.cluster import connections
 from tfps_plugin.cluster import environment
+from tfps_plugin.cluster import free_workers
 from tfps_plugin.cluster import health
 from tfps_plugin.cluster import leftovers
 from tfps_plugin.cluster import open_sessions
@@ -120,6 +121,8 @@ class Session:
         Raises:
             ClusterStartTimeoutError: If too few tasks answer in time; each
                 that does not is listed with its address and the last reason.
+                Or if workers that are connected to run nothing but functions
+                of an earlier strategy; they are listed, too.
             ClusterConfigurationError: If a task turns out to be another one.
             TaskStartError: If the chief cannot serve at its own address.
             TaskUnreachableError: If the chief's own server does not answer.
@@ -129,6 +132,7 @@ class Session:
         with _connect_lock:
             if _current is not None and _current._serves(cluster):
                 _current._take_back_replaced(timeout_seconds)
+                _current._await_free_workers(timeout_seconds)
                 return _current
             environment.apply_chief_environment(
                 task.host for task in cluster.tasks
@@ -386,6 +390,13 @@ class Session:
                 continue
             if status.incarnation != self.incarnation(task):
                 self.readmit(task)
+
+    def _await_free_workers(self, timeout_seconds: float) -> None:
+        """Waits for workers that run functions of an earlier strategy."""
+        free_workers.wait_for(
+            [task for task in self.cluster.workers if task in self.listed],
+            timeout_seconds,
+        )
 
     def _begin(self) -> None:
         """Connects TensorFlow and makes the chief known to the tasks."""

@@ -14,6 +14,7 @@ from tfps_plugin.cluster import attachment
 from tfps_plugin.cluster import bounded_calls
 from tfps_plugin.cluster import connections
 from tfps_plugin.cluster import environment
+from tfps_plugin.cluster import free_workers
 from tfps_plugin.cluster import health
 from tfps_plugin.cluster import leftovers
 from tfps_plugin.cluster import mailbox
@@ -112,6 +113,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[_World]:
     monkeypatch.setattr(attachment, "earlier_state", lambda _: None)
     monkeypatch.setattr(attachment, "changes", bounded_calls.SerialCalls())
     monkeypatch.setattr(environment, "apply_chief_environment", lambda _: None)
+    monkeypatch.setattr(free_workers, "wait_for", lambda *_: None)
     monkeypatch.setattr(program_end, "watch", lambda: None)
     monkeypatch.setattr(session_module, "_current", None)
     monkeypatch.setattr(runtime_view, "_CHANGE_TIMEOUT_SECONDS", 0.05)

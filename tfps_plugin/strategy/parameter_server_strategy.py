@@ -169,7 +169,9 @@ class ParameterServerStrategy(tf.distribute.Strategy):
             replicate_every_steps: After how many training steps, or scheduled
                 functions of a custom loop, copies are updated: so many may be
                 lost with a parameter server.
-            start_timeout_seconds: How long to wait for the tasks to answer.
+            start_timeout_seconds: How long to wait for the tasks to answer; on
+                a cluster that the program is connected to, for every worker
+                to run a function.
             min_workers: From how many workers on the job starts: as soon as
                 so many, whichever they are, and every parameter server
                 answer. The others take part when they answer, as workers that
