@@ -396,6 +396,30 @@ def _locks_of(variable: Any) -> list[Any]:
     return [part.update_lock for part in getattr(value, "variables", [value])]
 
 
+def test_a_strategy_that_nothing_refers_to_leaves_no_thread(
+    cluster: tfps.LocalCluster,
+) -> None:
+    def run() -> None:
+        strategy = _strategy(cluster)
+        with strategy.scope():
+            variable = tf.Variable(1.0)
+        coordinator = tfps.ClusterCoordinator(strategy)
+        add = tf.function(lambda: [variable.assign_add(1.0).read_value()])
+        coordinator.schedule(add)
+        coordinator.join()
+        assert float(variable) == 2.0
+
+    before = set(threading.enumerate())
+    for _ in range(2):
+        run()
+        gc.collect()
+    deadline = time.monotonic() + 60.0
+    for thread in set(threading.enumerate()) - before:
+        if thread.name.startswith("tfps-"):
+            thread.join(deadline - time.monotonic())
+            assert not thread.is_alive(), thread.name
+
+
 def test_a_strategy_is_told_of_workers_that_another_one_holds(
     cluster: tfps.LocalCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
