@@ -176,6 +176,21 @@ def test_variables_of_tensorflow_have_them_too(
     np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-6)
 
 
+def test_variables_from_outside_of_the_scope_are_updated_by_rows(
+    strategy: tfps.ParameterServerStrategy,
+) -> None:
+    table = tf.Variable(np.zeros((10, 2), "float32"))
+    with strategy.scope():
+        optimizer = keras.optimizers.Adam(0.1)
+        optimizer.build([table])
+        optimizer.apply(
+            [tf.IndexedSlices(tf.ones([1, 2]), tf.constant([3]))], [table]
+        )
+    expected = np.zeros((10, 2))
+    expected[3] = -0.1
+    np.testing.assert_allclose(table.numpy(), expected, rtol=1e-4)
+
+
 @pytest.mark.parametrize(
     "data",
     [

@@ -6,6 +6,7 @@ keras.io, or take the batch apart in another way; in one process its layers are
 made when its step is traced.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import keras
@@ -52,14 +53,23 @@ def is_complete(model: keras.Model) -> bool:
 
 
 def optimizers_of(model: keras.Model) -> list[Any]:
-    """The optimizer of `compile`, if there is one, and those of attributes."""
+    """The optimizer of `compile`, if there is one, and those of attributes.
+
+    Also those in lists, tuples and dictionaries that are attributes.
+    """
     compiled = getattr(model, "optimizer", None)
-    others = [
-        each
-        for name, each in sorted(vars(model).items())
-        if isinstance(each, keras.optimizers.Optimizer) and each is not compiled
-    ]
-    return [*([] if compiled is None else [compiled]), *others]
+    found = {} if compiled is None else {id(compiled): compiled}
+    for _, value in sorted(vars(model).items()):
+        for each in _within(value):
+            if isinstance(each, keras.optimizers.Optimizer):
+                found.setdefault(id(each), each)
+    return list(found.values())
+
+
+def _within(value: Any) -> list[Any]:
+    if isinstance(value, Mapping):
+        return list(value.values())
+    return list(value) if isinstance(value, list | tuple) else [value]
 
 
 def build(

@@ -13,6 +13,8 @@ from tfps_plugin.training.optimizers import table_semantics
 from tfps_plugin.training.optimizers import update_costs
 from tfps_plugin.training.optimizers.catch_up import caught_up_tables
 from tfps_plugin.training.optimizers.update_costs import UpdateCost
+from tfps_plugin.variables.remote_variable import RemoteVariable
+from tfps_plugin.variables.sharded_variable import ShardedVariable
 
 _logger = logging.getLogger(__name__)
 
@@ -71,7 +73,10 @@ class AutomaticUpdates:
             new = {
                 _id_of(variable): variable
                 for variable in variables
-                if _id_of(variable) not in self._costs
+                if isinstance(
+                    compat.value_of(variable), RemoteVariable | ShardedVariable
+                )
+                and _id_of(variable) not in self._costs
                 and _differs(optimizer, variable)
             }
             if not new:

@@ -6,6 +6,7 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from tfps_plugin._compat import keras as keras_compat
 from tfps_plugin.training.optimizers import automatic_updates
@@ -144,3 +145,10 @@ def test_a_copy_of_an_optimizer_chooses_anew() -> None:
     table = _table(10)
     choice.consider(_adam(), [table])
     assert not copy.deepcopy(choice).is_exact(table)
+
+
+def test_variables_that_are_on_no_ps_are_left_to_others() -> None:
+    plain = tf.Variable(np.zeros([10, 4], "float32"))
+    choice = AutomaticUpdates()
+    choice.consider(_adam(), [plain])
+    assert not choice.is_exact(plain)

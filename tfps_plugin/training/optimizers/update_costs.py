@@ -9,6 +9,39 @@ from collections.abc import Mapping
 SHARE_OF_A_STEP = 0.1
 
 
+# Of two times of a step that call for another choice. The first calls of a
+# training may run beside others that trace, and take long.
+_OTHER_TIMES = 2.0
+# Each choice may have a step traced once more.
+_MOST_CHOICES = 4
+
+
+class StepTimes:
+    """The times of a step that tables were chosen by.
+
+    Threading: for one thread at a time.
+    """
+
+    def __init__(self) -> None:
+        """Knows none."""
+        self._chosen_by: list[float] = []
+
+    def differs(self, seconds: float) -> bool:
+        """Returns whether a time calls for another choice, and notes it.
+
+        Args:
+            seconds: Between two updates.
+        """
+        if len(self._chosen_by) == _MOST_CHOICES:
+            return False
+        if self._chosen_by:
+            latest = self._chosen_by[-1]
+            if latest / _OTHER_TIMES <= seconds <= latest * _OTHER_TIMES:
+                return False
+        self._chosen_by.append(seconds)
+        return True
+
+
 @dataclasses.dataclass(frozen=True)
 class UpdateCost:
     """Time that an update of all rows of a table takes.

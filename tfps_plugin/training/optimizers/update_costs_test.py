@@ -2,6 +2,7 @@ import hypothesis
 from hypothesis import strategies as st
 
 from tfps_plugin.training.optimizers import update_costs
+from tfps_plugin.training.optimizers.update_costs import StepTimes
 from tfps_plugin.training.optimizers.update_costs import UpdateCost
 
 _SECONDS = st.floats(0, 1, allow_subnormal=False)
@@ -47,3 +48,15 @@ def test_no_ps_spends_more_than_its_share(
                 _sum(found, device) + each > most * (1 - 1e-9)
                 for device, each in cost.seconds.items()
             )
+
+
+def test_a_choice_is_made_again_where_steps_take_another_time() -> None:
+    times = StepTimes()
+    # The first calls run beside others that trace.
+    found = [times.differs(seconds) for seconds in (0.2, 0.15, 0.005, 0.009)]
+    assert found == [True, False, True, False]
+
+
+def test_choices_come_to_an_end() -> None:
+    times = StepTimes()
+    assert sum(times.differs(10.0 ** (n % 2)) for n in range(100)) == 4

@@ -17,6 +17,7 @@ from tfps_plugin.coordinator.cluster_coordinator import ClusterCoordinator
 from tfps_plugin.inputs.batch_codec import BatchCodec
 from tfps_plugin.training import step_build
 from tfps_plugin.training.optimizers import automatic_updates
+from tfps_plugin.training.optimizers.update_costs import StepTimes
 from tfps_plugin.training.steps import rounds
 from tfps_plugin.training.steps.calls_in_flight import CallsInFlight
 from tfps_plugin.training.steps.counted_sums import Counted
@@ -86,15 +87,19 @@ class StepFunctions:
         self._lane_sums = None if counts_exactly else LaneSums(model)
         self._states = StepStates(model)
         self._choice = 0
-        self._chosen_for: set[float | None] = set()
+        self._step_times = StepTimes()
         self.pace = Pace(coordinator.num_lanes, model.name)
         # What is counted exactly trains nothing: no weights grow old.
         trains = not counts_exactly
-        self.calls_in_flight = CallsInFlight(
-            coordinator.num_workers,
+        at_first = (
             coordinator.least_in_flight
             if trains
-            else coordinator.in_flight_at_first,
+            else coordinator.in_flight_at_first
+        )
+        self._lanes_at_first = at_first * coordinator.num_workers
+        self.calls_in_flight = CallsInFlight(
+            coordinator.num_workers,
+            at_first,
             coordinator.most_in_flight,
             coordinator.least_in_flight,
             model.name,
@@ -167,36 +172,33 @@ class StepFunctions:
             self._on_group.clear()
 
     def choose_updates(self) -> bool:
-        """Has optimizers choose by how long steps take.
-
-        Once, and once more if workers run more calls at a time from then on.
+        """Has optimizers choose by how long steps take, if that has changed.
 
         Returns:
             Whether functions made before are outdated: they update tables in
             another way.
         """
-        seconds = self.pace.seconds_of_a_step
-        speed = self.calls_in_flight.raised_speed
         # Steps that count for evaluation update nothing.
-        if (
-            seconds is None
-            or self._counts_exactly
-            or (self._chosen_for and speed in {None, *self._chosen_for})
-        ):
+        if self._counts_exactly:
             return False
-        self._chosen_for.add(speed)
-        automatic_updates.settle(
-            step_build.optimizers_of(self._model),
-            seconds / self._coordinator.num_lanes
-            if speed is None
-            else 1 / speed,
-        )
+        seconds = self._seconds_between_updates()
+        if seconds is None or not self._step_times.differs(seconds):
+            return False
+        automatic_updates.settle(step_build.optimizers_of(self._model), seconds)
         if self._choice == self._choice_of_now():
             return False
         # Each lane's first call of what is traced next takes longer.
         self.pace.pass_over_first_calls(self._coordinator.num_lanes)
         self.calls_in_flight.measure_again(time.monotonic())
         return True
+
+    def _seconds_between_updates(self) -> float | None:
+        """Of a parameter server, by all workers; None: not known yet."""
+        seconds = self.pace.seconds_of_a_step
+        speed = self.calls_in_flight.raised_speed
+        if seconds is None or speed is None:
+            return seconds and seconds / self._lanes_at_first
+        return 1 / speed
 
     def _choice_of_now(self) -> int:
         """A number for what steps that are traced now do to tables."""
