@@ -12,6 +12,7 @@ import pytest
 import tensorflow as tf
 
 import tfps_plugin as tfps
+from tfps_plugin.training.steps.calls_in_flight import CallsInFlight
 
 pytestmark = pytest.mark.cluster(num_workers=2, num_ps=2)
 
@@ -215,3 +216,87 @@ def test_ratings_are_learnt_with_one_call_at_a_time(
     ).history["loss"]
     assert numbers.seen == [1]
     assert losses[-1] < 0.8 * losses[0]
+
+
+class Counts(keras.Model):
+    """Has as many steps as it has made for its loss, and learns nothing."""
+
+    def __init__(self, returned: str) -> None:
+        super().__init__()
+        self._layer = keras.layers.Dense(1)
+        self._returned = returned
+
+    def call(self, ids: Any) -> Any:
+        return self._layer(keras.ops.cast(ids, "float32"))
+
+    def train_step(self, data: Any) -> Any:
+        super().train_step(data)
+        loss = tf.cast(self.optimizer.iterations, tf.float32)
+        if self._returned == "loss of the batch":
+            return {"loss": loss}
+        if self._returned == "nested":
+            return {"loss": {"total": loss, "regularization": 0.0 * loss}}
+        self.tracker.update_state(loss)
+        return {"loss": self.tracker.result()}
+
+
+class _Resets(keras.callbacks.Callback):
+    """Resets metrics in the midst of an epoch."""
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        if batch == 300:
+            self.model.reset_metrics()
+
+
+@pytest.mark.parametrize(
+    "returned", ["mean", "reset mean", "loss of the batch", "nested"]
+)
+def test_the_losses_behind_what_a_step_returns(
+    new_strategy: _NewStrategy,
+    monkeypatch: pytest.MonkeyPatch,
+    returned: str,
+) -> None:
+    seen: list[float | None] = []
+    observe_loss = CallsInFlight.observe_loss
+
+    def note(
+        self: CallsInFlight,
+        num_steps: int,
+        lane: int,
+        mean: float | None,
+        now: float,
+    ) -> None:
+        seen.append(mean)
+        observe_loss(self, num_steps, lane, mean, now)
+
+    monkeypatch.setattr(CallsInFlight, "observe_loss", note)
+    strategy = new_strategy()
+    with strategy.scope():
+        model = Counts(returned)
+        model.tracker = keras.metrics.Mean(name="total_loss")
+        model.compile(keras.optimizers.SGD(0.0), "mse")
+    model.fit(
+        tfps.DatasetCreator(_dataset),
+        epochs=2,
+        steps_per_epoch=600,
+        # It has every call report.
+        callbacks=[
+            _Resets()
+            if returned == "reset mean"
+            else keras.callbacks.LambdaCallback(
+                on_train_batch_end=lambda batch, logs: None
+            )
+        ],
+        verbose=0,
+    )
+    known = [loss for loss in seen if loss is not None]
+    if returned == "nested":
+        assert not known
+        assert seen
+        return
+    # Every call is known, and by itself: the mean of an epoch would be 900.
+    assert len(known) == len(seen)
+    assert 1150 < max(known) <= 1201
+    assert min(known) < 50
+    steps = np.linspace(0, 1200, len(known))
+    assert np.max(np.abs(np.array(known) - steps)) < 150

@@ -21,6 +21,7 @@ predict_run.py        predictions of the workers, in the order of the input
 predict_functions.py  predictions of many batches as one function of a worker
 packing.py            pure: how many steps to a call
 calls_in_flight.py    pure: how many calls a worker runs at a time
+loss_reports.py       the losses behind what steps report
 loss_course.py        pure: whether the training loss falls fast, or jumps
 progress_logs.py      what the progress bar and batch callbacks are shown
 """

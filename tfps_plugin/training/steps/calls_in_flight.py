@@ -95,13 +95,18 @@ class CallsInFlight:
                 return None
             return statistics.median(self._speeds[self._number])
 
+    @property
+    def watches_loss(self) -> bool:
+        """Whether `observe_loss` asks for losses."""
+        return self._course is not None
+
     def went_idle(self) -> None:
         """Notes that no call was running for a while."""
         with self._lock:
             self._ends.clear()
 
     def begin_epoch(self) -> None:
-        """Notes that no call runs, and that reported losses begin anew."""
+        """Notes that no call runs, and that metrics were reset."""
         with self._lock:
             self._ends.clear()
             if self._course is not None:
@@ -115,8 +120,8 @@ class CallsInFlight:
         Args:
             num_steps: How many steps it made.
             lane: Which of all that run at the same time it was.
-            mean: The mean loss of all steps of this lane in this epoch; None:
-                nobody knows.
+            mean: The mean loss of this lane's steps since it was last known,
+                or of some of them; None: nobody knows.
             now: In seconds.
         """
         with self._lock:
@@ -141,9 +146,10 @@ class CallsInFlight:
             _logger.info(
                 "The training loss of %s has jumped while more calls of a "
                 "worker ran at a time, or were tried: it runs %d at a time "
-                "until the loss has settled again.",
+                "until the loss has settled again, for %d steps at least.",
                 self._name or "the model",
                 self._at_first,
+                course.steps_at_least,
             )
         if not has_settled:
             return

@@ -222,7 +222,7 @@ def test_while_the_loss_falls_fast_no_other_number_is_tried(
     calls = CallsInFlight(
         2, at_first=1, most=4, name="deep", course=LossCourse()
     )
-    # Each lane's mean loss so far falls by a third as its steps double.
+    # It falls by a third as steps double.
     for call in range(1, 200):
         for lane in range(2):
             calls.observe_loss(10, lane, call**-0.5, call)
@@ -253,12 +253,11 @@ def test_what_was_chosen_is_kept_whatever_the_loss_does(chosen: int) -> None:
 
 
 class _Training:
-    """Lanes of a worker that report the mean loss of their epoch."""
+    """Lanes of a worker that report the mean loss of each call."""
 
     def __init__(self, calls: CallsInFlight) -> None:
         self._calls = calls
         self._now = 0.0
-        self._totals: dict[int, tuple[int, float]] = {}
         self.numbers: list[int] = []
 
     def run(self, num_rounds: int, loss: Callable[[int], float]) -> None:
@@ -275,10 +274,7 @@ class _Training:
             # So many calls at a time take no longer than one.
             self._now += 1
             for lane in range(number):
-                count, total = self._totals.get(lane, (0, 0.0))
-                self._totals[lane] = count + 1, total + loss(number)
-                count, total = self._totals[lane]
-                self._calls.observe_loss(10, lane, total / count, self._now)
+                self._calls.observe_loss(10, lane, loss(number), self._now)
                 self._calls.observe(10, lane, self._now)
 
 

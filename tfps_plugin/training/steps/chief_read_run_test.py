@@ -54,7 +54,11 @@ class _Functions:
             observe=lambda *args: None,
             observe_loss=lambda *args: None,
             is_kept=False,
+            watches_loss=True,
             number=1,
+        )
+        self.loss_reports = types.SimpleNamespace(
+            begin_epoch=lambda: None, since_last=lambda lane, loss: loss
         )
 
     def on_group(self, codec: Any) -> Any:
@@ -159,9 +163,50 @@ def test_only_training_has_the_number_at_a_time_found(
         ({"loss": np.ones(3)}, None),
         (np.float32(1.0), None),
         (None, None),
+        ({"loss": {"total": 1.0, "regularization": 0.5}}, None),
+        ({"loss": {"total": 1.0}}, None),
+        ({"loss": [1.0]}, None),
+        ({"loss": "1.0"}, None),
+        ({"loss": b"1"}, None),
+        ({"loss": np.array(["1"], object)}, None),
+        ({"loss": np.array("1")}, None),
+        ({"loss": np.bool_(True)}, None),
+        ({"loss": True}, None),
+        ({"loss": np.complex64(1.0)}, None),
+        ({"loss": 1j}, None),
+        ({"loss": 10**400}, None),
+        ({"loss": np.float32(np.nan)}, None),
+        ({"loss": np.array([], np.float32)}, None),
+        ({"loss": 2}, 2.0),
+        ({"loss": np.int64(2)}, 2.0),
+        ({"loss": np.array([[1.5]])}, 1.5),
+        ({"loss": tf.constant(1.5, tf.bfloat16).numpy()}, 1.5),
+        ({"loss": np.float16(1.5)}, 1.5),
     ],
 )
 def test_the_loss_of_what_a_step_returns(
     reported: Any, expected: float | None
 ) -> None:
     assert step_run.loss_of(reported) == expected
+
+
+@pytest.mark.parametrize(
+    "error", [tf.errors.UnavailableError(None, None, "lost"), TypeError()]
+)
+def test_a_loss_that_cannot_be_read_does_not_hold_up_training(
+    error: Exception,
+) -> None:
+    functions: Any = _Functions(in_order=False, exact=False)
+    seen: list[Any] = []
+    functions.calls_in_flight.observe_loss = lambda *args: seen.append(args[2])
+
+    def fail(lane: int, loss: float) -> float:
+        raise error
+
+    functions.loss_reports.since_last = fail
+    run, coordinator = _begun(functions)
+    run._progress.report = lambda outputs: {"loss": np.float32(0.5)}  # type: ignore[method-assign]
+    with dispatch_context.dispatching(_LANE):
+        coordinator.calls[0]()
+    assert run.done == 1
+    assert seen == [None]

@@ -24,6 +24,7 @@ from tfps_plugin.training.steps.counted_sums import Counted
 from tfps_plugin.training.steps.counted_sums import CountedSums
 from tfps_plugin.training.steps.lane_sums import LaneSums
 from tfps_plugin.training.steps.loss_course import LossCourse
+from tfps_plugin.training.steps.loss_reports import LossReports
 from tfps_plugin.training.steps.packing import Pace
 from tfps_plugin.training.steps.step_loops import StepLoops
 from tfps_plugin.training.steps.step_loops import StepsOutput
@@ -55,6 +56,7 @@ class StepFunctions:
         pace: How many steps to pack, by how long they take.
         calls_in_flight: How many calls a worker runs at a time, by how fast
             they then are.
+        loss_reports: Tells the losses behind what steps report.
 
     Threading: used by the thread that runs `fit` alone; the functions that it
     gives may be called from any.
@@ -105,6 +107,7 @@ class StepFunctions:
             model.name,
             LossCourse() if trains else None,
         )
+        self.loss_reports = LossReports(model)
         # Each lane's own: another one's may be on its way still.
         self._numbers: WorkerResident[dict[int, tf.Tensor]] = WorkerResident(
             lambda context: {}, per_lane=True

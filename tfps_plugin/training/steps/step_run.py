@@ -2,6 +2,8 @@
 
 import abc
 import logging
+import math
+import numbers
 import threading
 from collections.abc import Callable
 from collections.abc import Mapping
@@ -59,6 +61,7 @@ class StepRun(abc.ABC):
         self._pace = functions.pace
         self._calls_in_flight = functions.calls_in_flight
         self._calls_in_flight.begin_epoch()
+        functions.loss_reports.begin_epoch()
         if self.tries_calls_in_flight or self._calls_in_flight.is_kept:
             coordinator.limit_in_flight(self._calls_in_flight.number)
         self._account = StepAccount()
@@ -159,11 +162,29 @@ class StepRun(abc.ABC):
         """
         lane = dispatch_context.required().lane_index
         calls = self._calls_in_flight
-        calls.observe_loss(num_steps, lane, loss_of(reported), ended_at)
+        if calls.watches_loss:
+            loss = self._loss_since_last(lane, reported)
+            calls.observe_loss(num_steps, lane, loss, ended_at)
         if self._pace.is_known and 2 * num_steps > most:
             calls.observe(num_steps, lane, ended_at)
         if not self._is_closed:
             self._coordinator.limit_in_flight(calls.number)
+
+    def _loss_since_last(self, lane: int, reported: Any) -> float | None:
+        """The mean loss since the lane's last report; None: nobody knows."""
+        try:
+            loss = loss_of(reported)
+            if loss is None:
+                return None
+            return self._functions.loss_reports.since_last(lane, loss)
+        # Training does not depend on it. If the worker is lost, so is its next
+        # call, which says so.
+        except Exception:
+            _logger.debug(
+                "The loss of a call is not known: it could not be read.",
+                exc_info=True,
+            )
+            return None
 
     def _schedule(self, call: Callable[[], None]) -> RemoteValue:
         value = self._coordinator.schedule(call)
@@ -223,7 +244,17 @@ def loss_of(reported: Any) -> float | None:
         reported: Logs as arrays, or whatever a step of the user's returns.
 
     Returns:
-        The number named "loss"; None if there is none.
+        The number named "loss"; None if there is none, or it is not finite.
     """
     loss = reported.get("loss") if isinstance(reported, Mapping) else None
-    return float(loss) if loss is not None and np.size(loss) == 1 else None
+    if not isinstance(loss, np.ndarray | np.generic | numbers.Real):
+        return None
+    array = np.asarray(loss)
+    # With bfloat16 and other floats that only TensorFlow has.
+    is_real = array.dtype.kind in "iuf" or array.dtype.name.startswith(
+        ("bfloat", "float")
+    )
+    if array.size != 1 or not is_real:
+        return None
+    number = float(array.reshape(()))
+    return number if math.isfinite(number) else None
