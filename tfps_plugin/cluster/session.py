@@ -4,12 +4,14 @@ import atexit
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable
 from collections.abc import Iterable
 
 from tfps_plugin import errors
 from tfps_plugin._compat import tensorflow_execution
 from tfps_plugin.cluster import attachment
+from tfps_plugin.cluster import bounded_calls
 from tfps_plugin.cluster import connection
 from tfps_plugin.cluster import connections
 from tfps_plugin.cluster import environment
@@ -32,6 +34,10 @@ from tfps_plugin.cluster.spec import Task
 _logger = logging.getLogger("tfps_plugin.cluster")
 
 _PROBE_TIMEOUT_SECONDS = 2.0
+# Functions become known to tasks that answer within milliseconds.
+_PREPARE_TIMEOUT_SECONDS = 10.0
+# However little time is left: tasks that are well answer within milliseconds.
+_LEAST_SECONDS = 0.5
 # The job's end may not be held up for long by tasks that are gone.
 _DETACH_TIMEOUT_SECONDS = 2.0
 _NO_INCARNATION = 0
@@ -113,7 +119,8 @@ class Session:
                 another address. None: nobody does.
             min_workers: How many workers are enough to begin with. Those that
                 do not answer by then are not listed; `readmit` takes them
-                in. None: all. A session that there is already waits for none.
+                in. None: all. A session that there is already waits for none
+                that does not answer, and until the others run a function.
 
         Returns:
             The session.
@@ -121,8 +128,8 @@ class Session:
         Raises:
             ClusterStartTimeoutError: If too few tasks answer in time; each
                 that does not is listed with its address and the last reason.
-                Or if workers that are connected to run nothing but functions
-                of an earlier strategy; they are listed, too.
+                Or if workers that are connected to, and answer, run nothing
+                but functions of an earlier strategy; they are listed, too.
             ClusterConfigurationError: If a task turns out to be another one.
             TaskStartError: If the chief cannot serve at its own address.
             TaskUnreachableError: If the chief's own server does not answer.
@@ -131,8 +138,7 @@ class Session:
         global _current
         with _connect_lock:
             if _current is not None and _current._serves(cluster):
-                _current._take_back_replaced(timeout_seconds)
-                _current._await_free_workers(timeout_seconds)
+                _current._rejoin(timeout_seconds)
                 return _current
             environment.apply_chief_environment(
                 task.host for task in cluster.tasks
@@ -370,33 +376,68 @@ class Session:
                 return False
         return cluster in (self._requested, self._book.spec())
 
-    def _take_back_replaced(self, timeout_seconds: float) -> None:
-        """Takes back tasks that have died since, and that were given up.
+    def _rejoin(self, timeout_seconds: float) -> None:
+        """Has the tasks be ready for another strategy.
 
         A worker that does not answer now is not waited for: who uses the
-        session takes it back when it does.
+        session takes it back when it does. Nothing is traced before that is
+        known: TensorFlow would wait for one that hangs.
         """
+        since = time.monotonic()
+        deadline = since + timeout_seconds
         for task in self.cluster.parameter_servers:
-            if not self.is_same_incarnation(task):
-                here = self._book.look_again(task)
-                status = health.wait_until_ready([here], timeout_seconds)[here]
-                # It may have been slow to answer, no more.
-                if status.incarnation != self.incarnation(task):
-                    self.readmit(task)
-        for task in self.cluster.workers:
-            try:
-                status = self.probe(task)
-            except errors.TaskUnreachableError:
-                continue
+            probe_seconds = min(_PROBE_TIMEOUT_SECONDS, _left_seconds(deadline))
+            if not self.is_same_incarnation(task, probe_seconds):
+                self._take_back_ps(task, deadline)
+        # Half of the time is for those that answer.
+        probe_seconds = min(_PROBE_TIMEOUT_SECONDS, _left_seconds(deadline) / 2)
+        answering = self._answering(self.cluster.workers, probe_seconds)
+        silent = [t for t in self.cluster.workers if t not in answering]
+        if silent:
+            _logger.warning(
+                "The new strategy does not wait for %s: no answer within "
+                "%.3g s. Each is used as soon as it answers.",
+                ", ".join(
+                    f"{t} at {self._book.now(t).address}" for t in silent
+                ),
+                probe_seconds,
+            )
+        for task, status in answering.items():
             if status.incarnation != self.incarnation(task):
                 self.readmit(task)
-
-    def _await_free_workers(self, timeout_seconds: float) -> None:
-        """Waits for workers that run functions of an earlier strategy."""
         free_workers.wait_for(
-            [task for task in self.cluster.workers if task in self.listed],
+            [task for task in answering if task in self.listed],
+            timeout_seconds,
+            lambda tasks, seconds: list(self._answering(tasks, seconds)),
+            since,
+        )
+
+    def _take_back_ps(self, task: Task, deadline: float) -> None:
+        """Takes back a ps that has died since, when it answers."""
+        here = self._book.look_again(task)
+        status = health.wait_until_ready([here], _left_seconds(deadline))[here]
+        # It may have been slow to answer, no more.
+        if status.incarnation != self.incarnation(task):
+            self.readmit(task)
+
+    def _answering(
+        self, tasks: Iterable[Task], timeout_seconds: float
+    ) -> dict[Task, TaskStatus]:
+        """Those of some tasks that answer a probe, and what they say."""
+        outcomes = bounded_calls.call_all(
+            lambda task: self.probe(task, timeout_seconds),
+            tasks,
             timeout_seconds,
         )
+        answering = {}
+        for task, outcome in outcomes.items():
+            if outcome.value is not None:
+                answering[task] = outcome.value
+            elif outcome.error is not None and not isinstance(
+                outcome.error, (errors.TaskUnreachableError, TimeoutError)
+            ):
+                raise outcome.error
+        return answering
 
     def _begin(self) -> None:
         """Connects TensorFlow and makes the chief known to the tasks."""
@@ -405,6 +446,8 @@ class Session:
         open_sessions.add(self._requested, self.close)
         self._announcer.identify()
         leftovers.free(self.cluster.parameter_servers)
+        # For the next strategy on this cluster: they have just answered.
+        free_workers.prepare(_PREPARE_TIMEOUT_SECONDS)
         # Late ones are told when they are taken in.
         listed = self.listed
         self._announcer.chief_here(listed)
@@ -423,3 +466,8 @@ class Session:
             )
             return
         self.close()
+
+
+def _left_seconds(deadline: float) -> float:
+    """How long to wait for tasks, until a time (monotonic)."""
+    return max(_LEAST_SECONDS, deadline - time.monotonic())

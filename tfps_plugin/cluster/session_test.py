@@ -2,6 +2,7 @@
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Iterator
@@ -41,6 +42,7 @@ class _World:
         posted: Addresses that were told something.
         freed: Addresses of tasks that were told to free what is left there.
         num_updates: How many changes TensorFlow has begun.
+        probe_seconds: How long a task takes to answer.
         go_on: Cleared while changes hang.
         attached: Told the tasks that TensorFlow is connected to at first.
     """
@@ -51,6 +53,7 @@ class _World:
         self.posted: list[str] = []
         self.freed: list[str] = []
         self.num_updates = 0
+        self.probe_seconds = 0.0
         self.attached: Callable[[frozenset[Task]], None] = lambda tasks: None
         self.most_at_once = 0
         self.go_on = threading.Event()
@@ -59,6 +62,7 @@ class _World:
         self._lock = threading.Lock()
 
     def probe(self, address: str, timeout_seconds: float) -> TaskStatus:
+        time.sleep(self.probe_seconds)
         if address in self.silent:
             raise errors.TaskUnreachableError(
                 "nobody", address=address, reason="silent"
@@ -113,6 +117,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[_World]:
     monkeypatch.setattr(attachment, "earlier_state", lambda _: None)
     monkeypatch.setattr(attachment, "changes", bounded_calls.SerialCalls())
     monkeypatch.setattr(environment, "apply_chief_environment", lambda _: None)
+    monkeypatch.setattr(free_workers, "prepare", lambda _: None)
     monkeypatch.setattr(free_workers, "wait_for", lambda *_: None)
     monkeypatch.setattr(program_end, "watch", lambda: None)
     monkeypatch.setattr(session_module, "_current", None)
@@ -304,6 +309,43 @@ def test_connecting_again_waits_for_no_worker(
     world.silent.add(worker.address)
     assert connect() is session
     assert worker not in session.listed
+
+
+@pytest.mark.parametrize("timeout_seconds", [2.0, 300.0])
+def test_only_workers_that_answer_are_tried_for_another_strategy(
+    world: _World,
+    connect: Callable[..., Session],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    timeout_seconds: float,
+) -> None:
+    tried: list[tuple[list[Task], float, float]] = []
+
+    def wait_for(
+        tasks: list[Task],
+        seconds: float,
+        answering: Callable[[list[Task], float], list[Task]],
+        since: float,
+    ) -> None:
+        tried.append((tasks, seconds, time.monotonic() - since))
+        world.silent.add(_CLUSTER.workers[1].address)
+        assert answering(tasks, 1.0) == []
+
+    monkeypatch.setattr(free_workers, "wait_for", wait_for)
+    session = connect()
+    assert not tried
+    hanging, other = session.cluster.workers
+    world.silent.add(hanging.address)
+    world.probe_seconds = 0.3
+    assert connect(timeout_seconds=timeout_seconds) is session
+    ((tasks, seconds, passed_seconds),) = tried
+    assert tasks == [other]
+    # What has passed until then counts: the ps and the workers were asked.
+    assert seconds == timeout_seconds
+    assert passed_seconds >= 0.6
+    assert "does not wait for worker 0 at w0:1: no answer" in caplog.text
+    assert "w1:1" not in caplog.text
+    assert hanging in session.listed
 
 
 def test_changes_never_overlap(

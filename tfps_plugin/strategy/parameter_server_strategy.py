@@ -171,14 +171,15 @@ class ParameterServerStrategy(tf.distribute.Strategy):
                 lost with a parameter server.
             start_timeout_seconds: How long to wait for the tasks to answer; on
                 a cluster that the program is connected to, for every worker
-                to run a function.
+                that answers to run a function.
             min_workers: From how many workers on the job starts: as soon as
                 so many, whichever they are, and every parameter server
                 answer. The others take part when they answer, as workers that
                 were lost and are back; the log names them, and says when each
                 joins. Shares of the input are those of all workers. None
                 waits for all. A second strategy for a cluster that the
-                program is connected to waits for no worker.
+                program is connected to waits for no worker that does not
+                answer, and for each that does to run a function.
 
         Raises:
             ClusterConfigurationError: If the cluster is described wrongly, or
