@@ -1,5 +1,6 @@
 """What a program that fails in a step leaves on the terminal."""
 
+import json
 import os
 import pathlib
 import re
@@ -12,6 +13,7 @@ _DEADLINE_SECONDS = 240
 _REPOSITORY = pathlib.Path(__file__).parent.parent
 
 _PROGRAM = """
+import json
 import sys
 
 import keras
@@ -43,11 +45,20 @@ class Model(keras.Model):
         return super().train_step(data)
 
 
+class Parse(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        if what == "library":
+            json.loads("{bad")
+
+
 strategy = tfps.ParameterServerStrategy()
 with strategy.scope():
     model = Model()
     model.compile("adam", "mse")
-model.fit(np.ones((64, 3)), np.ones((64, 1)), verbose=0)
+callbacks = [Parse()] if what == "library" else []
+model.fit(
+    np.ones((64, 3)), np.ones((64, 1)), verbose=0, callbacks=callbacks
+)
 """
 
 
@@ -58,6 +69,33 @@ def _line_of(text: str) -> int:
         if text in line
     )
     return number
+
+
+def _failed(tmp_path: pathlib.Path, what: str) -> tuple[pathlib.Path, str, str]:
+    """The program, all that it has said, and the traceback in it."""
+    path = tmp_path / "train.py"
+    path.write_text(_PROGRAM)
+    ended = subprocess.run(
+        [sys.executable, str(path), what],
+        env={
+            **os.environ,
+            "PYTHONPATH": str(_REPOSITORY),
+            "TF_CPP_MIN_LOG_LEVEL": "2",
+        },
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=_DEADLINE_SECONDS,
+    )
+    said = ended.stdout
+    assert ended.returncode == 1, said
+    assert said.count("Traceback (most recent call last):") == 1, said
+    _, traceback = said.split("Traceback (most recent call last):\n")
+    return path, said, traceback
+
+
+def _files(traceback: str) -> list[str]:
+    return re.findall(r'^  File "(.+?)"', traceback, re.MULTILINE)
 
 
 @pytest.mark.parametrize(
@@ -84,26 +122,9 @@ def _line_of(text: str) -> int:
 def test_an_error_of_a_step_is_one_traceback_of_the_users_lines(
     tmp_path: pathlib.Path, what: str, first: str, made_by: str
 ) -> None:
-    path = tmp_path / "train.py"
-    path.write_text(_PROGRAM)
-    ended = subprocess.run(
-        [sys.executable, str(path), what],
-        env={
-            **os.environ,
-            "PYTHONPATH": str(_REPOSITORY),
-            "TF_CPP_MIN_LOG_LEVEL": "2",
-        },
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=_DEADLINE_SECONDS,
-    )
-    said = ended.stdout
-    assert ended.returncode == 1, said
-    assert said.count("Traceback (most recent call last):") == 1, said
-    _, traceback = said.split("Traceback (most recent call last):\n")
+    path, said, traceback = _failed(tmp_path, what)
+    files = _files(traceback)
     # Only the user's own frames, the call of fit first.
-    files = re.findall(r'^  File "(.+?)"', traceback, re.MULTILINE)
     assert set(files) == {str(path)}, said
     assert f"line {_line_of('model.fit(')}, in <module>" in traceback
     assert re.search(first, traceback), said
@@ -118,3 +139,14 @@ def test_an_error_of_a_step_is_one_traceback_of_the_users_lines(
     # Tasks do not say it all once more.
     assert not re.search(r"^(?:worker|ps) \d", said, re.MULTILINE), said
     assert len(traceback.splitlines()) < 40, said
+
+
+def test_frames_of_what_a_callback_calls_stay(tmp_path: pathlib.Path) -> None:
+    path, said, traceback = _failed(tmp_path, "library")
+    files = _files(traceback)
+    assert files[:2] == [str(path)] * 2, said
+    assert f"line {_line_of('json.loads(')}, in on_train_batch_end" in traceback
+    assert files[2] == json.__file__, said
+    assert files[-1] == json.decoder.__file__, said
+    assert not any("keras" in file for file in files), said
+    assert "JSONDecodeError: Expecting property name" in traceback

@@ -63,10 +63,11 @@ class ErrorNotes:
 
 
 def fold(error: BaseException) -> BaseException:
-    """Leaves the user's own frames in the traceback of what `fit` raises.
+    """Leaves out frames of Keras, TensorFlow and ours of what `fit` raises.
 
-    One that is neither about the user's code nor raised by a function on a
-    worker keeps all frames: somebody has to find out where it comes from.
+    The user's own stay, and those of whatever else they call. An exception
+    that is neither about the user's code nor raised by a function on a worker
+    keeps all frames: somebody has to find out where it comes from.
 
     Args:
         error: Caught where the user has called us.
@@ -74,7 +75,7 @@ def fold(error: BaseException) -> BaseException:
     Returns:
         The same exception.
     """
-    own = error_text.users_frames(error.__traceback__)
+    own = error_text.without_frameworks(error.__traceback__)
     is_of_a_worker = any(
         note.startswith(_OF_A_WORKER)
         for note in getattr(error, "__notes__", ())

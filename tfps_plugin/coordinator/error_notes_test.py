@@ -1,9 +1,15 @@
 """What is said of exceptions beside their message."""
 
+import contextlib
+import functools
+import json
 import logging
+import os
+import sysconfig
 import traceback
 from typing import Any
 
+import keras
 import pytest
 import tensorflow as tf
 
@@ -61,17 +67,24 @@ def test_the_message_of_tensorflow_comes_first_and_in_full_in_the_log(
     assert text in caplog.text
 
 
-def _raised(error: Exception, path: str) -> Exception:
-    """An exception that passed a frame of a file of this name."""
-    names: dict[str, Any] = {}
-    exec(compile("def run(call):\n    call()\n", path, "exec"), names)
+def _raised(error: Exception, *paths: str) -> Exception:
+    """An exception that passed frames of files of these names."""
 
-    def fail() -> None:
+    def call() -> None:
         raise error
 
+    for path in reversed(paths):
+        names: dict[str, Any] = {"call": call}
+        exec(compile("def run():\n    call()\n", path, "exec"), names)
+        call = names["run"]
     with pytest.raises(type(error)) as raised:
-        names["run"](fail)
+        call()
     return raised.value
+
+
+def _site(path: str) -> str:
+    """The file of an installed package."""
+    return os.path.join(sysconfig.get_path("purelib"), path)
 
 
 def _files(error: BaseException) -> list[str]:
@@ -97,3 +110,34 @@ def test_what_is_not_the_users_keeps_its_frames() -> None:
     error.add_note("Raised by a function that ran on worker 3.")
     error_notes.fold(error)
     assert _files(error) == []
+
+
+@pytest.mark.parametrize("is_of_a_worker", [False, True])
+def test_what_the_users_code_has_called_stays(is_of_a_worker: bool) -> None:
+    error = _raised(
+        json.JSONDecodeError("bad", "{bad", 1),
+        "/home/me/train.py",
+        keras.__file__,
+        # Called by Keras, on its way to the user's code.
+        contextlib.__file__,
+        "/home/me/callback.py",
+        # A library that the user's code calls, and that calls it.
+        _site("sklearn/pipeline.py"),
+        functools.__file__,
+        "/home/me/parsing.py",
+        _site("pandas/io/json.py"),
+        _site("tensorflow/python/ops.py"),
+        json.__file__,
+    )
+    if is_of_a_worker:
+        error.add_note("Raised by a function that ran on worker 3.")
+    assert error_notes.fold(error) is error
+    assert _files(error) == [
+        "/home/me/train.py",
+        "/home/me/callback.py",
+        _site("sklearn/pipeline.py"),
+        functools.__file__,
+        "/home/me/parsing.py",
+        _site("pandas/io/json.py"),
+        json.__file__,
+    ]

@@ -5,6 +5,7 @@ error, the whole stack of where it was made: TensorFlow's, Keras's and our own
 frames, some hundred lines. Pure: no TensorFlow.
 """
 
+import importlib.util
 import os
 import re
 import sysconfig
@@ -32,6 +33,21 @@ _LIBRARIES = (
         sysconfig.get_path(name) + os.sep
         for name in ("stdlib", "platstdlib", "purelib", "platlib")
     ),
+)
+
+
+def _folder(package: str) -> str:
+    """Where a package is installed; it is not imported."""
+    found = importlib.util.find_spec(package)
+    if found is None or not found.origin:
+        return os.path.join(sysconfig.get_path("purelib"), package) + os.sep
+    return os.path.dirname(found.origin) + os.sep
+
+
+_FRAMEWORKS = (
+    _PACKAGE + os.sep,
+    _folder("keras"),
+    _folder("tensorflow"),
 )
 
 
@@ -104,24 +120,46 @@ def users_part(traceback: TracebackType | None) -> TracebackType | None:
     return traceback
 
 
-def users_frames(traceback: TracebackType | None) -> TracebackType | None:
-    """A traceback of the frames in the user's own files alone.
+def without_frameworks(
+    traceback: TracebackType | None,
+) -> TracebackType | None:
+    """A traceback without the frames of Keras, TensorFlow and this package.
+
+    What they have called on their way to the user's code is left out with
+    them. What that calls stays: where else would its author look?
 
     Args:
         traceback: Of an exception.
 
     Returns:
-        Those frames; None if there is none.
+        The other frames; None if none of them is in a file of the user's own.
     """
-    own = []
+    frames = []
     while traceback is not None:
-        if not is_library(traceback.tb_frame.f_code.co_filename):
-            own.append(traceback)
+        frames.append(traceback)
         traceback = traceback.tb_next
-    kept: TracebackType | None = None
-    for one in reversed(own):
-        kept = TracebackType(kept, one.tb_frame, one.tb_lasti, one.tb_lineno)
-    return kept
+    paths = [one.tb_frame.f_code.co_filename for one in frames]
+    own = [
+        index
+        for index, path in enumerate(paths)
+        if not (is_library(path) or path.startswith(_FRAMEWORKS))
+    ]
+    if not own:
+        return None
+    kept = []
+    is_called_by_framework = True
+    for index, path in enumerate(paths):
+        if path.startswith(_FRAMEWORKS):
+            is_called_by_framework = True
+            continue
+        if not is_library(path):
+            is_called_by_framework = False
+        if index > own[-1] or not is_called_by_framework:
+            kept.append(frames[index])
+    rest: TracebackType | None = None
+    for one in reversed(kept):
+        rest = TracebackType(rest, one.tb_frame, one.tb_lasti, one.tb_lineno)
+    return rest
 
 
 def _without_creation(lines: list[str]) -> Iterator[str]:
