@@ -396,11 +396,16 @@ def _locks_of(variable: Any) -> list[Any]:
     return [part.update_lock for part in getattr(value, "variables", [value])]
 
 
+@pytest.mark.parametrize("replicate", [None, "ps"])
 def test_a_strategy_that_nothing_refers_to_leaves_no_thread(
-    cluster: tfps.LocalCluster,
+    cluster: tfps.LocalCluster, replicate: Any
 ) -> None:
     def run() -> None:
-        strategy = _strategy(cluster)
+        strategy = tfps.ParameterServerStrategy(
+            cluster.cluster_resolver,
+            replicate=replicate,
+            replicate_every_steps=1,
+        )
         with strategy.scope():
             variable = tf.Variable(1.0)
         coordinator = tfps.ClusterCoordinator(strategy)

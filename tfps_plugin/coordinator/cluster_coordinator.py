@@ -77,9 +77,9 @@ class ClusterCoordinator:
     `done` or `fetch`, once; what was scheduled with it is cancelled, also what
     runs, and the coordinator can be used again.
 
-    Constructed twice for one strategy, it is the same object. Once nothing
-    refers to it and its strategy any more, its threads end within some
-    seconds; `close` ends them at once.
+    Constructed twice for one strategy, it is the same object. Once the
+    strategy is collected, because nothing refers to either any more, its
+    threads end within some seconds; `close` ends them at once.
 
     Threading: all methods are safe from several threads, but not from inside
     a scheduled function. Waits can be interrupted with Ctrl-C.
@@ -226,11 +226,12 @@ class ClusterCoordinator:
         reference = weakref.ref(self)
         # Where it is known, until it ends.
         self._registrations = contextlib.ExitStack()
+        self._background = list(getattr(strategy, "background_work", ()))
         # A program that makes strategy after strategy need not close each.
         self._membership.start(
             {worker.worker_index: worker for worker in self._workers},
             is_wanted=lambda: reference() is not None,
-            leave=self._registrations.close,
+            leave=_leave(self._registrations, self._background),
         )
         for worker in self._workers:
             worker.start()
@@ -244,7 +245,6 @@ class ClusterCoordinator:
             return coordinator is None or coordinator._end(error)
 
         self._registrations.callback(session.connection.on_end(end))
-        self._background = list(getattr(strategy, "background_work", ()))
         for work in self._background:
             work.start(self)
         # The interpreter takes TensorFlow from under threads that still run.
@@ -555,6 +555,19 @@ def _holdings(strategy: Any, session: SessionLike) -> Callable[[int], str]:
         return text
 
     return describe
+
+
+def _leave(
+    registrations: contextlib.ExitStack, background: list[Any]
+) -> Callable[[], None]:
+    """Ends what is beside a coordinator that is gone."""
+
+    def leave() -> None:
+        registrations.close()
+        for work in background:
+            work.stop(_CLOSE_TIMEOUT_SECONDS)
+
+    return leave
 
 
 def _weakly(

@@ -4,6 +4,7 @@ import gc
 import threading
 import time
 import weakref
+from typing import Any
 
 import pytest
 
@@ -72,3 +73,33 @@ def test_what_was_scheduled_comes_to_its_end_first(
     go_on.set()
     assert all(value.fetch(_TIMEOUT_SECONDS) for value in values)
     _await_threads(before)
+
+
+class _Work:
+    """Something that runs beside a coordinator, on a thread of its own."""
+
+    def __init__(self) -> None:
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._is_over.wait)
+
+    def start(self, coordinator: ClusterCoordinator) -> None:
+        self._thread.start()
+
+    def stop(self, timeout_seconds: float) -> None:
+        self._is_over.set()
+        self._thread.join(timeout_seconds)
+
+
+def test_what_runs_beside_it_ends_with_it() -> None:
+    before = set(threading.enumerate())
+    strategy: Any = FakeStrategy(FakeSession())
+    work = _Work()
+    strategy.background_work = [work]
+    coordinator = ClusterCoordinator(strategy)
+    assert set(threading.enumerate()) > before
+    del strategy, coordinator
+    gc.collect()
+    try:
+        _await_threads(before)
+    finally:
+        work.stop(_TIMEOUT_SECONDS)
