@@ -1,6 +1,6 @@
 """Adam, AdamW, Nadam and Adamax without a gradient.
 
-Shape legend: U rows, D the rest of a row's shape.
+Shape legend: U rows, D the rest of a row's shape, K terms of a potential.
 """
 
 import abc
@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfps_plugin.training.optimizers.catch_up import gap as gaps
 from tfps_plugin.training.optimizers.catch_up.gap import Gap
 from tfps_plugin.training.optimizers.catch_up.zero_gradients import TABLE
 from tfps_plugin.training.optimizers.catch_up.zero_gradients import Schedule
@@ -26,6 +25,8 @@ from tfps_plugin.training.optimizers.catch_up.zero_gradients import (
 _NEGLIGIBLE = 1e-10
 # More terms than that would be felt in every step.
 _MAX_TERMS = 1 << 16
+# The ratio of so many terms.
+_MAX_RATIO = math.exp(math.log(_NEGLIGIBLE) / _MAX_TERMS)
 
 
 class _Adaptive(ZeroGradients):
@@ -56,6 +57,13 @@ class _Adaptive(ZeroGradients):
         """See `ZeroGradients.moves_table`."""
         return bool(decay or self._ratio)
 
+    def rate_limit(
+        self, decay: float | None, *, is_scheduled: bool
+    ) -> float | None:
+        """See `ZeroGradients.rate_limit`."""
+        del is_scheduled
+        return (1 - self._ratio / _MAX_RATIO) / decay if decay else None
+
     @property
     @abc.abstractmethod
     def _ratio(self) -> float:
@@ -71,18 +79,43 @@ class _Adaptive(ZeroGradients):
         rate: tf.Tensor,
         decay: float | None,
         rates: Schedule | None = None,
+        largest_rate: float = 0.0,
     ) -> tf.Tensor:
-        """See `ZeroGradients.potential`."""
-        ratio = gaps.relative_to_decay(self._ratio, rate, decay)
-        numbers = np.arange(1, self._num_terms + 1, dtype=np.float64)
+        """See `ZeroGradients.potential`.
+
+        A later rate that has no closed form is an error when the step runs.
+        """
+        if not self._ratio:
+            return tf.zeros_like(rate)
+        numbers_K: Any = np.arange(1, self._num_terms + 1, dtype=np.float64)
+        if decay:
+            numbers_K = self._numbers_of_terms(
+                tf.maximum(rate, largest_rate), decay
+            )
+        steps_K = step + numbers_K
+        rates_K = tf.fill(tf.shape(steps_K), rate)
+        if rates is not None:
+            rates_K = rates(steps_K)
+        weights_K = self._ratio**numbers_K
+        last_ratio: Any = self._ratio
+        if decay:
+            if rates is not None:
+                rates_K = self.within_limit(
+                    rates_K, tf.reduce_max(rates_K), decay, is_scheduled=True
+                )
+            left_K = 1 - decay * rates_K
+            weights_K = tf.math.cumprod(self._ratio / left_K)
+            last_ratio = self._ratio / left_K[-1]
         # Behind the last term, lengths change no more: it stands for the rest.
-        is_last = (numbers == self._num_terms).astype(np.float64)
-        weights = ratio**numbers * (1 + is_last * (ratio / (1 - ratio)))
-        steps = step + numbers
-        lengths = weights * self._correction(steps)
-        if rates is None:
-            return rate * tf.reduce_sum(lengths)
-        return tf.reduce_sum(lengths * rates(steps))
+        lengths_K = weights_K * self._correction(steps_K) * rates_K
+        rest = lengths_K[-1] * (last_ratio / (1 - last_ratio))
+        return tf.reduce_sum(lengths_K) + rest
+
+    def _numbers_of_terms(self, rate: tf.Tensor, decay: float) -> tf.Tensor:
+        """Returns 1, 2, ... for all terms that count at a learning rate."""
+        ratio = tf.minimum(self._ratio / (1 - decay * rate), _MAX_RATIO)
+        num_terms = tf.math.ceil(math.log(_NEGLIGIBLE) / tf.math.log(ratio))
+        return tf.range(1, tf.minimum(num_terms, _MAX_TERMS) + 1)
 
 
 class Adam(_Adaptive):

@@ -24,7 +24,8 @@ class Gap:
     Attributes:
         steps: How many; 0 for none.
         last_step: Number of the optimizer's newest step, a scalar.
-        rate: Learning rate of the newest step, a scalar.
+        rate: Learning rate of the newest step, a scalar. Sums do not look at
+            it: `elapsed` has the rates of the steps that passed.
         elapsed: Sum of the learning rates; with weight decay
             `-log(1 - wd * lr) / wd` in the place of each. None: not needed.
         potential: Potential after the newest step, a scalar; None likewise.
@@ -40,10 +41,6 @@ class Gap:
     potential: tf.Tensor | None = None
     risen: tf.Tensor | None = None
     decay: float | None = None
-    # Powers of factors that were asked for.
-    _powers: dict[float, tf.Tensor] = dataclasses.field(
-        default_factory=dict, repr=False, compare=False
-    )
 
     def shrunk(self, values: tf.Tensor) -> tf.Tensor:
         """Returns what weight decay alone has left of values."""
@@ -58,37 +55,76 @@ class Gap:
         return tf.exp(self.steps * math.log(factor))
 
     def faded_sum(self, factor: float) -> tf.Tensor:
-        """Sum of the powers from 1 on, each shrunk by the steps after it."""
-        relative = self._relative(factor)
-        return self.shrunk(
-            (1 - self._left(factor)) * (relative / (1 - relative))
+        """Sum of the powers from 1 on, each shrunk by the steps after it.
+
+        Weight decay counts with its mean in these steps: the sum is exact
+        while the learning rate is constant. Steps may shrink weights by more
+        than `factor`: then the last powers are the large ones.
+        """
+        if not factor:
+            return tf.zeros_like(self.steps)
+        # Of m**k * d**(n - k), the largest is taken out: what is left are
+        # powers of a factor below 1, which cannot overflow.
+        log_left = self._log_left(factor)
+        log_ratio = tf.math.divide_no_nan(log_left, self.steps)
+        log_decayed = 0.0 if self._decayed is None else -self._decayed
+        largest = tf.exp(
+            tf.maximum(log_decayed, self.steps * math.log(factor))
+            + tf.minimum(log_ratio, 0)
         )
+        num_largest = tf.where(
+            tf.equal(log_ratio, 0),
+            self.steps,
+            tf.math.divide_no_nan(
+                tf.math.expm1(-tf.abs(log_left)),
+                tf.math.expm1(-tf.abs(log_ratio)),
+            ),
+        )
+        return largest * num_largest
 
     def moved(self, ratio: float) -> tf.Tensor:
         """Sum of a series that has a potential, shrunk likewise."""
-        gone = 1 - self._left(ratio)
+        if not ratio:
+            gone = 1 - self.faded(ratio)
+        else:
+            gone = -tf.math.expm1(self._log_left(ratio))
         return self.shrunk(gone * self.potential - self.risen)
 
     def mean_step(self, ratio: float) -> tf.Tensor:
-        """Mean number of a step, each weighted by a power of `ratio`."""
-        left = self._left(ratio)
-        # For no step, any number is as good.
-        behind = tf.math.divide_no_nan(self.steps * left, 1 - left)
-        return 1 / (1 - self._relative(ratio)) - behind
+        """Mean number of a step, each weighted by a power of `ratio`.
 
-    def _relative(self, factor: float) -> float | tf.Tensor:
-        return relative_to_decay(factor, self.rate, self.decay)
+        The powers are those of `faded_sum`. For no step, any number is as
+        good.
+        """
+        if not ratio:
+            return tf.ones_like(self.steps)
+        log_left = self._log_left(ratio)
+        log_ratio = tf.math.divide_no_nan(log_left, self.steps)
+        left, small = tf.abs(log_left), tf.abs(log_ratio)
+        # Both terms are large, and almost the same, for powers that hardly
+        # differ: then the mean is next to the middle.
+        middle = (self.steps + 1) / 2 - self.steps * left / 12
+        mean = tf.where(
+            left < 1e-3,
+            middle,
+            tf.math.divide_no_nan(tf.ones_like(small), -tf.math.expm1(-small))
+            - tf.math.divide_no_nan(self.steps, tf.math.expm1(left)),
+        )
+        return tf.where(log_left > 0, self.steps + 1 - mean, mean)
 
-    def _left(self, factor: float) -> tf.Tensor:
-        """Power of a factor, in units of what weight decay leaves."""
-        if factor not in self._powers:
-            relative = self._relative(factor)
-            if isinstance(relative, float):
-                power = self.faded(relative)
-            else:
-                power = tf.exp(self.steps * tf.math.log(relative))
-            self._powers[factor] = power
-        return self._powers[factor]
+    @property
+    def _decayed(self) -> tf.Tensor | None:
+        """Minus the logarithm of what weight decay leaves."""
+        if not self.decay or self.elapsed is None:
+            return None
+        return self.decay * self.elapsed
+
+    def _log_left(self, factor: float) -> tf.Tensor:
+        """Logarithm of a power, in units of what weight decay leaves."""
+        log_power = self.steps * math.log(factor)
+        if self._decayed is None:
+            return log_power
+        return log_power + self._decayed
 
 
 def between(
@@ -138,12 +174,3 @@ def between(
         risen=risen,
         decay=decay,
     )
-
-
-def relative_to_decay(
-    factor: float, rate: tf.Tensor, decay: float | None
-) -> float | tf.Tensor:
-    """A factor between steps, in units of what weight decay leaves."""
-    if not decay or not factor:
-        return float(factor)
-    return tf.constant(factor, rate.dtype) / (1 - decay * rate)

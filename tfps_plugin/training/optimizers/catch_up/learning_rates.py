@@ -9,6 +9,8 @@ import tensorflow as tf
 
 # Early steps, in which schedules warm up, and late ones.
 _SAMPLES = (0, 1, 7, 100, 1_000, 100_000)
+# Steps of which each is looked at for the largest rate.
+_STEPS_LOOKED_AT = 1 << 16
 
 
 def ahead(optimizer: Any) -> Callable[[tf.Tensor], tf.Tensor] | None:
@@ -36,6 +38,36 @@ def ahead(optimizer: Any) -> Callable[[tf.Tensor], tf.Tensor] | None:
         return tf.cast(schedule(done), tf.float64)
 
     return rates
+
+
+def is_scheduled(optimizer: Any) -> bool:
+    """Returns whether an optimizer has other learning rates by itself."""
+    # A schedule is called as well.
+    return callable(optimizer._learning_rate)
+
+
+def largest(optimizer: Any) -> float:
+    """Returns the largest learning rate that is known before the first step.
+
+    Args:
+        optimizer: A built Keras optimizer.
+
+    Returns:
+        Of a schedule, the largest of many steps; otherwise the present one.
+    """
+    rates = [float(tf.convert_to_tensor(optimizer.learning_rate))]
+    schedule = optimizer._learning_rate
+    if isinstance(schedule, keras.optimizers.schedules.LearningRateSchedule):
+        ahead_of = ahead(optimizer)
+        if ahead_of is None:
+            rates += [
+                float(schedule(tf.constant(step, tf.int64)))
+                for step in _SAMPLES
+            ]
+        else:
+            steps = np.arange(1, _STEPS_LOOKED_AT + 1, dtype=np.float64)
+            rates.append(float(tf.reduce_max(ahead_of(tf.constant(steps)))))
+    return max(rates)
 
 
 def _takes_many(schedule: Any) -> bool:

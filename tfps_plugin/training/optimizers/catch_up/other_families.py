@@ -25,6 +25,12 @@ class Sgd(ZeroGradients):
         """See `ZeroGradients.moves_table`."""
         return bool(decay or self._optimizer.momentum)
 
+    def rate_limit(
+        self, decay: float | None, *, is_scheduled: bool
+    ) -> float | None:
+        """See `ZeroGradients.rate_limit`."""
+        return _rate_limit(self._optimizer.momentum, decay, is_scheduled)
+
     def slot_lists(self) -> dict[str, Any]:
         """See `ZeroGradients.slot_lists`."""
         return (
@@ -55,6 +61,12 @@ class RmsProp(ZeroGradients):
     def moves_table(self, decay: float | None) -> bool:
         """See `ZeroGradients.moves_table`."""
         return bool(decay or self._optimizer.momentum > 0)
+
+    def rate_limit(
+        self, decay: float | None, *, is_scheduled: bool
+    ) -> float | None:
+        """See `ZeroGradients.rate_limit`."""
+        return _rate_limit(self._optimizer.momentum, decay, is_scheduled)
 
     def slot_lists(self) -> dict[str, Any]:
         """See `ZeroGradients.slot_lists`."""
@@ -185,3 +197,15 @@ class Lion(ZeroGradients):
     def slot(self, key: str, value: tf.Tensor, gap: Gap) -> tf.Tensor:
         """See `ZeroGradients.slot`."""
         return value * gap.faded(self._optimizer.beta_2)
+
+
+def _rate_limit(
+    momentum: float, decay: float | None, is_scheduled: bool
+) -> float | None:
+    """Limit of learning rates where momentum and weight decay meet."""
+    if not decay:
+        return None
+    if momentum and is_scheduled:
+        # Beyond it, how far rows move depends on the order of the rates.
+        return (1 - momentum) / decay
+    return 1 / decay

@@ -35,6 +35,10 @@ class StepClock(tf.Module):
             zero_gradients: Its steps.
             decay: Weight decay of the tables that go by this clock; None:
                 they have none.
+
+        Raises:
+            UnsupportedError: If the optimizer has no closed form with its
+                learning rate.
         """
         super().__init__(name="step_clock")
         # Not the optimizer itself, of which the clock is a part.
@@ -43,6 +47,13 @@ class StepClock(tf.Module):
         self.zero_gradients = zero_gradients
         self.decay = decay
         self._rates = learning_rates.ahead(optimizer)
+        self._is_scheduled = learning_rates.is_scheduled(optimizer)
+        self._largest_rate = 0.0
+        if decay:
+            self._largest_rate = learning_rates.largest(optimizer)
+            zero_gradients.require_closed_form(
+                self._largest_rate, decay, is_scheduled=self._is_scheduled
+            )
         self.names = zero_gradients.marks(decay)
         self._scalars = {name: _scalar(name) for name in self.names}
         for name, scalar in self._scalars.items():
@@ -78,10 +89,16 @@ class StepClock(tf.Module):
             return self.moment(tf.stack(values))
 
     def after(self, now: Moment) -> Moment:
-        """Returns the state after the step that follows."""
+        """Returns the state after the step that follows.
+
+        A learning rate that has no closed form is an error when the step runs:
+        a program may have assigned it meanwhile.
+        """
         with compat.clear_device(), tf.device(graph_checks.CPU):
             # Of the step that is being made: it is not counted yet.
-            rate = now.rate
+            rate = self.zero_gradients.within_limit(
+                now.rate, now.rate, self.decay, is_scheduled=self._is_scheduled
+            )
             number = now.iterations + 1
             marks = {moment.STEP: now.mark(moment.STEP) + 1}
             if moment.ELAPSED in self.names:
@@ -91,7 +108,7 @@ class StepClock(tf.Module):
                 marks[moment.ELAPSED] = now.mark(moment.ELAPSED) + elapsed
             if moment.POTENTIAL in self.names:
                 marks[moment.POTENTIAL] = self.zero_gradients.potential(
-                    number, rate, self.decay, self._rates
+                    number, rate, self.decay, self._rates, self._largest_rate
                 )
             return self.moment(
                 tf.stack([*(marks[name] for name in self.names), rate, number])

@@ -18,12 +18,19 @@ from step `t` without an end, it is `P(s) - r**n P(s + n)`. The potential of
 the present step is one number for all rows, so a row need only remember that
 of its own last step.
 
+With weight decay, a step leaves `d = 1 - wd lr` of the weights: in the sums,
+`r / d` takes the place of `r`, and what comes out is multiplied by `d**n`. A
+potential is finite while `r / d` is below 1; sums of SGD and RMSprop have none
+and hold beyond that (`rate_limit`).
+
 Errors: the sums are exact while the learning rate is constant or follows a
-schedule. If it is assigned and changes by a factor `1 + d` during the
-`1 / (1 - r)` steps that follow `s` (ten, for Adam's defaults), the move is
-wrong by that factor at most. What it does to weight decay and to Lion is
-exact. Adam, Nadam and Adamax add `epsilon` to a root that shrinks from step to
-step; here it has shrunk as in the mean one. That is wrong by less than
+schedule; those of SGD's and RMSprop's momentum with weight decay, where the
+mean of `log d` stands for that of each step, while it is constant. If it is
+assigned and changes by a factor `1 + x` during the `1 / (1 - r)` steps that
+follow `s` (ten, for Adam's defaults), the move is wrong by that factor at
+most. What it does to weight decay and to Lion is exact. Adam, Nadam and Adamax
+add `epsilon` to a root that shrinks from step to step;
+here it has shrunk as in the mean one. That is wrong by less than
 `(epsilon / root) / 10**4` of the move where the root is above `epsilon`, and by
 1 % where it is far below.
 
@@ -42,6 +49,7 @@ import tensorflow as tf
 from tfps_plugin import errors
 from tfps_plugin.training.optimizers.catch_up import moment
 from tfps_plugin.training.optimizers.catch_up.gap import Gap
+from tfps_plugin.variables import graph_checks
 
 # The key of the table itself among the values of a row.
 TABLE = "table"
@@ -93,6 +101,74 @@ class ZeroGradients(abc.ABC):
         del decay
         return True
 
+    def rate_limit(
+        self, decay: float | None, *, is_scheduled: bool
+    ) -> float | None:
+        """Returns the learning rate below which the closed form holds.
+
+        Args:
+            decay: As for `marks`.
+            is_scheduled: Whether a schedule changes the learning rate.
+
+        Returns:
+            None: there is no limit.
+        """
+        del is_scheduled
+        # Weights that a step takes to zero, or beyond, have no logarithm.
+        return 1 / decay if decay else None
+
+    def require_closed_form(
+        self, largest_rate: float, decay: float | None, *, is_scheduled: bool
+    ) -> None:
+        """Refuses a learning rate that is known before the first step.
+
+        Args:
+            largest_rate: The largest, if there are several.
+            decay: As for `marks`.
+            is_scheduled: As for `rate_limit`.
+
+        Raises:
+            UnsupportedError: If there is no closed form for it.
+        """
+        limit = self.rate_limit(decay, is_scheduled=is_scheduled)
+        if limit is not None and not largest_rate < limit:
+            raise no_closed_form(
+                self._optimizer,
+                f"a learning rate of {largest_rate:.6g} with weight_decay="
+                f"{decay!r}",
+                f"a learning rate below {limit:.6g} with this weight decay, "
+                "or a smaller weight decay",
+            )
+
+    def within_limit(
+        self,
+        value: tf.Tensor,
+        rate: tf.Tensor,
+        decay: float | None,
+        *,
+        is_scheduled: bool,
+    ) -> tf.Tensor:
+        """Returns a value that is an error if its rate has no closed form.
+
+        Args:
+            value: What is computed with the rate.
+            rate: The learning rate, a float64 scalar; known when a step runs.
+            decay: As for `marks`.
+            is_scheduled: As for `rate_limit`.
+        """
+        limit = self.rate_limit(decay, is_scheduled=is_scheduled)
+        if limit is None:
+            return value
+        optimizer = self._optimizer
+        text = (
+            "sparse_update='caught_up' has no closed form for the learning "
+            f"rate that {type(optimizer).__name__} ({optimizer.name!r}) has "
+            f"now. Expected: a learning rate below {limit:.6g} with "
+            f"weight_decay={decay!r}. Use a smaller one, or sparse_update="
+            "'exact' or 'lazy'. Received: learning_rate ="
+        )
+        return graph_checks.gated(value, rate < limit, [text, rate])
+
     @abc.abstractmethod
     def slot_lists(self) -> dict[str, Any]:
         """Lists of slots that change, one entry for each variable."""
@@ -138,6 +214,7 @@ class ZeroGradients(abc.ABC):
         rate: tf.Tensor,
         decay: float | None,
         rates: Schedule | None = None,
+        largest_rate: float = 0.0,
     ) -> tf.Tensor:
         """Returns the potential after a step, a float64 scalar.
 
@@ -147,6 +224,7 @@ class ZeroGradients(abc.ABC):
             decay: The weight decay; None: there is none.
             rates: Gives the learning rates of later steps; None: they are
                 that of the latest.
+            largest_rate: The largest of them, as far as it is known.
         """
         raise NotImplementedError  # where `has_potential` is False
 

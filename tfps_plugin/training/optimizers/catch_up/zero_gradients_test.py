@@ -1,6 +1,7 @@
 """Closed forms against Keras's own steps with gradients of zero."""
 
 from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -14,6 +15,7 @@ from tfps_plugin.training.optimizers.catch_up import learning_rates
 from tfps_plugin.training.optimizers.catch_up import moment
 from tfps_plugin.training.optimizers.catch_up import of_keras
 from tfps_plugin.training.optimizers.catch_up.moment import Moment
+from tfps_plugin.training.optimizers.catch_up.step_clock import StepClock
 from tfps_plugin.training.optimizers.catch_up.zero_gradients import TABLE
 
 _optimizers = keras.optimizers
@@ -102,6 +104,7 @@ class _OneTable:
                 tf.constant(self.rate, tf.float64),
                 self.decay,
                 learning_rates.ahead(self.optimizer),
+                learning_rates.largest(self.optimizer),
             )
         numbers = [*(marks[name] for name in names), self.rate, number]
         return Moment(
@@ -109,7 +112,7 @@ class _OneTable:
         )
 
     def step(self, gradient: Any) -> None:
-        self.elapsed += self._elapsed_in_a_step
+        self._count(1)
         self.optimizer.apply([tf.constant(gradient, tf.float32)], [self.table])
 
     def train(self, num_steps: int, scale: float = 1.0) -> None:
@@ -122,14 +125,18 @@ class _OneTable:
             for _ in tf.range(num_steps):
                 self.optimizer.apply([tf.zeros([5, 3])], [self.table])
 
-        self.elapsed += num_steps * self._elapsed_in_a_step
+        self._count(num_steps)
         run()
 
-    @property
-    def _elapsed_in_a_step(self) -> float:
-        if not self.decay:
-            return self.rate
-        return float(-np.log1p(-self.decay * self.rate) / self.decay)
+    def _count(self, num_steps: int) -> None:
+        rates = learning_rates.ahead(self.optimizer)
+        numbers = np.arange(1, num_steps + 1) + float(self.optimizer.iterations)
+        passed = np.full(num_steps, self.rate)
+        if rates is not None:
+            passed = rates(tf.constant(numbers, tf.float64)).numpy()
+        if self.decay:
+            passed = -np.log1p(-self.decay * passed) / self.decay
+        self.elapsed += passed.sum()
 
 
 def _caught_up(
@@ -210,6 +217,147 @@ def test_a_learning_rate_that_changes_slowly_is_no_great_matter(
         rtol=1e-6,
         atol=bound * np.abs(moved).max(),
     )
+
+
+# Steps that shrink weights more than they let momentum fade.
+_FAST_DECAY: dict[str, Callable[[], Any]] = {
+    "SGD, high rate": lambda: _optimizers.SGD(
+        1.0, momentum=0.9, weight_decay=0.1
+    ),
+    "SGD, high momentum": lambda: _optimizers.SGD(
+        0.1, momentum=0.99, weight_decay=0.1
+    ),
+    "SGD, higher decay": lambda: _optimizers.SGD(
+        1.0, momentum=0.9, weight_decay=0.2
+    ),
+    "SGD, Nesterov": lambda: _optimizers.SGD(
+        1.0, momentum=0.95, weight_decay=0.1, nesterov=True
+    ),
+    "SGD, nothing fades": lambda: _optimizers.SGD(0.1, momentum=1.0),
+    "RMSprop": lambda: _optimizers.RMSprop(0.1, momentum=0.9, weight_decay=1.5),
+}
+
+
+@pytest.mark.parametrize("name", _FAST_DECAY)
+def test_decay_may_be_faster_than_momentum_fades(name: str) -> None:
+    _require_steps_of_keras(_OneTable(_FAST_DECAY[name]()), (0, 1, 5, 50, 800))
+
+
+def _require_steps_of_keras(table: _OneTable, numbers: Sequence[int]) -> None:
+    table.train(3)
+    then, moment_then = table.values, table.moment
+    passed = 0
+    for number in numbers:
+        table.pass_steps(number - passed)
+        passed = number
+        actual = _caught_up(table, then, moment_then)
+        largest = max(float(tf.reduce_max(tf.abs(v))) for v in then.values())
+        for key, value in table.values.items():
+            np.testing.assert_allclose(
+                actual[key],
+                value,
+                rtol=5e-4,
+                atol=5e-5 * largest,
+                err_msg=f"{key} after {number} steps of "
+                f"{table.optimizer.get_config()}",
+            )
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_settings_are_refused_or_have_the_numbers_of_keras(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    for kind in ("SGD", "Adam"):
+        # Of the part that a step takes from weights, and of momentum.
+        shrinking = float(10 ** random.uniform(-3, 0.1))
+        fading = float(10 ** random.uniform(-2, -0.1))
+        rate = float(10 ** random.uniform(-2, 0))
+        decay = shrinking / rate
+        if kind == "SGD":
+            optimizer = _optimizers.SGD(
+                rate, momentum=1 - fading, weight_decay=decay
+            )
+            limit = 1.0
+        else:
+            optimizer = _optimizers.AdamW(
+                rate, beta_1=1 - fading, weight_decay=decay
+            )
+            limit = 1 - (1 - fading) / np.sqrt(optimizer.beta_2)
+        table = _OneTable(optimizer)
+        if shrinking < 0.99 * limit:
+            _require_closed_form(table)
+            _require_steps_of_keras(table, (1, 7, 90))
+        elif shrinking > limit:
+            with pytest.raises(errors.UnsupportedError, match="weight_decay="):
+                _require_closed_form(table)
+
+
+def _require_closed_form(table: _OneTable) -> None:
+    table.rule.require_closed_form(
+        learning_rates.largest(table.optimizer),
+        table.decay,
+        is_scheduled=learning_rates.is_scheduled(table.optimizer),
+    )
+
+
+_SCHEDULE = _optimizers.schedules.ExponentialDecay(0.1, 100, 0.9)
+
+
+@pytest.mark.parametrize(
+    ("make", "limit"),
+    [
+        (lambda: _optimizers.AdamW(0.1, weight_decay=1.0), "0.0992"),
+        (
+            lambda: _optimizers.AdamW(0.05, beta_1=0.99, weight_decay=0.2),
+            "0.0457",
+        ),
+        (lambda: _optimizers.Nadam(0.1, weight_decay=1.0), "0.0992"),
+        (lambda: _optimizers.Adamax(0.1, weight_decay=1.0), "0.0987"),
+        (lambda: _optimizers.AdamW(_SCHEDULE, weight_decay=1.0), "0.0992"),
+        (
+            lambda: _optimizers.SGD(_SCHEDULE, momentum=0.95, weight_decay=0.6),
+            "0.0833",
+        ),
+        (lambda: _optimizers.Adagrad(0.1, weight_decay=10.0), "0.1"),
+        (lambda: _optimizers.Lion(0.5, weight_decay=2.5), "0.4"),
+    ],
+)
+def test_a_rate_without_a_closed_form_is_refused_by_name(
+    make: Any, limit: str
+) -> None:
+    table = _OneTable(make())
+    with pytest.raises(errors.UnsupportedError) as error:
+        _require_closed_form(table)
+    text = str(error.value)
+    assert f"Expected: a learning rate below {limit}" in text
+    assert f"weight_decay={table.decay!r}" in text
+    assert type(table.optimizer).__name__ in text
+    assert "sparse_update='exact'" in text
+
+
+@pytest.mark.parametrize("traced", [False, True])
+def test_a_rate_that_is_assigned_too_high_fails_the_step(traced: bool) -> None:
+    optimizer = _optimizers.AdamW(0.01, weight_decay=1.0)
+    table = _OneTable(optimizer)
+    clock = StepClock(optimizer, table.rule, table.decay)
+
+    def step() -> tf.Tensor:
+        return clock.after(clock.now()).numbers
+
+    if traced:
+        step = tf.function(step)
+    assert np.isfinite(step()).all()
+    optimizer.learning_rate = 0.0999
+    with pytest.raises(
+        tf.errors.InvalidArgumentError, match=r"rate below 0\.0992"
+    ):
+        step()
+
+
+def test_decay_under_a_schedule_counts_step_by_step() -> None:
+    """Rates fall by a third while the rows move, from near the limit."""
+    schedule = _optimizers.schedules.ExponentialDecay(0.09, 30, 0.3)
+    table = _OneTable(_optimizers.AdamW(schedule, weight_decay=1.0))
+    _require_steps_of_keras(table, (1, 10, 100))
 
 
 class _Unknown(keras.optimizers.Adam):
