@@ -41,6 +41,8 @@ _MAX_AGE_OF_ASKING_SECONDS = 5.0
 _FIRST_CALLS = 1000
 # Stands for the chief among the numbers of lanes.
 _CHIEF = -1
+# Before all steps: the lane has set its copy in none.
+_NO_STEP = -1
 
 
 @dataclasses.dataclass
@@ -51,10 +53,13 @@ class _Copy:
         variable: The copy, on the worker.
         refreshed_at: When it last took in what others did, in seconds of the
             monotonic clock.
+        step: The step that the lane has last set the copy in, beside it; None
+            where nobody asks (`note_step`).
     """
 
     variable: RemoteVariable
     refreshed_at: float
+    step: RemoteVariable | None = None
 
 
 class MirroredScalar(RemoteVariable):
@@ -221,21 +226,28 @@ class MirroredScalar(RemoteVariable):
         copy.refreshed_at = now
 
     def _build_copy(self, context: DispatchContext) -> _Copy:
-        now = time.monotonic()
-        return _Copy(self._new_copy(context.cpu_device), now)
+        return self._new_copy(context.cpu_device)
 
-    def _new_copy(self, device: str) -> RemoteVariable:
+    def _new_copy(self, device: str) -> _Copy:
+        now = time.monotonic()
         with tf.init_scope(), compat.clear_device():
-            copy = RemoteVariable(
-                device,
-                self._shape,
-                self._dtype,
-                self._handle_name.removesuffix(":0"),
-                trainable=False,
-            )
+            copy = self._scalar_beside(device, "")
+            step = None
             with tf.device(device):
                 copy.assign(compat.read_resource(self.own_handle, self._dtype))
-        return copy
+                if self.outlives_ps:
+                    step = self._scalar_beside(device, "/step")
+                    step.assign(tf.constant(_NO_STEP, self._dtype))
+        return _Copy(copy, now, step)
+
+    def _scalar_beside(self, device: str, suffix: str) -> RemoteVariable:
+        return RemoteVariable(
+            device,
+            self._shape,
+            self._dtype,
+            self._handle_name.removesuffix(":0") + suffix,
+            trainable=False,
+        )
 
     def _copy_of_chief(self, max_age_seconds: float) -> tf.Tensor:
         """For functions that the chief calls itself, such as predict's.
@@ -250,22 +262,22 @@ class MirroredScalar(RemoteVariable):
             num_forgotten = self._num_forgotten
         copy = self._chief_copy
         if copy is None:
-            variable = self._new_copy("/device:CPU:0")
+            copy = self._new_copy("/device:CPU:0")
         else:
-            variable = copy.variable
             if num_forgotten == self._chief_num_forgotten and (
                 not self._is_changed_by_steps
                 or now - copy.refreshed_at < max_age_seconds
             ):
                 # An eager step calls a function: it need not ask the ps.
-                return variable.own_handle
-            variable.assign(
+                return copy.variable.own_handle
+            copy.variable.assign(
                 compat.read_resource(self.own_handle, self._dtype),
                 read_value=False,
             )
-        self._chief_copy = _Copy(variable, now)
+            copy.refreshed_at = now
+        self._chief_copy = copy
         self._chief_num_forgotten = num_forgotten
-        return variable.own_handle
+        return copy.variable.own_handle
 
     def _value_since(self, earliest: float, now: float) -> Any:
         """A value of the ps that is new enough: one read serves all lanes."""
@@ -299,6 +311,8 @@ class MirroredScalar(RemoteVariable):
     # After its ps was replaced.
 
     # Whether what lanes know is better than a checkpoint, though it may fall.
+    # To be set before the first function is traced; steps then have to say
+    # their number (`note_step`).
     outlives_ps = False
 
     @property
@@ -306,24 +320,70 @@ class MirroredScalar(RemoteVariable):
         """Whether steps have changed it, by nothing but additions."""
         return self._is_changed_by_steps and self._only_grows
 
+    def note_step(self, number: tf.Tensor) -> None:
+        """In functions: notes the step that the caller has just set it in.
+
+        Args:
+            number: Of the step, a scalar of the dtype of this one; later steps
+                have larger ones, whichever lane makes them.
+        """
+        graph = compat.function_graph()
+        if graph is None or tensorflow_saving.is_saving_model():
+            return
+        step = compat.capture_at_call_time(
+            graph,
+            self._weakly(type(self)._step_of_caller),
+            compat.LateBoundHandleSpec(self.own_handle),
+            key=("tfps-step", self._unique_id),
+        )
+        with compat.clear_device():
+            # A step that fails may have done either: not this one alone.
+            is_set = compat.read_resource(self.handle, self._dtype)
+            with tf.control_dependencies([is_set]):
+                tf.raw_ops.AssignVariableOp(resource=step, value=number)
+
+    def _step_of_caller(self) -> tf.Tensor:
+        if dispatch_context.current() is not None:
+            copy = self._resident.get()
+        else:
+            if self._chief_copy is None:
+                self._copy_of_chief(0.0)
+            copy = self._chief_copy  # type: ignore[assignment]
+        if copy.step is None:
+            raise errors.InternalError(
+                f"Steps of {self.name!r} are noted, but a copy was made before "
+                "`outlives_ps` was set. Expected it to be set first. Received: "
+                f"outlives_ps={self.outlives_ps}."
+            )
+        return copy.step.own_handle
+
     def newest_copy(self) -> tf.Tensor | None:
         """What the lost ps had at least, as far as lanes and the chief know.
+
+        One that `outlives_ps` may fall: the copy counts that was set in the
+        latest step, whatever it is.
 
         Returns:
             A value of this process; None: nobody that lives knows one.
         """
-        known: list[Any] = []
-        if not self.outlives_ps:
-            known = [self._known, self._tallies.total()]
-        for copy in self._resident.existing():
+        copies = self._resident.existing()
+        if self.outlives_ps:
+            return self._copy_of_latest_step(copies)
+        known = [self._known, self._tallies.total()]
+        for copy in copies:
             # A worker that does not answer has no say.
             with contextlib.suppress(tf.errors.OpError):
-                value = compat.read_resource(
-                    copy.variable.own_handle, self._dtype
-                )
-                known.append(value.numpy())
+                known.append(_number(copy.variable))
         known = [number for number in known if number is not None]
         return tf.constant(max(known), self._dtype) if known else None
+
+    def _copy_of_latest_step(self, copies: list[_Copy]) -> tf.Tensor | None:
+        dated = []
+        for copy in copies:
+            with contextlib.suppress(tf.errors.OpError):
+                step = _NO_STEP if copy.step is None else _number(copy.step)
+                dated.append((step, copy.refreshed_at, _number(copy.variable)))
+        return tf.constant(max(dated)[-1], self._dtype) if dated else None
 
     def catch_up(self, value: tf.Tensor | None) -> None:
         """Sets it to what was known of it, if that is newer than it has.
@@ -503,6 +563,11 @@ class MirroredScalar(RemoteVariable):
 def _read_from_ps(variable: MirroredScalar) -> tf.Tensor:
     """Of the ps."""
     return compat.read_resource(variable.own_handle, variable.dtype)
+
+
+def _number(variable: RemoteVariable) -> Any:
+    value = compat.read_resource(variable.own_handle, variable.dtype)
+    return value.numpy()
 
 
 def _is_known_not_to_be_negative(value: tf.Tensor) -> bool:

@@ -441,3 +441,61 @@ def test_a_checkpoint_restores_the_exact_value_and_all_copies(
     assert int(counter.numpy()) == 7
     with testing.lane(0):
         assert int(step()) == 8
+
+
+@pytest.mark.parametrize("late_lane", [0, 1])
+def test_after_a_loss_the_copy_of_the_latest_step_counts(
+    late: None, late_lane: int
+) -> None:
+    """It may have fallen since another lane made its only step."""
+    scalar = MirroredScalar(
+        testing.LOCAL_DEVICE, tf.float64, "potential", trainable=False
+    )
+    scalar.outlives_ps = True
+    scalar.assign(0.0)
+
+    @tf.function
+    def step(value: tf.Tensor, number: tf.Tensor) -> None:
+        scalar.assign(value)
+        scalar.note_step(number)
+
+    def run(lane: int, value: float, number: int) -> None:
+        with testing.lane(lane):
+            step(
+                tf.constant(value, tf.float64), tf.constant(number, tf.float64)
+            )
+
+    run(1 - late_lane, 1.0, 1)
+    run(late_lane, 0.5, 2)
+    run(late_lane, 0.01, 3)
+    # Reads, and lanes that have set it in no step, have no say.
+    read = tf.function(lambda: scalar.read_value())
+    for lane in (1 - late_lane, 2):
+        with testing.lane(lane):
+            read()
+    newest = scalar.newest_copy()
+    assert newest is not None
+    assert float(newest) == 0.01
+    # A checkpoint was restored: it is of before.
+    scalar._change("assign", tf.raw_ops.AssignVariableOp, 0.7)
+    scalar.catch_up(newest)
+    assert float(scalar.numpy()) == 0.01
+    assert scalar.newest_copy() is None
+
+
+def test_without_steps_the_copy_that_was_made_last_counts(late: None) -> None:
+    scalar = MirroredScalar(
+        testing.LOCAL_DEVICE, tf.float64, "potential", trainable=False
+    )
+    scalar.outlives_ps = True
+    read = tf.function(lambda: scalar.read_value())
+    for lane, value in enumerate((3.0, 1.0, 2.0)):
+        # As another lane's step does, of which this one's copy knows nothing.
+        tf.raw_ops.AssignVariableOp(
+            resource=scalar.own_handle, value=tf.constant(value, tf.float64)
+        )
+        with testing.lane(lane):
+            assert float(read()) == value
+    newest = scalar.newest_copy()
+    assert newest is not None
+    assert float(newest) == 2.0

@@ -142,6 +142,8 @@ class StepClock(tf.Module):
                     scalar.assign(change)
                 else:
                     scalar.assign_add(change)
+                if isinstance(scalar, MirroredScalar):
+                    scalar.note_step(after.mark(moment.STEP))
 
 
 def _scalar(name: str) -> Any:

@@ -29,10 +29,9 @@ mean of `log d` stands for that of each step, while it is constant. If it is
 assigned and changes by a factor `1 + x` during the `1 / (1 - r)` steps that
 follow `s` (ten, for Adam's defaults), the move is wrong by that factor at
 most. What it does to weight decay and to Lion is exact. Adam, Nadam and Adamax
-add `epsilon` to a root that shrinks from step to step;
-here it has shrunk as in the mean one. That is wrong by less than
-`(epsilon / root) / 10**4` of the move where the root is above `epsilon`, and by
-1 % where it is far below.
+add `epsilon` to a root that shrinks from step to step; here it has shrunk as in
+the mean one. That is wrong by less than `(epsilon / root) / 10**4` of the move
+where the root is above `epsilon`, and by 1 % where it is far below.
 
 The optimizers are in `adam_family` and `other_families`.
 
