@@ -4,6 +4,7 @@ TensorFlow has no public way to make a variable whose handle is looked up when
 a function is called, which is what lets functions outlive a parameter server.
 """
 
+import contextlib
 from collections.abc import Callable
 from collections.abc import Hashable
 from collections.abc import Sequence
@@ -252,6 +253,41 @@ def pass_gradients_through(source: tf.Tensor, result: tf.Tensor) -> None:
     record.record_operation(
         "PassGradientsThrough", [result], [source], lambda upstream: [upstream]
     )
+
+
+# Registered once: `tf.custom_gradient` registers a function for each time that
+# it is traced, and TensorFlow keeps it, with its graph, for ever.
+_GRADIENT_OF_SECOND = "TfpsGradientOfSecond"
+
+with contextlib.suppress(KeyError):  # if this module is imported anew
+
+    @tf.RegisterGradient(_GRADIENT_OF_SECOND)
+    def _gradient_of_second(
+        _: tf.Operation, *upstream: tf.Tensor
+    ) -> list[tf.Tensor | None]:
+        return [None, upstream[0]]
+
+
+def with_gradient_of(source: tf.Tensor, result: tf.Tensor) -> tf.Tensor:
+    """A value whose gradient is one of another tensor of the same place.
+
+    Args:
+        source: Gets the gradient; of the shape and dtype of `result`.
+        result: The value, made where no tape was recording.
+
+    Returns:
+        `result`, to be differentiated by tapes, and by functions that are
+        called under a tape.
+    """
+    with record.stop_recording():
+        graph = function_graph()
+        if graph is not None:
+            with graph.gradient_override_map(
+                {"IdentityN": _GRADIENT_OF_SECOND}
+            ):
+                result, _ = tf.identity_n([result, source])
+    pass_gradients_through(source, result)
+    return result
 
 
 def read_resource(handle: tf.Tensor, dtype: tf.DType) -> tf.Tensor:

@@ -89,12 +89,6 @@ def _present(
         return stored_UD
     with compat.stop_recording(), tf.device(variable.device):
         present_UD = variable.unseen_steps.caught_up(stored_UD, ids_U)
-    return _with_gradient_of(stored_UD, present_UD)
-
-
-@tf.custom_gradient
-def _with_gradient_of(
-    stored_UD: tf.Tensor, present_UD: tf.Tensor
-) -> tuple[tf.Tensor, Any]:
-    """Present rows; a gradient with respect to them is one of the stored."""
-    return present_UD, lambda upstream: (upstream, None)
+    if present_UD is stored_UD:
+        return stored_UD
+    return compat.with_gradient_of(stored_UD, present_UD)
