@@ -1,6 +1,5 @@
 """Tables of an optimizer of which every step updates all rows."""
 
-import logging
 import threading
 from collections.abc import Iterable
 from collections.abc import Iterator
@@ -16,8 +15,6 @@ from tfps_plugin.training.optimizers.update_costs import UpdateCost
 from tfps_plugin.variables.remote_variable import RemoteVariable
 from tfps_plugin.variables.sharded_variable import ShardedVariable
 
-_logger = logging.getLogger(__name__)
-
 # Where an optimizer keeps its own.
 _ATTRIBUTE = "_tfps_automatic_updates"
 # Until steps are measured, and where nobody measures them, as in custom loops.
@@ -31,7 +28,7 @@ class AutomaticUpdates:
     A table is updated whole, as in one process, where that costs little beside
     a step; by the rows of the batch where it costs more. A table is judged
     when a step that updates it is first traced, by the time of a common step,
-    and once more when it is known how long steps take.
+    and again when it is known how long steps take.
 
     Threading: safe from several threads. Guarded by `_lock`: everything that
     changes.
