@@ -305,6 +305,34 @@ def test_ps_hangs(bench: _Bench) -> None:
         process.send_signal(signal.SIGCONT)
 
 
+def test_the_chief_alone_waits_for_a_ps_that_hangs(bench: _Bench) -> None:
+    lost = threading.Event()
+
+    def note(event: events.Event) -> None:
+        if isinstance(event, events.ParameterServerLost):
+            lost.set()
+
+    bench.coordinator.events.subscribe(note)
+    bench.counter.assign(7)
+    # Nothing is on its way, so gRPC would ask after five minutes. Who answers
+    # is not given up, though nobody calls it.
+    assert not lost.wait(_QUIET_SECONDS)
+    process = bench.cluster.process("ps", 0)
+    process.send_signal(signal.SIGSTOP)
+    began = time.monotonic()
+    try:
+        with pytest.raises(tf.errors.UnavailableError):
+            bench.counter.numpy()
+        assert lost.is_set()
+    finally:
+        process.send_signal(signal.SIGCONT)
+    waited_seconds = time.monotonic() - began
+    print(f"waited {waited_seconds:.1f} s")
+    assert waited_seconds < _TIMEOUT_SECONDS
+    # It lives and has what it had.
+    assert bench.counter.numpy() == 7
+
+
 def test_a_function_that_kills_its_workers_is_reported(bench: _Bench) -> None:
     coordinator, cluster = bench.coordinator, bench.cluster
     victims: list[int] = []

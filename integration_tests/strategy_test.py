@@ -118,7 +118,7 @@ def test_all_threads_of_a_worker_take_in_one_value_at_once(
     def take_in() -> int:
         executor = tensorflow_execution.new_synchronous_executor()
         with tensorflow_execution.executor_scope(executor):
-            copy = counter._new_copy("/job:worker/task:0/device:CPU:0")
+            copy = counter._new_copy("/job:worker/task:0/device:CPU:0").variable
             for number in range(_ROUNDS):
                 if begin.wait() == 0:
                     counter.assign(number)

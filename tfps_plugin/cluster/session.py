@@ -240,6 +240,14 @@ class Session:
             return False
         return status.incarnation == self.incarnation(task)
 
+    def break_connections(self, task: Task) -> None:
+        """Has everything of this process that waits for a task fail at once.
+
+        Args:
+            task: A worker or ps. Who calls it again connects again.
+        """
+        connections.break_to([self._book.now(task).address])
+
     @property
     def num_changes(self) -> int:
         """A number that is another one whenever the cluster has changed.

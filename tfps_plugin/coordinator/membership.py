@@ -11,6 +11,7 @@ from typing import Any
 from typing import Protocol
 
 from tfps_plugin import errors
+from tfps_plugin.cluster import bounded_calls
 from tfps_plugin.coordinator import failures
 from tfps_plugin.coordinator.closure_queue import ClosureQueue
 from tfps_plugin.coordinator.hanging_calls import HangingCalls
@@ -491,33 +492,80 @@ class Membership:
             self._roster.no_answer(worker_index, time.monotonic())
 
     def _give_up_silent(self) -> None:
-        """Asks the tasks that something waits for suspiciously long."""
+        """Asks tasks that may be waited for, and gives up who is silent."""
+        now = time.monotonic()
         busy_since = {
             index: worker.busy_since()
             for index, worker in self._watched.items()
         }
-        overdue = self._stall_watch.overdue(busy_since, time.monotonic())
+        overdue = self._stall_watch.overdue(busy_since, now)
         for worker_index in overdue:
-            generation = self.generation(worker_index)
-            if not self.is_present(worker_index, generation):
+            if not self._is_present_now(worker_index):
                 self._watched[worker_index].abandon()
-                continue
-            reason = self._why_given_up(self._workers[worker_index])
-            if reason is not None:
-                self.report_lost(worker_index, generation, reason)
-                self._watched[worker_index].abandon()
-        if not overdue:
-            return
-        for task in self._ps:
-            reason = self._why_given_up(task)
-            if reason is not None:
-                error = self._ps_lost(
-                    task, self._inspector.ps_lost(task, reason)
-                )
-                if error is not None:
-                    self._queue.end_round(error)
-                for worker in self._watched.values():
-                    worker.abandon()
+        suspects = self._suspects(busy_since, overdue, now)
+        outcomes = bounded_calls.call_all(
+            self._inspector.why_lost, suspects, _PROBE_TIMEOUT_SECONDS + 1.0
+        )
+        for task, outcome in outcomes.items():
+            reason = outcome.value
+            if outcome.error is not None:
+                reason = str(outcome.error)
+            if reason is None:
+                self._stall_watch.answered(task)
+            elif self._stall_watch.silent(task):
+                if task in self._ps:
+                    self._give_up_ps(task, reason, is_waited_for=bool(overdue))
+                else:
+                    self._give_up_worker(task.index, reason)
+
+    def _suspects(
+        self,
+        busy_since: Mapping[int, float | None],
+        overdue: Collection[int],
+        now: float,
+    ) -> list[Any]:
+        """The tasks to be asked now."""
+        is_roll_call = self._stall_watch.is_roll_call_due(now)
+        listed = self._session.listed
+        workers = [
+            task
+            for task in self._workers
+            if self._is_present_now(task.index)
+            and (
+                task.index in overdue
+                or self._stall_watch.is_suspect(task)
+                # One that runs something is asked if that takes long.
+                or (is_roll_call and busy_since.get(task.index) is None)
+            )
+        ]
+        servers = [
+            task
+            for task in self._ps
+            if overdue or is_roll_call or self._stall_watch.is_suspect(task)
+        ]
+        return [task for task in (*workers, *servers) if task in listed]
+
+    def _is_present_now(self, worker_index: int) -> bool:
+        return self.is_present(worker_index, self.generation(worker_index))
+
+    def _give_up_worker(self, worker_index: int, reason: str) -> None:
+        self.report_lost(worker_index, self.generation(worker_index), reason)
+        if worker_index in self._watched:
+            self._watched[worker_index].abandon()
+
+    def _give_up_ps(
+        self, task: Any, reason: str, *, is_waited_for: bool
+    ) -> None:
+        """Has a silent ps brought back, or whoever waits for it fail."""
+        error = self._ps_lost(task, self._inspector.ps_lost(task, reason))
+        if is_waited_for:
+            if error is not None:
+                self._queue.end_round(error)
+            for worker in self._watched.values():
+                worker.abandon()
+        if error is not None:
+            # The chief itself may wait for it, in any call of TensorFlow's.
+            self._session.break_connections(task)
 
     def _give_up_hanging(self) -> None:
         """Takes out workers whose calls a lost ps has left hanging."""
@@ -542,14 +590,6 @@ class Membership:
                     num_calls,
                     worker_index,
                 )
-
-    def _why_given_up(self, task: object) -> str | None:
-        """Why a task is given up, after enough silence; else None."""
-        reason = self._inspector.why_lost(task)  # type: ignore[arg-type]
-        if reason is None:
-            self._stall_watch.answered(task)
-            return None
-        return reason if self._stall_watch.silent(task) else None
 
     def _say_if_nobody_is_left(self) -> None:
         """Tells the log, and at last the user, that no worker is left."""

@@ -2,6 +2,7 @@
 
 import math
 import threading
+import time
 from collections.abc import Callable
 from collections.abc import Collection
 from collections.abc import Iterator
@@ -296,13 +297,55 @@ def test_others_that_were_taken_out_are_lost_too(
     assert bench.membership.absent == (1, 2)
 
 
-def test_idle_worker_is_not_asked(make: Callable[..., _Bench]) -> None:
+def test_idle_worker_is_asked_from_time_to_time(
+    make: Callable[..., _Bench],
+) -> None:
     session = FakeSession(num_workers=2)
     session.kill("worker", 1)
-    session.kill("worker", 0)
-    bench = make(session, {0: _Busy(), 1: _Busy(since=None)})
+    bench = make(session, {0: _Busy(since=None), 1: _Busy(since=None)})
     bench.wait_for(events.WorkerLost)
-    assert bench.membership.absent == (0,)
+    assert bench.membership.absent == (1,)
+
+
+def test_a_worker_that_has_just_begun_something_is_not_asked(
+    make: Callable[..., _Bench],
+) -> None:
+    session = FakeSession(num_workers=2)
+    for index in (0, 1):
+        session.kill("worker", index)
+    just_now = time.monotonic() + 1000.0
+    bench = make(session, {0: _Busy(just_now), 1: _Busy(since=None)})
+    bench.wait_for(events.WorkerLost)
+    assert bench.membership.absent == (1,)
+
+
+def test_silent_ps_that_no_closure_waits_for(
+    make: Callable[..., _Bench],
+) -> None:
+    session = FakeSession(num_workers=2, num_ps=2)
+    session.kill("ps", 1)
+    watched = {0: _Busy(since=None), 1: _Busy(since=None)}
+    bench = make(session, watched)
+    bench.wait_for(events.ParameterServerLost)
+    deadline = time.monotonic() + _TIMEOUT_SECONDS
+    while not session.broken:
+        assert time.monotonic() < deadline
+    assert set(session.broken) == {session.cluster.parameter_servers[1]}
+    # Closures that need it not go on.
+    bench.queue.put(Closure(lambda: None))
+    assert not any(each.abandoned.is_set() for each in watched.values())
+
+
+def test_silent_ps_that_no_closure_waits_for_is_brought_back(
+    make: Callable[..., _Bench],
+) -> None:
+    session = FakeSession(num_workers=1, num_ps=2)
+    session.kill("ps", 1)
+    bench = make(session, {0: _Busy(since=None)}, _Restorer())
+    bench.wait_for(events.WaitingForParameterServer)
+    session.start("ps", 1)
+    bench.wait_for(events.ParameterServerRecovered)
+    assert not session.broken
 
 
 def test_silent_ps_ends_the_round(make: Callable[..., _Bench]) -> None:

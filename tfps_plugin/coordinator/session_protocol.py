@@ -78,6 +78,9 @@ class SessionLike(Protocol):
     def probe(self, task: Any, timeout_seconds: float) -> StatusLike:
         """Asks a task for its status; raises TaskUnreachableError."""
 
+    def break_connections(self, task: Any) -> None:
+        """Has everything that waits for a task fail at once."""
+
     def delist(self, task: Any) -> Collection[Any]:
         """Takes a task out, and others that are dead; returns all of them.
 

@@ -24,3 +24,21 @@ def test_tasks_are_counted_apart() -> None:
     assert not watch.silent("worker 0")
     assert not watch.silent("worker 1")
     assert watch.silent("worker 0")
+
+
+def test_everybody_is_asked_from_time_to_time() -> None:
+    watch = StallWatch(patience_seconds=30.0)
+    due = [now for now in range(0, 100, 5) if watch.is_roll_call_due(now)]
+    assert due == [30, 60, 90]
+
+
+def test_who_was_silent_is_suspect_until_it_answers_or_is_given_up() -> None:
+    watch = StallWatch(30.0, max_silences=2)
+    assert not watch.is_suspect("ps 0")
+    watch.silent("ps 0")
+    assert watch.is_suspect("ps 0")
+    watch.answered("ps 0")
+    assert not watch.is_suspect("ps 0")
+    watch.silent("ps 0")
+    watch.silent("ps 0")
+    assert not watch.is_suspect("ps 0")

@@ -57,7 +57,7 @@ class FakeSession:
     """A connection to tasks that die and return as a test says.
 
     All closures run on this machine's CPU. `log` lists the membership changes
-    that were made.
+    that were made, `broken` to whom connections were broken.
 
     Guarantees: changes of one thread are seen by all others.
     Guarded by `_lock`: everything. Nothing is called while holding it.
@@ -84,6 +84,7 @@ class FakeSession:
         self._listed = frozenset(tasks)
         self._num_starts = 1
         self.log: list[str] = []
+        self.broken: list[FakeTask] = []
 
     @property
     def num_changes(self) -> int:
@@ -132,6 +133,11 @@ class FakeSession:
                 f"{task} is dead", address=task.address, reason="refused"
             )
         return FakeStatus(incarnation)
+
+    def break_connections(self, task: FakeTask) -> None:
+        """Notes that it was asked for."""
+        with self._lock:
+            self.broken.append(task)
 
     def delist(self, task: FakeTask) -> frozenset[FakeTask]:
         """Notes that the task was taken out."""
