@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 
 import tfps_plugin as tfps
-from tfps_plugin.training.steps.calls_in_flight import CallsInFlight
+from tfps_plugin.training.steps.tuning.calls_in_flight import CallsInFlight
 
 pytestmark = pytest.mark.cluster(num_workers=2, num_ps=2)
 

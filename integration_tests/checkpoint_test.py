@@ -14,8 +14,8 @@ import tensorflow as tf
 import tfps_plugin as tfps
 from tfps_plugin import errors
 from tfps_plugin.monitoring import events
-from tfps_plugin.recovery import parts
-from tfps_plugin.recovery import shared_folder
+from tfps_plugin.recovery.checkpoints import parts
+from tfps_plugin.recovery.checkpoints import shared_folder
 
 pytestmark = [
     pytest.mark.compat,
@@ -87,7 +87,9 @@ def _who_writes(
         monkeypatch.setattr(shared_folder, "is_seen_by", never)
         monkeypatch.setattr(shared_folder, "is_same_file", never)
         # So that a table of 16,000 bytes goes in several slices.
-        monkeypatch.setattr("tfps_plugin.recovery.part_files.SLICE_BYTES", 3000)
+        monkeypatch.setattr(
+            "tfps_plugin.recovery.checkpoints.part_files.SLICE_BYTES", 3000
+        )
 
 
 @pytest.mark.usefixtures("_who_writes")

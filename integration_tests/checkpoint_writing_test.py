@@ -17,8 +17,8 @@ import tensorflow as tf
 from shared_training import Load
 
 import tfps_plugin as tfps
-from tfps_plugin.recovery import committing
-from tfps_plugin.recovery import part_files
+from tfps_plugin.recovery.checkpoints import committing
+from tfps_plugin.recovery.checkpoints import part_files
 
 pytestmark = [
     pytest.mark.compat,

@@ -18,12 +18,12 @@ import pytest
 import tensorflow as tf
 
 from tfps_plugin import errors
-from tfps_plugin.cluster import large_pages
-from tfps_plugin.cluster import ports
-from tfps_plugin.cluster import shared_cores
 from tfps_plugin.cluster import tf_config
+from tfps_plugin.cluster.chief.session import Session
 from tfps_plugin.cluster.local_cluster import LocalCluster
-from tfps_plugin.cluster.session import Session
+from tfps_plugin.cluster.machine import large_pages
+from tfps_plugin.cluster.machine import ports
+from tfps_plugin.cluster.machine import shared_cores
 from tfps_plugin.cluster.spec import ClusterSpec
 from tfps_plugin.cluster.spec import Task
 
@@ -36,7 +36,7 @@ _ROOT = pathlib.Path(__file__).parent.parent
 _PROGRAM = """
 import sys
 from tfps_plugin.cluster import tf_config
-from tfps_plugin.cluster.session import Session
+from tfps_plugin.cluster.chief.session import Session
 from tfps_plugin.cluster.task import init
 
 task = init()
@@ -477,7 +477,7 @@ def test_a_task_whose_port_is_taken_says_so() -> None:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         cluster = ClusterSpec(("127.0.0.1:1",), (address,))
         result = subprocess.run(
-            [sys.executable, "-m", "tfps_plugin.cluster.task_server"],
+            [sys.executable, "-m", "tfps_plugin.cluster.serving.task_server"],
             env={
                 **os.environ,
                 "TF_CONFIG": tf_config.to_tf_config(cluster, "ps", 0),

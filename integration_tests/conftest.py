@@ -14,7 +14,7 @@ from shared_cluster import SharedCluster
 import tfps_plugin as tfps
 from tfps_plugin.conftest import nothing_left_behind as nothing_left_behind
 from tfps_plugin.conftest import scratch_folder as scratch_folder
-from tfps_plugin.training.steps import packing
+from tfps_plugin.training.steps.tuning import packing
 from tfps_plugin.transport import explanation
 
 _HERE = pathlib.Path(__file__).parent

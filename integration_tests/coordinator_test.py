@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from tfps_plugin.cluster import dispatch_context
+from tfps_plugin.cluster.calls import dispatch_context
+from tfps_plugin.cluster.chief.session import Session
 from tfps_plugin.cluster.local_cluster import LocalCluster
-from tfps_plugin.cluster.session import Session
 from tfps_plugin.coordinator.cluster_coordinator import ClusterCoordinator
 from tfps_plugin.coordinator.testing import FakeStrategy
 from tfps_plugin.inputs.per_worker_values import PerWorkerValues

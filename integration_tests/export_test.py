@@ -17,8 +17,8 @@ import tensorflow as tf
 
 import tfps_plugin as tfps
 from tfps_plugin import errors
-from tfps_plugin.variables import shard_reader
-from tfps_plugin.variables.remote_variable import RemoteVariable
+from tfps_plugin.variables.kinds.remote_variable import RemoteVariable
+from tfps_plugin.variables.saving import shard_reader
 
 pytestmark = [
     pytest.mark.compat,

@@ -23,8 +23,8 @@ from shared_training import Seen
 
 import tfps_plugin as tfps
 from tfps_plugin.monitoring import events
-from tfps_plugin.recovery import committing
-from tfps_plugin.recovery import part_files
+from tfps_plugin.recovery.checkpoints import committing
+from tfps_plugin.recovery.checkpoints import part_files
 
 _ROWS = 400
 _STEPS = 60
@@ -314,7 +314,7 @@ import sys
 import tensorflow as tf
 
 import tfps_plugin as tfps
-from tfps_plugin.recovery import committing
+from tfps_plugin.recovery.checkpoints import committing
 
 folder, moment = sys.argv[1:]
 cluster = tfps.LocalCluster(num_workers=1, num_ps=1)

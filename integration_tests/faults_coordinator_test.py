@@ -10,9 +10,9 @@ import pytest
 import tensorflow as tf
 
 from tfps_plugin import errors
-from tfps_plugin.cluster import dispatch_context
+from tfps_plugin.cluster.calls import dispatch_context
+from tfps_plugin.cluster.chief.session import Session
 from tfps_plugin.cluster.local_cluster import LocalCluster
-from tfps_plugin.cluster.session import Session
 from tfps_plugin.cluster.spec import Task
 from tfps_plugin.coordinator.cluster_coordinator import ClusterCoordinator
 from tfps_plugin.coordinator.testing import FakeStrategy

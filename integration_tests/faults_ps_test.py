@@ -267,7 +267,7 @@ def test_what_was_lost_comes_back_from_an_increment(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(
-        "tfps_plugin.recovery.row_marks.SMALLEST_TABLE_BYTES", 1000
+        "tfps_plugin.recovery.incremental.row_marks.SMALLEST_TABLE_BYTES", 1000
     )
     strategy = make()
     model = _model(strategy)

@@ -16,7 +16,7 @@ import tensorflow as tf
 
 import tfps_plugin as tfps
 from tfps_plugin import errors
-from tfps_plugin.recovery import shared_folder
+from tfps_plugin.recovery.checkpoints import shared_folder
 
 pytestmark = [
     pytest.mark.compat,
@@ -52,7 +52,7 @@ def strategies(
 
 def _let_tables_be_small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "tfps_plugin.recovery.row_marks.SMALLEST_TABLE_BYTES",
+        "tfps_plugin.recovery.incremental.row_marks.SMALLEST_TABLE_BYTES",
         _ROWS * _WIDTH * 4,
     )
 
@@ -343,7 +343,9 @@ class TestFolder:
             raise tf.errors.ResourceExhaustedError(None, None, "disk full")
 
         with monkeypatch.context() as patch:
-            patch.setattr("tfps_plugin.recovery.committing.commit", full)
+            patch.setattr(
+                "tfps_plugin.recovery.checkpoints.committing.commit", full
+            )
             manager.save()
             with pytest.raises(tf.errors.ResourceExhaustedError):
                 manager.sync()

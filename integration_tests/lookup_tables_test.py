@@ -11,9 +11,9 @@ import pytest
 import tensorflow as tf
 
 import tfps_plugin as tfps
-from tfps_plugin.cluster import dispatch_context
+from tfps_plugin.cluster.calls import dispatch_context
 from tfps_plugin.strategy import extended
-from tfps_plugin.variables.worker_tables import WorkerTable
+from tfps_plugin.variables.per_worker.worker_tables import WorkerTable
 
 pytestmark = pytest.mark.cluster(num_workers=2, num_ps=1)
 

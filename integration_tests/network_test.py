@@ -31,7 +31,7 @@ from shared_training import Seen
 
 import tfps_plugin as tfps
 from tfps_plugin.cluster import health
-from tfps_plugin.cluster import open_sessions
+from tfps_plugin.cluster.chief import open_sessions
 from tfps_plugin.cluster.spec import ClusterSpec
 from tfps_plugin.monitoring import events
 

@@ -18,7 +18,7 @@ _BATCH = 8
 def _tables_may_be_small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else an increment would have all of each."""
     monkeypatch.setattr(
-        "tfps_plugin.recovery.row_marks.SMALLEST_TABLE_BYTES",
+        "tfps_plugin.recovery.incremental.row_marks.SMALLEST_TABLE_BYTES",
         _ROWS * _WIDTH * 4,
     )
 

@@ -12,8 +12,8 @@ import shared_training
 import tensorflow as tf
 
 import tfps_plugin as tfps
-from tfps_plugin.training.steps import packing
-from tfps_plugin.training.steps import rounds
+from tfps_plugin.training.steps.traced import rounds
+from tfps_plugin.training.steps.tuning import packing
 
 pytestmark = pytest.mark.cluster(num_workers=1, num_ps=2)
 

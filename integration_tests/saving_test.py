@@ -9,9 +9,9 @@ import pytest
 import tensorflow as tf
 
 import tfps_plugin as tfps
-from tfps_plugin.variables import saved_form
-from tfps_plugin.variables import shard_reader
-from tfps_plugin.variables.remote_variable import RemoteVariable
+from tfps_plugin.variables.kinds.remote_variable import RemoteVariable
+from tfps_plugin.variables.saving import saved_form
+from tfps_plugin.variables.saving import shard_reader
 
 pytestmark = pytest.mark.cluster(num_workers=1, num_ps=2)
 

@@ -37,7 +37,7 @@ def cluster() -> Iterator[tfps.LocalCluster]:
 @pytest.fixture(autouse=True)
 def _tables_may_be_small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "tfps_plugin.recovery.row_marks.SMALLEST_TABLE_BYTES", 1000
+        "tfps_plugin.recovery.incremental.row_marks.SMALLEST_TABLE_BYTES", 1000
     )
     # So that rows travel in several slices.
     monkeypatch.setattr("tfps_plugin.recovery.standby_copies.SLICE_BYTES", 3000)

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 import tfps_plugin as tfps
 from tfps_plugin import errors
-from tfps_plugin.variables.remote_variable import RemoteVariable
+from tfps_plugin.variables.kinds.remote_variable import RemoteVariable
 from tfps_plugin.variables.states.merge_rule import MergeRule
 
 pytestmark = pytest.mark.cluster(num_workers=2, num_ps=2)

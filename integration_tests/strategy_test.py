@@ -17,9 +17,9 @@ import tensorflow as tf
 import tfps_plugin as tfps
 from tfps_plugin import errors
 from tfps_plugin._compat import tensorflow_execution
-from tfps_plugin.cluster import free_workers
-from tfps_plugin.cluster import ports
-from tfps_plugin.variables import update_lock
+from tfps_plugin.cluster.chief import free_workers
+from tfps_plugin.cluster.machine import ports
+from tfps_plugin.variables.updates import update_lock
 
 _ROUNDS = 200
 _THREADS = 4

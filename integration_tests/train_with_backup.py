@@ -19,7 +19,7 @@ import numpy as np
 import tensorflow as tf
 
 import tfps_plugin as tfps
-from tfps_plugin.recovery import part_files
+from tfps_plugin.recovery.checkpoints import part_files
 
 ROWS = 200
 BATCH = 8

@@ -38,13 +38,15 @@ if TYPE_CHECKING:
     from tfps_plugin import errors as errors
     from tfps_plugin.cluster.local_cluster import LocalCluster as LocalCluster
     from tfps_plugin.cluster.task import init as init
+    from tfps_plugin.coordinator.closures.remote_value import (
+        PerWorkerValues as PerWorkerValues,
+    )
+    from tfps_plugin.coordinator.closures.remote_value import (
+        RemoteValue as RemoteValue,
+    )
     from tfps_plugin.coordinator.cluster_coordinator import (
         ClusterCoordinator as ClusterCoordinator,
     )
-    from tfps_plugin.coordinator.remote_value import (
-        PerWorkerValues as PerWorkerValues,
-    )
-    from tfps_plugin.coordinator.remote_value import RemoteValue as RemoteValue
     from tfps_plugin.evaluation.export_best import ExportBest as ExportBest
     from tfps_plugin.evaluation.sidecar_evaluator import (
         SidecarEvaluator as SidecarEvaluator,
@@ -53,8 +55,10 @@ if TYPE_CHECKING:
         DatasetCreator as DatasetCreator,
     )
     from tfps_plugin.monitoring import events as events
-    from tfps_plugin.recovery.checkpoint import Checkpoint as Checkpoint
-    from tfps_plugin.recovery.checkpoint_manager import (
+    from tfps_plugin.recovery.checkpoints.checkpoint import (
+        Checkpoint as Checkpoint,
+    )
+    from tfps_plugin.recovery.checkpoints.checkpoint_manager import (
         CheckpointManager as CheckpointManager,
     )
     from tfps_plugin.strategy.parameter_server_strategy import (
@@ -62,35 +66,35 @@ if TYPE_CHECKING:
     )
     from tfps_plugin.training import callbacks as callbacks
     from tfps_plugin.training import layers as layers
-    from tfps_plugin.variables import partitioners as partitioners
-    from tfps_plugin.variables.sharded_variable import (
+    from tfps_plugin.variables.kinds.sharded_variable import (
         ShardedVariable as ShardedVariable,
     )
+    from tfps_plugin.variables.sharding import partitioners as partitioners
 
 # Name -> the module that defines it; a module's name -> that module.
 _HOMES = {
-    "Checkpoint": "tfps_plugin.recovery.checkpoint",
-    "CheckpointManager": "tfps_plugin.recovery.checkpoint_manager",
+    "Checkpoint": "tfps_plugin.recovery.checkpoints.checkpoint",
+    "CheckpointManager": "tfps_plugin.recovery.checkpoints.checkpoint_manager",
     "ClusterCoordinator": "tfps_plugin.coordinator.cluster_coordinator",
     "DatasetCreator": "tfps_plugin.inputs.dataset_creator",
     "ExportBest": "tfps_plugin.evaluation.export_best",
     "LocalCluster": "tfps_plugin.cluster.local_cluster",
     "ParameterServerStrategy": "tfps_plugin.strategy.parameter_server_strategy",
-    "PerWorkerValues": "tfps_plugin.coordinator.remote_value",
-    "RemoteValue": "tfps_plugin.coordinator.remote_value",
-    "ShardedVariable": "tfps_plugin.variables.sharded_variable",
+    "PerWorkerValues": "tfps_plugin.coordinator.closures.remote_value",
+    "RemoteValue": "tfps_plugin.coordinator.closures.remote_value",
+    "ShardedVariable": "tfps_plugin.variables.kinds.sharded_variable",
     "SidecarEvaluator": "tfps_plugin.evaluation.sidecar_evaluator",
     "callbacks": "tfps_plugin.training.callbacks",
     "errors": "tfps_plugin.errors",
     "events": "tfps_plugin.monitoring.events",
     "init": "tfps_plugin.cluster.task",
     "layers": "tfps_plugin.training.layers",
-    "partitioners": "tfps_plugin.variables.partitioners",
+    "partitioners": "tfps_plugin.variables.sharding.partitioners",
 }
 
 # The strategy stands below the Keras face and cannot import it; yet whoever
 # has a strategy expects `fit` to know it. Loading this registers the hooks.
-_LOADED_TOO = {"ParameterServerStrategy": "tfps_plugin.training.hooks"}
+_LOADED_TOO = {"ParameterServerStrategy": "tfps_plugin.training.patches.hooks"}
 
 __all__ = [
     "Checkpoint",

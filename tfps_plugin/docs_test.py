@@ -1,6 +1,6 @@
 """What docs/ says exists: files, classes, functions and tests by their names.
 
-Pages write a file as `coordinator/lane.py`, a class or function as
+Pages write a file as `coordinator/lanes/lane.py`, a class or function as
 `lane.Lane`, `Lane._make` or `tfps.init`, a test by its bare name. Fenced blocks
 are not looked at.
 """

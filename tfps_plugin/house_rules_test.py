@@ -11,6 +11,10 @@ _PACKAGE = pathlib.Path(tfps_plugin.__file__).parent
 _REPOSITORY = _PACKAGE.parent
 _AIM_LINES = 300
 _LIMIT_LINES = 800
+# About a dozen; more means that rooms are missing.
+_LIMIT_MODULES = 15
+# Rooms are yet to be made there.
+_LARGE_FOLDERS = {"tfps_plugin/_compat"}
 
 _MODULES = sorted(
     path
@@ -54,6 +58,20 @@ def test_packages_list_their_files(path: pathlib.Path) -> None:
     assert not missing, (
         f"the docstring of {_name(path)}/__init__.py is the map of the "
         f"folder; it does not mention {missing}"
+    )
+
+
+@pytest.mark.parametrize("path", _PACKAGES, ids=_name)
+def test_packages_are_small(path: pathlib.Path) -> None:
+    modules = [
+        file.name
+        for file in path.glob("*.py")
+        if not file.name.endswith("_test.py")
+    ]
+    is_small = len(modules) <= _LIMIT_MODULES
+    assert is_small != (_name(path) in _LARGE_FOLDERS), (
+        f"{_name(path)} has {len(modules)} modules, {_LIMIT_MODULES} are the "
+        "limit: make rooms in it"
     )
 
 

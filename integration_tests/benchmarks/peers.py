@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from tfps_plugin.cluster import ports
+from tfps_plugin.cluster.machine import ports
 
 from .workloads import Workload
 

@@ -1,7 +1,7 @@
 """Where the variables are: whole on a ps, or in shards on two."""
 
 import tfps_plugin as tfps
-from tfps_plugin.variables.partitioners import Partitioner
+from tfps_plugin.variables.sharding.partitioners import Partitioner
 
 PARTITIONERS: dict[str, Partitioner | None] = {
     "whole": None,

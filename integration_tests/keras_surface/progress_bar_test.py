@@ -13,7 +13,7 @@ import pytest
 import tensorflow as tf
 
 import tfps_plugin as tfps
-from tfps_plugin.training.steps import progress_logs
+from tfps_plugin.training.steps.metrics import progress_logs
 
 from . import bench
 from . import paces

@@ -23,7 +23,7 @@ from google.protobuf import message
 from google.protobuf import message_factory
 
 from tfps_plugin import errors
-from tfps_plugin.cluster import bounded_calls
+from tfps_plugin.cluster.calls import bounded_calls
 from tfps_plugin.cluster.quorum import Quorum
 from tfps_plugin.cluster.spec import Task
 

@@ -12,7 +12,7 @@ import pytest
 
 from tfps_plugin import errors
 from tfps_plugin.cluster import health
-from tfps_plugin.cluster import ports
+from tfps_plugin.cluster.machine import ports
 from tfps_plugin.cluster.quorum import Quorum
 from tfps_plugin.cluster.spec import Task
 

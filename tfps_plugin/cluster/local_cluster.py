@@ -22,17 +22,17 @@ import tfps_plugin
 from tfps_plugin import errors
 from tfps_plugin.cluster import environment
 from tfps_plugin.cluster import health
-from tfps_plugin.cluster import large_pages
-from tfps_plugin.cluster import open_sessions
-from tfps_plugin.cluster import ports
-from tfps_plugin.cluster import shared_cores
 from tfps_plugin.cluster import spec
-from tfps_plugin.cluster import task_server
 from tfps_plugin.cluster import tf_config
+from tfps_plugin.cluster.chief import open_sessions
+from tfps_plugin.cluster.machine import large_pages
+from tfps_plugin.cluster.machine import ports
+from tfps_plugin.cluster.machine import shared_cores
 from tfps_plugin.cluster.output import progress_line
 from tfps_plugin.cluster.output import tensorflow_noise
 from tfps_plugin.cluster.output.followed_logs import FollowedLogs
 from tfps_plugin.cluster.output.progress_line import ProgressLine
+from tfps_plugin.cluster.serving import task_server
 from tfps_plugin.cluster.spec import ClusterSpec
 from tfps_plugin.cluster.spec import Task
 
@@ -300,7 +300,7 @@ class LocalCluster:
                     # Nothing in the current folder may hide a library.
                     "-P",
                     "-m",
-                    "tfps_plugin.cluster.task_server",
+                    "tfps_plugin.cluster.serving.task_server",
                     f"--parent-pipe={self._parent_pipe}",
                     *self._options,
                 ],

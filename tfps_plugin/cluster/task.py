@@ -4,8 +4,8 @@ import dataclasses
 
 from tfps_plugin.cluster import environment
 from tfps_plugin.cluster import spec
-from tfps_plugin.cluster import task_server
 from tfps_plugin.cluster import tf_config
+from tfps_plugin.cluster.serving import task_server
 
 
 @dataclasses.dataclass(frozen=True)

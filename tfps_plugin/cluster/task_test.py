@@ -6,7 +6,7 @@ import pytest
 
 from tfps_plugin import errors
 from tfps_plugin.cluster import task
-from tfps_plugin.cluster import task_server
+from tfps_plugin.cluster.serving import task_server
 from tfps_plugin.cluster.spec import TaskConfig
 
 _CLUSTER = {"worker": ["a:1"], "ps": ["b:1"]}

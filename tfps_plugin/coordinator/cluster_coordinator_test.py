@@ -10,9 +10,9 @@ import pytest
 import tensorflow as tf
 
 from tfps_plugin import errors
-from tfps_plugin.cluster import dispatch_context
+from tfps_plugin.cluster.calls import dispatch_context
+from tfps_plugin.coordinator.closures.remote_value import RemoteValue
 from tfps_plugin.coordinator.cluster_coordinator import ClusterCoordinator
-from tfps_plugin.coordinator.remote_value import RemoteValue
 from tfps_plugin.coordinator.testing import FakeSession
 from tfps_plugin.coordinator.testing import FakeStrategy
 from tfps_plugin.inputs.per_worker_values import PerWorkerValues
@@ -554,7 +554,7 @@ def test_transient_failure_that_stays_is_raised(
 ) -> None:
     for name in ("pause_seconds", "rest_seconds"):
         monkeypatch.setattr(
-            f"tfps_plugin.coordinator.failures.{name}", lambda _: 0.0
+            f"tfps_plugin.coordinator.members.failures.{name}", lambda _: 0.0
         )
     num_runs = []
 
@@ -647,7 +647,8 @@ def test_ps_that_died_is_asked_again_before_it_is_given_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(
-        "tfps_plugin.coordinator.inspector._PS_PROBE_INTERVAL_SECONDS", 0.01
+        "tfps_plugin.coordinator.members.inspector._PS_PROBE_INTERVAL_SECONDS",
+        0.01,
     )
     strategy.session.kill("ps", 0)
 

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from tfps_plugin._compat import tensorflow_execution
 from tfps_plugin.coordinator import error_text
-from tfps_plugin.coordinator import failures
+from tfps_plugin.coordinator.members import failures
 
 _OF_A_WORKER = "Raised by a function that ran on worker"
 

@@ -69,7 +69,7 @@ def test_where_a_number_went_wrong_is_said_without_libraries() -> None:
         "    + ... (Omitted 15 frames)\n"
         "    + /home/me/train.py (L12) my_loss\n"
         " -> |   return x / 0\n"
-        "    + ...coordinator/tfps_plugin/coordinator/lane.py (L3) run\n"
+        "    + ...coordinator/tfps_plugin/coordinator/lanes/lane.py (L3) run\n"
         " -> |   \n"
         "    + ...tensorflow/python/framework/ops.py (L2726) create\n"
         "    |   \n"

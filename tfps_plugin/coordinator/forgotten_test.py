@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from tfps_plugin.coordinator import membership
-from tfps_plugin.coordinator.closure_queue import ClosureQueue
+from tfps_plugin.coordinator.closures.closure_queue import ClosureQueue
 from tfps_plugin.coordinator.cluster_coordinator import ClusterCoordinator
+from tfps_plugin.coordinator.members import membership
 from tfps_plugin.coordinator.testing import FakeSession
 from tfps_plugin.coordinator.testing import FakeStrategy
-from tfps_plugin.variables import recovery_gate
+from tfps_plugin.variables.chief import recovery_gate
 
 _TIMEOUT_SECONDS = 30.0
 

@@ -10,7 +10,7 @@ from typing import Any
 from typing import Protocol
 from typing import runtime_checkable
 
-from tfps_plugin.cluster.connection import Connection
+from tfps_plugin.cluster.chief.connection import Connection
 
 
 class TaskLike(Protocol):

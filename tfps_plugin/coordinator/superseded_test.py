@@ -10,7 +10,7 @@ from tfps_plugin import errors
 from tfps_plugin.coordinator.cluster_coordinator import ClusterCoordinator
 from tfps_plugin.coordinator.testing import FakeSession
 from tfps_plugin.coordinator.testing import FakeStrategy
-from tfps_plugin.variables import recovery_gate
+from tfps_plugin.variables.chief import recovery_gate
 
 _TIMEOUT_SECONDS = 30.0
 

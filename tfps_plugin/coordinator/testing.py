@@ -7,8 +7,8 @@ import types
 from typing import Any
 
 from tfps_plugin import errors
-from tfps_plugin.cluster.connection import Connection
-from tfps_plugin.coordinator.closure import ClosureState
+from tfps_plugin.cluster.chief.connection import Connection
+from tfps_plugin.coordinator.closures.closure import ClosureState
 from tfps_plugin.strategy.chief_runs import ChiefRuns
 
 

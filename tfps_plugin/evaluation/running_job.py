@@ -7,9 +7,9 @@ from typing import Protocol
 
 from tfps_plugin import errors
 from tfps_plugin.cluster import health
-from tfps_plugin.cluster import job_pipe
-from tfps_plugin.cluster import task_server
 from tfps_plugin.cluster import tf_config
+from tfps_plugin.cluster.serving import job_pipe
+from tfps_plugin.cluster.serving import task_server
 from tfps_plugin.cluster.spec import EVALUATOR
 from tfps_plugin.cluster.spec import ClusterSpec
 from tfps_plugin.evaluation.silence import Silence

@@ -6,7 +6,7 @@ import pytest
 
 from tfps_plugin import errors
 from tfps_plugin.cluster import health
-from tfps_plugin.cluster import job_pipe
+from tfps_plugin.cluster.serving import job_pipe
 from tfps_plugin.cluster.spec import ClusterSpec
 from tfps_plugin.cluster.spec import Task
 from tfps_plugin.evaluation import running_job

@@ -14,7 +14,7 @@ from tfps_plugin._compat import tensorflow_tables
 from tfps_plugin.inputs import captured_inputs
 from tfps_plugin.inputs import dataset_recipes
 from tfps_plugin.inputs.worker_dataset import WorkerDataset
-from tfps_plugin.variables import late_captures
+from tfps_plugin.variables.kinds import late_captures
 
 
 @pytest.fixture(autouse=True)

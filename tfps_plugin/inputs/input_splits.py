@@ -10,13 +10,13 @@ from typing import Protocol
 import tensorflow as tf
 
 from tfps_plugin import errors
-from tfps_plugin.cluster.dispatch_context import DispatchContext
+from tfps_plugin.cluster.calls.dispatch_context import DispatchContext
 from tfps_plugin.inputs import dataset_recipes
 from tfps_plugin.inputs.dataset_creator import DatasetCreator
 from tfps_plugin.inputs.splits import SplitLedger
 from tfps_plugin.inputs.splits import Visitation
 from tfps_plugin.inputs.worker_dataset import WorkerDataset
-from tfps_plugin.variables.worker_resident import WorkerResident
+from tfps_plugin.variables.per_worker.worker_resident import WorkerResident
 
 # What is done to every dataset before it is read, such as weighing classes.
 Transform = Callable[[tf.data.Dataset], tf.data.Dataset]

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from tfps_plugin import errors
-from tfps_plugin.cluster.dispatch_context import DispatchContext
+from tfps_plugin.cluster.calls.dispatch_context import DispatchContext
 from tfps_plugin.inputs.dataset_creator import DatasetCreator
 from tfps_plugin.inputs.input_splits import ListedSplits
 

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
-from tfps_plugin.cluster.dispatch_context import DispatchContext
-from tfps_plugin.variables.worker_resident import WorkerResident
+from tfps_plugin.cluster.calls.dispatch_context import DispatchContext
+from tfps_plugin.variables.per_worker.worker_resident import WorkerResident
 
 
 class PerWorkerValues:

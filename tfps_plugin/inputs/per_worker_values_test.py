@@ -4,8 +4,8 @@ import pytest
 import tensorflow as tf
 
 from tfps_plugin import errors
-from tfps_plugin.cluster.dispatch_context import DispatchContext
-from tfps_plugin.cluster.dispatch_context import dispatching
+from tfps_plugin.cluster.calls.dispatch_context import DispatchContext
+from tfps_plugin.cluster.calls.dispatch_context import dispatching
 from tfps_plugin.inputs.per_worker_values import PerWorkerValues
 
 

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from collections.abc import Iterator
 from typing import Any
 
-from tfps_plugin.cluster import dispatch_context
-from tfps_plugin.cluster.dispatch_context import DispatchContext
+from tfps_plugin.cluster.calls import dispatch_context
+from tfps_plugin.cluster.calls.dispatch_context import DispatchContext
 from tfps_plugin.inputs.splits import SplitLedger
-from tfps_plugin.variables import worker_resident
+from tfps_plugin.variables.per_worker import worker_resident
 
 # How often a lane that waits for a split looks whether it still should.
 _WAKE_UP_SECONDS = 1.0

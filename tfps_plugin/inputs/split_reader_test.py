@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from tfps_plugin.cluster import dispatch_context
-from tfps_plugin.cluster.dispatch_context import DispatchContext
+from tfps_plugin.cluster.calls import dispatch_context
+from tfps_plugin.cluster.calls.dispatch_context import DispatchContext
 from tfps_plugin.inputs.split_reader import Share
 from tfps_plugin.inputs.split_reader import SplitReader
 from tfps_plugin.inputs.splits import SplitLedger
 from tfps_plugin.inputs.splits import Visitation
-from tfps_plugin.variables import worker_resident
+from tfps_plugin.variables.per_worker import worker_resident
 
 _SECONDS = 20
 

@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfps_plugin import errors
-from tfps_plugin.cluster.dispatch_context import DispatchContext
+from tfps_plugin.cluster.calls.dispatch_context import DispatchContext
 from tfps_plugin.inputs import captured_inputs
 from tfps_plugin.inputs import dataset_recipes
 from tfps_plugin.inputs import input_context

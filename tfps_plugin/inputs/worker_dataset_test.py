@@ -9,8 +9,8 @@ import pytest
 import tensorflow as tf
 
 from tfps_plugin import errors
-from tfps_plugin.cluster.dispatch_context import DispatchContext
-from tfps_plugin.cluster.dispatch_context import dispatching
+from tfps_plugin.cluster.calls.dispatch_context import DispatchContext
+from tfps_plugin.cluster.calls.dispatch_context import dispatching
 from tfps_plugin.inputs import input_context
 from tfps_plugin.inputs.tuning import without_tuning
 from tfps_plugin.inputs.worker_dataset import WorkerDataset

@@ -99,12 +99,12 @@ def run(
     every start. For more, set TF_CPP_MIN_LOG_LEVEL (0 is everything, 1 leaves
     out information, 2 warnings, 3 errors), or give --tensorflow-logs.
     """
-    from tfps_plugin.cluster import large_pages
-    from tfps_plugin.cluster import shared_cores
     from tfps_plugin.cluster.environment import task_environment
+    from tfps_plugin.cluster.machine import large_pages
+    from tfps_plugin.cluster.machine import shared_cores
+    from tfps_plugin.cluster.machine.ports import ReservedPort
     from tfps_plugin.cluster.output import tensorflow_noise
     from tfps_plugin.cluster.output.console import Console
-    from tfps_plugin.cluster.ports import ReservedPort
     from tfps_plugin.launcher import plan
     from tfps_plugin.launcher.job import Job
 
@@ -160,8 +160,8 @@ def serve(**options: float | None) -> None:
 
     Ends with 0 when the job is over.
     """
-    from tfps_plugin.cluster import large_pages
-    from tfps_plugin.cluster import task_server
+    from tfps_plugin.cluster.machine import large_pages
+    from tfps_plugin.cluster.serving import task_server
 
     large_pages.begin_again()
     task_server.main(

@@ -7,8 +7,8 @@ import pytest
 from click.testing import CliRunner
 
 import tfps_plugin
-from tfps_plugin.cluster import large_pages
-from tfps_plugin.cluster import task_server
+from tfps_plugin.cluster.machine import large_pages
+from tfps_plugin.cluster.serving import task_server
 from tfps_plugin.launcher.cli import main
 
 # Option handling is what differs between releases of click.

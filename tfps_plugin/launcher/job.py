@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 
-from tfps_plugin.cluster import job_pipe
 from tfps_plugin.cluster.output import console as console_lib
 from tfps_plugin.cluster.output.console import Console
+from tfps_plugin.cluster.serving import job_pipe
 from tfps_plugin.cluster.spec import CHIEF
 from tfps_plugin.cluster.spec import EVALUATOR
 from tfps_plugin.launcher.child_process import ChildProcess

@@ -114,7 +114,7 @@ def test_a_task_that_ends_well_is_not_reported(fifo: str) -> None:
 
 # Waits until the launcher says that the chief has ended.
 _FOLLOWS = """
-import os, select, sys, tfps_plugin.cluster.job_pipe as job_pipe
+import os, select, sys, tfps_plugin.cluster.serving.job_pipe as job_pipe
 pipe = job_pipe.find(os.environ)
 assert not job_pipe.is_closed(pipe)
 open(sys.argv[1], 'w').close()

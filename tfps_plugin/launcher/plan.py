@@ -4,7 +4,7 @@ import dataclasses
 import sys
 from collections.abc import Sequence
 
-from tfps_plugin.cluster.ports import LOOPBACK
+from tfps_plugin.cluster.machine.ports import LOOPBACK
 from tfps_plugin.cluster.spec import CHIEF
 from tfps_plugin.cluster.spec import EVALUATOR
 from tfps_plugin.cluster.spec import PARAMETER_SERVER
@@ -16,7 +16,7 @@ from tfps_plugin.cluster.tf_config import to_tf_config
 # The tasks that run the user's script.
 PROGRAMS = frozenset({CHIEF, EVALUATOR})
 
-_TASK_SERVER = ("-m", "tfps_plugin.cluster.task_server")
+_TASK_SERVER = ("-m", "tfps_plugin.cluster.serving.task_server")
 
 
 @dataclasses.dataclass(frozen=True)

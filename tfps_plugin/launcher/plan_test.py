@@ -56,7 +56,7 @@ def test_programs_run_the_script_and_tasks_the_server(
         expected = (
             ("train.py", "--epochs", "3")
             if name in plan.PROGRAMS
-            else ("-m", "tfps_plugin.cluster.task_server")
+            else ("-m", "tfps_plugin.cluster.serving.task_server")
         )
         assert process.arguments == expected
 

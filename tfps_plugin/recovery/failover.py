@@ -12,10 +12,10 @@ from typing import Any
 from typing import Protocol
 
 from tfps_plugin import errors
-from tfps_plugin.recovery.parts import Part
+from tfps_plugin.recovery.checkpoints.parts import Part
 from tfps_plugin.recovery.standby import Standby
 from tfps_plugin.recovery.standby_copies import StandbyCopies
-from tfps_plugin.variables.mirrored_scalar import MirroredScalar
+from tfps_plugin.variables.kinds.mirrored_scalar import MirroredScalar
 
 # So many names are listed where some are missing.
 _MOST_NAMES = 10

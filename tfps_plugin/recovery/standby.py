@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from tfps_plugin._compat import tensorflow_execution
 from tfps_plugin.recovery.standby_copies import StandbyCopies
-from tfps_plugin.variables import chief_reads
+from tfps_plugin.variables.chief import chief_reads
 
 _logger = logging.getLogger("tfps_plugin")
 

@@ -9,14 +9,14 @@ from typing import Any
 import tensorflow as tf
 
 from tfps_plugin._compat import tensorflow_variables as compat
-from tfps_plugin.recovery import change_files
-from tfps_plugin.recovery import part_files
-from tfps_plugin.recovery import row_marks
-from tfps_plugin.recovery.parts import SLICE_BYTES
-from tfps_plugin.recovery.parts import Part
-from tfps_plugin.recovery.row_marks import Mark
-from tfps_plugin.variables import saved_form
-from tfps_plugin.variables.remote_variable import RemoteVariable
+from tfps_plugin.recovery.checkpoints import part_files
+from tfps_plugin.recovery.checkpoints.parts import SLICE_BYTES
+from tfps_plugin.recovery.checkpoints.parts import Part
+from tfps_plugin.recovery.incremental import change_files
+from tfps_plugin.recovery.incremental import row_marks
+from tfps_plugin.recovery.incremental.row_marks import Mark
+from tfps_plugin.variables.kinds.remote_variable import RemoteVariable
+from tfps_plugin.variables.saving import saved_form
 
 _CHIEF = "/device:CPU:0"
 

@@ -6,7 +6,7 @@ import threading
 import warnings
 from collections.abc import Iterator
 
-from tfps_plugin.cluster import dispatch_context
+from tfps_plugin.cluster.calls import dispatch_context
 
 
 class ChiefRuns:

@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from tfps_plugin.cluster import dispatch_context
-from tfps_plugin.cluster.dispatch_context import DispatchContext
+from tfps_plugin.cluster.calls import dispatch_context
+from tfps_plugin.cluster.calls.dispatch_context import DispatchContext
 from tfps_plugin.strategy.chief_runs import ChiefRuns
 
 

@@ -13,7 +13,7 @@ from tfps_plugin.inputs import input_context
 from tfps_plugin.strategy import updates
 from tfps_plugin.strategy.chief_runs import ChiefRuns
 from tfps_plugin.strategy.variable_creation import VariableCreator
-from tfps_plugin.variables.worker_tables import WorkerTable
+from tfps_plugin.variables.per_worker.worker_tables import WorkerTable
 
 # By name, as TensorFlow asks for them. `tf.lookup.StaticVocabularyTable` is
 # made of a HashTable, which is an older form of the same.

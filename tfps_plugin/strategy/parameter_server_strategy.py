@@ -17,17 +17,17 @@ from tfps_plugin.cluster import local_cluster
 from tfps_plugin.cluster import quorum
 from tfps_plugin.cluster import spec
 from tfps_plugin.cluster import tf_config
-from tfps_plugin.cluster.session import Session
+from tfps_plugin.cluster.chief.session import Session
 from tfps_plugin.strategy.extended import ParameterServerExtended
 from tfps_plugin.strategy.variable_creation import VariableCreator
 from tfps_plugin.transport import fusion
 from tfps_plugin.transport.explanation import Explanation
-from tfps_plugin.variables import wire
-from tfps_plugin.variables.inventory import Inventory
-from tfps_plugin.variables.partitioners import Partitioner
-from tfps_plugin.variables.remote_variable import RemoteVariable
-from tfps_plugin.variables.wire import WireDtype
-from tfps_plugin.variables.worker_local import WorkerLocalVariable
+from tfps_plugin.variables.compression import wire
+from tfps_plugin.variables.compression.wire import WireDtype
+from tfps_plugin.variables.kinds.remote_variable import RemoteVariable
+from tfps_plugin.variables.per_worker.worker_local import WorkerLocalVariable
+from tfps_plugin.variables.sharding.inventory import Inventory
+from tfps_plugin.variables.sharding.partitioners import Partitioner
 
 _logger = logging.getLogger(__name__)
 

@@ -10,15 +10,15 @@ import keras
 import tensorflow as tf
 
 from tfps_plugin import errors
-from tfps_plugin.variables import row_gather
-from tfps_plugin.variables import segment_sums
-from tfps_plugin.variables import views
-from tfps_plugin.variables import wire
-from tfps_plugin.variables.distinct_rows import DistinctRows
-from tfps_plugin.variables.distinct_rows import distinct
-from tfps_plugin.variables.remote_variable import RemoteVariable
-from tfps_plugin.variables.sharded_variable import ShardedVariable
-from tfps_plugin.variables.update_lock import UpdateLock
+from tfps_plugin.variables.compression import wire
+from tfps_plugin.variables.kinds.remote_variable import RemoteVariable
+from tfps_plugin.variables.kinds.sharded_variable import ShardedVariable
+from tfps_plugin.variables.lookup import row_gather
+from tfps_plugin.variables.lookup import segment_sums
+from tfps_plugin.variables.lookup.distinct_rows import DistinctRows
+from tfps_plugin.variables.lookup.distinct_rows import distinct
+from tfps_plugin.variables.updates import views
+from tfps_plugin.variables.updates.update_lock import UpdateLock
 
 
 @dataclasses.dataclass(frozen=True)

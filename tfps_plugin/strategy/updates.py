@@ -24,8 +24,8 @@ import tensorflow as tf
 from tfps_plugin._compat.tensorflow_strategy import UpdateContext
 from tfps_plugin.strategy.update_parts import UpdatePart
 from tfps_plugin.strategy.update_parts import parts_of
-from tfps_plugin.variables import views
-from tfps_plugin.variables.sharded_variable import ShardedVariable
+from tfps_plugin.variables.kinds.sharded_variable import ShardedVariable
+from tfps_plugin.variables.updates import views
 
 
 def update(

@@ -9,21 +9,23 @@ import tensorflow as tf
 from tfps_plugin import errors
 from tfps_plugin._compat import keras as keras_compat
 from tfps_plugin._compat import tensorflow_variables as compat
-from tfps_plugin.cluster import connection
+from tfps_plugin.cluster.chief import connection
 from tfps_plugin.strategy import legacy_keras
-from tfps_plugin.variables import initialization
-from tfps_plugin.variables import partitioners
-from tfps_plugin.variables.initialization import InitialValue
-from tfps_plugin.variables.inventory import Inventory
-from tfps_plugin.variables.layout import RowLayout
-from tfps_plugin.variables.mirrored_scalar import MirroredScalar
-from tfps_plugin.variables.per_worker_variable import PerWorkerVariable
-from tfps_plugin.variables.placement import BytePlacement
-from tfps_plugin.variables.remote_variable import RemoteVariable
-from tfps_plugin.variables.sharded_variable import ShardedVariable
-from tfps_plugin.variables.update_lock import UpdateLocks
-from tfps_plugin.variables.worker_local import WorkerLocalVariable
-from tfps_plugin.variables.worker_seeds import WorkerLocalSeed
+from tfps_plugin.variables.initial_values import initialization
+from tfps_plugin.variables.initial_values.initialization import InitialValue
+from tfps_plugin.variables.kinds.mirrored_scalar import MirroredScalar
+from tfps_plugin.variables.kinds.remote_variable import RemoteVariable
+from tfps_plugin.variables.kinds.sharded_variable import ShardedVariable
+from tfps_plugin.variables.per_worker.per_worker_variable import (
+    PerWorkerVariable,
+)
+from tfps_plugin.variables.per_worker.worker_local import WorkerLocalVariable
+from tfps_plugin.variables.per_worker.worker_seeds import WorkerLocalSeed
+from tfps_plugin.variables.sharding import partitioners
+from tfps_plugin.variables.sharding.inventory import Inventory
+from tfps_plugin.variables.sharding.layout import RowLayout
+from tfps_plugin.variables.sharding.placement import BytePlacement
+from tfps_plugin.variables.updates.update_lock import UpdateLocks
 
 _logger = logging.getLogger(__name__)
 

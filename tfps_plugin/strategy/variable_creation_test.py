@@ -3,7 +3,7 @@
 import pytest
 
 from tfps_plugin import errors
-from tfps_plugin.cluster import connection
+from tfps_plugin.cluster.chief import connection
 from tfps_plugin.strategy.variable_creation import VariableCreator
 from tfps_plugin.variables import testing
 

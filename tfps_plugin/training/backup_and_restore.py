@@ -11,10 +11,12 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfps_plugin.recovery.checkpoint import Checkpoint
-from tfps_plugin.recovery.checkpoint_manager import CheckpointManager
-from tfps_plugin.training import running_call
-from tfps_plugin.training.running_call import Place
+from tfps_plugin.recovery.checkpoints.checkpoint import Checkpoint
+from tfps_plugin.recovery.checkpoints.checkpoint_manager import (
+    CheckpointManager,
+)
+from tfps_plugin.training.patches import running_call
+from tfps_plugin.training.patches.running_call import Place
 
 _logger = logging.getLogger("tfps_plugin")
 

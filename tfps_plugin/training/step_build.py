@@ -15,7 +15,7 @@ import tensorflow as tf
 from tfps_plugin._compat import keras as keras_compat
 from tfps_plugin._compat import tensorflow_execution
 from tfps_plugin.coordinator.cluster_coordinator import ClusterCoordinator
-from tfps_plugin.variables import steps_in_flight
+from tfps_plugin.variables.chief import steps_in_flight
 
 
 def is_by_step(model: keras.Model, step: str) -> bool:

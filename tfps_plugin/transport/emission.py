@@ -22,7 +22,7 @@ from tfps_plugin.transport.staging import StagedHandle
 from tfps_plugin.transport.waves import Message
 from tfps_plugin.transport.waves import Node
 from tfps_plugin.transport.waves import Output
-from tfps_plugin.variables import graph_checks
+from tfps_plugin.variables.lookup import graph_checks
 
 _logger = logging.getLogger(__name__)
 

@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from tfps_plugin.variables import graph_checks
+from tfps_plugin.variables.lookup import graph_checks
 
 # Where a function runs: what has no other place.
 HERE = ""

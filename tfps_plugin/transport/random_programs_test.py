@@ -20,10 +20,10 @@ from hypothesis import strategies as st
 from tfps_plugin.transport import explanation
 from tfps_plugin.transport import fusion
 from tfps_plugin.transport import places
-from tfps_plugin.variables import row_lookup
-from tfps_plugin.variables.layout import RowLayout
-from tfps_plugin.variables.remote_variable import RemoteVariable
-from tfps_plugin.variables.sharded_variable import ShardedVariable
+from tfps_plugin.variables.kinds.remote_variable import RemoteVariable
+from tfps_plugin.variables.kinds.sharded_variable import ShardedVariable
+from tfps_plugin.variables.lookup import row_lookup
+from tfps_plugin.variables.sharding.layout import RowLayout
 
 # Names of one device; to `places`, as below, each is a task of its own.
 _PS = (

@@ -8,21 +8,21 @@ from typing import Any
 import tensorflow as tf
 
 from tfps_plugin._compat import tensorflow_graphs as compat
-from tfps_plugin.transport import duplicates
 from tfps_plugin.transport import explanation
-from tfps_plugin.transport import id_checks
 from tfps_plugin.transport import places
-from tfps_plugin.transport import run_ahead
 from tfps_plugin.transport import sections
-from tfps_plugin.transport import short_rows
 from tfps_plugin.transport import soundness
-from tfps_plugin.transport import step_order
-from tfps_plugin.transport import transpositions
 from tfps_plugin.transport import waves
 from tfps_plugin.transport.emission import Emission
 from tfps_plugin.transport.explanation import Body
 from tfps_plugin.transport.flat_function import FlatFunction
-from tfps_plugin.transport.flattening import flatten
+from tfps_plugin.transport.passes import duplicates
+from tfps_plugin.transport.passes import id_checks
+from tfps_plugin.transport.passes import run_ahead
+from tfps_plugin.transport.passes import short_rows
+from tfps_plugin.transport.passes import step_order
+from tfps_plugin.transport.passes import transpositions
+from tfps_plugin.transport.passes.flattening import flatten
 from tfps_plugin.transport.staging import StagedHandle
 from tfps_plugin.transport.waves import Node
 from tfps_plugin.transport.waves import Output

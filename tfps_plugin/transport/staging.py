@@ -15,8 +15,8 @@ from tfps_plugin._compat import tensorflow_captures
 from tfps_plugin._compat import tensorflow_graphs as compat
 from tfps_plugin.transport import places
 from tfps_plugin.transport.waves import Output
-from tfps_plugin.variables.handle_areas import HandleArea
-from tfps_plugin.variables.handle_areas import StagedHandles
+from tfps_plugin.variables.kinds.handle_areas import HandleArea
+from tfps_plugin.variables.kinds.handle_areas import StagedHandles
 
 
 class StagedHandle(NamedTuple):

@@ -8,9 +8,9 @@ import pytest
 import tensorflow as tf
 
 from tfps_plugin import errors
-from tfps_plugin.cluster import connection
+from tfps_plugin.cluster.chief import connection
 from tfps_plugin.variables import testing
-from tfps_plugin.variables.update_lock import UpdateLock
+from tfps_plugin.variables.updates.update_lock import UpdateLock
 
 _VALUE = np.arange(8, dtype="float32").reshape(4, 2)
 _ROWS = tf.IndexedSlices(tf.ones((1, 2)), tf.constant([1]))

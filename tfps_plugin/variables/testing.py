@@ -6,12 +6,12 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfps_plugin.cluster import dispatch_context
-from tfps_plugin.cluster.dispatch_context import DispatchContext
-from tfps_plugin.variables import initialization
-from tfps_plugin.variables.layout import RowLayout
-from tfps_plugin.variables.remote_variable import RemoteVariable
-from tfps_plugin.variables.sharded_variable import ShardedVariable
+from tfps_plugin.cluster.calls import dispatch_context
+from tfps_plugin.cluster.calls.dispatch_context import DispatchContext
+from tfps_plugin.variables.initial_values import initialization
+from tfps_plugin.variables.kinds.remote_variable import RemoteVariable
+from tfps_plugin.variables.kinds.sharded_variable import ShardedVariable
+from tfps_plugin.variables.sharding.layout import RowLayout
 
 LOCAL_DEVICE = "/job:localhost/replica:0/task:0/device:CPU:0"
 

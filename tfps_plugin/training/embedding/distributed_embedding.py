@@ -7,12 +7,12 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfps_plugin.training import table_saving
 from tfps_plugin.training.embedding import feature_ids
 from tfps_plugin.training.embedding import stacked_lookup
 from tfps_plugin.training.embedding.feature_tree import FeatureTree
 from tfps_plugin.training.embedding.plan import EmbeddingPlan
 from tfps_plugin.training.embedding.stacks import Stacking
+from tfps_plugin.training.saving import table_saving
 
 # Tables pass through this process in blocks of about this size.
 _BLOCK_BYTES = 16 << 20

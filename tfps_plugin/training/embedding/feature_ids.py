@@ -14,8 +14,8 @@ import tensorflow as tf
 
 from tfps_plugin import errors
 from tfps_plugin.training.embedding.config import FeatureConfig
-from tfps_plugin.variables import graph_checks
-from tfps_plugin.variables import segment_sums
+from tfps_plugin.variables.lookup import graph_checks
+from tfps_plugin.variables.lookup import segment_sums
 
 
 class FeatureIds(abc.ABC):

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfps_plugin.variables import graph_checks
+from tfps_plugin.variables.lookup import graph_checks
 
 
 class IdCounts(abc.ABC):

@@ -11,7 +11,9 @@ from tfps_plugin.training.embedding.stacks import Stacking
 from tfps_plugin.training.embedding.stacks import TableSize
 from tfps_plugin.training.embedding.stacks import TableStack
 from tfps_plugin.training.embedding.stacks import stack_tables
-from tfps_plugin.variables.stacked_initializer import StackedInitializer
+from tfps_plugin.variables.initial_values.stacked_initializer import (
+    StackedInitializer,
+)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,9 +15,9 @@ from tfps_plugin.training.embedding import matrix_columns
 from tfps_plugin.training.embedding.id_counts import CountsOfEach
 from tfps_plugin.training.embedding.id_counts import EqualCounts
 from tfps_plugin.training.embedding.id_counts import IdCounts
-from tfps_plugin.variables import graph_checks
-from tfps_plugin.variables import joint_lookup
-from tfps_plugin.variables import row_lookup
+from tfps_plugin.variables.lookup import graph_checks
+from tfps_plugin.variables.lookup import joint_lookup
+from tfps_plugin.variables.lookup import row_lookup
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,11 +10,11 @@ import tensorflow as tf
 from tfps_plugin.training.embedding import stacked_lookup
 from tfps_plugin.training.embedding.stacked_lookup import Request
 from tfps_plugin.training.embedding.stacked_lookup import Span
-from tfps_plugin.transport import duplicates
-from tfps_plugin.transport import transpositions
-from tfps_plugin.transport.flattening import flatten
-from tfps_plugin.variables import joint_lookup
+from tfps_plugin.transport.passes import duplicates
+from tfps_plugin.transport.passes import transpositions
+from tfps_plugin.transport.passes.flattening import flatten
 from tfps_plugin.variables import testing
+from tfps_plugin.variables.lookup import joint_lookup
 
 _ROWS = 9
 _IDS = {"a": [3, 0, 0], "b": [2, -1, 2], "c": [], "d": [-2, 1]}

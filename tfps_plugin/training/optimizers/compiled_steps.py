@@ -14,9 +14,9 @@ import tensorflow as tf
 from tfps_plugin._compat import tensorflow_variables as compat
 from tfps_plugin.training.optimizers import automatic_updates
 from tfps_plugin.training.optimizers.step import OptimizerStep
-from tfps_plugin.variables import steps_in_flight
-from tfps_plugin.variables.distinct_rows import DistinctRows
-from tfps_plugin.variables.late_bound import on_the_chief
+from tfps_plugin.variables.chief import steps_in_flight
+from tfps_plugin.variables.kinds.late_bound import on_the_chief
+from tfps_plugin.variables.lookup.distinct_rows import DistinctRows
 
 # What may be changed between two steps, and is no variable.
 _SETTINGS = (bool, int, float, str, types.NoneType)

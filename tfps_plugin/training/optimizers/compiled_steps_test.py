@@ -13,7 +13,7 @@ import tensorflow as tf
 from tfps_plugin.training.optimizers import compiled_steps
 from tfps_plugin.training.optimizers.compiled_steps import CompiledSteps
 from tfps_plugin.variables import testing
-from tfps_plugin.variables.distinct_rows import DistinctRows
+from tfps_plugin.variables.lookup.distinct_rows import DistinctRows
 
 
 class _Optimizer:

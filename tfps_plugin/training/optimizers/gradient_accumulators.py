@@ -5,8 +5,8 @@ from typing import Any
 import tensorflow as tf
 
 from tfps_plugin.strategy import updates
-from tfps_plugin.variables import views
-from tfps_plugin.variables.distinct_rows import DistinctRows
+from tfps_plugin.variables.lookup.distinct_rows import DistinctRows
+from tfps_plugin.variables.updates import views
 
 
 def add(accumulator: Any, gradient: Any) -> None:

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from tfps_plugin.training.optimizers import gradient_accumulators
 from tfps_plugin.variables import testing
-from tfps_plugin.variables.distinct_rows import DistinctRows
+from tfps_plugin.variables.lookup.distinct_rows import DistinctRows
 
 _SHAPE = (7, 2)
 

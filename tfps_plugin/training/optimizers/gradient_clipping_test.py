@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from tfps_plugin.training.optimizers import gradient_clipping
-from tfps_plugin.variables.distinct_rows import DistinctRows
+from tfps_plugin.variables.lookup.distinct_rows import DistinctRows
 
 _ROWS = np.random.default_rng(0).normal(size=(3, 4)).astype("float32")
 _DENSE = np.random.default_rng(1).normal(size=(5,)).astype("float32")

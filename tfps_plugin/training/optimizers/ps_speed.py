@@ -5,7 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfps_plugin.variables import chief_reads
+from tfps_plugin.variables.chief import chief_reads
 
 # Larger than a processor's nearest caches, as most tables are.
 _NUM_ELEMENTS = 1 << 18

@@ -34,10 +34,10 @@ from tfps_plugin.training.optimizers.catch_up.caught_up_update import (
 )
 from tfps_plugin.training.optimizers.catch_up.moment import Moment
 from tfps_plugin.training.optimizers.catch_up.step_clock import StepClock
-from tfps_plugin.variables import gradient_residual
-from tfps_plugin.variables import views
-from tfps_plugin.variables.distinct_rows import distinct
-from tfps_plugin.variables.mirrored_scalar import MirroredScalar
+from tfps_plugin.variables.compression import gradient_residual
+from tfps_plugin.variables.kinds.mirrored_scalar import MirroredScalar
+from tfps_plugin.variables.lookup.distinct_rows import distinct
+from tfps_plugin.variables.updates import views
 
 _thread_local = threading.local()
 

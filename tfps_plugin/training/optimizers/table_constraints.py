@@ -5,7 +5,7 @@ from typing import Any
 import keras
 
 from tfps_plugin import errors
-from tfps_plugin.variables.sharded_variable import ShardedVariable
+from tfps_plugin.variables.kinds.sharded_variable import ShardedVariable
 
 _NORMS = (
     keras.constraints.MaxNorm,

@@ -11,7 +11,7 @@ import keras
 from tfps_plugin import errors
 from tfps_plugin._compat import keras_optimizers as compat
 from tfps_plugin.training.optimizers import table_constraints
-from tfps_plugin.variables.sharded_variable import ShardedVariable
+from tfps_plugin.variables.kinds.sharded_variable import ShardedVariable
 
 _WHOLE_MATRIX = {
     keras.optimizers.Adafactor: "keeps statistics of whole rows and columns",

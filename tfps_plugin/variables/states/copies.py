@@ -4,10 +4,10 @@ import tensorflow as tf
 
 from tfps_plugin import errors
 from tfps_plugin._compat import tensorflow_captures
+from tfps_plugin.variables.per_worker.worker_local import WorkerLocalVariable
+from tfps_plugin.variables.per_worker.worker_seeds import WorkerLocalSeed
 from tfps_plugin.variables.states import local_rules
 from tfps_plugin.variables.states.flow import Flow
-from tfps_plugin.variables.worker_local import WorkerLocalVariable
-from tfps_plugin.variables.worker_seeds import WorkerLocalSeed
 
 
 def of(flow: Flow) -> list[WorkerLocalVariable]:

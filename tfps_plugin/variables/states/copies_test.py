@@ -6,11 +6,11 @@ import pytest
 import tensorflow as tf
 
 from tfps_plugin import errors
+from tfps_plugin.variables.per_worker.worker_local import WorkerLocalVariable
+from tfps_plugin.variables.per_worker.worker_seeds import WorkerLocalSeed
 from tfps_plugin.variables.states import copies
 from tfps_plugin.variables.states.flow import Flow
 from tfps_plugin.variables.states.merge_rule import MergeRule
-from tfps_plugin.variables.worker_local import WorkerLocalVariable
-from tfps_plugin.variables.worker_seeds import WorkerLocalSeed
 
 _X = tf.TensorSpec([], tf.float32)
 

@@ -9,10 +9,10 @@ import tensorflow as tf
 
 from tfps_plugin._compat import keras as keras_compat
 from tfps_plugin.variables import testing
-from tfps_plugin.variables.remote_variable import RemoteVariable
+from tfps_plugin.variables.kinds.remote_variable import RemoteVariable
 from tfps_plugin.variables.states import ps_rules
 from tfps_plugin.variables.states.flow import Flow
-from tfps_plugin.variables.update_lock import UpdateLock
+from tfps_plugin.variables.updates.update_lock import UpdateLock
 
 Make = Callable[[], Any]
 

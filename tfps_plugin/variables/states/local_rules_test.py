@@ -8,10 +8,10 @@ import pytest
 import tensorflow as tf
 
 from tfps_plugin.variables import testing
+from tfps_plugin.variables.per_worker.worker_local import WorkerLocalVariable
 from tfps_plugin.variables.states import local_rules
 from tfps_plugin.variables.states.flow import Flow
 from tfps_plugin.variables.states.merge_rule import MergeRule
-from tfps_plugin.variables.worker_local import WorkerLocalVariable
 
 _X = tf.TensorSpec([], tf.float32)
 Update = Callable[[Any, Any], Any]

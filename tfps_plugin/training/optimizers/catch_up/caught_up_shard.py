@@ -17,7 +17,7 @@ from tfps_plugin.training.optimizers.catch_up import gap as gaps
 from tfps_plugin.training.optimizers.catch_up.moment import Moment
 from tfps_plugin.training.optimizers.catch_up.step_clock import StepClock
 from tfps_plugin.training.optimizers.catch_up.zero_gradients import TABLE
-from tfps_plugin.variables import chief_reads
+from tfps_plugin.variables.chief import chief_reads
 
 # A ps that settles has the rows of so many bytes of the table in its hands.
 _BLOCK_BYTES = 4 << 20

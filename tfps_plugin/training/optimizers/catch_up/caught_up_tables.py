@@ -22,7 +22,7 @@ from tfps_plugin.training.optimizers.catch_up.step_clock import StepClock
 from tfps_plugin.training.optimizers.catch_up.zero_gradients import (
     ZeroGradients,
 )
-from tfps_plugin.variables.row_lookup import Table
+from tfps_plugin.variables.lookup.row_lookup import Table
 
 # What Keras and keras-rs call the variable of an embedding layer.
 _EMBEDDINGS = "embeddings"

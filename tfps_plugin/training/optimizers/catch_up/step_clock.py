@@ -12,8 +12,8 @@ from tfps_plugin.training.optimizers.catch_up.moment import Moment
 from tfps_plugin.training.optimizers.catch_up.zero_gradients import (
     ZeroGradients,
 )
-from tfps_plugin.variables import graph_checks
-from tfps_plugin.variables.mirrored_scalar import MirroredScalar
+from tfps_plugin.variables.kinds.mirrored_scalar import MirroredScalar
+from tfps_plugin.variables.lookup import graph_checks
 
 
 class StepClock(tf.Module):

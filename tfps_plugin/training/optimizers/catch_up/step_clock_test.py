@@ -11,7 +11,7 @@ from tfps_plugin.training.optimizers.catch_up import of_keras
 from tfps_plugin.training.optimizers.catch_up import step_clock
 from tfps_plugin.training.optimizers.catch_up.step_clock import StepClock
 from tfps_plugin.variables import testing
-from tfps_plugin.variables.mirrored_scalar import MirroredScalar
+from tfps_plugin.variables.kinds.mirrored_scalar import MirroredScalar
 
 
 def _mirrored(name: str) -> MirroredScalar:

@@ -48,7 +48,7 @@ import tensorflow as tf
 from tfps_plugin import errors
 from tfps_plugin.training.optimizers.catch_up import moment
 from tfps_plugin.training.optimizers.catch_up.gap import Gap
-from tfps_plugin.variables import graph_checks
+from tfps_plugin.variables.lookup import graph_checks
 
 # The key of the table itself among the values of a row.
 TABLE = "table"

@@ -1,0 +1,71 @@
+"""Calls of functions end together with the connection to the cluster."""
+
+import threading
+from typing import Any
+
+import pytest
+import tensorflow as tf
+
+from tfps_plugin._compat import tensorflow_execution
+from tfps_plugin.cluster.calls import cancelled_calls
+from tfps_plugin.cluster.chief import connection
+
+_TIMEOUT_SECONDS = 30.0
+
+
+class _Cancellation(tensorflow_execution.Cancellation):
+    """Notes that a call has come under it."""
+
+    def __init__(self) -> None:
+        self.is_used = threading.Event()
+        super().__init__()
+
+    def new_manager(self) -> Any:
+        manager = super().new_manager()
+        self.is_used.set()
+        return manager
+
+
+def test_a_call_of_the_chief_ends_with_the_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connection, "_present", connection._Present())
+    cancelled_calls.install()
+    begun = connection.begin()
+    cancellation = begun.cancellation = _Cancellation()
+    empty = tf.queue.FIFOQueue(1, [tf.int32], shapes=[[]])
+    raised: list[BaseException] = []
+
+    def call() -> None:
+        try:
+            tf.function(empty.dequeue)()
+        except tf.errors.CancelledError as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    assert cancellation.is_used.wait(_TIMEOUT_SECONDS)
+    begun.end("superseded by a newer strategy")
+    thread.join(_TIMEOUT_SECONDS)
+    assert not thread.is_alive()
+    assert len(raised) == 1
+    # Others begin.
+    double = tf.function(lambda x: 2 * x)
+    assert int(double(tf.constant(3))) == 6
+
+
+def test_a_call_that_fails_cancels_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connection, "_present", connection._Present())
+    cancelled_calls.install()
+    begun = connection.begin()
+    begun.cancellation = tensorflow_execution.Cancellation()
+    read = tf.function(lambda iterator: next(iterator))
+    iterator = iter(tf.data.Dataset.range(1))
+    assert int(read(iterator)) == 0
+    # TensorFlow cancels what this call was made under.
+    with pytest.raises(tf.errors.OutOfRangeError):
+        read(iterator)
+    double = tf.function(lambda x: 2 * x)
+    assert int(double(tf.constant(3))) == 6

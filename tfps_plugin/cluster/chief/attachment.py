@@ -1,0 +1,186 @@
+"""Connects TensorFlow's runtime in this process to a cluster, as its chief."""
+
+import contextlib
+import logging
+import os
+import time
+from collections.abc import Collection
+from collections.abc import Iterator
+
+import tensorflow as tf
+
+from tfps_plugin import errors
+from tfps_plugin._compat import tensorflow_cluster
+from tfps_plugin._compat import tensorflow_functions
+from tfps_plugin._compat.tensorflow_earlier_state import EarlierState
+from tfps_plugin.cluster.calls import bounded_calls
+from tfps_plugin.cluster.calls import cancelled_calls
+from tfps_plugin.cluster.chief.server_def import make_server_def
+from tfps_plugin.cluster.machine import ports
+from tfps_plugin.cluster.spec import ClusterSpec
+from tfps_plugin.cluster.spec import Task
+from tfps_plugin.cluster.spec import join_address
+from tfps_plugin.cluster.spec import split_address
+
+_logger = logging.getLogger("tfps_plugin.cluster")
+
+# It takes milliseconds once every task has answered.
+_TIMEOUT_SECONDS = 60.0
+# Every change of TensorFlow's view of the cluster, by whichever session: two
+# at once bring the process down.
+changes = bounded_calls.SerialCalls()
+# Where this process's own server listens. TensorFlow cannot stop one, so it
+# is kept for the next cluster.
+_own_port: int | None = None
+
+
+def earlier_state(cluster: ClusterSpec) -> EarlierState | None:
+    """What this process has of its own, if it would lose that to a cluster.
+
+    To be asked for before the process leaves the cluster that it is in.
+
+    Args:
+        cluster: The cluster that it is about to connect to.
+
+    Returns:
+        What `attach` takes along; None if the process's devices stay.
+    """
+    return EarlierState() if _makes_server(cluster) else None
+
+
+def attach(
+    cluster: ClusterSpec,
+    tasks: Collection[Task],
+    earlier: EarlierState | None = None,
+) -> str:
+    """Connects TensorFlow to tasks of a cluster, as its chief.
+
+    Starts this process's own server the first time, or when the cluster asks
+    for another port. TensorFlow then makes the devices of this process anew;
+    what this process had on them before is made anew there, too.
+
+    Args:
+        cluster: The chief's address if it is prescribed. If not, it is a free
+            port of the address by which the tasks reach this machine.
+        tasks: The workers and parameter servers to connect to, which must
+            answer.
+        earlier: From `earlier_state`; None: nothing is taken along.
+
+    Returns:
+        The chief's address.
+
+    Raises:
+        ClusterStartTimeoutError: If TensorFlow does not finish in time.
+        TaskStartError: If the chief cannot serve at its address.
+
+    Threading: one thread at a time.
+    """
+    global _own_port
+    started = time.monotonic()
+    tensorflow_functions.register_apart_from_changes()
+    cancelled_calls.install()
+    with contextlib.ExitStack() as stack:
+        address = cluster.chief_address
+        if address is None:
+            port = _own_port
+            if port is None:
+                port = stack.enter_context(ports.ReservedPort()).port
+                stack.enter_context(_shared_ports())
+            host = ports.own_host_towards(
+                split_address(task.address) for task in tasks
+            )
+            address = join_address(host, port)
+        port = split_address(address)[1]
+        is_first = port != _own_port
+        if is_first and earlier is not None:
+            earlier.read()
+        server_def = make_server_def(address, tasks, is_first=is_first)
+        attach = (
+            tensorflow_cluster.set_server_def
+            if is_first
+            else tensorflow_cluster.update_server_def
+        )
+        try:
+            changes.call(
+                lambda: attach(server_def),
+                _TIMEOUT_SECONDS,
+                wait_seconds=_TIMEOUT_SECONDS,
+            )
+        except TimeoutError as error:
+            raise errors.ClusterStartTimeoutError(
+                "All tasks answer, but connecting to them did not end within "
+                f"{time.monotonic() - started:.0f} s. Either one died "
+                "meanwhile, or they cannot reach one another. Received: "
+                f"cluster={cluster.with_chief(address).as_dict()!r}. (1) See "
+                "their logs; (2) see that every task may connect to these "
+                "addresses from its machine; (3) start the chief again."
+            ) from error
+        except tf.errors.UnknownError as error:
+            raise _port_error(address, error.message) from error
+        _own_port = port
+        if is_first and earlier is not None:
+            _restore(earlier)
+    return address
+
+
+def check_own_port(cluster: ClusterSpec) -> None:
+    """Finds out whether the chief can serve, before it waits for the tasks.
+
+    Args:
+        cluster: As `attach` will get it.
+
+    Raises:
+        TaskStartError: If the port that it prescribes is taken.
+    """
+    if cluster.chief_address is None:
+        return
+    port = split_address(cluster.chief_address)[1]
+    if port == _own_port:
+        return
+    reason = ports.why_unusable(port, os.environ)
+    if reason is not None:
+        raise _port_error(cluster.chief_address, reason)
+
+
+def _port_error(address: str, reason: str) -> errors.TaskStartError:
+    port = split_address(address)[1]
+    return errors.TaskStartError(
+        "The chief's own server cannot start. Expected a free port of this "
+        f"machine. Received: cluster.chief[0]={address!r}: {reason}. End what "
+        f"uses the port (`ss -ltnp 'sport = :{port}'` names it), or leave the "
+        "chief's address out of the cluster: a free one is then taken."
+    )
+
+
+def _restore(earlier: EarlierState) -> None:
+    lost = earlier.restore()
+    if lost:
+        _logger.warning(
+            "What was made before the strategy goes on working in this "
+            "process, except for datasets whose functions use variables or "
+            "tables, and for iterators. Make them after the strategy. "
+            "Received: %s",
+            "; ".join(lost),
+        )
+
+
+def _makes_server(cluster: ClusterSpec) -> bool:
+    """Whether connecting to a cluster starts another server here."""
+    if cluster.chief_address is None:
+        return _own_port is None
+    return split_address(cluster.chief_address)[1] != _own_port
+
+
+@contextlib.contextmanager
+def _shared_ports() -> Iterator[None]:
+    """Lets TensorFlow's next server listen on a port reserved by us."""
+    name = ports.REUSE_VARIABLE
+    before = os.environ.get(name)
+    os.environ[name] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before

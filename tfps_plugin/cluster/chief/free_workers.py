@@ -1,0 +1,182 @@
+"""Workers that have a thread for who comes next."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from collections.abc import Collection
+from typing import Any
+
+import tensorflow as tf
+
+from tfps_plugin import errors
+from tfps_plugin._compat import tensorflow_execution
+from tfps_plugin.cluster.calls import bounded_calls
+from tfps_plugin.cluster.calls import dispatch_context
+from tfps_plugin.cluster.calls.dispatch_context import DispatchContext
+from tfps_plugin.cluster.chief import connection
+from tfps_plugin.cluster.spec import Task
+
+_logger = logging.getLogger("tfps_plugin.cluster")
+
+# A worker with a thread to spare answers in milliseconds.
+_PATIENCE_SECONDS = 10.0
+# How long a worker that ran nothing has to show that it lives.
+_PROBE_SECONDS = 2.0
+# However little time is left: a worker that is well is given a moment.
+_LEAST_SECONDS = 0.5
+# Of the one trial call: no lane of a coordinator has it.
+_NO_LANE = -1
+
+
+class _Trial:
+    """The function that workers are tried with.
+
+    One eager operation would not do: a worker runs that without any of the
+    threads that functions hold.
+
+    Guarded by `_lock`: the function, and the connection that it was traced
+    for; it is held while the function is traced.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._traced: tuple[connection.Connection, Any] | None = None
+
+    def function(self) -> Any:
+        """The function, known to the tasks that are connected to."""
+        with self._lock:
+            present = connection.present()
+            if self._traced is None or self._traced[0] is not present:
+                function = tf.function(lambda: tf.timestamp())
+                self._traced = present, function.get_concrete_function()
+            return self._traced[1]
+
+
+_trial = _Trial()
+
+
+def prepare(timeout_seconds: float) -> None:
+    """Makes known to all tasks what `wait_for` needs.
+
+    To be called while all of them answer: TensorFlow tells every task of a
+    function that is traced, and waits for one that hangs.
+
+    Args:
+        timeout_seconds: How long to wait for that.
+    """
+    try:
+        bounded_calls.call(_trial.function, timeout_seconds)
+    except TimeoutError as error:
+        # Whoever waits for workers waits for this, too, and no longer.
+        _logger.debug("The trial function is not known yet: %s", error)
+
+
+def wait_for(
+    workers: Collection[Task],
+    timeout_seconds: float,
+    answering: Callable[[list[Task], float], list[Task]] | None = None,
+    since: float | None = None,
+) -> None:
+    """Waits until every worker runs what it is given.
+
+    Functions of an earlier strategy may hold all threads of a worker, which
+    answers all the same: a strategy that is made meanwhile would wait for them
+    as long as they run. A worker that hangs is not waited for.
+
+    Args:
+        workers: Those that are connected to, and have just answered.
+        timeout_seconds: How long to wait for them, a moment at least.
+        answering: Returns those of some workers that answer a probe within
+            some seconds. None: all are taken to.
+        since: From when on (monotonic) the time counts; None: now.
+
+    Raises:
+        ClusterStartTimeoutError: If some still run nothing, but answer; names
+            them and the way out.
+    """
+    started = time.monotonic()
+    deadline = started + timeout_seconds
+    if since is not None:
+        deadline = max(since + timeout_seconds, started + _LEAST_SECONDS)
+    seconds_given = deadline - started
+    cancellation = tensorflow_execution.Cancellation()
+
+    def run(task: Task) -> None:
+        context = DispatchContext(
+            worker_index=task.index,
+            lane_index=_NO_LANE,
+            generation=0,
+            device=f"{task.name}/device:CPU:0",
+            cancellation=cancellation,
+        )
+        # Not traced by the caller: that, too, has a deadline here.
+        function = _trial.function()
+        executor = tensorflow_execution.new_synchronous_executor()
+        with (
+            dispatch_context.dispatching(context),
+            tensorflow_execution.executor_scope(executor),
+            tf.device(context.device),
+        ):
+            function()
+
+    def try_until(end: float, tasks: Collection[Task]) -> list[Task]:
+        """Returns those that do not run it in time."""
+        seconds = max(0.0, end - time.monotonic())
+        outcomes = bounded_calls.call_all(run, tasks, seconds)
+        for outcome in outcomes.values():
+            if isinstance(outcome.error, tf.errors.OpError):
+                # Whoever uses the worker judges that.
+                _logger.debug("A trial failed", exc_info=outcome.error)
+            elif not isinstance(outcome.error, (TimeoutError, type(None))):
+                raise outcome.error
+        return [
+            task
+            for task, outcome in outcomes.items()
+            if isinstance(outcome.error, TimeoutError)
+        ]
+
+    def try_and_probe(end: float, tasks: Collection[Task]) -> list[Task]:
+        """Returns those that do not run it in time, but answer."""
+        busy = try_until(end, tasks)
+        if not busy or answering is None:
+            return busy
+        left_seconds = deadline - time.monotonic()
+        return answering(busy, min(_PROBE_SECONDS, left_seconds / 2))
+
+    busy = list(workers)
+    try:
+        if seconds_given > _PATIENCE_SECONDS:
+            busy = try_and_probe(started + _PATIENCE_SECONDS, busy)
+            if busy:
+                _logger.warning(
+                    "Functions of an earlier strategy of this program hold "
+                    "%s, which therefore run nothing else. They are waited "
+                    "for, for another %.0f s. If they never end, close their "
+                    "coordinator.",
+                    _names(busy),
+                    deadline - time.monotonic(),
+                )
+        # The last probe, too, has ended by the deadline.
+        last_probe = deadline - min(_PROBE_SECONDS, seconds_given / 4)
+        if busy and time.monotonic() < last_probe:
+            busy = try_and_probe(last_probe, busy)
+        if busy:
+            busy = try_until(deadline, busy)
+    finally:
+        cancellation.start()
+    if busy:
+        raise errors.ClusterStartTimeoutError(
+            "The cluster is connected to already, and workers run nothing "
+            "else than functions of an earlier strategy of this program; "
+            "expected every worker to run a function within "
+            f"start_timeout_seconds={timeout_seconds:g}. Received: nothing "
+            f"for {time.monotonic() - started:.0f} s from {_names(busy)}. "
+            "(1) End these functions by "
+            "tfps.ClusterCoordinator(earlier_strategy).close(), and make the "
+            "new strategy again; (2) allow more time, if they come to an end."
+        )
+
+
+def _names(tasks: Collection[Task]) -> str:
+    return ", ".join(f"{task} at {task.address}" for task in tasks)

@@ -1,0 +1,52 @@
+"""Frees what functions of an earlier connection have left on a task.
+
+What a task keeps for functions of the chief (see `variables.handle_area`) is
+there by name, and would outlive the chief: tables of a program that has
+crashed would stay in memory beside those of its successor. It is all in one
+container of TensorFlow's, which its servers empty when they are asked to.
+"""
+
+import logging
+from collections.abc import Iterable
+
+from tfps_plugin.cluster import health
+from tfps_plugin.cluster.calls import bounded_calls
+from tfps_plugin.cluster.spec import Task
+
+_logger = logging.getLogger("tfps_plugin.cluster")
+
+# What is kept for functions goes in here, and nothing else does.
+CONTAINER = "tfps"
+
+_METHOD = "/tensorflow.WorkerService/CleanupAll"
+_STRING_IN_FIELD_1 = 0x0A
+_TIMEOUT_SECONDS = 10.0
+
+
+def free(tasks: Iterable[Task]) -> None:
+    """Has tasks empty the container; logs those that cannot be told.
+
+    Args:
+        tasks: At the addresses where they are now.
+    """
+    name = CONTAINER.encode()
+    # A CleanupAllRequest is a list of names. TensorFlow ships no Python code
+    # for it.
+    request = bytes([_STRING_IN_FIELD_1, len(name)]) + name
+    outcomes = bounded_calls.call_all(
+        lambda task: health.call(
+            task.address, _METHOD, request, _TIMEOUT_SECONDS
+        ),
+        tasks,
+        # The margin lets the calls themselves tell why they failed.
+        _TIMEOUT_SECONDS + 1.0,
+    )
+    for task, outcome in outcomes.items():
+        if outcome.error is not None:
+            _logger.warning(
+                "%s at %s was not told to free what functions of an earlier "
+                "chief have left there, such as their tables: %s",
+                task,
+                task.address,
+                outcome.error,
+            )

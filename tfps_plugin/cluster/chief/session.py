@@ -1,0 +1,481 @@
+"""The chief's connection to the tasks of its cluster."""
+
+import atexit
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+from collections.abc import Iterable
+
+from tfps_plugin import errors
+from tfps_plugin._compat import tensorflow_execution
+from tfps_plugin.cluster import environment
+from tfps_plugin.cluster import health
+from tfps_plugin.cluster.calls import bounded_calls
+from tfps_plugin.cluster.chief import attachment
+from tfps_plugin.cluster.chief import connection
+from tfps_plugin.cluster.chief import connections
+from tfps_plugin.cluster.chief import free_workers
+from tfps_plugin.cluster.chief import leftovers
+from tfps_plugin.cluster.chief import open_sessions
+from tfps_plugin.cluster.chief import program_end
+from tfps_plugin.cluster.chief import runtime_view
+from tfps_plugin.cluster.chief.address_book import AddressBook
+from tfps_plugin.cluster.chief.announcer import Announcer
+from tfps_plugin.cluster.chief.runtime_view import RuntimeView
+from tfps_plugin.cluster.health import TaskStatus
+from tfps_plugin.cluster.quorum import Quorum
+from tfps_plugin.cluster.spec import PARAMETER_SERVER
+from tfps_plugin.cluster.spec import WORKER
+from tfps_plugin.cluster.spec import ClusterSpec
+from tfps_plugin.cluster.spec import Task
+
+_logger = logging.getLogger("tfps_plugin.cluster")
+
+_PROBE_TIMEOUT_SECONDS = 2.0
+# Functions become known to tasks that answer within milliseconds.
+_PREPARE_TIMEOUT_SECONDS = 10.0
+# However little time is left: tasks that are well answer within milliseconds.
+_LEAST_SECONDS = 0.5
+# The job's end may not be held up for long by tasks that are gone.
+_DETACH_TIMEOUT_SECONDS = 2.0
+_NO_INCARNATION = 0
+
+_connect_lock = threading.Lock()
+_current: "Session | None" = None
+
+
+class Session:
+    """The chief's connection to its cluster; made by `Session.connect`.
+
+    A process has at most one. Its end is the end of the job: every task is
+    told so and ends as well.
+
+    Attributes:
+        cluster: The cluster, with the address at which tasks reach the chief.
+        connection: What everything that is made on the cluster belongs to.
+
+    Guarantees:
+        Every method may be called from any thread. Changes of the membership
+        happen one after the other, and hold up no method that only asks. A
+        task that is listed but dead never blocks them: it is found out and
+        taken out first. One that hangs may; until the change that waits for
+        it has ended, others fail with an error that names it. `close` happens
+        once and ends within some seconds, whatever state the tasks are in.
+    Guarded by `_change_lock`: every call that changes TensorFlow's view of
+        the cluster. It may be held for seconds.
+    Guarded by `_lock`, taken after it: `_statuses`, `_is_closed`.
+    Never call while holding `_lock`: anything that waits.
+    """
+
+    def __init__(
+        self,
+        requested: ClusterSpec,
+        chief_address: str,
+        statuses: dict[Task, TaskStatus],
+        look_up: Callable[[], ClusterSpec] | None = None,
+    ) -> None:
+        self.cluster = requested.with_chief(chief_address)
+        self.connection = connection.begin()
+        self.connection.cancellation = tensorflow_execution.Cancellation()
+        self._requested = requested
+        self._chief_address = chief_address
+        self._announcer = Announcer(chief_address)
+        self._book = AddressBook(requested, look_up)
+        self._view = RuntimeView(
+            chief_address, requested.serving_tasks, self._book, statuses
+        )
+        self._process_id = os.getpid()
+        self._change_lock = threading.Lock()
+        self._lock = threading.Lock()
+        self._statuses = dict(statuses)
+        self._is_closed = False
+
+    @classmethod
+    def connect(
+        cls,
+        cluster: ClusterSpec,
+        *,
+        timeout_seconds: float = 300.0,
+        look_up: Callable[[], ClusterSpec] | None = None,
+        min_workers: int | None = None,
+    ) -> "Session":
+        """Waits until the tasks answer, and connects this process as chief.
+
+        Connecting to the same cluster again returns the same session; tasks
+        that were replaced since are taken into it, with nothing on them.
+        Connecting to another one closes the first, whose job is then over;
+        tasks that are in both go on, and what runs on them for the first is
+        cancelled.
+        Variables, tables, datasets and functions that this process has made
+        before, on its own devices, go on working there; its iterators do not.
+
+        Args:
+            cluster: The tasks; its chief's address is this process's own.
+                Without one, the address is found out.
+            timeout_seconds: How long to wait for the tasks.
+            look_up: Tells where tasks are, for those that come back at
+                another address. None: nobody does.
+            min_workers: How many workers are enough to begin with. Those that
+                do not answer by then are not listed; `readmit` takes them
+                in. None: all. A session that there is already waits for none
+                that does not answer, and until the others run a function.
+
+        Returns:
+            The session.
+
+        Raises:
+            ClusterStartTimeoutError: If too few tasks answer in time; each
+                that does not is listed with its address and the last reason.
+                Or if workers that are connected to, and answer, run nothing
+                but functions of an earlier strategy; they are listed, too.
+            ClusterConfigurationError: If a task turns out to be another one.
+            TaskStartError: If the chief cannot serve at its own address.
+            TaskUnreachableError: If the chief's own server does not answer.
+                The tasks then go on waiting for a chief.
+        """
+        global _current
+        with _connect_lock:
+            if _current is not None and _current._serves(cluster):
+                _current._rejoin(timeout_seconds)
+                return _current
+            environment.apply_chief_environment(
+                task.host for task in cluster.tasks
+            )
+            attachment.check_own_port(cluster)
+            statuses = health.wait_until_ready(
+                cluster.serving_tasks,
+                timeout_seconds,
+                quorum=Quorum(cluster.serving_tasks, min_workers),
+            )
+            earlier = attachment.earlier_state(cluster)
+            if _current is not None:
+                _current._end(
+                    serving_on=cluster.serving_tasks,
+                    reason="superseded by a newer strategy, which has "
+                    f"connected to {cluster.as_dict()!r}",
+                )
+            session = cls(
+                cluster,
+                attachment.attach(cluster, statuses, earlier),
+                statuses,
+                look_up,
+            )
+            try:
+                session._begin()
+            except BaseException:
+                # As if it had never been: the tasks are told nothing.
+                session._end(
+                    serving_on=cluster.serving_tasks, reason="never connected"
+                )
+                raise
+            _current = session
+            return session
+
+    @classmethod
+    def current(cls) -> "Session | None":
+        """Returns this process's open session; None if there is none."""
+        with _connect_lock:
+            session = _current
+        if session is None or session._process_id != os.getpid():
+            return None
+        with session._lock:
+            return None if session._is_closed else session
+
+    def device(self, task: Task) -> str:
+        """The device of a task that work is placed on.
+
+        Returns:
+            The first GPU of a worker that has one; else its CPU, as long as
+            the worker has never answered, too.
+        """
+        if task.job == WORKER:
+            with self._lock:
+                status = self._statuses.get(task)
+            if status is not None and status.gpu_names:
+                return status.gpu_names[0]
+        return f"{task.name}/device:CPU:0"
+
+    def incarnation(self, task: Task) -> int:
+        """The incarnation of the task that this session is connected to.
+
+        Returns:
+            The number; 0, which no living task has, for a task that is
+            taken out.
+        """
+        if task not in self._view.listed:
+            return _NO_INCARNATION
+        with self._lock:
+            return self._statuses[task].incarnation
+
+    @property
+    def listed(self) -> frozenset[Task]:
+        """The tasks that TensorFlow knows now."""
+        return self._view.listed
+
+    def probe(
+        self, task: Task, timeout_seconds: float = _PROBE_TIMEOUT_SECONDS
+    ) -> TaskStatus:
+        """Asks a task's server for its status; needs no connection.
+
+        One that is taken out is asked where the cluster resolver says that
+        it is now.
+
+        Raises:
+            TaskUnreachableError: If it does not answer in time, or another
+                task answers in its place.
+        """
+        if task in self.listed:
+            return health.probe_task(self._book.now(task), timeout_seconds)
+        return health.probe_task(self._book.look_again(task), timeout_seconds)
+
+    def is_same_incarnation(
+        self, task: Task, timeout_seconds: float = _PROBE_TIMEOUT_SECONDS
+    ) -> bool:
+        """Whether a task lives and is still the process connected to."""
+        try:
+            status = self.probe(task, timeout_seconds)
+        except errors.TaskUnreachableError:
+            return False
+        return status.incarnation == self.incarnation(task)
+
+    def break_connections(self, task: Task) -> None:
+        """Has everything of this process that waits for a task fail at once.
+
+        Args:
+            task: A worker or ps. Who calls it again connects again.
+        """
+        connections.break_to([self._book.now(task).address])
+
+    @property
+    def num_changes(self) -> int:
+        """A number that is another one whenever the cluster has changed.
+
+        It also changes when a change begins.
+        """
+        return self._view.num_changes
+
+    def delist(self, task: Task) -> frozenset[Task]:
+        """Takes a task out of the cluster; what it held is gone.
+
+        TensorFlow would hang on any other listed task that is dead. Workers
+        that fail several probes in a row are therefore taken out with it, and
+        their incarnation becomes 0.
+
+        Args:
+            task: A worker or ps; nothing happens if it is not listed.
+
+        Returns:
+            All tasks that were taken out.
+
+        Raises:
+            TaskUnreachableError: If a ps that is to stay does not answer.
+                Nothing is changed then: a ps is never given up unasked.
+            TaskLostError: If TensorFlow does not finish in time. It goes on,
+                and no other change is made before it has finished.
+        """
+        with self._change_lock:
+            self._view.await_earlier_change()
+            listed = self.listed
+            if self._is_closed or task not in listed:
+                return frozenset()
+            dead = runtime_view.find_dead_workers(listed - {task}, self._book)
+            gone = dead | {task}
+            self._view.change(listed - gone)
+        for each in dead:
+            _logger.warning(
+                "%s at %s does not answer either, and was taken out too.",
+                each,
+                self._book.now(each).address,
+            )
+        return gone
+
+    def readmit(self, task: Task, *, unless_listed: bool = False) -> None:
+        """Takes a task into the cluster again, with nothing on it.
+
+        A task that is still listed, but restarted, gets a new context too.
+
+        Args:
+            task: A worker or ps of the cluster that answers.
+            unless_listed: Whether one that is listed, and is the same process,
+                stays as it is: somebody else has taken it in, and uses it.
+
+        Raises:
+            TaskUnreachableError: If it, or a listed ps, does not answer.
+                Nothing is changed then.
+            TaskLostError: If TensorFlow does not finish in time. It goes on,
+                and no other change is made before it has finished.
+        """
+        status = self.probe(task)
+        with self._change_lock:
+            self._view.await_earlier_change()
+            if self._is_closed:
+                return
+            if unless_listed and status.incarnation == self.incarnation(task):
+                return
+            others = self.listed - {task}
+            others -= runtime_view.find_dead_workers(others, self._book)
+            if task in self.listed:
+                # A task that leaves and comes is certain to get a new context.
+                self._view.change(others)
+            self._view.change(others | {task})
+            with self._lock:
+                self._statuses[task] = status
+        here = self._book.now(task)
+        if task.job == PARAMETER_SERVER:
+            leftovers.free([here])
+        self._announcer.chief_here([here])
+
+    def close(self) -> None:
+        """Ends the job: tells every living task that it is over.
+
+        Called when the interpreter exits, unless by an uncaught exception:
+        then the tasks wait for the chief to come back. May be called again.
+        Values on the tasks that are still referred to can no longer be read.
+        """
+        self._end(serving_on=(), reason="ended together with its cluster")
+
+    def _end(self, serving_on: Iterable[Task], *, reason: str) -> None:
+        """Ends the job, but not the tasks that the next session goes on with.
+
+        Args:
+            serving_on: Tasks of that session; they are told nothing.
+            reason: What has happened to the strategy.
+        """
+        # A forked child has inherited the session, but it is not the chief.
+        if os.getpid() != self._process_id:
+            return
+        if not self.connection.end(reason):
+            # TensorFlow waits for all calls before it changes its view. What
+            # it cannot cancel ends with the connections to the tasks.
+            connections.break_to(
+                self._book.now(task).address
+                for task in self.cluster.serving_tasks
+            )
+        # Somebody may be changing the membership, and hang.
+        has_lock = self._change_lock.acquire(timeout=_DETACH_TIMEOUT_SECONDS)
+        try:
+            with self._lock:
+                if self._is_closed:
+                    return
+                self._is_closed = True
+            if has_lock:
+                self._view.detach(_DETACH_TIMEOUT_SECONDS)
+        finally:
+            if has_lock:
+                self._change_lock.release()
+        open_sessions.remove(self._requested)
+        atexit.unregister(self._close_at_exit)
+        kept = {task.address for task in serving_on}
+        told = [
+            task
+            for task in map(self._book.now, self.cluster.serving_tasks)
+            if task.address not in kept
+        ]
+        if not told:
+            return
+        self._announcer.job_over(told)
+        _logger.info("The job is over; its tasks were told to end.")
+
+    def _serves(self, cluster: ClusterSpec) -> bool:
+        with self._lock:
+            if self._is_closed:
+                return False
+        return cluster in (self._requested, self._book.spec())
+
+    def _rejoin(self, timeout_seconds: float) -> None:
+        """Has the tasks be ready for another strategy.
+
+        A worker that does not answer now is not waited for: who uses the
+        session takes it back when it does. Nothing is traced before that is
+        known: TensorFlow would wait for one that hangs.
+        """
+        since = time.monotonic()
+        deadline = since + timeout_seconds
+        for task in self.cluster.parameter_servers:
+            probe_seconds = min(_PROBE_TIMEOUT_SECONDS, _left_seconds(deadline))
+            if not self.is_same_incarnation(task, probe_seconds):
+                self._take_back_ps(task, deadline)
+        # Half of the time is for those that answer.
+        probe_seconds = min(_PROBE_TIMEOUT_SECONDS, _left_seconds(deadline) / 2)
+        answering = self._answering(self.cluster.workers, probe_seconds)
+        silent = [t for t in self.cluster.workers if t not in answering]
+        if silent:
+            _logger.warning(
+                "The new strategy does not wait for %s: no answer within "
+                "%.3g s. Each is used as soon as it answers.",
+                ", ".join(
+                    f"{t} at {self._book.now(t).address}" for t in silent
+                ),
+                probe_seconds,
+            )
+        for task, status in answering.items():
+            if status.incarnation != self.incarnation(task):
+                self.readmit(task)
+        free_workers.wait_for(
+            [task for task in answering if task in self.listed],
+            timeout_seconds,
+            lambda tasks, seconds: list(self._answering(tasks, seconds)),
+            since,
+        )
+
+    def _take_back_ps(self, task: Task, deadline: float) -> None:
+        """Takes back a ps that has died since, when it answers."""
+        here = self._book.look_again(task)
+        status = health.wait_until_ready([here], _left_seconds(deadline))[here]
+        # It may have been slow to answer, no more.
+        if status.incarnation != self.incarnation(task):
+            self.readmit(task)
+
+    def _answering(
+        self, tasks: Iterable[Task], timeout_seconds: float
+    ) -> dict[Task, TaskStatus]:
+        """Those of some tasks that answer a probe, and what they say."""
+        outcomes = bounded_calls.call_all(
+            lambda task: self.probe(task, timeout_seconds),
+            tasks,
+            timeout_seconds,
+        )
+        answering = {}
+        for task, outcome in outcomes.items():
+            if outcome.value is not None:
+                answering[task] = outcome.value
+            elif outcome.error is not None and not isinstance(
+                outcome.error, (errors.TaskUnreachableError, TimeoutError)
+            ):
+                raise outcome.error
+        return answering
+
+    def _begin(self) -> None:
+        """Connects TensorFlow and makes the chief known to the tasks."""
+        program_end.watch()
+        atexit.register(self._close_at_exit)
+        open_sessions.add(self._requested, self.close)
+        self._announcer.identify()
+        leftovers.free(self.cluster.parameter_servers)
+        # For the next strategy on this cluster: they have just answered.
+        free_workers.prepare(_PREPARE_TIMEOUT_SECONDS)
+        # Late ones are told when they are taken in.
+        listed = self.listed
+        self._announcer.chief_here(listed)
+        _logger.info(
+            "Connected as chief at %s to %d workers and %d ps.",
+            self._chief_address,
+            sum(task.job == WORKER for task in listed),
+            len(self.cluster.parameter_servers),
+        )
+
+    def _close_at_exit(self) -> None:
+        if program_end.by_exception():
+            _logger.info(
+                "The program ends by an exception: its tasks go on waiting "
+                "for a chief."
+            )
+            return
+        self.close()
+
+
+def _left_seconds(deadline: float) -> float:
+    """How long to wait for tasks, until a time (monotonic)."""
+    return max(_LEAST_SECONDS, deadline - time.monotonic())

@@ -1,0 +1,418 @@
+"""The session without a cluster: what TensorFlow and the tasks do is given."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from collections.abc import Iterable
+from collections.abc import Iterator
+
+import pytest
+
+from tfps_plugin import errors
+from tfps_plugin._compat import tensorflow_cluster
+from tfps_plugin.cluster import environment
+from tfps_plugin.cluster import health
+from tfps_plugin.cluster.calls import bounded_calls
+from tfps_plugin.cluster.chief import attachment
+from tfps_plugin.cluster.chief import connections
+from tfps_plugin.cluster.chief import free_workers
+from tfps_plugin.cluster.chief import leftovers
+from tfps_plugin.cluster.chief import open_sessions
+from tfps_plugin.cluster.chief import program_end
+from tfps_plugin.cluster.chief import runtime_view
+from tfps_plugin.cluster.chief import session as session_module
+from tfps_plugin.cluster.chief.session import Session
+from tfps_plugin.cluster.health import TaskStatus
+from tfps_plugin.cluster.serving import mailbox
+from tfps_plugin.cluster.spec import ClusterSpec
+from tfps_plugin.cluster.spec import Task
+
+_TIMEOUT_SECONDS = 30.0
+_CLUSTER = ClusterSpec(("w0:1", "w1:1"), ("p0:1",))
+_CHIEF = "127.0.0.1:7"
+
+
+class _World:
+    """Tasks and a runtime that do what a test says.
+
+    Attributes:
+        silent: Addresses that do not answer.
+        incarnations: Of addresses whose task was restarted.
+        posted: Addresses that were told something.
+        freed: Addresses of tasks that were told to free what is left there.
+        num_updates: How many changes TensorFlow has begun.
+        probe_seconds: How long a task takes to answer.
+        go_on: Cleared while changes hang.
+        attached: Told the tasks that TensorFlow is connected to at first.
+    """
+
+    def __init__(self) -> None:
+        self.silent: set[str] = set()
+        self.incarnations: dict[str, int] = {}
+        self.posted: list[str] = []
+        self.freed: list[str] = []
+        self.num_updates = 0
+        self.probe_seconds = 0.0
+        self.attached: Callable[[frozenset[Task]], None] = lambda tasks: None
+        self.most_at_once = 0
+        self.go_on = threading.Event()
+        self.go_on.set()
+        self._at_once = 0
+        self._lock = threading.Lock()
+
+    def probe(self, address: str, timeout_seconds: float) -> TaskStatus:
+        time.sleep(self.probe_seconds)
+        if address in self.silent:
+            raise errors.TaskUnreachableError(
+                "nobody", address=address, reason="silent"
+            )
+        return TaskStatus((), self.incarnations.get(address, 1))
+
+    def probe_task(self, task: Task, timeout_seconds: float) -> TaskStatus:
+        return self.probe(task.address, timeout_seconds)
+
+    def probe_all(
+        self, tasks: Iterable[Task], timeout_seconds: float
+    ) -> dict[Task, TaskStatus | errors.TaskUnreachableError]:
+        answers: dict[Task, TaskStatus | errors.TaskUnreachableError] = {}
+        for task in tasks:
+            try:
+                answers[task] = self.probe_task(task, timeout_seconds)
+            except errors.TaskUnreachableError as error:
+                answers[task] = error
+        return answers
+
+    def attach(
+        self, cluster: ClusterSpec, tasks: Iterable[Task], earlier: object
+    ) -> str:
+        self.attached(frozenset(tasks))
+        return _CHIEF
+
+    def update(self, server_def: object) -> None:
+        with self._lock:
+            self.num_updates += 1
+            self._at_once += 1
+            self.most_at_once = max(self.most_at_once, self._at_once)
+        self.go_on.wait(_TIMEOUT_SECONDS)
+        with self._lock:
+            self._at_once -= 1
+
+    def free(self, tasks: Iterable[Task]) -> None:
+        self.freed += [task.address for task in tasks]
+
+    def post(self, task: Task, text: str, timeout_seconds: float) -> None:
+        self.posted.append(task.address)
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[_World]:
+    made = _World()
+    for name in ("probe", "probe_task", "probe_all"):
+        monkeypatch.setattr(health, name, getattr(made, name))
+    monkeypatch.setattr(mailbox, "post", made.post)
+    monkeypatch.setattr(leftovers, "free", made.free)
+    monkeypatch.setattr(tensorflow_cluster, "update_server_def", made.update)
+    monkeypatch.setattr(attachment, "attach", made.attach)
+    monkeypatch.setattr(attachment, "earlier_state", lambda _: None)
+    monkeypatch.setattr(attachment, "changes", bounded_calls.SerialCalls())
+    monkeypatch.setattr(environment, "apply_chief_environment", lambda _: None)
+    monkeypatch.setattr(free_workers, "prepare", lambda _: None)
+    monkeypatch.setattr(free_workers, "wait_for", lambda *_: None)
+    monkeypatch.setattr(program_end, "watch", lambda: None)
+    monkeypatch.setattr(session_module, "_current", None)
+    monkeypatch.setattr(runtime_view, "_CHANGE_TIMEOUT_SECONDS", 0.05)
+    monkeypatch.setattr(runtime_view, "_EARLIER_CHANGE_TIMEOUT_SECONDS", 0.05)
+    yield made
+    made.go_on.set()
+    attachment.changes.wait(_TIMEOUT_SECONDS)
+
+
+@pytest.fixture
+def connect(world: _World) -> Iterator[Callable[..., Session]]:
+    sessions: list[Session] = []
+
+    def connect(
+        min_workers: int | None = None, timeout_seconds: float = 300.0
+    ) -> Session:
+        sessions.append(
+            Session.connect(
+                _CLUSTER,
+                min_workers=min_workers,
+                timeout_seconds=timeout_seconds,
+            )
+        )
+        return sessions[-1]
+
+    yield connect
+    world.go_on.set()
+    for session in sessions:
+        session.close()
+
+
+def test_what_an_earlier_chief_has_left_on_a_ps_is_freed(
+    world: _World, connect: Callable[..., Session]
+) -> None:
+    session = connect()
+    assert world.freed == ["p0:1"]
+    for task in session.cluster.serving_tasks:
+        session.readmit(task)
+    assert world.freed == ["p0:1", "p0:1"]
+
+
+def test_it_says_that_the_cluster_has_changed(world: _World) -> None:
+    session = Session.connect(_CLUSTER)
+    seen = [session.num_changes]
+    worker = session.cluster.workers[0]
+    for change in (session.delist, session.readmit):
+        change(worker)
+        seen.append(session.num_changes)
+    assert len(set(seen)) == 3
+    # While a change goes on, it is neither what it was nor what it will be.
+    world.go_on.clear()
+    with pytest.raises(errors.TaskLostError):
+        session.delist(worker)
+    seen.append(session.num_changes)
+    world.go_on.set()
+    attachment.changes.wait(_TIMEOUT_SECONDS)
+    seen.append(session.num_changes)
+    assert len(set(seen)) == 5
+
+
+def test_a_slow_chief_fails_no_readmission(
+    world: _World, connect: Callable[..., Session]
+) -> None:
+    session = connect()
+    worker = session.cluster.workers[1]
+    session.delist(worker)
+    world.silent.add(_CHIEF)
+    world.posted.clear()
+    session.readmit(worker)
+    assert worker in session.listed
+    assert world.posted == [worker.address]
+
+
+def test_a_task_that_cannot_be_told_fails_no_readmission(
+    world: _World,
+    connect: Callable[..., Session],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def refuse(task: Task, text: str, timeout_seconds: float) -> None:
+        raise RuntimeError("no letters, please")
+
+    session = connect()
+    worker = session.cluster.workers[1]
+    session.delist(worker)
+    monkeypatch.setattr(mailbox, "post", refuse)
+    with caplog.at_level(logging.WARNING, "tfps_plugin.cluster"):
+        session.readmit(worker)
+    assert worker in session.listed
+    assert "worker 1 at w1:1 was not told which chief" in caplog.text
+
+
+def test_a_connection_that_fails_leaves_nothing_behind(
+    world: _World,
+    connect: Callable[..., Session],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    opened: set[ClusterSpec] = set()
+    monkeypatch.setattr(
+        open_sessions, "add", lambda cluster, _: opened.add(cluster)
+    )
+    monkeypatch.setattr(open_sessions, "remove", opened.discard)
+    world.silent.add(_CHIEF)
+    with pytest.raises(errors.TaskUnreachableError):
+        connect()
+    assert not opened
+    assert world.posted == []
+    assert world.num_updates == 1, "TensorFlow was told to forget the tasks"
+
+    world.silent.clear()
+    session = connect()
+    assert connect() is session
+    assert opened == {_CLUSTER}
+
+
+@pytest.mark.parametrize("job", ["worker", "ps"])
+@pytest.mark.parametrize("was_taken_out", [True, False])
+def test_connecting_again_takes_back_what_was_restarted(
+    world: _World,
+    connect: Callable[..., Session],
+    job: str,
+    was_taken_out: bool,
+) -> None:
+    session = connect()
+    task = session.cluster.task(job, 0)
+    if was_taken_out:
+        session.delist(task)
+    world.incarnations[task.address] = 2
+    assert connect() is session
+    assert task in session.listed
+    assert session.incarnation(task) == 2
+    num_updates = world.num_updates
+    assert connect() is session
+    assert world.num_updates == num_updates, "nobody was replaced since"
+
+
+def test_a_worker_that_is_late_is_taken_in_when_it_answers(
+    world: _World,
+    connect: Callable[..., Session],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    late = _CLUSTER.workers[1]
+    world.silent.add(late.address)
+    attached: list[frozenset[Task]] = []
+    world.attached = attached.append
+    session = connect(min_workers=1)
+    everybody = frozenset(_CLUSTER.serving_tasks)
+    assert attached == [everybody - {late}]
+    assert session.listed == everybody - {late}
+    assert session.device(late) == f"{late.name}/device:CPU:0"
+    assert not session.is_same_incarnation(late)
+    assert late.address not in world.posted
+    (line,) = (m for m in caplog.messages if "Missing" in m)
+    assert f"{late} at {late.address}: silent" in line
+    assert "were not told" not in caplog.text
+
+    with pytest.raises(errors.TaskUnreachableError):
+        session.readmit(late)
+    world.silent.clear()
+    session.readmit(late)
+    assert session.listed == everybody
+    assert session.is_same_incarnation(late)
+    assert late.address in world.posted
+
+    # Another coordinator of the session uses it by now.
+    num_updates = world.num_updates
+    session.readmit(late, unless_listed=True)
+    assert world.num_updates == num_updates
+    world.incarnations[late.address] = 2
+    session.readmit(late, unless_listed=True)
+    assert session.is_same_incarnation(late)
+
+
+def test_too_few_workers(
+    world: _World, connect: Callable[..., Session]
+) -> None:
+    world.silent |= {task.address for task in _CLUSTER.workers}
+    with pytest.raises(errors.ClusterStartTimeoutError, match="min_workers=1"):
+        connect(min_workers=1, timeout_seconds=0.01)
+
+
+def test_connecting_again_waits_for_no_worker(
+    world: _World, connect: Callable[..., Session]
+) -> None:
+    session = connect()
+    worker = session.cluster.workers[0]
+    session.delist(worker)
+    world.silent.add(worker.address)
+    assert connect() is session
+    assert worker not in session.listed
+
+
+@pytest.mark.parametrize("timeout_seconds", [2.0, 300.0])
+def test_only_workers_that_answer_are_tried_for_another_strategy(
+    world: _World,
+    connect: Callable[..., Session],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    timeout_seconds: float,
+) -> None:
+    tried: list[tuple[list[Task], float, float]] = []
+
+    def wait_for(
+        tasks: list[Task],
+        seconds: float,
+        answering: Callable[[list[Task], float], list[Task]],
+        since: float,
+    ) -> None:
+        tried.append((tasks, seconds, time.monotonic() - since))
+        world.silent.add(_CLUSTER.workers[1].address)
+        assert answering(tasks, 1.0) == []
+
+    monkeypatch.setattr(free_workers, "wait_for", wait_for)
+    session = connect()
+    assert not tried
+    hanging, other = session.cluster.workers
+    world.silent.add(hanging.address)
+    world.probe_seconds = 0.3
+    assert connect(timeout_seconds=timeout_seconds) is session
+    ((tasks, seconds, passed_seconds),) = tried
+    assert tasks == [other]
+    # What has passed until then counts: the ps and the workers were asked.
+    assert seconds == timeout_seconds
+    assert passed_seconds >= 0.6
+    assert "does not wait for worker 0 at w0:1: no answer" in caplog.text
+    assert "w1:1" not in caplog.text
+    assert hanging in session.listed
+
+
+def test_changes_never_overlap(
+    world: _World, connect: Callable[..., Session]
+) -> None:
+    session = connect()
+    first, second = session.cluster.workers
+    world.go_on.clear()
+    with pytest.raises(errors.TaskLostError, match="did not end"):
+        session.delist(first)
+    world.silent.add(second.address)
+    for change in (session.delist, session.readmit):
+        with pytest.raises(
+            errors.TaskLostError,
+            match=r"an earlier one.* no answer from worker 1 at w1:1 \(silent",
+        ):
+            change(first)
+    assert first in session.listed
+    assert world.num_updates == 1
+
+    # It ends at last, and is known to have ended; nothing is left to do.
+    world.go_on.set()
+    attachment.changes.wait(_TIMEOUT_SECONDS)
+    assert first not in session.listed
+    assert session.delist(first) == frozenset()
+    session.readmit(first)
+    assert first in session.listed
+    assert world.most_at_once == 1
+
+
+def test_closing_does_not_overlap_a_change_either(
+    world: _World,
+    connect: Callable[..., Session],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(session_module, "_DETACH_TIMEOUT_SECONDS", 0.05)
+    session = connect()
+    world.go_on.clear()
+    with pytest.raises(errors.TaskLostError):
+        session.delist(session.cluster.workers[0])
+    session.close()
+    assert world.num_updates == 1
+
+
+@pytest.mark.parametrize("is_quiet", [True, False])
+def test_the_next_cluster_ends_what_runs_for_the_first(
+    world: _World, monkeypatch: pytest.MonkeyPatch, is_quiet: bool
+) -> None:
+    broken: list[str] = []
+    monkeypatch.setattr(connections, "break_to", broken.extend)
+    first = Session.connect(_CLUSTER)
+    told: list[str] = []
+
+    def end(error: errors.StrategySupersededError) -> bool:
+        told.append(str(error))
+        # TensorFlow still knows the tasks of the first.
+        assert not world.num_updates
+        return is_quiet
+
+    first.connection.on_end(end)
+    second = Session.connect(ClusterSpec(("w0:1",), ("p0:1",)))
+    assert len(told) == 1
+    assert "superseded by a newer strategy" in told[0]
+    assert broken == ([] if is_quiet else ["w0:1", "w1:1", "p0:1"])
+    with pytest.raises(errors.StrategySupersededError):
+        first.connection.require()
+    second.connection.require()
+    second.close()
+    with pytest.raises(errors.StrategySupersededError, match="with its clus"):
+        second.connection.require()

@@ -1,0 +1,162 @@
+"""Decides when a worker or ps ends itself."""
+
+import dataclasses
+import os
+
+from tfps_plugin.cluster import spec
+from tfps_plugin.cluster.serving import messages
+
+EXIT_JOB_OVER = 0
+# "Service unavailable": what this process depends on is gone. Below 128, so
+# that a job controller takes it for final and does not start it again.
+EXIT_NO_CHIEF = os.EX_UNAVAILABLE
+
+# When a task first says that it has no chief; it says so again after twice the
+# time, up to the longest interval.
+_FIRST_REMINDER_SECONDS = 30.0
+_LONGEST_REMINDER_SECONDS = 960.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Ending:
+    """A task's decision to end.
+
+    Attributes:
+        exit_code: What its process exits with.
+        reason: Why, for its log.
+    """
+
+    exit_code: int
+    reason: str
+
+
+class ChiefWatch:
+    """Whether there is still a chief to serve.
+
+    Times are seconds of one clock that only goes forward.
+
+    Args:
+        now: The time at which the task began to serve.
+        chief_start_timeout_seconds: How long to wait for the first chief.
+        chief_grace_seconds: How long to wait for one that no longer answers,
+            or for another in its place.
+    """
+
+    def __init__(
+        self,
+        now: float,
+        *,
+        chief_start_timeout_seconds: float,
+        chief_grace_seconds: float,
+    ) -> None:
+        self._chief_start_timeout_seconds = chief_start_timeout_seconds
+        self._chief_grace_seconds = chief_grace_seconds
+        self._begin = self._last_sign = now
+        self._next_reminder = now + _FIRST_REMINDER_SECONDS
+        self._chief: messages.ChiefHere | None = None
+        self._answers = True
+
+    @property
+    def chief(self) -> messages.ChiefHere | None:
+        """The chief to watch, None if none has connected yet."""
+        return self._chief
+
+    def heard(self, message: messages.Message, now: float) -> Ending | None:
+        """Takes a message; returns the decision that follows, if any."""
+        if isinstance(message, messages.ChiefHere):
+            self._chief = message
+            self._last_sign = now
+            self._answers = True
+            return None
+        if self._chief is None or self._chief.chief_id == message.chief_id:
+            return Ending(EXIT_JOB_OVER, "the job is over")
+        # A chief that had been given up for another one has ended.
+        return None
+
+    def probed(self, answers: bool, now: float) -> str | None:
+        """Takes whether the chief has answered; returns news for the log."""
+        if answers:
+            self._last_sign = now
+        if answers == self._answers:
+            return None
+        self._answers = answers
+        if answers:
+            return "the chief answers again"
+        return (
+            "the chief does not answer; waiting up to "
+            f"{self._chief_grace_seconds:g} s for it, or for another one"
+        )
+
+    def reminder(self, now: float) -> float | None:
+        """Says, at widening intervals, that no chief has connected yet.
+
+        Returns:
+            For how many seconds there has been none, if it is time to say so.
+        """
+        if self._chief is not None or now < self._next_reminder:
+            return None
+        waited_seconds = now - self._begin
+        self._next_reminder = now + min(
+            waited_seconds, _LONGEST_REMINDER_SECONDS
+        )
+        return waited_seconds
+
+    def seconds_left(self, now: float) -> float:
+        """How long the task would still wait if nothing happened."""
+        patience_seconds = (
+            self._chief_start_timeout_seconds
+            if self._chief is None
+            else self._chief_grace_seconds
+        )
+        return max(0.0, patience_seconds - (now - self._last_sign))
+
+    def check(self, now: float) -> Ending | None:
+        """Returns the decision to end if there was no chief for too long."""
+        if self.seconds_left(now) > 0:
+            return None
+        silent_seconds = now - self._last_sign
+        if self._chief is None:
+            return Ending(
+                EXIT_NO_CHIEF,
+                f"no chief has connected within {silent_seconds:.0f} s. Start "
+                "the program of the chief sooner, or set "
+                "chief_start_timeout_seconds",
+            )
+        return Ending(
+            EXIT_NO_CHIEF,
+            f"the chief at {self._chief.address} has not answered for "
+            f"{silent_seconds:.0f} s, and no other has taken its place. To "
+            "wait longer for it, set chief_grace_seconds",
+        )
+
+
+def no_chief_text(
+    config: spec.TaskConfig, waited_seconds: float, left_seconds: float
+) -> str:
+    """What to check where a task waits for a chief in vain.
+
+    Args:
+        config: The task and its cluster.
+        waited_seconds: How long it has waited.
+        left_seconds: How long it will go on waiting.
+    """
+    task = config.task
+    if config.cluster.chief_address is None:
+        who = (
+            "one more process runs your program as the chief, with the same "
+            'cluster and "task": {"type": "chief", "index": 0} in its '
+            "TF_CONFIG: this cluster names no chief, and a worker is none"
+        )
+    else:
+        who = (
+            "your program runs as the chief of this cluster, "
+            f"cluster.chief[0]={config.cluster.chief_address!r}"
+        )
+    return (
+        f"no chief has connected yet, after {waited_seconds:.0f} s. {task} "
+        f"listens at {task.address} and waits for another "
+        f"{left_seconds:.0f} s. Check that (1) {who}; (2) the chief's cluster "
+        f"has {task.address!r} as {task.job}[{task.index}]; (3) the chief's "
+        "machine may connect to this address; (4) the chief is not waiting "
+        "for another task, which its log would name"
+    )

@@ -1,0 +1,322 @@
+"""The life of a worker or parameter server.
+
+    python -m tfps_plugin.cluster.serving.task_server
+
+serves as the task that `TF_CONFIG` names. The program of a job that starts
+the same script everywhere calls `tfps.init()` instead.
+
+TensorFlow's servers cannot be stopped, so the process ends with them: exit
+handlers of the program do not run in a worker or ps.
+"""
+
+import argparse
+import logging
+import os
+import queue
+import signal
+import sys
+import threading
+import time
+from types import FrameType
+from typing import NoReturn
+
+import tfps_plugin
+from tfps_plugin import errors
+from tfps_plugin.cluster import environment
+from tfps_plugin.cluster import health
+from tfps_plugin.cluster import spec
+from tfps_plugin.cluster import tf_config
+from tfps_plugin.cluster.machine import freed_memory
+from tfps_plugin.cluster.machine import ports
+from tfps_plugin.cluster.machine import server_threads
+from tfps_plugin.cluster.machine import shared_cores
+from tfps_plugin.cluster.serving import chief_watch
+from tfps_plugin.cluster.serving import messages
+from tfps_plugin.cluster.serving.chief_watch import EXIT_NO_CHIEF
+from tfps_plugin.cluster.serving.chief_watch import ChiefWatch
+from tfps_plugin.cluster.serving.chief_watch import Ending
+
+_logger = logging.getLogger("tfps_plugin.cluster")
+
+# A cluster starts its tasks in any order, and the chief's machine may be the
+# last that is free. An hour covers the start of new machines and the download
+# of images; a forgotten task does not cost more than that.
+CHIEF_START_TIMEOUT_SECONDS = 3600.0
+# A chief that crashed is started again within minutes. Until then the tasks
+# keep what they hold.
+CHIEF_GRACE_SECONDS = 600.0
+_PROBE_INTERVAL_SECONDS = 5.0
+_PROBE_TIMEOUT_SECONDS = 2.0
+# Between hearing that the job is over and ending: the chief's call returns
+# before its connection breaks, so it does not see an error. Nothing else
+# depends on it.
+_FAREWELL_SECONDS = 0.25
+_LOG_FORMAT = "%(asctime)s %(levelname)s %(message)s"
+_LOG_TIME_FORMAT = "%Y-%m-%d %H:%M:%S"
+_EXIT_INTERRUPTED = 128 + signal.SIGINT
+_EXIT_TERMINATED = 128 + signal.SIGTERM
+
+
+def serve(
+    config: spec.TaskConfig,
+    *,
+    chief_start_timeout_seconds: float = CHIEF_START_TIMEOUT_SECONDS,
+    chief_grace_seconds: float = CHIEF_GRACE_SECONDS,
+) -> NoReturn:
+    """Serves as a worker or parameter server, and ends the process.
+
+    Exit codes: 0 when the chief ends the job; 69 when there was no chief for
+    too long; 143 after SIGTERM, at once, which job controllers understand as
+    "was preempted, start it again"; 130 after Ctrl-C; 1 when it cannot serve.
+
+    Args:
+        config: Which task of which cluster.
+        chief_start_timeout_seconds: How long to wait for the chief to
+            connect.
+        chief_grace_seconds: How long to wait for a chief that does not answer
+            any more, or for another one in its place. Whatever this task
+            holds is kept for it.
+
+    Raises:
+        ClusterConfigurationError: If the task is neither worker nor ps.
+        TaskStartError: If the task's address cannot be served.
+
+    Threading: call it on the main thread, to have SIGTERM obeyed.
+    """
+    if config.job not in (spec.WORKER, spec.PARAMETER_SERVER):
+        raise errors.ClusterConfigurationError(
+            "Only workers and parameter servers serve. Received: "
+            f"task.type={config.job!r}. Run your program as this task."
+        )
+    _log_visibly()
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, _terminate)
+    os.environ.update(
+        environment.task_environment(
+            os.environ, (task.host for task in config.cluster.tasks)
+        )
+    )
+    freed_memory.keep(os.environ)
+    try:
+        inbox = _start(config)
+        watch = ChiefWatch(
+            time.monotonic(),
+            chief_start_timeout_seconds=chief_start_timeout_seconds,
+            chief_grace_seconds=chief_grace_seconds,
+        )
+        ending = _wait_for_end(config, inbox, watch)
+    except KeyboardInterrupt:
+        ending = Ending(_EXIT_INTERRUPTED, "interrupted")
+    _logger.log(
+        logging.ERROR if ending.exit_code else logging.INFO,
+        "%s %d ends: %s.",
+        config.job,
+        config.index,
+        ending.reason,
+    )
+    _end_process(ending.exit_code)
+
+
+def _log_visibly() -> None:
+    """Has this task's log seen where the program has not set logging up.
+
+    The process does nothing but serve from here on: its log is ours.
+    """
+    logging.basicConfig(format=_LOG_FORMAT, datefmt=_LOG_TIME_FORMAT)
+    package = logging.getLogger(tfps_plugin.__name__)
+    if package.level == logging.NOTSET:
+        package.setLevel(logging.INFO)
+
+
+# What the thread at the mailbox hands over: a message, or why it cannot go on.
+_Inbox = queue.SimpleQueue[messages.Message | BaseException]
+
+
+def _start(config: spec.TaskConfig) -> _Inbox:
+    """Starts the server, and a thread that waits at its mailbox."""
+    task = config.task
+    # TensorFlow would find out, too, but later.
+    reason = ports.why_unusable(spec.split_address(task.address)[1], os.environ)
+    if reason is not None:
+        raise _port_error(task, reason)
+    threads = server_threads.server_threads(
+        config, server_threads.usable_cores(), os.environ
+    )
+    # Before TensorFlow starts its threads, and after they were counted.
+    shared_cores.share_machine(config, os.environ)
+    # Only here, because it may take seconds: signals, and the end of the
+    # process that has started this one, are obeyed before.
+    from tfps_plugin._compat import tensorflow_server
+    from tfps_plugin.cluster.serving.mailbox import Mailbox
+
+    session_config = tensorflow_server.ConfigProto(
+        inter_op_parallelism_threads=threads.between_operations,
+        intra_op_parallelism_threads=threads.inside_operations,
+    )
+    # A thread that waits by spinning takes time from the other tasks of its
+    # machine; on machines of their own, waking it costs some microseconds.
+    session_config.experimental.disable_thread_spinning = True
+    if task.job == spec.PARAMETER_SERVER:
+        # Variables stand in main memory. A GPU of the same machine belongs to
+        # the workers; TensorFlow would take all of its memory.
+        session_config.device_count["GPU"] = 0
+    try:
+        server = tensorflow_server.Server(
+            tensorflow_server.ClusterSpec(config.cluster.as_dict()),
+            job_name=task.job,
+            task_index=task.index,
+            protocol="grpc",
+            config=session_config,
+        )
+    except tensorflow_server.OpError as error:
+        raise _port_error(task, error.message) from error
+    mailbox = Mailbox(server.target, task)
+    inbox: _Inbox = queue.SimpleQueue()
+
+    def listen() -> None:
+        try:
+            while True:
+                inbox.put(messages.decode(mailbox.receive()))
+        except BaseException as error:
+            inbox.put(error)
+
+    threading.Thread(target=listen, name="tfps-mailbox", daemon=True).start()
+    _logger.info("%s serves at %s.", task, task.address)
+    return inbox
+
+
+def _port_error(task: spec.Task, reason: str) -> errors.TaskStartError:
+    port = spec.split_address(task.address)[1]
+    return errors.TaskStartError(
+        f"{task} cannot serve at its address. Expected a free port of this "
+        f"machine. Received: address={task.address!r}: {reason}. See that no "
+        f"other process uses the port (`ss -ltnp 'sport = :{port}'` names "
+        "it; a task of an earlier job may still run), and that the address "
+        "in TF_CONFIG is this task's own."
+    )
+
+
+def _wait_for_end(
+    config: spec.TaskConfig, inbox: _Inbox, watch: ChiefWatch
+) -> Ending:
+    while True:
+        waited_seconds = watch.reminder(time.monotonic())
+        if waited_seconds is not None:
+            _logger.warning(
+                "%s.",
+                chief_watch.no_chief_text(
+                    config,
+                    waited_seconds,
+                    watch.seconds_left(time.monotonic()),
+                ),
+            )
+        left_seconds = watch.seconds_left(time.monotonic())
+        try:
+            message = inbox.get(
+                timeout=min(_PROBE_INTERVAL_SECONDS, left_seconds)
+            )
+        except queue.Empty:
+            if watch.chief is not None:
+                news = watch.probed(_answers(watch.chief), time.monotonic())
+                if news:
+                    _logger.warning("%s.", news)
+            ending = watch.check(time.monotonic())
+        else:
+            if isinstance(message, BaseException):
+                raise message
+            ending = watch.heard(message, time.monotonic())
+            if isinstance(message, messages.ChiefHere):
+                _logger.info("The chief at %s has connected.", message.address)
+        if ending is not None:
+            if not ending.exit_code:
+                threading.Event().wait(_FAREWELL_SECONDS)
+            return ending
+
+
+def _answers(chief: messages.ChiefHere) -> bool:
+    try:
+        status = health.probe(chief.address, _PROBE_TIMEOUT_SECONDS)
+    except errors.TaskUnreachableError:
+        return False
+    return status.incarnation == chief.incarnation
+
+
+def _terminate(number: int, frame: FrameType | None) -> NoReturn:
+    # Whatever the main thread was doing may hold any lock: no logging here.
+    os.write(2, b"tfps_plugin: terminated by SIGTERM.\n")
+    os._exit(_EXIT_TERMINATED)
+
+
+def _end_process(exit_code: int) -> NoReturn:
+    """Ends without tearing TensorFlow's server down, which may hang."""
+    logging.shutdown()
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            stream.flush()
+    os._exit(exit_code)
+
+
+def _end_with_parent(pipe: int) -> None:
+    """Ends this process when the other end of a pipe is closed.
+
+    The other end is held by the process that has started this one: the system
+    closes it, however that process ends.
+    """
+
+    def wait() -> None:
+        # Nobody ever writes: reading returns at the end only.
+        os.read(pipe, 1)
+        os.write(2, b"tfps_plugin: the process that began this is gone.\n")
+        os._exit(EXIT_NO_CHIEF)
+
+    threading.Thread(target=wait, name="tfps-parent", daemon=True).start()
+
+
+def main(arguments: list[str] | None = None) -> NoReturn:
+    """Serves as the task that `TF_CONFIG` names, until the job is over."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tfps_plugin.cluster.serving.task_server",
+        description="Serves as the worker or ps that TF_CONFIG names.",
+    )
+    parser.add_argument(
+        "--chief-start-timeout-seconds",
+        type=float,
+        default=CHIEF_START_TIMEOUT_SECONDS,
+        help="how long to wait for the chief to connect",
+    )
+    parser.add_argument(
+        "--chief-grace-seconds",
+        type=float,
+        default=CHIEF_GRACE_SECONDS,
+        help="how long to wait for a chief that has died to come back",
+    )
+    parser.add_argument(
+        "--parent-pipe",
+        type=int,
+        help="file descriptor of a pipe at whose end this process ends",
+    )
+    options = parser.parse_args(arguments)
+    if options.parent_pipe is not None:
+        _end_with_parent(options.parent_pipe)
+    logging.basicConfig(
+        level=logging.INFO, format=_LOG_FORMAT, datefmt=_LOG_TIME_FORMAT
+    )
+    try:
+        config = tf_config.read_tf_config()
+        if config is None:
+            raise errors.ClusterConfigurationError(
+                "TF_CONFIG is not set. It says which task of which cluster "
+                "this process is to be."
+            )
+        serve(
+            config,
+            chief_start_timeout_seconds=options.chief_start_timeout_seconds,
+            chief_grace_seconds=options.chief_grace_seconds,
+        )
+    except errors.TfpsError as error:
+        _logger.error("%s", error)
+        _end_process(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,247 @@
+"""The result of a closure, wherever it is."""
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tfps_plugin import errors
+from tfps_plugin.cluster.chief.connection import Connection
+from tfps_plugin.coordinator.closures.closure import ClosureState
+from tfps_plugin.coordinator.closures.closure_queue import WAKE_UP_SECONDS
+from tfps_plugin.coordinator.members import failures
+from tfps_plugin.inputs.per_worker_values import PerWorkerValues
+from tfps_plugin.variables.chief import chief_reads
+
+# Of a result that nobody has fetched.
+_NOTHING = object()
+
+__all__ = ["PerWorkerValues", "RemoteValue", "fetch_all"]
+
+
+class RemoteValue:
+    """The future result of a scheduled function; it stays on its worker.
+
+    Made by `ClusterCoordinator.schedule`. `fetch` brings the result here;
+    nothing is sent before that, and results that nobody holds are freed on
+    their worker. What was fetched is kept here: fetching it again asks nobody.
+
+    Guarantees: the outcome is set once and never changes; each callback is
+    called once.
+    Guarded by `_has_ended`: the outcome is written before it is set and only
+    read after. Guarded by `_lock`: the callbacks, and the event that those who
+    wait share. Nothing is called under a lock.
+    """
+
+    # A program may hold many thousands, and Python's garbage collector looks
+    # at each object that one is made of.
+    __slots__ = (
+        "__weakref__",
+        "_callbacks",
+        "_connection",
+        "_error",
+        "_event",
+        "_fetched",
+        "_has_ended",
+        "_lock",
+        "_raise_pending",
+        "_result",
+        "_worker_index",
+    )
+
+    def __init__(
+        self,
+        raise_pending: Callable[[], None] | None = None,
+        connection: Connection | None = None,
+    ) -> None:
+        """Creates a value that is not ready.
+
+        Args:
+            raise_pending: Raises the error that ended the round of the
+                closure, if nobody has seen it yet. Whoever asks a closure
+                that came to nothing has seen it then, and learns why it was
+                cancelled.
+            connection: To the cluster that the result is on.
+        """
+        self._raise_pending = raise_pending
+        self._connection = connection
+        self._has_ended = False
+        self._lock = threading.Lock()
+        self._callbacks: list[Callable[[], None]] | None = None
+        self._event: threading.Event | None = None
+        self._result: Any = None
+        self._fetched: Any = _NOTHING
+        self._error: BaseException | None = None
+        self._worker_index: int | None = None
+
+    def __repr__(self) -> str:
+        if not self._has_ended:
+            return "<RemoteValue: not ready>"
+        if self._error is not None:
+            return f"<RemoteValue: {type(self._error).__name__}>"
+        return f"<RemoteValue: ready on worker {self._worker_index}>"
+
+    @property
+    def error(self) -> BaseException | None:
+        """What the closure raised; None if it has not, or not ended yet."""
+        return self._error if self._has_ended else None
+
+    def is_ready(self) -> bool:
+        """Whether the closure ended, with a result or an error."""
+        return self._has_ended
+
+    def on_ended(self, callback: Callable[[], None]) -> None:
+        """Has a function called when the closure has ended.
+
+        Args:
+            callback: Called once, on the thread that ends the closure; at
+                once, if it has ended already. It must neither wait nor raise.
+        """
+        with self._lock:
+            if not self._has_ended:
+                self._callbacks = [*(self._callbacks or ()), callback]
+                return
+        callback()
+
+    def get(self, timeout_seconds: float | None = None) -> Any:
+        """Waits for the result and returns it where it is, on its worker.
+
+        Args:
+            timeout_seconds: How long to wait; None waits until it ended.
+
+        Returns:
+            What the function returned; tensors stay on the worker.
+
+        Raises:
+            TimeoutError: If it did not end in time.
+            BaseException: What the function raised.
+            ClosureCancelledError: If the closure was cancelled.
+            StrategySupersededError: If its strategy has ended.
+        """
+        self._wait(timeout_seconds)
+        if self._error is None:
+            if self._connection is not None:
+                self._connection.require()
+            return self._result
+        if self._raise_pending is not None:
+            self._raise_pending()
+        raise self._error
+
+    def fetch(self, timeout_seconds: float | None = None) -> Any:
+        """Waits for the result and brings it here.
+
+        Args:
+            timeout_seconds: How long to wait; None waits until it ended.
+
+        Returns:
+            What the function returned, with NumPy values for tensors; each
+            call returns arrays of its own.
+
+        Raises:
+            TimeoutError: If it did not end in time.
+            BaseException: What the function raised.
+            ClosureCancelledError: If the closure was cancelled.
+            WorkerLostError: If the result was on a worker that died before
+                it was fetched.
+        """
+        result = self.get(timeout_seconds)
+        if self._fetched is _NOTHING:
+            # Two threads that come here at once bring the same.
+            self._fetched = self._bring(result)
+        return tf.nest.map_structure(_own_copy, self._fetched)
+
+    def _bring(self, result: Any) -> Any:
+        """Brings a result from its worker."""
+        try:
+            return tf.nest.map_structure(_to_local, result)
+        except tf.errors.OpError as error:
+            kind = failures.classify(
+                type(error).__name__, str(error), self._worker_index or 0
+            ).kind
+            if kind is failures.FailureKind.USER:
+                raise
+            raise errors.WorkerLostError(
+                "The result of a scheduled function was on worker "
+                f"{self._worker_index}, which does not answer any more; "
+                "expected it to live until the result was fetched. Received: "
+                f"{type(error).__name__}: {_first_line(error)}. Fetch "
+                "results soon, or keep them in variables; the function itself "
+                "ran to its end."
+            ) from error
+
+    def set_outcome(
+        self, state: ClosureState, outcome: Any, worker_index: int | None
+    ) -> None:
+        """Sets how the closure ended; called once, by the coordinator."""
+        self._worker_index = worker_index
+        if state is ClosureState.DONE:
+            self._result = outcome
+        elif state is ClosureState.FAILED:
+            self._error = outcome
+        else:
+            self._error = errors.ClosureCancelledError(
+                "A scheduled function was cancelled: another one failed, or "
+                "the coordinator was told to cancel or close; expected it to "
+                "run to its end. Its effects may have happened. Schedule it "
+                "again if they are still wanted."
+            )
+        with self._lock:
+            self._has_ended = True
+            callbacks, self._callbacks = self._callbacks, None
+            event, self._event = self._event, None
+        if event is not None:
+            event.set()
+        for callback in callbacks or ():
+            callback()
+
+    def _wait(self, timeout_seconds: float | None) -> None:
+        deadline = (
+            None
+            if timeout_seconds is None
+            else time.monotonic() + timeout_seconds
+        )
+        with self._lock:
+            if self._has_ended:
+                return
+            if self._event is None:
+                self._event = threading.Event()
+            event = self._event
+        while not event.is_set():
+            left_seconds = WAKE_UP_SECONDS
+            if deadline is not None:
+                left_seconds = min(left_seconds, deadline - time.monotonic())
+                if left_seconds <= 0:
+                    raise TimeoutError(
+                        "A scheduled function did not end in time. Received: "
+                        f"timeout_seconds={timeout_seconds}. Wait longer, or "
+                        "call coordinator.join()."
+                    )
+            event.wait(left_seconds)
+
+
+def fetch_all(structure: Any) -> Any:
+    """Replaces each `RemoteValue` in a nested structure by its result."""
+    return tf.nest.map_structure(
+        lambda leaf: leaf.fetch() if isinstance(leaf, RemoteValue) else leaf,
+        structure,
+    )
+
+
+def _own_copy(leaf: Any) -> Any:
+    return leaf.copy() if isinstance(leaf, np.ndarray) else leaf
+
+
+def _to_local(leaf: Any) -> Any:
+    """A result as a value of this process."""
+    if hasattr(leaf, "numpy"):
+        return chief_reads.read(leaf.numpy)
+    if isinstance(leaf, tf.SparseTensor | tf.IndexedSlices):
+        return tf.nest.map_structure(tf.identity, leaf, expand_composites=True)
+    return leaf
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().partition("\n")[0]

@@ -1,0 +1,214 @@
+"""Tests of what a lane does beyond what the coordinator's tests show."""
+
+import math
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tfps_plugin.cluster.calls import dispatch_context
+from tfps_plugin.cluster.calls.turns import Turns
+from tfps_plugin.coordinator.closures.closure import Closure
+from tfps_plugin.coordinator.closures.closure import ClosureState
+from tfps_plugin.coordinator.closures.closure_queue import ClosureQueue
+from tfps_plugin.coordinator.error_notes import ErrorNotes
+from tfps_plugin.coordinator.lanes import first_calls
+from tfps_plugin.coordinator.lanes.lane import Lane
+from tfps_plugin.coordinator.lanes.worker import Worker
+from tfps_plugin.coordinator.members.failures import Failure
+from tfps_plugin.coordinator.testing import FakeListener
+from tfps_plugin.monitoring.counters import Counters
+from tfps_plugin.monitoring.events import Events
+
+_TIMEOUT_SECONDS = 30.0
+
+
+class _AlwaysThere:
+    """A membership without changes."""
+
+    excuses_failures = False
+    num_changes = 7
+
+    def generation(self, worker_index: int) -> int:
+        return 0
+
+    def is_present(self, worker_index: int, generation: int) -> bool:
+        return True
+
+    def examine(
+        self,
+        failure: Failure,
+        worker_index: int,
+        generation: int,
+        *,
+        thoroughly: bool,
+    ) -> BaseException | None:
+        return None
+
+
+class _Bench:
+    """A queue and a worker of one lane."""
+
+    def __init__(self) -> None:
+        self.queue = ClosureQueue(capacity=10)
+        self.counters = Counters()
+        self.devices = ["/device:CPU:0"]
+        lane = Lane(
+            0,
+            0,
+            lambda: self.devices[-1],
+            self.queue,
+            _AlwaysThere(),
+            self.counters,
+            Events(),
+            ErrorNotes(lambda index: ""),
+            Turns(2 * _TIMEOUT_SECONDS),
+        )
+        self.worker = Worker(0, [lane])
+        self.worker.start()
+
+
+@pytest.fixture
+def bench() -> Iterator[_Bench]:
+    made = _Bench()
+    yield made
+    made.queue.stop()
+    assert made.worker.join(_TIMEOUT_SECONDS)
+
+
+def test_a_closure_knows_when_it_began(bench: _Bench) -> None:
+    found = []
+    bench.queue.put(Closure(lambda: found.append(dispatch_context.required())))
+    bench.queue.join()
+    assert [each.num_changes for each in found] == [_AlwaysThere.num_changes]
+
+
+def test_busy_only_while_it_runs(bench: _Bench) -> None:
+    assert bench.worker.busy_since() is None
+    begun, go_on = threading.Event(), threading.Event()
+
+    def run() -> None:
+        begun.set()
+        assert go_on.wait(_TIMEOUT_SECONDS)
+
+    bench.queue.put(Closure(run))
+    assert begun.wait(_TIMEOUT_SECONDS)
+    assert bench.worker.busy_since() is not None
+    go_on.set()
+    bench.queue.join()
+    bench.queue.put(Closure(lambda: None))
+    bench.queue.join()
+
+
+def test_abandoned_run_is_repeated_and_its_late_end_ignored(
+    bench: _Bench,
+) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+    threads: list[threading.Thread] = []
+    listener = FakeListener()
+
+    def run() -> str:
+        threads.append(threading.current_thread())
+        if len(threads) == 1:
+            begun.set()
+            assert go_on.wait(_TIMEOUT_SECONDS)
+            return "late"
+        return "in time"
+
+    closure = Closure(run, listener)
+    bench.queue.put(closure)
+    assert begun.wait(_TIMEOUT_SECONDS)
+    bench.worker.abandon()
+    bench.queue.join()
+    assert listener.told == [(ClosureState.DONE, "in time", 0)]
+    assert bench.counters.value("closures_abandoned") == 1
+
+    go_on.set()
+    threads[0].join(_TIMEOUT_SECONDS)
+    assert not threads[0].is_alive(), "an abandoned thread ends"
+    assert threads[1] is not threads[0]
+    assert len(listener.told) == 1
+    assert closure.num_attempts == 2
+    assert bench.counters.value("closures_done") == 1
+
+
+def test_a_call_hangs_on_what_it_needs(bench: _Bench) -> None:
+    begun, go_on = threading.Semaphore(0), threading.Event()
+
+    def call() -> None:
+        begun.release()
+        assert go_on.wait(_TIMEOUT_SECONDS)
+
+    assert not bench.worker.hangs_on([0, 1], math.inf)
+    bench.queue.put(Closure(first_calls.alone(call, {1})))
+    assert begun.acquire(timeout=_TIMEOUT_SECONDS)
+    assert bench.worker.hangs_on([0, 1], math.inf)
+    assert not bench.worker.hangs_on([0], math.inf)
+    assert not bench.worker.hangs_on([1], 0.0)
+    # Given up, it is in nobody's way.
+    bench.worker.abandon()
+    assert begun.acquire(timeout=_TIMEOUT_SECONDS)
+    go_on.set()
+    bench.queue.join()
+    assert not bench.worker.hangs_on([1], math.inf)
+
+
+def test_late_failure_of_an_abandoned_run_does_not_count(
+    bench: _Bench,
+) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+    threads: list[threading.Thread] = []
+
+    def run() -> None:
+        threads.append(threading.current_thread())
+        if len(threads) == 1:
+            begun.set()
+            assert go_on.wait(_TIMEOUT_SECONDS)
+            raise ValueError("late")
+
+    bench.queue.put(Closure(run))
+    assert begun.wait(_TIMEOUT_SECONDS)
+    bench.worker.abandon()
+    bench.queue.join()
+    go_on.set()
+    threads[0].join(_TIMEOUT_SECONDS)
+    assert bench.counters.value("closures_failed") == 0
+
+
+def test_it_can_be_joined_while_it_is_abandoned(
+    bench: _Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+    joined: list[bool] = []
+    put_back = bench.queue.put_back
+
+    def join_and_put_back(
+        closure: Closure, attempt: int, **options: Any
+    ) -> bool:
+        joined.append(bench.worker.join(0.0))
+        return put_back(closure, attempt, **options)
+
+    def run() -> None:
+        begun.set()
+        assert go_on.wait(_TIMEOUT_SECONDS)
+
+    monkeypatch.setattr(bench.queue, "put_back", join_and_put_back)
+    bench.queue.put(Closure(run))
+    assert begun.wait(_TIMEOUT_SECONDS)
+    bench.worker.abandon()
+    assert joined == [False]
+    go_on.set()
+    bench.queue.join()
+
+
+def test_nothing_to_abandon(bench: _Bench) -> None:
+    bench.worker.abandon()
+    assert bench.counters.value("closures_abandoned") == 0
+
+
+def test_trouble_with_the_device_ends_the_closure(bench: _Bench) -> None:
+    bench.devices.append("no device")
+    bench.queue.put(Closure(lambda: None))
+    with pytest.raises(ValueError, match="no device"):
+        bench.queue.join()

@@ -1,0 +1,97 @@
+"""What preprocessing layers need that other layers do not."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfps_plugin import errors
+from tfps_plugin._compat import tensorflow_variables as compat
+from tfps_plugin.inputs import captured_inputs
+from tfps_plugin.strategy.parameter_server_strategy import (
+    ParameterServerStrategy,
+)
+from tfps_plugin.variables.kinds import late_captures
+
+_ADAPTABLE = (
+    keras.layers.Discretization,
+    keras.layers.IntegerLookup,
+    keras.layers.Normalization,
+    keras.layers.StringLookup,
+    keras.layers.TextVectorization,
+    keras.utils.FeatureSpace,
+)
+
+
+def install() -> None:
+    """Installs all of it."""
+    late_captures.install(in_our_scope, captured_inputs.sent_along)
+    for kind in _ADAPTABLE:
+        kind.adapt = _outside_functions(kind.adapt)
+    keras.layers.Normalization.build = _with_lasting_constants(
+        keras.layers.Normalization.build
+    )
+
+
+def in_our_scope() -> bool:
+    """Whether this thread runs, or traces, under one of our strategies."""
+    return isinstance(tf.distribute.get_strategy(), ParameterServerStrategy)
+
+
+def _outside_functions(original: Callable[..., Any]) -> Callable[..., Any]:
+    """`adapt` that says so where it cannot work.
+
+    A function that is being traced has no data yet: the loop over a dataset
+    would never end.
+    """
+
+    @functools.wraps(original)
+    def adapt(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if in_our_scope() and compat.function_graph() is not None:
+            raise errors.InputError(
+                "adapt() was called inside a dataset function, or another "
+                "function that is traced: there are no data there yet. "
+                "Expected a layer that is adapted before, by the program of "
+                f"the chief. Received: layer={self.name!r}. Make and adapt "
+                "the layer outside, and use it inside the function: every "
+                "worker gets what it has learnt."
+            )
+        return original(self, *args, **kwargs)
+
+    return tf.autograph.experimental.do_not_convert(adapt)
+
+
+def _with_lasting_constants(
+    original: Callable[..., None],
+) -> Callable[..., None]:
+    """`Normalization.build` that makes constants for more than one function.
+
+    Made in a function, they belong to it alone; but the function that a
+    dataset maps is traced for every worker, with the same layer.
+    """
+
+    @functools.wraps(original)
+    def build(self: Any, *args: Any, **kwargs: Any) -> None:
+        if not in_our_scope():
+            original(self, *args, **kwargs)
+            return
+        with tf.init_scope():
+            original(self, *args, **kwargs)
+
+    return build
+
+
+def variables_that_no_step_reads(model: keras.Model) -> set[int]:
+    """The `id` of each variable that may be anywhere.
+
+    `Normalization` computes with constants that it makes of its variables when
+    it is built, adapted or loaded. So it may be adapted before the scope.
+    """
+    return {
+        id(variable)
+        for layer in model._flatten_layers()
+        if isinstance(layer, keras.layers.Normalization)
+        for variable in layer.weights
+    }

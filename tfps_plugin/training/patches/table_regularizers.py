@@ -1,0 +1,102 @@
+"""Penalties on the weights of tables.
+
+A regularizer adds up a penalty over all rows, and its gradient touches all of
+them: the table would travel to the worker and back in every step. With
+`sparse_update="auto"` or `"lazy"` it is applied to the rows that a batch looks
+up. With `sparse_update="exact"` it is Keras's own.
+"""
+
+import functools
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfps_plugin._compat import keras_layers as compat
+from tfps_plugin.strategy.parameter_server_strategy import (
+    ParameterServerStrategy,
+)
+from tfps_plugin.variables.lookup import looked_up
+from tfps_plugin.variables.lookup import row_lookup
+from tfps_plugin.variables.lookup.row_lookup import Table
+
+_logger = logging.getLogger(__name__)
+
+_SUMS_OVER_ROWS = (
+    keras.regularizers.L1,
+    keras.regularizers.L2,
+    keras.regularizers.L1L2,
+)
+
+# By `_unique_id`: one word for each table.
+_announced: set[str] = set()
+
+
+def install() -> None:
+    """Has every layer penalise tables of ours by their rows."""
+    compat.set_regularization_losses(
+        penalties(compat.get_regularization_losses())
+    )
+
+
+def sums_over_rows(regularizer: Any) -> bool:
+    """Whether a penalty is the sum of those of single rows.
+
+    Those of Keras are known. Others say so themselves, by an attribute
+    `row_wise = True`.
+    """
+    declared = getattr(regularizer, "row_wise", None)
+    if declared is not None:
+        return bool(declared)
+    return type(regularizer) in _SUMS_OVER_ROWS
+
+
+def penalties(
+    original: Callable[[Any], list[Any]],
+) -> Callable[[Any], list[Any]]:
+    """What makes the penalties of a layer's own weights."""
+
+    @functools.wraps(original)
+    def get(self: Any) -> list[Any]:
+        variables = [
+            v for v in self.trainable_weights if v.regularizer is not None
+        ]
+        if compat.in_stateless_scope() or not any(map(_is_lazy, variables)):
+            return original(self)
+        return [v.regularizer(_penalised(v)) for v in variables]
+
+    return get
+
+
+def _is_lazy(variable: keras.Variable) -> bool:
+    strategy = getattr(variable.value, "_distribute_strategy", None)
+    return (
+        isinstance(variable.value, Table)
+        and isinstance(strategy, ParameterServerStrategy)
+        and strategy.sparse_update in ("auto", "lazy")
+        and sums_over_rows(variable.regularizer)
+    )
+
+
+def _penalised(variable: keras.Variable) -> Any:
+    """The rows that this step looks up; the variable, if it does not."""
+    lookups = looked_up.lookups_of(variable.value) if _is_lazy(variable) else []
+    if not lookups:
+        return variable
+    if variable.value._unique_id not in _announced:
+        _announced.add(variable.value._unique_id)
+        _logger.warning(
+            "The regularizer of %s is applied to the rows that a batch looks "
+            "up, not to the whole table. "
+            'tfps.ParameterServerStrategy(sparse_update="exact") applies it '
+            "to all rows in every step, which then all travel.",
+            variable.path,
+        )
+    if len(lookups) == 1:
+        return lookups[0][1]
+    # Each row once, however many layers share the table.
+    ids_N = tf.concat([tf.cast(ids, tf.int64) for ids, _ in lookups], 0)
+    ids_U, _ = tf.unique(ids_N)
+    return row_lookup.look_up(variable.value, ids_U)

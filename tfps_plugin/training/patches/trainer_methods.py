@@ -1,0 +1,414 @@
+"""What compile, fit, evaluate and predict do under our strategy."""
+
+import contextlib
+import functools
+import inspect
+import logging
+import warnings
+from collections.abc import Callable
+from collections.abc import Iterable
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+
+from tfps_plugin import errors
+from tfps_plugin._compat import keras as keras_compat
+from tfps_plugin.coordinator import error_notes
+from tfps_plugin.coordinator.cluster_coordinator import ClusterCoordinator
+from tfps_plugin.inputs.dataset_creator import DatasetCreator
+from tfps_plugin.strategy.parameter_server_strategy import (
+    ParameterServerStrategy,
+)
+from tfps_plugin.training import step_build
+from tfps_plugin.training.optimizers import table_semantics
+from tfps_plugin.training.optimizers import whole_matrix
+from tfps_plugin.training.patches import batch_callbacks
+from tfps_plugin.training.patches import call_arguments
+from tfps_plugin.training.patches import running_call
+from tfps_plugin.training.patches import scope_check
+from tfps_plugin.training.patches.running_call import RunningCall
+from tfps_plugin.training.steps.epoch.epoch_iterator import ChiefEpochIterator
+from tfps_plugin.training.steps.epoch.epoch_iterator import ClusterEpochIterator
+from tfps_plugin.training.steps.epoch.epoch_iterator import PredictEpochIterator
+from tfps_plugin.training.steps.epoch.predict_run import PredictDispatcher
+from tfps_plugin.training.steps.epoch.step_dispatcher import StepDispatcher
+from tfps_plugin.training.steps.traced.eager_mode import runs_eagerly
+from tfps_plugin.variables.chief import steps_in_flight
+
+_logger = logging.getLogger(__name__)
+
+# How long Ctrl-C waits for the calls that workers have begun.
+_INTERRUPT_SECONDS = 30.0
+# What a DatasetCreator's function decides, so fit() cannot.
+_DATASET_ARGUMENTS = (
+    "y",
+    "batch_size",
+    "sample_weight",
+    "validation_split",
+)
+
+
+def is_ours(model: Any) -> bool:
+    """Whether a model was made under one of our strategies."""
+    return isinstance(
+        getattr(model, "_distribute_strategy", None), ParameterServerStrategy
+    )
+
+
+def make_epoch_iterator(
+    distribute_strategy: Any = None, *args: Any, **kwargs: Any
+) -> Any:
+    """The epoch iterator of one input: ours, or Keras's.
+
+    With `run_eagerly`, the steps run on the chief, on Keras's own iterator.
+    """
+    call = running_call.current()
+    if call is None or not isinstance(
+        distribute_strategy, ParameterServerStrategy
+    ):
+        return keras_compat.TFEpochIterator(
+            distribute_strategy, *args, **kwargs
+        )
+    on_chief = runs_eagerly(call.model) or call.method == "predict"
+    is_creator = isinstance(kwargs.get("x"), DatasetCreator)
+    if on_chief and is_creator:
+        # As the only pipeline.
+        kwargs["x"] = kwargs["x"].get_tf_dataset()
+        kwargs["shuffle"] = False
+    if runs_eagerly(call.model):
+        return ChiefEpochIterator(distribute_strategy, *args, **kwargs)
+    iterator: PredictEpochIterator | ClusterEpochIterator
+    if call.method == "predict":
+        iterator = PredictEpochIterator(
+            distribute_strategy,
+            *args,
+            functions=lambda: call.model.predict_function.functions,
+            looks_ahead=is_creator,
+            **kwargs,
+        )
+    else:
+        iterator = ClusterEpochIterator(
+            distribute_strategy,
+            *args,
+            show_all_batches=call.show_all_batches,
+            **kwargs,
+        )
+    call.add_input(iterator)
+    return iterator
+
+
+def compile_in_scope(
+    original: Callable[..., None],
+) -> Callable[..., None]:
+    """`compile` that makes what it makes under the strategy's scope."""
+
+    signature = inspect.signature(original)
+
+    @functools.wraps(original)
+    def compile(self: Any, *args: Any, **kwargs: Any) -> None:
+        if not is_ours(self):
+            return original(self, *args, **kwargs)
+        call_arguments.checked(
+            "compile", signature.bind_partial(self, *args, **kwargs).arguments
+        )
+        strategy = self._distribute_strategy
+        with strategy.scope():
+            original(self, *args, **kwargs)
+            optimizer = _made_in_scope(self.optimizer, strategy)
+            if optimizer is not self.optimizer:
+                self.optimizer = optimizer
+        # A model that is not built yet is checked when its optimizer is.
+        whole_matrix.require_compilable(
+            self.optimizer, self.trainable_variables
+        )
+        if self.jit_compile:
+            warnings.warn(
+                "jit_compile=True is ignored: XLA cannot compile a step that "
+                "reads variables of parameter servers.",
+                stacklevel=2,
+            )
+        self.jit_compile = False
+        return None
+
+    return compile
+
+
+def with_call(
+    original: Callable[..., Any],
+    method: str,
+    local_models: scope_check.LocalModels,
+) -> Callable[..., Any]:
+    """`fit`, `evaluate` or `predict` that knows of itself while it runs.
+
+    Args:
+        original: Keras's own.
+        method: Its name.
+        local_models: Looks at those that are not ours.
+    """
+    signature = inspect.signature(original)
+
+    @functools.wraps(original)
+    def call_on_cluster(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if "_use_cached_eval_dataset" in kwargs:
+            # Validation, as a part of fit().
+            return original(self, *args, **kwargs)
+        bound = signature.bind_partial(self, *args, **kwargs)
+        arguments = bound.arguments
+        if not is_ours(self):
+            inputs = [arguments.get(name) for name in ("x", "validation_data")]
+            local_models.check(self, method, inputs)
+            return original(self, *args, **kwargs)
+        arguments.update(call_arguments.checked(method, arguments))
+        _check_arguments(method, arguments)
+        # A callback may call evaluate() or predict() of its own.
+        steps_in_flight.finish()
+        call = RunningCall(
+            method,
+            self,
+            show_all_batches=batch_callbacks.looks_at_batches(
+                arguments.get("callbacks")
+            ),
+            workers_validate=isinstance(
+                arguments.get("validation_data"), DatasetCreator
+            ),
+        )
+        try:
+            with (
+                running_call.running(call),
+                steps_in_flight.finishing(call.sync),
+                _tidy_after_error(self, call),
+            ):
+                return original(*bound.args, **bound.kwargs)
+        except Exception as error:
+            # As Keras does with its own frames.
+            if keras.config.is_traceback_filtering_enabled():
+                error_notes.fold(error)
+            raise
+
+    return call_on_cluster
+
+
+def build_from_spec(original: Callable[..., None]) -> Callable[..., None]:
+    """`_maybe_symbolic_build` that reads nothing of our input.
+
+    Keras would begin an epoch to see what a batch looks like, and begin
+    another one to train: input that Python makes is not made for that. What
+    it cannot build by a call is built by its step.
+    """
+
+    @functools.wraps(original)
+    def build(self: Any, iterator: Any = None, data_batch: Any = None) -> None:
+        if not is_ours(self):
+            original(self, iterator=iterator, data_batch=data_batch)
+            return
+        if runs_eagerly(self):
+            # Built by its first step, as in one process: what is called with
+            # symbols here could not look at numbers.
+            return
+        _make_optimizers_in_scope(self)
+        call = running_call.current()
+        if call is None or not isinstance(iterator, ClusterEpochIterator):
+            # A single batch, whose step runs here.
+            if not step_build.has_own_way(self):
+                original(self, iterator=iterator, data_batch=data_batch)
+            return
+        step = call.step_of(iterator)
+        if not step_build.is_by_step(self, step):
+            original(self, data_batch=iterator.batch_spec)
+            return
+        made = {
+            "train_step": self.train_function,
+            "test_step": self.test_function,
+        }
+        if not _is_up_to_date(made[step], self) and (
+            not step_build.is_complete(self)
+        ):
+            step_build.build(
+                self,
+                step,
+                iterator.batch_spec,
+                ClusterCoordinator(self._distribute_strategy),
+            )
+
+    return build
+
+
+def make_function(
+    original: Callable[..., Any], attribute: str, step: str
+) -> Callable[..., Any]:
+    """`make_train_function` or `make_test_function` that uses the workers."""
+
+    @functools.wraps(original)
+    def make(self: Any, force: bool = False) -> Any:
+        if not is_ours(self):
+            return original(self, force)
+        existing = getattr(self, attribute)
+        if _is_up_to_date(existing, self) and not force:
+            return existing
+        scope_check.require_created_in_scope(self)
+        _build_optimizer(self)
+        original(self, force=True)
+        if step == "train_step":
+            table_semantics.tell(
+                self.optimizer,
+                self.trainable_variables,
+                self.distribute_strategy.sparse_update,
+            )
+        dispatcher = StepDispatcher(
+            self,
+            getattr(self, step),
+            getattr(self, attribute),
+            counts_exactly=step == "test_step",
+            on_order_needed=functools.partial(_require_no_order_later, self),
+        )
+        setattr(self, attribute, dispatcher)
+        return dispatcher
+
+    return make
+
+
+def make_predict_function(original: Callable[..., Any]) -> Callable[..., Any]:
+    """`make_predict_function` that uses the workers."""
+
+    @functools.wraps(original)
+    def make(self: Any, force: bool = False) -> Any:
+        if not is_ours(self):
+            return original(self, force)
+        if _is_up_to_date(self.predict_function, self) and not force:
+            return self.predict_function
+        original(self, force=True)
+        self.predict_function = PredictDispatcher(self, self.predict_function)
+        return self.predict_function
+
+    return make
+
+
+def _build_optimizer(model: Any) -> None:
+    """Builds the optimizer where the step that is traced next needs it.
+
+    Keras builds it inside of the step, when rows have been looked up already.
+    """
+    optimizer = model.optimizer
+    if (
+        model.distribute_strategy.sparse_update == "caught_up"
+        and optimizer is not None
+        and not optimizer.built
+    ):
+        with model.distribute_strategy.scope():
+            optimizer.build(model.trainable_variables)
+
+
+def _require_no_order_later(model: Any, batch_spec: Any) -> None:
+    """Refuses before `fit` begins what its validation would refuse.
+
+    Args:
+        model: The model; its steps have to follow one another.
+        batch_spec: What one batch looks like.
+    """
+    call = running_call.current()
+    if call is not None and call.method == "fit" and call.workers_validate:
+        call.workers_validate = False  # looked at
+        model.make_test_function()
+        model.test_function.require_any_order(batch_spec)
+
+
+def _is_up_to_date(function: Any, model: Any) -> bool:
+    """Whether a model's function is ours, and runs as `run_eagerly` says."""
+    return isinstance(
+        function, StepDispatcher | PredictDispatcher
+    ) and function.runs_eagerly == runs_eagerly(model)
+
+
+@contextlib.contextmanager
+def _tidy_after_error(model: Any, call: RunningCall) -> Iterator[None]:
+    """Leaves the cluster quiet and usable, however the call ends."""
+    try:
+        yield
+        call.close()
+    except BaseException as error:
+        # Whoever presses Ctrl-C again does not want to wait, and is told once.
+        follow_ups = (
+            (Exception, KeyboardInterrupt)
+            if isinstance(error, KeyboardInterrupt)
+            else (Exception,)
+        )
+        with contextlib.suppress(*follow_ups):
+            call.close()
+        coordinator = model._distribute_strategy._cluster_coordinator
+        if coordinator is not None:
+            coordinator.cancel_queued()
+            # What runs must not change the model behind the caller's back.
+            # What else fails now follows from the error that is raised.
+            with contextlib.suppress(*follow_ups):
+                if isinstance(error, Exception):
+                    coordinator.join()
+                else:
+                    coordinator.wait_until_quiet(_INTERRUPT_SECONDS)
+        raise
+
+
+def _check_arguments(method: str, arguments: dict[str, Any]) -> None:
+    """Refuses arguments that Keras would drop beside a DatasetCreator."""
+    if isinstance(arguments.get("x"), DatasetCreator):
+        _refuse(method, _given(arguments, _DATASET_ARGUMENTS))
+    validation = arguments.get("validation_data")
+    if isinstance(validation, tuple | list) and any(
+        isinstance(part, DatasetCreator) for part in validation
+    ):
+        _refuse(method, ["validation_data=(DatasetCreator, ...)"])
+    if isinstance(validation, DatasetCreator):
+        _refuse(method, _given(arguments, ("validation_batch_size",)))
+
+
+def _given(arguments: dict[str, Any], names: Iterable[str]) -> list[str]:
+    return [
+        name
+        for name in names
+        if arguments.get(name) is not None
+        and not (name == "validation_split" and not arguments[name])
+    ]
+
+
+def _refuse(method: str, given: list[str]) -> None:
+    if given:
+        raise errors.InputError(
+            f"{method}() with a tfps.DatasetCreator takes targets, weights "
+            "and batches from the dataset alone. Received: "
+            f"{', '.join(given)}. Make the dataset yield (x, y) or "
+            "(x, y, sample_weight), batched; validation_data may be another "
+            "DatasetCreator."
+        )
+
+
+def _make_optimizers_in_scope(model: Any) -> None:
+    """Makes again what a `compile` of the model's own was given from outside.
+
+    The optimizer that `keras.Model.compile` is given is looked after there.
+    """
+    strategy = model._distribute_strategy
+    for name, optimizer in list(vars(model).items()):
+        if isinstance(optimizer, keras.optimizers.Optimizer):
+            with strategy.scope():
+                made = _made_in_scope(optimizer, strategy)
+            if made is not optimizer:
+                setattr(model, name, made)
+
+
+def _made_in_scope(optimizer: Any, strategy: Any) -> Any:
+    """The optimizer, made again if it was made outside the scope."""
+    made_with = getattr(optimizer, "_distribution_strategy", strategy)
+    if optimizer is None or made_with is strategy:
+        return optimizer
+    if optimizer.built:
+        raise errors.VariableCreationError(
+            "The optimizer was built outside strategy.scope(): its state is "
+            f"on the chief. Received: optimizer={optimizer.name!r}. Create "
+            "it inside `with strategy.scope():`."
+        )
+    _logger.info(
+        "The optimizer %s was created outside strategy.scope(); it is made "
+        "again inside, from its configuration.",
+        optimizer.name,
+    )
+    return type(optimizer).from_config(optimizer.get_config())

@@ -1,0 +1,106 @@
+"""Exports models with variables on parameter servers as plain SavedModels.
+
+TensorFlow traces the functions of a SavedModel anew, and our variables show
+themselves there as plain ones (`variables.saved_form`). What is left to do is
+Keras's part: it finds out which variables the functions use from traces of its
+own, made before, and wraps each variable in another one.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from tfps_plugin._compat import keras as keras_compat
+from tfps_plugin._compat import keras_saving as compat
+from tfps_plugin._compat import tensorflow_saving
+from tfps_plugin.variables.kinds.late_bound import LateBoundVariable
+from tfps_plugin.variables.kinds.sharded_variable import ShardedVariable
+
+
+def install() -> None:
+    """Gives Keras's variables and its ExportArchive what follows."""
+    variable = keras_compat.Variable
+    for method in ("_export_to_saved_model_graph", "_copy_trackable_to_cpu"):
+        setattr(variable, method, _as_its_value(getattr(variable, method)))
+    tensorflow_saving.trace_signatures_again(_is_for_workers)
+    archive = compat.ExportArchive
+    archive._get_concrete_fn = _traced_for_saving(archive._get_concrete_fn)
+    archive._filter_and_track_resources = _tables_for_traces(
+        _traced_for_saving(archive._filter_and_track_resources)
+    )
+
+
+def _is_for_workers() -> bool:
+    """Whether this thread traces what workers run."""
+    runs = getattr(tf.distribute.get_strategy().extended, "chief_runs", None)
+    return runs is not None and runs.is_traced_for_workers
+
+
+def _is_ours(value: Any) -> bool:
+    return isinstance(value, LateBoundVariable | ShardedVariable)
+
+
+def _as_its_value(original: Callable[..., Any]) -> Callable[..., Any]:
+    """A `keras.Variable` is what its value is to TensorFlow's savers.
+
+    Keras makes a second variable of the value's: of a table, one of its size
+    on the chief; in a SavedModel, one that no function reads.
+    """
+
+    @functools.wraps(original)
+    def enter(self: Any, object_map: Any, *args: Any, **kwargs: Any) -> Any:
+        value = self._value
+        if not _is_ours(value):
+            return original(self, object_map, *args, **kwargs)
+        handles = getattr(value, original.__name__)(object_map, *args, **kwargs)
+        object_map[self] = object_map[value]
+        return handles
+
+    return enter
+
+
+def _traced_for_saving(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Traces functions as `tf.saved_model.save` will.
+
+    Keras traces endpoints before it calls that, and hands it some as they are.
+    Traced as for training, they would ask parameter servers.
+    """
+
+    @functools.wraps(original)
+    def trace(self: Any, *args: Any) -> Any:
+        with tensorflow_saving.saving_model():
+            return original(self, *args)
+
+    return trace
+
+
+def _tables_for_traces(original: Callable[..., None]) -> Callable[..., None]:
+    """Tracks tables for what stood for them while functions were traced.
+
+    And variables of ours once: Keras tracks the `keras.Variable` of a layer,
+    and its value, and the file would have every table twice.
+    """
+
+    @functools.wraps(original)
+    def track(self: Any) -> None:
+        original(self)
+        root = self._tf_trackable
+        tracked = {
+            id(getattr(variable, "_value", None)) for variable in root.variables
+        }
+        used = [_whole(variable) for variable in root._all_variables]
+        root._all_variables = [
+            variable
+            for variable in used
+            if not _is_ours(variable) or id(variable) not in tracked
+        ]
+
+    return track
+
+
+def _whole(variable: Any) -> Any:
+    container = getattr(variable, "_distributed_container", None)
+    whole = None if container is None else container()
+    return variable if whole is None else whole

@@ -1,0 +1,218 @@
+"""What the epoch iterators yield: the input of one pass, and its steps."""
+
+import abc
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from tfps_plugin import errors
+from tfps_plugin.coordinator.cluster_coordinator import ClusterCoordinator
+from tfps_plugin.inputs.batch_codec import BatchCodec
+from tfps_plugin.inputs.input_splits import InputSplits
+from tfps_plugin.inputs.split_reader import Share
+from tfps_plugin.inputs.split_reader import SplitReader
+from tfps_plugin.inputs.splits import SplitLedger
+from tfps_plugin.inputs.splits import Visitation
+from tfps_plugin.training.steps.epoch.chief_batches import ChiefBatches
+from tfps_plugin.training.steps.epoch.chief_read_run import ChiefReadRun
+from tfps_plugin.training.steps.epoch.step_run import StepRun
+from tfps_plugin.training.steps.epoch.worker_read_run import WorkerReadRun
+from tfps_plugin.training.steps.metrics.progress_logs import ProgressLogs
+from tfps_plugin.training.steps.traced.step_functions import StepFunctions
+
+_logger = logging.getLogger(__name__)
+
+
+class ClusterInput(abc.ABC):
+    """Input whose steps run on the workers.
+
+    Attributes:
+        run: The steps of the present epoch; None before the first.
+        steps_of_request: How many steps Keras means by its next request.
+        show_all_batches: Whether a callback looks at the logs of batches.
+        on_begin: Told of the steps of each epoch.
+    """
+
+    def __init__(self, coordinator: ClusterCoordinator) -> None:
+        """Prepares; nothing is read yet.
+
+        Args:
+            coordinator: Who runs closures.
+        """
+        self._coordinator = coordinator
+        self.run: StepRun | None = None
+        self.steps_of_request: Callable[[], int] = lambda: 1
+        self.show_all_batches = False
+        self.on_begin: Callable[[StepRun], None] = lambda run: None
+
+    def __iter__(self) -> "ClusterInput":
+        """Itself: where it stands is kept from epoch to epoch."""
+        return self
+
+    def __next__(self) -> None:
+        """Refuses: Keras hands all of it to the step function."""
+        raise errors.InternalError(
+            "A batch was asked for that goes to a worker. Please report this."
+        )
+
+    def begin(
+        self, functions: StepFunctions, progress: ProgressLogs
+    ) -> StepRun:
+        """Begins the steps of an epoch.
+
+        Args:
+            functions: The model's step.
+            progress: Is told what steps return.
+        """
+        self.run = self._new_run(functions, progress)
+        self.on_begin(self.run)
+        return self.run
+
+    @property
+    @abc.abstractmethod
+    def batch_spec(self) -> Any:
+        """What one batch looks like to a step."""
+
+    @abc.abstractmethod
+    def _new_run(
+        self, functions: StepFunctions, progress: ProgressLogs
+    ) -> StepRun:
+        """The steps of an epoch, of which none was asked for."""
+
+
+class WorkerInput(ClusterInput):
+    """Input that every worker reads for itself."""
+
+    def __init__(
+        self,
+        coordinator: ClusterCoordinator,
+        splits: InputSplits,
+        *,
+        begin_pass: Callable[[], SplitLedger],
+        num_steps: int | None,
+        steps_per_closure: Callable[[int, int], int],
+    ) -> None:
+        """Prepares a pass over the input.
+
+        Args:
+            coordinator: Who runs closures.
+            splits: What there is to read.
+            begin_pass: Begins to read it.
+            num_steps: Steps of an epoch; None: what there is to read.
+            steps_per_closure: How many to pack, of how many ran so far, and
+                of how many make a call that is long enough.
+        """
+        super().__init__(coordinator)
+        self._splits = splits
+        self._begin_pass = begin_pass
+        self._num_steps = num_steps
+        self._steps_per_closure = steps_per_closure
+        self._latest_run: WorkerReadRun | None = None
+        # Made with the first steps: Keras asks for input that it never reads.
+        self._reader: SplitReader | None = None
+
+    @property
+    def batch_spec(self) -> Any:
+        """See `ClusterInput`."""
+        return self._splits.element_spec
+
+    def _new_run(
+        self, functions: StepFunctions, progress: ProgressLogs
+    ) -> StepRun:
+        self._latest_run = WorkerReadRun(
+            self._coordinator,
+            functions,
+            progress,
+            reader=self._reader or self._renew(),
+            renew=self._renew,
+            element_spec=self._splits.element_spec,
+            num_steps=self._num_steps,
+            steps_per_closure=self._steps_per_closure,
+        )
+        return self._latest_run
+
+    def splits(self) -> tuple[int, list[int]]:
+        """How many splits this pass has, and those that are done."""
+        return (0, []) if self._reader is None else self._reader.progress
+
+    def _renew(self) -> SplitReader:
+        self._reader = SplitReader(
+            self._splits.build,
+            self._begin_pass(),
+            on_finished=self._finished,
+            on_lost=self._lost,
+            on_waiting=self._waiting,
+        )
+        return self._reader
+
+    # What the reader tells, on whichever thread. It may live longer than the
+    # steps of an epoch, which then have nothing to do with it any more.
+
+    def _finished(self, share: Share) -> None:
+        if self._latest_run is not None:
+            self._latest_run.share_finished(share)
+
+    def _lost(self, share: Share) -> None:
+        what = self._splits.describe(share.split)
+        if self._splits.visitation is Visitation.AT_MOST_ONCE:
+            _logger.warning(
+                "Worker %d was lost while it read %s; the rest of it is left "
+                "out (visitation='at_most_once').",
+                share.worker_index,
+                what,
+            )
+        else:
+            _logger.info(
+                "What worker %d has read of %s is read again from its start.",
+                share.worker_index,
+                what,
+            )
+        if self._latest_run is not None:
+            self._latest_run.share_lost(share)
+
+    def _waiting(self) -> None:
+        if self._latest_run is not None:
+            self._latest_run.waiting_began()
+
+
+class ChiefInput(ClusterInput):
+    """Input that the chief reads, in its order."""
+
+    def __init__(
+        self,
+        coordinator: ClusterCoordinator,
+        batches: ChiefBatches,
+        codec: BatchCodec,
+        *,
+        steps_per_closure: Callable[[int, int], int],
+    ) -> None:
+        """Begins a pass over the input; reads nothing yet.
+
+        Args:
+            coordinator: Who runs closures.
+            batches: What there is to read.
+            codec: Of the batches.
+            steps_per_closure: How many to pack, of how many were asked for,
+                and of how many make a call that is long enough.
+        """
+        super().__init__(coordinator)
+        self._batches = batches
+        self._codec = codec
+        self._steps_per_closure = steps_per_closure
+
+    @property
+    def batch_spec(self) -> Any:
+        """See `ClusterInput`."""
+        return self._codec.decoded_spec
+
+    def _new_run(
+        self, functions: StepFunctions, progress: ProgressLogs
+    ) -> StepRun:
+        return ChiefReadRun(
+            self._coordinator,
+            functions,
+            progress,
+            codec=self._codec,
+            batches=self._batches,
+            steps_per_closure=self._steps_per_closure,
+        )

@@ -1,0 +1,348 @@
+"""Keras's epoch iterator over input whose steps run on the workers."""
+
+import contextlib
+from collections.abc import Callable
+from collections.abc import Iterator
+from typing import Any
+
+from tfps_plugin._compat import keras as keras_compat
+from tfps_plugin.coordinator.cluster_coordinator import ClusterCoordinator
+from tfps_plugin.inputs import input_splits
+from tfps_plugin.inputs.batch_codec import BatchCodec
+from tfps_plugin.inputs.dataset_creator import DatasetCreator
+from tfps_plugin.inputs.input_splits import InputSplits
+from tfps_plugin.inputs.splits import SplitLedger
+from tfps_plugin.training.patches.running_call import Place
+from tfps_plugin.training.steps.epoch.chief_batches import EncodedDataset
+from tfps_plugin.training.steps.epoch.cluster_input import ChiefInput
+from tfps_plugin.training.steps.epoch.cluster_input import ClusterInput
+from tfps_plugin.training.steps.epoch.cluster_input import WorkerInput
+from tfps_plugin.training.steps.epoch.predict_run import PredictInput
+from tfps_plugin.training.steps.epoch.step_run import StepRun
+from tfps_plugin.training.steps.epoch.worker_read_run import WorkerReadRun
+from tfps_plugin.training.steps.traced.predict_functions import PredictFunctions
+from tfps_plugin.training.steps.tuning import packing
+
+
+class ClusterEpochIterator(keras_compat.TFEpochIterator):
+    """Has the workers run the steps of an epoch, and tells Keras of each.
+
+    A `tfps.DatasetCreator` is read by the workers. Everything else that Keras
+    takes is read by the chief, with Keras's own adapter, and goes to the
+    workers batch by batch: order, shuffling, weights and the number of batches
+    are what they are in one process.
+
+    An input that ends without `steps_per_epoch` is one epoch, and ends it
+    without a warning.
+
+    Attributes:
+        batch_spec: What a batch looks like to the model.
+    """
+
+    def __init__(
+        self,
+        distribute_strategy: Any,
+        *,
+        class_weight: dict[int, float] | None = None,
+        show_all_batches: bool = False,
+        **keras_arguments: Any,
+    ) -> None:
+        """Prepares the input; nothing runs on workers yet.
+
+        Args:
+            distribute_strategy: A `tfps.ParameterServerStrategy`.
+            class_weight: As in `fit`.
+            show_all_batches: Whether a callback looks at the logs of batches.
+            **keras_arguments: The rest of what Keras's own iterator takes.
+
+        Raises:
+            InputError: If the input cannot be read by workers.
+        """
+        keras_compat.EpochIterator.__init__(
+            self, class_weight=class_weight, **keras_arguments
+        )
+        self._coordinator = ClusterCoordinator(distribute_strategy)
+        self._show_all_batches = show_all_batches
+        self._input: ClusterInput | None = None
+        self._run: StepRun | None = None
+        self._last_num_steps = 0
+        self._first_step = 0
+        self._splits: InputSplits | None = None
+        # Those of the next pass that need not be read.
+        self._done_splits: tuple[int, ...] = ()
+        self._splits_of_epoch = 0
+        if isinstance(self.data_adapter, DatasetCreator):
+            self.batch_spec, self._new_input = self._worker_inputs(
+                self.data_adapter, class_weight
+            )
+        else:
+            self.batch_spec, self._new_input = self._chief_inputs()
+
+    def _worker_inputs(
+        self, creator: DatasetCreator, class_weight: dict[int, float] | None
+    ) -> tuple[Any, Callable[[], ClusterInput]]:
+        splits = input_splits.of_creator(
+            creator,
+            self._coordinator.num_workers,
+            self._coordinator.tracing_scope,
+            None
+            if class_weight is None
+            else keras_compat.weighing_classes(class_weight),
+        )
+        self._splits = splits
+
+        def begin_pass() -> SplitLedger:
+            done, self._done_splits = self._done_splits, ()
+            return splits.begin_pass(done)
+
+        batch_spec = BatchCodec(splits.element_spec).decoded_spec
+        return batch_spec, lambda: WorkerInput(
+            self._coordinator,
+            splits,
+            begin_pass=begin_pass,
+            num_steps=self.steps_per_epoch or None,
+            steps_per_closure=self._steps_per_closure,
+        )
+
+    def _chief_inputs(self) -> tuple[Any, Callable[[], ClusterInput]]:
+        dataset = EncodedDataset(self.data_adapter.get_tf_dataset())
+        return dataset.codec.decoded_spec, lambda: ChiefInput(
+            self._coordinator,
+            dataset.begin_pass(self._first_step),
+            dataset.codec,
+            steps_per_closure=self._steps_per_closure,
+        )
+
+    def _steps_per_closure(self, num_steps: int, most: int) -> int:
+        return _steps_per_closure(
+            self,
+            self._coordinator,
+            self.num_batches or max(self._last_num_steps, num_steps),
+            most,
+        )
+
+    def steps_of_request(self) -> int:
+        """How many steps Keras means by its next call of the step function.
+
+        Its loop may ask for more than the epoch has, where
+        `steps_per_execution` does not divide it.
+        """
+        most = int(self.steps_per_execution)
+        if not self.steps_per_epoch or self._run is None:
+            return most
+        asked = self._first_step + self._run.asked
+        return min(most, self.steps_per_epoch - asked)
+
+    @property
+    def _is_what_workers_read(self) -> bool:
+        """Whether an epoch is all that the workers read, however much."""
+        return not self.steps_per_epoch and self._splits is not None
+
+    def begin_at(self, place: Place) -> bool:
+        """Begins the next epoch inside of it.
+
+        Args:
+            place: Where an earlier program was.
+
+        Returns:
+            Whether it can: the input must be as it was.
+        """
+        if self._splits is not None and self._is_what_workers_read:
+            num_splits = self._splits.go_on(place.epoch)
+            if place.step and num_splits != place.num_splits:
+                return False
+            self._done_splits = place.done_splits
+            self._splits_of_epoch = num_splits
+        self._first_step = place.step
+        return True
+
+    def splits(self) -> tuple[int, list[int]]:
+        """How many splits the epoch has, and those that are done."""
+        if isinstance(self._input, WorkerInput) and self._is_what_workers_read:
+            return self._input.splits()
+        return 0, []
+
+    def _get_iterator(self) -> ClusterInput:
+        # Keras asks for the next before the steps of this one have ended.
+        self._input = self._new_input()
+        self._input.steps_of_request = self.steps_of_request
+        self._input.show_all_batches = self._show_all_batches
+        self._input.on_begin = self._begun
+        return self._input
+
+    def _begun(self, run: StepRun) -> None:
+        self._run = run
+
+    def __iter__(self) -> Any:
+        """Begins an epoch."""
+        self._run = None
+        if self._input is not None:
+            self._input.run = None
+        return super().__iter__()
+
+    def _enumerate_iterator(self) -> Iterator[tuple[int, int, Any]]:
+        if not self._is_what_workers_read:
+            for begin, end, iterator in super()._enumerate_iterator():
+                if begin >= self._first_step:
+                    yield begin, end, iterator
+            return
+        # Nobody knows how many steps there are before the workers have read
+        # it all: Keras is told of those that have run.
+        self.data_adapter.on_epoch_begin()
+        epoch_input = self._get_iterator()
+        first = step = self._first_step
+        if first and len(self._done_splits) == self._splits_of_epoch:
+            # Another program has read all of it.
+            self._done_splits = ()
+            return
+        while True:
+            yield step, step + self.steps_per_execution - 1, epoch_input
+            step += self.steps_per_execution
+            run = epoch_input.run
+            if isinstance(run, WorkerReadRun) and not run.has_more(
+                step - first
+            ):
+                break
+        self.data_adapter.on_epoch_end()
+
+    @contextlib.contextmanager
+    def catch_stop_iteration(self) -> Iterator[None]:
+        """Ends the epoch: waits for its steps, and says if input ran short."""
+        is_stopped = False
+        try:
+            yield
+        except StopIteration:
+            is_stopped = True
+        # Also if there was no step left to run.
+        self._first_step = 0
+        run = self._run
+        if run is None:
+            return
+        run.finish()
+        self._last_num_steps = run.done
+        if run.fell_short:
+            if self.steps_per_epoch or not run.done:
+                self._interrupted_warning()
+            self._current_iterator = None
+        if is_stopped:
+            # Else Keras's loop has come to its own end, and told it.
+            self.data_adapter.on_epoch_end()
+
+    def sync(self) -> None:
+        """Has the steps in flight come to their end; cheap if none are."""
+        if self._run is not None:
+            self._run.sync()
+
+    def close(self) -> None:
+        """Lets no closure begin anything more."""
+        if self._run is not None:
+            self._run.close()
+
+
+class PredictEpochIterator(keras_compat.TFEpochIterator):
+    """Has the workers predict the batches that the chief reads, in order.
+
+    A `tfps.DatasetCreator` is built on the chief, as the only pipeline.
+    """
+
+    def __init__(
+        self,
+        distribute_strategy: Any,
+        *,
+        functions: Callable[[], PredictFunctions],
+        looks_ahead: bool = False,
+        **keras_arguments: Any,
+    ) -> None:
+        """Prepares the input; reads nothing yet.
+
+        Args:
+            distribute_strategy: A `tfps.ParameterServerStrategy`.
+            functions: The model's, by the time the first batch is read.
+            looks_ahead: Whether to end behind the last batch where Keras, with
+                input of unknown length, would begin one more to find out.
+            **keras_arguments: The rest of what Keras's own iterator takes.
+        """
+        keras_compat.EpochIterator.__init__(self, **keras_arguments)
+        self._coordinator = ClusterCoordinator(distribute_strategy)
+        self._functions = functions
+        self._looks_ahead = looks_ahead
+        self._dataset = EncodedDataset(self.data_adapter.get_tf_dataset())
+        self._input: PredictInput | None = None
+
+    def _get_iterator(self) -> PredictInput:
+        self._input = PredictInput(
+            self._coordinator,
+            self._functions,
+            self._dataset.begin_pass(),
+            self._dataset.codec,
+            num_batches=self.steps_per_epoch or None,
+            steps_per_closure=lambda num_steps: _steps_per_closure(
+                self, self._coordinator, self.num_batches or num_steps
+            ),
+        )
+        return self._input
+
+    def _enumerate_iterator(self) -> Iterator[tuple[int, int, Any]]:
+        if self.num_batches or not self._looks_ahead:
+            yield from super()._enumerate_iterator()
+            return
+        self.data_adapter.on_epoch_begin()
+        predict_input = self._get_iterator()
+        step = 0
+        while predict_input.has_next():
+            yield step, step + self.steps_per_execution - 1, predict_input
+            step += self.steps_per_execution
+        self.data_adapter.on_epoch_end()
+
+    def begin_at(self, place: Place) -> bool:
+        """Predictions begin at the first batch."""
+        del place
+        return False
+
+    def splits(self) -> tuple[int, list[int]]:
+        """There are none."""
+        return 0, []
+
+    def sync(self) -> None:
+        """Nothing to do: predictions change no variable."""
+
+    def close(self) -> None:
+        """Waits for what was sent and nobody wants any more."""
+        if self._input is not None:
+            self._input.close()
+
+    @contextlib.contextmanager
+    def catch_stop_iteration(self) -> Iterator[None]:
+        """Ends the pass; says so if there were fewer batches than steps."""
+        try:
+            yield
+        except StopIteration:
+            if self.steps_per_epoch:
+                self._interrupted_warning()
+            self._current_iterator = None
+            self.data_adapter.on_epoch_end()
+
+
+class ChiefEpochIterator(keras_compat.TFEpochIterator):
+    """Keras's own, for steps on the chief; input that ends is no accident."""
+
+    def _interrupted_warning(self) -> None:
+        if self.steps_per_epoch:
+            super()._interrupted_warning()
+
+
+def _steps_per_closure(
+    iterator: keras_compat.TFEpochIterator,
+    coordinator: ClusterCoordinator,
+    num_steps: int,
+    most: int = packing.MOST_STEPS_AT_FIRST,
+) -> int:
+    """How many steps to pack into one closure."""
+    if iterator.steps_per_execution > 1:
+        return int(iterator.steps_per_execution)
+    chosen = coordinator.strategy.steps_per_closure
+    if chosen is not None:
+        return int(chosen)
+    return packing.choose_steps_per_closure(
+        num_steps, coordinator.num_lanes, most
+    )

@@ -1,0 +1,260 @@
+"""The steps of one epoch, as closures of the workers."""
+
+import abc
+import logging
+import math
+import numbers
+import threading
+from collections.abc import Callable
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from tfps_plugin.cluster.calls import dispatch_context
+from tfps_plugin.coordinator import error_notes
+from tfps_plugin.coordinator.closures.remote_value import RemoteValue
+from tfps_plugin.coordinator.cluster_coordinator import ClusterCoordinator
+from tfps_plugin.training.steps.epoch.step_account import StepAccount
+from tfps_plugin.training.steps.metrics.counted_sums import Counted
+from tfps_plugin.training.steps.metrics.progress_logs import ProgressLogs
+from tfps_plugin.training.steps.traced.step_functions import StepFunctions
+
+_logger = logging.getLogger("tfps_plugin")
+
+# How often the thread that runs `fit` looks up from its waiting by itself.
+_WAKE_UP_SECONDS = 1.0
+# Of every lane: what it runs, and what waits for it.
+_CLOSURES_IN_FLIGHT_PER_LANE = 2
+
+
+class StepRun(abc.ABC):
+    """Takes the steps that Keras asks for, and has workers run them.
+
+    Keras asks for a step and goes on at once, as long as few enough are in
+    flight; several steps make one closure.
+
+    Threading: used by the thread that runs `fit` alone, except for what
+    closures call, which says so. Guarded by `_again_lock`: how many steps were
+    begun again.
+    """
+
+    # Whether calls are told of to find out how many at a time are fastest.
+    tries_calls_in_flight = False
+
+    def __init__(
+        self,
+        coordinator: ClusterCoordinator,
+        functions: StepFunctions,
+        progress: ProgressLogs,
+    ) -> None:
+        """Begins an epoch; nothing is asked for.
+
+        Args:
+            coordinator: Who runs closures.
+            functions: The model's step.
+            progress: Is told what steps return.
+        """
+        self._coordinator = coordinator
+        self._functions = functions
+        self._progress = progress
+        self._pace = functions.pace
+        self._calls_in_flight = functions.calls_in_flight
+        self._calls_in_flight.begin_epoch()
+        functions.loss_reports.begin_epoch()
+        if self.tries_calls_in_flight or self._calls_in_flight.is_kept:
+            coordinator.limit_in_flight(self._calls_in_flight.number)
+        self._account = StepAccount()
+        self._fell_short = False
+        self._again_lock = threading.Lock()
+        self._num_again = 0
+        # Whether nothing was begun since the last sync.
+        self._is_synced = True
+        self._is_closed = False
+
+    @property
+    def fell_short(self) -> bool:
+        """Whether the input had less than was asked for; after `sync`."""
+        return self._fell_short
+
+    @property
+    def asked(self) -> int:
+        """Steps that were asked for."""
+        return self._account.asked
+
+    @property
+    def done(self) -> int:
+        """Steps that ran to their end."""
+        return self._account.done
+
+    @abc.abstractmethod
+    def request(self, num_steps: int) -> None:
+        """Asks for more steps; waits while too many are in flight.
+
+        Raises:
+            StopIteration: If there is no input for even one of them.
+            BaseException: What an earlier step raised.
+        """
+
+    def sync(self) -> None:
+        """Has what is in flight come to its end; cheap if nothing is.
+
+        Raises:
+            BaseException: What a step raised.
+        """
+        if self._is_synced:
+            return
+        self._settle()
+        self._join()
+        self._is_synced = True
+        self._calls_in_flight.went_idle()
+        self._functions.commit(self._take_counted())
+        self._progress.finish()
+
+    def finish(self) -> None:
+        """Ends the epoch: as `sync`, and counts what was begun and broken off.
+
+        Raises:
+            BaseException: What a step raised.
+        """
+        self.sync()
+        self._functions.collect()
+        self._coordinator.limit_in_flight(self._coordinator.in_flight_at_first)
+        if self._num_again:
+            _logger.warning(
+                "%d steps of this epoch were begun a second time, because "
+                "their function did not come to its end on a worker; as many "
+                "at most of its %d steps were applied twice.",
+                self._num_again,
+                self.done,
+            )
+
+    @abc.abstractmethod
+    def _settle(self) -> None:
+        """Has closures end as soon as they have done what has to be done."""
+
+    def close(self) -> None:
+        """Lets no closure begin anything more; however the epoch ends."""
+        self._is_closed = True
+        self._coordinator.limit_in_flight(self._coordinator.in_flight_at_first)
+
+    @abc.abstractmethod
+    def _take_counted(self) -> Counted:
+        """What calls have counted, added up, since this was last asked."""
+
+    def _begins_again(self, num_steps: int) -> None:
+        """Counts steps that an earlier run of a closure may have applied."""
+        with self._again_lock:
+            self._num_again += num_steps
+        self._coordinator.counters.increment("steps_again", num_steps)
+
+    def _observe(
+        self, num_steps: int, most: int, ended_at: float, reported: Any
+    ) -> None:
+        """Notes that a call has ended, for how many run at a time.
+
+        Args:
+            num_steps: How many steps it made.
+            most: How many such a call makes; near the end of an epoch it has
+                fewer.
+            ended_at: When, in seconds.
+            reported: What its last step returned; None: nobody knows.
+        """
+        lane = dispatch_context.required().lane_index
+        calls = self._calls_in_flight
+        if calls.watches_loss:
+            loss = self._loss_since_last(lane, reported)
+            calls.observe_loss(num_steps, lane, loss, ended_at)
+        if self._pace.is_known and 2 * num_steps > most:
+            calls.observe(num_steps, lane, ended_at)
+        if not self._is_closed:
+            self._coordinator.limit_in_flight(calls.number)
+
+    def _loss_since_last(self, lane: int, reported: Any) -> float | None:
+        """The mean loss since the lane's last report; None: nobody knows."""
+        try:
+            loss = loss_of(reported)
+            if loss is None:
+                return None
+            return self._functions.loss_reports.since_last(lane, loss)
+        # Training does not depend on it. If the worker is lost, so is its next
+        # call, which says so.
+        except Exception:
+            _logger.debug(
+                "The loss of a call is not known: it could not be read.",
+                exc_info=True,
+            )
+            return None
+
+    def _schedule(self, call: Callable[[], None]) -> RemoteValue:
+        value = self._coordinator.schedule(call)
+        value.on_ended(self._account.wake)
+        return value
+
+    def _join(self) -> None:
+        """Waits for what is in flight; says of an error which steps it was."""
+        first, last = self.done + 1, self.asked
+        try:
+            self._coordinator.join()
+        except Exception as error:
+            error_notes.add_once(
+                error,
+                f"It was one of the steps {first} to {last} of this epoch, "
+                "which were in flight together."
+                if first < last
+                else f"It was step {last} of this epoch.",
+            )
+            raise
+
+    def _wait_until(
+        self,
+        predicate: Callable[[], bool],
+        pump: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Waits until something holds, or a step has failed.
+
+        Args:
+            predicate: What is waited for; looked at after every change of the
+                account.
+            pump: Called before each look.
+
+        Raises:
+            BaseException: What a step raised.
+        """
+        while True:
+            num_changes = self._account.num_changes
+            if self._coordinator.has_error:
+                # Those that wait for input hold up the end of the others.
+                self.close()
+                self._join()
+            pump()
+            if predicate():
+                return
+            self._account.wait_for_change(num_changes, _WAKE_UP_SECONDS)
+
+    @property
+    def _most_closures_in_flight(self) -> int:
+        return _CLOSURES_IN_FLIGHT_PER_LANE * self._coordinator.num_lanes
+
+
+def loss_of(reported: Any) -> float | None:
+    """The loss in what a step has returned.
+
+    Args:
+        reported: Logs as arrays, or whatever a step of the user's returns.
+
+    Returns:
+        The number named "loss"; None if there is none, or it is not finite.
+    """
+    loss = reported.get("loss") if isinstance(reported, Mapping) else None
+    if not isinstance(loss, np.ndarray | np.generic | numbers.Real):
+        return None
+    array = np.asarray(loss)
+    # With bfloat16 and other floats that only TensorFlow has.
+    is_real = array.dtype.kind in "iuf" or array.dtype.name.startswith(
+        ("bfloat", "float")
+    )
+    if array.size != 1 or not is_real:
+        return None
+    number = float(array.reshape(()))
+    return number if math.isfinite(number) else None

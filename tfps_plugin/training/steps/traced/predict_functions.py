@@ -1,0 +1,131 @@
+"""Predictions of many batches as one function of a worker."""
+
+from collections.abc import Callable
+from typing import Any
+from typing import NamedTuple
+
+import keras
+import tensorflow as tf
+
+from tfps_plugin._compat import keras as keras_compat
+from tfps_plugin._compat import tensorflow_execution
+from tfps_plugin.coordinator.cluster_coordinator import ClusterCoordinator
+from tfps_plugin.inputs.batch_codec import BatchCodec
+from tfps_plugin.training.steps.metrics.step_states import StepStates
+from tfps_plugin.variables.lookup import graph_checks
+
+
+class PredictFunction(NamedTuple):
+    """Predicts a group of batches.
+
+    Attributes:
+        call: A function of batches as strings, of shape `(K, C)`, that
+            returns predictions as strings, one row for each batch.
+        codec: Of the predictions of one batch.
+    """
+
+    call: Callable[[tf.Tensor], tf.Tensor]
+    codec: BatchCodec
+
+
+class PredictFunctions:
+    """A model's `predict_step`, packed into a loop over batches.
+
+    Threading: used by the thread that runs `predict` alone; the functions
+    that it gives may be called from any.
+    """
+
+    def __init__(
+        self, model: keras.Model, coordinator: ClusterCoordinator
+    ) -> None:
+        """Prepares; traces nothing yet.
+
+        Args:
+            model: The model; its strategy runs the step.
+            coordinator: In whose scope functions are traced.
+        """
+        self._model = model
+        self._coordinator = coordinator
+        strategy = model.distribute_strategy
+        step = keras_compat.without_optionals(model, model.predict_step)
+        self._step = tf.autograph.experimental.do_not_convert(
+            lambda data: strategy.run(step, args=(data,))
+        )
+        self._one_step = tf.function(self._step)
+        self._states = StepStates(model)
+        self._functions: dict[str, PredictFunction] = {}
+
+    @property
+    def is_in_order(self) -> bool:
+        """Whether steps have to follow one another; see `StepStates`."""
+        return bool(self._states.in_order)
+
+    def on_group(self, codec: BatchCodec) -> PredictFunction:
+        """The function for batches of a type.
+
+        Args:
+            codec: Says what the batches are.
+        """
+        key = repr(codec.element_spec)
+        if self._states.are_outdated:
+            self._functions.clear()
+        if key not in self._functions:
+            # On the caller's thread and under no device: one trace for all.
+            with (
+                tensorflow_execution.unwrapped_errors(),
+                self._coordinator.tracing_scope(),
+                tf.device(None),
+            ):
+                self._functions[key] = self._trace(codec)
+            self._states.announce_order()
+        return self._functions[key]
+
+    def _traced_anew(self, codec: BatchCodec) -> Any:
+        self._one_step = tf.function(self._step)
+        return self._one_step.get_concrete_function(codec.decoded_spec)
+
+    def _trace(self, codec: BatchCodec) -> PredictFunction:
+        if not self._model.built:
+            x, _, _ = keras.utils.unpack_x_y_sample_weight(codec.decoded_spec)
+            keras_compat.build_from_spec(self._model, x)
+        self._states.settle(lambda: self._traced_anew(codec).graph)
+        traced = self._one_step.get_concrete_function(codec.decoded_spec)
+        output_codec = BatchCodec(
+            tf.nest.map_structure(
+                tf.type_spec_from_value, traced.structured_outputs
+            )
+        )
+
+        @tf.autograph.experimental.do_not_convert
+        def on_group(group_KC: tf.Tensor) -> tf.Tensor:
+            num_batches = tf.shape(group_KC)[0]
+            with tf.device(graph_checks.CPU):
+                all_rows = tf.TensorArray(
+                    tf.string,
+                    size=num_batches,
+                    element_shape=[output_codec.num_parts],
+                )
+
+            def body(done: tf.Tensor, rows: tf.TensorArray) -> Any:
+                with tf.device(graph_checks.CPU):
+                    data = codec.decode(group_KC[done])
+                outputs = self._one_step(data)
+                with tf.device(graph_checks.CPU):
+                    rows = rows.write(done, output_codec.encode_one(outputs))
+                return done + 1, rows
+
+            _, all_rows = tf.while_loop(
+                lambda done, _: done < num_batches,
+                body,
+                (tf.constant(0), all_rows),
+                parallel_iterations=1,
+            )
+            with tf.device(graph_checks.CPU):
+                return all_rows.stack()
+
+        concrete = tf.function(on_group).get_concrete_function(
+            tf.TensorSpec([None, codec.num_parts], tf.string)
+        )
+        return PredictFunction(
+            self._coordinator.prepare(concrete, self._model), output_codec
+        )

@@ -1,0 +1,360 @@
+"""Many steps as one function of a worker."""
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+from typing import NamedTuple
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tfps_plugin._compat import keras as keras_compat
+from tfps_plugin._compat import tensorflow_execution
+from tfps_plugin._compat import tensorflow_graphs as graphs_compat
+from tfps_plugin.coordinator.cluster_coordinator import ClusterCoordinator
+from tfps_plugin.inputs.batch_codec import BatchCodec
+from tfps_plugin.training import step_build
+from tfps_plugin.training.optimizers import automatic_updates
+from tfps_plugin.training.optimizers.update_costs import StepTimes
+from tfps_plugin.training.steps.metrics.counted_sums import Counted
+from tfps_plugin.training.steps.metrics.counted_sums import CountedSums
+from tfps_plugin.training.steps.metrics.lane_sums import LaneSums
+from tfps_plugin.training.steps.metrics.step_states import StepStates
+from tfps_plugin.training.steps.traced import rounds
+from tfps_plugin.training.steps.traced.step_loops import StepLoops
+from tfps_plugin.training.steps.traced.step_loops import StepsOutput
+from tfps_plugin.training.steps.tuning.calls_in_flight import CallsInFlight
+from tfps_plugin.training.steps.tuning.loss_course import LossCourse
+from tfps_plugin.training.steps.tuning.loss_reports import LossReports
+from tfps_plugin.training.steps.tuning.packing import Pace
+from tfps_plugin.variables.chief import steps_in_flight
+from tfps_plugin.variables.lookup import graph_checks
+from tfps_plugin.variables.per_worker.worker_resident import WorkerResident
+
+_logger = logging.getLogger("tfps_plugin")
+
+
+class Rounds(NamedTuple):
+    """A function whose loop makes several steps in each round.
+
+    Attributes:
+        num_steps: How many these are.
+        function: As those of `StepFunctions.on_iterator`; it runs as many whole
+            rounds as there are steps for.
+    """
+
+    num_steps: int
+    function: Callable[..., StepsOutput]
+
+
+class StepFunctions:
+    """A model's step, packed into loops over the batches of one worker.
+
+    Attributes:
+        pace: How many steps to pack, by how long they take.
+        calls_in_flight: How many calls a worker runs at a time, by how fast
+            they then are.
+        loss_reports: Tells the losses behind what steps report.
+
+    Threading: used by the thread that runs `fit` alone; the functions that it
+    gives may be called from any.
+    """
+
+    def __init__(
+        self,
+        model: keras.Model,
+        step: Callable[[Any], Any],
+        coordinator: ClusterCoordinator,
+        *,
+        counts_exactly: bool = False,
+    ) -> None:
+        """Prepares; traces nothing yet.
+
+        Args:
+            model: The model; its strategy runs the step.
+            step: `train_step` or `test_step`, of one batch.
+            coordinator: In whose scope functions are traced.
+            counts_exactly: Whether each call counts its own part of metrics
+                and returns it; else lanes keep what they count.
+        """
+        strategy = model.distribute_strategy
+        step = keras_compat.without_optionals(model, step)
+        self._model = model
+        self._coordinator = coordinator
+        self._counts_exactly = counts_exactly
+        self._counted_sums = CountedSums([])
+        # What calls return is not to be counted a second time.
+        self._lane_sums = None if counts_exactly else LaneSums(model)
+        self._states = StepStates(model)
+        self._choice = 0
+        self._step_times = StepTimes()
+        self.pace = Pace(coordinator.num_lanes, model.name)
+        # What is counted exactly trains nothing: no weights grow old.
+        trains = not counts_exactly
+        at_first = (
+            coordinator.least_in_flight
+            if trains
+            else coordinator.in_flight_at_first
+        )
+        self._lanes_at_first = at_first * coordinator.num_workers
+        self.calls_in_flight = CallsInFlight(
+            coordinator.num_workers,
+            at_first,
+            coordinator.most_in_flight,
+            coordinator.least_in_flight,
+            model.name,
+            LossCourse() if trains else None,
+        )
+        self.loss_reports = LossReports(model)
+        # Each lane's own: another one's may be on its way still.
+        self._numbers: WorkerResident[dict[int, tf.Tensor]] = WorkerResident(
+            lambda context: {}, per_lane=True
+        )
+        self._on_iterator: dict[str, Callable[..., StepsOutput]] = {}
+        self._in_rounds: dict[str, Rounds | None] = {}
+        self._on_group: dict[str, Callable[..., StepsOutput]] = {}
+
+        @tf.autograph.experimental.do_not_convert
+        def one_step(data: Any) -> Any:
+            # Parts of a step need no data, such as counting it: where the
+            # input has run dry, they must not happen either.
+            with (
+                steps_in_flight.tracing(),
+                tf.control_dependencies(
+                    [
+                        part
+                        for part in tf.nest.flatten(
+                            data, expand_composites=True
+                        )
+                        if part is not None
+                    ]
+                ),
+            ):
+                outputs = strategy.run(step, args=(data,))
+            return tf.nest.map_structure(tf.convert_to_tensor, outputs)
+
+        self._step = one_step
+        self._trace_anew()
+
+    @property
+    def is_in_order(self) -> bool:
+        """Whether steps have to follow one another; see `StepStates`."""
+        return bool(self._states.in_order)
+
+    def announce_order(self) -> None:
+        """Warns, once, that steps follow one another if they have to."""
+        self._states.announce_order()
+
+    def require_any_order(self) -> None:
+        """Refuses steps that have to follow one another.
+
+        Raises:
+            UnsupportedError: If they have.
+        """
+        self._states.require_any_order()
+
+    @property
+    def counts_exactly(self) -> bool:
+        """Whether each call counts its own part of metrics."""
+        return self._counts_exactly
+
+    def _trace_anew(self) -> None:
+        """Has the step be traced when it is next needed."""
+        self._one_step = tf.function(self._step)
+        if self._counts_exactly:
+            self._counted_sums = CountedSums.of_metrics(self._model)
+        self._loops = StepLoops(self._one_step, self._counted_sums)
+
+    def _forget_outdated(self) -> None:
+        """Has functions be made anew that are not what they would be now."""
+        if self._states.are_outdated or self._choice != self._choice_of_now():
+            self._on_iterator.clear()
+            self._in_rounds.clear()
+            self._on_group.clear()
+
+    def choose_updates(self) -> bool:
+        """Has optimizers choose by how long steps take, if that has changed.
+
+        Returns:
+            Whether functions made before are outdated: they update tables in
+            another way.
+        """
+        # Steps that count for evaluation update nothing.
+        if self._counts_exactly:
+            return False
+        seconds = self._seconds_between_updates()
+        if seconds is None or not self._step_times.differs(seconds):
+            return False
+        automatic_updates.settle(step_build.optimizers_of(self._model), seconds)
+        if self._choice == self._choice_of_now():
+            return False
+        # Each lane's first call of what is traced next takes longer.
+        self.pace.pass_over_first_calls(self._coordinator.num_lanes)
+        self.calls_in_flight.measure_again(time.monotonic())
+        return True
+
+    def _seconds_between_updates(self) -> float | None:
+        """Of a parameter server, by all workers; None: not known yet."""
+        seconds = self.pace.seconds_of_a_step
+        speed = self.calls_in_flight.raised_speed
+        if seconds is None or speed is None:
+            return seconds and seconds / self._lanes_at_first
+        return 1 / speed
+
+    def _choice_of_now(self) -> int:
+        """A number for what steps that are traced now do to tables."""
+        return automatic_updates.version(step_build.optimizers_of(self._model))
+
+    def settle_states(self, batch_spec: Any) -> None:
+        """Has every state know its rule, before loops are made of the step.
+
+        Args:
+            batch_spec: What one batch looks like to the step.
+        """
+
+        def trace() -> tf.Graph:
+            self._trace_anew()
+            return self._one_step.get_concrete_function(batch_spec).graph
+
+        with (
+            tensorflow_execution.unwrapped_errors(),
+            self._coordinator.tracing_scope(),
+            tf.device(None),
+        ):
+            self._states.settle(trace)
+            self._choice = self._choice_of_now()
+            # Rules are known now, and so is what calls count.
+            if self._counts_exactly:
+                self._counted_sums = CountedSums.of_metrics(self._model)
+                self._loops = StepLoops(self._one_step, self._counted_sums)
+
+    def on_iterator(self, element_spec: Any) -> Callable[..., StepsOutput]:
+        """A function of an iterator of the worker and a number of steps.
+
+        It runs that many steps, or as many as the iterator has batches for.
+
+        Args:
+            element_spec: What one batch looks like.
+        """
+        key = repr(element_spec)
+        self._forget_outdated()
+        if key not in self._on_iterator:
+            self.settle_states(element_spec)
+            self._on_iterator[key] = self._traced(
+                self._loops.steps_over_iterator,
+                tf.data.IteratorSpec(element_spec),
+                tf.TensorSpec([], tf.int32),
+            )
+        return self._on_iterator[key]
+
+    def known_rounds(self, element_spec: Any) -> Rounds | None:
+        """What `in_rounds` has made, if it was asked."""
+        return self._in_rounds.get(repr(element_spec))
+
+    def in_rounds(self, element_spec: Any) -> Rounds | None:
+        """As `on_iterator`, for iterators without end.
+
+        Args:
+            element_spec: What one batch looks like.
+
+        Returns:
+            The function; None where larger rounds do not pay, or would not do
+            the same.
+        """
+        key = repr(element_spec)
+        if key not in self._in_rounds:
+            self._in_rounds[key] = self._traced_in_rounds(element_spec)
+        return self._in_rounds[key]
+
+    def _traced_in_rounds(self, element_spec: Any) -> Rounds | None:
+        if not self._model.distribute_strategy.communication_fusion:
+            return None
+        # As it was traced for `on_iterator`.
+        with self._coordinator.tracing_scope(), tf.device(None):
+            step = self._one_step.get_concrete_function(element_spec)
+        operations = list(graphs_compat.operations_within(step.graph))
+        if any(map(graphs_compat.draws_from_a_seed, operations)):
+            return None
+        steps_of_a_round = rounds.steps_of_a_round(len(operations))
+        if steps_of_a_round == 1:
+            return None
+        _logger.info(
+            "Each round of the loop of %s makes %d steps from now on, which "
+            "share messages.",
+            self._model.name,
+            steps_of_a_round,
+        )
+
+        def many_in_rounds(iterator: Any, num_steps: tf.Tensor) -> StepsOutput:
+            return self._loops.rounds_over_iterator(
+                steps_of_a_round, iterator, num_steps
+            )
+
+        # As `strategy.explain` shows it.
+        many_in_rounds.__name__ = f"rounds_of_{steps_of_a_round}_steps"
+        function = self._traced(
+            many_in_rounds,
+            tf.data.IteratorSpec(element_spec),
+            tf.TensorSpec([], tf.int32),
+        )
+        # Each lane's first call of it takes longer.
+        self.pace.pass_over_first_calls(self._coordinator.num_lanes)
+        self.calls_in_flight.measure_again(time.monotonic())
+        return Rounds(steps_of_a_round, function)
+
+    def on_group(self, codec: BatchCodec) -> Callable[..., StepsOutput]:
+        """A function of a group of batches as strings, of shape `(K, C)`.
+
+        Args:
+            codec: Says what the batches are.
+        """
+        key = repr(codec.element_spec)
+        self._forget_outdated()
+        if key not in self._on_group:
+            self.settle_states(codec.decoded_spec)
+            self._on_group[key] = self._traced(
+                lambda group_KC: self._loops.steps_over_group(codec, group_KC),
+                tf.TensorSpec([None, codec.num_parts], tf.string),
+            )
+        return self._on_group[key]
+
+    def number(self, value: int) -> tf.Tensor:
+        """A number for a function, on the worker that the caller drives."""
+        numbers = self._numbers.get()
+        if value not in numbers:
+            # tf.constant would have this whole program wait for the worker; an
+            # operation lets other threads run.
+            with tf.device(None), tf.device(graph_checks.CPU):
+                local = tf.constant(np.asarray(value, np.int32))
+            numbers[value] = tf.identity(local)
+        return numbers[value]
+
+    def commit(self, counted: Counted) -> None:
+        """On the chief: counts what calls have counted, when none runs.
+
+        Args:
+            counted: Fetched, and added up; empty: nothing.
+        """
+        if counted:
+            self._counted_sums.commit(counted)
+
+    def collect(self) -> None:
+        """On the chief: brings what lanes have counted, when none runs."""
+        if self._lane_sums is not None:
+            self._lane_sums.collect()
+
+    def _traced(
+        self, function: Callable[..., Any], *specs: Any
+    ) -> Callable[..., Any]:
+        # On the caller's thread and under no device: one trace for all.
+        with (
+            tensorflow_execution.unwrapped_errors(),
+            self._coordinator.tracing_scope(),
+            tf.device(None),
+        ):
+            concrete = tf.function(
+                tf.autograph.experimental.do_not_convert(function)
+            ).get_concrete_function(*specs)
+        return self._coordinator.prepare(concrete, self._model)

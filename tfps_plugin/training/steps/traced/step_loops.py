@@ -1,0 +1,160 @@
+"""Loops of a worker over the batches of one call."""
+
+from collections.abc import Callable
+from collections.abc import Sequence
+from typing import Any
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from tfps_plugin.inputs.batch_codec import BatchCodec
+from tfps_plugin.training.steps.metrics.counted_sums import CountedSums
+from tfps_plugin.variables.lookup import graph_checks
+
+
+class StepsOutput(NamedTuple):
+    """What a call of many steps returns.
+
+    Attributes:
+        num_steps: How many ran; fewer than asked for where the input ended.
+        outputs: What the last one returned; zeros if none ran.
+        counted: What the call has counted, packed; see `CountedSums`.
+    """
+
+    num_steps: tf.Tensor
+    outputs: Any
+    counted: dict[str, list[tf.Tensor]]
+
+
+class StepLoops:
+    """What is traced to make many steps.
+
+    Threading: used by the thread that traces alone.
+    """
+
+    def __init__(self, one_step: Any, counted_sums: CountedSums) -> None:
+        """Takes the step.
+
+        Args:
+            one_step: A `tf.function` of one batch.
+            counted_sums: What each call counts for itself and returns.
+        """
+        self._one_step = one_step
+        self._counted_sums = counted_sums
+
+    def steps_over_iterator(
+        self, iterator: Any, num_steps: tf.Tensor
+    ) -> StepsOutput:
+        """Makes that many steps, or as many as there are batches for."""
+
+        # The next batch is asked for in the loop's variables, so that no step
+        # begins without one, and none is taken that this call does not need.
+        def next_batch() -> Any:
+            with tf.device(graph_checks.CPU):
+                return iterator.get_next_as_optional()
+
+        def none() -> Any:
+            with tf.device(graph_checks.CPU):
+                return tf.experimental.Optional.empty(iterator.element_spec)
+
+        return self._loop(
+            iterator.element_spec,
+            lambda done, batch: (done < num_steps) & batch.has_value(),
+            lambda done, batch: [batch.get_value()],
+            first=tf.cond(num_steps > 0, next_batch, none),
+            following=lambda done: tf.cond(done < num_steps, next_batch, none),
+        )
+
+    def rounds_over_iterator(
+        self, steps_of_a_round: int, iterator: Any, num_steps: tf.Tensor
+    ) -> StepsOutput:
+        """Makes as many whole rounds as there are steps for.
+
+        The iterator has no end: what a round has taken, nobody could give back.
+        """
+
+        def batches(done: tf.Tensor, _: Any) -> list[Any]:
+            with tf.device(graph_checks.CPU):
+                return [iterator.get_next() for _ in range(steps_of_a_round)]
+
+        return self._loop(
+            iterator.element_spec,
+            lambda done, _: done + steps_of_a_round <= num_steps,
+            batches,
+            first=tf.constant(0),
+            following=lambda done: tf.constant(0),
+        )
+
+    def steps_over_group(
+        self, codec: BatchCodec, group_KC: tf.Tensor
+    ) -> StepsOutput:
+        """Makes a step of each batch of a group."""
+        num_batches = tf.shape(group_KC)[0]
+
+        def batch(number: tf.Tensor, _: Any) -> list[Any]:
+            with tf.device(graph_checks.CPU):
+                return [codec.decode(group_KC[number])]
+
+        return self._loop(
+            codec.decoded_spec,
+            lambda done, _: done < num_batches,
+            batch,
+            first=tf.constant(0),
+            following=lambda done: tf.constant(0),
+        )
+
+    def _loop(
+        self,
+        element_spec: Any,
+        goes_on: Callable[[tf.Tensor, Any], tf.Tensor],
+        batches: Callable[[tf.Tensor, Any], Sequence[Any]],
+        *,
+        first: Any,
+        following: Callable[[tf.Tensor], Any],
+    ) -> StepsOutput:
+        """Runs one step after the other.
+
+        Args:
+            element_spec: What the step is given.
+            goes_on: Whether there is a round, of the number of steps done and
+                what `following` gave.
+            batches: The data of its steps, likewise.
+            first: What stands for the first batches.
+            following: What stands for the batches after so many steps.
+        """
+        # Tracing tells what a step returns; the loop needs to know before.
+        traced = self._one_step.get_concrete_function(element_spec)
+        specs = tf.nest.map_structure(_spec, traced.structured_outputs)
+        self._counted_sums.begin()
+
+        def body(done: tf.Tensor, outputs: Any, now: Any) -> Any:
+            for batch in batches(done, now):
+                done, outputs = done + 1, self._one_step(batch)
+            return done, outputs, following(done)
+
+        done, outputs, _ = tf.while_loop(
+            lambda done, _, now: goes_on(done, now),
+            body,
+            loop_vars=(
+                tf.constant(0),
+                tf.nest.map_structure(_zeros, specs),
+                first,
+            ),
+            shape_invariants=(
+                tf.TensorShape([]),
+                tf.nest.map_structure(lambda spec: spec.shape, specs),
+                None,
+            ),
+            # Steps follow one another: the next reads what this one wrote.
+            parallel_iterations=1,
+        )
+        return StepsOutput(done, outputs, self._counted_sums.pack())
+
+
+def _spec(output: Any) -> tf.TensorSpec:
+    return tf.TensorSpec(output.shape, output.dtype)
+
+
+def _zeros(spec: tf.TensorSpec) -> tf.Tensor:
+    shape = [0 if size is None else size for size in spec.shape.as_list()]
+    return tf.zeros(shape, spec.dtype)

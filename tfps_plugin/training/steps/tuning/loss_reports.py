@@ -1,0 +1,160 @@
+"""The losses behind what steps report as "loss"."""
+
+import math
+import threading
+from collections.abc import Callable
+from collections.abc import Sequence
+from typing import Any
+from typing import NamedTuple
+
+import keras
+import tensorflow as tf
+
+from tfps_plugin._compat import tensorflow_variables as compat
+from tfps_plugin.variables.per_worker.worker_local import WorkerLocalVariable
+
+# Of the mean that a step has returned, and the same one computed again.
+_RELATIVE_TOLERANCE = 1e-4
+# So many reports are the mean of no metric: later ones are not, either.
+_MOST_UNMATCHED = 8
+
+
+class CountedLoss(NamedTuple):
+    """What a lane has counted in the states of one metric.
+
+    Attributes:
+        copies: The lane's copies; others, once the metric was reset or the
+            worker came back.
+        total: The sum of losses.
+        weight: How many these are, or how much they weigh.
+    """
+
+    copies: Any
+    total: float
+    weight: float
+
+
+class LossReports:
+    """Tells how high losses were since the last report of the same lane.
+
+    Most steps report the mean of a metric over all steps of their lane since
+    it was reset. A step of the user's own may as well report the loss of its
+    batch. The states of the metric tell: if the reported number is their mean,
+    what was added since the last report is known exactly.
+
+    Threading: `since_last` is called by lanes, `begin_epoch` when none runs.
+    Guarded by `_lock`: everything that changes.
+    """
+
+    def __init__(
+        self,
+        model: keras.Model,
+        read: Callable[[Any, int], CountedLoss | None] | None = None,
+    ) -> None:
+        """Knows nothing yet.
+
+        Args:
+            model: Whose metrics are meant; they may be made later.
+            read: Reads what a lane has counted in a metric; None if it has
+                counted nothing there.
+        """
+        self._model = model
+        self._read = _counted_by if read is None else read
+        self._lock = threading.Lock()
+        # Those that may be behind the reports; None: not looked for yet.
+        self._candidates: Sequence[Any] | None = None
+        self._num_unmatched = 0.0
+        self._last: dict[int, CountedLoss] = {}
+
+    def begin_epoch(self) -> None:
+        """Notes that metrics were reset."""
+        with self._lock:
+            self._last.clear()
+
+    def since_last(self, lane_index: int, loss: float) -> float:
+        """The mean loss since the last report.
+
+        Args:
+            lane_index: Who reports, and waits for this before it goes on.
+            loss: What its last step returned.
+
+        Returns:
+            The mean of what its metric has counted since; `loss` itself where
+            it is the mean of no metric, or of one that was reset since.
+        """
+        with self._lock:
+            if self._candidates is None:
+                self._candidates = _means_of(self._model)
+            candidates = self._candidates
+        for metric in candidates:
+            # Without the lock: it may take a message.
+            counted = self._read(metric, lane_index)
+            if counted is not None and _is_mean_of(counted, loss):
+                with self._lock:
+                    self._candidates = [metric]
+                    self._num_unmatched = -math.inf
+                    before = self._last.get(lane_index)
+                    self._last[lane_index] = counted
+                return _mean_between(before, counted, loss)
+        with self._lock:
+            self._last.pop(lane_index, None)
+            self._num_unmatched += 1
+            if self._num_unmatched >= _MOST_UNMATCHED:
+                self._candidates = []
+        return loss
+
+
+def _is_mean_of(counted: CountedLoss, loss: float) -> bool:
+    return counted.weight > 0 and math.isclose(
+        counted.total / counted.weight, loss, rel_tol=_RELATIVE_TOLERANCE
+    )
+
+
+def _mean_between(
+    before: CountedLoss | None, now: CountedLoss, loss: float
+) -> float:
+    if (
+        before is None
+        or before.weight >= now.weight
+        or any(
+            one is not other
+            for one, other in zip(before.copies, now.copies, strict=True)
+        )
+    ):
+        return loss
+    return (now.total - before.total) / (now.weight - before.weight)
+
+
+def _means_of(model: keras.Model) -> list[Any]:
+    """The metrics that are means, those named "loss" first."""
+    means = [m for m in model.metrics if isinstance(m, keras.metrics.Mean)]
+    return sorted(means, key=lambda metric: metric.name != "loss")
+
+
+def _counted_by(metric: Any, lane_index: int) -> CountedLoss | None:
+    """What a lane has counted, in one message; called by the lane."""
+    copies = []
+    for name in ("total", "count"):
+        # A metric of the user's own may have others in their place.
+        variable = getattr(getattr(metric, name, None), "value", None)
+        if not isinstance(variable, WorkerLocalVariable) or (
+            variable.shape.rank != 0
+        ):
+            return None
+        copy = variable.copies_by_lane().get(lane_index)
+        if copy is None:
+            return None
+        copies.append(copy)
+    with compat.clear_device(), tf.device(copies[0].device):
+        total, weight = tf.stack(
+            [
+                tf.cast(
+                    tf.raw_ops.ReadVariableOp(
+                        resource=copy.own_handle, dtype=copy.dtype
+                    ),
+                    tf.float64,
+                )
+                for copy in copies
+            ]
+        ).numpy()
+    return CountedLoss(tuple(copies), float(total), float(weight))

@@ -1,0 +1,111 @@
+"""What a step computes again and again, computed once.
+
+An optimizer's update is traced for each variable, and most of what it computes
+is not about the variable: the learning rate of this step, the powers of its
+betas. Constants are made anew by every line that needs one.
+"""
+
+import dataclasses
+from collections.abc import Hashable
+from collections.abc import Iterator
+from collections.abc import Sequence
+
+from tfps_plugin._compat import tensorflow_graphs as compat
+from tfps_plugin.transport.flat_function import FlatFunction
+from tfps_plugin.transport.flat_function import FlatOperation
+from tfps_plugin.transport.flat_function import Renumbering
+from tfps_plugin.transport.passes import reordering
+from tfps_plugin.transport.sections import TAKES_LOCK
+
+
+def merge(function: FlatFunction) -> FlatFunction:
+    """Merges operations that return the same.
+
+    These are of one kind, on one device, with equal attributes and the same
+    inputs; they do nothing but to compute, and wait for nothing else. What
+    does nothing but to compute does not wait for a lock either: the lock
+    waits for it (see `sections`).
+
+    Args:
+        function: Its operations are not changed.
+
+    Returns:
+        The function, with one operation in the place of several.
+    """
+    first: dict[Hashable, int] = {}
+    new = Renumbering()
+    operations = _free_of_locks(function.operations)
+    for number in _locks_last(operations):
+        flat = operations[number]
+        merged = dataclasses.replace(
+            flat,
+            inputs=new.outputs(flat.inputs),
+            controls=new.controls(flat.controls),
+        )
+        known = None
+        if number >= function.num_arguments:
+            known = _what_it_returns(merged)
+        if known is not None and known in first:
+            new.replace(number, first[known])
+            continue
+        if known is not None:
+            first[known] = len(new.kept)
+        new.keep(number, merged)
+    return FlatFunction(
+        new.kept,
+        function.num_arguments,
+        new.outputs(function.outputs),
+        new.controls(function.controls),
+    )
+
+
+def _free_of_locks(operations: Sequence[FlatOperation]) -> list[FlatOperation]:
+    """The operations; those that only compute wait for no lock.
+
+    Who waited for a lock by way of one of them, and does more, waits itself.
+    """
+    free = []
+    # For each operation the locks that it does not wait for any more.
+    dropped: list[tuple[int, ...]] = []
+    for flat in operations:
+        before = [output.node for output in flat.inputs] + list(flat.controls)
+        locks = dict.fromkeys(lock for one in before for lock in dropped[one])
+        controls = dict.fromkeys(flat.controls)
+        if compat.is_stateful(flat.operation):
+            controls.update(locks)
+            locks.clear()
+        else:
+            for one in flat.controls:
+                if operations[one].operation.type == TAKES_LOCK:
+                    locks[one] = None
+                    del controls[one]
+        dropped.append(tuple(locks))
+        free.append(dataclasses.replace(flat, controls=tuple(controls)))
+    return free
+
+
+def _locks_last(operations: Sequence[FlatOperation]) -> Iterator[int]:
+    """Their numbers, each after those that it needs, and locks last.
+
+    A lock is taken when nothing is left to do without one. All else stays in
+    its order as far as it can.
+    """
+    return reordering.in_turn(
+        operations,
+        lambda number: (
+            operations[number].operation.type == TAKES_LOCK,
+            number,
+        ),
+    )
+
+
+def _what_it_returns(flat: FlatOperation) -> Hashable | None:
+    """Equal for operations that return the same; None: nobody knows."""
+    if flat.controls or compat.is_stateful(flat.operation):
+        return None
+    return (
+        flat.operation.type,
+        flat.device,
+        flat.inputs,
+        compat.attributes_as_key(flat.operation),
+    )

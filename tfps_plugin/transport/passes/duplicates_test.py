@@ -1,0 +1,90 @@
+"""Tests of what is computed once in the place of several times."""
+
+from typing import Any
+
+import tensorflow as tf
+
+from tfps_plugin.transport.flat_function import FlatFunction
+from tfps_plugin.transport.passes import duplicates
+from tfps_plugin.transport.passes.flattening import flatten
+
+_LOCK = "MutexLock"
+
+
+def _flat(function: Any, *specs: tf.TensorSpec) -> FlatFunction:
+    with tf.device(None):
+        concrete = tf.function(function).get_concrete_function(*specs)
+    return flatten(concrete.graph)
+
+
+def _types(function: FlatFunction) -> list[str]:
+    return [flat.operation.type for flat in function.operations]
+
+
+def test_equal_constants_are_one() -> None:
+    flat = _flat(lambda x: x * 2.0 + tf.sin(x) * 2.0, tf.TensorSpec([]))
+    assert _types(flat).count("Const") == 2
+    assert _types(duplicates.merge(flat)).count("Const") == 1
+
+
+def test_what_differs_in_an_attribute_stays() -> None:
+    def function(x: tf.Tensor) -> list[tf.Tensor]:
+        return [
+            tf.matmul(x, x),
+            tf.matmul(x, x, transpose_a=True),
+            tf.matmul(x, x),
+        ]
+
+    merged = duplicates.merge(_flat(function, tf.TensorSpec([2, 2])))
+    assert _types(merged).count("MatMul") == 2
+    first, second, third = merged.outputs
+    assert first == third != second
+
+
+def test_what_is_on_another_device_stays() -> None:
+    def function(x: tf.Tensor) -> tf.Tensor:
+        with tf.device("/job:ps/task:0"):
+            here = tf.sin(x)
+        with tf.device("/job:ps/task:1"):
+            return here + tf.sin(x)
+
+    merged = duplicates.merge(_flat(function, tf.TensorSpec([])))
+    assert _types(merged).count("Sin") == 2
+
+
+def test_what_waits_stays() -> None:
+    def function(x: tf.Tensor) -> tf.Tensor:
+        check = tf.raw_ops.Assert(condition=x > 0.0, data=["negative"])
+        with tf.control_dependencies([check]):
+            checked = tf.sin(x)
+        return checked + tf.sin(x)
+
+    merged = duplicates.merge(_flat(function, tf.TensorSpec([])))
+    assert _types(merged).count("Sin") == 2
+
+
+def test_what_only_computes_waits_for_no_lock() -> None:
+    mutex = tf.raw_ops.MutexV2(container="", shared_name="duplicates_test")
+    variable = tf.Variable(1.0)
+
+    def function(x: tf.Tensor) -> None:
+        for _ in range(2):
+            lock = tf.raw_ops.MutexLock(mutex=mutex)
+            with tf.control_dependencies([lock]):
+                added = variable.assign_add(tf.sin(x), read_value=False)
+            with tf.control_dependencies([added]):
+                tf.raw_ops.ConsumeMutexLock(mutex_lock=lock)
+
+    merged = duplicates.merge(_flat(function, tf.TensorSpec([])))
+    types = _types(merged)
+    assert types.count("Sin") == 1
+    assert types.index("Sin") < types.index(_LOCK)
+    # Who changes a variable does wait, and each needs what comes before it.
+    for number, flat in enumerate(merged.operations):
+        before = [output.node for output in flat.inputs] + list(flat.controls)
+        assert all(one < number for one in before)
+        if flat.operation.type == "AssignAddVariableOp":
+            assert any(
+                merged.operations[one].operation.type == _LOCK
+                for one in flat.controls
+            )

@@ -1,0 +1,231 @@
+"""A function as one list of operations, those of functions it calls as well.
+
+What travels together is found among all operations of a step, and a step is
+functions that call functions. Loops and branches stay: what is in them is
+another list, for another time.
+"""
+
+import collections
+from collections.abc import Collection
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from tfps_plugin._compat import tensorflow_graphs as compat
+from tfps_plugin.transport.flat_function import FlatFunction
+from tfps_plugin.transport.flat_function import FlatOperation
+from tfps_plugin.transport.passes import needed
+from tfps_plugin.transport.waves import Output
+
+
+def flatten(
+    graph: compat.FuncGraph, *, steps_apart: bool = False
+) -> FlatFunction:
+    """Lists the operations of a function that something needs.
+
+    Args:
+        graph: Of the function.
+        steps_apart: Whether calls of a function that the graph itself calls
+            several times do not wait for each other; `step_order` says for what
+            they have to.
+    """
+    arguments = compat.arguments(graph)
+    flattener = _Flattener()
+    if steps_apart:
+        flattener.repeated = _repeated(graph)
+    inputs = [
+        flattener.add(FlatOperation(tensor.op, (), (), tensor.device or ""))
+        for tensor in arguments
+    ]
+    returned, controls = flattener.inline(
+        graph, [Output(number, 0) for number in inputs], "", ()
+    )
+    return needed.without_the_rest(
+        FlatFunction(
+            flattener.operations,
+            len(arguments),
+            tuple(returned),
+            tuple(controls),
+        )
+    )
+
+
+def splice(
+    operations: list[FlatOperation],
+    graph: compat.FuncGraph,
+    arguments: Sequence[Output],
+    device: str,
+    controls: tuple[int, ...],
+) -> list[Output]:
+    """Adds the operations of another function at the end of a list.
+
+    Args:
+        operations: The list.
+        graph: Of the other function.
+        arguments: What it is given.
+        device: Where it runs.
+        controls: What it runs after.
+
+    Returns:
+        What the function returns.
+    """
+    outputs, _ = _Flattener(operations).inline(
+        graph, arguments, device, controls
+    )
+    return outputs
+
+
+class _Flattener:
+    """Collects operations."""
+
+    def __init__(self, operations: list[FlatOperation] | None = None) -> None:
+        self.operations = [] if operations is None else operations
+        self.repeated: Collection[tf.Operation] = ()
+        self._num_steps = 0
+        self._step = 0
+
+    def add(self, operation: FlatOperation) -> int:
+        self.operations.append(operation)
+        return len(self.operations) - 1
+
+    def inline(
+        self,
+        graph: compat.FuncGraph,
+        arguments: Sequence[Output],
+        device: str,
+        controls: tuple[int, ...],
+    ) -> tuple[list[Output], list[int]]:
+        """Adds the operations of a function.
+
+        Args:
+            graph: Of the function.
+            arguments: What it is given.
+            device: Where it is called.
+            controls: What it is called after.
+
+        Returns:
+            What it returns, and what must have run when it has ended.
+        """
+        tensors = {
+            tensor.ref(): argument
+            for tensor, argument in zip(
+                compat.arguments(graph), arguments, strict=True
+            )
+        }
+        given = {tensor.op for tensor in compat.arguments(graph)}
+        # What has run when an operation has: itself, or those in a function.
+        done: dict[tf.Operation, tuple[int, ...]] = dict.fromkeys(given, ())
+        # Whether an operation waits for `controls` by way of another.
+        waits: dict[tf.Operation, bool] = {}
+        for operation in _in_order(graph):
+            if operation in given:
+                continue
+            before = [t.op for t in operation.inputs]
+            before += operation.control_inputs
+            waited = any(waits.get(one, False) for one in before)
+            inputs = tuple(tensors[t.ref()] for t in operation.inputs)
+            after = tuple(
+                dict.fromkeys(
+                    number
+                    for one in operation.control_inputs
+                    for number in done[one]
+                )
+            )
+            if compat.is_stateful(operation) and not waited:
+                after = tuple(dict.fromkeys((*after, *controls)))
+                waited = True
+            waits[operation] = waited
+            where = _merged(operation.device, device)
+            inner = compat.called_graph(operation)
+            if inner is None:
+                number = self.add(
+                    FlatOperation(operation, inputs, after, where, self._step)
+                )
+                done[operation] = (number,)
+                outputs = [
+                    Output(number, index)
+                    for index in range(len(operation.outputs))
+                ]
+            else:
+                outputs, ended = self._inline_call(
+                    operation, inner, inputs, where, after
+                )
+                ended += [output.node for output in outputs]
+                done[operation] = tuple(dict.fromkeys((*ended, *after)))
+            for tensor, output in zip(operation.outputs, outputs, strict=True):
+                tensors[tensor.ref()] = output
+        return (
+            [tensors[tensor.ref()] for tensor in graph.outputs],
+            [
+                number
+                for operation in compat.control_outputs(graph)
+                for number in done[operation]
+            ],
+        )
+
+    def _inline_call(
+        self,
+        operation: tf.Operation,
+        inner: compat.FuncGraph,
+        inputs: tuple[Output, ...],
+        where: str,
+        after: tuple[int, ...],
+    ) -> tuple[list[Output], list[int]]:
+        """Adds the operations of a function that one calls."""
+        if operation not in self.repeated:
+            return self.inline(inner, inputs, where, after)
+        self._num_steps += 1
+        self._step = self._num_steps
+        # In the same order as they are called, but not one after the other.
+        after = tuple(n for n in after if not self.operations[n].step)
+        try:
+            return self.inline(inner, inputs, where, after)
+        finally:
+            self._step = 0
+
+
+def _repeated(graph: compat.FuncGraph) -> set[tf.Operation]:
+    """The calls of functions that a graph itself calls more than once."""
+    calls = collections.defaultdict(set)
+    for operation in graph.get_operations():
+        if compat.called_graph(operation) is not None:
+            calls[operation.get_attr("f").name].add(operation)
+    return {call for same in calls.values() if len(same) > 1 for call in same}
+
+
+def _merged(device: str, around: str) -> str:
+    """The device of an operation in a function that is called on a device."""
+    if not around or device == around:
+        return device
+    if not device:
+        return around
+    outer = tf.DeviceSpec.from_string(around)
+    return outer.make_merged_spec(tf.DeviceSpec.from_string(device)).to_string()
+
+
+def _in_order(graph: compat.FuncGraph) -> list[tf.Operation]:
+    """All operations, each after those that it needs.
+
+    Usually the order that they were made in; but some are made to wait for
+    others afterwards.
+    """
+    ordered: list[tf.Operation] = []
+    entered: set[tf.Operation] = set()
+    left: set[tf.Operation] = set()
+    for root in graph.get_operations():
+        stack = [root]
+        while stack:
+            operation = stack[-1]
+            if operation in left:
+                stack.pop()
+                continue
+            if operation in entered:
+                stack.pop()
+                left.add(operation)
+                ordered.append(operation)
+                continue
+            entered.add(operation)
+            before = [t.op for t in operation.inputs]
+            before += operation.control_inputs
+            stack.extend(one for one in before if one not in left)
+    return ordered

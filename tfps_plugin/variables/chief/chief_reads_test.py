@@ -1,0 +1,82 @@
+import contextlib
+from collections.abc import Callable
+
+import pytest
+import tensorflow as tf
+
+from tfps_plugin import errors
+from tfps_plugin.variables.chief import chief_reads
+from tfps_plugin.variables.chief import recovery_gate
+
+
+@pytest.fixture(autouse=True)
+def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chief_reads, "_PAUSES_SECONDS", (0.0, 0.0))
+
+
+class _Flaky:
+    """A read that fails some times before it succeeds."""
+
+    def __init__(self, num_failures: int, error: tf.errors.OpError) -> None:
+        self.num_calls = 0
+        self._num_failures = num_failures
+        self._error = error
+
+    def __call__(self) -> str:
+        self.num_calls += 1
+        if self.num_calls <= self._num_failures:
+            raise self._error
+        return "value"
+
+
+def test_a_change_of_the_cluster_is_read_over() -> None:
+    lost = tf.errors.InternalError(None, None, "found to be poisoned")
+    assert chief_reads.read(_Flaky(2, lost)) == "value"
+
+
+def test_what_stays_is_raised() -> None:
+    flaky = _Flaky(9, tf.errors.UnavailableError(None, None, ""))
+    with pytest.raises(tf.errors.UnavailableError):
+        chief_reads.read(flaky)
+    assert flaky.num_calls == 3
+
+
+def test_a_user_s_error_is_raised_at_once() -> None:
+    flaky = _Flaky(1, tf.errors.InternalError(None, None, "mine"))
+    with pytest.raises(tf.errors.InternalError, match="mine"):
+        chief_reads.read(flaky)
+    assert flaky.num_calls == 1
+
+
+_UNAVAILABLE = tf.errors.UnavailableError(None, None, "")
+
+
+def _lost() -> bool:
+    raise errors.ParameterServerLostError("since then")
+
+
+@pytest.mark.parametrize(
+    ("gates", "expected"),
+    [
+        ([lambda: True], None),
+        ([lambda: False], tf.errors.UnavailableError),
+        ([_lost], errors.ParameterServerLostError),
+        ([_lost, lambda: False], errors.ParameterServerLostError),
+        # The variable may have been of the cluster that is whole again.
+        ([_lost, lambda: True], None),
+    ],
+)
+def test_a_ps_that_is_lost_is_waited_for_or_named(
+    gates: list[Callable[[], bool]], expected: type[Exception] | None
+) -> None:
+    flaky = _Flaky(3, _UNAVAILABLE)
+    with contextlib.ExitStack() as stack:
+        for gate in gates:
+            stack.callback(recovery_gate.register(gate))
+        if expected is None:
+            assert chief_reads.read(flaky) == "value"
+            return
+        with pytest.raises(expected) as raised:
+            chief_reads.read(flaky)
+    if expected is errors.ParameterServerLostError:
+        assert raised.value.__cause__ is _UNAVAILABLE

@@ -1,0 +1,106 @@
+"""What rounding left off a gradient, kept for the next one.
+
+Seide et al., "1-Bit Stochastic Gradient Descent and its Application to
+Data-Parallel Distributed Training of Speech DNNs" (2014): rounding errors that
+are added to the next gradient before it is rounded are not lost, only late.
+"""
+
+from typing import Any
+
+import tensorflow as tf
+
+from tfps_plugin._compat import tensorflow_variables as compat
+from tfps_plugin.cluster.calls.dispatch_context import DispatchContext
+from tfps_plugin.variables.compression import wire
+from tfps_plugin.variables.kinds.late_bound import on_the_chief
+from tfps_plugin.variables.kinds.remote_variable import RemoteVariable
+from tfps_plugin.variables.per_worker.worker_local_handle import (
+    WorkerLocalHandle,
+)
+from tfps_plugin.variables.saving import shard_reader
+
+
+def corrected(variable: Any, gradient: Any) -> Any:
+    """A gradient that may be rounded as any other value.
+
+    Args:
+        variable: A variable on parameter servers.
+        gradient: Its gradient, on the worker.
+
+    Returns:
+        The gradient itself, if it is sparse or does not travel as int8. Else
+        with what rounding has left off the one before; what it will leave off
+        this one is kept. Of a large table with a dense gradient nothing is
+        kept: it is rounded by chance.
+    """
+    if not isinstance(gradient, tf.Tensor):
+        return gradient
+    wire_dtype = wire.dtype_for(variable)
+    if wire_dtype != tf.int8 or not gradient.shape.is_fully_defined():
+        return gradient
+
+    def arrived(value: tf.Tensor, *, by_chance: bool) -> tf.Tensor:
+        code = wire.narrowed(value, wire_dtype, by_chance=by_chance)
+        return wire.widened(code, value.dtype, value.shape[-1])
+
+    if shard_reader.is_large(variable):
+        return arrived(gradient, by_chance=True)
+    if variable.gradient_residual is None:
+        variable.gradient_residual = GradientResidual(gradient.shape)
+    wanted = variable.gradient_residual.add_to(gradient)
+    rest = wanted - arrived(wanted, by_chance=False)
+    # A gradient that is not finite must not spoil all that follow.
+    variable.gradient_residual.keep(
+        tf.where(tf.math.is_finite(rest), rest, tf.zeros_like(rest))
+    )
+    return tf.cast(wanted, gradient.dtype)
+
+
+class GradientResidual(WorkerLocalHandle):
+    """Of one dense gradient, of every lane its own, on its worker.
+
+    What a worker had kept is lost with it: less than one step of rounding for
+    each number.
+
+    Threading: a lane runs one closure at a time, and has its own.
+    """
+
+    def __init__(self, shape: tf.TensorShape) -> None:
+        """Begins with nothing; nothing is made before somebody keeps it.
+
+        Args:
+            shape: Of the gradient.
+        """
+        with tf.init_scope():
+            super().__init__(
+                shape,
+                tf.float32,
+                "gradient_residual",
+                trainable=False,
+                per_lane=True,
+            )
+        self._is_begun_on_chief = False
+
+    def add_to(self, gradient: tf.Tensor) -> tf.Tensor:
+        """In a function: the gradient, and what was kept; float32."""
+        return tf.cast(gradient, tf.float32) + self.read_value()
+
+    def keep(self, residual: tf.Tensor) -> None:
+        """In a function: keeps what rounding has left off."""
+        self.assign(residual)
+
+    def _build_copy(self, context: DispatchContext) -> RemoteVariable:
+        copy = super()._build_copy(context)
+        with tf.device(context.cpu_device):
+            copy.assign(tf.zeros(self.shape, self.dtype))
+        return copy
+
+    def _handle_now(self) -> tf.Tensor:
+        if on_the_chief() and not self._is_begun_on_chief:
+            self._is_begun_on_chief = True
+            with compat.clear_device(), tf.device(self.device):
+                tf.raw_ops.AssignVariableOp(
+                    resource=self.own_handle,
+                    value=tf.zeros(self.shape, self.dtype),
+                )
+        return super()._handle_now()

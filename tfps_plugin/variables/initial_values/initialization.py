@@ -1,0 +1,320 @@
+"""Fills shards on the parameter servers that hold them, block by block.
+
+The chief never holds a table: it only tells each ps which rows to draw. The
+values are those of the whole variable, whatever the number of shards.
+"""
+
+import concurrent.futures
+import dataclasses
+import itertools
+import logging
+import math
+import threading
+from collections.abc import Callable
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tfps_plugin._compat import keras as keras_compat
+from tfps_plugin.variables.initial_values import partitioned_rows
+from tfps_plugin.variables.initial_values.partitioned_rows import (
+    PartitionedRows,
+)
+from tfps_plugin.variables.initial_values.random_blocks import RandomBlocks
+from tfps_plugin.variables.initial_values.random_blocks import RandomDraw
+from tfps_plugin.variables.initial_values.stacked_initializer import (
+    StackedInitializer,
+)
+from tfps_plugin.variables.kinds.remote_variable import RemoteVariable
+from tfps_plugin.variables.sharding.layout import RowLayout
+
+_logger = logging.getLogger(__name__)
+
+# Rows are drawn in blocks of about this size, which bounds what a ps needs
+# beside the shard itself.
+_BLOCK_BYTES = 32 << 20
+# From this size on, a value that has to be made in one piece is worth a word.
+_LARGE_BYTES = 256 << 20
+
+
+@dataclasses.dataclass(frozen=True)
+class InitialValue:
+    """What a variable starts with, described without making it.
+
+    Attributes:
+        shape: Full shape of the variable.
+        dtype: Dtype of the variable.
+        make: Makes the whole value on the current device.
+        initializer: The Keras initializer behind `make`, if there is one.
+        partitioned: What makes some rows, if the user's initializer takes
+            `partition_shape` and `partition_offset`.
+    """
+
+    shape: tf.TensorShape
+    dtype: tf.DType
+    make: Callable[[], tf.Tensor]
+    initializer: Any = None
+    partitioned: PartitionedRows | None = None
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of the whole value, in bytes."""
+        return num_bytes(self.shape, self.dtype)
+
+
+def num_bytes(shape: tf.TensorShape, dtype: tf.DType) -> int:
+    """Size in bytes; a string counts for 16."""
+    item = 16 if dtype == tf.string else dtype.size
+    return math.prod(shape.as_list()) * item
+
+
+def describe(initial_value: Any, dtype: Any, shape: Any) -> InitialValue:
+    """Finds out shape and dtype of an initial value without making it.
+
+    Args:
+        initial_value: What `tf.Variable` was given: a tensor, an array, or a
+            callable without arguments that makes one.
+        dtype: The dtype asked for, or None.
+        shape: The shape asked for, or None.
+
+    Returns:
+        The description.
+    """
+    dtype = None if dtype is None else tf.as_dtype(dtype)
+    if not callable(initial_value):
+        value = tf.convert_to_tensor(initial_value, dtype)
+        return InitialValue(value.shape, value.dtype, lambda: value)
+
+    def make() -> tf.Tensor:
+        return tf.convert_to_tensor(initial_value(), dtype)
+
+    behind = keras_compat.initializer_behind(initial_value)
+    if behind is not None and dtype is not None:
+        initializer, full_shape = behind
+        return InitialValue(
+            tf.TensorShape(full_shape),
+            dtype,
+            make,
+            initializer,
+            _partitioned(initializer, tf.TensorShape(full_shape), dtype),
+        )
+    if shape is not None and dtype is not None:
+        shape = tf.TensorShape(shape)
+        if shape.is_fully_defined():
+            return InitialValue(
+                shape,
+                dtype,
+                make,
+                partitioned=partitioned_rows.rows_of(
+                    initial_value, initial_value, shape, dtype
+                ),
+            )
+    # Tracing gives shape and dtype and runs nothing.
+    traced = tf.function(make).get_concrete_function().structured_outputs
+    if traced.shape.is_fully_defined():
+        return InitialValue(traced.shape, traced.dtype, make)
+    value = make()
+    return InitialValue(value.shape, value.dtype, lambda: value)
+
+
+def _partitioned(
+    initializer: Any, shape: tf.TensorShape, dtype: tf.DType
+) -> PartitionedRows | None:
+    """The rows that an initializer of Keras's protocol makes in parts."""
+    return partitioned_rows.rows_of(
+        initializer,
+        lambda **part: initializer(
+            tuple(shape.as_list()), dtype=dtype.name, **part
+        ),
+        shape,
+        dtype,
+    )
+
+
+def fill(variable: RemoteVariable, initial_value: InitialValue) -> None:
+    """Gives a whole variable its value, made on the ps that holds it."""
+    with tf.device(variable.device):
+        variable.assign(initial_value.make(), read_value=False)
+
+
+def fill_shards(
+    shards: Sequence[RemoteVariable],
+    layout: RowLayout,
+    initial_value: InitialValue,
+    name: str,
+) -> None:
+    """Gives every shard its rows, each ps drawing its own at the same time.
+
+    Args:
+        shards: The shards, without a value.
+        layout: Rows of each shard.
+        initial_value: What the whole variable starts with.
+        name: Name of the variable, for the log.
+    """
+    make_rows = _row_maker(initial_value, name)
+    if make_rows is None:
+        _fill_from_whole(shards, layout, initial_value, name)
+        return
+    row_bytes = initial_value.num_bytes // layout.num_rows
+    rows_per_block = max(1, _BLOCK_BYTES // max(1, row_bytes))
+    if initial_value.partitioned is not None:
+        # As TensorFlow asks them: for each shard, once.
+        rows_per_block = layout.num_rows
+
+    def fill_shard(index: int) -> None:
+        _fill_in_blocks(
+            shards[index], layout.rows(index), rows_per_block, make_rows
+        )
+
+    with concurrent.futures.ThreadPoolExecutor(
+        max_workers=len(shards), thread_name_prefix="tfps-initialize"
+    ) as pool:
+        for done in [pool.submit(fill_shard, i) for i in range(len(shards))]:
+            done.result()
+
+
+def _row_maker(
+    initial_value: InitialValue, name: str
+) -> Callable[[int, int], tf.Tensor] | None:
+    """How to make a block of rows alone; None where that is not known."""
+    if initial_value.partitioned is not None:
+        return initial_value.partitioned.rows
+    initializer = initial_value.initializer
+    if initializer is None:
+        return None
+    if isinstance(initializer, StackedInitializer):
+        return _stack_row_maker(initial_value, initializer, name)
+    row_shape = tuple(initial_value.shape.as_list()[1:])
+    dtype = initial_value.dtype
+    if keras_compat.is_elementwise_constant(initializer):
+        # The same number everywhere: a block is made like the whole.
+        return lambda start, stop: tf.cast(
+            initializer((stop - start, *row_shape), dtype=dtype.name), dtype
+        )
+    if not dtype.is_floating:
+        return None
+    draw = keras_compat.random_draw(
+        initializer, tuple(initial_value.shape.as_list())
+    )
+    if draw is None:
+        return None
+    return RandomBlocks(RandomDraw(*draw), row_shape, dtype).rows
+
+
+def _stack_row_maker(
+    initial_value: InitialValue, initializer: StackedInitializer, name: str
+) -> Callable[[int, int], tf.Tensor]:
+    """Makes rows of a stack of tables, each table by its own initializer."""
+    initializer.require_rows(initial_value.shape.as_list())
+    offsets = itertools.accumulate(initializer.rows, initial=0)
+    makers = []
+    for own, rows in zip(
+        initializer.initializers, initializer.rows, strict=True
+    ):
+        part = _part(initial_value, own, rows)
+        makers.append(_row_maker(part, name) or _WholePart(part, name).rows)
+    # Parts are consecutive rows, as shards are.
+    parts = RowLayout(tuple(offsets))
+
+    def make_rows(start: int, stop: int) -> tf.Tensor:
+        made = [
+            makers[part](rows.start, rows.stop)
+            for part, rows in parts.overlaps(start, stop)
+        ]
+        return made[0] if len(made) == 1 else tf.concat(made, 0)
+
+    return make_rows
+
+
+def _part(stack: InitialValue, initializer: Any, rows: int) -> InitialValue:
+    shape = tf.TensorShape([rows]).concatenate(stack.shape[1:])
+    return InitialValue(
+        shape,
+        stack.dtype,
+        lambda: tf.convert_to_tensor(
+            initializer(tuple(shape.as_list()), dtype=stack.dtype.name),
+            stack.dtype,
+        ),
+        initializer,
+        _partitioned(initializer, shape, stack.dtype),
+    )
+
+
+class _WholePart:
+    """A table of a stack that can only be made in one piece.
+
+    It is made once, on the ps whose rows are asked for first: made again, it
+    might be another.
+
+    Guarantees: one value, whichever thread asks.
+    Guarded by `_lock`: `_whole`.
+    """
+
+    def __init__(self, initial_value: InitialValue, name: str) -> None:
+        self._initial_value = initial_value
+        self._name = name
+        self._lock = threading.Lock()
+        self._whole: tf.Tensor | None = None
+
+    def rows(self, start: int, stop: int) -> tf.Tensor:
+        """Some rows, where they were made."""
+        with self._lock:
+            if self._whole is None:
+                self._whole = self._initial_value.make()
+                _warn_if_large(
+                    self._initial_value, self._name, self._whole.device
+                )
+        with tf.device(self._whole.device):
+            return self._whole[start:stop]
+
+
+def _fill_in_blocks(
+    shard: RemoteVariable,
+    rows: range,
+    rows_per_block: int,
+    make_rows: Callable[[int, int], tf.Tensor],
+) -> None:
+    with tf.device(shard.device):
+        if len(rows) <= rows_per_block:
+            shard.assign(make_rows(rows.start, rows.stop), read_value=False)
+            return
+        shard.assign(tf.zeros(shard.shape, shard.dtype), read_value=False)
+        for start in range(rows.start, rows.stop, rows_per_block):
+            stop = min(start + rows_per_block, rows.stop)
+            tf.raw_ops.ResourceStridedSliceAssign(
+                ref=shard.handle,
+                begin=[start - rows.start],
+                end=[stop - rows.start],
+                strides=[1],
+                value=make_rows(start, stop),
+            )
+
+
+def _fill_from_whole(
+    shards: Sequence[RemoteVariable],
+    layout: RowLayout,
+    initial_value: InitialValue,
+    name: str,
+) -> None:
+    _warn_if_large(initial_value, name, shards[0].device)
+    with tf.device(shards[0].device):
+        whole = initial_value.make()
+        for index, shard in enumerate(shards):
+            rows = layout.rows(index)
+            with tf.device(shards[0].device):
+                part = whole[rows.start : rows.stop]
+            with tf.device(shard.device):
+                shard.assign(tf.identity(part), read_value=False)
+
+
+def _warn_if_large(initial_value: InitialValue, name: str, device: str) -> None:
+    if initial_value.num_bytes >= _LARGE_BYTES:
+        _logger.warning(
+            "The initial value of %s can only be made in one piece: %d MB on "
+            "%s, which then sends the other shards their rows. A constant or "
+            "random Keras initializer would be made where it lives.",
+            name,
+            initial_value.num_bytes >> 20,
+            device,
+        )

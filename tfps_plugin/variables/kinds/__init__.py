@@ -1,0 +1,10 @@
+"""Kinds of variables on parameter servers.
+
+late_bound.py        a variable whose handle is looked up at call time
+remote_variable.py   a whole variable on one ps
+sharded_variable.py  a table cut over several ps, one value to the user
+mirrored_scalar.py   step counter, learning rate: on a ps, read from copies
+tape_anchor.py       what a gradient tape watches in the place of shards
+handle_areas.py      handles that functions find on their ps
+late_captures.py     what functions capture of things that exist already
+"""

@@ -1,0 +1,484 @@
+"""A variable whose handle is looked up when a function is called.
+
+TensorFlow's functions capture the handles of the variables they use, by
+value, when they are traced. A handle is bound to one incarnation of one
+server, so a function traced yesterday is of no use after its parameter server
+was replaced. Here a traced function holds a placeholder, and every call asks
+the variable for the handle it has now.
+"""
+
+import contextlib
+import weakref
+from collections.abc import Callable
+from collections.abc import Iterator
+from typing import Any
+from typing import TypeVar
+
+import numpy as np
+import tensorflow as tf
+
+from tfps_plugin import errors
+from tfps_plugin._compat import tensorflow_saving
+from tfps_plugin._compat import tensorflow_variables as compat
+from tfps_plugin.cluster.calls import dispatch_context
+from tfps_plugin.cluster.chief import connection
+from tfps_plugin.variables.chief import chief_reads
+from tfps_plugin.variables.chief import steps_in_flight
+from tfps_plugin.variables.kinds import handle_areas
+from tfps_plugin.variables.lookup import present_rows
+from tfps_plugin.variables.methods import self_assignment
+from tfps_plugin.variables.methods import variable_copies
+from tfps_plugin.variables.methods.argument_type import SameVariable
+from tfps_plugin.variables.methods.scatter_methods import ScatterMethods
+from tfps_plugin.variables.methods.scatter_methods import refuse_in_update
+from tfps_plugin.variables.updates import views
+from tfps_plugin.variables.updates.update_lock import UpdateLock
+
+T = TypeVar("T")
+
+
+def on_the_chief() -> bool:
+    """Whether operations of this thread run now, and on the chief."""
+    return tf.executing_eagerly() and dispatch_context.current() is None
+
+
+class _OwnHandle:
+    """A handle that TensorFlow cannot take without asking the variable.
+
+    Eager operations that are given a variable read it in C++, by the handle
+    in its attribute `_handle`, if that is a tensor. Neither the copy of this
+    lane nor a view would count then. What is no tensor is left to Python,
+    which asks for the value.
+    """
+
+    def __init__(self, tensor: tf.Tensor) -> None:
+        self._tensor = tensor
+        # Not even the device of a handle may be asked for afterwards: what it
+        # points to is gone, and so would be this process.
+        self._connection = connection.present()
+        self.device: str = tensor.device
+
+    def require(self) -> None:
+        """Raises StrategySupersededError if the connection has ended."""
+        self._connection.require()
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether the connection that it was made on has ended."""
+        return self._connection.is_over
+
+    @property
+    def tensor(self) -> tf.Tensor:
+        """The handle.
+
+        Raises:
+            StrategySupersededError: If the connection has ended.
+        """
+        self._connection.require()
+        return self._tensor
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.tensor, name)
+
+
+class LateBoundVariable(ScatterMethods, compat.ResourceVariable):
+    """A resource variable that functions do not capture by value.
+
+    Subclasses say which handle counts now. While an optimizer updates single
+    rows, reads and assignments of the variable go through the view that the
+    thread has put in its place (`views.viewing`).
+    """
+
+    # tf.Variable's metaclass would offer our arguments to variable creators.
+    _variable_call = None
+
+    # Held by updates that read and then assign; None: they are not guarded.
+    update_lock: UpdateLock | None = None
+
+    # Steps that its rows have still to see, a `present_rows.UnseenSteps`.
+    unseen_steps: Any = None
+
+    def __init__(
+        self,
+        shape: tf.TensorShape,
+        dtype: tf.DType,
+        name: str,
+        *,
+        trainable: bool,
+        synchronization: tf.VariableSynchronization,
+        aggregation: tf.VariableAggregation,
+    ) -> None:
+        """Makes the resource on the current device, without a value.
+
+        Args:
+            shape: Full static shape.
+            dtype: Dtype of the elements.
+            name: Name shown to the user, without the `:0`.
+            trainable: Whether gradient tapes watch it by themselves.
+            synchronization: As in `tf.Variable`.
+            aggregation: As in `tf.Variable`.
+        """
+        handle = compat.uninitialized_handle(shape, dtype, name)
+        # ResourceVariable's own constructor insists on an initial value.
+        super(compat.ResourceVariable, self).__init__(
+            trainable=trainable,
+            shape=shape,
+            dtype=dtype,
+            handle=handle,
+            synchronization=synchronization,
+            aggregation=aggregation,
+            unique_id=f"{name}_{compat.unique_number()}",
+            handle_name=name,
+            name=name,
+            in_graph_mode=False,
+        )
+
+    @property
+    def _handle(self) -> Any:
+        return self._own
+
+    @_handle.setter
+    def _handle(self, handle: Any) -> None:
+        self._own = (
+            handle if isinstance(handle, _OwnHandle) else _OwnHandle(handle)
+        )
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether the connection that it was made on has ended."""
+        return self._own.is_gone
+
+    @property
+    def own_handle(self) -> tf.Tensor:
+        """The handle of the resource that this variable made itself."""
+        return self._own.tensor
+
+    def _handle_now(self) -> tf.Tensor:
+        """The handle that a call made now, on this thread, has to use."""
+        return self.own_handle
+
+    @property
+    def _home(self) -> str:
+        """The device of the handles that calls use; empty: their worker's."""
+        return ""
+
+    def remake(self) -> None:
+        """Makes the resource again, without a value.
+
+        To be called when the task that held it was replaced. Functions that
+        use the variable find the new one.
+        """
+        # Another cluster may have a task of that name.
+        device = self.own_handle.device
+        with tf.init_scope(), compat.clear_device(), tf.device(device):
+            self._handle = compat.uninitialized_handle(
+                self._shape, self._dtype, self._handle_name.removesuffix(":0")
+            )
+        handle_areas.handles_have_changed()
+
+    @property
+    def handle(self) -> tf.Tensor:
+        """The handle: a placeholder of the function that is being traced,
+        or the handle of now."""
+        graph = compat.function_graph()
+        if graph is None:
+            return self._handle_now()
+        if tensorflow_saving.is_saving_model():
+            # TensorFlow knows by it which variable the SavedModel needs.
+            return self.own_handle
+        return compat.capture_at_call_time(
+            graph,
+            self._weakly(type(self)._handle_now),
+            compat.LateBoundHandleSpec(
+                self.own_handle, self._home, weakref.ref(self)
+            ),
+            key=("tfps", self._unique_id),
+        )
+
+    def __tf_tracing_type__(self, context: Any) -> SameVariable:
+        """What functions are traced by that are given the variable."""
+        del context
+        return SameVariable(self)
+
+    def finish_steps(self) -> None:
+        """Brings the variable to its state between two steps.
+
+        The chief calls it before it reads or assigns the variable.
+        """
+        steps_in_flight.finish()
+        if self.unseen_steps is not None:
+            self.unseen_steps.settle()
+
+    def _weakly(
+        self, look_up: Callable[[Any], tf.Tensor]
+    ) -> Callable[[], tf.Tensor]:
+        """A look-up for traced functions, which do not keep the variable.
+
+        As with any `tf.Variable`, the program that calls a function keeps the
+        variables that it uses.
+        """
+        reference = weakref.ref(self)
+        name = self.name
+
+        def look_up_now() -> tf.Tensor:
+            variable = reference()
+            if variable is None:
+                raise errors.VariableCreationError(
+                    f"A function was called that uses the variable {name!r}, "
+                    "which does not exist any more. Keep a reference to it, "
+                    "such as an attribute of a tf.Module, for as long as the "
+                    "function is called."
+                )
+            return look_up(variable)
+
+        return look_up_now
+
+    @property
+    def device(self) -> str:
+        """The device that holds the variable, in functions too."""
+        return self._own.device
+
+    @property
+    def shape(self) -> tf.TensorShape:
+        """The static shape."""
+        view = views.view_of(self._unique_id)
+        return self._shape if view is None else view.shape
+
+    def __repr__(self) -> str:
+        if not self._own.is_gone:
+            return super().__repr__()
+        return (
+            f"<tf.Variable {self.name!r} shape={self._shape} "
+            f"dtype={self._dtype.name}, of a strategy that has ended>"
+        )
+
+    # Under a view, everything below sees and changes only what it shows.
+
+    def _read_variable_op(self, no_copy: bool = False) -> tf.Tensor:
+        view = views.view_of(self._unique_id)
+        if view is None:
+            if on_the_chief():
+                self.finish_steps()
+                return self._as_received(super()._read_variable_op(no_copy))
+            value = super()._read_variable_op(no_copy)
+            return self._as_received(present_rows.present_value(self, value))
+        with views.unveiled():
+            return view.read()
+
+    def sparse_read(self, indices: Any, name: str | None = None) -> tf.Tensor:
+        """Looks up rows, as `tf.Variable.sparse_read`."""
+        if self._reads_more_than_own():
+            return tf.gather(self.read_value(), indices, name=name)
+        return super().sparse_read(indices, name)
+
+    def gather_nd(self, indices: Any, name: str | None = None) -> tf.Tensor:
+        """Looks up elements or slices, as `tf.Variable.gather_nd`."""
+        if self._reads_more_than_own():
+            return tf.gather_nd(self.read_value(), indices, name=name)
+        return super().gather_nd(indices, name)
+
+    def _reads_more_than_own(self) -> bool:
+        """Whether what is read is not what the resource has."""
+        return views.view_of(self._unique_id) is not None
+
+    def _as_received(self, value: tf.Tensor) -> tf.Tensor:
+        """What a reader elsewhere sees of a value."""
+        return value
+
+    # Reads of the chief.
+
+    def read_value(self) -> tf.Tensor:
+        """The value; in a function, as of where it stands in the program."""
+        return self._read_on_chief(super().read_value)
+
+    def value(self) -> tf.Tensor:
+        """The value; in the chief's own program, a copy that is the chief's.
+
+        Keras makes constants of some variables. On a ps they would be lost
+        together with it.
+        """
+        if not on_the_chief():
+            return super().value()
+        read_once = super().value
+        return self._read_on_chief(lambda: tf.identity(read_once()))
+
+    def numpy(self) -> np.ndarray:
+        """The value as an array in this process."""
+        return self._read_on_chief(super().numpy)
+
+    def _read_on_chief(self, read_once: Callable[[], T]) -> T:
+        if not on_the_chief():
+            # In a closure the coordinator judges the error, as TensorFlow
+            # raised it, and runs the closure again where that helps.
+            return read_once()
+        self._own.require()
+        # Also what reads without `_read_variable_op`.
+        self.finish_steps()
+        try:
+            return chief_reads.read(read_once)
+        except tf.errors.OpError as error:
+            if not chief_reads.is_about_the_cluster(error):
+                raise
+            raise errors.ParameterServerLostError(
+                f"The variable {self.name!r} cannot be read: the task that "
+                f"holds it does not answer. Received: device={self.device!r}, "
+                f"{type(error).__name__}. See that the task runs, start the "
+                "chief again and go on from the last checkpoint."
+            ) from error
+
+    # Copies.
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        return variable_copies.deep(self, memo)
+
+    def __reduce__(self) -> Any:
+        return variable_copies.reduced(self)
+
+    # What TensorFlow's checkpoints ask for; they read later, by the handle.
+
+    def _serialize_to_tensors(self) -> Any:
+        self.finish_steps()
+        return super()._serialize_to_tensors()
+
+    def _copy_trackable_to_cpu(self, object_map: Any) -> None:
+        self.finish_steps()
+        super()._copy_trackable_to_cpu(object_map)
+
+    # Assignments.
+
+    def assign(
+        self,
+        value: Any,
+        use_locking: bool | None = None,
+        name: str | None = None,
+        read_value: bool = True,
+    ) -> Any:
+        """As `tf.Variable.assign`.
+
+        In a function, what was computed from the variable itself is computed
+        on the ps, so that no worker undoes what another one assigns
+        (`self_assignment.assign`).
+        """
+        if self._assigned_through_view("assign", value):
+            return self
+        if self._is_computed_on_ps():
+            done = self_assignment.assign(self, value)
+            if done is not None:
+                return self._lazy_read(done) if read_value else done
+        with self.beside_steps(value) as value:
+            return super().assign(value, use_locking, name, read_value)
+
+    def assign_add(
+        self,
+        delta: Any,
+        use_locking: bool | None = None,
+        name: str | None = None,
+        read_value: bool = True,
+    ) -> Any:
+        """As `tf.Variable.assign_add`: atomic, whatever steps do meanwhile."""
+        if self._assigned_through_view("assign_add", delta):
+            return self
+        if self._is_computed_on_ps():
+            done = self_assignment.change(self, delta, tf.add)
+            if done is not None:
+                return self._lazy_read(done) if read_value else done
+        with self.beside_steps(delta) as delta:
+            return super().assign_add(delta, use_locking, name, read_value)
+
+    def assign_sub(
+        self,
+        delta: Any,
+        use_locking: bool | None = None,
+        name: str | None = None,
+        read_value: bool = True,
+    ) -> Any:
+        """As `tf.Variable.assign_sub`: atomic, whatever steps do meanwhile."""
+        if self._assigned_through_view("assign_sub", delta):
+            return self
+        if self._is_computed_on_ps():
+            done = self_assignment.change(self, delta, tf.subtract)
+            if done is not None:
+                return self._lazy_read(done) if read_value else done
+        with self.beside_steps(delta) as delta:
+            return super().assign_sub(delta, use_locking, name, read_value)
+
+    def _is_computed_on_ps(self) -> bool:
+        """Whether what is computed from the variable is computed again there.
+
+        There is no ps where a SavedModel will run; and rows that have still to
+        catch up are not what the computation has read.
+        """
+        return (
+            not tensorflow_saving.is_saving_model()
+            and self.unseen_steps is None
+        )
+
+    def _scatter(
+        self,
+        method: str,
+        rows: tf.IndexedSlices,
+        use_locking: bool,
+        name: str | None,
+    ) -> Any:
+        self.gather_own_value()
+        with self.beside_steps(rows) as rows:
+            change = getattr(compat.ResourceVariable, method)
+            return change(self, rows, use_locking, name)
+
+    def _scatter_nd(
+        self, method: str, indices: Any, updates: Any, name: str | None
+    ) -> Any:
+        self.gather_own_value()
+        updates = tf.convert_to_tensor(updates, self._dtype)
+        with self.beside_steps((indices, updates)) as (indices, updates):
+            change = getattr(compat.ResourceVariable, method)
+            return change(self, indices, updates, name)
+
+    def _strided_slice_assign(
+        self, *args: Any, value: Any, **kwargs: Any
+    ) -> Any:
+        """Assigns a slice: `variable[2:4].assign(value)`."""
+        refuse_in_update(self, "assign of a slice")
+        self.gather_own_value()
+        value = tf.convert_to_tensor(value, self._dtype)
+        with self.beside_steps((value,)) as (value,):
+            return super()._strided_slice_assign(*args, value=value, **kwargs)
+
+    def count_up_to(self, limit: Any) -> Any:
+        """As `tf.Variable.count_up_to`."""
+        refuse_in_update(self, "count_up_to")
+        self.gather_own_value()
+        count = super().count_up_to
+        if tf.executing_eagerly() and self._dtype in (tf.int32, tf.int64):
+            # TensorFlow cannot run the operation of another task by itself.
+            return tf.function(lambda: count(limit)).get_concrete_function()()
+        return count(limit)
+
+    def gather_own_value(self) -> None:
+        """Has the own resource hold the whole value, before it is changed
+        in part."""
+
+    @contextlib.contextmanager
+    def beside_steps(self, given: Any) -> Iterator[Any]:
+        """Where the program changes the variable itself.
+
+        Args:
+            given: What it is changed by: a value, rows, or a tuple of
+                tensors.
+
+        Returns:
+            A context in which nothing comes between; it gives `given`.
+        """
+        # A single number, such as a learning rate, is for steps to come.
+        if self._shape.rank != 0 and on_the_chief():
+            self.finish_steps()
+        yield given
+
+    def _assigned_through_view(self, method: str, value: Any) -> bool:
+        view = views.view_of(self._unique_id)
+        if view is None:
+            return False
+        value = tf.convert_to_tensor(value, self.dtype)
+        with views.unveiled():
+            view.assign(method, value)
+        return True

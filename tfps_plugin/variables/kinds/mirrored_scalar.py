@@ -1,0 +1,575 @@
+"""Scalars that every step reads: step counters and learning rates.
+
+Read from the one ps that holds it, such a number would make that ps answer
+every worker in every step, and the other ps wait for it. Here the ps keeps
+the exact value, and workers read copies of their own; but for the step number
+of an optimizer, which travels with the weights.
+"""
+
+import contextlib
+import dataclasses
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tfps_plugin import errors
+from tfps_plugin._compat import tensorflow_saving
+from tfps_plugin._compat import tensorflow_variables as compat
+from tfps_plugin.cluster.calls import dispatch_context
+from tfps_plugin.cluster.calls.dispatch_context import DispatchContext
+from tfps_plugin.variables.kinds.late_bound import LateBoundVariable
+from tfps_plugin.variables.kinds.remote_variable import RemoteVariable
+from tfps_plugin.variables.lookup import graph_checks
+from tfps_plugin.variables.methods import self_assignment
+from tfps_plugin.variables.per_worker.lane_tallies import LaneTallies
+from tfps_plugin.variables.per_worker.worker_resident import WorkerResident
+from tfps_plugin.variables.saving import apart
+from tfps_plugin.variables.updates import views
+
+# How old what a lane knows of the others' additions may be, once training is
+# under way.
+_MAX_AGE_SECONDS = 0.05
+# The same for functions that ask the ps themselves: it is for those that may
+# do so, but did not, such as a loop of no rounds.
+_MAX_AGE_OF_ASKING_SECONDS = 5.0
+# Before that, in so many first calls, a few steps more or less make a
+# difference: in Adam's correction of its bias, or in a warm-up.
+_FIRST_CALLS = 1000
+# Stands for the chief among the numbers of lanes.
+_CHIEF = -1
+# Before all steps: the lane has set its copy in none.
+_NO_STEP = -1
+
+
+@dataclasses.dataclass
+class _Copy:
+    """What one lane reads.
+
+    Attributes:
+        variable: The copy, on the worker.
+        refreshed_at: When it last took in what others did, in seconds of the
+            monotonic clock.
+        step: The step that the lane has last set the copy in, beside it; None
+            where nobody asks (`note_step`).
+    """
+
+    variable: RemoteVariable
+    refreshed_at: float
+    step: RemoteVariable | None = None
+
+
+class MirroredScalar(RemoteVariable):
+    """A scalar on a ps, with a copy for every lane of every worker.
+
+    In functions:
+
+    - A read takes the lane's copy: no message. It has all that this lane has
+      added, and what others had added up to about 50 ms before the function
+      was called; in the first thousand calls, up to the call. With one lane
+      it is exact.
+    - `read_exactly` asks the ps, and brings the lane's copy up to date. In a
+      function that asks it for weights anyhow this costs less than to ask
+      before each call.
+    - `assign_add` and `assign_sub` change the ps, atomically, and the lane's
+      copy. Nothing is lost if a worker dies: the sum is on the ps. If the ps
+      dies, lanes know what they have added (`LaneTallies`).
+    - `assign` sets both; other lanes follow within 50 ms.
+    - `take` counts: each number is given out once.
+
+    On the chief, a read is exact, and an assignment is seen by every function
+    that is called after it.
+
+    Guarded by `_lock`: what the chief last read of the ps, and the calls it
+    has counted. No operation runs while holding it.
+    """
+
+    def __init__(
+        self, device: str, dtype: tf.DType, name: str, **options: Any
+    ) -> None:
+        """Makes the scalar on `device`, without a value yet.
+
+        Args:
+            device: Full device name of the ps.
+            dtype: Dtype of the number.
+            name: Name shown to the user.
+            **options: As for `RemoteVariable`.
+        """
+        super().__init__(device, tf.TensorShape([]), dtype, name, **options)
+        self._resident: WorkerResident[_Copy] = WorkerResident(
+            self._build_copy, per_lane=True
+        )
+        self._tallies = LaneTallies(name, dtype, self._weakly(_read_from_ps))
+        self._lock = threading.Lock()
+        # A NumPy number: see `_refresh`.
+        self._known: Any = None
+        self._known_since = 0.0
+        self._num_forgotten = 0
+        self._calls = 0
+        self._calling_lanes: set[int] = set()
+        self._is_changed_by_steps = False
+        self._only_grows = True
+        self._chief_copy: _Copy | None = None
+        # `_num_forgotten` when the chief's copy was made or refreshed.
+        self._chief_num_forgotten = 0
+        self._count: Any = None
+
+    # Where functions find it.
+
+    @property
+    def handle(self) -> tf.Tensor:
+        """In functions, the handle of the caller's copy."""
+        graph = compat.function_graph()
+        if graph is None or tensorflow_saving.is_saving_model():
+            return self.own_handle
+        return self._copy_handle(graph, type(self)._copy_now)
+
+    def _copy_handle(
+        self, graph: Any, look_up: Callable[["MirroredScalar"], tf.Tensor]
+    ) -> tf.Tensor:
+        """In functions, the handle of the caller's copy.
+
+        Args:
+            graph: The function.
+            look_up: Finds the copy when the function is called; not used if
+                the function has the handle already. There is but one, by which
+                TensorFlow orders reads and writes.
+        """
+        return compat.capture_at_call_time(
+            graph,
+            self._weakly(look_up),
+            compat.LateBoundHandleSpec(self.own_handle),
+            key=("tfps-copy", self._unique_id),
+        )
+
+    @property
+    def _exact_handle(self) -> tf.Tensor:
+        """In functions too, the handle of what the ps holds."""
+        return LateBoundVariable.handle.__get__(self)
+
+    def _tally_handle(self, graph: Any) -> tf.Tensor:
+        """In functions, what counts the additions of the caller."""
+        return compat.capture_at_call_time(
+            graph,
+            self._weakly(lambda variable: variable._tallies.handle()),
+            compat.LateBoundHandleSpec(self.own_handle),
+            key=("tfps-tally", self._unique_id),
+        )
+
+    def read_exactly(self) -> tf.Tensor:
+        """What the ps has, where a function can ask it at little cost.
+
+        In a branch of a condition the function would wait for the ps once
+        more, and the caller's copy is read as ever. Elsewhere the request
+        travels with those for weights, and the caller's copy is set to the
+        answer.
+        """
+        graph = compat.function_graph()
+        if (
+            graph is None
+            or compat.is_in_branch()
+            or tensorflow_saving.is_saving_model()
+            or views.view_of(self._unique_id) is not None
+        ):
+            return self.read_value()
+        copy = self._copy_handle(graph, type(self)._copy_to_be_set)
+        with compat.clear_device(), tf.device(self.device):
+            value = compat.read_resource(self._exact_handle, self._dtype)
+        # Updates are to get it from the caller: a ps asks no other ps.
+        with compat.clear_device(), tf.device(graph_checks.CPU):
+            value = tf.identity(value)
+        with compat.clear_device():
+            tf.raw_ops.AssignVariableOp(resource=copy, value=value)
+        return value
+
+    def _copy_to_be_set(self) -> tf.Tensor:
+        """For functions that bring it up to date themselves."""
+        return self._copy_now(_MAX_AGE_OF_ASKING_SECONDS)
+
+    def _copy_now(self, max_age_seconds: float | None = None) -> tf.Tensor:
+        context = dispatch_context.current()
+        if context is None:
+            return self._copy_of_chief(max_age_seconds or 0.0)
+        copy = self._resident.get()
+        if self._is_changed_by_steps:
+            self._bring_up_to_date(copy, context, max_age_seconds)
+        return copy.variable.own_handle
+
+    def _bring_up_to_date(
+        self,
+        copy: _Copy,
+        context: DispatchContext,
+        max_age: float | None,
+    ) -> None:
+        """Takes in what other lanes have done, where that is due.
+
+        Args:
+            copy: Of the lane that calls.
+            context: Its own.
+            max_age: How old, in seconds, what it knows may be; None: as old
+                as for any function.
+        """
+        now = time.monotonic()
+        with self._lock:
+            self._calls += 1
+            self._calling_lanes.add(context.lane_index)
+            is_alone = len(self._calling_lanes) == 1
+            is_early = self._calls <= _FIRST_CALLS
+        if max_age is None:
+            max_age = 0.0 if is_early else _MAX_AGE_SECONDS
+        if is_alone or 0.0 <= now - copy.refreshed_at <= max_age != 0.0:
+            return
+        self._refresh(copy.variable, self._value_since(now - max_age, now))
+        copy.refreshed_at = now
+
+    def _build_copy(self, context: DispatchContext) -> _Copy:
+        return self._new_copy(context.cpu_device)
+
+    def _new_copy(self, device: str) -> _Copy:
+        now = time.monotonic()
+        with tf.init_scope(), compat.clear_device():
+            copy = self._scalar_beside(device, "")
+            step = None
+            with tf.device(device):
+                copy.assign(compat.read_resource(self.own_handle, self._dtype))
+                if self.outlives_ps:
+                    step = self._scalar_beside(device, "/step")
+                    step.assign(tf.constant(_NO_STEP, self._dtype))
+        return _Copy(copy, now, step)
+
+    def _scalar_beside(self, device: str, suffix: str) -> RemoteVariable:
+        return RemoteVariable(
+            device,
+            self._shape,
+            self._dtype,
+            self._handle_name.removesuffix(":0") + suffix,
+            trainable=False,
+        )
+
+    def _copy_of_chief(self, max_age_seconds: float) -> tf.Tensor:
+        """For functions that the chief calls itself, such as predict's.
+
+        Args:
+            max_age_seconds: How old what it knows of lanes may be.
+        """
+        now = time.monotonic()
+        with self._lock:
+            # The chief may change it, too: no lane is alone any more.
+            self._calling_lanes.add(_CHIEF)
+            num_forgotten = self._num_forgotten
+        copy = self._chief_copy
+        if copy is None:
+            copy = self._new_copy("/device:CPU:0")
+        else:
+            if num_forgotten == self._chief_num_forgotten and (
+                not self._is_changed_by_steps
+                or now - copy.refreshed_at < max_age_seconds
+            ):
+                # An eager step calls a function: it need not ask the ps.
+                return copy.variable.own_handle
+            copy.variable.assign(
+                compat.read_resource(self.own_handle, self._dtype),
+                read_value=False,
+            )
+            copy.refreshed_at = now
+        self._chief_copy = copy
+        self._chief_num_forgotten = num_forgotten
+        return copy.variable.own_handle
+
+    def _value_since(self, earliest: float, now: float) -> Any:
+        """A value of the ps that is new enough: one read serves all lanes."""
+        with self._lock:
+            if self._known is not None and self._known_since >= earliest:
+                return self._known
+            num_forgotten = self._num_forgotten
+        value = compat.read_resource(self.own_handle, self._dtype).numpy()
+        with self._lock:
+            # Else the chief has assigned another since we asked.
+            if num_forgotten == self._num_forgotten:
+                self._known, self._known_since = value, now
+        return value
+
+    def _refresh(self, copy: RemoteVariable, number: Any) -> None:
+        # Each lane has to make a tensor of its own: once TensorFlow has begun
+        # to send one to a worker, another thread's operation there takes it
+        # for sent, and fails if it comes first ("Unable to find the relevant
+        # tensor remote_handle").
+        # It is sent with the operation below, which lets other threads run:
+        # made there, it would have this whole program wait for the worker.
+        with compat.clear_device(), tf.device(graph_checks.CPU):
+            value = tf.constant(np.asarray(number), self._dtype)
+        with compat.clear_device(), tf.device(copy.device):
+            if self._only_grows:
+                # What this lane has added since the value was read counts.
+                own = compat.read_resource(copy.own_handle, self._dtype)
+                value = tf.maximum(own, value)
+            copy.assign(value, read_value=False)
+
+    # After its ps was replaced.
+
+    # Whether what lanes know is better than a checkpoint, though it may fall.
+    # To be set before the first function is traced; steps then have to say
+    # their number (`note_step`).
+    outlives_ps = False
+
+    @property
+    def only_grows(self) -> bool:
+        """Whether steps have changed it, by nothing but additions."""
+        return self._is_changed_by_steps and self._only_grows
+
+    def note_step(self, number: tf.Tensor) -> None:
+        """In functions: notes the step that the caller has just set it in.
+
+        Args:
+            number: Of the step, a scalar of the dtype of this one; later steps
+                have larger ones, whichever lane makes them.
+        """
+        graph = compat.function_graph()
+        if graph is None or tensorflow_saving.is_saving_model():
+            return
+        step = compat.capture_at_call_time(
+            graph,
+            self._weakly(type(self)._step_of_caller),
+            compat.LateBoundHandleSpec(self.own_handle),
+            key=("tfps-step", self._unique_id),
+        )
+        with compat.clear_device():
+            # A step that fails may have done either: not this one alone.
+            is_set = compat.read_resource(self.handle, self._dtype)
+            with tf.control_dependencies([is_set]):
+                tf.raw_ops.AssignVariableOp(resource=step, value=number)
+
+    def _step_of_caller(self) -> tf.Tensor:
+        if dispatch_context.current() is not None:
+            copy = self._resident.get()
+        else:
+            if self._chief_copy is None:
+                self._copy_of_chief(0.0)
+            copy = self._chief_copy  # type: ignore[assignment]
+        if copy.step is None:
+            raise errors.InternalError(
+                f"Steps of {self.name!r} are noted, but a copy was made before "
+                "`outlives_ps` was set. Expected it to be set first. Received: "
+                f"outlives_ps={self.outlives_ps}."
+            )
+        return copy.step.own_handle
+
+    def newest_copy(self) -> tf.Tensor | None:
+        """What the lost ps had at least, as far as lanes and the chief know.
+
+        One that `outlives_ps` may fall: the copy counts that was set in the
+        latest step, whatever it is.
+
+        Returns:
+            A value of this process; None: nobody that lives knows one.
+        """
+        copies = self._resident.existing()
+        if self.outlives_ps:
+            return self._copy_of_latest_step(copies)
+        known = [self._known, self._tallies.total()]
+        for copy in copies:
+            # A worker that does not answer has no say.
+            with contextlib.suppress(tf.errors.OpError):
+                known.append(_number(copy.variable))
+        known = [number for number in known if number is not None]
+        return tf.constant(max(known), self._dtype) if known else None
+
+    def _copy_of_latest_step(self, copies: list[_Copy]) -> tf.Tensor | None:
+        dated = []
+        for copy in copies:
+            with contextlib.suppress(tf.errors.OpError):
+                step = _NO_STEP if copy.step is None else _number(copy.step)
+                dated.append((step, copy.refreshed_at, _number(copy.variable)))
+        return tf.constant(max(dated)[-1], self._dtype) if dated else None
+
+    def catch_up(self, value: tf.Tensor | None) -> None:
+        """Sets it to what was known of it, if that is newer than it has.
+
+        Args:
+            value: From `newest_copy`, before the resource was made again.
+        """
+        self._forget_copies()
+        if value is None:
+            return
+        now = tf.constant(
+            compat.read_resource(self.own_handle, self._dtype).numpy()
+        )
+        if self.outlives_ps or value.numpy() > now.numpy():
+            self.assign(value)
+
+    def _forget_copies(self) -> None:
+        self._resident.forget()
+        self._tallies.forget()
+        with self._lock:
+            self._known = None
+            self._num_forgotten += 1
+
+    # Changing it.
+
+    def take(self) -> tf.Tensor:
+        """Adds 1, in one indivisible step, and returns what was before.
+
+        Returns:
+            A number that nobody else gets, of the scalar's integer dtype.
+        """
+        if compat.function_graph() is None:
+            if self._count is None:
+                self._count = tf.function(
+                    self._weakly(type(self)._count_up)
+                ).get_concrete_function()
+            number = self._count()
+            self._forget_copies()
+            return number
+        number = self._count_up()
+        self._is_changed_by_steps = True
+        with compat.clear_device():
+            self._add_to_copy(tf.ones([], self._dtype))
+        return number
+
+    def _count_up(self) -> tf.Tensor:
+        """In functions alone: TensorFlow knows too little of the handles of
+        other tasks to run the operation by itself."""
+        with compat.clear_device(), tf.device(self.device):
+            return tf.raw_ops.ResourceCountUpTo(
+                resource=self._exact_handle,
+                limit=self._dtype.max,
+                T=self._dtype,
+            )
+
+    def assign(
+        self,
+        value: Any,
+        use_locking: bool | None = None,
+        name: str | None = None,
+        read_value: bool = True,
+    ) -> Any:
+        """As `tf.Variable.assign`.
+
+        In functions, what was computed from the scalar itself by an addition
+        is added.
+        """
+        delta = self_assignment.as_addition(self, value)
+        if delta is not None and views.view_of(self._unique_id) is None:
+            return self.assign_add(delta)
+        return self._change("assign", tf.raw_ops.AssignVariableOp, value)
+
+    def _serialize_to_tensors(self) -> dict[str, Any]:
+        """As TensorFlow's checkpoints save any variable."""
+        if apart.is_apart():
+            return {tensorflow_saving.VARIABLE_VALUE_KEY: {}}
+
+        def read() -> tf.Tensor:
+            with tf.device(self.device):
+                return compat.read_resource(self._exact_handle, self._dtype)
+
+        value = tensorflow_saving.deferred_read(read, self._dtype, self.device)
+        return {tensorflow_saving.VARIABLE_VALUE_KEY: value}
+
+    def _restore_from_tensors(self, restored_tensors: dict[str, Any]) -> Any:
+        """As TensorFlow's checkpoints restore any variable."""
+        if apart.is_apart():
+            return None
+        (value,) = restored_tensors.values()
+        # Even if this is being traced: it is, each time that it is run.
+        self._forget_copies()
+        self._change("assign", tf.raw_ops.AssignVariableOp, value)
+        return tf.no_op() if compat.function_graph() is not None else None
+
+    def assign_add(
+        self,
+        delta: Any,
+        use_locking: bool | None = None,
+        name: str | None = None,
+        read_value: bool = True,
+    ) -> Any:
+        """As `tf.Variable.assign_add`: one atomic operation on the ps."""
+        return self._change("assign_add", tf.raw_ops.AssignAddVariableOp, delta)
+
+    def assign_sub(
+        self,
+        delta: Any,
+        use_locking: bool | None = None,
+        name: str | None = None,
+        read_value: bool = True,
+    ) -> Any:
+        """As `tf.Variable.assign_sub`: one atomic operation on the ps."""
+        return self._change("assign_sub", tf.raw_ops.AssignSubVariableOp, delta)
+
+    # In functions, the handle is that of a copy: no other change is exact.
+
+    def _scatter(self, method: str, *_: Any) -> Any:
+        raise self._refusal(method)
+
+    def _scatter_nd(self, method: str, *_: Any) -> Any:
+        raise self._refusal(method)
+
+    def count_up_to(self, limit: Any) -> Any:
+        """Refused: use `assign_add`."""
+        raise self._refusal(f"count_up_to({limit!r})")
+
+    def _refusal(self, method: str) -> Exception:
+        return errors.UnsupportedError(
+            f"{method} on {self.name!r}: it is a number of which every worker "
+            "has a copy; expected assign, assign_add or assign_sub. Received: "
+            f"a variable of shape () and dtype {self._dtype.name}. Use one of "
+            "these."
+        )
+
+    def _strided_slice_assign(
+        self, *args: Any, value: Any, **kwargs: Any
+    ) -> Any:
+        """Assigns the number: `variable[...].assign(value)`."""
+        return self.assign(tf.reshape(value, []))
+
+    def _change(self, method: str, operation: Any, value: Any) -> Any:
+        view = views.view_of(self._unique_id)
+        value = tf.convert_to_tensor(value, self._dtype)
+        if view is not None:
+            with views.unveiled():
+                view.assign(method, value)
+            return self
+        if tensorflow_saving.is_saving_model():
+            # There is no ps where the SavedModel will run.
+            operation(resource=self.handle, value=value)
+            return self
+        with compat.clear_device(), tf.device(self.device):
+            operation(resource=self._exact_handle, value=value)
+        if compat.function_graph() is None:
+            self._forget_copies()
+            return self
+        self._is_changed_by_steps = True
+        self._only_grows = (
+            self._only_grows
+            and method == "assign_add"
+            and _is_known_not_to_be_negative(value)
+        )
+        with compat.clear_device():
+            if self._only_grows:
+                self._add_to_copy(value)
+            else:
+                operation(resource=self.handle, value=value)
+        return self
+
+    def _add_to_copy(self, value: tf.Tensor) -> None:
+        """In functions: adds to what the caller reads, and to its tally."""
+        tally = self._tally_handle(compat.function_graph())
+        for handle in (self.handle, tally):
+            tf.raw_ops.AssignAddVariableOp(resource=handle, value=value)
+
+
+def _read_from_ps(variable: MirroredScalar) -> tf.Tensor:
+    """Of the ps."""
+    return compat.read_resource(variable.own_handle, variable.dtype)
+
+
+def _number(variable: RemoteVariable) -> Any:
+    value = compat.read_resource(variable.own_handle, variable.dtype)
+    return value.numpy()
+
+
+def _is_known_not_to_be_negative(value: tf.Tensor) -> bool:
+    known = tf.get_static_value(value)
+    return known is not None and bool(known >= 0)

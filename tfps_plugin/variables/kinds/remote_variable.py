@@ -1,0 +1,211 @@
+"""A whole variable on one parameter server."""
+
+import contextlib
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tfps_plugin._compat import tensorflow_saving
+from tfps_plugin._compat import tensorflow_tables
+from tfps_plugin._compat import tensorflow_variables as compat
+from tfps_plugin.variables.compression import wire
+from tfps_plugin.variables.kinds import handle_areas
+from tfps_plugin.variables.kinds.late_bound import LateBoundVariable
+from tfps_plugin.variables.lookup.row_lookup import Table
+from tfps_plugin.variables.saving import apart
+from tfps_plugin.variables.saving import saved_form
+from tfps_plugin.variables.sharding.layout import RowLayout
+
+
+class RemoteVariable(Table, LateBoundVariable):
+    """A `tf.Variable` that lives on a parameter server.
+
+    It is also what a shard of a `ShardedVariable` is.
+
+    Threading: reads and assignments are safe from several threads; each is
+    one operation on the ps.
+    """
+
+    # A variable that functions ask for the handle of this one.
+    stands_for: Any = None
+
+    def __init__(
+        self,
+        device: str,
+        shape: tf.TensorShape,
+        dtype: tf.DType,
+        name: str,
+        *,
+        trainable: bool = True,
+        synchronization: tf.VariableSynchronization = (
+            tf.VariableSynchronization.AUTO
+        ),
+        aggregation: tf.VariableAggregation = tf.VariableAggregation.NONE,
+    ) -> None:
+        """Makes the variable on `device`, without a value yet.
+
+        Args:
+            device: Full device name of the ps.
+            shape: Full static shape.
+            dtype: Dtype of the elements.
+            name: Name shown to the user.
+            trainable: Whether gradient tapes watch it by themselves.
+            synchronization: As in `tf.Variable`.
+            aggregation: As in `tf.Variable`.
+        """
+        handle_areas.free_abandoned()
+        with tf.device(device):
+            super().__init__(
+                shape,
+                dtype,
+                name,
+                trainable=trainable,
+                synchronization=synchronization,
+                aggregation=aggregation,
+            )
+        self._be_known_by_handle()
+        self.path = name
+        self._family: list[weakref.ref[Any]] = []
+
+    def remake(self) -> None:
+        """Makes the resource again; see `LateBoundVariable.remake`."""
+        super().remake()
+        self._be_known_by_handle()
+
+    def _be_known_by_handle(self) -> None:
+        """Lets functions of SavedModels find it, which know handles alone."""
+        tensorflow_tables.set_owner(self.own_handle, self)
+        tensorflow_tables.look_up_in_loaded_functions(self.own_handle, self)
+
+    @property
+    def _home(self) -> str:
+        return self.device
+
+    def _as_received(self, value: tf.Tensor) -> tf.Tensor:
+        return wire.received(self, value)
+
+    @property
+    def layout(self) -> RowLayout:
+        """All rows are in one shard, which is this variable."""
+        return RowLayout((0, self._shape[0]))
+
+    @property
+    def shards(self) -> list["RemoteVariable"]:
+        """This variable."""
+        return [self]
+
+    @property
+    def tape_input(self) -> tf.Tensor:
+        """The handle, which gradient tapes watch from now on."""
+        compat.variable_accessed(self)
+        return self.handle
+
+    def sparse_read(self, indices: Any, name: str | None = None) -> tf.Tensor:
+        """Looks up rows; see `Table.sparse_read`."""
+        # A number has no rows, which is for TensorFlow to say.
+        if tensorflow_saving.is_saving_model() or self._shape.rank == 0:
+            return LateBoundVariable.sparse_read(self, indices, name)
+        if self._reads_more_than_own():
+            return tf.gather(self.read_value(), indices)
+        return super().sparse_read(indices, name)
+
+    @contextlib.contextmanager
+    def beside_steps(self, given: Any) -> Iterator[Any]:
+        """Holds the lock of a table in functions, once `given` has arrived.
+
+        Updates of rows write what they have computed from what they read.
+        """
+        lock = self.update_lock
+        if (
+            lock is None
+            or lock.is_held
+            or self._shape.rank < 2
+            or compat.function_graph() is None
+            or tensorflow_saving.is_saving_model()
+        ):
+            with super().beside_steps(given):
+                yield given
+            return
+        with tf.device(self.device):
+            if isinstance(given, tf.IndexedSlices):
+                values, ids = given.values, given.indices
+                given = tf.IndexedSlices(
+                    tf.identity(tf.convert_to_tensor(values, self.dtype)),
+                    tf.identity(tf.convert_to_tensor(ids)),
+                )
+                arrivals = [given.values, given.indices]
+            elif isinstance(given, tuple):
+                given = tuple(map(tf.identity, given))
+                arrivals = [*given]
+            else:
+                given = tf.identity(tf.convert_to_tensor(given, self.dtype))
+                arrivals = [given]
+        unseen = self.unseen_steps
+        now = None if unseen is None else unseen.now()
+        with lock.holding(arrivals if now is None else [*arrivals, now]):
+            if unseen is not None:
+                unseen.store(_rows_of(given), now)
+            yield given
+
+    def fetch_rows(self, rows: range) -> np.ndarray:
+        """Some consecutive rows as an array in this process."""
+
+        def read_once() -> np.ndarray:
+            with tf.device(self.device):
+                if len(rows) == self._shape[0]:
+                    part = compat.read_resource(self.own_handle, self.dtype)
+                else:
+                    # Once rows were looked up, reading a variable copies it:
+                    # all of it, even if only a slice is asked for.
+                    part = tf.raw_ops.ResourceGather(
+                        resource=self.own_handle,
+                        indices=tf.range(rows.start, rows.stop),
+                        dtype=self.dtype,
+                    )
+            return part.numpy()
+
+        return self._read_on_chief(read_once)
+
+    def _serialize_to_tensors(self) -> dict[str, Any]:
+        """As TensorFlow's checkpoints save any variable."""
+        if apart.is_apart():
+            return {tensorflow_saving.VARIABLE_VALUE_KEY: {}}
+        tensors: dict[str, Any] = super()._serialize_to_tensors()
+        return tensors
+
+    def _restore_from_tensors(self, restored_tensors: dict[str, Any]) -> Any:
+        """As TensorFlow's checkpoints restore any variable."""
+        if apart.is_apart():
+            return None
+        (value,) = restored_tensors.values()
+        done = saved_form.restore_in_place(self, value)
+        if done is None:
+            done = super()._restore_from_tensors(restored_tensors)
+        return done
+
+    def join_family(self, slot: Any) -> None:
+        """Declares that `slot` is updated row by row with this variable.
+
+        Args:
+            slot: A variable of the same shape on the same ps, such as an
+                optimizer's moment.
+        """
+        self._family.append(weakref.ref(slot))
+
+    @property
+    def family(self) -> list[Any]:
+        """The slots that are updated with this variable and still exist."""
+        return [slot for ref in self._family if (slot := ref()) is not None]
+
+
+def _rows_of(given: Any) -> tf.Tensor | None:
+    """The rows that an assignment is about; None: all of them."""
+    if isinstance(given, tf.IndexedSlices):
+        return given.indices
+    if isinstance(given, tuple) and len(given) == 2:
+        # Coordinates and values.
+        return given[0][..., 0]
+    return None

@@ -1,0 +1,278 @@
+"""Looks up rows of several tables by one exchange with each ps.
+
+A lookup costs each ps a message of ids and one of rows, however few they are.
+Tables that are needed together share them: all ids for one ps travel in one
+tensor, and all rows that it has come back in one.
+
+Shape legend: P parts of tables on one ps, N ids asked for, U distinct ids of
+one table among them, D numbers in a row of that table.
+"""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tfps_plugin._compat import tensorflow_variables as compat
+from tfps_plugin._compat import tensorflow_vectorizing
+from tfps_plugin.variables.compression import row_codes
+from tfps_plugin.variables.compression import wire
+from tfps_plugin.variables.lookup import graph_checks
+from tfps_plugin.variables.lookup import present_rows
+from tfps_plugin.variables.lookup import repeated_rows
+from tfps_plugin.variables.lookup import row_gather
+from tfps_plugin.variables.lookup import row_lookup
+from tfps_plugin.variables.lookup.row_lookup import Arrangement
+from tfps_plugin.variables.lookup.row_lookup import Table
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Part:
+    """What one lookup asks of one shard of one table.
+
+    Attributes:
+        shard: The variable on the ps.
+        num_rows: How many rows it has.
+        dtype: What rows travel as.
+        ids_U: Distinct row numbers, counted from its own first row.
+    """
+
+    shard: Any
+    num_rows: int
+    dtype: tf.DType
+    ids_U: tf.Tensor
+
+    @property
+    def row_shape(self) -> list[int]:
+        """Shape of one row as it travels."""
+        shape: list[int] = self.shard.shape[1:].as_list()
+        if self.is_coded:
+            shape[-1] = row_codes.num_words(shape[-1])
+        return shape
+
+    @property
+    def is_coded(self) -> bool:
+        """Whether rows travel as words; see `row_codes`."""
+        return self.dtype == tf.int8 != self.shard.dtype
+
+
+def look_up_together(
+    tables: Sequence[Table],
+    indices: Sequence[Any],
+    *,
+    from_end: bool = False,
+    are_inside: bool = False,
+    in_shard_order: Sequence[bool] | None = None,
+    arranged: Sequence[Arrangement | None] | None = None,
+) -> list[tf.Tensor]:
+    """Looks up rows of several tables.
+
+    The rows and gradients are those of a `row_lookup.look_up` for each table.
+    Tables that are whole on one ps are looked up one by one: what gradient
+    tapes know such a table by is its handle, and TensorFlow puts the operation
+    that tells tapes of the rows where the handle is. Rows that are cut out of
+    a common message on the worker would go back to the ps for it.
+
+    Args:
+        tables: What has the rows; of any widths, dtypes and shards.
+        indices: For each table row numbers, an integer tensor of any shape.
+        from_end: Whether a negative id counts from the end of its table.
+        are_inside: Whether it is known that its table has every id.
+        in_shard_order: For each table as for `row_lookup.look_up`; by default
+            of none.
+        arranged: For each table as for `row_lookup.look_up`; by default none.
+
+    Returns:
+        For each table the rows, of shape `indices.shape + table.shape[1:]`.
+    """
+    rows = {}
+    joint = []
+    in_shard_order = in_shard_order or [False] * len(tables)
+    arranged = arranged or [None] * len(tables)
+    # What is asked for then is only known when it is looked up.
+    is_vectorized = tensorflow_vectorizing.element() is not None
+    for number, (table, ids, in_order) in enumerate(
+        zip(tables, indices, in_shard_order, strict=True)
+    ):
+        if table.is_whole or is_vectorized:
+            rows[number] = row_lookup.look_up(
+                table,
+                ids,
+                from_end=from_end,
+                are_inside=are_inside,
+                arranged=arranged[number],
+            )
+        else:
+            distinct = row_lookup.distinct_ids(
+                table,
+                ids,
+                from_end=from_end,
+                are_inside=are_inside,
+                in_shard_order=in_order,
+            )
+            joint.append((number, table, *distinct))
+    dtypes = [
+        wire.dtype_of_reads(table) or table.dtype for _, table, _, _ in joint
+    ]
+    with compat.stop_recording():
+        gathered = _gather(
+            [table for _, table, _, _ in joint],
+            [ids_U for _, _, ids_U, _ in joint],
+            dtypes,
+        )
+    for (number, table, ids_U, positions), rows_UD in zip(
+        joint, gathered, strict=True
+    ):
+        known_UD = row_lookup.recorded(table, ids_U, rows_UD)
+        arrange = arranged[number]
+        if arrange is not None:
+            positions = arrange(positions)
+        rows[number] = repeated_rows.repeat(known_UD, positions)
+    return [rows[number] for number in range(len(tables))]
+
+
+def _gather(
+    tables: Sequence[Table],
+    ids: Sequence[tf.Tensor],
+    dtypes: Sequence[tf.DType],
+) -> list[tf.Tensor]:
+    """Gathers distinct rows of each table, in the order of its ids.
+
+    Args:
+        tables: What has the rows.
+        ids: Distinct row numbers of each.
+        dtypes: What rows of each travel as.
+    """
+    parts_of_tables = []
+    joins = []
+    # Tables of one cluster live on the same few devices.
+    parts_on: dict[str, list[_Part]] = {}
+    for table, ids_U, dtype in zip(tables, ids, dtypes, strict=True):
+        local_ids, join = row_gather.questions(table.layout, ids_U)
+        parts = [
+            _Part(
+                shard,
+                len(table.layout.rows(number)),
+                dtype,
+                part_U,
+            )
+            for number, (shard, part_U) in enumerate(
+                zip(table.shards, local_ids, strict=True)
+            )
+        ]
+        for part in parts:
+            parts_on.setdefault(part.shard.device, []).append(part)
+        parts_of_tables.append(parts)
+        joins.append(join)
+    rows: dict[_Part, tf.Tensor] = {}
+    for device, parts in parts_on.items():
+        rows.update(_exchange(device, parts))
+    return [
+        wire.widened(
+            join([rows[part] for part in parts]), table.dtype, table.shape[-1]
+        )
+        for table, parts, join in zip(
+            tables, parts_of_tables, joins, strict=True
+        )
+    ]
+
+
+def _exchange(device: str, parts: Sequence[_Part]) -> dict[_Part, tf.Tensor]:
+    """Asks one ps for the rows of all parts that it has.
+
+    Args:
+        device: Device of the ps.
+        parts: What is asked of it.
+
+    Returns:
+        The rows of each part, shape `(U, D)`.
+    """
+    message, counts_P = _pack(parts)
+    by_dtype: dict[tf.DType, list[int]] = {}
+    for number, part in enumerate(parts):
+        dtype = tf.int32 if part.is_coded else part.dtype
+        by_dtype.setdefault(dtype, []).append(number)
+    with tf.device(device):
+        ids = _unpack(message, len(parts))
+        # A tensor has one dtype, so there is one for each; nearly always one.
+        answers = {
+            dtype: tf.concat(
+                [_flat_rows(parts[number], ids[number]) for number in numbers],
+                0,
+            )
+            for dtype, numbers in by_dtype.items()
+        }
+    rows: dict[_Part, tf.Tensor] = {}
+    for dtype, numbers in by_dtype.items():
+        asked = [parts[number] for number in numbers]
+        counts = [counts_P[number] for number in numbers]
+        rows.update(
+            zip(asked, _cut(answers[dtype], asked, counts), strict=True)
+        )
+    return rows
+
+
+def _pack(parts: Sequence[_Part]) -> tuple[tf.Tensor, list[tf.Tensor]]:
+    """The message to a ps: how many ids each part has, and then all ids.
+
+    Returns:
+        The message, shape `(P + sum of U,)`; and the numbers of ids, each a
+        scalar, for the worker itself.
+    """
+    # Few shards have more rows than that, and ids are half of what travels
+    # for tables of one or two numbers a row.
+    small = all(part.num_rows <= tf.int32.max for part in parts)
+    dtype = tf.int32 if small else tf.int64
+    with tf.device(graph_checks.CPU):
+        counts_P = [tf.size(part.ids_U, out_type=dtype) for part in parts]
+        ids = [tf.cast(part.ids_U, dtype) for part in parts]
+        return tf.concat([tf.stack(counts_P), *ids], 0), counts_P
+
+
+def _unpack(message: tf.Tensor, num_parts: int) -> list[tf.Tensor]:
+    """The ids of each part, on the ps."""
+    counts_P = message[:num_parts]
+    return tf.split(message[num_parts:], counts_P, num=num_parts)
+
+
+def _flat_rows(part: _Part, ids_U: tf.Tensor) -> tf.Tensor:
+    """The rows of one part, one number after the other, on the ps."""
+    rows_UD = present_rows.gather(part.shard, ids_U)
+    if part.dtype != part.shard.dtype:
+        rows_UD = wire.narrowed(rows_UD, part.dtype)
+    return tf.reshape(rows_UD, [-1])
+
+
+def _cut(
+    answer: tf.Tensor, parts: Sequence[_Part], counts: Sequence[tf.Tensor]
+) -> list[tf.Tensor]:
+    """Cuts what a ps has sent into the rows of each part.
+
+    Args:
+        answer: All numbers of all rows, of one axis.
+        parts: What was asked for.
+        counts: How many rows each part has, scalars.
+
+    Returns:
+        The rows of each part, shape `(U, D)`.
+    """
+    with tf.device(graph_checks.CPU):
+        shapes = [
+            tf.stack([count, *part.row_shape])
+            for part, count in zip(parts, counts, strict=True)
+        ]
+        sizes = tf.stack(
+            [
+                tf.cast(count, tf.int64) * math.prod(part.row_shape)
+                for part, count in zip(parts, counts, strict=True)
+            ]
+        )
+    pieces = (
+        [answer] if len(parts) == 1 else tf.split(answer, sizes, num=len(parts))
+    )
+    return [
+        tf.reshape(piece, shape)
+        for piece, shape in zip(pieces, shapes, strict=True)
+    ]

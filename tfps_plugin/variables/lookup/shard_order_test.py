@@ -1,0 +1,91 @@
+"""Tests of ids in the order of the shards that hold them."""
+
+import hypothesis
+import numpy as np
+import tensorflow as tf
+from hypothesis import strategies as st
+
+from tfps_plugin.variables.lookup import shard_order
+from tfps_plugin.variables.sharding.layout import RowLayout
+
+_LAYOUT = RowLayout((0, 3, 3, 10))
+
+
+@hypothesis.settings(deadline=None, max_examples=50)
+@hypothesis.given(
+    st.lists(st.integers(0, 4), min_size=2, max_size=5),
+    st.sampled_from([tf.int32, tf.int64]),
+)
+def test_numbers_of_shards(sizes: list[int], dtype: tf.DType) -> None:
+    layout = RowLayout((0, *(int(end) for end in np.cumsum(sizes))))
+    inside = [shard for shard in range(len(sizes)) for _ in layout.rows(shard)]
+    ids = tf.range(layout.num_rows, dtype=dtype)
+    shards = shard_order.shard_numbers(layout, ids)
+    assert shards.dtype == tf.int32
+    np.testing.assert_array_equal(shards, inside)
+    # What is outside is somebody's, too.
+    outside = tf.constant([-7, layout.num_rows, layout.num_rows + 7], dtype)
+    shards = shard_order.shard_numbers(layout, outside).numpy()
+    assert set(shards) <= set(range(len(sizes)))
+
+
+@hypothesis.settings(deadline=None, max_examples=25)
+@hypothesis.given(
+    st.lists(st.integers(0, 9), max_size=20),
+    st.sampled_from([tf.int32, tf.int64]),
+    st.booleans(),
+)
+def test_ids_are_those_of_before(
+    ids: list[int], dtype: tf.DType, is_sorted: bool
+) -> None:
+    if is_sorted:
+        # Those of each shard in any order.
+        ids = sorted(ids, key=lambda number: number >= 3)
+
+    @tf.function(input_signature=[tf.TensorSpec([None], dtype)])
+    def sort(
+        ids_N: tf.Tensor,
+    ) -> tuple[tf.Tensor, tf.Tensor, list[tf.Tensor], list[tf.Tensor]]:
+        ids_U, positions = shard_order.sort(
+            _LAYOUT, *tf.unique(ids_N), is_sorted=is_sorted
+        )
+        order = shard_order.known(_LAYOUT, tf.identity(ids_U))
+        assert order is not None
+        rows_U2 = tf.stack([ids_U, 2 * ids_U], 1)
+        return ids_U, positions, order.local_ids, order.cut(rows_U2)
+
+    ids_U, positions, local_ids, rows = sort(tf.constant(ids, dtype))
+    assert sorted(ids_U.numpy()) == sorted(set(ids))
+    np.testing.assert_array_equal(tf.gather(ids_U, positions), ids)
+    # Each shard's in turn, with what belongs to them.
+    together = []
+    for shard, (mine, mine_U2) in enumerate(zip(local_ids, rows, strict=True)):
+        held = np.asarray(mine) + _LAYOUT.offsets[shard]
+        assert set(held) <= set(_LAYOUT.rows(shard))
+        np.testing.assert_array_equal(mine_U2, np.stack([held, 2 * held], 1))
+        together += list(held)
+    np.testing.assert_array_equal(ids_U, together)
+
+
+def test_what_is_not_known() -> None:
+    # Outside of functions nothing is kept.
+    ids_U, positions = shard_order.sort(_LAYOUT, *tf.unique([8, 0, 8]))
+    np.testing.assert_array_equal(ids_U, [0, 8])
+    np.testing.assert_array_equal(positions, [1, 0, 1])
+    assert shard_order.known(_LAYOUT, ids_U) is None
+
+    @tf.function
+    def sort() -> None:
+        ids_U, _ = shard_order.sort(_LAYOUT, *tf.unique([8, 0, 8]))
+        assert shard_order.known(_LAYOUT, ids_U) is not None
+        assert shard_order.known(RowLayout((0, 5, 10)), ids_U) is None
+        assert shard_order.known(_LAYOUT, ids_U + 1) is None
+
+        @tf.function
+        def inside() -> None:
+            # What comes into another function may be anything.
+            assert shard_order.known(_LAYOUT, tf.identity(ids_U)) is None
+
+        inside()
+
+    sort()

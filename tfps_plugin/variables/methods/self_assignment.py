@@ -1,0 +1,184 @@
+"""Makes `variable.assign(f(variable))` lose nothing on a parameter server.
+
+Layers write `mean.assign(mean * momentum + x * (1 - momentum))` and
+`seen.assign(seen + 1)`. As the program says it, a worker reads, computes and
+assigns, and whatever others have assigned meanwhile is lost. Here the ps
+computes instead: it reads the variable again, does what the worker did, and
+assigns, all under the variable's lock. What does not depend on the variable
+is computed by the worker and sent.
+
+A program that runs alone gets the same numbers, to the bit.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from tfps_plugin._compat import tensorflow_variables as compat
+from tfps_plugin.variables.compression import wire
+from tfps_plugin.variables.methods import self_computation
+from tfps_plugin.variables.methods.self_computation import Computation
+from tfps_plugin.variables.updates import update_lock
+
+
+def assign(variable: Any, value: Any) -> tf.Operation | None:
+    """Assigns what was computed from the variable itself, if it was.
+
+    The assignment is atomic with other such assignments and with updates
+    under the variable's lock. Plain additions (`assign_add`, and `v + x` and
+    `v - x` here) are atomic among themselves and with reads; those of a table
+    hold the lock. Others take none: do not mix them with other
+    self-assignments of the same variable.
+
+    Args:
+        variable: A `RemoteVariable`.
+        value: What it is to be assigned.
+
+    Returns:
+        The operation that assigns. None if there is nothing to do other than
+        what the program says: outside of functions, in an update that holds
+        a lock already, and if `value` is not made from a read of the variable
+        in the same function by a few elementwise operations.
+    """
+    if not _is_computed_here(variable, value):
+        return None
+    handle = compat.in_graph(variable.handle, value.graph)
+    found = Computation.find(value, handle)
+    if found is None:
+        return _descend(variable, value, handle)
+    with tf.device(variable.device), compat.stop_recording():
+        delta = found.as_addition()
+        if delta is not None:
+            method, addend = delta
+            addend = tf.broadcast_to(addend, variable.shape)
+            with variable.beside_steps(addend) as addend:
+                return method(resource=variable.handle, value=addend)
+        given = {
+            index: tf.identity(tensor) for index, tensor in found.inputs.items()
+        }
+        with variable.update_lock.holding(after=list(given.values())):
+            now = tf.raw_ops.ReadVariableOp(
+                resource=variable.handle, dtype=variable.dtype
+            )
+            return tf.raw_ops.AssignVariableOp(
+                resource=variable.handle,
+                value=found.repeat(now, given),
+                validate_shape=True,
+            )
+
+
+def change(
+    variable: Any, delta: Any, operation: Callable[..., tf.Tensor]
+) -> tf.Operation | None:
+    """Adds or subtracts what was computed from a state itself, if it was.
+
+    `mean.assign_add(rate * (x - mean))` is `mean.assign(mean + ...)`: what is
+    added has to belong to the value that it is added to. To a weight, as much
+    is added as the program says: gradients are of earlier values.
+
+    Args:
+        variable: A `RemoteVariable`.
+        delta: What is to be added or subtracted.
+        operation: `tf.add` or `tf.subtract`.
+
+    Returns:
+        As `assign`.
+    """
+    if variable.trainable or not _is_computed_here(variable, delta):
+        return None
+    handle = compat.in_graph(variable.handle, delta.graph)
+    if Computation.find(delta, handle) is None:
+        return None
+    return assign(variable, operation(variable.read_value(), delta))
+
+
+def _is_computed_here(variable: Any, value: Any) -> bool:
+    """Whether the ps could compute a value in the place of the worker."""
+    return (
+        variable.update_lock is not None
+        and compat.function_graph() is not None
+        and not update_lock.any_held()
+        and isinstance(value, tf.Tensor)
+        and tf.is_symbolic_tensor(value)
+        and value.graph is tf.compat.v1.get_default_graph()
+        and value.dtype == variable.dtype
+        and variable.shape.is_compatible_with(value.shape)
+    )
+
+
+def _descend(
+    variable: Any, value: tf.Tensor, handle: tf.Tensor
+) -> tf.Operation | None:
+    """Adds to a weight what `weight.assign(weight - rate * gradient)` adds.
+
+    The gradient depends on the weight, as it was when the step read it; others
+    may have changed the weight since, and that is to stay.
+
+    Args:
+        variable: The weight.
+        value: What it is to be assigned.
+        handle: The weight's handle in the function.
+
+    Returns:
+        The operation; None if the value is no such sum.
+    """
+    last = self_computation.behind_identities(value).op
+    if not variable.trainable or last.type not in (
+        *self_computation.ADDITIONS,
+        "Sub",
+    ):
+        return None
+    users = handle.consumers()
+    reads = [user for user in users if user.type == "ReadVariableOp"]
+    dependents = self_computation.dependents_of(reads) or set()
+    left, right = last.inputs
+    subtracts = last.type == "Sub"
+    for own, addend in ((left, right), (right, left)):
+        read = self_computation.behind_identities(own).op
+        is_read = read in reads or (
+            wire.is_received(read) and read.name in dependents
+        )
+        if not is_read or (subtracts and own is right):
+            continue
+        changes = [
+            user for user in users if user.type not in self_computation.READS
+        ]
+        if changes and not self_computation.all_before(changes, [read]):
+            return None
+        method = (
+            tf.raw_ops.AssignSubVariableOp
+            if subtracts
+            else tf.raw_ops.AssignAddVariableOp
+        )
+        with tf.device(variable.device), compat.stop_recording():
+            addend = tf.broadcast_to(addend, variable.shape)
+            with variable.beside_steps(addend) as addend:
+                return method(resource=variable.handle, value=addend)
+    return None
+
+
+def as_addition(variable: Any, value: Any) -> tf.Tensor | None:
+    """What is added, if a value is a variable's own and something more.
+
+    Args:
+        variable: A variable whose `handle` functions read it by.
+        value: What it is to be assigned.
+
+    Returns:
+        The addend; None outside of functions, and for any other value.
+    """
+    graph = tf.compat.v1.get_default_graph()
+    if (
+        compat.function_graph() is None
+        or not isinstance(value, tf.Tensor)
+        or not tf.is_symbolic_tensor(value)
+        or value.graph is not graph
+    ):
+        return None
+    found = Computation.find(value, compat.in_graph(variable.handle, graph))
+    delta = None if found is None else found.as_addition()
+    if delta is None:
+        return None
+    method, addend = delta
+    return addend if method is tf.raw_ops.AssignAddVariableOp else -addend

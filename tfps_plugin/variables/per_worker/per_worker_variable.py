@@ -1,0 +1,79 @@
+"""Variables of which each worker has its own, and nobody adds them up.
+
+`tf.Variable(value, per_worker_variable=True)` under the scope of a strategy
+gives one, as under `tf.distribute.ParameterServerStrategy`.
+"""
+
+from collections.abc import Callable
+
+import tensorflow as tf
+
+from tfps_plugin._compat import tensorflow_variables as compat
+from tfps_plugin.cluster.calls.dispatch_context import DispatchContext
+from tfps_plugin.variables.initial_values.initialization import InitialValue
+from tfps_plugin.variables.kinds.remote_variable import RemoteVariable
+from tfps_plugin.variables.per_worker.worker_local import WorkerLocalHandle
+
+
+class PerWorkerVariable(WorkerLocalHandle):
+    """A variable that each worker, and the chief, has for itself.
+
+    In a function, and in a Python callable that a worker runs, it is the one
+    of that worker: to read and to assign it costs no message. On the chief it
+    is the chief's own; `read_all` brings those of all workers. Gradient tapes
+    do not watch it.
+
+    A worker's begins with the initial value when the worker first uses it,
+    and again when the worker was lost and came back.
+
+    Threading: the functions that one worker runs at the same time share it;
+    single operations, such as `assign_add`, are atomic.
+    """
+
+    def __init__(
+        self,
+        initial_value: InitialValue,
+        name: str,
+        num_workers: Callable[[], int],
+    ) -> None:
+        """Makes the chief's own; the workers' are made when needed.
+
+        Args:
+            initial_value: Made on each worker, for that worker.
+            name: Name shown to the user.
+            num_workers: How many workers the cluster has.
+        """
+        self._described = initial_value
+        self._num_workers = num_workers
+        super().__init__(
+            initial_value.shape, initial_value.dtype, name, trainable=False
+        )
+        with compat.clear_device(), tf.device("/device:CPU:0"):
+            self._first = initial_value.make()
+        self.assign(self._first)
+
+    def _build_copy(self, context: DispatchContext) -> RemoteVariable:
+        with tf.init_scope(), compat.clear_device():
+            copy = super()._build_copy(context)
+            with tf.device(copy.device):
+                copy.assign(self._described.make(), read_value=False)
+        return copy
+
+    def read_all(self) -> list[tf.Tensor]:
+        """The values of all workers, in their order.
+
+        A worker that has not used the variable yet counts with the value
+        that the chief's began with.
+
+        Returns:
+            One tensor for each worker.
+
+        Raises:
+            ParameterServerLostError: If a worker that has one does not
+                answer.
+        """
+        copies = self._resident.existing_by_key()
+        return [
+            copies[index].value() if index in copies else self._first
+            for index in range(self._num_workers())
+        ]

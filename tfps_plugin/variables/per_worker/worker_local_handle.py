@@ -1,0 +1,106 @@
+"""A resource of which every worker, or every lane, has its own."""
+
+import tensorflow as tf
+
+from tfps_plugin._compat import tensorflow_variables as compat
+from tfps_plugin.cluster.calls import dispatch_context
+from tfps_plugin.cluster.calls.dispatch_context import DispatchContext
+from tfps_plugin.variables.kinds.late_bound import LateBoundVariable
+from tfps_plugin.variables.kinds.remote_variable import RemoteVariable
+from tfps_plugin.variables.per_worker.worker_resident import WorkerResident
+
+
+class WorkerLocalHandle(LateBoundVariable):
+    """A resource that resolves to the calling worker's own.
+
+    On the chief's own threads it is a resource of the chief; in a closure it
+    is one of the worker, so that passing it costs no message.
+    """
+
+    def __init__(
+        self,
+        shape: tf.TensorShape,
+        dtype: tf.DType,
+        name: str,
+        *,
+        trainable: bool,
+        per_lane: bool = False,
+        synchronization: tf.VariableSynchronization = (
+            tf.VariableSynchronization.AUTO
+        ),
+        aggregation: tf.VariableAggregation = tf.VariableAggregation.NONE,
+    ) -> None:
+        """Makes the chief's own resource; the workers' are made when needed.
+
+        Args:
+            shape: Full static shape.
+            dtype: Dtype of the elements.
+            name: Name shown to the user.
+            trainable: Whether gradient tapes watch it by themselves.
+            per_lane: Whether each lane has its own, or each worker.
+            synchronization: As in `tf.Variable`.
+            aggregation: As in `tf.Variable`.
+        """
+        with compat.clear_device(), tf.device("/device:CPU:0"):
+            super().__init__(
+                shape,
+                dtype,
+                name,
+                trainable=trainable,
+                synchronization=synchronization,
+                aggregation=aggregation,
+            )
+        self._resident: WorkerResident[RemoteVariable] = WorkerResident(
+            self._build_copy, per_lane=per_lane
+        )
+
+    def _build_copy(self, context: DispatchContext) -> RemoteVariable:
+        return RemoteVariable(
+            context.cpu_device,
+            self._shape,
+            self._dtype,
+            self._handle_name.removesuffix(":0"),
+            trainable=False,
+        )
+
+    def _handle_now(self) -> tf.Tensor:
+        if dispatch_context.current() is None:
+            return self.own_handle
+        return self._resident.get()._handle_now()
+
+
+class AssignedFlag(WorkerLocalHandle):
+    """Whether each lane has assigned its copy of a state."""
+
+    def __init__(self, name: str) -> None:
+        """Begins with no lane.
+
+        Args:
+            name: Of the state.
+        """
+        super().__init__(
+            tf.TensorShape([]),
+            tf.bool,
+            f"{name}/assigned",
+            trainable=False,
+            per_lane=True,
+        )
+
+    def _build_copy(self, context: DispatchContext) -> RemoteVariable:
+        copy = super()._build_copy(context)
+        with tf.device(context.cpu_device):
+            copy.assign(False)
+        return copy
+
+    def set(self) -> None:
+        """Says so of the lane that runs this; in functions, when it does."""
+        tf.raw_ops.AssignVariableOp(resource=self.handle, value=True)
+
+    def is_set(self, lane_index: int) -> bool:
+        """Whether a lane has said so."""
+        copy = self._resident.existing_by_key().get(lane_index)
+        return copy is not None and bool(copy.read_value())
+
+    def forget(self) -> None:
+        """Begins anew, with no lane."""
+        self._resident.forget()

@@ -1,0 +1,242 @@
+"""What a table looks like in TensorFlow's checkpoints and SavedModels.
+
+In both it is one variable. A checkpoint has it in slices, one for each shard,
+which the ps write and read themselves; TensorFlow puts slices together, and
+cuts them, for whoever asks for others. A SavedModel has a checkpoint and
+functions, which are traced again when it is made: the table then shows itself
+as a plain variable of this process, which never gets a value
+(`SavedForm.stand_in`).
+"""
+
+import functools
+import math
+import weakref
+from collections.abc import Iterator
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tfps_plugin._compat import tensorflow_saving as compat
+from tfps_plugin.variables.lookup.row_lookup import Table
+from tfps_plugin.variables.saving import apart
+
+compat.restore_slices()
+
+_VALUE = compat.VARIABLE_VALUE_KEY
+
+# About the size of a slice in a checkpoint.
+_SLICE_BYTES = 64 << 20
+# So many rows of any dtype end at an address that TensorFlow takes.
+_ALIGNED_ROWS = 64
+
+
+class SavedForm(Table):
+    """The part of a sharded variable that TensorFlow's savers talk to."""
+
+    _stand_in: tf.Variable | None = None
+
+    # What the subclass has.
+
+    @property
+    def name(self) -> str:
+        """The name it was created with."""
+        raise NotImplementedError  # every subclass has its own
+
+    @property
+    def trainable(self) -> bool:
+        """Whether gradient tapes watch it by themselves."""
+        raise NotImplementedError  # every subclass has its own
+
+    @property
+    def synchronization(self) -> tf.VariableSynchronization:
+        """As in `tf.Variable`."""
+        raise NotImplementedError  # every subclass has its own
+
+    @property
+    def aggregation(self) -> tf.VariableAggregation:
+        """As in `tf.Variable`."""
+        raise NotImplementedError  # every subclass has its own
+
+    # Checkpoints.
+
+    def _serialize_to_tensors(self) -> dict[str, Any]:
+        """The table in slices, which the ps that have them write.
+
+        There are more of them than shards: whoever reads other slices of a
+        checkpoint than it has, reads all of those that have something of it.
+        """
+        if apart.is_apart():
+            return {_VALUE: {}}
+        self._finish_steps()
+        return {_VALUE: _slices(self, self.shards, _SLICE_BYTES)}
+
+    def slices_to_restore(self) -> dict[str, Any]:
+        """The shards, each as a slice that its own ps reads."""
+        if apart.is_apart():
+            return {}
+        return _slices(self, self.shards, None)
+
+    def _restore_from_tensors(self, restored_tensors: dict[str, Any]) -> Any:
+        """Assigns the shards, each on the ps that has read it."""
+        if apart.is_apart():
+            return None
+        slices = restored_tensors[_VALUE]
+        return [
+            shard._restore_from_tensors({_VALUE: slices[spec]})
+            for spec, shard in zip(
+                self.slices_to_restore(), self.shards, strict=True
+            )
+        ]
+
+    def _copy_trackable_to_cpu(self, object_map: Any) -> None:
+        """Copies the shards, on their ps, for a checkpoint that is written
+        while training goes on."""
+        self._finish_steps()
+        for shard in self.shards:
+            shard._copy_trackable_to_cpu(object_map)
+        if self not in object_map:
+            object_map[self] = _Copy(
+                self, [object_map[shard] for shard in self.shards]
+            )
+
+    def _finish_steps(self) -> None:
+        for shard in self.shards:
+            shard.finish_steps()
+
+    # SavedModels.
+
+    @property
+    def stand_in(self) -> tf.Variable:
+        """The plain variable that functions of a SavedModel use."""
+        if self._stand_in is None:
+            self._stand_in = compat.uninitialized_variable(
+                self.shape,
+                self.dtype,
+                self.name,
+                trainable=self.trainable,
+                synchronization=self.synchronization,
+                aggregation=self.aggregation,
+            )
+            # Whoever finds it in a function finds the table by it.
+            self._stand_in._distributed_container = weakref.ref(self)
+        return self._stand_in
+
+    def _export_to_saved_model_graph(
+        self, object_map: Any, tensor_map: Any, options: Any, **kwargs: Any
+    ) -> list[tf.Tensor]:
+        """Puts one plain variable into the graph of the SavedModel."""
+        handle = self.stand_in.handle
+        if self not in object_map:
+            object_map[self] = compat.copy_into_graph(self.stand_in)
+            tensor_map[handle] = object_map[self].handle
+        return [handle]
+
+    def _write_object_proto(self, proto: Any, options: Any) -> None:
+        """Describes one plain variable."""
+        compat.describe_variable(self.stand_in, proto, options)
+
+
+class _Copy(tf.__internal__.tracking.Trackable):
+    """Copies of the shards of a table, to be written in its place."""
+
+    def __init__(self, table: SavedForm, copies: list[tf.Variable]) -> None:
+        super().__init__()
+        self._table = table
+        self._copies = copies
+
+    def _serialize_to_tensors(self) -> dict[str, Any]:
+        return {_VALUE: _slices(self._table, self._copies, _SLICE_BYTES)}
+
+    def _restore_from_tensors(self, restored_tensors: dict[str, Any]) -> Any:
+        return None  # a copy is written only
+
+
+def _slices(
+    table: SavedForm, shards: Sequence[Any], max_bytes: int | None
+) -> dict[str, Any]:
+    """Slices of a table, to be read where they are.
+
+    Args:
+        table: The whole.
+        shards: What has its rows.
+        max_bytes: Size of a slice; None for one slice for each shard.
+
+    Returns:
+        What reads each slice, by the name that checkpoints have for it.
+    """
+    slices = {}
+    for offset, shard in zip(table.layout.offsets, shards, strict=False):
+        for rows in pieces(shard, max_bytes):
+            shape = [len(rows), *shard.shape.as_list()[1:]]
+            name = tf.Variable.SaveSliceInfo(
+                table.name,
+                table.shape.as_list(),
+                [offset + rows.start, *[0] * (len(shape) - 1)],
+                shape,
+            ).spec
+            slices[name] = compat.deferred_read(
+                functools.partial(_read, shard, rows), shard.dtype, shard.device
+            )
+    return slices
+
+
+def pieces(variable: Any, max_bytes: int | None) -> Iterator[range]:
+    """Cuts the rows of a variable.
+
+    Args:
+        variable: Has at least one axis.
+        max_bytes: Size of a piece; None for all rows in one.
+
+    Yields:
+        Rows. Each piece begins where TensorFlow can slice without copying.
+    """
+    num_rows, *row_shape = variable.shape.as_list()
+    step = max(1, num_rows)
+    if max_bytes is not None:
+        row_bytes = max(1, math.prod(row_shape) * variable.dtype.size)
+        step = max(1, max_bytes // row_bytes // _ALIGNED_ROWS) * _ALIGNED_ROWS
+    for start in range(0, num_rows, step):
+        yield range(start, min(start + step, num_rows))
+
+
+def _read(variable: Any, rows: range) -> tf.Tensor:
+    with tf.device(variable.device):
+        # Neither this nor the slice is a copy: a ps has no room for two.
+        whole = variable.read_value_no_copy()
+        return whole[rows.start : rows.stop]
+
+
+def restore_in_place(variable: Any, value: tf.Tensor) -> tf.Operation | None:
+    """Assigns a large variable in its own memory, piece by piece.
+
+    Assigned at once, what rows were looked up of would be made anew.
+
+    Args:
+        variable: On a ps.
+        value: Of its dtype and shape, on the same ps.
+
+    Returns:
+        What is done when all is assigned; None where nothing was, because the
+        variable is small, has no value yet or another shape.
+    """
+    shape = variable.shape
+    if shape.rank == 0 or not shape.is_compatible_with(value.shape):
+        return None
+    rows_of_pieces = list(pieces(variable, _SLICE_BYTES))
+    with tf.init_scope(), tf.device(variable.device):
+        if len(rows_of_pieces) < 2 or not tf.raw_ops.VarIsInitializedOp(
+            resource=variable.own_handle
+        ):
+            return None
+    with tf.device(variable.device):
+        # A function does not know what shape it will read.
+        value = tf.ensure_shape(value, shape)
+        # In their order: each is an update of the same variable.
+        for rows in rows_of_pieces:
+            done = tf.raw_ops.ResourceScatterUpdate(
+                resource=variable.handle,
+                indices=tf.range(rows.start, rows.stop),
+                updates=value[rows.start : rows.stop],
+            )
+    return tf.no_op() if done is None else done

@@ -1,0 +1,85 @@
+"""What each parameter server holds, so that it can be made again."""
+
+import threading
+import weakref
+from collections.abc import Iterable
+
+from tfps_plugin.variables.initial_values import initialization
+from tfps_plugin.variables.kinds.remote_variable import RemoteVariable
+from tfps_plugin.variables.sharding import holdings
+from tfps_plugin.variables.updates.update_lock import UpdateLocks
+
+# From so many on, those that are gone are taken off the list now and then.
+_PRUNE_FROM = 256
+
+
+class Inventory:
+    """The variables of all parameter servers, and their locks.
+
+    It keeps no variable alive: what the program has dropped is not listed.
+
+    Threading: safe from several threads. Guarded by `_lock`: the list.
+    """
+
+    def __init__(self, locks: UpdateLocks) -> None:
+        """Begins with nothing.
+
+        Args:
+            locks: Of the same parameter servers.
+        """
+        self._locks = locks
+        self._lock = threading.Lock()
+        self._variables: list[weakref.ref[RemoteVariable]] = []
+        self._num_to_prune = _PRUNE_FROM
+
+    def add(self, variable: RemoteVariable) -> None:
+        """Lists a variable; a shard is one of its own."""
+        with self._lock:
+            self._variables.append(weakref.ref(variable))
+            if len(self._variables) >= self._num_to_prune:
+                self._variables = [
+                    r for r in self._variables if r() is not None
+                ]
+                self._num_to_prune = max(_PRUNE_FROM, 2 * len(self._variables))
+
+    def on(self, devices: Iterable[str]) -> list[RemoteVariable]:
+        """The variables on some parameter servers, oldest first.
+
+        Args:
+            devices: Full names of their devices.
+        """
+        wanted = set(devices)
+        with self._lock:
+            references = list(self._variables)
+        variables = (reference() for reference in references)
+        return [v for v in variables if v is not None and v.device in wanted]
+
+    def describe(self, device: str) -> str:
+        """What a parameter server holds, for people.
+
+        Args:
+            device: Full name of its device.
+        """
+        return holdings.describe(
+            [
+                (each.path, initialization.num_bytes(each.shape, each.dtype))
+                for each in self.on([device])
+            ]
+        )
+
+    def remake(self, devices: Iterable[str]) -> list[RemoteVariable]:
+        """Makes everything again, without values, on replaced servers.
+
+        Args:
+            devices: Full names of their devices.
+
+        Returns:
+            The variables, which need values.
+        """
+        devices = list(devices)
+        for device in devices:
+            self._locks.forget(device)
+        variables = self.on(devices)
+        for variable in variables:
+            variable.remake()
+        return variables

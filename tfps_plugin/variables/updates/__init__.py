@@ -1,0 +1,5 @@
+"""Updates of variables where they live.
+
+update_lock.py  lets one update of a variable at a time run on its ps
+views.py        lets unmodified optimizers see only rows, or one shard
+"""

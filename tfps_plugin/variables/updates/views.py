@@ -1,0 +1,206 @@
+"""Lets an unmodified optimizer see only some rows of a variable.
+
+An optimizer's `update_step(gradient, variable, learning_rate)` reads and
+assigns the variable and its slots. Under a view, the same code sees the rows
+that a batch touched, or one shard of a table, and its assignments become
+updates of just those. Views belong to the thread that traces or runs the
+update; nobody else sees them.
+"""
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from collections.abc import Mapping
+from typing import Any
+from typing import Protocol
+
+import tensorflow as tf
+
+from tfps_plugin import errors
+from tfps_plugin.variables.chief import steps_in_flight
+from tfps_plugin.variables.updates import update_lock
+
+_thread_local = threading.local()
+
+
+class View(Protocol):
+    """What stands in for a variable while it is being updated."""
+
+    @property
+    def shape(self) -> tf.TensorShape:
+        """Shape of what is seen."""
+
+    def read(self) -> tf.Tensor:
+        """What is seen, as of the last assignment."""
+
+    def assign(self, method: str, value: Any) -> None:
+        """Assigns, adds or subtracts.
+
+        Args:
+            method: `"assign"`, `"assign_add"` or `"assign_sub"`.
+            value: Dense, of the shape that is seen.
+        """
+
+
+class RowsView:
+    """Some rows of one shard (or of a whole variable on one ps).
+
+    TensorFlow adds to rows number by number, and copies rows several times as
+    fast. So what is added is computed from what was read, and written, where
+    nobody else can have added meanwhile: to slots under the update lock, which
+    only updates change; and to the variable itself in steps of `fit`. There
+    the chief writes between two steps, and whatever else a step does to a
+    table is under the lock, too. In a custom loop it is scattered as an
+    addition: what the chief adds beside it is kept.
+    """
+
+    def __init__(
+        self,
+        shard: tf.Variable,
+        local_ids_U: tf.Tensor,
+        *,
+        is_slot: bool = False,
+    ) -> None:
+        """Creates the view.
+
+        Args:
+            shard: The variable on its ps.
+            local_ids_U: Distinct row numbers of the shard, shape `(U,)`.
+            is_slot: Whether updates under the update lock alone change it.
+        """
+        self._shard = shard
+        self._local_ids_U = local_ids_U
+        self._is_slot = is_slot
+        self._rows: tf.Tensor | None = None
+
+    @property
+    def shape(self) -> tf.TensorShape:
+        """Shape of the rows seen; how many is known at run time."""
+        return tf.TensorShape([None]).concatenate(self._shard.shape[1:])
+
+    def read(self) -> tf.Tensor:
+        """The rows, gathered once, and again after they were added to."""
+        if self._rows is None or not _is_here(self._rows):
+            # Not sparse_read(): the ids are distinct already.
+            self._rows = tf.raw_ops.ResourceGather(
+                resource=self._shard.handle,
+                indices=self._local_ids_U,
+                dtype=self._shard.dtype,
+            )
+        return self._rows
+
+    def assign(self, method: str, value: Any) -> None:
+        """Scatters `value` to the rows seen."""
+        value = tf.convert_to_tensor(value, self._shard.dtype)
+        if method != "assign" and self._is_alone():
+            rows_UD = self.read()
+            value = (
+                rows_UD + value if method == "assign_add" else rows_UD - value
+            )
+            method = "assign"
+        rows = tf.IndexedSlices(value, self._local_ids_U)
+        if method == "assign":
+            self._shard.scatter_update(rows)
+            self._rows = value
+        elif method == "assign_add":
+            self._shard.scatter_add(rows)
+            self._rows = None
+        else:
+            self._shard.scatter_sub(rows)
+            self._rows = None
+
+    def _is_alone(self) -> bool:
+        """Whether nobody else changes the rows now."""
+        return update_lock.any_held() and (
+            self._is_slot or steps_in_flight.is_traced()
+        )
+
+
+def _is_here(tensor: tf.Tensor) -> bool:
+    """Whether a tensor may be used: not if it is of a branch or a loop."""
+    if not tf.is_symbolic_tensor(tensor):
+        return True
+    return tensor.graph is tf.compat.v1.get_default_graph()
+
+
+class ShardView:
+    """One shard of a table, as if it were the whole variable."""
+
+    def __init__(self, shard: tf.Variable) -> None:
+        """Creates the view of `shard`, a variable on its ps."""
+        self._shard = shard
+
+    @property
+    def shape(self) -> tf.TensorShape:
+        """Shape of the shard."""
+        return self._shard.shape
+
+    def read(self) -> tf.Tensor:
+        """The shard's value."""
+        return self._shard.read_value()
+
+    def assign(self, method: str, value: Any) -> None:
+        """Assigns the shard."""
+        getattr(self._shard, method)(value)
+
+
+class ValueView:
+    """A value that was read before, in the place of a scalar.
+
+    What every update of a step needs, such as the learning rate, is read once
+    and passed on.
+    """
+
+    def __init__(self, name: str, value: tf.Tensor) -> None:
+        """Creates the view.
+
+        Args:
+            name: Name of the variable, for errors.
+            value: What is seen.
+        """
+        self._name = name
+        self._value = value
+
+    @property
+    def shape(self) -> tf.TensorShape:
+        """Shape of the value."""
+        return self._value.shape
+
+    def read(self) -> tf.Tensor:
+        """The value."""
+        return self._value
+
+    def assign(self, method: str, value: Any) -> None:
+        """Refuses: the value belongs to the whole step."""
+        raise errors.UnsupportedError(
+            f"{method} of {self._name!r} inside an optimizer's update_step: "
+            "it is the same for all variables of a step. Change it before or "
+            "after optimizer.apply()."
+        )
+
+
+@contextlib.contextmanager
+def viewing(views: Mapping[str, View]) -> Iterator[None]:
+    """Puts views in the place of variables, by their `_unique_id`."""
+    previous = getattr(_thread_local, "views", {})
+    _thread_local.views = {**previous, **views}
+    try:
+        yield
+    finally:
+        _thread_local.views = previous
+
+
+@contextlib.contextmanager
+def unveiled() -> Iterator[None]:
+    """Shows the variables themselves, for the views' own reads and writes."""
+    previous = getattr(_thread_local, "views", {})
+    _thread_local.views = {}
+    try:
+        yield
+    finally:
+        _thread_local.views = previous
+
+
+def view_of(unique_id: str) -> View | None:
+    """The view that stands for a variable on this thread, if any."""
+    return getattr(_thread_local, "views", {}).get(unique_id)
