@@ -368,7 +368,7 @@ class TestFolder:
         assert manager.checkpoints == [str(tmp_path / "ckpt-1")]
         shutil.copytree(tmp_path / "copy", tmp_path / "ckpt-1.increments")
         with pytest.raises(
-            errors.CheckpointUnreadableError, match="written anew"
+            errors.CheckpointUnreadableError, match="was overwritten"
         ):
             manager.checkpoint.restore(increment)
 

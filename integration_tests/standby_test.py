@@ -40,7 +40,7 @@ def _tables_may_be_small(monkeypatch: pytest.MonkeyPatch) -> None:
         "tfps_plugin.recovery.incremental.row_marks.SMALLEST_TABLE_BYTES", 1000
     )
     # So that rows travel in several slices.
-    monkeypatch.setattr("tfps_plugin.recovery.standby_copies.SLICE_BYTES", 3000)
+    monkeypatch.setattr("tfps_plugin.recovery.transfers.SLICE_BYTES", 3000)
 
 
 Make = Callable[..., tfps.ParameterServerStrategy]

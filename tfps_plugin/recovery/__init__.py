@@ -1,8 +1,8 @@
-"""Checkpoints that parameter servers write, and what is made of them.
+"""Checkpoints that parameter servers write, and recovery from them.
 
-standby_copies.py       a second copy of every shard, on the next ps
-standby.py              keeps them up to date while training goes on
-failover.py             brings back what lost parameter servers held
-checkpoints/            checkpoints: written, found, read
-incremental/            checkpoints that have only the rows that have changed
+checkpoints/     writes, finds and reads checkpoints
+incremental/     checkpoints that hold only the rows that have changed
+failover.py      restores the variables of a replaced parameter server
+standby.py       a second copy of every shard, on the next parameter server
+transfers.py     values on their way between two parameter servers
 """

@@ -1,8 +1,7 @@
-"""Gives variables their values back after their parameter server was replaced.
+"""Restores variables after their parameter server was replaced.
 
-It knows the checkpoints that the program writes (`CheckpointManager` registers
-itself with its first), and what each parameter server held
-(`variables.inventory`).
+A `CheckpointManager` registers its folder here with its first checkpoint. The
+strategy's inventory lists what each parameter server held.
 """
 
 import threading
@@ -14,40 +13,47 @@ from typing import Protocol
 from tfps_plugin import errors
 from tfps_plugin.recovery.checkpoints.parts import Part
 from tfps_plugin.recovery.standby import Standby
-from tfps_plugin.recovery.standby_copies import StandbyCopies
+from tfps_plugin.recovery.standby import StandbyCopies
 from tfps_plugin.variables.kinds.mirrored_scalar import MirroredScalar
 
-# So many names are listed where some are missing.
-_MOST_NAMES = 10
+# Largest number of missing variables that an error lists.
+_MAX_LISTED_NAMES = 10
 
 
 class Source(Protocol):
-    """Something that has values of variables, such as a checkpoint."""
+    """Source of values for variables, such as a folder of checkpoints."""
 
     def parts(self) -> list[Part]:
-        """What it has values for."""
+        """Returns the parts that it has values for."""
 
     def restore_parts(self, parts: Sequence[Part]) -> str:
-        """Gives parts their values; returns a name for where they are from.
+        """Assigns values to parts.
 
-        Raises CheckpointUnreadableError if it turns out to have none.
+        Args:
+            parts: Some of `parts()`.
+
+        Returns:
+            A description of where the values came from.
+
+        Raises:
+            CheckpointUnreadableError: If there are no readable values.
         """
 
 
 class Failover:
-    """Restores what lost parameter servers held.
+    """Restores the variables of lost parameter servers.
 
-    Threading: `add` from any thread; `restore` while no closure runs.
-    Guarded by `_lock`: the sources.
+    Threading: `add` is safe from any thread; `restore` needs that no closure
+    runs. Guarded by `_lock`: the sources.
     """
 
     def __init__(self, strategy: Any, *, consistent: bool) -> None:
-        """Begins without anything to restore from.
+        """Begins without sources.
 
         Args:
             strategy: A `tfps.ParameterServerStrategy`.
-            consistent: Whether all variables are set back together with the
-                lost ones.
+            consistent: Whether all variables go back to the checkpoint
+                together with the lost ones.
         """
         self._strategy = weakref.ref(strategy)
         self._consistent = consistent
@@ -56,38 +62,42 @@ class Failover:
         self._standby: Source | None = None
 
     def add(self, source: Source) -> None:
-        """Has `restore` use a source, before all that were added earlier."""
+        """Adds a source, which is used before those added earlier."""
         with self._lock:
             others = [r for r in self._sources if r() not in (None, source)]
             self._sources = [weakref.ref(source), *others]
 
     def prefer(self, standby: Source) -> None:
-        """Has `restore` use a source before all others, if it has values."""
+        """Sets the source that is used before all others if it has values."""
         self._standby = standby
 
     def can_restore(self) -> bool:
-        """Whether there is anything to restore from."""
+        """Whether there is a source to restore from."""
         return bool(self._living_sources())
 
     def restore(self, tasks: Sequence[Any]) -> tuple[str, int]:
-        """Makes and fills again what parameter servers held.
+        """Creates and restores the variables that parameter servers held.
 
         Args:
-            tasks: The parameter servers; they are part of the cluster again.
+            tasks: The parameter servers, which are in the cluster again.
 
         Returns:
-            Where the values came from, and how many variables and shards.
+            A description of where the values came from, and the number of
+            variables and shards.
 
         Raises:
-            ParameterServerLostError: If there is a variable that nothing has
-                a value for.
+            ParameterServerLostError: If no source has a value for one of the
+                variables.
             CheckpointUnreadableError: If no checkpoint can be read.
             tf.errors.OpError: If a ps does not answer.
         """
         strategy = self._strategy()
         if strategy is None:
             raise errors.InternalError(
-                "Variables of a strategy that is gone cannot be restored."
+                "A parameter server cannot be restored because its strategy "
+                "no longer exists. Expected the program to keep the strategy "
+                f"while it trains. Received: tasks={list(tasks)}. Please "
+                "report this."
             )
         devices = [strategy.session.device(task) for task in tasks]
         lost = strategy.inventory.on(devices)
@@ -106,7 +116,7 @@ class Failover:
         return " and ".join(names) or "nothing, as it held none", len(lost)
 
     def _plan(self, lost: Sequence[Any]) -> list[tuple[Source, list[Part]]]:
-        """What to restore from which source; each variable once."""
+        """Assigns each lost variable to the first source that has it."""
         missing = {id(variable): variable for variable in lost}
         plan = []
         for source in self._living_sources():
@@ -129,7 +139,7 @@ class Failover:
 
 
 def install(strategy: Any) -> None:
-    """Has lost parameter servers of a strategy be restored, if it wants so."""
+    """Sets up the recovery that the options of a strategy ask for."""
     if not strategy.in_place_recovery:
         return
     failover = Failover(strategy, consistent=strategy.recovery == "consistent")
@@ -143,25 +153,25 @@ def install(strategy: Any) -> None:
 
 
 def of(strategy: Any) -> Failover | None:
-    """The failover of a strategy; None if it is not to restore anything."""
+    """Returns the failover of a strategy; None if recovery is off."""
     failover: Failover | None = getattr(strategy, "ps_restorer", None)
     return failover
 
 
 def _is_known(variable: Any) -> bool:
-    """Whether workers know more of it than a checkpoint does."""
+    """Whether workers hold a newer value of it than any checkpoint."""
     return isinstance(variable, MirroredScalar) and (
         variable.only_grows or variable.outlives_ps
     )
 
 
 def _uncovered(names: list[str]) -> errors.ParameterServerLostError:
-    listed = ", ".join(sorted(set(names))[:_MOST_NAMES])
-    more = len(set(names)) - _MOST_NAMES
+    listed = ", ".join(sorted(set(names))[:_MAX_LISTED_NAMES])
+    more = len(set(names)) - _MAX_LISTED_NAMES
     return errors.ParameterServerLostError(
         "A parameter server came back, but no checkpoint has values for some "
-        "variables that it held. Expected every variable to be part of a "
-        f"tfps.Checkpoint. Received: {listed}"
-        f"{f' and {more} more' if more > 0 else ''}. Add what they belong to, "
-        "as in tfps.Checkpoint(model=model, other=other)."
+        "of the variables that it held. Expected every variable to be part of "
+        f"a tfps.Checkpoint. Received: variables={listed}"
+        f"{f' and {more} more' if more > 0 else ''}. Add the objects that own "
+        "them, as in tfps.Checkpoint(model=model, other=other)."
     )

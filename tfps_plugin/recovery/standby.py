@@ -1,39 +1,47 @@
-"""Keeps standby copies up to date while training goes on."""
+"""Standby copies: a second copy of every shard, on the next ps."""
 
 import logging
 import threading
 import weakref
 from collections.abc import Callable
+from collections.abc import Iterator
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from tfps_plugin._compat import tensorflow_execution
-from tfps_plugin.recovery.standby_copies import StandbyCopies
+from tfps_plugin.recovery import transfers
+from tfps_plugin.recovery.checkpoints import part_files
+from tfps_plugin.recovery.checkpoints.parts import Part
+from tfps_plugin.recovery.incremental import change_files
+from tfps_plugin.recovery.incremental import row_marks
+from tfps_plugin.recovery.incremental.row_marks import Mark
 from tfps_plugin.variables.chief import chief_reads
+from tfps_plugin.variables.kinds.remote_variable import RemoteVariable
 
 _logger = logging.getLogger("tfps_plugin")
 
-# How often the thread looks how far training is.
+# Interval at which the thread checks how many steps were made.
 _LOOK_SECONDS = 0.1
-# How long it leaves parameter servers alone that have not answered.
+# Pause after an update that failed because a parameter server did not answer.
 _RETRY_SECONDS = 1.0
 
 
 class Standby:
-    """Has copies updated every so many steps, on a thread of its own.
+    """Background thread that updates the copies every so many steps.
 
-    Guarantees: while updates keep up, what a lost ps had learnt is missing at
-    most from the last `every_steps` steps; if they do not, the log says so.
-    Threading: `start` and `stop` by the coordinator, once each.
+    Guarantees: while updates keep up, a lost ps costs at most the last
+    `every_steps` steps. If updates fall behind, the log says so once.
+    Threading: the coordinator calls `start` and `stop`, once each.
     """
 
-    def __init__(self, copies: StandbyCopies, every_steps: int) -> None:
-        """Prepares; no thread runs yet.
+    def __init__(self, copies: "StandbyCopies", every_steps: int) -> None:
+        """Prepares the updates; starts no thread yet.
 
         Args:
-            copies: What to update.
-            every_steps: After how many steps.
+            copies: The copies to update.
+            every_steps: Largest number of steps between two updates.
         """
         self._copies = copies
         self._every_steps = every_steps
@@ -44,19 +52,19 @@ class Standby:
         """Starts the thread.
 
         Args:
-            coordinator: Counts the steps, and knows whether a ps is away.
+            coordinator: Provides the step counters, and `is_recovering`.
         """
         self._stopped.clear()
         counters = coordinator.counters
 
         def steps() -> int:
-            # A function that is scheduled by a program is a step; those of
-            # `fit` say how many they were. Counting both is on the safe side.
+            # A scheduled function counts as one step; `fit` counts its own
+            # steps. Adding both counts some twice, which only copies earlier.
             return int(
                 counters.value("steps_done") + counters.value("closures_done")
             )
 
-        # The thread keeps no coordinator alive that was never closed.
+        # A coordinator that was never closed must not be kept alive.
         reference = weakref.ref(coordinator)
 
         def is_recovering() -> bool:
@@ -72,7 +80,7 @@ class Standby:
         self._thread.start()
 
     def stop(self, timeout_seconds: float) -> None:
-        """Stops the thread."""
+        """Stops the thread, and waits for it at most `timeout_seconds`."""
         self._stopped.set()
         if self._thread is not None:
             self._thread.join(timeout_seconds)
@@ -89,7 +97,7 @@ class Standby:
                 begun_at = steps()
                 if not begun_at or is_recovering():
                     continue
-                # Half of them may be made while the copies are.
+                # The other half of the steps may be made during the update.
                 if begun_at - copied_at < max(1, self._every_steps // 2):
                     continue
                 if not self._update(executor):
@@ -102,18 +110,20 @@ class Standby:
                     has_warned = True
                     _logger.warning(
                         "Standby copies cannot be updated as often as every "
-                        "%d steps: %d steps were made until this one was "
-                        "complete. So many may be lost with a parameter "
-                        "server. Give replicate_every_steps that.",
+                        "%d steps: training made %d steps before this update "
+                        "was complete. The loss of a parameter server may "
+                        "cost that many steps. Increase "
+                        "replicate_every_steps to at least that number.",
                         self._every_steps,
                         lag,
                     )
 
     def _update(self, executor: Any) -> bool:
+        """Updates the copies; returns whether that succeeded."""
         try:
             self._copies.update()
         except tf.errors.FailedPreconditionError:
-            # Something is being made that has no value yet.
+            # A variable is being created and has no value yet.
             tensorflow_execution.forget_error(executor)
             return False
         except Exception as error:
@@ -125,3 +135,188 @@ class Standby:
                 _logger.exception("Standby copies could not be updated")
             return False
         return True
+
+
+class _Copy:
+    """Copy of one variable or shard.
+
+    Attributes:
+        variable: Weak reference to the original.
+        mirror: The copy, on another ps.
+        incarnation: Incarnation of that ps when the copy was created.
+        mark: Mark of the rows at the last update; None for a variable that is
+            no table.
+        handle: Handle of the original at the last update; None before it.
+    """
+
+    def __init__(
+        self, variable: RemoteVariable, device: str, incarnation: int
+    ) -> None:
+        self.variable = weakref.ref(variable)
+        self.mirror = RemoteVariable(
+            device,
+            variable.shape,
+            variable.dtype,
+            f"standby/{variable.path}",
+            trainable=False,
+        )
+        self.incarnation = incarnation
+        self.mark: Mark | None = None
+        self.handle: Any = None
+
+
+class StandbyCopies:
+    """Copies of what parameter servers hold, each on the next one.
+
+    Values travel via the chief; of a table, only the rows that have changed.
+    Training continues meanwhile, so rows are copied at different moments.
+
+    Threading: safe from several threads. Guarded by `_lock`: the copies, while
+    they are created and used.
+    """
+
+    def __init__(self, strategy: Any) -> None:
+        """Begins without copies.
+
+        Args:
+            strategy: A `tfps.ParameterServerStrategy` with two ps or more.
+        """
+        self._strategy = weakref.ref(strategy)
+        self._lock = threading.Lock()
+        self._copies: dict[int, _Copy] = {}
+
+    def update(self) -> None:
+        """Copies what has changed since the last update.
+
+        Must not begin while a ps is being recovered.
+
+        Raises:
+            tf.errors.OpError: If a ps does not answer, or was replaced.
+        """
+        with self._lock:
+            self._forget_gone()
+            strategy = self._strategy()
+            if strategy is None:
+                return
+            variables = strategy.inventory.on(strategy.ps_devices)
+            # A handle that has changed by the time of the read means that the
+            # ps was replaced: earlier copies are then not of this variable.
+            handles = {id(each): each.own_handle for each in variables}
+            copies = {
+                id(each): self._copy_of(strategy, each) for each in variables
+            }
+
+            def update(device: str, own: Sequence[Part]) -> None:
+                for part in own:
+                    key = id(part.variable)
+                    _update(device, part, copies[key], handles[key])
+
+            part_files.on_every_device(
+                [_part(each) for each in variables], update
+            )
+
+    def parts(self) -> list[Part]:
+        """Returns the variables with a copy on a ps that still holds it."""
+        with self._lock:
+            return [_part(variable) for variable, _ in self._usable()]
+
+    def restore_parts(self, parts: Sequence[Part]) -> str:
+        """Assigns the copies to their variables.
+
+        Args:
+            parts: Some of `parts()`.
+
+        Returns:
+            A description of where the values came from.
+
+        Raises:
+            tf.errors.OpError: If a ps does not answer.
+        """
+        with self._lock:
+            copies = {id(variable): copy for variable, copy in self._usable()}
+
+            def restore(device: str, own: Sequence[Part]) -> None:
+                for part in own:
+                    _restore(device, part, copies[id(part.variable)])
+
+            part_files.on_every_device(parts, restore)
+        return "the standby copies on other parameter servers"
+
+    def _copy_of(self, strategy: Any, variable: RemoteVariable) -> _Copy:
+        session = strategy.session
+        tasks = session.cluster.parameter_servers
+        devices = [session.device(task) for task in tasks]
+        next_one = (devices.index(variable.device) + 1) % len(devices)
+        incarnation = session.incarnation(tasks[next_one])
+        copy = self._copies.get(id(variable))
+        if copy is None or copy.incarnation != incarnation:
+            copy = _Copy(variable, devices[next_one], incarnation)
+            self._copies[id(variable)] = copy
+        return copy
+
+    def _usable(self) -> Iterator[tuple[RemoteVariable, _Copy]]:
+        strategy = self._strategy()
+        if strategy is None:
+            return
+        incarnations = {
+            strategy.session.device(task): strategy.session.incarnation(task)
+            for task in strategy.session.cluster.parameter_servers
+        }
+        for copy in self._copies.values():
+            variable = copy.variable()
+            if variable is None or copy.handle is None:
+                continue
+            if copy.incarnation == incarnations[copy.mirror.device]:
+                yield variable, copy
+
+    def _forget_gone(self) -> None:
+        self._copies = {
+            key: copy
+            for key, copy in self._copies.items()
+            if copy.variable() is not None
+        }
+
+
+def _part(variable: RemoteVariable) -> Part:
+    shape = tuple(variable.shape.as_list())
+    return Part(variable.path, variable, 0, shape)
+
+
+def _update(device: str, part: Part, copy: _Copy, handle: Any) -> None:
+    """Updates one copy."""
+    if not row_marks.is_table(part):
+        value = transfers.read(part.variable)
+        _require_same(part, handle)
+        transfers.assign(copy.mirror, value)
+    elif copy.handle is handle and copy.mark is not None:
+        rows, values, mark = change_files.take_changes(device, part, copy.mark)
+        _require_same(part, handle)
+        # After a failure halfway, it is unknown which rows were copied.
+        copy.mark = None
+        transfers.write_rows(part, rows, values, copy.mirror)
+        copy.mark = mark
+    else:
+        # Marked before copying: later changes are copied by the next update.
+        mark = change_files.take_mark(device, part)
+        _require_same(part, handle)
+        copy.handle = copy.mark = None
+        transfers.copy_rows(part.variable, copy.mirror)
+        copy.mark = mark
+    copy.handle = handle
+
+
+def _restore(device: str, part: Part, copy: _Copy) -> None:
+    """Assigns its copy to a variable that was created again."""
+    if row_marks.is_table(part):
+        transfers.copy_rows(copy.mirror, part.variable)
+        copy.mark = change_files.take_mark(device, part)
+    else:
+        transfers.assign(part.variable, transfers.read(copy.mirror))
+    copy.handle = part.variable.own_handle
+
+
+def _require_same(part: Part, handle: Any) -> None:
+    if part.variable.own_handle is not handle:
+        raise tf.errors.AbortedError(
+            None, None, f"The parameter server of {part.key} was replaced."
+        )

@@ -1,87 +1,33 @@
 """`tfps.Checkpoint`: one checkpoint, written and read by parameter servers."""
 
 import contextlib
-import dataclasses
 import os
 import posixpath
 import shutil
 import tempfile
 import weakref
-from collections.abc import Callable
 from collections.abc import Iterator
-from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from tfps_plugin import errors
 from tfps_plugin._compat import tensorflow_checkpoints as compat
 from tfps_plugin.recovery.checkpoints import checkpoint_entries
 from tfps_plugin.recovery.checkpoints import committing
-from tfps_plugin.recovery.checkpoints import mismatch
 from tfps_plugin.recovery.checkpoints import parts as parts_module
 from tfps_plugin.recovery.checkpoints import shared_folder
 from tfps_plugin.recovery.checkpoints import untracked_state
 from tfps_plugin.recovery.checkpoints.checkpoint_entries import Entries
 from tfps_plugin.recovery.checkpoints.parts import Part
+from tfps_plugin.recovery.checkpoints.snapshot import PendingWrite
 from tfps_plugin.recovery.checkpoints.snapshot import Snapshot
+from tfps_plugin.recovery.checkpoints.snapshot import Written
 from tfps_plugin.recovery.incremental import increments
 from tfps_plugin.recovery.incremental import merging
-from tfps_plugin.recovery.incremental.row_marks import Marks
 from tfps_plugin.variables.chief import steps_in_flight
 from tfps_plugin.variables.saving import apart
 
 _CHIEF = "/device:CPU:0"
-# What TensorFlow numbers checkpoints with; not all of them have it.
-_COUNTER = "save_counter"
-# Where the graph of objects has what Keras does not track; see
-# `Checkpoint._untracked`.
-_UNTRACKED = "tfps/"
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Written:
-    """A checkpoint that an increment may follow.
-
-    Attributes:
-        prefixes: Of the checkpoints that restore it, the full one first; the
-            last is itself.
-        marks: Those of its tables.
-    """
-
-    prefixes: list[str]
-    marks: Marks
-
-
-class PendingWrite:
-    """A checkpoint whose values are taken, but not yet written.
-
-    Threading: `write` once, on any thread.
-
-    Attributes:
-        prefix: Where it will be.
-        parts: What parameter servers hold of it.
-    """
-
-    def __init__(
-        self, prefix: str, parts: list[Part], write: Callable[[], Written]
-    ) -> None:
-        self.prefix = prefix
-        self.parts = parts
-        self._write = write
-
-    def write(self) -> Written:
-        """Writes it; it exists when this returns.
-
-        Returns:
-            What an increment may follow.
-
-        Raises:
-            tf.errors.OpError: If it cannot be written, for instance because
-                the disk is full. There is no checkpoint then, and none was
-                changed.
-        """
-        return self._write()
 
 
 class Checkpoint(tf.train.Checkpoint):
@@ -94,34 +40,40 @@ class Checkpoint(tf.train.Checkpoint):
     checkpoint.restore(path)
     ```
 
-    It is a `tf.train.Checkpoint` and writes what TensorFlow reads: each table
-    is one tensor to whoever asks for it. In addition:
+    It is a `tf.train.Checkpoint` with the same constructor, and writes files
+    that TensorFlow reads: each table appears as one tensor. In addition:
 
     - every parameter server writes and reads its own rows, all at the same
-      time, without the chief, if they see the chief's files; if not, rows
+      time and without the chief, if they see the chief's files; if not, rows
       pass through the chief in slices of 64 MB;
     - a checkpoint exists whole or not at all, whenever a process dies;
-    - the states of a Keras model's metrics and of its random generators are
-      part of it;
-    - it is restored into any number of shards and parameter servers, and into
-      or from a program of one process;
-    - what does not fit is an error that lists it, before anything is changed.
+    - the states of a Keras model's metrics and random generators are part of
+      it;
+    - it can be restored into any number of shards and parameter servers, and
+      into or from a program of one process;
+    - a checkpoint that does not fit the program raises an error that lists
+      the differences, before anything is changed.
 
-    Source: the format is that of TensorFlow's `BundleWriter`, with slices.
+    Source: the format is that of TensorFlow's `BundleWriter`
+    (tensorflow/core/util/tensor_bundle), with one slice for each shard.
 
-    Threading: one call at a time, from the thread that runs `fit`; training
-    steps that are in flight are finished first.
+    Args:
+        root: The root object to save; None if objects are given by name.
+        **kwargs: The objects to save, such as `model=model`.
+
+    Threading: one call at a time, from the thread that runs `fit`. Training
+    steps in flight are finished first.
     """
 
     # Writing; `__init__`, `write` and `save` are those of TensorFlow.
 
     def _write(self, file_prefix: Any, options: Any = None) -> str:
-        """What `write`, `save` and managers of TensorFlow come down to.
+        """Writes a checkpoint, for `write`, `save` and TensorFlow's managers.
 
         Raises:
-            tf.errors.OpError: If it cannot be written. A checkpoint of that
-                name that was there before is untouched.
-            BaseException: What a training step in flight has raised.
+            tf.errors.OpError: If it cannot be written. An earlier checkpoint
+                of the same name stays intact.
+            BaseException: What a training step in flight raised.
         """
         pending = self.snapshot(file_prefix)
         pending.write()
@@ -136,68 +88,59 @@ class Checkpoint(tf.train.Checkpoint):
         follows: Written | None = None,
         marks_rows: bool = False,
     ) -> PendingWrite:
-        """Takes the values of a checkpoint; training may go on after that.
+        """Takes the values of a checkpoint; training may then continue.
 
         Until they are written, a parameter server holds its variables twice;
-        of an increment only the rows that have changed.
+        for an increment, only the rows that have changed.
 
         Args:
             file_prefix: As for `write`.
-            follows: The checkpoint before, for an increment; None: it is to
-                be a full one.
+            follows: The checkpoint before, for an increment; None for a full
+                checkpoint.
             marks_rows: Whether an increment may follow this one.
 
         Returns:
-            What is to be written.
+            The values, to be written.
+
+        Raises:
+            tf.errors.OpError: If a ps does not answer, or the chief cannot
+                write its own values.
+            BaseException: What a training step in flight raised.
         """
         prefix = os.fspath(file_prefix)
         steps_in_flight.finish()
         folder = posixpath.dirname(prefix) or "."
         tf.io.gfile.makedirs(folder)
-        written = committing.begin(prefix)
+        unfinished = committing.begin(prefix)
         try:
             with self._untracked():
-                own = self._write_own(f"{written}-own")
+                own = self._write_own(f"{unfinished}-own")
             parts = self._parts(compat.object_graph_of(own))
             by_ps = shared_folder.is_seen_by(
                 folder, sorted(parts_module.by_device(parts))
             )
             if follows is None:
-                # Whoever reads it, such as an evaluator, may have no optimizer
-                # to catch up with. An increment has but the rows that changed.
+                # A reader such as an evaluator may have no optimizer that
+                # catches up. Increments hold only rows that have changed.
                 for part in parts:
                     part.variable.finish_steps()
             snapshot = Snapshot(parts, follows.marks if follows else {})
         except BaseException:
-            committing.discard(written)
+            committing.discard(unfinished)
             raise
-        needs = follows.prefixes if follows is not None else []
-
-        def write() -> Written:
-            try:
-                files = [own, *snapshot.write(f"{written}-ps", by_ps=by_ps)]
-                if needs:
-                    files.append(
-                        increments.write_description(f"{written}-needs", needs)
-                    )
-                marks = snapshot.marks() if marks_rows else {}
-                committing.commit(written, files, prefix)
-                return Written([*needs, prefix], marks)
-            except BaseException:
-                committing.discard(written)
-                raise
-
-        return PendingWrite(prefix, parts, write)
+        return PendingWrite(
+            prefix, parts, unfinished, own, snapshot, follows, by_ps, marks_rows
+        )
 
     def _write_own(self, prefix: str) -> str:
-        """Writes all that no ps holds, and the graph of all objects."""
+        """Writes the graph of objects, and all values that no ps holds."""
         options = tf.train.CheckpointOptions(experimental_io_device=_CHIEF)
         with apart.apart():
             return str(super()._write(prefix, options))
 
     @contextlib.contextmanager
     def _untracked(self) -> Iterator[None]:
-        """Has metrics and seeds be part of the graph of objects."""
+        """Adds metrics and seeds to the graph of objects."""
         self.__dict__.pop("tfps", None)
         self.tfps: Any = untracked_state.of(self)
         try:
@@ -214,25 +157,29 @@ class Checkpoint(tf.train.Checkpoint):
     def restore(
         self, save_path: Any, options: Any = None, *, strict: bool = True
     ) -> Any:
-        """Gives everything the values that a checkpoint has for it.
+        """Assigns the values of a checkpoint to the objects.
 
         Args:
-            save_path: The prefix, from `write` or `tf.train
-                .latest_checkpoint`; None does nothing, as in TensorFlow.
+            save_path: The prefix, from `write` or
+                `tf.train.latest_checkpoint`; None does nothing, as in
+                TensorFlow.
             options: `tf.train.CheckpointOptions`.
-            strict: Whether everything has to be in the checkpoint, and
-                everything of the checkpoint in the program. If not, what is
-                missing keeps its value; shapes and dtypes have to agree
-                anyway. What is created later, such as an optimizer's slots,
-                gets its value then.
+            strict: Whether the checkpoint must have a value for every
+                variable of the program, and no others. If not, variables
+                without a value keep theirs, and variables that are created
+                later, such as an optimizer's slots, get their value then.
+                Shapes and dtypes must agree either way.
 
         Returns:
             TensorFlow's status object.
 
         Raises:
-            CheckpointMismatchError: If the two do not fit; nothing is changed
-                then.
+            CheckpointMismatchError: If checkpoint and program do not fit;
+                nothing was changed.
+            CheckpointUnreadableError: If it is an increment, and a checkpoint
+                that it needs is gone.
             tf.errors.OpError: If a file cannot be read.
+            BaseException: What a training step in flight raised.
         """
         if save_path is None:
             return super().restore(save_path, options)
@@ -241,11 +188,13 @@ class Checkpoint(tf.train.Checkpoint):
         prefixes = increments.chain_of(prefix)
         readers = [compat.open_reader(each) for each in prefixes]
         graph = compat.read_object_graph(readers[-1])
-        if any(c.local_name == _COUNTER for c in graph.nodes[0].children):
-            _ = self.save_counter  # TensorFlow makes it when it is asked for
+        if checkpoint_entries.has_save_counter(graph):
+            _ = self.save_counter  # TensorFlow creates it on the first access.
         with self._untracked():
             entries = checkpoint_entries.find(self, graph)
-            _require_match(entries, readers, strict=strict, prefix=prefix)
+            checkpoint_entries.require_match(
+                entries, readers, strict=strict, prefix=prefix
+            )
         if len(prefixes) > 1 and _needs_whole(
             entries, readers[-1], strict=strict
         ):
@@ -262,7 +211,7 @@ class Checkpoint(tf.train.Checkpoint):
     def _restore_merged(
         self, prefixes: list[str], options: Any, *, strict: bool
     ) -> Any:
-        """Restores an increment by way of a full checkpoint."""
+        """Restores an increment from a temporary full checkpoint."""
         with contextlib.ExitStack() as stack:
             folder = tempfile.mkdtemp(prefix="tfps-merged-")
             stack.callback(shutil.rmtree, folder, ignore_errors=True)
@@ -270,20 +219,38 @@ class Checkpoint(tf.train.Checkpoint):
             merging.merge(prefixes, merged)
             status = self.restore(merged, options, strict=strict)
             if not strict:
-                # What is created later is still restored from it.
+                # Variables that are created later still need the files.
                 deferred = compat.deferred_restorations(status)
                 weakref.finalize(deferred, stack.pop_all().close)
         return status
 
     def read(self, save_path: Any, options: Any = None) -> Any:
-        """As `restore`, but what is missing keeps its value."""
+        """Restores as `restore(..., strict=False)` does.
+
+        Args:
+            save_path: As for `restore`.
+            options: As for `restore`.
+
+        Returns:
+            TensorFlow's status object.
+
+        Raises:
+            CheckpointMismatchError: If shapes or dtypes do not agree.
+            tf.errors.OpError: If a file cannot be read.
+        """
         return self.restore(save_path, options, strict=False)
 
     def parts_in(self, prefix: str) -> list[Part]:
-        """What parameter servers hold, and that a checkpoint has.
+        """Returns the parts on parameter servers that a checkpoint has.
 
         Args:
-            prefix: Of the checkpoint.
+            prefix: Prefix of the checkpoint.
+
+        Returns:
+            The parts of all variables that have a value in the checkpoint.
+
+        Raises:
+            tf.errors.OpError: If the checkpoint cannot be read.
         """
         return self._parts(compat.object_graph_of(prefix))
 
@@ -299,9 +266,9 @@ def _parts_of(entries: Entries) -> list[Part]:
 
 
 def _needs_whole(entries: Entries, increment: Any, *, strict: bool) -> bool:
-    """Whether TensorFlow is to restore a table that an increment has in part.
+    """Whether TensorFlow has to restore a table that an increment has in part.
 
-    That is, one of a program of one process, or one that is not there yet.
+    That is a table of a program of one process, or one not created yet.
     """
     for entry in entries.found:
         if increment.has_tensor(entry.key):
@@ -314,56 +281,3 @@ def _needs_whole(entries: Entries, increment: Any, *, strict: bool) -> bool:
         ):
             return True
     return False
-
-
-def _require_match(
-    entries: Entries, readers: Sequence[Any], *, prefix: str, strict: bool
-) -> None:
-    shapes: dict[str, Any] = {}
-    dtypes: dict[str, Any] = {}
-    for reader in readers:
-        shapes |= reader.get_variable_to_shape_map()
-        dtypes |= reader.get_variable_to_dtype_map()
-    different = []
-    for entry in entries.found:
-        if entry.living is None or not checkpoint_entries.is_variable(
-            entry.living
-        ):
-            continue
-        value = checkpoint_entries.value_of(entry.living)
-        ours = mismatch.kind(tf.as_dtype(value.dtype).name, tuple(value.shape))
-        theirs = mismatch.kind(dtypes[entry.key].name, tuple(shapes[entry.key]))
-        if ours != theirs:
-            different.append((entry.path, ours, theirs))
-    differences = mismatch.describe(
-        [path for path, _ in entries.missing if _counts(path)]
-        if strict
-        else [],
-        [
-            entry.path
-            for entry in entries.found
-            if entry.living is None and _counts(entry.path)
-        ]
-        if strict
-        else [],
-        different,
-    )
-    if differences:
-        raise errors.CheckpointMismatchError(
-            "The checkpoint does not fit the program, and nothing was "
-            f"restored. Received: checkpoint={prefix!r}.\n{differences}\n"
-            "What to do: make the same objects as the program that wrote it, "
-            "and build them first (model.build(...), "
-            "optimizer.build(model.trainable_variables)); or, if only names "
-            "differ or are missing, restore(..., strict=False) restores what "
-            "fits."
-        )
-
-
-def _counts(path: str) -> bool:
-    """Whether a difference there is one.
-
-    Keras makes the states of metrics with the first batch, and TensorFlow its
-    counter with the first `save`.
-    """
-    return path != _COUNTER and not path.startswith(_UNTRACKED)

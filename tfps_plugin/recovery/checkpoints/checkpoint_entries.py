@@ -1,27 +1,34 @@
-"""Which entry of a checkpoint belongs to which living object.
+"""Match between the entries of a checkpoint and the objects of a program.
 
-A checkpoint carries the graph of the objects that it was written from. Both
-graphs are walked together, from their roots, by the names of the edges.
+A checkpoint contains the graph of the objects that it was written from. Both
+graphs are walked together from their roots, by the names of the edges.
 """
 
 import collections
 import dataclasses
 from collections.abc import Iterator
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
+from tfps_plugin import errors
 from tfps_plugin._compat import tensorflow_checkpoints as compat
+from tfps_plugin.recovery.checkpoints import mismatch
+from tfps_plugin.recovery.checkpoints import untracked_state
+
+# TensorFlow's counter of checkpoints; not all checkpoints have it.
+_COUNTER = "save_counter"
 
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """A value in a checkpoint, and what it belongs to.
+    """A value in a checkpoint, and the variable it belongs to.
 
     Attributes:
         path: Names of the edges from the root, such as "model/layer/kernel".
-        key: What the checkpoint calls the value.
-        living: The variable; None: the program has none there.
+        key: Key of the value in the checkpoint.
+        living: The variable; None if the program has none at that path.
     """
 
     path: str
@@ -31,11 +38,11 @@ class Entry:
 
 @dataclasses.dataclass(frozen=True)
 class Entries:
-    """What a walk has found.
+    """Result of matching a checkpoint with a program.
 
     Attributes:
         found: Values in the checkpoint.
-        missing: Path and variable of what the checkpoint has no value for.
+        missing: Paths and variables that the checkpoint has no value for.
     """
 
     found: list[Entry]
@@ -59,8 +66,8 @@ def find(root: Any, graph: Any) -> Entries:
     waiting: collections.deque[tuple[str, Any, int | None]] = collections.deque(
         [("", root, 0)]
     )
-    # First in breadth, as TensorFlow does: both then know an object that can
-    # be reached in several ways by the same path.
+    # Breadth first, as TensorFlow does it: both then find the same path to an
+    # object that can be reached in several ways.
     while waiting:
         path, living, node = waiting.popleft()
         if id(living) in seen:
@@ -81,20 +88,88 @@ def find(root: Any, graph: Any) -> Entries:
             if child_node is not None:
                 path_of_node.setdefault(child_node, child_path)
             waiting.append((child_path, child, child_node))
-    # An object that the checkpoint knows by another path is not missing.
+    # An object that the checkpoint has under another path is not missing.
     matched = {id(living) for living in living_of_node.values()}
     missing = [(p, one) for p, one in missing if id(one) not in matched]
     return Entries(list(_values(graph, living_of_node, path_of_node)), missing)
 
 
 def is_variable(living: Any) -> bool:
-    """Whether an object of a program is a variable, of TensorFlow or Keras."""
+    """Whether an object is a variable, of TensorFlow or Keras."""
     return hasattr(living, "dtype") and hasattr(living, "assign")
 
 
 def value_of(living: Any) -> Any:
-    """The variable behind a `keras.Variable`, or itself."""
+    """Returns the variable inside a `keras.Variable`; others as they are."""
     return getattr(living, "_value", living)
+
+
+def has_save_counter(graph: Any) -> bool:
+    """Whether a checkpoint has TensorFlow's counter of checkpoints.
+
+    Args:
+        graph: The `TrackableObjectGraph` of the checkpoint.
+    """
+    return any(c.local_name == _COUNTER for c in graph.nodes[0].children)
+
+
+def require_match(
+    entries: Entries, readers: Sequence[Any], *, prefix: str, strict: bool
+) -> None:
+    """Raises an error if a checkpoint and a program do not fit.
+
+    Args:
+        entries: The match, from `find`.
+        readers: Readers of the checkpoint and of those that it needs.
+        prefix: Prefix of the checkpoint, for the message.
+        strict: Whether missing and unexpected values are errors. Different
+            shapes and dtypes always are.
+
+    Raises:
+        CheckpointMismatchError: If they do not fit; it lists the differences.
+    """
+    shapes: dict[str, Any] = {}
+    dtypes: dict[str, Any] = {}
+    for reader in readers:
+        shapes |= reader.get_variable_to_shape_map()
+        dtypes |= reader.get_variable_to_dtype_map()
+    different = []
+    for entry in entries.found:
+        if entry.living is None or not is_variable(entry.living):
+            continue
+        value = value_of(entry.living)
+        ours = mismatch.kind(tf.as_dtype(value.dtype).name, tuple(value.shape))
+        theirs = mismatch.kind(dtypes[entry.key].name, tuple(shapes[entry.key]))
+        if ours != theirs:
+            different.append((entry.path, ours, theirs))
+    missing, unexpected = [], []
+    if strict:
+        missing = [path for path, _ in entries.missing if _is_required(path)]
+        unexpected = [
+            entry.path
+            for entry in entries.found
+            if entry.living is None and _is_required(entry.path)
+        ]
+    differences = mismatch.describe(missing, unexpected, different)
+    if differences:
+        raise errors.CheckpointMismatchError(
+            "The checkpoint does not fit the program, and nothing was "
+            "restored. Expected the objects of the program that wrote it. "
+            f"Received: checkpoint={prefix!r}.\n{differences}\n"
+            "Create the same objects as that program and build them first "
+            "(model.build(...), optimizer.build(model.trainable_variables)). "
+            "If only names differ or are missing, restore(..., strict=False) "
+            "restores the values that fit."
+        )
+
+
+def _is_required(path: str) -> bool:
+    """Whether a value that only one side has is a mismatch.
+
+    Keras creates the states of metrics with the first batch, and TensorFlow
+    its counter with the first `save`.
+    """
+    return path != _COUNTER and not path.startswith(untracked_state.PATH)
 
 
 def _values(
@@ -112,7 +187,7 @@ def _values(
 
 
 def _all_paths(graph: Any, known: dict[int, str]) -> dict[int, str]:
-    """Paths of the nodes that nothing living corresponds to, too."""
+    """Adds the paths of nodes that match no object of the program."""
     paths = dict(known)
     waiting = collections.deque(paths)
     while waiting:

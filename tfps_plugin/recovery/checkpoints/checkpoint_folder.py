@@ -1,4 +1,4 @@
-"""The folder that a `CheckpointManager` writes to."""
+"""Folder of a `CheckpointManager`: its checkpoints and their scores."""
 
 import json
 import logging
@@ -18,18 +18,21 @@ _SCORES = ".tfps-scores.json"
 
 
 class CheckpointFolder:
-    """Which checkpoints there are, how good they are, and which are kept.
+    """The checkpoints of a folder, their scores, and the choice of which stay.
 
     Threading: one call at a time.
+
+    Attributes:
+        path: The folder.
     """
 
     def __init__(self, path: str, name: str, retention: Retention) -> None:
-        """Makes the folder; removes what a process has left half-written.
+        """Creates the folder; removes files of interrupted writes.
 
         Args:
             path: The folder.
-            name: What the names of checkpoints begin with.
-            retention: Which checkpoints are kept.
+            name: First part of the names of checkpoints.
+            retention: Selects the checkpoints to keep.
         """
         self.path = path
         self._name = name
@@ -42,12 +45,12 @@ class CheckpointFolder:
             if full in known:
                 committing.discard_all(folder)
             else:
-                # A deletion was broken off: nothing can be made of them.
+                # A deletion was interrupted: they are useless without it.
                 tf.io.gfile.rmtree(folder)
         self._scores = self._read_scores()
 
     def prefixes(self) -> dict[int, str]:
-        """Number and prefix of every checkpoint, oldest first."""
+        """Returns number and prefix of every checkpoint, oldest first."""
         found = self._full_ones()
         for full in self._folders_of_increments():
             folder = chain.folder_of_increments(full)
@@ -57,10 +60,10 @@ class CheckpointFolder:
         return dict(sorted(found.items()))
 
     def without_index(self) -> list[str]:
-        """Prefixes that only data files are left of, newest first.
+        """Returns prefixes that have data files but no index, newest first.
 
-        Those that are newer than every checkpoint: the index was lost, or
-        whoever wrote it has died before it was there.
+        Lists only those newer than every checkpoint: their index was lost, or
+        the process that wrote them died.
         """
         newest = max(self.prefixes(), default=-1)
         found = []
@@ -76,37 +79,37 @@ class CheckpointFolder:
         return [prefix for _, prefix in sorted(found, reverse=True)]
 
     def full_prefix(self, number: int) -> str:
-        """Where a full checkpoint of that number stands."""
+        """Returns the prefix of the full checkpoint with a number."""
         return posixpath.join(self.path, f"{self._name}-{number}")
 
     def increment_prefix(self, full: str, number: int) -> str:
-        """Where an increment of that number stands.
+        """Returns the prefix of an increment.
 
         Args:
             full: Prefix of the full checkpoint that it follows.
-            number: Its number.
+            number: Number of the increment.
         """
         return posixpath.join(
             chain.folder_of_increments(full), f"{self._name}-{number}"
         )
 
     def best(self) -> str | None:
-        """Prefix of the checkpoint with the best score, if any has one."""
+        """Returns the prefix with the best score; None without scores."""
         one = Retention(None, 1, self._retention.larger_is_better)
         prefixes = self.prefixes()
         best = one.best(list(prefixes), self._scores)
         return prefixes[best[0]] if best else None
 
     def written(self, prefix: str, number: int, score: float | None) -> None:
-        """Notes a new checkpoint; deletes those that are not kept.
+        """Records a new checkpoint, and deletes those that are not kept.
 
         Args:
-            prefix: Of the new one.
+            prefix: Prefix of the new checkpoint.
             number: Its number.
-            score: How good it is; None: it was not judged.
+            score: Quality of its model; None without a score.
         """
         if prefix == self.full_prefix(number):
-            # Of one that had the same name.
+            # They belong to an older checkpoint of the same name.
             self._remove_increments(prefix)
         self._scores.pop(number, None)
         if score is not None:
@@ -127,7 +130,7 @@ class CheckpointFolder:
         )
 
     def delete_all(self) -> None:
-        """Deletes all checkpoints, and the folder if nothing else is in it."""
+        """Deletes all checkpoints, and the folder if it is then empty."""
         for prefix in self._full_ones().values():
             self._remove(prefix)
         for full in self._folders_of_increments():
@@ -141,7 +144,7 @@ class CheckpointFolder:
             tf.io.gfile.rmtree(self.path)
 
     def _full_one(self, number: int, prefix: str) -> str:
-        """The full checkpoint that one belongs to, perhaps itself."""
+        """Returns the full checkpoint of a chain, perhaps itself."""
         if prefix == self.full_prefix(number):
             return prefix
         return chain.full_one_of(prefix)
@@ -160,7 +163,7 @@ class CheckpointFolder:
         return {number: self.full_prefix(number) for number in numbers}
 
     def _folders_of_increments(self) -> list[str]:
-        """Prefixes of full checkpoints that have, or had, increments."""
+        """Returns prefixes of full checkpoints with a folder of increments."""
         numbers = (
             chain.number_of_full(name, self._name)
             for name in _names_in(self.path)
@@ -180,7 +183,12 @@ class CheckpointFolder:
         except tf.errors.NotFoundError:
             return {}
         except (ValueError, AttributeError, tf.errors.OpError) as error:
-            _logger.warning("The scores in %s cannot be read: %s", path, error)
+            _logger.warning(
+                "The scores in %s cannot be read and are ignored: %s: %s",
+                path,
+                type(error).__name__,
+                error,
+            )
             return {}
 
     def _write_scores(self) -> None:
@@ -193,10 +201,7 @@ class CheckpointFolder:
 
 
 def _names_in(folder: str) -> list[str]:
-    """What is in a folder; nothing, if there is none.
-
-    Object stores have no empty ones.
-    """
+    """Lists a folder; a missing one is empty, as object stores have none."""
     if not tf.io.gfile.isdir(folder):
         return []
     return list(tf.io.gfile.listdir(folder))

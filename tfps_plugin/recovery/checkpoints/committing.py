@@ -1,9 +1,9 @@
-"""Makes a checkpoint appear, whole or not at all.
+"""Publishes checkpoints atomically: each exists whole or not at all.
 
-A checkpoint is some data files and an index, and exists once its index does.
-It is written to a folder beside it, whose name begins with a dot; then its
-data files are moved to their place, and its index last. Whoever dies before
-that leaves nothing that could be taken for a checkpoint.
+A checkpoint consists of data files and an index, and exists once its index
+does. It is written to a folder beside its place, with a name that begins with
+a dot. Then the data files are moved to their place, and the index last. A
+process that dies before that leaves nothing that looks like a checkpoint.
 """
 
 import posixpath
@@ -16,13 +16,13 @@ _WRITING = ".writing-"
 
 
 def begin(prefix: str) -> str:
-    """Makes the folder that a checkpoint is written to.
+    """Creates the folder that a checkpoint is written to.
 
     Args:
-        prefix: Of the checkpoint to be.
+        prefix: Prefix of the new checkpoint.
 
     Returns:
-        The prefix to write to in its place.
+        The prefix to write to until `commit`.
     """
     folder, name = posixpath.split(prefix)
     writing = posixpath.join(folder, _WRITING + name)
@@ -33,12 +33,15 @@ def begin(prefix: str) -> str:
 
 
 def commit(written: str, parts: Sequence[str], prefix: str) -> None:
-    """Makes a checkpoint of what was written.
+    """Merges written files into a checkpoint and publishes it.
 
     Args:
-        written: From `begin`.
-        parts: Prefixes of what was written, to be put together.
-        prefix: Of the checkpoint to be.
+        written: The prefix from `begin`.
+        parts: Prefixes of the written files, which are merged.
+        prefix: Prefix of the new checkpoint.
+
+    Raises:
+        tf.errors.OpError: If a file cannot be written or moved.
     """
     with tf.device("/device:CPU:0"):
         tf.raw_ops.MergeV2Checkpoints(
@@ -55,10 +58,10 @@ def commit(written: str, parts: Sequence[str], prefix: str) -> None:
 
 
 def discard(written: str) -> None:
-    """Removes what was written and is no checkpoint.
+    """Removes the files of a checkpoint that is not committed.
 
     Args:
-        written: From `begin`.
+        written: The prefix from `begin`.
     """
     folder = posixpath.dirname(written)
     if tf.io.gfile.exists(folder):
@@ -66,7 +69,7 @@ def discard(written: str) -> None:
 
 
 def discard_all(folder: str) -> None:
-    """Removes what processes that died have left of their writing."""
+    """Removes the files that dead processes left uncommitted in a folder."""
     if not tf.io.gfile.isdir(folder):
         return
     for name in tf.io.gfile.listdir(folder):
@@ -75,12 +78,12 @@ def discard_all(folder: str) -> None:
 
 
 def remove(prefix: str) -> None:
-    """Removes a checkpoint, its index first: then it is none any more."""
+    """Removes a checkpoint: its index first, without which it is none."""
     for pattern in (_INDEX, ".data-*"):
         for path in tf.io.gfile.glob(_escaped(prefix) + pattern):
             tf.io.gfile.remove(path)
 
 
 def _escaped(prefix: str) -> str:
-    """The prefix as part of a pattern."""
+    """Escapes a prefix for use in a glob pattern."""
     return "".join(f"[{c}]" if c in "*?[" else c for c in prefix)

@@ -1,10 +1,10 @@
-"""Says in what a checkpoint and a program differ. Pure."""
+"""Description of how a checkpoint and a program differ. Pure."""
 
 from collections.abc import Iterable
 from collections.abc import Sequence
 
-# Lines of a list that a person still reads.
-_MOST_LINES = 20
+# Largest number of names that a list shows.
+_MAX_LINES = 20
 
 
 def describe(
@@ -17,15 +17,15 @@ def describe(
     Args:
         missing: Variables of the program that the checkpoint does not have.
         unexpected: Values of the checkpoint that the program does not have.
-        different: Variable, its kind in the program, its kind in the
-            checkpoint; a kind is dtype and shape.
+        different: Name of a variable, its kind in the program and in the
+            checkpoint; see `kind`.
 
     Returns:
-        Some lines; empty: there is no difference.
+        The lines of a message; an empty string if there is no difference.
     """
     parts = []
     if different:
-        parts += ["Of another shape or dtype:"]
+        parts += ["With another shape or dtype:"]
         parts += _lines(
             f"{name}: {ours} in the program, {theirs} in the checkpoint"
             for name, ours, theirs in different
@@ -41,12 +41,12 @@ def describe(
 
 def _lines(names: Iterable[str]) -> list[str]:
     every = list(names)
-    lines = [f"  {name}" for name in every[:_MOST_LINES]]
-    if len(every) > _MOST_LINES:
-        lines.append(f"  ... and {len(every) - _MOST_LINES} more")
+    lines = [f"  {name}" for name in every[:_MAX_LINES]]
+    if len(every) > _MAX_LINES:
+        lines.append(f"  ... and {len(every) - _MAX_LINES} more")
     return lines
 
 
 def kind(dtype_name: str, shape: Sequence[int]) -> str:
-    """Dtype and shape, as in `float32[3, 4]`."""
+    """Formats dtype and shape, as in `float32[3, 4]`."""
     return f"{dtype_name}[{', '.join(map(str, shape))}]"

@@ -1,4 +1,4 @@
-"""What a person is told when a checkpoint does not fit."""
+"""Tests of the description of a mismatch."""
 
 from tfps_plugin.recovery.checkpoints import mismatch
 
@@ -12,7 +12,7 @@ def test_every_kind_of_difference_is_listed() -> None:
         ["new"], ["old"], [("table", "float32[4, 2]", "float32[5, 2]")]
     )
     assert text.splitlines() == [
-        "Of another shape or dtype:",
+        "With another shape or dtype:",
         "  table: float32[4, 2] in the program, "
         "float32[5, 2] in the checkpoint",
         "In the program, but not in the checkpoint:",

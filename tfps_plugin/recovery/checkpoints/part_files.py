@@ -1,14 +1,13 @@
-"""Writes parts of variables to checkpoint files, and reads them back.
+"""Files of variable parts: writes them for a checkpoint, and reads them back.
 
-Where the parameter servers see the chief's files, each writes and reads its
-own, all at the same time, and no row passes through the chief. Where they do
-not, rows come to the chief in slices, one after the other.
+If the parameter servers see the chief's files, each writes and reads its own,
+all at the same time, and no row passes through the chief. Otherwise the chief
+writes and reads everything, slice by slice.
 """
 
 import concurrent.futures
 from collections.abc import Callable
 from collections.abc import Sequence
-from typing import Any
 from typing import TypeVar
 
 import tensorflow as tf
@@ -19,94 +18,76 @@ from tfps_plugin._compat.tensorflow_checkpoints import VARIABLE_VALUE_KEY
 from tfps_plugin.recovery.checkpoints import parts as parts_module
 from tfps_plugin.recovery.checkpoints.parts import SLICE_BYTES
 from tfps_plugin.recovery.checkpoints.parts import Part
-from tfps_plugin.recovery.incremental import row_marks
-from tfps_plugin.recovery.incremental.row_marks import Mark
 
 _CHIEF = "/device:CPU:0"
 
 T = TypeVar("T")
 
 
-class WholeParts:
-    """What parts hold at one moment, kept by those who hold them.
+# The parts of one ps, each with its value, which is on that ps.
+Values = list[tuple[Part, tf.Tensor]]
 
-    While it exists, a ps holds its part of the variables twice, as far as
-    they change.
+
+def read(parts: Sequence[Part]) -> dict[str, Values]:
+    """Copies the values of parts, on all parameter servers at the same time.
+
+    While the copies exist, a ps holds the variables that change twice.
+
+    Args:
+        parts: The parts to copy; nothing may change them meanwhile.
+
+    Returns:
+        The values by device, each on the ps of its part.
     """
 
-    def __init__(self, parts: Sequence[Part]) -> None:
-        """Copies all parts, every ps its own at the same time.
+    def read_all(device: str, own: Sequence[Part]) -> Values:
+        with tf.device(device):
+            return [
+                (
+                    part,
+                    compat.read_resource(
+                        part.variable.own_handle, part.variable.dtype
+                    ),
+                )
+                for part in own
+            ]
 
-        Args:
-            parts: What to copy; nothing may change it meanwhile.
-        """
-        self._parts = parts
-        self._values = on_every_device(parts, _read_all)
-
-    def marks(self) -> dict[tuple[str, int], Mark]:
-        """The marks of those that are of tables."""
-
-        def mark(device: str, parts: Sequence[Part]) -> dict[Any, Mark]:
-            values = dict(self._values[device])
-            with tf.device(device):
-                return {
-                    (part.key, part.offset): row_marks.take(part, values[part])
-                    for part in parts
-                }
-
-        tables = [part for part in self._parts if row_marks.is_table(part)]
-        taken = on_every_device(tables, mark)
-        return {
-            key: one for marks in taken.values() for key, one in marks.items()
-        }
-
-    def write(self, prefix: str, *, by_ps: bool) -> list[str]:
-        """Writes it to files.
-
-        Args:
-            prefix: What the names of the files begin with.
-            by_ps: Whether each ps writes its own; else the chief writes all.
-
-        Returns:
-            The prefixes of what was written, to be merged.
-        """
-        if not by_ps:
-            return _write_through_chief(prefix, self._values)
-        numbered = {d: f"{prefix}-{i}" for i, d in enumerate(self._values)}
-
-        def write(device: str, parts: Sequence[Part]) -> str:
-            del parts
-            _save(device, numbered[device], self._values[device])
-            return numbered[device]
-
-        return list(on_every_device(self._parts, write).values())
+    return on_every_device(parts, read_all)
 
 
-# Parts of one ps, each with its value, on that ps.
-_Values = list[tuple[Part, tf.Tensor]]
+def write(values: dict[str, Values], prefix: str, *, by_ps: bool) -> list[str]:
+    """Writes values to files; see `Snapshot.write`.
+
+    Args:
+        values: The values, from `read`.
+        prefix: First part of the names of the files.
+        by_ps: Whether each ps writes its own values; if not, the chief
+            writes all.
+
+    Returns:
+        The prefixes of the written files.
+    """
+    if not by_ps:
+        return _write_through_chief(prefix, values)
+    numbered = {d: f"{prefix}-{i}" for i, d in enumerate(values)}
+
+    def write_own(device: str, parts: Sequence[Part]) -> str:
+        del parts
+        _save(device, numbered[device], values[device])
+        return numbered[device]
+
+    parts = [part for of_device in values.values() for part, _ in of_device]
+    return list(on_every_device(parts, write_own).values())
 
 
-def _read_all(device: str, parts: Sequence[Part]) -> _Values:
-    with tf.device(device):
-        return [
-            (
-                part,
-                compat.read_resource(
-                    part.variable.own_handle, part.variable.dtype
-                ),
-            )
-            for part in parts
-        ]
-
-
-def _save(device: str, prefix: str, values: _Values) -> None:
+def _save(device: str, prefix: str, values: Values) -> None:
     keys, specs, tensors = [], [], []
     with tf.device(device):
         for part, value in values:
             for spec, rows in part.slices(SLICE_BYTES):
                 keys.append(part.key)
                 specs.append(spec)
-                # A slice of whole rows is no copy.
+                # Slicing whole rows does not copy them.
                 tensors.append(value[rows.start : rows.stop] if spec else value)
         tf.raw_ops.SaveV2(
             prefix=prefix,
@@ -116,7 +97,7 @@ def _save(device: str, prefix: str, values: _Values) -> None:
         )
 
 
-def _write_through_chief(prefix: str, values: dict[str, _Values]) -> list[str]:
+def _write_through_chief(prefix: str, values: dict[str, Values]) -> list[str]:
     prefixes: list[str] = []
     for device, of_device in values.items():
         small: list[tuple[str, str, tf.Tensor]] = []
@@ -130,7 +111,7 @@ def _write_through_chief(prefix: str, values: dict[str, _Values]) -> list[str]:
                     here = tf.identity(rows_there)
                 small.append((part.key, spec, here))
                 if spec:
-                    # One file for each slice: only one is here at a time.
+                    # One file for each slice: the chief holds only one slice.
                     prefixes.append(save_here(prefix, len(prefixes), small))
                     small = []
         if small:
@@ -141,15 +122,16 @@ def _write_through_chief(prefix: str, values: dict[str, _Values]) -> list[str]:
 def save_here(
     prefix: str, number: int, entries: Sequence[tuple[str, str, tf.Tensor]]
 ) -> str:
-    """Has the chief write some entries to a file of their own.
+    """Writes entries to a file of their own, on the chief.
 
     Args:
-        prefix: What the names of files begin with.
-        number: Which of them it is.
-        entries: Key, slice ("": the whole) and value of each.
+        prefix: First part of the names of files.
+        number: Number of this file.
+        entries: Key, slice specification ("" for a whole tensor) and value of
+            each.
 
     Returns:
-        The prefix of what was written.
+        The prefix of the written file.
     """
     keys, specs, tensors = zip(*entries, strict=True)
     numbered = f"{prefix}-{number}"
@@ -164,12 +146,12 @@ def save_here(
 
 
 def restore(parts: Sequence[Part], prefix: str, *, by_ps: bool) -> None:
-    """Gives parts the values that a checkpoint has for them.
+    """Assigns the values of a checkpoint to parts.
 
     Args:
-        parts: What to restore.
-        prefix: Of the checkpoint.
-        by_ps: Whether each ps reads the files itself; else the chief does.
+        parts: The parts to restore.
+        prefix: Prefix of the checkpoint.
+        by_ps: Whether each ps reads the files itself; if not, the chief does.
 
     Raises:
         tf.errors.OpError: If a file cannot be read.
@@ -233,24 +215,24 @@ def _assign(part: Part, value: tf.Tensor) -> None:
 def on_every_device(
     parts: Sequence[Part], act: Callable[[str, Sequence[Part]], T]
 ) -> dict[str, T]:
-    """Does something with the parts of every ps, with all at the same time.
+    """Calls a function for each parameter server, all at the same time.
 
     Args:
-        parts: The parts.
-        act: Is given a device and its parts, on a thread of its own.
+        parts: The parts to distribute over the calls.
+        act: Called with a device and its parts, on a thread of its own.
 
     Returns:
-        What it returned, by device.
+        The results by device.
 
     Raises:
-        BaseException: What one of them raised, after all have ended.
+        BaseException: What one of the calls raised, after all have ended.
     """
     grouped = parts_module.by_device(parts)
     if not grouped:
         return {}
 
     def act_alone(device: str, own: Sequence[Part]) -> T:
-        # An executor of its own: calls of threads do not wait for each other.
+        # With an executor of its own, a thread does not wait for the others.
         executor = tensorflow_execution.new_synchronous_executor()
         with tensorflow_execution.executor_scope(executor):
             try:

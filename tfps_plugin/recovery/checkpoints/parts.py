@@ -1,8 +1,8 @@
-"""What a parameter server writes to a checkpoint, and reads from one.
+"""Parts of variables: what each ps writes to a checkpoint and reads from one.
 
-In a checkpoint, a variable is one tensor, whole or in slices. TensorFlow puts
-slices together, and cuts them, for whoever asks for others; so the shards of
-today need not be those of the program that wrote it.
+In a checkpoint, a variable is one tensor, whole or in slices. TensorFlow cuts
+and joins slices to match a read, so the shards of a program need not be those
+of the program that wrote the checkpoint.
 """
 
 import dataclasses
@@ -17,18 +17,18 @@ from tfps_plugin.variables.kinds.remote_variable import RemoteVariable
 from tfps_plugin.variables.kinds.sharded_variable import ShardedVariable
 from tfps_plugin.variables.saving import saved_form
 
-# Rows travel and are written in slices of about this size, in bytes.
+# Size in bytes of the slices in which rows travel and are written.
 SLICE_BYTES = 64 << 20
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Part:
-    """A shard, or a variable that is whole, and its place in a checkpoint.
+    """A shard or an unsharded variable, and its place in a checkpoint.
 
     Attributes:
-        key: What the checkpoint calls the whole variable.
-        variable: What has the rows, on its ps.
-        offset: Row of the whole variable that its first one is.
+        key: Key of the whole variable in the checkpoint.
+        variable: The shard or variable, on its ps.
+        offset: Row of the whole variable at which the part begins.
         full_shape: Shape of the whole variable.
     """
 
@@ -39,24 +39,24 @@ class Part:
 
     @property
     def is_whole(self) -> bool:
-        """Whether it is the whole variable."""
+        """Whether the part is the whole variable."""
         return tuple(self.variable.shape.as_list()) == self.full_shape
 
     @property
     def row_bytes(self) -> int:
-        """Size of one row; at least 1."""
+        """Size of one row in bytes; at least 1."""
         elements = math.prod(self.full_shape[1:])
         return max(1, elements * int(self.variable.dtype.size))
 
     def slices(self, max_bytes: int | None) -> Iterator[tuple[str, range]]:
-        """Cuts it for a checkpoint.
+        """Cuts the part into slices for a checkpoint.
 
         Args:
-            max_bytes: Size of a slice; None: all of it is one.
+            max_bytes: Size of a slice; None for one slice.
 
         Yields:
-            The slice as checkpoints write it ("" for a whole variable), and
-            its rows in `variable`.
+            The slice specification ("" for a whole variable), and its rows in
+            `variable`.
         """
         if not self.full_shape:
             yield "", range(0)
@@ -68,7 +68,7 @@ class Part:
                 yield self.spec(rows), rows
 
     def spec(self, rows: range) -> str:
-        """Some of its rows, as checkpoints write a slice."""
+        """Returns the slice specification of some rows of the part."""
         shape = [len(rows), *self.full_shape[1:]]
         spec: str = tf.Variable.SaveSliceInfo(
             "",
@@ -80,14 +80,14 @@ class Part:
 
 
 def parts_of(key: str, value: Any) -> list[Part]:
-    """The parts of a variable.
+    """Returns the parts of a variable.
 
     Args:
-        key: What a checkpoint calls it.
+        key: Key of the variable in a checkpoint.
         value: Any variable.
 
     Returns:
-        Those that parameter servers hold; none if it is not theirs.
+        The parts on parameter servers; none if the variable is elsewhere.
     """
     if isinstance(value, ShardedVariable):
         shape = tuple(value.shape.as_list())
@@ -103,7 +103,7 @@ def parts_of(key: str, value: Any) -> list[Part]:
 
 
 def by_device(parts: Iterable[Part]) -> dict[str, list[Part]]:
-    """The parts that each parameter server holds."""
+    """Groups parts by the device of their parameter server."""
     grouped: dict[str, list[Part]] = {}
     for part in parts:
         grouped.setdefault(part.variable.device, []).append(part)

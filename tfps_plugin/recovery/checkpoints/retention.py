@@ -1,4 +1,4 @@
-"""Which checkpoints of a folder are kept. Pure."""
+"""Selection of the checkpoints that a folder keeps. Pure."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -7,12 +7,12 @@ from collections.abc import Sequence
 
 @dataclasses.dataclass(frozen=True)
 class Retention:
-    """Keeps the newest checkpoints, and the best.
+    """Keeps the newest and the best checkpoints.
 
     Attributes:
-        max_to_keep: How many of the newest; None: all.
-        keep_best: How many of the best beside them.
-        larger_is_better: What the best are.
+        max_to_keep: Number of the newest to keep; None keeps all.
+        keep_best: Number of the best to keep beside them.
+        larger_is_better: Whether a larger score is better.
     """
 
     max_to_keep: int | None = 5
@@ -22,7 +22,15 @@ class Retention:
     def best(
         self, numbers: Sequence[int], scores: Mapping[int, float]
     ) -> list[int]:
-        """The best checkpoints, best first; of two alike the newer."""
+        """Returns the best checkpoints, best first.
+
+        Args:
+            numbers: Numbers of all checkpoints.
+            scores: Scores by number; NaN counts as no score.
+
+        Returns:
+            At most `keep_best` numbers; of equal scores the newer is better.
+        """
         scored = [n for n in numbers if n in scores and scores[n] == scores[n]]
         sign = -1.0 if self.larger_is_better else 1.0
         scored.sort(key=lambda n: (sign * scores[n], -n))
@@ -31,11 +39,11 @@ class Retention:
     def to_delete(
         self, numbers: Sequence[int], scores: Mapping[int, float]
     ) -> list[int]:
-        """The checkpoints that are not kept, oldest first.
+        """Returns the checkpoints that are not kept, oldest first.
 
         Args:
-            numbers: All checkpoints that are there.
-            scores: What those that were judged came to.
+            numbers: Numbers of all checkpoints.
+            scores: Scores by number, of those that have one.
         """
         if self.max_to_keep is None:
             return []

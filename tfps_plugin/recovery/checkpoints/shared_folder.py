@@ -1,4 +1,4 @@
-"""Whether other tasks see the files of the chief."""
+"""Checks whether other tasks see the files of the chief."""
 
 import hashlib
 import os
@@ -12,14 +12,11 @@ _CHIEF = "/device:CPU:0"
 
 
 def is_seen_by(folder: str, devices: Iterable[str]) -> bool:
-    """Whether tasks see a file that the chief writes to a folder.
+    """Whether all tasks see a file that the chief writes to a folder.
 
     Args:
-        folder: Exists, and the chief may write to it.
-        devices: One of each task.
-
-    Returns:
-        Whether all of them do.
+        folder: An existing folder that the chief may write to.
+        devices: One device of each task.
     """
     path = posixpath.join(folder, f".tfps-{uuid.uuid4().hex}")
     content = os.urandom(16)
@@ -32,11 +29,11 @@ def is_seen_by(folder: str, devices: Iterable[str]) -> bool:
 
 
 def is_same_file(path: str, devices: Iterable[str]) -> bool:
-    """Whether tasks see the same content as the chief under a path.
+    """Whether all tasks see the same content of a file as the chief.
 
     Args:
         path: A small file that the chief sees.
-        devices: One of each task.
+        devices: One device of each task.
     """
     with tf.io.gfile.GFile(path, "rb") as file:
         expected = hashlib.sha256(file.read()).digest()

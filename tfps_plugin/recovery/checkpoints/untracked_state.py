@@ -1,7 +1,7 @@
-"""What TensorFlow's checkpoints miss of a Keras model: metrics and seeds.
+"""State of a Keras model that TensorFlow's checkpoints miss: metrics, seeds.
 
-Keras keeps the states of metrics and of random generators where TensorFlow's
-graph of objects does not lead.
+Keras keeps the states of metrics and random generators in objects that
+TensorFlow's graph of objects does not reach.
 """
 
 from collections.abc import Iterator
@@ -10,22 +10,25 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+# First part of the paths of this state in the graph of objects.
+PATH = "tfps/"
+
 
 def of(root: tf.train.Checkpoint) -> tf.train.Checkpoint:
-    """What a checkpoint has to list beside what it finds by itself.
+    """Returns the state that a checkpoint has to list in addition.
 
     Args:
-        root: What is saved.
+        root: The checkpoint to write.
 
     Returns:
-        The variables of its models that cannot be reached from `root`.
+        The variables of its models that TensorFlow cannot reach from `root`.
     """
     reachable = {id(one) for one in tf.train.TrackableView(root).descendants()}
     named = {}
     for number, model in enumerate(_models(root)):
         metrics = _states_of_metrics(model)
-        # By number: names that Keras makes up depend on what else the program
-        # has made.
+        # Named by number: the names that Keras generates depend on the other
+        # objects of the program.
         for kind, variables in (
             ("metric", metrics),
             ("state", [v for v in model.variables if not _is_in(v, metrics)]),

@@ -1,8 +1,8 @@
-"""Checkpoints that have only the rows that have changed.
+"""Incremental checkpoints: they hold only the rows that have changed.
 
-chain.py         pure: a full checkpoint and the increments behind it
-increments.py    what an increment needs, and restoring it
-merging.py       makes a full checkpoint of an increment
-row_marks.py     tells which rows of tables have changed
-change_files.py  writes those rows, and puts them back
+chain.py         pure: a full checkpoint and the increments that follow it
+increments.py    descriptions of increments; restores them
+merging.py       merges an increment and its chain into a full checkpoint
+row_marks.py     fingerprints that show which rows have changed
+change_files.py  writes changed rows, and puts them back
 """

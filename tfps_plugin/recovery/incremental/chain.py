@@ -1,11 +1,11 @@
-"""A full checkpoint, and the increments that follow it. Pure.
+"""Chain of a full checkpoint and the increments that follow it. Pure.
 
-An increment has only the rows of tables that have changed since the checkpoint
-before it. It is restored by restoring the full one and then each increment, in
-order: they are a chain.
+An increment holds only the rows of tables that have changed since the
+checkpoint before it. It is restored by restoring the full checkpoint and then
+each increment in order: they form a chain.
 
-Increments stand in a folder beside their full checkpoint, so that whoever knows
-nothing of them, such as TensorFlow, sees the full ones only:
+Increments are in a folder beside their full checkpoint, so that programs that
+do not know them, such as TensorFlow, see only full checkpoints:
 
     ckpt-10.index, ckpt-10.data-...
     ckpt-10.increments/ckpt-11.index, ckpt-10.increments/ckpt-11.data-...
@@ -18,7 +18,7 @@ import re
 from collections.abc import Mapping
 from collections.abc import Sequence
 
-# What an increment calls its own description, and the changed rows of a table.
+# Keys, in an increment, of its description and of the changed rows of a table.
 DESCRIPTION_KEY = "_TFPS_INCREMENT"
 _FOLDER = ".increments"
 _CHANGE = re.compile(r"(.*)/\.TFPS_CHANGES/(\d+)-(\d+)/(\d+)/rows", re.DOTALL)
@@ -30,8 +30,8 @@ class Link:
 
     Attributes:
         path: Its prefix, relative to the folder of the full one.
-        checksum: Of its index: one that was written anew under the same name
-            is another one.
+        checksum: CRC-32 of its index, which detects another checkpoint of the
+            same name.
     """
 
     path: str
@@ -39,24 +39,24 @@ class Link:
 
 
 def folder_of_increments(full: str) -> str:
-    """Where the increments of a full checkpoint stand."""
+    """Returns the folder of the increments of a full checkpoint."""
     return full + _FOLDER
 
 
 def full_one_of(increment: str) -> str:
-    """The full checkpoint beside which an increment stands."""
+    """Returns the prefix of the full checkpoint of an increment."""
     return posixpath.dirname(increment).removesuffix(_FOLDER)
 
 
 def number_of_full(folder: str, name: str) -> int | None:
-    """The number of the full checkpoint whose increments a folder has.
+    """Returns the number of the full checkpoint of a folder of increments.
 
     Args:
         folder: Name of the folder, such as "ckpt-10.increments".
-        name: What the names of checkpoints begin with.
+        name: First part of the names of checkpoints.
 
     Returns:
-        None: it is no such folder.
+        The number; None if it is not a folder of increments.
     """
     match = re.fullmatch(
         rf"{re.escape(name)}-(\d+){re.escape(_FOLDER)}/?", folder
@@ -65,28 +65,28 @@ def number_of_full(folder: str, name: str) -> int | None:
 
 
 def describe(links: Sequence[Link]) -> str:
-    """The description of an increment.
+    """Encodes the description of an increment.
 
     Args:
-        links: What it needs, the full one first.
+        links: The checkpoints that it needs, the full one first.
     """
     return json.dumps([dataclasses.asdict(link) for link in links])
 
 
 def parse(description: str | bytes) -> list[Link]:
-    """What an increment needs, the full one first."""
+    """Decodes the description of an increment; see `describe`."""
     return [Link(**each) for each in json.loads(description)]
 
 
 @dataclasses.dataclass(frozen=True)
 class Change:
-    """Changed rows of a part of a table, in one increment.
+    """One piece of the changed rows of a part of a table, in an increment.
 
     Attributes:
-        key: What the checkpoint calls the table.
-        first: Row of the table with which the part begins.
-        end: Row behind the last one of the part.
-        piece: Changed rows go in pieces, which are numbered.
+        key: Key of the table in checkpoints.
+        first: First row of the part.
+        end: Row after the last row of the part.
+        piece: Number of the piece, from 0.
     """
 
     key: str
@@ -96,12 +96,12 @@ class Change:
 
     @property
     def rows_key(self) -> str:
-        """What the increment calls the numbers of the rows, int64."""
+        """Key of the row numbers in the increment; they are int64."""
         return f"{self._prefix}/rows"
 
     @property
     def values_key(self) -> str:
-        """What it calls the rows themselves."""
+        """Key of the rows themselves in the increment."""
         return f"{self._prefix}/values"
 
     @property
@@ -110,15 +110,15 @@ class Change:
         return f"{self.key}/.TFPS_CHANGES/{part}"
 
     def concerns(self, first: int, end: int) -> bool:
-        """Whether it may have rows of a part of today."""
+        """Whether it may contain rows in the range from `first` to `end`."""
         return self.first < end and first < self.end
 
 
 def changes_in(keys: Mapping[str, object]) -> dict[str, list[Change]]:
-    """The changes that an increment has, by table.
+    """Returns the changes in an increment, by the key of their table.
 
     Args:
-        keys: Those of the increment.
+        keys: All keys in the increment.
     """
     found: dict[str, list[Change]] = {}
     for name in sorted(keys):
@@ -130,11 +130,11 @@ def changes_in(keys: Mapping[str, object]) -> dict[str, list[Change]]:
 
 
 def to_delete(unwanted: Sequence[int], chains: Mapping[int, int]) -> list[int]:
-    """The full checkpoints that can be deleted with all their increments.
+    """Returns the full checkpoints to delete with all their increments.
 
     Args:
         unwanted: Numbers of checkpoints that need not be kept.
-        chains: Of every checkpoint the number of its full one.
+        chains: For every checkpoint, the number of its full checkpoint.
 
     Returns:
         Numbers of full checkpoints, oldest first.

@@ -1,6 +1,6 @@
-"""Writes rows of tables that have changed, and puts them back in their places.
+"""Files of changed rows: writes them, and puts them back into their tables.
 
-As in `part_files`, by the parameter servers themselves where they see the
+As in `part_files`, parameter servers write and read them if they see the
 chief's files.
 """
 
@@ -21,22 +21,22 @@ from tfps_plugin.variables.saving import saved_form
 
 _CHIEF = "/device:CPU:0"
 
-# A part, the numbers of its changed rows, and the rows; both on its ps.
+# A part, the numbers of its changed rows, and those rows; both on its ps.
 _Changed = tuple[Part, tf.Tensor, tf.Tensor]
 
 
 class ChangedRows:
-    """Rows of tables that differ from a checkpoint, kept by their ps.
+    """Rows of tables that differ from a checkpoint, copied on their ps.
 
     Attributes:
-        marks: Those of all rows now.
+        marks: Current marks of all rows, by key and first row of the part.
     """
 
     def __init__(self, parts: Sequence[Part], since: Marks) -> None:
-        """Compares and copies, every ps its own at the same time.
+        """Compares and copies, on all parameter servers at the same time.
 
         Args:
-            parts: Of tables; nothing may change them meanwhile.
+            parts: Parts of tables; nothing may change them meanwhile.
             since: Their marks in the checkpoint.
         """
         taken = part_files.on_every_device(
@@ -63,7 +63,7 @@ class ChangedRows:
         }
 
     def write(self, prefix: str, *, by_ps: bool) -> list[str]:
-        """Writes them to files; as `part_files.WholeParts.write`."""
+        """Writes the rows to files; see `Snapshot.write`."""
         if not by_ps:
             return self._write_through_chief(prefix)
         numbered = {d: f"{prefix}-{i}" for i, d in enumerate(self._changed)}
@@ -108,11 +108,11 @@ class ChangedRows:
 
 
 def take_mark(device: str, part: Part) -> Mark:
-    """Marks all rows of a part.
+    """Returns the mark of all rows of a part.
 
     Args:
-        device: Where it is.
-        part: Of a table.
+        device: Device of the part.
+        part: A part of a table.
     """
     with tf.device(device):
         return row_marks.join(
@@ -128,15 +128,16 @@ def take_mark(device: str, part: Part) -> Mark:
 def take_changes(
     device: str, part: Part, since: Mark
 ) -> tuple[tf.Tensor, tf.Tensor, Mark]:
-    """The rows of a part that have changed, where they are.
+    """Copies the rows of a part that have changed, on its ps.
 
     Args:
-        device: Where it is.
-        part: Of a table.
-        since: Its mark then.
+        device: Device of the part.
+        part: A part of a table.
+        since: The earlier mark to compare with.
 
     Returns:
-        The numbers of the rows in the part, the rows, and its mark now.
+        The row numbers within the part, int64 of shape `(N,)`; the rows, of
+        shape `(N, ...)`; and the current mark.
     """
     mark = take_mark(device, part)
     with tf.device(device):
@@ -145,7 +146,7 @@ def take_changes(
 
 
 def _gather(part: Part, rows: tf.Tensor) -> tf.Tensor:
-    # Reading the variable would copy all of it.
+    # Reading the variable would copy the whole part.
     return tf.raw_ops.ResourceGather(
         resource=part.variable.own_handle,
         indices=rows,
@@ -154,7 +155,7 @@ def _gather(part: Part, rows: tf.Tensor) -> tf.Tensor:
 
 
 def _pieces(changed: _Changed) -> list[tuple[Change, tf.Tensor, tf.Tensor]]:
-    """The changed rows in pieces, with their numbers in the table."""
+    """Cuts changed rows into pieces, with their numbers in the table."""
     part, rows, values = changed
     end = part.offset + int(part.variable.shape[0])
     row_bytes = part.row_bytes
@@ -176,13 +177,13 @@ def replay(
     *,
     by_ps: bool,
 ) -> None:
-    """Gives parts the rows that an increment has for them.
+    """Writes the rows of an increment into parts.
 
     Args:
-        parts: What to restore; they have the values of the checkpoint before.
-        prefix: Of the increment.
-        changes: What it has, by key.
-        by_ps: Whether each ps reads the files itself; else the chief does.
+        parts: The parts, with the values of the checkpoint before.
+        prefix: Prefix of the increment.
+        changes: Its changes, from `chain.changes_in`.
+        by_ps: Whether each ps reads the files itself; if not, the chief does.
 
     Raises:
         tf.errors.OpError: If a file cannot be read.

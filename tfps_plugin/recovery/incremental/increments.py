@@ -1,4 +1,4 @@
-"""Increments on disk: what one needs, and who reads it back."""
+"""Increments on disk: their descriptions, and how they are restored."""
 
 import posixpath
 import zlib
@@ -16,14 +16,14 @@ from tfps_plugin.recovery.incremental.chain import Link
 
 
 def write_description(path: str, needs: Sequence[str]) -> str:
-    """Writes down what an increment needs.
+    """Writes the description of an increment.
 
     Args:
-        path: Where to.
+        path: First part of the name of the file.
         needs: Prefixes of the checkpoints before it, the full one first.
 
     Returns:
-        The prefix of what was written.
+        The prefix of the written file.
     """
     folder = posixpath.dirname(needs[0])
     links = [
@@ -35,15 +35,15 @@ def write_description(path: str, needs: Sequence[str]) -> str:
 
 
 def chain_of(prefix: str) -> list[str]:
-    """The checkpoints that restore one, in order; the last is itself.
+    """Returns the checkpoints that restore one, in order; itself last.
 
     Args:
-        prefix: Of any checkpoint.
+        prefix: Prefix of a full checkpoint or an increment.
 
     Raises:
         CheckpointUnreadableError: If one of those before it is gone, or was
-            written anew.
-        tf.errors.OpError: If it cannot be read.
+            overwritten.
+        tf.errors.OpError: If the checkpoint cannot be read.
     """
     reader = compat.open_reader(prefix)
     if not reader.has_tensor(chain.DESCRIPTION_KEY):
@@ -59,9 +59,10 @@ def chain_of(prefix: str) -> list[str]:
         if not is_same:
             raise errors.CheckpointUnreadableError(
                 "An increment cannot be restored without the checkpoints "
-                "before it. Expected each as it was when the increment was "
-                f"written. Received: {prefix!r}, and {needed!r} is gone or "
-                "was written anew."
+                "before it. Expected each to be as it was when the increment "
+                f"was written. Received: prefix={prefix!r}, and {needed!r} is "
+                "gone or was overwritten. Restore the full checkpoint, or "
+                "the folder from a backup."
             )
         prefixes.append(needed)
     return [*prefixes, prefix]
@@ -70,12 +71,12 @@ def chain_of(prefix: str) -> list[str]:
 def restore(
     parts: Sequence[Part], prefixes: Sequence[str], *, by_ps: bool
 ) -> None:
-    """Gives parts the values of a checkpoint.
+    """Assigns the values of a checkpoint to parts.
 
     Args:
-        parts: What to restore.
-        prefixes: From `chain_of`.
-        by_ps: Whether each ps reads the files itself; else the chief does.
+        parts: The parts to restore.
+        prefixes: Its chain, from `chain_of`.
+        by_ps: Whether each ps reads the files itself; if not, the chief does.
 
     Raises:
         tf.errors.OpError: If a file cannot be read.
@@ -94,7 +95,7 @@ def restore(
 
 
 def keys_of(prefix: str) -> dict[str, list[int]]:
-    """Key and shape of everything in a checkpoint itself."""
+    """Returns key and shape of the values in one checkpoint of a chain."""
     reader = compat.open_reader(prefix)
     shapes: dict[str, list[int]] = reader.get_variable_to_shape_map()
     return shapes

@@ -1,4 +1,4 @@
-"""Makes one full checkpoint of an increment and those before it."""
+"""Merges an increment and the checkpoints before it into a full checkpoint."""
 
 import math
 from collections.abc import Sequence
@@ -17,14 +17,14 @@ from tfps_plugin.recovery.incremental.chain import Change
 
 
 def merge(prefixes: Sequence[str], destination: str) -> None:
-    """Writes the last checkpoint of a chain as a full one.
+    """Writes the last checkpoint of a chain as a full checkpoint.
 
-    It needs memory for a slice of 64 MB of a table at a time, and for what is
-    no table.
+    Needs memory for one slice of 64 MB of a table, and for all variables that
+    are not tables.
 
     Args:
-        prefixes: From `increments.chain_of`.
-        destination: Prefix of the checkpoint to be.
+        prefixes: The chain, from `increments.chain_of`.
+        destination: Prefix of the new checkpoint.
 
     Raises:
         tf.errors.OpError: If a file cannot be read or written.
@@ -62,7 +62,7 @@ def _write(prefixes: Sequence[str], written: str) -> list[str]:
     ]
     for key in sorted(_values(newest) - {*own}):
         begin = max(i for i, each in enumerate(keys) if key in each)
-        # A checkpoint that has the table whole has no changes of it.
+        # A checkpoint that has the whole table has no changes of it.
         follow = [
             (prefixes[i], change)
             for i in range(begin + 1, len(prefixes))
@@ -75,7 +75,7 @@ def _write(prefixes: Sequence[str], written: str) -> list[str]:
 
 
 def _values(reader: Any) -> set[str]:
-    """The keys of all values that belong to a checkpoint, wherever they are."""
+    """Returns the keys of all values of a checkpoint, in whichever file."""
     return {
         attribute.checkpoint_key
         for node in compat.read_object_graph(reader).nodes
@@ -86,7 +86,7 @@ def _values(reader: Any) -> set[str]:
 def _write_table(
     key: str, prefix: str, changes: Sequence[tuple[str, Change]], path: str
 ) -> list[str]:
-    """Writes a table in slices, each with the rows that have changed."""
+    """Writes a table in slices, each with its changed rows applied."""
     reader = compat.open_reader(prefix)
     num_rows, *row_shape = reader.get_variable_to_shape_map()[key]
     dtype = reader.get_variable_to_dtype_map()[key]

@@ -1,8 +1,8 @@
-"""Tells which rows of tables have changed.
+"""Row marks: fingerprints that show which rows of a table have changed.
 
-Every parameter server keeps a fingerprint of 8 bytes of each row, and compares:
-whoever changed a row, and how, it is noticed. Two rows that differ have the
-same fingerprint once in 2**64 times.
+Every parameter server keeps a fingerprint of 8 bytes for each row and compares
+it, so that a change is noticed whoever made it. Two different rows have the
+same fingerprint with a probability of 2**-64.
 """
 
 import dataclasses
@@ -14,12 +14,12 @@ import tensorflow as tf
 
 from tfps_plugin.recovery.checkpoints.parts import Part
 
-# Below that, a variable is written whole; in bytes.
+# Size in bytes below which a variable is always written whole.
 SMALLEST_TABLE_BYTES = 1 << 20
 
 
 def is_table(part: Part) -> bool:
-    """Whether a part is of a variable with rows, and many of them."""
+    """Whether a part belongs to a variable that is written by rows."""
     if len(part.full_shape) < 2 or part.variable.dtype == tf.string:
         return False
     return part.row_bytes * part.full_shape[0] >= SMALLEST_TABLE_BYTES
@@ -27,27 +27,27 @@ def is_table(part: Part) -> bool:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Mark:
-    """The fingerprints of the rows of one part.
+    """Fingerprints of the rows of one part.
 
     Attributes:
-        handle: The part's own: another one is another variable.
-        fingerprints: int64, one a row; on the part's ps.
+        handle: Handle of the part; a different handle is another variable.
+        fingerprints: int64 of shape `(num_rows,)`, on the part's ps.
     """
 
     handle: Any
     fingerprints: tf.Tensor
 
 
-# The mark of each part, by key and first row.
+# The mark of each part, by its key and first row.
 Marks = Mapping[tuple[str, int], Mark]
 
 
 def take(part: Part, value: tf.Tensor) -> Mark:
-    """Marks a part.
+    """Returns the mark of a part.
 
     Args:
-        part: Of a table.
-        value: Its rows, on its ps; the calling thread's device is that ps.
+        part: A part of a table.
+        value: Its rows, on its ps, which must be the current device.
     """
     fingerprints = tf.bitcast(
         tf.raw_ops.Fingerprint(data=value, method="farmhash64"), tf.int64
@@ -56,35 +56,35 @@ def take(part: Part, value: tf.Tensor) -> Mark:
 
 
 def join(marks: Sequence[Mark]) -> Mark:
-    """The mark of a part whose pieces were marked.
+    """Joins the marks of the pieces of a part.
 
     Args:
-        marks: Those of all its pieces, in order; at least one.
+        marks: The marks of all pieces, in order; at least one.
     """
     fingerprints = tf.concat([mark.fingerprints for mark in marks], 0)
     return Mark(marks[0].handle, fingerprints)
 
 
 def changed(mark: Mark, since: Mark) -> tf.Tensor:
-    """The numbers of the rows in which two marks of a part differ.
+    """Returns the numbers of the rows in which two marks of a part differ.
 
     Args:
-        mark: Its mark now; the calling thread's device is the part's ps.
-        since: Its mark then.
+        mark: The current mark; the part's ps must be the current device.
+        since: The earlier mark.
 
     Returns:
-        int64, ascending; row 0 is the part's first.
+        Row numbers within the part, ascending, int64 of shape `(N,)`.
     """
     differs = tf.not_equal(mark.fingerprints, since.fingerprints)
     return tf.squeeze(tf.where(differs), 1)
 
 
 def known_tables(parts: Sequence[Part], marks: Marks) -> set[str]:
-    """The keys of tables all of whose parts have a mark.
+    """Returns the keys of tables whose parts all have a mark.
 
     Args:
-        parts: All parts of today.
-        marks: Those of some checkpoint.
+        parts: The current parts.
+        marks: The marks of an earlier checkpoint.
     """
     known = {part.key for part in parts if is_table(part)}
     for part in parts:
