@@ -351,7 +351,7 @@ class TestManager:
             raise tf.errors.ResourceExhaustedError(None, None, "disk full")
 
         with monkeypatch.context() as patch:
-            patch.setattr(f"tfps_plugin.recovery.{when}", full)
+            patch.setattr(f"tfps_plugin.recovery.checkpoints.{when}", full)
             manager.save()
             with pytest.raises(tf.errors.ResourceExhaustedError):
                 manager.sync()

@@ -102,7 +102,11 @@ def _who_writes(
         monkeypatch.setattr(shared_folder, "is_seen_by", never)
         monkeypatch.setattr(shared_folder, "is_same_file", never)
     # So that changed rows go in several pieces.
-    for module in ("part_files", "change_files", "merging"):
+    for module in (
+        "checkpoints.part_files",
+        "incremental.change_files",
+        "incremental.merging",
+    ):
         monkeypatch.setattr(f"tfps_plugin.recovery.{module}.SLICE_BYTES", 300)
 
 
