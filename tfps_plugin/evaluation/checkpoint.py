@@ -1,4 +1,4 @@
-"""What a checkpoint is, and what each kind of checkpoint has to answer."""
+"""Checkpoint on disk, and the protocol that each kind of checkpoint has."""
 
 import dataclasses
 import re
@@ -6,19 +6,19 @@ from collections.abc import Iterable
 from typing import Any
 from typing import Protocol
 
-# "epoch-12": what ModelCheckpoint's `{epoch}` and tf.train.CheckpointManager
-# write at the end of a name.
+# ModelCheckpoint's `{epoch}` and tf.train.CheckpointManager end names with a
+# number, as in "epoch-12".
 _NUMBER = re.compile(r"-(\d+)$")
 
 
 @dataclasses.dataclass(frozen=True, order=True)
 class Stamp:
-    """Tells one content of a file from the next; a later one is larger.
+    """State of a file, to detect changes; a later state is larger.
 
     Attributes:
-        modified_ns: When the file was last written to.
-        num_bytes: Its size.
-        inode: Which file of the disk it is; 0 where that means nothing.
+        modified_ns: Time of the last write, in nanoseconds since the epoch.
+        num_bytes: Size of the file in bytes.
+        inode: Number of the file on its disk; 0 on remote storage.
     """
 
     modified_ns: int
@@ -27,39 +27,38 @@ class Stamp:
 
 
 class CheckpointKind(Protocol):
-    """One way to write checkpoints: how such are found and loaded.
+    """One format of checkpoints: finds and loads them.
 
     Attributes:
-        pattern: What their names look like, for people.
+        pattern: Pattern of their names, for messages.
     """
 
     pattern: str
 
     def find(self, listing: Iterable[tuple[str, Stamp]]) -> "list[Checkpoint]":
-        """The checkpoints of this kind.
+        """Returns the checkpoints of this kind.
 
         Args:
-            listing: Path and stamp of every file of the folder.
+            listing: Path and stamp of every file in the folder.
         """
 
     def load(self, checkpoint: "Checkpoint", model: Any) -> int | None:
-        """Gives a model all weights of a checkpoint.
+        """Assigns all weights of a checkpoint to a model.
 
-        It must not lock or change any file: the training writes them.
+        Must not lock or change any file, because the training writes them.
 
         Args:
-            checkpoint: What `find` has found. It may be gone by now, or not
-                be complete yet.
+            checkpoint: A checkpoint from `find`. It may be gone by now, or
+                still incomplete.
             model: A built `keras.Model`. After an error its weights are
-                anything.
+                undefined.
 
         Returns:
-            The optimizer's steps up to the checkpoint, None if it does not
-            say.
+            The optimizer's step count; None if the checkpoint lacks it.
 
         Raises:
-            Exception: Whatever follows from a file that is gone, incomplete
-                or of another model. Never is a weight left out silently.
+            Exception: If a file is gone or incomplete, or belongs to another
+                model. No weight is ever left out silently.
         """
 
 
@@ -67,14 +66,14 @@ class CheckpointKind(Protocol):
 class Checkpoint:
     """One state of the training on disk.
 
-    Two with one path are two if the file was written again in between.
+    If a file was written again, old and new state are different checkpoints.
 
     Attributes:
-        path: What the user knows it by: a file, or the prefix of several.
-        name: The last part of the path, without the kind's ending.
+        path: Path for users: a file, or the prefix of several files.
+        name: Last part of the path, without the extension.
         file: The file that is written last.
-        stamp: What `file` was when the checkpoint was found.
-        kind: How it is loaded.
+        stamp: State of `file` when the checkpoint was found.
+        kind: The format, which loads it.
     """
 
     path: str
@@ -85,16 +84,15 @@ class Checkpoint:
 
     @property
     def number(self) -> int | None:
-        """The number at the end of the name: 12 of "epoch-12"."""
+        """The number at the end of the name: 12 for "epoch-12"."""
         match = _NUMBER.search(self.name)
         return int(match[1]) if match else None
 
     @property
     def rank(self) -> tuple[int, int, str]:
-        """What orders checkpoints by age; the youngest has the largest.
+        """Sort key by age; the newest checkpoint has the largest.
 
-        Of those written within one tick of the disk's clock, the number of
-        the name decides.
+        The number in the name decides between checkpoints of the same time.
         """
         number = -1 if self.number is None else self.number
         return self.stamp.modified_ns, number, self.path

@@ -1,4 +1,7 @@
-"""Decides when the evaluator ends."""
+"""Decisions on when the evaluator ends. Pure.
+
+Times are seconds of one monotonic clock.
+"""
 
 import dataclasses
 
@@ -7,17 +10,16 @@ from tfps_plugin import errors
 
 @dataclasses.dataclass(frozen=True)
 class Endings:
-    """When there is nothing left to do.
+    """Limits after which the evaluator ends; None is no limit.
 
     Attributes:
-        max_evaluations: Ends after so many evaluations, and after that of a
-            checkpoint whose name has this number or a larger one.
-        stop_after_step: Ends after a checkpoint of this step or a later one.
-        no_checkpoint_timeout_seconds: Ends if no new checkpoint appears for
-            so long.
+        max_evaluations: Largest number of evaluations. A checkpoint whose
+            name has this number or a larger one is the last, too.
+        stop_after_step: Optimizer step after whose evaluation it ends.
+        no_checkpoint_timeout_seconds: Longest time without a new checkpoint.
 
     Raises:
-        InputError: If one of them is not positive.
+        InputError: If a limit is not positive.
     """
 
     max_evaluations: int | None = None
@@ -29,23 +31,23 @@ class Endings:
             value = getattr(self, field.name)
             if value is not None and not value > 0:
                 raise errors.InputError(
-                    f"{field.name} must be positive, or None for no such "
-                    f"limit. Received: {field.name}={value!r}"
+                    f"{field.name} must be positive, or None for no limit. "
+                    f"Received: {field.name}={value!r}"
                 )
 
     def after_evaluation(
         self, *, num_evaluations: int, number: int | None, step: int
     ) -> str | None:
-        """Why to end now, None to go on.
+        """Returns the reason to end after an evaluation; None to continue.
 
         Args:
-            num_evaluations: How many there have been.
-            number: The number in the name of the last checkpoint.
-            step: The step of the last checkpoint.
+            num_evaluations: Number of evaluations so far.
+            number: Number in the name of the last checkpoint, if any.
+            step: Optimizer step of the last checkpoint.
         """
         limit = self.max_evaluations
         if limit is not None and num_evaluations >= limit:
-            return f"max_evaluations={limit} are done"
+            return f"max_evaluations={limit} is reached"
         if limit is not None and number is not None and number >= limit:
             return f"the checkpoint numbered {number} is evaluated"
         if self.stop_after_step is not None and step >= self.stop_after_step:
@@ -55,13 +57,13 @@ class Endings:
     def while_waiting(
         self, *, waited_seconds: float, num_pending: int, is_job_over: bool
     ) -> str | None:
-        """Why to end now, where there is no checkpoint to evaluate.
+        """Returns the reason to end while waiting; None to continue.
 
         Args:
-            waited_seconds: Since the start or the last evaluation.
-            num_pending: How many checkpoints cannot be evaluated yet.
-            is_job_over: Whether nobody writes checkpoints any more. It has to
-                be asked before the folder is looked at.
+            waited_seconds: Time since the start or the last evaluation.
+            num_pending: Number of checkpoints that cannot be evaluated yet.
+            is_job_over: Whether the job that writes checkpoints is over. It
+                must be read before the folder is listed.
         """
         if is_job_over and not num_pending:
             return "the job is over"
@@ -69,3 +71,44 @@ class Endings:
         if timeout_seconds is not None and waited_seconds >= timeout_seconds:
             return f"no new checkpoint for {waited_seconds:.3g} s"
         return None
+
+
+class Silence:
+    """Time since a task of the followed job has last answered.
+
+    A chief that dies may be started again, and its workers and ps wait for
+    it. They end with the job, so the job is over when neither the chief nor
+    any ps has answered for a while.
+
+    Args:
+        now: Time at which the evaluator began to follow the job.
+        start_timeout_seconds: Longest time until the first answer.
+        silence_seconds: Longest time without an answer after that.
+    """
+
+    def __init__(
+        self,
+        now: float,
+        *,
+        start_timeout_seconds: float,
+        silence_seconds: float,
+    ) -> None:
+        self._start_timeout_seconds = start_timeout_seconds
+        self._silence_seconds = silence_seconds
+        self._last_sign = now
+        self._has_begun = False
+
+    def probed(self, answered: bool, now: float) -> None:
+        """Records whether any task answered a probe at time `now`."""
+        if answered:
+            self._has_begun = True
+            self._last_sign = now
+
+    def is_over(self, now: float) -> bool:
+        """Whether the job has been silent for too long."""
+        patience_seconds = (
+            self._silence_seconds
+            if self._has_begun
+            else self._start_timeout_seconds
+        )
+        return now - self._last_sign >= patience_seconds

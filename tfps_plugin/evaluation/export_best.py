@@ -20,25 +20,29 @@ _ENDINGS = (".keras", ".weights.h5")
 
 @dataclasses.dataclass(frozen=True)
 class ExportBest:
-    """Has a `tfps.SidecarEvaluator` keep the best model in a file.
+    """Options for a `tfps.SidecarEvaluator` to keep the best model in a file.
 
-    Beside `best.keras` it writes `best.keras.json`: the checkpoint that it
-    is, its step and its metrics. An evaluator that is started again reads
-    there what has to be beaten.
+    Beside `best.keras` the evaluator writes `best.keras.json`, with the path
+    of the checkpoint, its step and its metrics. An evaluator that is started
+    again reads the best value so far from it.
 
-    The file is replaced in one step, so whoever reads it gets a whole model,
-    the old one or the new one. It has no state of the optimizer.
+    The file is replaced atomically: a reader gets the whole old model or the
+    whole new one. It does not contain the state of the optimizer.
 
-    Attributes:
-        path: Where it goes: a local file that ends in `.keras` (the model) or
-            `.weights.h5` (its weights), outside the folder of checkpoints.
-        monitor: The metric that decides.
+    ```python
+    tfps.ExportBest("best/model.keras", monitor="auc", mode="max")
+    ```
+
+    Args:
+        path: A local file that ends in `.keras` (the model) or `.weights.h5`
+            (its weights), outside the folder of checkpoints.
+        monitor: Name of the metric that decides.
         mode: Whether the smallest (`"min"`) or the largest (`"max"`) value
-            is the best. It has to be said for all but `"loss"`.
+            is the best. Required for every metric except `"loss"`.
 
     Raises:
-        InputError: If the file's ending is another one, or `mode` is missing
-            or unknown.
+        InputError: If the file has another extension, or `mode` is missing or
+            unknown.
     """
 
     path: str | os.PathLike[str]
@@ -48,21 +52,29 @@ class ExportBest:
     def __post_init__(self) -> None:
         if not os.fspath(self.path).endswith(_ENDINGS):
             raise errors.InputError(
-                "The best model is exported to a file that ends in "
-                f"{' or '.join(_ENDINGS)}. Received: "
+                "The best model cannot be exported to this file. Expected a "
+                f"name that ends in {' or '.join(_ENDINGS)}. Received: "
                 f"path={os.fspath(self.path)!r}"
             )
         if self.mode is None and self.monitor == "loss":
             object.__setattr__(self, "mode", "min")
         if self.mode not in ("min", "max"):
             raise errors.InputError(
-                f"Which {self.monitor!r} is the best has to be said: "
+                f"It is unknown which {self.monitor!r} is the best. Expected "
                 'mode="min" or mode="max". Received: '
                 f"monitor={self.monitor!r}, mode={self.mode!r}"
             )
 
     def is_better(self, value: float, best: float | None) -> bool:
-        """Whether a value is better than the best so far, None at first."""
+        """Whether a value is better than the best so far.
+
+        Args:
+            value: The new value; NaN is never better.
+            best: The best value so far; None before the first.
+
+        Returns:
+            Whether it is better.
+        """
         if math.isnan(value):
             return False
         if best is None:
@@ -71,12 +83,12 @@ class ExportBest:
 
 
 class BestModel:
-    """The file of the best model, and what has to be beaten.
+    """File of the best model, and the best value so far.
 
     Args:
-        options: What the user asked for.
+        options: The options of the user.
 
-    Threading: of one thread.
+    Threading: for one thread only.
     """
 
     def __init__(self, options: ExportBest) -> None:
@@ -89,29 +101,29 @@ class BestModel:
         """Exports the model if it is the best so far.
 
         Args:
-            evaluation: What it is worth.
-            model: The model as it was evaluated.
+            evaluation: The evaluation of the model.
+            model: The model, with the weights that were evaluated.
 
         Returns:
-            Whether it was.
+            Whether it was exported.
 
         Raises:
-            InputError: If there is no such metric.
+            InputError: If the evaluation does not have the metric.
             OSError: If the file cannot be written.
         """
         monitor = self._options.monitor
         numbers = evaluation.numbers
         if monitor not in numbers:
             raise errors.InputError(
-                "The metric that decides on the best model is not among "
-                f"those of the evaluation: {sorted(numbers)}. "
+                "The metric that decides on the best model is not in the "
+                f"evaluation. Expected one of {sorted(numbers)}. "
                 f"Received: monitor={monitor!r}"
             )
         value = numbers[monitor]
         if not self._options.is_better(value, self._best):
             return False
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        # Keras chooses the format by the ending, so it stays the ending.
+        # Keras chooses the format by the extension, so it has to stay last.
         part = self._path.with_name(f".part-{os.getpid()}-{self._path.name}")
         try:
             if part.name.endswith(".weights.h5"):
@@ -119,8 +131,8 @@ class BestModel:
             else:
                 model.save(part, overwrite=True)
             _replace(part, self._path)
-            # Afterwards: a note without its model would be worse than a model
-            # without its note.
+            # Written last: a model without its note does less harm than a
+            # note without its model.
             note = {
                 "checkpoint": evaluation.checkpoint,
                 "step": evaluation.step,
@@ -142,8 +154,8 @@ class BestModel:
                 return float(note["metrics"][self._options.monitor])
             except (ValueError, KeyError, TypeError) as error:
                 _logger.warning(
-                    "%s does not say how good %s is: the next model replaces "
-                    "it. Received: %s: %s",
+                    "%s does not contain the quality of %s, so the next model "
+                    "replaces it. Received: %s: %s",
                     self._note,
                     self._path,
                     type(error).__name__,
@@ -153,7 +165,7 @@ class BestModel:
 
 
 def _replace(part: pathlib.Path, target: pathlib.Path) -> None:
-    """Puts a file in another's place; a crash leaves one of the two."""
+    """Replaces a file atomically: a crash leaves the old or the new one."""
     with part.open("rb+") as file:
         os.fsync(file.fileno())
     part.replace(target)

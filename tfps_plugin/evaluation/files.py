@@ -1,7 +1,7 @@
-"""Lists, dates and copies files, on this machine and remote ones.
+"""Access to files, on this machine and on remote storage.
 
-TensorFlow's file API knows remote storage, but tells the time of local files in
-whole seconds: too coarse to see that one was written again.
+TensorFlow's file API reads remote storage, but it rounds the times of local
+files to whole seconds, which is too coarse to detect that one was rewritten.
 """
 
 import contextlib
@@ -20,12 +20,12 @@ def is_remote(path: str) -> bool:
 
 
 def list_files(folder: str) -> list[tuple[str, Stamp]]:
-    """Path and stamp of each file; none for a folder that is not there yet."""
+    """Returns path and stamp of each file; none for a missing folder."""
     return list(_remote(folder) if is_remote(folder) else _local(folder))
 
 
 def stamp_of(path: str) -> Stamp | None:
-    """The stamp of a file, None if there is none."""
+    """Returns the stamp of a file; None if it does not exist."""
     try:
         if is_remote(path):
             return _remote_stamp(path)
@@ -35,11 +35,15 @@ def stamp_of(path: str) -> Stamp | None:
 
 
 def copy(path: str, target: str) -> None:
-    """Copies a file to this machine by plain reading; takes no lock.
+    """Copies a file to this machine; reads it without taking a lock.
+
+    Args:
+        path: The file, local or remote.
+        target: Path of the copy.
 
     Raises:
-        OSError: If it cannot be read.
-        tf.errors.OpError: If a remote one cannot be read.
+        OSError: If a local file cannot be read.
+        tf.errors.OpError: If a remote file cannot be read.
     """
     if is_remote(path):
         tf.io.gfile.copy(path, target, overwrite=True)
@@ -48,7 +52,7 @@ def copy(path: str, target: str) -> None:
 
 
 def _local(folder: str) -> Iterator[tuple[str, Stamp]]:
-    # Files come and go while we look.
+    # Files may disappear between listing and reading their status.
     with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:
         for entry in entries:
             with contextlib.suppress(FileNotFoundError):
@@ -60,7 +64,7 @@ def _remote(folder: str) -> Iterator[tuple[str, Stamp]]:
     with contextlib.suppress(tf.errors.NotFoundError):
         for name in tf.io.gfile.listdir(folder):
             path = f"{folder.rstrip('/')}/{name}"
-            # Folders of remote storage end in a slash, or are told so.
+            # On some remote storage, folders end in a slash.
             with contextlib.suppress(tf.errors.NotFoundError):
                 if not name.endswith("/") and not tf.io.gfile.isdir(path):
                     yield path, _remote_stamp(path)

@@ -1,4 +1,4 @@
-"""The folder that is followed: what is in it, and loading it whole."""
+"""Folder that the evaluator follows: finds and loads its checkpoints."""
 
 import logging
 from typing import Any
@@ -12,7 +12,7 @@ from tfps_plugin.evaluation.tensorflow_prefix import TensorFlowPrefix
 
 _logger = logging.getLogger("tfps_plugin.evaluation")
 
-# Another way to write checkpoints is another class in this list.
+# To support another format of checkpoints, add its class here.
 KINDS: tuple[CheckpointKind, ...] = (
     KerasArchive(),
     WeightsFile(),
@@ -21,47 +21,50 @@ KINDS: tuple[CheckpointKind, ...] = (
 
 
 class CheckpointFolder:
-    """The checkpoints that a training writes.
+    """Checkpoints that a training writes.
 
     Args:
-        path: The folder; it need not be there yet.
+        path: The folder; it need not exist yet.
     """
 
     def __init__(self, path: str) -> None:
         self.path = path
 
     def find(self) -> list[Checkpoint]:
-        """All checkpoints that are there now, complete or not."""
+        """Returns all checkpoints in the folder now, complete or not."""
         listing = files.list_files(self.path)
         return [each for kind in KINDS for each in kind.find(listing)]
 
     def load(self, checkpoint: Checkpoint, model: Any) -> int:
-        """Gives a model all weights of a checkpoint.
+        """Assigns all weights of a checkpoint to a model.
 
         Args:
-            checkpoint: What `find` has found.
+            checkpoint: A checkpoint from `find`.
             model: A built `keras.Model`. After an error its weights are
-                anything.
+                undefined.
 
         Returns:
-            The step of the checkpoint; the number in its name if it does not
-            have the optimizer's counter.
+            The optimizer's step count; if the checkpoint lacks it, the number
+            in its name.
 
         Raises:
-            Exception: If it is gone, incomplete, was written again meanwhile
-                or is that of another model.
+            Exception: If the checkpoint is gone, incomplete, was rewritten
+                meanwhile, or belongs to another model.
         """
         step = checkpoint.kind.load(checkpoint, model)
         stamp = files.stamp_of(checkpoint.file)
-        # One that was deleted after it was read is as good as ever.
+        # A file may be deleted after reading, but must not be rewritten.
         if stamp not in (None, checkpoint.stamp):
-            raise OSError("It was written again while it was read.")
+            raise OSError(
+                f"The file {checkpoint.file!r} was written again while it was "
+                "read."
+            )
         if step is not None:
             return step
         number = checkpoint.number or 0
         _logger.warning(
-            "The checkpoint %s does not say how many steps the optimizer has "
-            "made; step %d is shown, the number in its name.",
+            "The checkpoint %s does not contain the optimizer's step count; "
+            "step %d is shown, the number in its name.",
             checkpoint.path,
             number,
         )

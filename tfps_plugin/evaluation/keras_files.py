@@ -1,8 +1,8 @@
-"""Checkpoints in Keras's own files.
+"""Checkpoints in Keras's own files: `.keras` and `.weights.h5`.
 
-HDF5 locks a file that it reads, and then nobody can write it: a training that
-overwrites its checkpoint would fail because of the evaluator. So the file is
-copied first, by plain reading, and Keras reads the copy.
+HDF5 locks a file while it reads it, so that a training that overwrites its
+checkpoint would fail because of the evaluator. Therefore the file is copied
+first, without a lock, and Keras reads the copy.
 """
 
 import os
@@ -22,23 +22,23 @@ from tfps_plugin.evaluation.checkpoint import Stamp
 
 _WEIGHTS_ENDING = ".weights.h5"
 _ARCHIVE_ENDING = ".keras"
-# Where an archive has the weights, and weights have the optimizer's counter:
-# the first of its variables.
+# Place of the weights in an archive, and of the optimizer's step counter, its
+# first variable, in the weights.
 _ARCHIVE_MEMBER = f"model{_WEIGHTS_ENDING}"
 _ITERATIONS = "optimizer/vars/0"
 
 
 class WeightsFile:
-    """`name.weights.h5`, as `ModelCheckpoint(save_weights_only=True)` writes.
+    """File of `ModelCheckpoint(save_weights_only=True)`: `name.weights.h5`.
 
-    The optimizer's slots are not loaded: an evaluation does not need them.
+    The optimizer's slots are not loaded; an evaluation does not need them.
     """
 
     ending = _WEIGHTS_ENDING
     pattern = f"*{_WEIGHTS_ENDING}"
 
     def find(self, listing: Iterable[tuple[str, Stamp]]) -> list[Checkpoint]:
-        """The files with this ending."""
+        """Returns the files with this extension."""
         return [
             Checkpoint(
                 path=path,
@@ -48,7 +48,7 @@ class WeightsFile:
                 kind=self,
             )
             for path, stamp in listing
-            # Who writes a file to rename it afterwards hides it with a dot.
+            # A leading dot marks a file that will be renamed once complete.
             if path.endswith(self.ending)
             and not os.path.basename(path).startswith(".")
         ]
@@ -69,9 +69,9 @@ class WeightsFile:
 
 
 class KerasArchive(WeightsFile):
-    """`name.keras`, as `ModelCheckpoint` and `model.save` write it.
+    """Archive of `ModelCheckpoint` and `model.save`: `name.keras`.
 
-    Only its weights are read. Bytes are compared with their checksums.
+    Only its weights are read, and verified against their checksum.
     """
 
     ending = _ARCHIVE_ENDING

@@ -1,4 +1,4 @@
-"""Decides which checkpoint is next, and when one is given up."""
+"""Checkpoints that wait for their evaluation, in order. Pure."""
 
 import dataclasses
 from collections.abc import Collection
@@ -8,31 +8,32 @@ from tfps_plugin.evaluation.checkpoint import Checkpoint
 
 @dataclasses.dataclass
 class _Wait:
-    """What is known of a checkpoint that was not evaluated yet."""
+    """State of a checkpoint that was not evaluated yet."""
 
     due: float
     first_failure: float | None = None
 
 
 class PendingCheckpoints:
-    """The checkpoints that were found and are still to be evaluated.
+    """Checkpoints that were found and are still to be evaluated.
 
-    The youngest is next. Those that are older than an evaluated one are passed
-    over. One that cannot be loaded is tried again; meanwhile, and for good
-    once its time is up, the next one takes its turn. None is handed out again
-    once it was evaluated, passed over or given up; a file that is written
-    again is another checkpoint.
+    The newest is next, and those older than an evaluated one are skipped. A
+    checkpoint that cannot be loaded is tried again; meanwhile, and for good
+    after `give_up_seconds`, the next one takes its turn. A checkpoint that
+    was evaluated, skipped or given up is not returned again; a file that was
+    rewritten is a new checkpoint.
 
-    Age orders what is there at one time only. What appears later is new even
-    if its date is older: the clock of another machine may have written it.
+    Age only orders checkpoints that are there at the same time. One that
+    appears later is new even if its date is older, because the clock of
+    another machine may have set that date.
 
-    Times are seconds of one clock that only goes forward.
+    Times are seconds of one monotonic clock.
 
     Args:
-        settle_seconds: How long a file has to stay as it is before it is
-            read. Until then somebody may be writing it.
-        retry_seconds: How long to wait between two attempts to load.
-        give_up_seconds: How long to try, from the first failure.
+        settle_seconds: Time for which a file must not change before it is
+            read, because it may still be being written.
+        retry_seconds: Time between two attempts to load a checkpoint.
+        give_up_seconds: Time from the first failure to the last attempt.
     """
 
     def __init__(
@@ -49,16 +50,16 @@ class PendingCheckpoints:
         self._settled: set[Checkpoint] = set()
 
     def __len__(self) -> int:
-        """How many are still to be evaluated."""
+        """Returns the number of checkpoints still to be evaluated."""
         return len(self._waits)
 
     def look(self, found: Collection[Checkpoint], now: float) -> None:
-        """Takes what the folder has now.
+        """Updates the checkpoints to those in the folder.
 
         Args:
-            found: All its checkpoints. One that is pending and not among
-                them was deleted, or written again.
-            now: The time.
+            found: All checkpoints in the folder. Pending ones that are not
+                among them were deleted or rewritten.
+            now: Current time.
         """
         there = set(found)
         self._waits = {
@@ -70,12 +71,12 @@ class PendingCheckpoints:
             self._waits[checkpoint] = _Wait(now + self._settle_seconds)
 
     def next(self, now: float, *, is_final: bool = False) -> Checkpoint | None:
-        """The checkpoint to evaluate now, None if there is none yet.
+        """Returns the checkpoint to evaluate now; None if none is due.
 
         Args:
-            now: The time.
-            is_final: Whether nobody writes any more, so that there is
-                nothing to wait for.
+            now: Current time.
+            is_final: Whether the job is over, so that files cannot change
+                any more.
         """
         due = [
             checkpoint
@@ -85,7 +86,7 @@ class PendingCheckpoints:
         return max(due, key=lambda each: each.rank, default=None)
 
     def evaluated(self, checkpoint: Checkpoint) -> int:
-        """Notes that it was; returns how many are passed over with it."""
+        """Records an evaluation; returns how many older ones it skips."""
         older = [each for each in self._waits if each.rank <= checkpoint.rank]
         for each in older:
             self._settle(each)
@@ -95,15 +96,16 @@ class PendingCheckpoints:
     def failed(
         self, checkpoint: Checkpoint, now: float, *, is_final: bool = False
     ) -> bool:
-        """Notes that it could not be loaded.
+        """Records that a checkpoint could not be loaded.
 
         Args:
-            checkpoint: Which.
-            now: The time.
-            is_final: Whether nobody writes any more: it will not get better.
+            checkpoint: The checkpoint.
+            now: Current time.
+            is_final: Whether the job is over, so that trying again is
+                pointless.
 
         Returns:
-            Whether it is given up.
+            Whether the checkpoint is given up.
         """
         wait = self._waits.setdefault(checkpoint, _Wait(now))
         if wait.first_failure is None:

@@ -1,4 +1,4 @@
-"""An evaluation, printed and as summaries."""
+"""Report of an evaluation: as text, and as summaries for TensorBoard."""
 
 import dataclasses
 import os
@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-# Has TensorBoard draw a curve.
+# Makes TensorBoard draw a curve.
 _SCALAR = tf.compat.v1.SummaryMetadata(
     plugin_data=tf.compat.v1.SummaryMetadata.PluginData(plugin_name="scalars"),
     data_class="DATA_CLASS_SCALAR",
@@ -15,13 +15,13 @@ _SCALAR = tf.compat.v1.SummaryMetadata(
 
 @dataclasses.dataclass(frozen=True)
 class Evaluation:
-    """What one checkpoint was found to be worth.
+    """Result of evaluating one checkpoint.
 
     Attributes:
-        checkpoint: The path of the checkpoint.
-        step: The optimizer's steps up to it.
-        metrics: Name of each metric, the loss included, and its value: a
-            number, or what else the metric answers.
+        checkpoint: Path of the checkpoint.
+        step: Optimizer step of the checkpoint.
+        metrics: Values of all metrics and the loss, by name: numbers, or
+            whatever else a metric returns.
     """
 
     checkpoint: str
@@ -30,7 +30,7 @@ class Evaluation:
 
     @property
     def numbers(self) -> dict[str, float]:
-        """The metrics that are one number: what can be shown and compared."""
+        """The metrics that are single numbers, by name."""
         return {
             name: value
             for name, value in self.metrics.items()
@@ -46,12 +46,12 @@ class Evaluation:
 
 
 class Summaries:
-    """Writes evaluations for TensorBoard, as Keras's own callback does.
+    """Writer of evaluations for TensorBoard, in the form of Keras's callback.
 
     Args:
-        log_dir: They go to its folder `validation`.
+        log_dir: The folder of logs; its subfolder `validation` is used.
 
-    Threading: of one thread.
+    Threading: for one thread only.
     """
 
     def __init__(self, log_dir: str | os.PathLike[str]) -> None:
@@ -59,13 +59,13 @@ class Summaries:
         self._writer: Any = None
 
     def write(self, evaluation: Evaluation) -> None:
-        """Writes each metric at the step, for everybody to see at once."""
+        """Writes each metric at the evaluation's step, and flushes the file."""
         if self._writer is None:
             self._writer = tf.summary.create_file_writer(self._folder)
         with self._writer.as_default():
             for name, value in evaluation.numbers.items():
-                # tf.summary.scalar would need TensorBoard to be installed
-                # here too, and not only where somebody looks.
+                # tf.summary.scalar would require TensorBoard to be installed
+                # on this machine, too.
                 tf.summary.write(
                     f"evaluation_{name}_vs_iterations",
                     tf.constant(value, tf.float32),
@@ -75,7 +75,7 @@ class Summaries:
         self._writer.flush()
 
     def close(self) -> None:
-        """Closes the file; it may be called again."""
+        """Closes the file; further calls do nothing."""
         if self._writer is not None:
             self._writer.close()
             self._writer = None

@@ -1,4 +1,4 @@
-"""Is the job that is followed over?"""
+"""Observation of the followed job: is it over?"""
 
 import os
 import time
@@ -12,34 +12,34 @@ from tfps_plugin.cluster.serving import job_pipe
 from tfps_plugin.cluster.serving import task_server
 from tfps_plugin.cluster.spec import EVALUATOR
 from tfps_plugin.cluster.spec import ClusterSpec
-from tfps_plugin.evaluation.silence import Silence
+from tfps_plugin.evaluation.endings import Silence
 
 _PROBE_INTERVAL_SECONDS = 5.0
 _PROBE_TIMEOUT_SECONDS = 2.0
-# Long enough for a machine that is restarted together with its ps to be back.
+# Long enough to restart a machine together with the ps on it.
 _SILENCE_SECONDS = 60.0
 
 
 class RunningJob(Protocol):
-    """The job whose checkpoints are evaluated."""
+    """Job whose checkpoints are evaluated."""
 
     def is_over(self) -> bool:
-        """Whether nobody writes checkpoints any more; never waits long."""
+        """Whether no task writes checkpoints any more; never waits long."""
 
 
 class UnknownJob:
-    """A job of which nothing is known: it is never over."""
+    """Job about which nothing is known; it is never over."""
 
     def is_over(self) -> bool:
-        """False."""
+        """Returns False."""
         return False
 
 
 class LaunchedJob:
-    """The job of a launcher on this machine; ends with the chief.
+    """Job of a launcher on this machine; it ends with the chief.
 
     Args:
-        pipe: From `job_pipe.find`.
+        pipe: File descriptor of the pipe, from `job_pipe.find`.
     """
 
     def __init__(self, pipe: int) -> None:
@@ -51,17 +51,17 @@ class LaunchedJob:
 
 
 class ProbedJob:
-    """The job of a cluster whose addresses are known.
+    """Job of a cluster whose addresses are known.
 
-    It asks tasks whether they live, and connects to none.
+    Probes whether tasks are alive, and connects to none.
 
     Args:
         cluster: The cluster.
-        start_timeout_seconds: How long to wait for the first answer.
-        silence_seconds: How long nobody may answer.
-        interval_seconds: How often to ask.
+        start_timeout_seconds: Longest time until the first answer.
+        silence_seconds: Longest time without an answer after that.
+        interval_seconds: Time between two probes.
 
-    Threading: of one thread.
+    Threading: for one thread only.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class ProbedJob:
         )
 
     def is_over(self) -> bool:
-        """Whether neither chief nor ps has answered for a while."""
+        """Whether neither the chief nor a ps has answered for a while."""
         if time.monotonic() >= self._next_probe:
             answered = self._does_anybody_answer()
             now = time.monotonic()
@@ -98,7 +98,7 @@ class ProbedJob:
                 health.probe_task(self._chief, _PROBE_TIMEOUT_SECONDS)
                 return True
             except errors.TaskUnreachableError:
-                pass  # It may come back, as long as its ps are there.
+                pass  # It may come back as long as its ps are alive.
         answers = health.probe_all(
             self._parameter_servers, _PROBE_TIMEOUT_SECONDS
         )
@@ -108,10 +108,10 @@ class ProbedJob:
 
 
 def find(environ: Mapping[str, str] | None = None) -> RunningJob:
-    """The job that this process is the evaluator of.
+    """Returns the job that this process is the evaluator of.
 
     Args:
-        environ: The environment; None is this process's own.
+        environ: Environment variables; None for those of this process.
 
     Raises:
         ClusterConfigurationError: If `TF_CONFIG` describes no usable cluster.

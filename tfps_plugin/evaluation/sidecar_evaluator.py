@@ -11,7 +11,7 @@ import keras
 
 from tfps_plugin import errors
 from tfps_plugin._compat import keras_callbacks as keras_compat
-from tfps_plugin.evaluation import evaluation_data
+from tfps_plugin.evaluation import arguments
 from tfps_plugin.evaluation import running_job
 from tfps_plugin.evaluation.checkpoint import Checkpoint
 from tfps_plugin.evaluation.endings import Endings
@@ -22,17 +22,14 @@ from tfps_plugin.evaluation.folder import CheckpointFolder
 from tfps_plugin.evaluation.pending import PendingCheckpoints
 from tfps_plugin.evaluation.report import Evaluation
 from tfps_plugin.evaluation.report import Summaries
-from tfps_plugin.strategy.parameter_server_strategy import (
-    ParameterServerStrategy,
-)
 
 _logger = logging.getLogger("tfps_plugin.evaluation")
 
-# Longer than a tick of any disk's clock, shorter than anybody notices.
+# Longer than the resolution of any file system's clock.
 _SETTLE_SECONDS = 0.5
-# How long it sleeps at most.
+# Longest uninterrupted sleep.
 _WAKE_UP_SECONDS = 1.0
-# How often somebody is told that there is still nothing to do.
+# Interval of log lines while no checkpoint appears.
 _NOTICE_SECONDS = 60.0
 
 
@@ -50,15 +47,26 @@ class SidecarEvaluator:
     ).start()
     ```
 
-    It follows a folder of checkpoints, however they were written:
-    `keras.callbacks.ModelCheckpoint` with files that end in `.keras` or
-    `.weights.h5`, under new names or always the same; `tf.train.Checkpoint`
-    and `tf.train.CheckpointManager`. It always takes the youngest; while
-    it evaluates one, others may be passed over.
+    It follows a folder of checkpoints of any kind: `.keras` and `.weights.h5`
+    files of `keras.callbacks.ModelCheckpoint`, under new names or always the
+    same; and those of `tf.train.Checkpoint`, `tf.train.CheckpointManager` and
+    `tfps.CheckpointManager`. It always takes the newest, and skips those that
+    became outdated during an evaluation.
 
-    It never connects to the cluster, and takes no part in it. A checkpoint
-    that is deleted or still being written while it is read is tried again, and
-    given up after a while; no checkpoint is evaluated twice or in part.
+    It takes no part in the cluster and never connects to it. A checkpoint
+    that is deleted or rewritten while it is read is tried again, and given up
+    after a while. No checkpoint is evaluated twice or in part.
+
+    Threading: `stop` is safe from any thread; everything else is for one
+    thread.
+
+    Attributes:
+        model: The model that is evaluated.
+        data: The data, as passed.
+        checkpoint_dir: The folder of checkpoints, as a string.
+        steps: Number of batches in one evaluation; None for all.
+        max_evaluations: Largest number of evaluations; None for no limit.
+        callbacks: The callbacks, as a list.
     """
 
     def __init__(
@@ -82,40 +90,41 @@ class SidecarEvaluator:
         """Creates the evaluator; reads nothing yet.
 
         Args:
-            model: A compiled `keras.Model` of the same layers as the one that
-                is trained, made outside the training's strategy.
-            data: What `model.evaluate` takes: a `tf.data.Dataset`, a
+            model: A compiled `keras.Model` with the layers of the trained
+                model, created outside the training's strategy.
+            data: Data for `model.evaluate`: a `tf.data.Dataset`, a
                 `keras.utils.PyDataset`, arrays, a tuple `(x, y)` or
                 `(x, y, sample_weight)`; or a `tfps.DatasetCreator`.
-            checkpoint_dir: The folder of the checkpoints. It need not be
-                there yet.
-            steps: How many batches one evaluation takes; None is all. A
-                dataset that repeats for ever needs it.
-            max_evaluations: Ends after so many evaluations, and after a
-                checkpoint with this number or a larger one at the end of its
-                name: with `epoch-{epoch}.keras`, the number of epochs.
-            callbacks: Callbacks of Keras, for `on_test_begin` and so on.
-                `keras.callbacks.TensorBoard` writes each metric at the step
-                of the training.
-            batch_size: The batch size, where `data` are arrays.
-            stop_after_step: Ends after a checkpoint of this step of the
-                optimizer or a later one.
-            export_best: Where to keep the best model, and what is best.
-            log_dir: Writes each metric for TensorBoard, as the callback does
-                and without it.
-            poll_interval_seconds: How often the folder is looked at.
-            load_timeout_seconds: How long a checkpoint that cannot be loaded
-                is tried again.
-            no_checkpoint_timeout_seconds: Ends if no new checkpoint appears
-                for so long; None waits on.
-            verbose: 1 prints a line for each evaluation, 0 nothing.
+            checkpoint_dir: The folder of checkpoints, local or remote. It
+                need not exist yet.
+            steps: Number of batches in one evaluation; None for all. Required
+                for a dataset that repeats without end.
+            max_evaluations: Number of evaluations after which it ends. It
+                also ends after a checkpoint whose name ends with this number
+                or a larger one: with `epoch-{epoch}.keras`, the number of
+                epochs.
+            callbacks: Keras callbacks, for `on_test_begin` and the like.
+                `keras.callbacks.TensorBoard` writes each metric at the
+                training's step.
+            batch_size: Batch size, if `data` is arrays.
+            stop_after_step: Optimizer step; the evaluator ends after a
+                checkpoint of this step or a later one.
+            export_best: Options to keep the best model in a file.
+            log_dir: Folder for TensorBoard logs of each metric, as the
+                callback writes them; it needs no TensorBoard.
+            poll_interval_seconds: Interval at which the folder is listed.
+            load_timeout_seconds: Time for which a checkpoint that cannot be
+                loaded is tried again.
+            no_checkpoint_timeout_seconds: Time without a new checkpoint after
+                which it ends; None waits without end.
+            verbose: 1 prints a line for each evaluation, 0 prints nothing.
 
         Raises:
             InputError: If the model is not compiled, the data can be read
-                only once, a number is not positive, or the best model would
-                be exported among the checkpoints.
-            UnsupportedError: If the model belongs to a parameter-server
-                training.
+                only once, a limit is not positive, or the best model would be
+                exported into the folder of checkpoints.
+            UnsupportedError: If the model was created under a
+                `ParameterServerStrategy`.
         """
         self.model = model
         self.data = data
@@ -123,7 +132,7 @@ class SidecarEvaluator:
         self.steps = steps
         self.max_evaluations = max_evaluations
         self.callbacks = list(callbacks or [])
-        _require_plain_and_compiled(model)
+        arguments.require_plain_and_compiled(model)
         self._folder = CheckpointFolder(self.checkpoint_dir)
         self._endings = Endings(
             max_evaluations, stop_after_step, no_checkpoint_timeout_seconds
@@ -134,11 +143,11 @@ class SidecarEvaluator:
             retry_seconds=poll_interval_seconds,
             give_up_seconds=load_timeout_seconds,
         )
-        self._arguments = evaluation_data.to_arguments(data)
+        self._arguments = arguments.of_data(data)
         self._arguments |= {"steps": steps, "batch_size": batch_size}
         self._best = None
         if export_best is not None:
-            _require_outside(export_best, self.checkpoint_dir)
+            arguments.require_outside(export_best, self.checkpoint_dir)
             self._best = BestModel(export_best)
         self._summaries = None if log_dir is None else Summaries(log_dir)
         self._verbose = verbose
@@ -146,23 +155,25 @@ class SidecarEvaluator:
         self._last_failure: Exception | None = None
 
     def start(self) -> list[Evaluation]:
-        """Evaluates checkpoints until there is nothing left to do.
+        """Evaluates checkpoints until a limit is reached or the job is over.
 
-        Ends as `max_evaluations`, `stop_after_step` or
-        `no_checkpoint_timeout_seconds` say, by `stop`, or, in an evaluator of
-        a job that `TF_CONFIG` describes, when that job is over and its last
-        checkpoint is evaluated. Without any of these it goes on until Ctrl-C.
+        Ends at `max_evaluations`, `stop_after_step` or
+        `no_checkpoint_timeout_seconds`, or after `stop`. The evaluator of a
+        job that `TF_CONFIG` describes also ends when that job is over and its
+        last checkpoint is evaluated. Otherwise it runs until Ctrl-C.
 
         Returns:
-            All evaluations, in their order.
+            All evaluations, in order. Each has `checkpoint` (a path), `step`
+            (the optimizer's), and `metrics` (values by name).
 
         Raises:
-            CheckpointNotFoundError: If it ends without an evaluation though
-                it was given no reason to by `stop`.
+            CheckpointNotFoundError: If it ends without any evaluation, except
+                after `stop`.
+            ClusterConfigurationError: If `TF_CONFIG` is invalid.
             Exception: What the model, its metrics, the data or a callback
                 raise.
 
-        Threading: of one thread; on the main thread Ctrl-C ends it.
+        Threading: for one thread; on the main thread Ctrl-C interrupts it.
         """
         job = running_job.find()
         callbacks = keras.callbacks.CallbackList(
@@ -174,7 +185,7 @@ class SidecarEvaluator:
         reason = None
         try:
             while reason is None and not self._stopped.is_set():
-                # Asked before looking: what a job wrote last is then seen.
+                # Read before listing: the last checkpoint is then not missed.
                 is_over = job.is_over()
                 now = time.monotonic()
                 self._pending.look(self._folder.find(), now)
@@ -213,16 +224,17 @@ class SidecarEvaluator:
         return evaluations
 
     def stop(self) -> None:
-        """Has `start` return after the evaluation that it is at, if any.
+        """Makes `start` return after its current evaluation, if any.
 
-        Threading: any thread, also before `start`.
+        Threading: safe from any thread, also before `start`.
         """
         self._stopped.set()
 
     def _rest(self, seconds: float) -> None:
-        """Waits, unless it is stopped; Ctrl-C is noticed within a second.
+        """Waits, at most until `stop`; notices Ctrl-C within a second.
 
-        A signal that another thread receives interrupts no waiting.
+        The wait is cut into pieces because a signal that another thread
+        receives does not interrupt it.
         """
         deadline = time.monotonic() + seconds
         while (left_seconds := deadline - time.monotonic()) > 0:
@@ -230,9 +242,9 @@ class SidecarEvaluator:
                 return
 
     def _load(self, checkpoint: Checkpoint, *, is_final: bool) -> int | None:
-        """Loads a checkpoint; returns its step, or None if that failed."""
+        """Loads a checkpoint; returns its step, or None after a failure."""
         if not self.model.built:
-            # Some models make their weights at their first batch.
+            # Some models create their weights with the first batch.
             self.model.evaluate(**self._arguments | {"steps": 1}, verbose=0)
         try:
             return self._folder.load(checkpoint, self.model)
@@ -245,7 +257,7 @@ class SidecarEvaluator:
                 logging.WARNING if is_given_up else logging.INFO,
                 "The checkpoint %s cannot be loaded; %s. %s: %s",
                 checkpoint.path,
-                "it is left out" if is_given_up else "it is tried again",
+                "it is skipped" if is_given_up else "it is tried again",
                 type(error).__name__,
                 error,
             )
@@ -259,10 +271,10 @@ class SidecarEvaluator:
     ) -> Evaluation:
         num_skipped = self._pending.evaluated(checkpoint)
         if num_skipped:
-            _logger.info("%d older checkpoints are passed over.", num_skipped)
+            _logger.info("%d older checkpoints are skipped.", num_skipped)
         optimizer = getattr(self.model, "optimizer", None)
         if optimizer is not None:
-            # What callbacks, and TensorBoard's above all, take the step from.
+            # Callbacks such as TensorBoard's read the step from it.
             optimizer.iterations.assign(step)
         metrics = self.model.evaluate(
             **self._arguments, verbose=0, callbacks=callbacks, return_dict=True
@@ -286,7 +298,7 @@ class SidecarEvaluator:
             _logger.info("%s", line)
 
     def _notice(self, waited_seconds: float) -> None:
-        # Loud enough to be seen where nobody has set logging up.
+        # A warning, which Python prints even without a logging setup.
         _logger.warning(
             "No new checkpoint in %s for %.0f s.",
             self.checkpoint_dir,
@@ -296,41 +308,16 @@ class SidecarEvaluator:
     def _nothing_found(self, reason: str) -> errors.CheckpointNotFoundError:
         patterns = ", ".join(kind.pattern for kind in KINDS)
         error = errors.CheckpointNotFoundError(
-            f"No checkpoint was evaluated, and the evaluator ends: {reason}. "
+            f"The evaluator ended without an evaluation: {reason}. "
             f"Expected files like {patterns} in the folder. Received: "
             f"checkpoint_dir={self.checkpoint_dir!r}. "
             + (
-                "See that the training saves its checkpoints there."
+                "Make sure that the training saves its checkpoints there."
                 if self._last_failure is None
-                else "The last one could not be loaded; see the error above. "
-                "Does the model have the layers of the one that is trained?"
+                else "The last checkpoint could not be loaded; see the error "
+                "above. Make sure that the model has the layers of the "
+                "trained model."
             )
         )
         error.__cause__ = self._last_failure
         return error
-
-
-def _require_plain_and_compiled(model: Any) -> None:
-    strategy = getattr(model, "distribute_strategy", None)
-    if isinstance(strategy, ParameterServerStrategy):
-        raise errors.UnsupportedError(
-            "An evaluator takes no part in the cluster, but its model was "
-            "made under a ParameterServerStrategy. Received: "
-            f"model={model.name!r}. Make it outside strategy.scope()."
-        )
-    if not model.compiled:
-        raise errors.InputError(
-            "The evaluator's model needs a loss or metrics. Received: "
-            f"model={model.name!r}, which is not compiled. Call "
-            "model.compile(loss=..., metrics=[...])."
-        )
-
-
-def _require_outside(export_best: ExportBest, checkpoint_dir: str) -> None:
-    folder = os.path.dirname(os.path.abspath(export_best.path))
-    if os.path.realpath(folder) == os.path.realpath(checkpoint_dir):
-        raise errors.InputError(
-            "The best model would be taken for a checkpoint. Received: "
-            f"export_best.path={os.fspath(export_best.path)!r}, "
-            f"checkpoint_dir={checkpoint_dir!r}. Export it to another folder."
-        )

@@ -321,7 +321,7 @@ def test_what_cannot_be_read_is_left_out_and_the_next_one_taken(
     left_out = [
         record
         for record in caplog.records
-        if "is left out" in record.message and record.levelname == "WARNING"
+        if "is skipped" in record.message and record.levelname == "WARNING"
     ]
     # What is gone as a whole is not even seen.
     is_seen = how != "deleted" or form == "ckpt-{}"
@@ -488,7 +488,7 @@ def test_prints_what_it_finds(
     _make_evaluator(tmp_path, max_evaluations=1, export_best=export).start()
     assert capsys.readouterr().out == (
         "e-1.keras (step 100): loss: 4, mae: 2 - the best so far\n"
-        "The evaluator ends: max_evaluations=1 are done.\n"
+        "The evaluator ends: max_evaluations=1 is reached.\n"
     )
 
 

@@ -1,8 +1,8 @@
 """Checkpoints of `tf.train.Checkpoint` and `tf.train.CheckpointManager`.
 
-A checkpoint is several files of one prefix, `ckpt-3.index` and
-`ckpt-3.data-...`. The index is written last. Variables that are cut over
-parameter servers stand in it as whole ones, so a plain model can load them.
+A checkpoint consists of several files with one prefix, `ckpt-3.index` and
+`ckpt-3.data-...`. The index is written last. Sharded variables appear whole in
+it, so a plain model can load them.
 """
 
 import os
@@ -17,23 +17,24 @@ from tfps_plugin.evaluation.checkpoint import Checkpoint
 from tfps_plugin.evaluation.checkpoint import Stamp
 
 _ENDING = ".index"
-# What people call the model in tf.train.Checkpoint(model=model).
+# Usual name of the model, as in tf.train.Checkpoint(model=model).
 _USUAL_NAME = "model"
-_TENSORFLOWS_OWN = "save_counter"
-# How Keras's optimizers call their step counter.
+# TensorFlow's own counter of checkpoints.
+_SAVE_COUNTER = "save_counter"
+# Name of the step counter in Keras's optimizers.
 _COUNTER = "_iterations"
 
 
 class TensorFlowPrefix:
-    """The files of one prefix.
+    """Checkpoint of TensorFlow: files with one prefix.
 
-    The model is found under whatever name it was given, or as the root.
+    The model may be the root of the checkpoint or have any name in it.
     """
 
     pattern = f"*{_ENDING}"
 
     def find(self, listing: Iterable[tuple[str, Stamp]]) -> list[Checkpoint]:
-        """The prefixes that have an index."""
+        """Returns the prefixes that have an index."""
         return [
             Checkpoint(
                 path=path.removesuffix(_ENDING),
@@ -55,33 +56,33 @@ class TensorFlowPrefix:
             left_out = _restore(candidate, checkpoint.path, model)
             if not left_out:
                 return _read_iterations(reader, graph)
-            # The attempt that came closest tells most.
+            # The attempt that came closest is the most informative one.
             if not missing or len(left_out) < len(missing):
                 missing = left_out
         raise ValueError(
-            f"It has no values for these weights of the model: {missing}. "
-            "Save the whole model, as in tf.train.Checkpoint(model=model, "
-            "optimizer=model.optimizer)."
+            "The checkpoint has no values for some weights of the model. "
+            f"Received: missing={missing}. Save the whole model, as in "
+            "tf.train.Checkpoint(model=model, optimizer=model.optimizer)."
         )
 
 
 def _candidates(graph: Any, model: Any) -> Iterator[tf.train.Checkpoint]:
-    """What may have been saved, the likeliest first."""
+    """Yields the structures that may have been saved, likeliest first."""
     names = [child.local_name for child in graph.nodes[0].children]
     if _USUAL_NAME in names:
         yield tf.train.Checkpoint(**{_USUAL_NAME: model})
     yield tf.train.Checkpoint(root=model)
     for name in names:
-        if name not in (_USUAL_NAME, _TENSORFLOWS_OWN):
+        if name not in (_USUAL_NAME, _SAVE_COUNTER):
             yield tf.train.Checkpoint(**{name: model})
 
 
 def _restore(
     candidate: tf.train.Checkpoint, path: str, model: Any
 ) -> list[str]:
-    """Restores what fits; returns the paths of weights that got nothing."""
+    """Restores what fits; returns the paths of weights without a value."""
     before = compat.restore_marks(model.weights)
-    # What else was saved, such as an optimizer, is none of our business.
+    # The checkpoint may contain more, such as an optimizer.
     candidate.restore(path).expect_partial()
     after = compat.restore_marks(model.weights)
     return [
@@ -92,7 +93,7 @@ def _restore(
 
 
 def _read_iterations(reader: Any, graph: Any) -> int | None:
-    """The counter of the optimizer that is nearest to the root."""
+    """Reads the step counter of the optimizer that is nearest to the root."""
     waiting, seen = [0], {0}
     while waiting:
         node = graph.nodes[waiting.pop(0)]

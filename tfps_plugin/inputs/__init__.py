@@ -1,14 +1,15 @@
-"""What a worker reads.
+"""Input that workers read.
 
-batch_codec.py        batches as strings: many travel in one tensor
-captured_inputs.py    datasets and iterators that functions use from outside
-dataset_recipes.py    what the chief sends to a worker, to be run there
-dataset_creator.py    `tfps.DatasetCreator`, input that every worker makes
-input_context.py      which share of the input is being built on this thread
-input_splits.py       how the splits of an input are found, and each is read
-per_worker_values.py  one value per worker, built there when first needed
-split_reader.py       gives every worker the iterator of the split it reads
-splits.py             which splits wait, are being read, and were read
-tuning.py             pipelines that end when they are dropped
+batch_codec.py        encodes batches as strings: many travel in one tensor
+captured_inputs.py    datasets and iterators that functions capture
+dataset_recipes.py    serialized datasets, sent by the chief, run by workers
+dataset_creator.py    `tfps.DatasetCreator`: input that every worker creates
+input_context.py      the share of the input that a thread is building
+input_splits.py       the splits of an input: one pipeline for each worker
+listed_splits.py      the splits that a user lists, such as files
+per_worker_values.py  one value per worker, built there on first use
+split_reader.py       gives every worker the iterator of its current split
+splits.py             pure: which splits wait, are being read, and are done
+tuning.py             datasets without TensorFlow's tuning at run time
 worker_dataset.py     one dataset per worker, from a function or a dataset
 """

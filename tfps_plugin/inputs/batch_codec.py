@@ -1,8 +1,8 @@
-"""Batches as strings, so that many of them travel in one tensor.
+"""Codec of batches: encodes them as strings, so that many share one tensor.
 
-A batch may be any structure of tensors, ragged and sparse ones too. Sent as it
-is, each of its parts is a message of its own; as strings, a whole group of
-batches is one.
+A batch may be any structure of tensors, including ragged and sparse ones. Sent
+directly, each of its parts is a message of its own; as strings, a whole group
+of batches is one message.
 
 Shape legend: K batches of a group, C parts of a batch.
 """
@@ -16,21 +16,21 @@ from tfps_plugin.inputs.tuning import without_tuning
 
 
 def _is_nothing(spec: Any) -> bool:
-    """Whether it stands for a None in a batch; Keras also puts an Optional."""
+    """Whether a spec stands for None in a batch; Keras may use an Optional."""
     return isinstance(spec, tf.OptionalSpec | NoneTensorSpec)
 
 
 class BatchCodec:
-    """Turns batches of one type into strings and back.
+    """Encodes batches of one type as strings, and decodes them.
 
-    Threading: holds nothing that changes.
+    Threading: immutable, so safe from any thread.
     """
 
     def __init__(self, element_spec: Any) -> None:
-        """Prepares for batches of a type.
+        """Prepares for batches of one type.
 
         Args:
-            element_spec: What one batch looks like: a nested structure of
+            element_spec: Type of a batch, a nested structure of
                 `tf.TypeSpec`.
         """
         self._element_spec = element_spec
@@ -44,12 +44,12 @@ class BatchCodec:
 
     @property
     def element_spec(self) -> Any:
-        """What one batch looks like where it comes from."""
+        """Type of a batch before it is encoded."""
         return self._element_spec
 
     @property
     def decoded_spec(self) -> Any:
-        """What one batch looks like when it was decoded."""
+        """Type of a decoded batch."""
         return tf.nest.pack_sequence_as(
             self._element_spec,
             [None if _is_nothing(leaf) else leaf for leaf in self._leaf_specs],
@@ -57,15 +57,15 @@ class BatchCodec:
 
     @property
     def num_parts(self) -> int:
-        """How many strings a batch makes."""
+        """Number of strings in an encoded batch."""
         return len(self._part_specs)
 
     def encode(self, *batch: Any) -> tf.Tensor:
-        """One batch as strings.
+        """Encodes one batch.
 
         Args:
-            *batch: As a dataset hands it to a function: a tuple comes as
-                several arguments.
+            *batch: The batch as a dataset passes it to a function: a tuple
+                is passed as several arguments.
 
         Returns:
             A string tensor of shape `(C,)`.
@@ -75,7 +75,7 @@ class BatchCodec:
         )
 
     def encode_one(self, element: Any) -> tf.Tensor:
-        """One batch as strings.
+        """Encodes one batch.
 
         Args:
             element: The batch, a structure of tensors.
@@ -97,20 +97,24 @@ class BatchCodec:
         return tf.stack([tf.io.serialize_tensor(part) for part in parts])
 
     def encoded(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
-        """A dataset of batches as strings, of shape `(C,)`, made ahead."""
+        """Returns a dataset of encoded batches, of shape `(C,)`.
+
+        Args:
+            dataset: A dataset of batches.
+        """
         strings = dataset.map(
             self.encode, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True
         )
         return without_tuning(strings)
 
     def decode(self, parts_C: tf.Tensor) -> Any:
-        """A batch that `encode` made strings of.
+        """Decodes a batch from `encode`.
 
         Args:
             parts_C: The strings, shape `(C,)`.
 
         Returns:
-            The batch; None where it has nothing.
+            The batch, of type `decoded_spec`.
         """
         parts = iter(
             [

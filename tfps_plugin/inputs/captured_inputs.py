@@ -1,7 +1,7 @@
-"""Datasets and iterators of the chief, in functions that workers run.
+"""Datasets and iterators of the chief that functions for workers capture.
 
-A dataset that was made outside of a function is a value of the chief's
-memory: no worker can take it. What it was made of can be sent, as a recipe.
+A dataset that was created outside of a function is an object in the memory of
+the chief, which no worker can use. Its recipe, however, can be sent.
 """
 
 from typing import Any
@@ -23,25 +23,24 @@ _INSTEAD = {
         "argument of the function, and call next() on that.",
     ),
     "LookupInterface": (
-        "a lookup table that changes, such as a MutableHashTable, which is on "
-        "the chief",
+        "a mutable lookup table, such as a MutableHashTable, on the chief",
         "Use a tf.lookup.StaticHashTable, of which every worker has a copy, "
-        "keep what changes in a tf.Variable, or look it up in a dataset "
-        "function.",
+        "keep values that change in a tf.Variable, or use the table in a "
+        "dataset function.",
     ),
 }
 
 
 def sent_along(graph: Any, captured: tf.Tensor) -> tf.Tensor | None:
-    """What a function has in the place of a dataset of the chief.
+    """Replaces a dataset of the chief inside a function.
 
     Args:
-        graph: The function that is being traced.
+        graph: The graph of the function that is being traced.
         captured: A tensor of the chief, of variant dtype.
 
     Returns:
-        The same dataset, which the function makes of its recipe; None if it
-        is no dataset, or cannot be sent (see `refuse_what_stays`).
+        The same dataset, which the function creates from its recipe; None if
+        it is no dataset, or cannot be sent (see `refuse_what_stays`).
     """
     if not tensorflow_inputs.is_dataset(captured):
         return None
@@ -59,15 +58,15 @@ def sent_along(graph: Any, captured: tf.Tensor) -> tf.Tensor | None:
         tf.control_dependencies(None),
         compat.clear_device(),
     ):
-        # Captured by value, as an argument. Of a constant TensorFlow would
-        # make a constant dataset, which no graph can have.
+        # Captured by value, as an argument. TensorFlow would fold a constant
+        # into a constant dataset, which no graph can contain.
         made = tf.raw_ops.DatasetFromGraph(graph_def=recipe)
     known.append((captured, made))
     return made
 
 
 def refuse_what_stays(function: Any) -> None:
-    """Refuses a function for workers that has captured inputs of the chief.
+    """Refuses a function for workers that has captured datasets of the chief.
 
     Args:
         function: A concrete function.
@@ -79,26 +78,27 @@ def refuse_what_stays(function: Any) -> None:
         if captured.dtype == tf.variant and (
             tensorflow_inputs.is_dataset(captured)
         ):
-            # It says why.
+            # Raises an error with the reason, if the dataset is at fault.
             dataset_recipes.serialized(captured)
             raise errors.InputError(
-                "A function that workers run uses a tf.data.Dataset that was "
-                "made outside of it, and was traced where it could not be "
-                "sent along; expected a function that is traced for the "
-                f"workers. Received: {_name(function)}. Pass the tf.function "
-                "itself in the place of its get_concrete_function()."
+                "A function for workers uses a tf.data.Dataset that was "
+                "created outside of it, and was traced where the dataset "
+                "could not be included. Expected a function that is traced "
+                f"for the workers. Received: function={_name(function)}. "
+                "Pass the tf.function itself instead of the result of its "
+                "get_concrete_function()."
             )
 
 
 def refuse_resources(function: Any) -> None:
-    """Refuses a scheduled function that has captured inputs of the chief.
+    """Refuses a scheduled function that has captured objects of the chief.
 
     Args:
         function: A concrete function.
 
     Raises:
         InputError: If it uses a dataset that cannot be sent, or an iterator
-            or lookup table of which workers have no copies.
+            or mutable lookup table, of which workers have no copies.
     """
     refuse_what_stays(function)
     for captured in tensorflow_captures.values_of(function.graph):
@@ -108,10 +108,10 @@ def refuse_resources(function: Any) -> None:
         if kind in _INSTEAD:
             what, instead = _INSTEAD[kind]
             raise errors.InputError(
-                f"A scheduled function uses {what}; expected nothing that "
-                "cannot leave the chief. Received: the function "
-                f"{_name(function)}, which captures a resource of type "
-                f"{kind}. {instead}"
+                f"A scheduled function uses {what}, which workers cannot "
+                "reach. Expected only objects that can be sent to workers. "
+                f"Received: function={_name(function)}, which captures a "
+                f"resource of type {kind}. {instead}"
             )
 
 
@@ -120,16 +120,19 @@ def _name(function: Any) -> str:
 
 
 def refuse_argument(leaf: Any) -> None:
-    """Refuses an argument of a scheduled function that stays on the chief.
+    """Refuses an argument of a scheduled function that must stay on the chief.
+
+    Args:
+        leaf: The argument, or an element of a structure of arguments.
 
     Raises:
         InputError: If it is a dataset or an iterator.
     """
     if isinstance(leaf, tf.data.Dataset | tf.data.Iterator):
         raise errors.InputError(
-            "A dataset or iterator of the chief cannot be an argument of a "
-            "scheduled function; expected one that each worker has. Received: "
-            f"{leaf!r}. Pass iter(coordinator.create_per_worker_dataset("
-            "dataset)), or use the dataset inside the function without "
-            "passing it."
+            "A dataset or iterator on the chief cannot be an argument of a "
+            "scheduled function. Expected one that each worker has. Received: "
+            f"argument={leaf!r}. Pass "
+            "iter(coordinator.create_per_worker_dataset(dataset)), or use the "
+            "dataset inside the function without passing it."
         )

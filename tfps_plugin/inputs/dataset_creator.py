@@ -1,4 +1,4 @@
-"""`tfps.DatasetCreator`: input that every worker makes for itself."""
+"""`tfps.DatasetCreator`: input that every worker creates for itself."""
 
 import functools
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from tfps_plugin.inputs.splits import Visitation
 
 
 class DatasetCreator(keras_compat.DataAdapter):
-    """Input for `fit`, `evaluate` and `predict`, built on the workers.
+    """Input of `fit`, `evaluate` and `predict` that is built on the workers.
 
     ```python
     def dataset_fn(context):
@@ -28,13 +28,13 @@ class DatasetCreator(keras_compat.DataAdapter):
     model.fit(tfps.DatasetCreator(dataset_fn), steps_per_epoch=1000)
     ```
 
-    The function runs once for each worker and gets that worker's own
-    `tf.distribute.InputContext`. For `predict` it runs on the chief, as the
-    only pipeline.
+    The function is called once for each worker, with that worker's own
+    `tf.distribute.InputContext`. For `predict` it is called on the chief, as
+    the only pipeline.
 
-    With `splits`, workers ask for work instead of having their share: each
-    takes the next split when it has read the one before, so that a slow worker
-    holds nobody up:
+    With `splits`, workers take parts of the input on demand instead of having
+    fixed shares: each takes the next split when it has read the one before, so
+    that a slow worker delays nobody:
 
     ```python
     def dataset_fn(file):
@@ -45,10 +45,18 @@ class DatasetCreator(keras_compat.DataAdapter):
     model.fit(tfps.DatasetCreator(dataset_fn, splits=files), epochs=3)
     ```
 
-    Without `steps_per_epoch`, an epoch is all of the data: every element once
-    as long as nothing fails. What a worker was reading when it was lost is
-    read again by others, from the beginning of its split (at least once), or
-    left out (at most once).
+    Without `steps_per_epoch`, an epoch is the whole input: every element once,
+    as long as nothing fails. When a worker is lost, its split is read again
+    by others from the beginning (at least once), or the rest of it is left
+    out (at most once).
+
+    Threading: immutable, so safe from any thread.
+
+    Attributes:
+        dataset_fn: The function, as passed.
+        input_options: The options, as passed.
+        splits: The splits, or the function that lists them; None without.
+        visitation: The visitation, as an enumeration.
     """
 
     def __init__(
@@ -59,36 +67,34 @@ class DatasetCreator(keras_compat.DataAdapter):
         splits: Sequence[Any] | Callable[[int], Sequence[Any]] | None = None,
         visitation: str | Visitation = Visitation.AT_LEAST_ONCE,
     ) -> None:
-        """Creates the input; calls nothing yet.
+        """Creates the input; does not call the function yet.
 
         Args:
-            dataset_fn: Returns a batched `tf.data.Dataset` for the pipeline
-                that its `tf.distribute.InputContext` describes; with `splits`,
-                for the split that it is given, as tensors. A function that
-                needs Python's strings, such as names of files that it opens,
-                is given the split as it was listed, and is traced for each.
+            dataset_fn: Function that returns a batched `tf.data.Dataset`. Its
+                argument is the `tf.distribute.InputContext` of the pipeline;
+                with `splits`, a split, as tensors. A function that needs
+                Python strings, such as names of files that it opens, gets
+                each split as it was listed, and is traced for each.
             input_options: As in `tf.keras.utils.experimental.DatasetCreator`.
-                Elements are read in the worker's host memory, one batch
-                ahead, whatever `experimental_fetch_to_device` says; options
-                that ask for anything else are refused.
-            splits: The parts of the input: names of files, ranges, or any
-                nested structures that tensors can be made of, all of one
-                type; or a function of the number of the pass, from 0, that
-                returns them, such as one that shuffles them.
-            visitation: What becomes of what a lost worker was reading:
+                Elements are always read in the worker's host memory, one
+                batch ahead, whatever `experimental_fetch_to_device` is; other
+                values than the defaults are refused.
+            splits: Parts of the input: names of files, ranges, or any nested
+                structures convertible to tensors, all of one type; Python
+                integers become int64. Or a function of the number of the
+                pass, from 0, that returns such a list, for instance shuffled.
+            visitation: Treatment of the split of a lost worker:
                 `"at_least_once"` or `"at_most_once"`.
 
         Raises:
-            InputError: If `dataset_fn` is not callable, `input_options` ask
-                for what workers do not do, or `visitation` is none of the
-                two.
+            InputError: If `dataset_fn` is not callable, `input_options` has
+                unsupported values, or `visitation` is neither of the two.
         """
         if not callable(dataset_fn):
             raise errors.InputError(
                 "DatasetCreator takes a function of a "
                 "tf.distribute.InputContext, or of a split, that returns a "
-                "tf.data.Dataset. "
-                f"Received: dataset_fn={dataset_fn!r}"
+                f"tf.data.Dataset. Received: dataset_fn={dataset_fn!r}"
             )
         _check_options(input_options)
         self.dataset_fn = dataset_fn
@@ -97,33 +103,38 @@ class DatasetCreator(keras_compat.DataAdapter):
         self.visitation = Visitation.parse(visitation)
 
     def build(self, share: Any) -> tf.data.Dataset:
-        """Calls the function for one pipeline, or one split.
+        """Calls the function for one pipeline or one split.
 
         Args:
-            share: A `tf.distribute.InputContext`: which pipeline, of how
-                many; or a split.
+            share: The `tf.distribute.InputContext` of the pipeline, or a
+                split.
 
         Returns:
             The dataset.
 
         Raises:
-            InputError: If the function returns anything else.
+            InputError: If the function does not return a `tf.data.Dataset`.
         """
         dataset = self.dataset_fn(share)
         if not isinstance(dataset, tf.data.Dataset):
             raise errors.InputError(
                 "The function of a DatasetCreator must return a "
-                f"tf.data.Dataset. Received: {dataset!r} from "
-                f"{self.dataset_fn!r}"
+                f"tf.data.Dataset. Received: result={dataset!r} from "
+                f"dataset_fn={self.dataset_fn!r}"
             )
         return dataset
 
-    # What Keras asks of a data adapter.
+    # The interface of Keras's data adapters.
 
     def get_tf_dataset(self) -> tf.data.Dataset:
-        """The dataset of the only pipeline, for the chief alone.
+        """Returns the dataset for reading on the chief alone.
 
-        With splits: of all of them, one after the other.
+        Returns:
+            The dataset of the only pipeline; with splits, that of all of
+            them, one after the other.
+
+        Raises:
+            InputError: If the function does not return a `tf.data.Dataset`.
         """
         if self.splits is not None:
             splits = self.splits(0) if callable(self.splits) else self.splits
@@ -132,7 +143,7 @@ class DatasetCreator(keras_compat.DataAdapter):
             except errors.TfpsError:
                 raise
             except Exception:
-                # It needs strings, such as names of files that it opens.
+                # The function needs Python strings, such as file names.
                 return functools.reduce(
                     lambda before, split: before.concatenate(self.build(split)),
                     splits[1:],
@@ -159,32 +170,32 @@ class DatasetCreator(keras_compat.DataAdapter):
         )
 
     def get_numpy_iterator(self) -> Any:
-        """The same, as arrays."""
+        """Returns an iterator over the same elements, as NumPy arrays."""
         return self.get_tf_dataset().as_numpy_iterator()
 
     @property
     def num_batches(self) -> int | None:
-        """Unknown: it depends on what every worker reads."""
+        """None, because it depends on the data that every worker reads."""
         return None
 
     @property
     def batch_size(self) -> int | None:
-        """Unknown before the function was called."""
+        """None, because it is unknown before the function is called."""
         return None
 
     @property
     def has_partial_batch(self) -> bool | None:
-        """Unknown before the function was called."""
+        """None, because it is unknown before the function is called."""
         return None
 
     @property
     def partial_batch_size(self) -> int | None:
-        """Unknown before the function was called."""
+        """None, because it is unknown before the function is called."""
         return None
 
 
 def _check_options(options: tf.distribute.InputOptions | None) -> None:
-    """Refuses what would otherwise be dropped without a word."""
+    """Refuses options that would otherwise be ignored silently."""
     if options is None:
         return
     refused = {
@@ -194,11 +205,11 @@ def _check_options(options: tf.distribute.InputOptions | None) -> None:
         ),
         "experimental_place_dataset_on_device": (
             False,
-            "datasets run in the worker's host memory",
+            "datasets are placed in the worker's host memory",
         ),
         "experimental_per_replica_buffer_size": (
             1,
-            "for more batches ahead, end the dataset with .prefetch(n)",
+            "to read more batches ahead, end the dataset with .prefetch(n)",
         ),
     }
     for name, (only, why) in refused.items():

@@ -1,4 +1,4 @@
-"""Recipes of datasets: what the chief sends to a worker, to be run there."""
+"""Recipes of datasets, which the chief sends to workers, to be run there."""
 
 import contextlib
 from collections.abc import Callable
@@ -24,32 +24,33 @@ def trace(
     scope: Scope,
     specs: Sequence[Any] = (),
 ) -> tf.types.experimental.ConcreteFunction:
-    """The recipe of a dataset, from a function of the user.
+    """Traces a function of the user into the recipe of a dataset.
 
     Args:
         function: Returns the dataset.
-        scope: Returns the context manager that it is traced in.
-        specs: What it is given, nested structures of `tf.TypeSpec`.
+        scope: Returns the context manager in which to trace it.
+        specs: Types of its arguments, nested structures of `tf.TypeSpec`.
 
     Returns:
-        A function of tensors of those types.
+        A concrete function of tensors of those types.
 
     Raises:
         TypeError: If it returns no dataset.
+        InputError: If it creates a variable.
         BaseException: What the function raised.
     """
-    # Nested as it is, a tf.function would keep its first trace.
+    # A nested tf.function would keep its first trace.
     if isinstance(function, tf.types.experimental.PolymorphicFunction):
         function = function.python_function
 
     def dataset_function(*arguments: Any) -> Any:
-        # A lookup table that is made here belongs on the workers.
+        # A lookup table that is created here belongs on the workers.
         with tensorflow_strategy.resource_creators_scope(table_creators):
             dataset = function(*arguments)
         if not isinstance(dataset, tf.data.Dataset):
             raise TypeError(
                 "A dataset function must return a tf.data.Dataset. "
-                f"Received: {type(dataset).__name__} from "
+                f"Received: a {type(dataset).__name__} from "
                 f"{getattr(function, '__name__', function)!r}"
             )
         return without_tuning(dataset)
@@ -67,22 +68,36 @@ def trace(
 def dataset_of(
     concrete: tf.types.experimental.ConcreteFunction,
 ) -> tf.data.Dataset:
-    """What a traced function returns, known without running it."""
+    """Returns the dataset of a recipe, for its type; runs nothing.
+
+    Args:
+        concrete: The recipe, from `trace` or the user.
+
+    Raises:
+        TypeError: If it returns no dataset.
+    """
     dataset = concrete.structured_outputs
     if not isinstance(dataset, tf.data.Dataset):
         raise TypeError(
-            "A dataset function must return a tf.data.Dataset. Received: "
+            "A dataset function must return a tf.data.Dataset. Received: a "
             f"{type(dataset).__name__}"
         )
     return dataset
 
 
 def ship(dataset: tf.data.Dataset) -> Callable[[], tf.data.Dataset]:
-    """The recipe of a dataset that was made on the chief."""
+    """Returns the recipe of a dataset that was created on the chief.
+
+    Args:
+        dataset: The dataset.
+
+    Raises:
+        InputError: If it cannot leave the chief.
+    """
     dataset = without_tuning(dataset)
     element_spec = dataset.element_spec
-    # What happens to the state of random operations is for the user's own
-    # option to say; all options travel inside the graph.
+    # The user's own option decides on the state of random operations. All
+    # options travel inside the graph.
     policy = dataset.options().experimental_external_state_policy
     policy = policy or tf.data.experimental.ExternalStatePolicy.WARN
     graph = serialized(tf.data.experimental.to_variant(dataset), policy)
@@ -100,11 +115,14 @@ def serialized(
         tf.data.experimental.ExternalStatePolicy.WARN
     ),
 ) -> tf.Tensor:
-    """What a dataset was made of, as a string that any task can read.
+    """Serializes a dataset, so that any task can build it.
 
     Args:
         variant: The dataset.
-        policy: What happens to the state of random operations.
+        policy: Treatment of the state of random operations.
+
+    Returns:
+        A string scalar: the serialized `GraphDef` of the dataset.
 
     Raises:
         InputError: If it cannot leave the chief.
@@ -119,28 +137,35 @@ def serialized(
             )
     except tf.errors.OpError as error:
         raise errors.InputError(
-            "This tf.data.Dataset cannot be sent to the workers: it refers to "
-            "something that cannot leave where it is, such as a lookup table "
-            "or a variable of a strategy, or has state that its options do "
-            f"not let go. Received: {error.message} Pass a function that "
-            "makes the dataset instead: it is then built on each worker, with "
-            "the worker's own tables."
+            "A tf.data.Dataset cannot be sent to the workers, because it "
+            "refers to an object that cannot leave its task, such as a lookup "
+            "table or a variable of a strategy, or has state that its options "
+            f"do not allow to drop. Received: error={error.message} Pass a "
+            "function that creates the dataset instead: it is then built on "
+            "each worker, with the worker's own tables."
         ) from error
     refuse_python_operations(tf.compat.v1.GraphDef.FromString(graph.numpy()))
     return graph
 
 
 def refuse_python_operations(graph: Any) -> None:
-    """Refuses a dataset that only the chief's own Python could run."""
+    """Refuses a dataset that calls Python functions of the chief.
+
+    Args:
+        graph: The `GraphDef` of the dataset.
+
+    Raises:
+        InputError: If it contains such an operation.
+    """
     operations = {node.op for node in graph.node}
     for function in graph.library.function:
         operations.update(node.op for node in function.node_def)
     found = sorted(operations & _PYTHON_OPERATIONS)
     if found:
         raise errors.InputError(
-            "A worker's dataset cannot call Python: workers run no user "
-            "code, only TensorFlow operations; expected a dataset without "
-            "tf.py_function, tf.numpy_function and from_generator. "
+            "A worker's dataset cannot call Python, because workers run only "
+            "TensorFlow operations and no user code. Expected a dataset "
+            "without tf.py_function, tf.numpy_function and from_generator. "
             f"Received: operations {', '.join(found)}. Write the data to "
             "files that workers read (TFRecord, CSV), pass arrays with "
             "from_tensor_slices, or use TensorFlow operations."
@@ -149,7 +174,7 @@ def refuse_python_operations(graph: Any) -> None:
 
 def _refuse_variable(next_creator: Any, **kwargs: Any) -> Any:
     raise errors.InputError(
-        "A dataset function must not create variables; expected one that "
-        "only makes a tf.data.Dataset. Received: a variable named "
-        f"{kwargs.get('name')!r}. Create it before, under strategy.scope()."
+        "A dataset function must not create variables. Expected a function "
+        "that only creates a tf.data.Dataset. Received: a variable named "
+        f"{kwargs.get('name')!r}. Create it earlier, under strategy.scope()."
     )

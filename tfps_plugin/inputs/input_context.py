@@ -1,8 +1,8 @@
-"""Which share of the input the current thread is building.
+"""Input context of the current thread: the share of the input it is building.
 
-A dataset function is traced once for each worker. While it is, whatever it
-calls (`strategy.distribute_datasets_from_function` above all) asks here for
-which worker that is.
+A dataset function is traced once for each worker. Meanwhile, functions that it
+calls, `strategy.distribute_datasets_from_function` above all, find the worker
+here.
 """
 
 import contextlib
@@ -17,11 +17,11 @@ _thread_local = threading.local()
 def for_worker(
     worker_index: int, num_workers: int
 ) -> tf.distribute.InputContext:
-    """The input context of one worker of a cluster.
+    """Returns the input context of one worker of a cluster.
 
     Args:
         worker_index: Index of the worker.
-        num_workers: How many workers read input, each its own share.
+        num_workers: Number of workers, each of which reads its own share.
 
     Returns:
         A context with one input pipeline per worker and one replica in sync,
@@ -36,7 +36,7 @@ def for_worker(
 
 @contextlib.contextmanager
 def building_for(context: tf.distribute.InputContext) -> Iterator[None]:
-    """Declares that this thread builds the input of `context`."""
+    """Sets the input context of this thread inside a `with` block."""
     previous = current()
     _thread_local.context = context
     try:
@@ -46,5 +46,5 @@ def building_for(context: tf.distribute.InputContext) -> Iterator[None]:
 
 
 def current() -> tf.distribute.InputContext | None:
-    """The input context of this thread; None where no input is built."""
+    """Returns the input context of this thread; None outside of a build."""
     return getattr(_thread_local, "context", None)

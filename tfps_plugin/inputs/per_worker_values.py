@@ -1,4 +1,4 @@
-"""One value per worker, built there when first needed."""
+"""Values per worker, each built on its worker on first use."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,15 +8,15 @@ from tfps_plugin.variables.per_worker.worker_resident import WorkerResident
 
 
 class PerWorkerValues:
-    """A value that every worker has its own of, such as an iterator.
+    """One value for each worker, such as an iterator.
 
-    Given to `ClusterCoordinator.schedule` as an argument, or anywhere inside
-    one, each closure gets the value of the worker that it runs on. A worker's
-    value is built on it when its first closure needs it, and built again
-    after the worker was lost and came back.
+    It is passed to `ClusterCoordinator.schedule` as an argument, or inside
+    one; each closure gets the value of the worker that it runs on. A worker's
+    value is built on that worker for its first closure, and built again after
+    the worker was lost and came back.
 
-    Threading: safe from several threads; a worker's value is shared by all
-    closures that run on that worker.
+    Threading: safe from several threads. All closures on a worker share its
+    value.
     """
 
     def __init__(
@@ -28,11 +28,11 @@ class PerWorkerValues:
         """Creates the values; builds none yet.
 
         Args:
-            build: Makes one worker's value; called on a lane's thread under
-                that worker's device.
-            type_spec: What each value looks like to `tf.function`: a
-                `tf.TypeSpec`, or a nested structure of them. Without one the
-                values can be given to plain Python callables only.
+            build: Builds one worker's value; called on a lane's thread, with
+                that worker's device as the current one.
+            type_spec: Type of each value for `tf.function`: a `tf.TypeSpec`,
+                or a nested structure of them. Without it the values can be
+                passed only to plain Python callables.
         """
         self._resident: WorkerResident[Any] = WorkerResident(
             build, per_lane=False
@@ -41,11 +41,11 @@ class PerWorkerValues:
 
     @property
     def type_spec(self) -> Any:
-        """What each value looks like to `tf.function`; None if unknown."""
+        """Type of each value for `tf.function`; None if unknown."""
         return self._type_spec
 
     def current(self) -> Any:
-        """The value of the worker that this thread dispatches to.
+        """Returns the value of the worker that this thread dispatches to.
 
         Raises:
             InternalError: If this thread dispatches to no worker.

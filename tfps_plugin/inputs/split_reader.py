@@ -1,4 +1,4 @@
-"""Gives every worker the iterator of the split that it reads."""
+"""Reader of splits: gives every worker the iterator of its current split."""
 
 import contextlib
 import dataclasses
@@ -12,22 +12,22 @@ from tfps_plugin.cluster.calls.dispatch_context import DispatchContext
 from tfps_plugin.inputs.splits import SplitLedger
 from tfps_plugin.variables.per_worker import worker_resident
 
-# How often a lane that waits for a split looks whether it still should.
+# Interval at which a waiting lane checks whether it still needs a split.
 _WAKE_UP_SECONDS = 1.0
 
 
 @dataclasses.dataclass(eq=False)
 class Share:
-    """A split that one worker reads; all its lanes read from it.
+    """Split that one worker reads, with all of its lanes.
 
     Attributes:
         split: Number of the split.
-        worker_index: Who reads it.
-        generation: The life of that worker that it was given to.
-        iterator: Where its elements come from, on that worker.
-        is_infinite: Whether it repeats without end: it ends only if there is
-            nothing to repeat.
-        has_given: Whether steps were made on what it gave.
+        worker_index: Index of the worker.
+        generation: Generation of that worker when it took the split.
+        iterator: Iterator over the elements, on that worker.
+        is_infinite: Whether it repeats without end; it then ends only if
+            there is nothing to repeat.
+        has_given: Whether any step was made with its elements.
     """
 
     split: int
@@ -43,11 +43,11 @@ class Share:
         self._num_readers = 0
 
     def exhausted(self) -> None:
-        """Says that its iterator has come to its end."""
+        """Records that the iterator has reached its end."""
         self._is_exhausted = True
 
 
-# Told of a split that was read to its end, or whose reader was lost.
+# Called with a split that was read to the end, or whose reader was lost.
 OnShare = Callable[[Share], None]
 
 
@@ -56,7 +56,7 @@ def _nothing(share: Share) -> None:
 
 
 class SplitReader:
-    """The splits of one input, as they are read by the workers.
+    """Splits of one input, handed out to the workers that read them.
 
     A closure asks for the share of the worker that it runs on:
 
@@ -66,17 +66,18 @@ class SplitReader:
             ...  # share.iterator
     ```
 
-    The first that asks takes a split and makes its iterator; when it is
-    exhausted, the next one takes another split. Where none waits but others
-    still read, a closure waits for as long as it has something to do: what
-    they read may come back.
+    The first closure takes a split and creates its iterator; once that is
+    exhausted, the next closure takes another split. If no split waits but
+    some are still being read, a closure waits while it is wanted, because a
+    split may be lost and have to be read again.
 
-    Guarantees: a split that was not lost is read by one worker. A split whose
-    worker was lost, or one of whose closures raised, is lost; the ledger says
-    what that means. Closures that had begun to read it may still come to their
-    end, so whoever counts what they did must ask whether it was lost
-    (`on_lost`). Guarded by `_lock`: the ledger and the shares. Iterators
-    are made without it, under the lock of their share.
+    Guarantees: a split that was not lost is read by one worker. A split is
+    lost if its worker is lost or one of its closures raises an exception; the
+    ledger decides whether it is read again. Closures that had begun to read
+    it may still complete, so their results only count if the split was not
+    lost (`on_lost`).
+    Guarded by `_lock`: the ledger and the shares. Iterators are created
+    without it, under the lock of their share.
     """
 
     def __init__(
@@ -88,17 +89,18 @@ class SplitReader:
         on_lost: OnShare = _nothing,
         on_waiting: Callable[[], None] = lambda: None,
     ) -> None:
-        """Begins to read; makes no iterator yet.
+        """Begins a pass; creates no iterator yet.
 
         Args:
-            build: Makes the iterator of a split on the worker of a context,
-                and says whether it repeats without end. Called on a lane's
-                thread.
-            ledger: The splits; nobody else changes it from now on.
-            on_finished: Told of each split that was read to its end, while
-                the lock is held.
-            on_lost: Likewise, of each split whose reader was lost.
-            on_waiting: Told that a closure begins to wait for a split.
+            build: Creates the iterator of a split on the worker of a context,
+                and returns it with whether it repeats without end. Called on
+                a lane's thread.
+            ledger: The splits; only the reader changes it from now on.
+            on_finished: Called with each split that was read to the end,
+                while the lock is held.
+            on_lost: Called with each split whose reader was lost, while the
+                lock is held.
+            on_waiting: Called when a closure begins to wait for a split.
         """
         self._build = build
         self._ledger = ledger
@@ -107,8 +109,8 @@ class SplitReader:
         self._on_waiting = on_waiting
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
-        # Given to a worker and neither finished nor lost; of each worker's
-        # the last is what it reads now, others only have readers to wait for.
+        # Shares that are neither finished nor lost. The last one of a worker
+        # is its current one; earlier ones wait for closures to complete.
         self._shares: list[Share] = []
         self._num_waiting = 0
         self._is_closed = False
@@ -116,7 +118,7 @@ class SplitReader:
 
     @property
     def num_waiting(self) -> int:
-        """How many closures wait for a split."""
+        """Number of closures that wait for a split."""
         return self._num_waiting
 
     @property
@@ -126,19 +128,19 @@ class SplitReader:
 
     @property
     def is_over(self) -> bool:
-        """Whether every split was read, or will not be."""
+        """Whether no split waits or is being read."""
         with self._lock:
             return self._ledger.is_over
 
     @property
     def progress(self) -> tuple[int, list[int]]:
-        """How many splits there are, and those that are done."""
+        """Number of splits, and the splits that are done."""
         with self._lock:
             return self._ledger.num_splits, self._ledger.done
 
     @property
     def left_out(self) -> list[int]:
-        """Splits that were not read to their end and will not be."""
+        """Splits that were not, and will not be, read to the end."""
         with self._lock:
             return self._ledger.left_out
 
@@ -146,20 +148,20 @@ class SplitReader:
     def reading(
         self, is_wanted: Callable[[], bool] = lambda: True
     ) -> Iterator[Share | None]:
-        """The share of the worker that this thread dispatches to.
+        """Yields the share of the worker that this thread dispatches to.
 
         Args:
-            is_wanted: Whether there is still something to do; asked while the
-                lock is held.
+            is_wanted: Returns whether the closure still needs a share; called
+                while the lock is held.
 
         Yields:
-            The share; None if there is nothing left to read, or it is not
+            The share; None if nothing is left to read, or the share is not
             wanted any more.
 
         Raises:
-            AbortedError: TensorFlow's, if the worker was lost and came back
-                since this thread dispatched to it.
-            BaseException: What making the iterator raised.
+            tf.errors.AbortedError: If the worker was lost and came back since
+                this thread dispatched to it.
+            BaseException: What creating the iterator raised.
         """
         context = dispatch_context.required()
         share = self._enter(context, is_wanted)
@@ -179,18 +181,18 @@ class SplitReader:
         self._leave(share, failed=False)
 
     def wake(self) -> None:
-        """Has the closures that wait ask whether they still should."""
+        """Makes waiting closures check whether their share is still wanted."""
         with self._lock:
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Gives nobody a share any more."""
+        """Hands out no more shares."""
         with self._lock:
             self._is_closed = True
             self._changed.notify_all()
 
     def forget_worker(self, worker_index: int) -> None:
-        """Loses what a lost worker was reading."""
+        """Marks the splits of a lost worker as lost."""
         with self._lock:
             for share in list(self._shares):
                 if share.worker_index == worker_index:
@@ -230,9 +232,9 @@ class SplitReader:
         with self._lock:
             share._num_readers -= 1
             if share not in self._shares:
-                return  # lost meanwhile
+                return  # The share was lost meanwhile.
             if failed and self._ledger.rereads:
-                # What the closure took is gone from the iterator.
+                # The iterator no longer has the elements the closure took.
                 self._lose(share)
             elif share._is_exhausted and not share._num_readers:
                 self._shares.remove(share)

@@ -1,8 +1,8 @@
-"""Which splits of the input wait, are being read, and were read. Pure.
+"""Ledger of the splits of an input: waiting, being read, or done. Pure.
 
 A split is a part of the input that one worker reads at a time: a file, a range
-of rows, or the whole share of one worker. Splits are handed out on demand, so
-that a slow worker reads fewer of them and holds nobody up.
+of rows, or the whole share of one worker. Workers take splits on demand, so
+that a slow worker reads fewer of them and delays nobody.
 """
 
 import collections
@@ -14,9 +14,9 @@ from tfps_plugin import errors
 
 
 class Visitation(enum.Enum):
-    """What becomes of a split whose reader was lost.
+    """Treatment of a split whose reader was lost.
 
-    Without failures every split is read exactly once, either way.
+    Without failures, every split is read exactly once in either case.
     """
 
     AT_LEAST_ONCE = "at_least_once"
@@ -24,26 +24,26 @@ class Visitation(enum.Enum):
 
     @classmethod
     def parse(cls, value: "str | Visitation") -> "Visitation":
-        """The visitation of that name.
+        """Returns the visitation with a name.
 
         Raises:
-            InputError: If there is none.
+            InputError: If no visitation has this name.
         """
         try:
             return cls(value)
         except ValueError:
             raise errors.InputError(
-                "How often data is seen when a worker is lost is expected to "
-                "be 'at_least_once' (what it was reading is read again, from "
-                "the beginning of its split) or 'at_most_once' (the rest of "
-                f"it is left out). Received: visitation={value!r}"
+                "visitation decides how often data is seen when a worker is "
+                "lost. Expected 'at_least_once' (its split is read again from "
+                "the beginning) or 'at_most_once' (the rest of its split is "
+                f"left out). Received: visitation={value!r}"
             ) from None
 
 
 class SplitLedger:
-    """Keeps account of the splits of one epoch.
+    """Ledger of the splits of one epoch.
 
-    Not thread-safe: whoever shares it puts a lock around it.
+    Threading: not safe from several threads; the owner must hold a lock.
     """
 
     def __init__(
@@ -54,16 +54,16 @@ class SplitLedger:
         preferred_workers: Sequence[int] | None = None,
         done: Collection[int] = (),
     ) -> None:
-        """Begins an epoch in which no split was read.
+        """Begins an epoch.
 
         Args:
-            num_splits: How many splits there are.
-            visitation: What becomes of a split whose reader is lost.
-            preferred_workers: For each split the worker that should read it
-                if it can; others take it only when they have nothing left to
-                prefer. None: whoever asks first.
-            done: Splits that need not be read: `done` of an earlier program
-                that was in the same epoch.
+            num_splits: Number of splits.
+            visitation: Treatment of a split whose reader is lost.
+            preferred_workers: For each split, the worker that should read it.
+                Others take it only when none of their own splits waits. None
+                for no preferences.
+            done: Splits that need not be read, from `done` of an earlier
+                program in the same epoch.
         """
         self._num_splits = num_splits
         self._visitation = visitation
@@ -77,25 +77,24 @@ class SplitLedger:
 
     @property
     def rereads(self) -> bool:
-        """Whether a split that was lost is read again."""
+        """Whether a lost split is read again."""
         return self._visitation is Visitation.AT_LEAST_ONCE
 
     @property
     def num_read(self) -> int:
-        """How many splits were read to their end."""
+        """Number of splits that were read to the end."""
         return self._num_read
 
     @property
     def num_splits(self) -> int:
-        """How many splits there are."""
+        """Number of splits."""
         return self._num_splits
 
     @property
     def done(self) -> list[int]:
-        """Splits that a program which goes on from here need not read.
+        """Splits that a program that resumes from here need not read.
 
-        Where nothing may be read twice, those that are being read are among
-        them.
+        With at-most-once visitation, they include those being read now.
         """
         to_read = set(self._waiting)
         if self.rereads:
@@ -104,12 +103,12 @@ class SplitLedger:
 
     @property
     def left_out(self) -> list[int]:
-        """Splits that were not read to their end and will not be."""
+        """Splits that were not, and will not be, read to the end."""
         return list(self._left_out)
 
     @property
     def has_waiting(self) -> bool:
-        """Whether `take` would give a split."""
+        """Whether `take` would return a split."""
         return bool(self._waiting)
 
     @property
@@ -118,13 +117,13 @@ class SplitLedger:
         return not self._waiting and not self._held
 
     def take(self, worker_index: int) -> int | None:
-        """Begins to read a split.
+        """Hands out a split.
 
         Args:
-            worker_index: Who reads it.
+            worker_index: Index of the worker that reads it.
 
         Returns:
-            The split's number; None if no split waits.
+            The number of the split; None if no split waits.
         """
         if not self._waiting:
             return None
@@ -141,15 +140,15 @@ class SplitLedger:
         return self._waiting[0]
 
     def finish(self, split: int) -> None:
-        """Ends a split that was read to its end."""
+        """Records that a split was read to the end."""
         self._release(split)
         self._num_read += 1
 
     def lose(self, split: int) -> None:
-        """Ends the reading of a split whose reader was lost."""
+        """Records that the reader of a split was lost."""
         self._release(split)
         if self.rereads:
-            # Before all others: what waits longest holds up the epoch's end.
+            # First in the queue, so that it does not delay the epoch's end.
             self._waiting.appendleft(split)
         else:
             self._left_out.append(split)
@@ -157,7 +156,8 @@ class SplitLedger:
     def _release(self, split: int) -> None:
         if split not in self._held:
             raise errors.InternalError(
-                "A split was given back that nobody reads. Please report "
-                f"this. Received: split={split}"
+                "A split was returned that no worker was reading. Expected "
+                f"one of {sorted(self._held)}. Received: split={split}. "
+                "Please report this."
             )
         self._held.remove(split)

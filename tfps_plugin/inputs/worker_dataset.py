@@ -1,4 +1,4 @@
-"""One dataset per worker, from a function of it or from a dataset."""
+"""Datasets per worker, from a function of the user or from one dataset."""
 
 import functools
 import inspect
@@ -16,20 +16,20 @@ from tfps_plugin.inputs.per_worker_values import PerWorkerValues
 
 
 class WorkerDataset:
-    """A dataset of which each worker has its own, built on that worker.
+    """One dataset for each worker, built on that worker.
 
-    Nothing of the data passes through the chief: it sends the recipe of the
-    dataset, and the worker runs it. Each worker's recipe is made here, for
-    its own `tf.distribute.InputContext`, so that a mistake in the user's
-    function shows at once and each worker reads its own share.
+    No data passes through the chief: it sends the recipe of the dataset, and
+    the worker runs it. The chief creates each worker's recipe for its own
+    `tf.distribute.InputContext`, so that a mistake in the user's function
+    shows at once and each worker reads its own share.
 
-    Threading: made by one thread, used by any.
+    Threading: immutable once created, so safe from any thread.
     """
 
     def __init__(
         self, source: Any, num_workers: int, scope: dataset_recipes.Scope
     ) -> None:
-        """Makes the recipes; nothing runs on a worker yet.
+        """Creates the recipes; runs nothing on a worker yet.
 
         Args:
             source: A function or `tf.function` that returns a
@@ -37,12 +37,13 @@ class WorkerDataset:
                 `tf.distribute.InputContext`; or a concrete function without
                 arguments; or a `tf.data.Dataset`, which every worker then
                 reads in full.
-            num_workers: How many workers there are.
-            scope: Returns the context manager that functions are traced in.
+            num_workers: Number of workers.
+            scope: Returns the context manager in which to trace functions.
 
         Raises:
-            InputError: If it cannot be built on a worker.
-            TypeError: If it is neither a dataset nor a function of one.
+            InputError: If the dataset cannot be built on a worker.
+            TypeError: If `source` is neither a dataset nor a function that
+                returns one.
             BaseException: What the function raised.
         """
         self._recipes: list[Callable[[], tf.data.Dataset]]
@@ -68,38 +69,39 @@ class WorkerDataset:
             self._element_spec = _common_element_spec(traces)
             for trace in traces:
                 captured_inputs.refuse_what_stays(trace)
-            # They are alike but for the share that they read.
+            # The traces differ only in the share that they read.
             dataset_recipes.refuse_python_operations(
                 traces[0].graph.as_graph_def()
             )
             self._recipes = list(traces)
         else:
             raise TypeError(
-                "A per-worker dataset cannot be made of this; expected a "
-                "tf.data.Dataset, or a function that returns one. Received: "
-                f"dataset_fn={source!r}"
+                "A per-worker dataset cannot be created from this object. "
+                "Expected a tf.data.Dataset, or a function that returns one. "
+                f"Received: dataset_fn={source!r}"
             )
 
     @property
     def element_spec(self) -> Any:
-        """What one element looks like, known without running anything."""
+        """Type of an element; known without running anything."""
         return self._element_spec
 
     def __iter__(self) -> "WorkerIterator":
-        """Makes one iterator per worker, each from the start of its dataset.
+        """Creates one iterator per worker, each at the start of its dataset.
 
         Returns:
             The iterators, to be passed to `ClusterCoordinator.schedule`. A
-            worker that was lost and came back starts its own again.
+            worker that was lost and came back starts from the beginning.
 
         Raises:
-            UnsupportedError: When called while a `tf.function` is traced.
+            UnsupportedError: If called while a `tf.function` is traced.
         """
         if tf.inside_function():
             raise errors.UnsupportedError(
                 "iter() of a per-worker dataset was called while a "
-                "tf.function was traced; expected a call from plain Python. "
-                "Make the iterator before, and pass it as an argument."
+                "tf.function was traced. Expected a call from plain Python. "
+                "Received: a call inside a tf.function. Create the iterator "
+                "before, and pass it as an argument."
             )
         return WorkerIterator(self._build_iterator, self._element_spec)
 
@@ -118,11 +120,11 @@ class WorkerDataset:
 
 
 class WorkerIterator(PerWorkerValues):
-    """The iterators of a `WorkerDataset`: one per worker, built there.
+    """Iterators of a `WorkerDataset`, one per worker, built there.
 
-    Passed to `ClusterCoordinator.schedule`, each closure gets its worker's.
-    Closures of one worker share one iterator, which hands each element out
-    once.
+    Passed to `ClusterCoordinator.schedule`, each closure gets that of its
+    worker. The closures of one worker share one iterator, which returns each
+    element once.
     """
 
     def __init__(
@@ -134,16 +136,21 @@ class WorkerIterator(PerWorkerValues):
 
     @property
     def element_spec(self) -> Any:
-        """What one element looks like, known without running anything."""
+        """Type of an element; known without running anything."""
         return self._element_spec
 
     def __next__(self) -> Any:
-        """Refuses: elements are where the workers are."""
+        """Raises an error, because the elements are on the workers.
+
+        Raises:
+            UnsupportedError: Always.
+        """
         raise errors.UnsupportedError(
-            "next() was called on the iterators of all workers; expected it "
-            "inside a scheduled function, on the iterator of one worker. Pass "
-            "the iterator to coordinator.schedule(step, args=(iterator,)) and "
-            "call next(iterator) in the step."
+            "next() was called on the iterators of all workers. Expected a "
+            "call inside a scheduled function, on the iterator of one worker. "
+            "Received: a call on the chief. Pass the iterator to "
+            "coordinator.schedule(step, args=(iterator,)) and call "
+            "next(iterator) in the step."
         )
 
 
@@ -152,7 +159,7 @@ def _trace_for(
     context: tf.distribute.InputContext,
     scope: dataset_recipes.Scope,
 ) -> tf.types.experimental.ConcreteFunction:
-    """The recipe of one worker's dataset, from a function of the user."""
+    """Traces the user's function into the recipe of one worker's dataset."""
     if isinstance(function, tf.types.experimental.PolymorphicFunction):
         function = function.python_function
     with input_context.building_for(context):
@@ -168,7 +175,7 @@ def _takes_context(function: Callable[..., Any]) -> bool:
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
-        return True  # No signature to read, as of some builtins.
+        return True  # Some builtins have no signature.
     required = [
         each
         for each in parameters
@@ -183,7 +190,8 @@ def _takes_context(function: Callable[..., Any]) -> bool:
         names = ", ".join(each.name for each in parameters)
         raise TypeError(
             "A dataset function takes no argument, or one: the "
-            f"tf.distribute.InputContext of its worker. Received: ({names})"
+            "tf.distribute.InputContext of its worker. Received: parameters="
+            f"({names})"
         )
     return any(each.kind is not each.KEYWORD_ONLY for each in parameters) and (
         not all(each.kind is each.VAR_KEYWORD for each in parameters)
@@ -193,15 +201,15 @@ def _takes_context(function: Callable[..., Any]) -> bool:
 def _common_element_spec(
     traces: list[tf.types.experimental.ConcreteFunction],
 ) -> Any:
-    """The element spec that all workers' datasets have."""
+    """Returns the element spec that the datasets of all workers share."""
     specs = [dataset_recipes.dataset_of(trace).element_spec for trace in traces]
     for index, spec in enumerate(specs):
         if spec != specs[0]:
             raise errors.InputError(
                 "All workers must read elements of one type, because they "
-                "run one function. Received: worker 0 reads "
+                "run the same function. Received: worker 0 reads "
                 f"{specs[0]}, worker {index} reads {spec}. Make the shapes "
-                "alike, for instance with drop_remainder or an unknown batch "
+                "equal, for instance with drop_remainder or an unknown batch "
                 "size."
             )
     return specs[0]

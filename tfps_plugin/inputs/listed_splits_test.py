@@ -8,7 +8,7 @@ import tensorflow as tf
 from tfps_plugin import errors
 from tfps_plugin.cluster.calls.dispatch_context import DispatchContext
 from tfps_plugin.inputs.dataset_creator import DatasetCreator
-from tfps_plugin.inputs.input_splits import ListedSplits
+from tfps_plugin.inputs.listed_splits import ListedSplits
 
 _CONTEXT = DispatchContext(
     0, 0, 1, "/job:localhost/replica:0/task:0/device:CPU:0"
