@@ -1,32 +1,31 @@
-"""Every exception that tfps_plugin raises on its own account.
+"""Exceptions of tfps_plugin.
 
     TfpsError
-    ├── ClusterConfigurationError (ValueError)   the cluster's description
+    ├── ClusterConfigurationError (ValueError)   invalid cluster description
     ├── ClusterStartTimeoutError (TimeoutError)  tasks did not answer in time
     ├── TaskStartError (RuntimeError)            a task's process cannot start
     ├── TaskUnreachableError (ConnectionError)   one task does not answer now
     ├── TaskLostError (UnavailableError)         a task died during the job
-    │   ├── WorkerLostError                      no worker is left to go on with
+    │   ├── WorkerLostError                      no worker is left
     │   ├── ClosureLosesWorkersError             one function, many lost workers
     │   └── ParameterServerLostError             variables on it are gone
-    ├── PartitioningError (ValueError)           a variable cannot be cut so
-    ├── VariableCreationError (ValueError)       a variable cannot be made here
-    ├── ClosureCancelledError (CancelledError)   the closure was cut short
-    ├── StrategySupersededError (RuntimeError)   another strategy took its place
-    ├── InputError (ValueError)                  input that cannot be honoured
+    ├── PartitioningError (ValueError)           invalid number of shards
+    ├── VariableCreationError (ValueError)       a variable cannot be created
+    ├── ClosureCancelledError (CancelledError)   the closure was cancelled
+    ├── StrategySupersededError (RuntimeError)   a newer strategy replaced it
+    ├── InputError (ValueError)                  unsupported training input
     ├── CheckpointNotFoundError (FileNotFoundError)  nothing to evaluate
-    ├── CheckpointUnreadableError (OSError)      no checkpoint is undamaged
+    ├── CheckpointUnreadableError (OSError)      all checkpoints are damaged
     ├── CheckpointMismatchError (ValueError)     it does not fit the program
-    ├── UnsupportedError (NotImplementedError)   refused, with the way out
-    └── InternalError                            a bug of ours: please report it
+    ├── UnsupportedError (NotImplementedError)   unsupported; names a way out
+    └── InternalError                            a bug of tfps_plugin
 
-What a user's own step raises is never wrapped: it arrives as itself.
-`retryable` says whether trying the same call again may help.
+An exception of the user's own step is never wrapped; it is raised as it is.
+The attribute `retryable` tells whether repeating the same call may help.
 
-`UnavailableError` and `CancelledError` are those of `tf.errors`: the classes
-that have them as a base stand in `task_errors.py` and are loaded, with
-TensorFlow, when one of them is first asked for. They are a `ConnectionError`
-and a `RuntimeError`, too.
+`UnavailableError` and `CancelledError` are those of `tf.errors`. The classes
+derived from them are also a `ConnectionError` and a `RuntimeError`. They are
+defined in `task_errors.py` and loaded, together with TensorFlow, on first use.
 """
 
 import importlib
@@ -57,7 +56,7 @@ _OF_TASKS = (
 
 
 def __getattr__(name: str) -> Any:
-    """Loads an exception that is TensorFlow's, too; called once for each."""
+    """Loads an exception that derives from TensorFlow's, on its first use."""
     if name not in _OF_TASKS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     found = getattr(importlib.import_module("tfps_plugin.task_errors"), name)
@@ -70,13 +69,17 @@ def __dir__() -> list[str]:
 
 
 class TfpsError(Exception):
-    """Root of the tree; catch it to catch everything of ours."""
+    """Base class of all exceptions of tfps_plugin.
+
+    Attributes:
+        retryable: Whether repeating the same call may help.
+    """
 
     retryable = False
 
-    # What is raised while a tf.function is traced, AutoGraph raises again with
-    # the user's source lines in its message, as the same class if that has
-    # this very constructor and as a StagingError otherwise.
+    # AutoGraph raises an exception again with the user's source lines in its
+    # message: as the same class if that has this very constructor, otherwise
+    # as a StagingError.
     if not TYPE_CHECKING:
         __init__ = Exception.__init__
 
@@ -92,15 +95,20 @@ class ClusterStartTimeoutError(TfpsError, TimeoutError):
 
 
 class TaskStartError(TfpsError, RuntimeError):
-    """The process of a task ended, or cannot serve, before it was ready."""
+    """The process of a task ended or failed before it was ready."""
 
 
 class TaskUnreachableError(TfpsError, ConnectionError):
     """A task's server does not answer at its address now.
 
+    Args:
+        message: The message.
+        address: Address of the task, `host:port`.
+        reason: Error of the connection.
+
     Attributes:
-        address: Where it was asked.
-        reason: What the connection said.
+        address: Address of the task, `host:port`.
+        reason: Error of the connection.
     """
 
     retryable = True
@@ -112,7 +120,7 @@ class TaskUnreachableError(TfpsError, ConnectionError):
 
 
 class PartitioningError(TfpsError, ValueError):
-    """A partitioner's answer cannot be used for this variable."""
+    """A partitioner returned an invalid number of shards for a variable."""
 
 
 class VariableCreationError(TfpsError, ValueError):
@@ -120,19 +128,19 @@ class VariableCreationError(TfpsError, ValueError):
 
 
 class StrategySupersededError(TfpsError, RuntimeError):
-    """A newer strategy, or the end of the cluster, has ended this one."""
+    """The strategy was ended by a newer one or by the end of the cluster."""
 
 
 class InputError(TfpsError, ValueError):
-    """Training input that parameter-server training cannot honour."""
+    """The training input is not supported in parameter-server training."""
 
 
 class CheckpointNotFoundError(TfpsError, FileNotFoundError):
-    """An evaluator has ended, and there was no checkpoint for it."""
+    """An evaluator ended without having found a checkpoint to evaluate."""
 
 
 class CheckpointUnreadableError(TfpsError, OSError):
-    """There are checkpoints, and all of them are damaged."""
+    """There are checkpoints, but none of them can be read."""
 
 
 class CheckpointMismatchError(TfpsError, ValueError):
@@ -140,8 +148,8 @@ class CheckpointMismatchError(TfpsError, ValueError):
 
 
 class UnsupportedError(TfpsError, NotImplementedError):
-    """Something that is refused; the message names the way out."""
+    """The call is not supported; the message names an alternative."""
 
 
 class InternalError(TfpsError):
-    """A promise inside tfps_plugin was broken: please report it."""
+    """An internal invariant of tfps_plugin was broken; please report it."""

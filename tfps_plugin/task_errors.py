@@ -1,9 +1,9 @@
-"""The exceptions of `errors` that are TensorFlow's of the same meaning, too.
+"""Exceptions of `errors` that derive from TensorFlow's of the same meaning.
 
-A program that catches `tf.errors.UnavailableError` around `join`, as that of
-TensorFlow's own coordinator does, goes on to catch a lost task. They stand
-apart because they need TensorFlow: `errors` hands them on when one of them is
-first asked for.
+A program that catches `tf.errors.UnavailableError` around `join`, as with
+TensorFlow's own coordinator, also catches the loss of a task here. They have a
+module of their own because they need TensorFlow; `errors` loads them on first
+use.
 """
 
 from typing import Any
@@ -14,9 +14,10 @@ from tfps_plugin.errors import TfpsError
 
 
 class _WithoutOperation(Exception):
-    """What TensorFlow's exceptions tell, of one that is made of a message.
+    """Attributes of TensorFlow's exceptions, for one made of a message alone.
 
-    Made so, it is pickled, and raised again by AutoGraph, as any exception.
+    With them it can be pickled, and raised again by AutoGraph, like any other
+    exception.
     """
 
     op = None
@@ -36,7 +37,7 @@ class _WithoutOperation(Exception):
 class TaskLostError(
     TfpsError, ConnectionError, _WithoutOperation, tf.errors.UnavailableError
 ):
-    """A task of the running job died."""
+    """A task of the running job was lost."""
 
     error_code = tf.errors.UNAVAILABLE
     __str__ = Exception.__str__
@@ -50,17 +51,17 @@ class WorkerLostError(TaskLostError):
 
 
 class ClosureLosesWorkersError(TaskLostError):
-    """Worker after worker was lost while it ran the same closure."""
+    """Several workers in a row were lost while they ran the same closure."""
 
 
 class ParameterServerLostError(TaskLostError):
-    """A parameter server died, and with it the variables it held."""
+    """A parameter server was lost, and with it the variables that it held."""
 
 
 class ClosureCancelledError(
     TfpsError, RuntimeError, _WithoutOperation, tf.errors.CancelledError
 ):
-    """The closure was cancelled because another one failed, or by the user."""
+    """The closure was cancelled by the user, or because another one failed."""
 
     error_code = tf.errors.CANCELLED
 
@@ -73,5 +74,5 @@ PUBLIC = (
     ClosureCancelledError,
 )
 for _class in PUBLIC:
-    # Where users, and pickle, find them.
+    # The module in which users and pickle find them.
     _class.__module__ = "tfps_plugin.errors"

@@ -1,5 +1,5 @@
-"""What happened and how often.
+"""Counters and events of a running job.
 
-counters.py   named numbers that only grow, safe from several threads
+counters.py   thread-safe named numbers that only grow
 events.py     typed events: a worker lost, a closure run again, ...
 """

@@ -1,13 +1,13 @@
-"""Named numbers that count what happened."""
+"""Named counters."""
 
 import threading
 
 
 class Counters:
-    """A set of named numbers, each created by its first increment.
+    """Set of named counters, each created by its first increment.
 
-    Guarantees: no increment is lost, whichever threads make them; `snapshot`
-    is one consistent moment of all numbers.
+    Guarantees: no increment is lost, on whichever threads they are made;
+    `snapshot` is consistent over all counters.
     Guarded by `_lock`: the dictionary. Nothing is called while holding it.
     """
 
@@ -16,29 +16,29 @@ class Counters:
         self._values: dict[str, int] = {}
 
     def increment(self, name: str, by: int = 1) -> None:
-        """Adds `by` to the number called `name`.
+        """Adds `by` to the counter called `name`.
 
         Args:
-            name: Which number, such as "closures_retried".
-            by: How much; never negative, because counters only grow.
+            name: Name of the counter, such as "closures_retried".
+            by: Amount; never negative, because counters only grow.
 
         Raises:
             ValueError: If `by` is negative.
         """
         if by < 0:
             raise ValueError(
-                f"Counter {name!r} only grows; expected by >= 0. "
+                f"The counter {name!r} only grows. Expected by >= 0. "
                 f"Received: by={by}"
             )
         with self._lock:
             self._values[name] = self._values.get(name, 0) + by
 
     def value(self, name: str) -> int:
-        """The number called `name`; 0 if it never happened."""
+        """Returns the counter called `name`; 0 if it was never incremented."""
         with self._lock:
             return self._values.get(name, 0)
 
     def snapshot(self) -> dict[str, int]:
-        """All numbers as they are now, ordered by name."""
+        """Returns all counters at one moment, ordered by name."""
         with self._lock:
             return dict(sorted(self._values.items()))

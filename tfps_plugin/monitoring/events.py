@@ -1,4 +1,8 @@
-"""Typed events: what happened to the job, told to a log and to listeners."""
+"""Typed events of a job, published to the log and to subscribers.
+
+coordinator = tfps.ClusterCoordinator(strategy)
+coordinator.events.subscribe(print)
+"""
 
 import dataclasses
 import logging
@@ -10,17 +14,23 @@ logger = logging.getLogger("tfps_plugin")
 
 @dataclasses.dataclass(frozen=True)
 class Event:
-    """Something that happened; subclasses say what."""
+    """Base class of all events; `str(event)` is a sentence for the log."""
 
     @property
     def level(self) -> int:
-        """How loudly it is logged, a level of `logging`."""
+        """Level of `logging` at which the event is logged."""
         return logging.INFO
 
 
 @dataclasses.dataclass(frozen=True)
 class WorkerLost(Event):
-    """A worker died or was restarted; the others go on without it."""
+    """A worker died or was restarted; the others continue without it.
+
+    Args:
+        worker_index: Index of the worker.
+        address: Its address, `host:port`.
+        reason: Error that revealed the loss.
+    """
 
     worker_index: int
     address: str
@@ -33,14 +43,21 @@ class WorkerLost(Event):
     def __str__(self) -> str:
         return (
             f"Worker {self.worker_index} at {self.address} is lost: "
-            f"{self.reason}. Its closures are given to the other workers; it "
+            f"{self.reason}. The other workers take over its closures; it "
             "rejoins if it is started again."
         )
 
 
 @dataclasses.dataclass(frozen=True)
 class WorkerReadmitted(Event):
-    """A lost worker answers again and takes part again."""
+    """A lost worker answers again and takes part in the job.
+
+    Args:
+        worker_index: Index of the worker.
+        address: Its address, `host:port`.
+        generation: Number of times that it was lost and came back.
+        away_seconds: Time for which it was lost.
+    """
 
     worker_index: int
     address: str
@@ -49,20 +66,26 @@ class WorkerReadmitted(Event):
 
     @property
     def level(self) -> int:
-        # As loud as the loss: who saw that is waiting for this.
+        # The same level as the loss, because whoever saw that waits for this.
         return logging.WARNING
 
     def __str__(self) -> str:
         return (
             f"Worker {self.worker_index} at {self.address} is back after "
             f"{self.away_seconds:.1f} s (generation {self.generation}); its "
-            "datasets and local copies are built again."
+            "datasets and local copies are created again."
         )
 
 
 @dataclasses.dataclass(frozen=True)
 class WorkerJoined(Event):
-    """A worker that was missing at the start answers and takes part."""
+    """A worker that was missing at the start has joined the job.
+
+    Args:
+        worker_index: Index of the worker.
+        address: Its address, `host:port`.
+        late_seconds: Time from the start of the job until it joined.
+    """
 
     worker_index: int
     address: str
@@ -70,19 +93,24 @@ class WorkerJoined(Event):
 
     @property
     def level(self) -> int:
-        # As loud as the line that named it as missing.
+        # The same level as the line that reported it missing.
         return logging.WARNING
 
     def __str__(self) -> str:
         return (
             f"Worker {self.worker_index} at {self.address}, which was missing "
-            f"at the start, has joined {self.late_seconds:.1f} s after it."
+            f"at the start, has joined after {self.late_seconds:.1f} s."
         )
 
 
 @dataclasses.dataclass(frozen=True)
 class NoWorkerLeft(Event):
-    """Every worker is lost and closures are waiting; repeated as time goes."""
+    """All workers are lost while closures wait; published again and again.
+
+    Args:
+        waiting_seconds: Time waited so far.
+        deadline_seconds: Longest time to wait.
+    """
 
     waiting_seconds: float
     deadline_seconds: float
@@ -93,7 +121,7 @@ class NoWorkerLeft(Event):
 
     def __str__(self) -> str:
         return (
-            "No worker is left to run closures: waited "
+            "No worker is left to run closures; waited "
             f"{self.waiting_seconds:.0f} s of at most "
             f"{self.deadline_seconds:.0f} s for one to come back."
         )
@@ -101,7 +129,13 @@ class NoWorkerLeft(Event):
 
 @dataclasses.dataclass(frozen=True)
 class ParameterServerLost(Event):
-    """A parameter server died, and with it the variables that it held."""
+    """A parameter server was lost, and with it the variables that it held.
+
+    Args:
+        ps_index: Index of the parameter server.
+        address: Its address, `host:port`.
+        reason: Error that revealed the loss.
+    """
 
     ps_index: int
     address: str
@@ -120,7 +154,14 @@ class ParameterServerLost(Event):
 
 @dataclasses.dataclass(frozen=True)
 class WaitingForParameterServer(Event):
-    """Training pauses until a ps is back; repeated as time goes."""
+    """Training waits for a lost parameter server; published again and again.
+
+    Args:
+        ps_index: Index of the parameter server.
+        address: Its address, `host:port`.
+        waiting_seconds: Time waited so far.
+        deadline_seconds: Longest time to wait.
+    """
 
     ps_index: int
     address: str
@@ -141,7 +182,15 @@ class WaitingForParameterServer(Event):
 
 @dataclasses.dataclass(frozen=True)
 class ParameterServerRecovered(Event):
-    """A parameter server is back, with values from a checkpoint."""
+    """A parameter server is back, and its variables are restored.
+
+    Args:
+        ps_index: Index of the parameter server.
+        address: Its address, `host:port`.
+        source: Description of where the values came from.
+        num_variables: Number of restored variables and shards.
+        away_seconds: Time for which it was lost.
+    """
 
     ps_index: int
     address: str
@@ -157,13 +206,18 @@ class ParameterServerRecovered(Event):
         return (
             f"Parameter server {self.ps_index} at {self.address} is back "
             f"after {self.away_seconds:.1f} s; its {self.num_variables} "
-            f"variables have the values of {self.source}."
+            f"variables were restored from {self.source}."
         )
 
 
 @dataclasses.dataclass(frozen=True)
 class CheckpointFailed(Event):
-    """A checkpoint could not be written; the one before is untouched."""
+    """A checkpoint could not be written; earlier ones are intact.
+
+    Args:
+        path: Prefix of the checkpoint.
+        reason: The error.
+    """
 
     path: str
     reason: str
@@ -175,13 +229,19 @@ class CheckpointFailed(Event):
     def __str__(self) -> str:
         return (
             f"The checkpoint {self.path} could not be written: {self.reason}. "
-            "Training goes on; earlier checkpoints are untouched."
+            "Training continues; earlier checkpoints are intact."
         )
 
 
 @dataclasses.dataclass(frozen=True)
 class ClosureRetried(Event):
-    """A closure did not end and is run again."""
+    """A closure did not complete and is run again.
+
+    Args:
+        worker_index: Index of the worker that ran it.
+        attempt: Number of attempts so far.
+        reason: Error that ended the last attempt.
+    """
 
     worker_index: int
     attempt: int
@@ -189,22 +249,24 @@ class ClosureRetried(Event):
 
     def __str__(self) -> str:
         return (
-            f"A closure did not end on worker {self.worker_index} (attempt "
-            f"{self.attempt}) and is run again: {self.reason}"
+            f"A closure did not complete on worker {self.worker_index} "
+            f"(attempt {self.attempt}) and is run again: {self.reason}"
         )
 
 
 class Events:
-    """Where events are published.
+    """Board on which events are published.
 
-    Every event is written to the logger "tfps_plugin" and then given to each
-    subscriber, on the thread that published it. A subscriber that raises is
-    logged and does not disturb the publisher or the other subscribers.
+    Every event is written to the logger "tfps_plugin" and then passed to each
+    subscriber, on the thread that published it. If a subscriber raises an
+    exception, it is logged and affects neither the publisher nor the other
+    subscribers.
 
     Guarantees: a subscriber sees each event published after `subscribe`
-    returned and none published after it was unsubscribed.
-    Guarded by `_lock`: the tuple of subscribers.
-    Never call while holding the lock: subscribers.
+    returned, and none published after it was unsubscribed.
+    Threading: safe from any thread.
+    Guarded by `_lock`: the tuple of subscribers. Subscribers are never called
+    while holding it.
     """
 
     def __init__(self) -> None:
@@ -214,18 +276,18 @@ class Events:
     def subscribe(
         self, subscriber: Callable[[Event], None]
     ) -> Callable[[], None]:
-        """Has every later event given to `subscriber`.
+        """Passes every later event to a subscriber.
 
         Args:
-            subscriber: Called with each event on the publishing thread; it
-                must return soon and must not wait for closures.
+            subscriber: Called with each event on the publishing thread. It
+                must return quickly and must not wait for closures.
 
         Returns:
-            A function that ends the subscription; calling it again is fine.
+            A function that ends the subscription; further calls do nothing.
         """
 
         def own(event: Event) -> None:
-            # A wrapper of its own lets one callable subscribe twice.
+            # A new function for each call, so that one can subscribe twice.
             subscriber(event)
 
         def unsubscribe() -> None:
@@ -239,7 +301,11 @@ class Events:
         return unsubscribe
 
     def publish(self, event: Event) -> None:
-        """Logs the event and gives it to every subscriber."""
+        """Logs an event and passes it to every subscriber.
+
+        Args:
+            event: The event.
+        """
         logger.log(event.level, "%s", event)
         with self._lock:
             subscribers = self._subscribers
@@ -247,4 +313,6 @@ class Events:
             try:
                 subscriber(event)
             except Exception:
-                logger.exception("A subscriber raised on the event %r", event)
+                logger.exception(
+                    "A subscriber raised an exception for the event %r", event
+                )
