@@ -1,8 +1,7 @@
-"""What every test gets: a quiet environment, and a check that it leaves
-nothing behind.
+"""Fixtures of every test: a quiet environment, and a check for leftovers.
 
-integration_tests/conftest.py takes the fixtures from here: the repository's
-root is kept free of Python files.
+integration_tests/conftest.py imports the fixtures from here, because the root
+of the repository is kept free of Python files.
 """
 
 import collections
@@ -91,10 +90,10 @@ def _files(folder: pathlib.Path) -> Iterator[str]:
 
 
 def _everything(folder: pathlib.Path) -> collections.Counter[str]:
-    """What is there now, and how many of it.
+    """Counts threads, processes and files by kind.
 
-    A test that restarts a task of a shared cluster leaves another process
-    than it found, but as many of its kind.
+    Counting lets a test restart a task of a shared cluster: it leaves another
+    process, but as many of its kind.
     """
     return collections.Counter(
         [*_threads(), *_processes(), *_files(folder)],
@@ -105,7 +104,7 @@ def _everything(folder: pathlib.Path) -> collections.Counter[str]:
 def scratch_folder(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[pathlib.Path]:
-    """Where temporary files go: a folder that no other program writes to."""
+    """Folder of temporary files that no other program writes to."""
     folder = tmp_path_factory.mktemp("scratch")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TMPDIR", str(folder))

@@ -1,4 +1,4 @@
-"""What is left behind is found, and tests run in the order that they need."""
+"""Tests of the check for leftovers, and of the order of tests."""
 
 import pathlib
 import subprocess

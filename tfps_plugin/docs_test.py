@@ -1,4 +1,4 @@
-"""What docs/ says exists: files, classes, functions and tests by their names.
+"""Tests that names in docs/ exist: files, classes, functions and tests.
 
 Pages write a file as `coordinator/lanes/lane.py`, a class or function as
 `lane.Lane`, `Lane._make` or `tfps.init`, a test by its bare name. Fenced blocks
@@ -49,7 +49,7 @@ _FOREIGN_NAMES = {
 
 @functools.cache
 def _members() -> dict[str, set[str]]:
-    """Of each module and class of the package, what is defined in it."""
+    """Returns the names that each module and class of the package defines."""
     members: dict[str, set[str]] = {}
     for path in _PACKAGE.rglob("*.py"):
         if path.name.endswith("_test.py"):
@@ -88,7 +88,7 @@ def _defined(body: list[ast.stmt]) -> set[str]:
 
 
 def _own_attributes(node: ast.ClassDef) -> set[str]:
-    """What methods of the class assign to `self`."""
+    """Returns the attributes of `self` that methods of a class assign."""
     return {
         each.attr
         for each in ast.walk(node)
@@ -112,7 +112,7 @@ def _tests() -> set[str]:
 
 
 def _exists(name: str) -> bool:
-    """Whether there is what a quoted name stands for, if it is a name."""
+    """Returns whether a quoted text is no name, or names something."""
     if name in _FOREIGN_NAMES or name.partition(".")[0] in _FOREIGN_ROOTS:
         return True
     members = _members()

@@ -15,6 +15,24 @@ _LIMIT_LINES = 800
 _LIMIT_MODULES = 15
 # Rooms are yet to be made there.
 _LARGE_FOLDERS = {"tfps_plugin/_compat"}
+# Words that begin a clause where a docstring needs a noun phrase or a verb.
+_CLAUSE_WORDS = {
+    *("How", "That", "What", "When", "Where", "Whether", "Which", "Who"),
+    *("Whose", "Why"),
+}
+# Their docstrings are yet to be rewritten. The set only shrinks.
+_PACKAGES_IN_OLD_PROSE = {
+    "examples",
+    "integration_tests",
+    "tfps_plugin/_compat",
+    "tfps_plugin/cluster",
+    "tfps_plugin/coordinator",
+    "tfps_plugin/launcher",
+    "tfps_plugin/strategy",
+    "tfps_plugin/training",
+    "tfps_plugin/transport",
+    "tfps_plugin/variables",
+}
 
 _MODULES = sorted(
     path
@@ -30,6 +48,12 @@ _PACKAGES = sorted(
 
 def _name(path: pathlib.Path) -> str:
     return str(path.relative_to(_REPOSITORY))
+
+
+def _package_of(path: pathlib.Path) -> str:
+    """Returns the package of a module in the list above."""
+    parts = path.relative_to(_REPOSITORY).parts[:-1]
+    return "/".join(parts[:2] if path.is_relative_to(_PACKAGE) else parts[:1])
 
 
 @pytest.mark.parametrize("path", _MODULES, ids=_name)
@@ -84,3 +108,31 @@ def test_packages_import_nothing_by_themselves(path: pathlib.Path) -> None:
         if isinstance(node, ast.Import | ast.ImportFrom)
     ]
     assert not imports, f"{_name(path)}/__init__.py is to stay empty of imports"
+
+
+@pytest.mark.parametrize("package", sorted(set(map(_package_of, _MODULES))))
+def test_docstrings_begin_with_a_noun_phrase_or_a_verb(package: str) -> None:
+    clauses = [
+        f"{_name(path)}: {docstring.splitlines()[0]}"
+        for path in _MODULES
+        if _package_of(path) == package
+        for docstring in _docstrings(path)
+        if docstring.split(maxsplit=1)[0] in _CLAUSE_WORDS
+    ]
+    is_new_prose = not clauses
+    assert is_new_prose != (package in _PACKAGES_IN_OLD_PROSE), (
+        f"take {package} off the list of packages in old prose"
+        if is_new_prose
+        else "docstrings that begin with a clause; expected a noun phrase or "
+        "a verb in the third person:\n" + "\n".join(clauses)
+    )
+
+
+def _docstrings(path: pathlib.Path) -> list[str]:
+    documented = ast.Module | ast.ClassDef | ast.FunctionDef
+    docstrings = (
+        ast.get_docstring(node)
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, documented)
+    )
+    return [docstring for docstring in docstrings if docstring]

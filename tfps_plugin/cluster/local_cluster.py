@@ -218,23 +218,41 @@ class LocalCluster:
             self._wait_for([task], self._start_timeout_seconds)
 
     def kill(self, job: str, index: int) -> None:
-        """Kills a task with SIGKILL, and waits until it is gone."""
+        """Kills a task with SIGKILL, and waits until it is gone.
+
+        Args:
+            job: Job of the task: "worker" or "ps".
+            index: Index of the task in its job.
+        """
         process = self.process(job, index)
         process.kill()
         process.wait()
 
     def process(self, job: str, index: int) -> subprocess.Popen[bytes]:
-        """The process of a task: the last one, if it was restarted."""
+        """Returns the process of a task: the last one, if it was restarted.
+
+        Args:
+            job: Job of the task: "worker" or "ps".
+            index: Index of the task in its job.
+        """
         with self._lock:
             return self._processes[str(self._spec.task(job, index))]
 
     def log(self, job: str, index: int) -> str:
-        """What a task has written so far, over all its restarts."""
+        """Returns the output of a task so far, over all its restarts.
+
+        Args:
+            job: Job of the task: "worker" or "ps".
+            index: Index of the task in its job.
+        """
         path = self._log_path(self._spec.task(job, index))
         return path.read_text(errors="replace") if path.exists() else ""
 
     def wait_until_ready(self, timeout_seconds: float = 120.0) -> None:
         """Waits until every task answers.
+
+        Args:
+            timeout_seconds: Longest time to wait.
 
         Raises:
             TaskStartError: If one ends before; its log is quoted.

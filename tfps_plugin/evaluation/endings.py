@@ -105,7 +105,7 @@ class Silence:
             self._last_sign = now
 
     def is_over(self, now: float) -> bool:
-        """Whether the job has been silent for too long."""
+        """Returns whether the job has been silent for too long."""
         patience_seconds = (
             self._silence_seconds
             if self._has_begun

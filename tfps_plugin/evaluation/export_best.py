@@ -66,7 +66,7 @@ class ExportBest:
             )
 
     def is_better(self, value: float, best: float | None) -> bool:
-        """Whether a value is better than the best so far.
+        """Returns whether a value is better than the best so far.
 
         Args:
             value: The new value; NaN is never better.

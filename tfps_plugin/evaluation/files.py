@@ -15,7 +15,7 @@ from tfps_plugin.evaluation.checkpoint import Stamp
 
 
 def is_remote(path: str) -> bool:
-    """Whether the path is a URL such as `gs://bucket/folder`."""
+    """Returns whether the path is a URL such as `gs://bucket/folder`."""
     return "://" in path
 
 

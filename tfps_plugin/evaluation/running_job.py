@@ -24,7 +24,7 @@ class RunningJob(Protocol):
     """Job whose checkpoints are evaluated."""
 
     def is_over(self) -> bool:
-        """Whether no task writes checkpoints any more; never waits long."""
+        """Returns whether no task writes checkpoints any more, at once."""
 
 
 class UnknownJob:
@@ -46,7 +46,7 @@ class LaunchedJob:
         self._pipe = pipe
 
     def is_over(self) -> bool:
-        """Whether the chief has ended."""
+        """Returns whether the chief has ended."""
         return job_pipe.is_closed(self._pipe)
 
 
@@ -84,7 +84,7 @@ class ProbedJob:
         )
 
     def is_over(self) -> bool:
-        """Whether neither the chief nor a ps has answered for a while."""
+        """Returns whether neither chief nor ps has answered for a while."""
         if time.monotonic() >= self._next_probe:
             answered = self._does_anybody_answer()
             now = time.monotonic()

@@ -16,7 +16,7 @@ from tfps_plugin.inputs.tuning import without_tuning
 
 
 def _is_nothing(spec: Any) -> bool:
-    """Whether a spec stands for None in a batch; Keras may use an Optional."""
+    """Returns whether a spec stands for None, which may be an Optional."""
     return isinstance(spec, tf.OptionalSpec | NoneTensorSpec)
 
 

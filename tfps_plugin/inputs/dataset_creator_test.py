@@ -1,4 +1,4 @@
-"""What a DatasetCreator takes and refuses."""
+"""Tests of the arguments of a DatasetCreator."""
 
 from typing import Any
 

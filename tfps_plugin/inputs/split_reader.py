@@ -123,12 +123,12 @@ class SplitReader:
 
     @property
     def rereads(self) -> bool:
-        """Whether a split whose reader was lost is read again."""
+        """Returns whether a split whose reader was lost is read again."""
         return self._ledger.rereads
 
     @property
     def is_over(self) -> bool:
-        """Whether no split waits or is being read."""
+        """Returns whether no split waits or is being read."""
         with self._lock:
             return self._ledger.is_over
 

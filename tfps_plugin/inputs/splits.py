@@ -77,7 +77,7 @@ class SplitLedger:
 
     @property
     def rereads(self) -> bool:
-        """Whether a lost split is read again."""
+        """Returns whether a lost split is read again."""
         return self._visitation is Visitation.AT_LEAST_ONCE
 
     @property
@@ -108,12 +108,12 @@ class SplitLedger:
 
     @property
     def has_waiting(self) -> bool:
-        """Whether `take` would return a split."""
+        """Returns whether `take` would return a split."""
         return bool(self._waiting)
 
     @property
     def is_over(self) -> bool:
-        """Whether no split waits or is being read."""
+        """Returns whether no split waits or is being read."""
         return not self._waiting and not self._held
 
     def take(self, worker_index: int) -> int | None:

@@ -171,7 +171,7 @@ def _trace_for(
 
 
 def _takes_context(function: Callable[..., Any]) -> bool:
-    """Whether the user's function takes the input context."""
+    """Returns whether the user's function takes the input context."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):

@@ -72,7 +72,7 @@ class Failover:
         self._standby = standby
 
     def can_restore(self) -> bool:
-        """Whether there is a source to restore from."""
+        """Returns whether there is a source to restore from."""
         return bool(self._living_sources())
 
     def restore(self, tasks: Sequence[Any]) -> tuple[str, int]:
@@ -159,7 +159,7 @@ def of(strategy: Any) -> Failover | None:
 
 
 def _is_known(variable: Any) -> bool:
-    """Whether workers hold a newer value of it than any checkpoint."""
+    """Returns whether workers hold a newer value of it than any checkpoint."""
     return isinstance(variable, MirroredScalar) and (
         variable.only_grows or variable.outlives_ps
     )

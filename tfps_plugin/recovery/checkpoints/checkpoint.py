@@ -266,7 +266,7 @@ def _parts_of(entries: Entries) -> list[Part]:
 
 
 def _needs_whole(entries: Entries, increment: Any, *, strict: bool) -> bool:
-    """Whether TensorFlow has to restore a table that an increment has in part.
+    """Returns whether TensorFlow must restore a table stored in part.
 
     That is a table of a program of one process, or one not created yet.
     """

@@ -95,7 +95,7 @@ def find(root: Any, graph: Any) -> Entries:
 
 
 def is_variable(living: Any) -> bool:
-    """Whether an object is a variable, of TensorFlow or Keras."""
+    """Returns whether an object is a variable, of TensorFlow or Keras."""
     return hasattr(living, "dtype") and hasattr(living, "assign")
 
 
@@ -105,7 +105,7 @@ def value_of(living: Any) -> Any:
 
 
 def has_save_counter(graph: Any) -> bool:
-    """Whether a checkpoint has TensorFlow's counter of checkpoints.
+    """Returns whether a checkpoint has TensorFlow's counter of checkpoints.
 
     Args:
         graph: The `TrackableObjectGraph` of the checkpoint.
@@ -164,7 +164,7 @@ def require_match(
 
 
 def _is_required(path: str) -> bool:
-    """Whether a value that only one side has is a mismatch.
+    """Returns whether a value that only one side has is a mismatch.
 
     Keras creates the states of metrics with the first batch, and TensorFlow
     its counter with the first `save`.

@@ -1,4 +1,4 @@
-"""What stands in a folder of checkpoints, and what is deleted."""
+"""Tests of the folder of checkpoints."""
 
 import pathlib
 

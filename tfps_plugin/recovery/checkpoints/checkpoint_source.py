@@ -161,7 +161,7 @@ class CheckpointSource:
 
 
 def is_about_the_cluster(error: BaseException) -> bool:
-    """Whether an error says that a task is gone, and nothing about files."""
+    """Returns whether an error is about a lost task and not about files."""
     return isinstance(
         error, tf.errors.OpError
     ) and chief_reads.is_about_the_cluster(error)

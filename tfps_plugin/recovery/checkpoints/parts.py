@@ -39,7 +39,7 @@ class Part:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the part is the whole variable."""
+        """Returns whether the part is the whole variable."""
         return tuple(self.variable.shape.as_list()) == self.full_shape
 
     @property

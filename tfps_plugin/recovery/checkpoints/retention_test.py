@@ -1,4 +1,4 @@
-"""Which checkpoints are kept."""
+"""Tests of the selection of checkpoints to keep."""
 
 import math
 

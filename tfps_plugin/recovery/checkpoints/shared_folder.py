@@ -12,7 +12,7 @@ _CHIEF = "/device:CPU:0"
 
 
 def is_seen_by(folder: str, devices: Iterable[str]) -> bool:
-    """Whether all tasks see a file that the chief writes to a folder.
+    """Returns whether all tasks see a file that the chief writes to a folder.
 
     Args:
         folder: An existing folder that the chief may write to.
@@ -29,7 +29,7 @@ def is_seen_by(folder: str, devices: Iterable[str]) -> bool:
 
 
 def is_same_file(path: str, devices: Iterable[str]) -> bool:
-    """Whether all tasks see the same content of a file as the chief.
+    """Returns whether all tasks see the same content of a file as the chief.
 
     Args:
         path: A small file that the chief sees.

@@ -110,7 +110,7 @@ class Change:
         return f"{self.key}/.TFPS_CHANGES/{part}"
 
     def concerns(self, first: int, end: int) -> bool:
-        """Whether it may contain rows in the range from `first` to `end`."""
+        """Returns whether it may contain rows between `first` and `end`."""
         return self.first < end and first < self.end
 
 

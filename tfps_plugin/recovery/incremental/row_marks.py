@@ -19,7 +19,7 @@ SMALLEST_TABLE_BYTES = 1 << 20
 
 
 def is_table(part: Part) -> bool:
-    """Whether a part belongs to a variable that is written by rows."""
+    """Returns whether a part belongs to a variable that is written by rows."""
     if len(part.full_shape) < 2 or part.variable.dtype == tf.string:
         return False
     return part.row_bytes * part.full_shape[0] >= SMALLEST_TABLE_BYTES

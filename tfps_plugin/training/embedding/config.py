@@ -53,6 +53,11 @@ class TableConfig:
         combiner: "mean", "sum" or "sqrtn": what is made of the rows of one
             example.
         placement: "auto" or "default_device", which mean the same here.
+
+    Raises:
+        ValueError: If an argument is not one of the values above.
+        UnsupportedError: If the table has an optimizer of its own, or is to
+            be placed on a SparseCore.
     """
 
     name: str
@@ -105,7 +110,7 @@ class TableConfig:
             )
 
     def get_config(self) -> dict[str, Any]:
-        """What `from_config` needs."""
+        """Returns the configuration that `from_config` takes."""
         return {
             "name": self.name,
             "vocabulary_size": self.vocabulary_size,
@@ -119,7 +124,14 @@ class TableConfig:
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> "TableConfig":
-        """The table that `get_config` described."""
+        """Creates a table from its configuration.
+
+        Args:
+            config: The configuration, from `get_config`.
+
+        Returns:
+            The table.
+        """
         initializer = keras.saving.deserialize_keras_object(
             config["initializer"]
         )
@@ -149,6 +161,10 @@ class FeatureConfig:
             off. Where it is `(batch, 1)`, ids of shape `(batch,)` are taken,
             too.
         output_shape: `(batch, embedding_dim)`.
+
+    Raises:
+        TypeError: If `table` is no `TableConfig`.
+        ValueError: If an argument is not one of the values above.
     """
 
     name: str
@@ -193,7 +209,10 @@ class FeatureConfig:
             )
 
     def get_config(self) -> dict[str, Any]:
-        """What `from_config` needs; the layer takes care of shared tables."""
+        """Returns the configuration that `from_config` takes.
+
+        The layer restores the sharing of tables between features.
+        """
         return {
             "name": self.name,
             "table": self.table.get_config(),
@@ -204,7 +223,14 @@ class FeatureConfig:
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> "FeatureConfig":
-        """The feature that `get_config` described, with a table of its own."""
+        """Creates a feature from its configuration, with a table of its own.
+
+        Args:
+            config: The configuration, from `get_config`.
+
+        Returns:
+            The feature.
+        """
         return cls(
             **{**config, "table": TableConfig.from_config(config["table"])}
         )

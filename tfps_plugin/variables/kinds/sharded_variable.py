@@ -211,7 +211,11 @@ class ShardedVariable(ScatterMethods, SavedForm, TensorProtocol):
     # Reading; Table has the lookup of rows.
 
     def is_initialized(self, name: str | None = None) -> tf.Tensor:
-        """Whether all shards have a value."""
+        """Returns whether all shards have a value, as a boolean scalar.
+
+        Args:
+            name: Name of the operation.
+        """
         return tf.reduce_all(
             [shard.is_initialized() for shard in self._variables], name=name
         )
@@ -265,7 +269,7 @@ class ShardedVariable(ScatterMethods, SavedForm, TensorProtocol):
         )
 
     def numpy(self) -> np.ndarray:
-        """The whole table as an array, fetched block by block."""
+        """Returns the whole table as an array, fetched block by block."""
         return shard_reader.to_array(self)
 
     # Assigning.
