@@ -72,18 +72,12 @@ class SplitLedger:
             split for split in range(num_splits) if split not in done
         )
         self._held: set[int] = set()
-        self._num_read = num_splits - len(self._waiting)
         self._left_out: list[int] = []
 
     @property
     def rereads(self) -> bool:
         """Returns whether a lost split is read again."""
         return self._visitation is Visitation.AT_LEAST_ONCE
-
-    @property
-    def num_read(self) -> int:
-        """Number of splits that were read to the end."""
-        return self._num_read
 
     @property
     def num_splits(self) -> int:
@@ -105,11 +99,6 @@ class SplitLedger:
     def left_out(self) -> list[int]:
         """Splits that were not, and will not be, read to the end."""
         return list(self._left_out)
-
-    @property
-    def has_waiting(self) -> bool:
-        """Returns whether `take` would return a split."""
-        return bool(self._waiting)
 
     @property
     def is_over(self) -> bool:
@@ -142,7 +131,6 @@ class SplitLedger:
     def finish(self, split: int) -> None:
         """Records that a split was read to the end."""
         self._release(split)
-        self._num_read += 1
 
     def lose(self, split: int) -> None:
         """Records that the reader of a split was lost."""
