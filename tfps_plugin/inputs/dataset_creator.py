@@ -34,7 +34,7 @@ class DatasetCreator(keras_compat.DataAdapter):
 
     With `splits`, workers take parts of the input on demand instead of having
     fixed shares: each takes the next split when it has read the one before, so
-    that a slow worker delays nobody:
+    that a slow worker does not delay the others:
 
     ```python
     def dataset_fn(file):

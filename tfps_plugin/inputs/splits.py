@@ -2,7 +2,7 @@
 
 A split is a part of the input that one worker reads at a time: a file, a range
 of rows, or the whole share of one worker. Workers take splits on demand, so
-that a slow worker reads fewer of them and delays nobody.
+that a slow worker reads fewer of them and does not delay the others.
 """
 
 import collections

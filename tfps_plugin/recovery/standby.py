@@ -29,7 +29,7 @@ _RETRY_SECONDS = 1.0
 
 
 class Standby:
-    """Background thread that updates the copies every so many steps.
+    """Background thread that updates the copies at an interval of steps.
 
     Guarantees: while updates keep up, a lost ps costs at most the last
     `every_steps` steps. If updates fall behind, the log says so once.

@@ -1,4 +1,4 @@
-"""`tfps.callbacks.BackupAndRestore`."""
+"""`tfps.callbacks.BackupAndRestore`: backups from which `fit` resumes."""
 
 import dataclasses
 import json
@@ -20,18 +20,17 @@ from tfps_plugin.training.patches.running_call import Place
 
 _logger = logging.getLogger("tfps_plugin")
 
-# The newest and the one before it, which is whole whatever happens.
+# The newest backup and the one before it, which is always complete.
 _MAX_TO_KEEP = 2
 
 
 class _Position(tf.train.experimental.PythonState):
-    """How far training is; part of the checkpoint.
+    """Position of the training; part of the checkpoint.
 
     Attributes:
-        epoch: Number of the epoch that goes on, from 0.
-        batch: How many batches of it were trained.
-        place: The same, and the splits that were read, when a backup was
-            taken.
+        epoch: Number of the current epoch, from 0.
+        batch: Number of its batches that were trained.
+        place: Epoch, batch and splits that were read, at the last backup.
     """
 
     def __init__(self) -> None:
@@ -40,11 +39,11 @@ class _Position(tf.train.experimental.PythonState):
         self.place = Place(0, 0)
 
     def serialize(self) -> str:
-        """The place as JSON."""
+        """Returns the place as JSON."""
         return json.dumps(dataclasses.asdict(self.place))
 
     def deserialize(self, string_value: str | bytes) -> None:
-        """Takes it from JSON."""
+        """Sets the place from JSON."""
         place = json.loads(string_value)
         place["done_splits"] = tuple(place["done_splits"])
         self.place = Place(**place)
@@ -52,28 +51,29 @@ class _Position(tf.train.experimental.PythonState):
 
 
 class BackupAndRestore(keras.callbacks.Callback):
-    """Has `fit` go on where it was, whatever process has died.
+    """Callback that lets `fit` resume after any process has died.
 
     ```python
     model.fit(..., callbacks=[tfps.callbacks.BackupAndRestore("/backup")])
     ```
 
-    As `keras.callbacks.BackupAndRestore`, and:
+    It does what `keras.callbacks.BackupAndRestore` does. In addition:
 
-    - it writes a `tfps.Checkpoint`: every parameter server its own rows, while
-      training goes on; optimizer, metrics and random seeds included;
-    - a program that starts again goes on inside the epoch, behind the last
-      batch that was backed up;
-    - a parameter server that is lost is brought back from the newest backup,
-      in the same chief. The first backup is made before the first batch.
+    - it writes a `tfps.Checkpoint`: every parameter server writes its own
+      rows while training continues; optimizer, metrics and random seeds are
+      included;
+    - a restarted program resumes inside the epoch, after the last batch that
+      was backed up;
+    - a parameter server that is lost is restored from the newest backup, in
+      the same chief. The first backup is made before the first batch.
 
     With `steps_per_epoch`, and with input that the chief reads, the steps of
-    the epoch that were backed up are not asked for again. Where an epoch is
-    all that the workers read (`DatasetCreator` without steps), splits that
-    were read to their end are not read again; those that were being read are,
-    or are left out, as `visitation` says.
+    the epoch that were backed up are not run again. If an epoch is the whole
+    input that workers read (`DatasetCreator` without steps), splits that were
+    read to the end are not read again; those that were being read are read
+    again or left out, depending on `visitation`.
 
-    Threading: called by Keras, on the thread of `fit`.
+    Threading: Keras calls it on the thread of `fit`.
     """
 
     def __init__(
@@ -84,20 +84,21 @@ class BackupAndRestore(keras.callbacks.Callback):
         *,
         full_every: int = 1,
     ) -> None:
-        """Names the folder.
+        """Creates the callback; writes nothing yet.
 
         Args:
-            backup_dir: Where backups are written. One training writes to it
-                at a time. Any file system of `tf.io.gfile`.
-            save_freq: "epoch": after every epoch; a number: after so many
-                batches.
+            backup_dir: Folder of the backups, for one training at a time, on
+                any file system of `tf.io.gfile`.
+            save_freq: "epoch" to back up after every epoch; or a number of
+                batches between two backups.
             delete_checkpoint: Whether to delete the backups when `fit` has
-                come to its end.
-            full_every: Every so many backups one is full; see
+                completed.
+            full_every: Interval of full backups; see
                 `tfps.CheckpointManager`.
 
         Raises:
-            ValueError: If an argument has no meaning.
+            ValueError: If `backup_dir` is empty, `full_every` is less than 1,
+                or `save_freq` is neither "epoch" nor a positive integer.
         """
         super().__init__()
         if not backup_dir:
@@ -107,8 +108,8 @@ class BackupAndRestore(keras.callbacks.Callback):
             )
         if full_every < 1:
             raise ValueError(
-                "full_every must be at least 1, where every backup is a full "
-                f"one. Received: full_every={full_every!r}"
+                "full_every must be at least 1, which makes every backup a "
+                f"full one. Received: full_every={full_every!r}"
             )
         if save_freq != "epoch" and (
             not isinstance(save_freq, int) or save_freq < 1
@@ -124,12 +125,12 @@ class BackupAndRestore(keras.callbacks.Callback):
         self._position = _Position()
         self._manager: CheckpointManager | None = None
         self._batches_since_backup = 0
-        # Keras resets metrics at the beginning of every epoch, also of one
-        # that goes on.
+        # Values to assign after Keras has reset the metrics, as it does at
+        # the beginning of every epoch, even of a resumed one.
         self._metrics: list[tuple[Any, np.ndarray]] = []
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Goes on from the last backup, or makes the first."""
+        """Restores the last backup, or makes the first."""
         model = self.model
         if model.optimizer is not None and not model.optimizer.built:
             model.optimizer.build(model.trainable_variables)
@@ -145,7 +146,7 @@ class BackupAndRestore(keras.callbacks.Callback):
             self._back_up()
             return
         _logger.info(
-            "Training goes on from %s: epoch %d, batch %d.",
+            "Training resumes from %s: epoch %d, batch %d.",
             restored,
             self._position.epoch + 1,
             self._position.batch,
@@ -162,38 +163,38 @@ class BackupAndRestore(keras.callbacks.Callback):
             ]
             return
         _logger.warning(
-            "Epoch %d begins anew, with the weights of the backup: its input "
-            "has no place to go on at, or is not what it was.",
+            "Epoch %d starts from its beginning, with the weights of the "
+            "backup, because its input cannot resume or has changed.",
             self._position.epoch + 1,
         )
         self._position.batch = 0
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        """Goes on counting where the epoch was broken off."""
+        """Restores the metrics of a resumed epoch."""
         self._position.epoch = epoch
         for variable, value in self._metrics:
             variable.assign(value)
         self._metrics = []
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Backs up if it is time."""
+        """Makes a backup if one is due."""
         if self.save_freq == "epoch":
             return
-        # With several steps to a call, Keras tells of the last only.
+        # With several steps in a call, Keras reports only the last one.
         self._batches_since_backup += batch + 1 - self._position.batch
         self._position.batch = batch + 1
         if self._batches_since_backup >= int(self.save_freq):
             self._back_up()
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Backs up if it is time."""
+        """Makes a backup if one is due."""
         self._position.epoch = epoch + 1
         self._position.batch = 0
         if self.save_freq == "epoch":
             self._back_up()
 
     def on_train_end(self, logs: Any = None) -> None:
-        """Waits for the last backup, and deletes all, if they are to be."""
+        """Waits for the last backup, or deletes all backups."""
         if self._manager is None:
             return
         if self.delete_checkpoint:
@@ -210,7 +211,7 @@ class BackupAndRestore(keras.callbacks.Callback):
         position.place = Place(position.epoch, position.batch)
         call = running_call.current()
         if call is not None and position.batch:
-            # Only then is what was read what was trained.
+            # The trained batches are those that were read only after a sync.
             call.sync()
             position.place = call.place(position.epoch, position.batch)
         self._manager.save()
