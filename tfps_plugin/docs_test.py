@@ -160,3 +160,15 @@ def test_what_is_named_exists(page: pathlib.Path) -> None:
 )
 def test_what_does_not_exist_is_found(name: str) -> None:
     assert not _exists(name)
+
+
+def test_the_map_names_every_module() -> None:
+    text = (_REPOSITORY / "docs" / "architecture.md").read_text()
+    missing = [
+        name
+        for path in sorted(_PACKAGE.rglob("*/*.py"))
+        if path.parent.name != "_compat"  # Its `__init__` is the map.
+        and not path.name.endswith(("_test.py", "__init__.py"))
+        and (name := str(path.relative_to(_PACKAGE))) not in text
+    ]
+    assert not missing, f"docs/architecture.md does not name {missing}"
