@@ -1,11 +1,12 @@
-"""Anything dies at any moment, and training comes to its end by itself.
+"""Training that goes on, whatever dies and when.
 
     pytest -s integration_tests/chaos_test.py
-    TFPS_CHAOS_KILLS=60 TFPS_CHAOS_SEED=7 TFPS_CHAOS_EPOCHS=20 \\
-        pytest -s integration_tests/chaos_test.py
+    TFPS_CHAOS_KILLS=60 TFPS_CHAOS_EPOCHS=20 \\
+        pytest -s integration_tests/chaos_test.py --sample-seed 7
 
-The flights example runs under `tfps run`, undisturbed first. Who is killed, and
-when, is drawn from the seed, which is printed:
+The flights example runs under `tfps run`, undisturbed first. Every task dies
+once; with `--all`, there are 20 kills. The victims and the moments are drawn
+from the seed of the samples, which is printed:
 
 - most die alone; some die while another is being started again, and before
   training has recovered from its death;
@@ -31,11 +32,12 @@ from collections.abc import Callable
 import pytest
 
 _ROOT = pathlib.Path(__file__).parent.parent
-_KILLS = int(os.environ.get("TFPS_CHAOS_KILLS", "20"))
-_SEED = int(os.environ.get("TFPS_CHAOS_SEED", "1"))
-# So many that training lasts until the last blow, on a fast machine, too.
-_EPOCHS = int(os.environ.get("TFPS_CHAOS_EPOCHS", "12"))
 _WORKERS, _PS = 3, 2
+# Every task, the chief included, dies once.
+_KILLS_OF_A_SAMPLE = _WORKERS + _PS + 1
+_KILLS_OF_ALL = 20
+# So many that training lasts until the last blow, on a fast machine, too.
+_EPOCHS_OF_A_SAMPLE, _EPOCHS_OF_ALL = 5, 12
 _STEPS_BETWEEN_BACKUPS = 40
 _BACKUPS_BETWEEN_KILLS = 2
 # How often a task dies together with the one before it, and how often while a
@@ -52,7 +54,9 @@ _SECONDS_TO_START_AND_TEST = 180.0
 class _Run:
     """The example under `tfps run`."""
 
-    def __init__(self, folder: pathlib.Path, *options: str) -> None:
+    def __init__(
+        self, folder: pathlib.Path, num_epochs: int, *options: str
+    ) -> None:
         folder.mkdir()
         self._folder = folder
         self._log = folder / "log"
@@ -63,7 +67,7 @@ class _Run:
                     *("--workers", str(_WORKERS), "--ps", str(_PS)),
                     *options,
                     str(_ROOT / "examples" / "flights.py"),
-                    *("--skip-baseline", "--epochs", str(_EPOCHS)),
+                    *("--skip-baseline", "--epochs", str(num_epochs)),
                     *("--output-dir", str(folder / "output")),
                     *("--backup-dir", str(folder / "backup")),
                     *("--backup-steps", str(_STEPS_BETWEEN_BACKUPS)),
@@ -143,13 +147,13 @@ class _Blow:
         return " + ".join(self.victims) + moment
 
 
-def _draw_blows() -> list[_Blow]:
-    drawn = random.Random(_SEED)
+def _draw_blows(num_kills: int, seed: int) -> list[_Blow]:
+    drawn = random.Random(seed)
     tasks = [f"worker {i}" for i in range(_WORKERS)]
     tasks += [f"ps {i}" for i in range(_PS)] + ["chief"]
     # Each at least once, if there are as many kills.
-    victims = drawn.sample(tasks, min(_KILLS, len(tasks)))
-    victims += drawn.choices(tasks, k=_KILLS - len(victims))
+    victims = drawn.sample(tasks, min(num_kills, len(tasks)))
+    victims += drawn.choices(tasks, k=num_kills - len(victims))
     blows: list[_Blow] = []
     for victim in victims:
         last = blows[-1].victims if blows else [victim]
@@ -171,18 +175,33 @@ def _strike(run: _Run, blow: _Blow) -> None:
     run.wait_for(lambda: run.backups() >= enough, seconds)
 
 
+def _seconds_to_train(num_epochs: int) -> float:
+    return _SECONDS_TO_START_AND_TEST + num_epochs * _SECONDS_PER_EPOCH
+
+
 @pytest.mark.timeout(
-    2 * (_SECONDS_TO_START_AND_TEST + _EPOCHS * _SECONDS_PER_EPOCH)
-    + 2 * _KILLS * _SECONDS_PER_KILL
+    2 * _seconds_to_train(_EPOCHS_OF_ALL)
+    + 2 * _KILLS_OF_ALL * _SECONDS_PER_KILL
 )
-def test_training_survives_every_kill(tmp_path: pathlib.Path) -> None:
-    seconds = _SECONDS_TO_START_AND_TEST + _EPOCHS * _SECONDS_PER_EPOCH
-    with _Run(tmp_path / "undisturbed") as run:
+def test_training_survives_every_kill(
+    tmp_path: pathlib.Path, pytestconfig: pytest.Config
+) -> None:
+    runs_all = pytestconfig.getoption("all")
+    seed = pytestconfig.getoption("sample_seed")
+    num_kills = _number(
+        "KILLS", _KILLS_OF_ALL if runs_all else _KILLS_OF_A_SAMPLE
+    )
+    num_epochs = _number(
+        "EPOCHS", _EPOCHS_OF_ALL if runs_all else _EPOCHS_OF_A_SAMPLE
+    )
+    seconds = _seconds_to_train(num_epochs)
+    with _Run(tmp_path / "undisturbed", num_epochs) as run:
         undisturbed = run.auc(seconds)
-    blows = _draw_blows()
-    print(f"\nseed {_SEED}: {', '.join(map(str, blows))}", flush=True)
+    blows = _draw_blows(num_kills, seed)
+    print(f"\nseed {seed}: {', '.join(map(str, blows))}", flush=True)
     started = time.monotonic()
-    with _Run(tmp_path / "chaos", "--max-restarts", "1000") as run:
+    restarts = ("--max-restarts", "1000")
+    with _Run(tmp_path / "chaos", num_epochs, *restarts) as run:
         run.wait_for(lambda: run.backups() > 1, _SECONDS_TO_START_AND_TEST)
         for blow in blows:
             struck = time.monotonic()
@@ -192,8 +211,12 @@ def test_training_survives_every_kill(tmp_path: pathlib.Path) -> None:
         auc = run.auc(seconds)
     print(
         f"AUC {auc:.4f}, undisturbed {undisturbed:.4f}, "
-        f"{time.monotonic() - started:.0f} s with {_KILLS} kills",
+        f"{time.monotonic() - started:.0f} s with {num_kills} kills",
         flush=True,
     )
     assert auc == pytest.approx(undisturbed, abs=0.01)
     assert auc > 0.65
+
+
+def _number(name: str, default: int) -> int:
+    return int(os.environ.get(f"TFPS_CHAOS_{name}", default))

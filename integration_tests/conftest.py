@@ -1,4 +1,4 @@
-"""What every integration test gets."""
+"""Fixtures, order and samples of integration tests."""
 
 import gc
 import logging
@@ -7,12 +7,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import sampling
 import shared_cluster
 import shared_training
 from shared_cluster import SharedCluster
 
 import tfps_plugin as tfps
 from tfps_plugin.conftest import nothing_left_behind as nothing_left_behind
+from tfps_plugin.conftest import pytest_addoption as pytest_addoption
 from tfps_plugin.conftest import scratch_folder as scratch_folder
 from tfps_plugin.training.steps.tuning import packing
 from tfps_plugin.transport import explanation
@@ -24,14 +26,27 @@ _TIMEOUT_SECONDS = 300
 _LOG_CHARACTERS = 6000
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks the tests of this folder, gives them time, and orders them.
+def pytest_report_header(config: pytest.Config) -> str:
+    """Says how to run the same samples again."""
+    if config.getoption("all"):
+        return "samples: none, every case runs (--all)"
+    seed = config.getoption("sample_seed")
+    return f"samples: --sample-seed {seed}; every case with --all"
+
+
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> None:
+    """Marks, samples and orders the tests of this folder; gives them time.
 
     They come after all others: a process that has been a cluster's chief keeps
     the names that devices have in it, and unit tests name those of a process
     alone. Those that share a cluster follow one another; see
     `shared_cluster.py`.
     """
+    left_out = _left_out(config, items)
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if item not in left_out]
     ours = [item for item in items if _HERE in item.path.parents]
     for item in ours:
         item.add_marker(pytest.mark.integration)
@@ -40,6 +55,27 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     ours.sort(key=lambda item: shared_cluster.shape_of(item) or ())
     others = [item for item in items if _HERE not in item.path.parents]
     items[:] = [*others, *ours]
+
+
+def _left_out(
+    config: pytest.Config, items: list[pytest.Item]
+) -> list[pytest.Item]:
+    """Cases of functions marked with `sample` that are not in the sample."""
+    if config.getoption("all"):
+        return []
+    cases: dict[str, list[pytest.Item]] = {}
+    counts: dict[str, int] = {}
+    for item in items:
+        marker = item.get_closest_marker("sample")
+        if marker is not None:
+            name = item.nodeid.partition("[")[0]
+            cases.setdefault(name, []).append(item)
+            counts[name] = marker.kwargs["cases"]
+    drawn = sampling.sample(cases, counts, config.getoption("sample_seed"))
+    kept = {id(item) for item in drawn}
+    return [
+        item for each in cases.values() for item in each if id(item) not in kept
+    ]
 
 
 @pytest.hookimpl(wrapper=True)

@@ -5,6 +5,8 @@ of the repository is kept free of Python files.
 """
 
 import collections
+import contextlib
+import datetime
 import os
 import pathlib
 import tempfile
@@ -98,6 +100,25 @@ def _everything(folder: pathlib.Path) -> collections.Counter[str]:
     return collections.Counter(
         [*_threads(), *_processes(), *_files(folder)],
     )
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Adds the options that decide which cases of large matrices run."""
+    group = parser.getgroup("samples of large test matrices")
+    # Also called by the other conftest.py that pytest may begin with.
+    with contextlib.suppress(ValueError):
+        group.addoption(
+            "--all",
+            action="store_true",
+            help="run every case of every matrix, not a sample of them",
+        )
+        group.addoption(
+            "--sample-seed",
+            type=int,
+            # The date's: every day has another sample.
+            default=datetime.datetime.now(datetime.UTC).date().toordinal(),
+            help="the seed of the samples",
+        )
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -1,6 +1,5 @@
-"""The strategies of the suite, and which of its cells run."""
+"""Strategies of the suite, and the sample of its cells."""
 
-import os
 import pathlib
 from collections.abc import Iterator
 
@@ -13,24 +12,27 @@ from . import placements
 from . import selection
 
 _HERE = pathlib.Path(__file__).parent
+# Of so many cells of the table one runs.
+_SHARE = 8
 
 
 def pytest_collection_modifyitems(
     config: pytest.Config, items: list[pytest.Item]
 ) -> None:
-    """Leaves out three of four cells, but no row of the table.
+    """Leaves out most cells, but no row of the table.
 
     A row is a feature of a test function, its cells are kinds of input and
-    placements. `TFPS_SURFACE=1` asks for every cell, another number for one of
-    so many; every row keeps at least one.
+    placements. Another `--sample-seed` keeps others; `--all` keeps every one.
     """
-    share = int(os.environ.get("TFPS_SURFACE", "4"))
+    if config.getoption("all"):
+        return
+    seed = config.getoption("sample_seed")
     left_out = {
         item
         for rows in _rows_by_file(items).values()
         for number, cells in enumerate(rows.values())
         for place, item in enumerate(cells)
-        if place not in selection.kept_cells(number, len(cells), share)
+        if place not in selection.kept_cells(number, len(cells), _SHARE, seed)
     }
     config.hook.pytest_deselected(
         items=[item for item in items if item in left_out]

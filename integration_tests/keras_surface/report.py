@@ -1,14 +1,12 @@
-"""Runs the suite and prints its table.
+"""Table of what works on a cluster.
 
     python -m integration_tests.keras_surface.report [pytest's arguments]
 
-All cells run, unless the environment says otherwise: `TFPS_SURFACE=4` is one
-of four. A row is a feature, a column where the variables are and what is read;
-a cell is "ok", "FAIL", "xfail" (a known difference), "skip", or "-" (there is
-none, or it was left out).
+All cells run. A row is a feature, a column where the variables are and what is
+read; a cell is "ok", "FAIL", "xfail" (a known difference), "skip", or "-"
+(there is none).
 """
 
-import os
 import pathlib
 import sys
 from typing import Any
@@ -73,10 +71,10 @@ class Table:
 
 
 def main() -> int:
-    """Runs the suite; what pytest returns."""
-    os.environ.setdefault("TFPS_SURFACE", "1")
+    """Runs the suite and prints the table; returns pytest's exit status."""
     table = Table()
-    status = pytest.main([str(_HERE), "-q", *sys.argv[1:]], plugins=[table])
+    arguments = [str(_HERE), "-q", "--all", *sys.argv[1:]]
+    status = pytest.main(arguments, plugins=[table])
     print(f"\n{table}")
     return int(status)
 

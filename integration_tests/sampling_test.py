@@ -1,0 +1,24 @@
+"""Tests of samples of test matrices."""
+
+import sampling
+
+_CASES = {"one": list(range(50)), "other": list(range(50))}
+_COUNTS = {"one": 5, "other": 60}
+
+
+def test_a_sample_has_as_many_cases_as_asked_for() -> None:
+    drawn = sampling.sample(_CASES, _COUNTS, 7)
+    assert len(drawn) == 5 + 50
+
+
+def test_another_seed_draws_others() -> None:
+    one, again, other = (
+        sampling.sample({"one": _CASES["one"]}, _COUNTS, seed)
+        for seed in (1, 1, 2)
+    )
+    assert one == again != other
+
+
+def test_a_sample_does_not_depend_on_other_functions() -> None:
+    alone = sampling.sample({"one": _CASES["one"]}, _COUNTS, 3)
+    assert sampling.sample(_CASES, _COUNTS, 3)[:5] == alone
