@@ -26,10 +26,13 @@ from tfps_plugin.coordinator.error_notes import ErrorNotes
 from tfps_plugin.coordinator.lanes import first_calls
 from tfps_plugin.coordinator.lanes.lane import Lane
 from tfps_plugin.coordinator.lanes.worker import Worker
+from tfps_plugin.coordinator.members.failure_examiner import FailureExaminer
 from tfps_plugin.coordinator.members.inspector import Inspector
 from tfps_plugin.coordinator.members.membership import Membership
+from tfps_plugin.coordinator.members.membership_thread import MembershipThread
 from tfps_plugin.coordinator.members.ps_recovery import PsRecovery
-from tfps_plugin.coordinator.members.stall_watch import StallWatch
+from tfps_plugin.coordinator.members.stall_detector import StallDetector
+from tfps_plugin.coordinator.members.watchdog import Watchdog
 from tfps_plugin.coordinator.session_protocol import SessionLike
 from tfps_plugin.inputs import captured_inputs
 from tfps_plugin.inputs.worker_dataset import WorkerDataset
@@ -96,6 +99,8 @@ class ClusterCoordinator:
     _least_in_flight: int
     _queue: ClosureQueue
     _membership: Membership
+    _examiner: FailureExaminer
+    _thread: MembershipThread
     _workers: tuple[Worker, ...]
     _closed: bool
     _background: list[Any]
@@ -191,16 +196,12 @@ class ClusterCoordinator:
         holdings = _holdings(strategy, session)
         notes = ErrorNotes(holdings)
         inspector = Inspector(session, self.counters, self.events, holdings)
+        ps_recovery = self._new_ps_recovery(inspector)
         self._membership = Membership(
-            session,
-            self._queue,
-            inspector,
-            self.counters,
-            self.events,
-            no_worker_timeout_seconds=no_worker_timeout_seconds,
-            forget_worker=worker_resident.forget_worker,
-            stall_watch=StallWatch(patience_seconds),
-            ps_recovery=self._new_ps_recovery(inspector),
+            session, self._queue, self.counters, self.events, ps_recovery
+        )
+        self._examiner = FailureExaminer(
+            session.cluster, self._membership, inspector
         )
         self._workers = tuple(
             Worker(
@@ -212,6 +213,7 @@ class ClusterCoordinator:
                         _device_of(session, task),
                         self._queue,
                         self._membership,
+                        self._examiner,
                         self.counters,
                         self.events,
                         notes,
@@ -228,11 +230,28 @@ class ClusterCoordinator:
         self._registrations = contextlib.ExitStack()
         self._background = list(getattr(strategy, "background_work", ()))
         # A program that makes strategy after strategy need not close each.
-        self._membership.start(
-            {worker.worker_index: worker for worker in self._workers},
+        self._thread = MembershipThread(
+            session,
+            self._queue,
+            self._membership,
+            self._examiner,
+            Watchdog(
+                session,
+                self._queue,
+                self._membership,
+                self._examiner,
+                inspector,
+                StallDetector(patience_seconds),
+                {worker.worker_index: worker for worker in self._workers},
+            ),
+            self.events,
+            no_worker_timeout_seconds=no_worker_timeout_seconds,
+            forget_worker=worker_resident.forget_worker,
+            ps_recovery=ps_recovery,
             is_wanted=lambda: reference() is not None,
-            leave=_leave(self._registrations, self._background),
+            on_unwanted=_leave(self._registrations, self._background),
         )
+        self._thread.start()
         for worker in self._workers:
             worker.start()
         await_recovery = _weakly(self, ClusterCoordinator._await_recovery)
@@ -267,7 +286,7 @@ class ClusterCoordinator:
         )
 
     def _await_recovery(self) -> bool:
-        return self._membership.await_recovery()
+        return self._examiner.await_recovery()
 
     @property
     def is_recovering(self) -> bool:
@@ -497,7 +516,7 @@ class ClusterCoordinator:
         return True
 
     def _end_threads(self) -> None:
-        self._membership.stop(_CLOSE_TIMEOUT_SECONDS)
+        self._thread.stop(_CLOSE_TIMEOUT_SECONDS)
         for worker in self._workers:
             worker.join(1.0)
 

@@ -51,6 +51,10 @@ class MembershipView(Protocol):
     def excuses_failures(self) -> bool:
         """Whether closures may fail because a ps is or was away."""
 
+
+class Examiner(Protocol):
+    """Examines failures; see `FailureExaminer`."""
+
     def examine(
         self,
         failure: Failure,
@@ -59,7 +63,7 @@ class MembershipView(Protocol):
         *,
         thoroughly: bool,
     ) -> BaseException | None:
-        """Asks the suspects; see `Membership.examine`."""
+        """Probes the suspects of a failure; see `FailureExaminer.examine`."""
 
 
 class _Run(NamedTuple):
@@ -93,6 +97,7 @@ class Lane:
         device_of: Callable[[], str],
         queue: ClosureQueue,
         membership: MembershipView,
+        examiner: Examiner,
         counters: Counters,
         event_board: events.Events,
         notes: ErrorNotes,
@@ -107,7 +112,8 @@ class Lane:
             lane_index: Index of the lane among all lanes of all workers.
             device_of: Returns the device that closures are placed on.
             queue: Where closures come from.
-            membership: Who says whether the worker is lost.
+            membership: Says whether the worker is lost.
+            examiner: Probes the suspects of a failure.
             counters: Where runs and retries are counted.
             event_board: Where retries are published.
             notes: Says more about what closures raise.
@@ -122,6 +128,7 @@ class Lane:
         self._device_of = device_of
         self._queue = queue
         self._membership = membership
+        self._examiner = examiner
         self._counters = counters
         self._events = event_board
         self._lock = threading.Lock()
@@ -301,7 +308,7 @@ class Lane:
             return
         failure = _failure_of(error, self._worker_index)
         if failure.kind is not FailureKind.USER:
-            lost = self._membership.examine(
+            lost = self._examiner.examine(
                 failure,
                 self._worker_index,
                 run.generation,

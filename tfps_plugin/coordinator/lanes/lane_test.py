@@ -36,6 +36,10 @@ class _AlwaysThere:
     def is_present(self, worker_index: int, generation: int) -> bool:
         return True
 
+
+class _Nobody:
+    """Finds nobody lost."""
+
     def examine(
         self,
         failure: Failure,
@@ -60,6 +64,7 @@ class _Bench:
             lambda: self.devices[-1],
             self.queue,
             _AlwaysThere(),
+            _Nobody(),
             self.counters,
             Events(),
             ErrorNotes(lambda index: ""),
