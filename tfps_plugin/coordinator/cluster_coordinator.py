@@ -198,7 +198,7 @@ class ClusterCoordinator:
         inspector = Inspector(session, self.counters, self.events, holdings)
         ps_recovery = self._new_ps_recovery(inspector)
         self._membership = Membership(
-            session, self._queue, self.counters, self.events, ps_recovery
+            session, self._queue.lanes, self.counters, self.events, ps_recovery
         )
         self._examiner = FailureExaminer(
             session.cluster, self._membership, inspector
@@ -211,7 +211,7 @@ class ClusterCoordinator:
                         task.index,
                         task.index * self._most_in_flight + number,
                         _device_of(session, task),
-                        self._queue,
+                        self._queue.lanes,
                         self._membership,
                         self._examiner,
                         self.counters,
@@ -301,7 +301,7 @@ class ClusterCoordinator:
     @property
     def num_lanes(self) -> int:
         """How many functions run at the same time, on all workers."""
-        return self._queue.lanes_per_worker * len(self._workers)
+        return self._queue.lanes.per_worker * len(self._workers)
 
     @property
     def in_flight_at_first(self) -> int:
@@ -327,8 +327,8 @@ class ClusterCoordinator:
         Args:
             per_worker: From 1 to `most_in_flight`.
         """
-        if per_worker != self._queue.lanes_per_worker:
-            self._queue.limit_lanes(per_worker)
+        if per_worker != self._queue.lanes.per_worker:
+            self._queue.lanes.limit(per_worker)
 
     @property
     def absent_workers(self) -> tuple[int, ...]:

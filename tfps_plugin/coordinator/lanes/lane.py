@@ -17,8 +17,8 @@ from tfps_plugin.cluster.calls.dispatch_context import DispatchContext
 from tfps_plugin.cluster.calls.present_call import PresentCall
 from tfps_plugin.cluster.calls.turns import Turns
 from tfps_plugin.coordinator.closures.closure import Closure
-from tfps_plugin.coordinator.closures.closure_queue import ClosureQueue
 from tfps_plugin.coordinator.error_notes import ErrorNotes
+from tfps_plugin.coordinator.lanes.lane_queue import LaneQueue
 from tfps_plugin.coordinator.members import failures
 from tfps_plugin.coordinator.members.failures import Failure
 from tfps_plugin.coordinator.members.failures import FailureKind
@@ -95,7 +95,7 @@ class Lane:
         worker_index: int,
         lane_index: int,
         device_of: Callable[[], str],
-        queue: ClosureQueue,
+        queue: LaneQueue,
         membership: MembershipView,
         examiner: Examiner,
         counters: Counters,
@@ -141,9 +141,7 @@ class Lane:
 
     def start(self) -> None:
         """Has the lane run closures; its thread starts with the first one."""
-        self._queue.add_lane(
-            self._worker_index, self._start_thread, self._number
-        )
+        self._queue.add(self._worker_index, self._start_thread, self._number)
 
     def join(self, timeout_seconds: float) -> bool:
         """Waits for the lane's end, after the queue was stopped."""

@@ -62,7 +62,7 @@ class _Bench:
             0,
             0,
             lambda: self.devices[-1],
-            self.queue,
+            self.queue.lanes,
             _AlwaysThere(),
             _Nobody(),
             self.counters,
@@ -186,7 +186,7 @@ def test_it_can_be_joined_while_it_is_abandoned(
 ) -> None:
     begun, go_on = threading.Event(), threading.Event()
     joined: list[bool] = []
-    put_back = bench.queue.put_back
+    put_back = bench.queue.lanes.put_back
 
     def join_and_put_back(
         closure: Closure, attempt: int, **options: Any
@@ -198,7 +198,7 @@ def test_it_can_be_joined_while_it_is_abandoned(
         begun.set()
         assert go_on.wait(_TIMEOUT_SECONDS)
 
-    monkeypatch.setattr(bench.queue, "put_back", join_and_put_back)
+    monkeypatch.setattr(bench.queue.lanes, "put_back", join_and_put_back)
     bench.queue.put(Closure(run))
     assert begun.wait(_TIMEOUT_SECONDS)
     bench.worker.abandon()

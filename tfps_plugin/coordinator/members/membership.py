@@ -4,7 +4,7 @@ import collections
 import threading
 import time
 
-from tfps_plugin.coordinator.closures.closure_queue import ClosureQueue
+from tfps_plugin.coordinator.lanes.lane_queue import LaneQueue
 from tfps_plugin.coordinator.members.ps_recovery import PsRecovery
 from tfps_plugin.coordinator.members.roster import Roster
 from tfps_plugin.coordinator.session_protocol import SessionLike
@@ -37,7 +37,7 @@ class Membership:
     def __init__(
         self,
         session: SessionLike,
-        queue: ClosureQueue,
+        lanes: LaneQueue,
         counters: Counters,
         event_board: events.Events,
         ps_recovery: PsRecovery | None = None,
@@ -49,14 +49,14 @@ class Membership:
 
         Args:
             session: The connection to the cluster.
-            queue: The queue whose workers are paused and resumed.
+            lanes: The queue whose workers are paused and resumed.
             counters: Counts losses and returns.
             event_board: Publishes losses and returns.
             ps_recovery: Recovers lost ps; None: the loss of a ps is an error.
         """
         self._session = session
         self._workers = tuple(session.cluster.workers)
-        self._queue = queue
+        self._lanes = lanes
         self._counters = counters
         self._events = event_board
         self._ps_recovery = ps_recovery
@@ -68,7 +68,7 @@ class Membership:
             len(self._workers), late=late, now=time.monotonic()
         )
         for worker_index in late:
-            queue.pause(worker_index)
+            lanes.pause(worker_index)
         self._to_delist: collections.deque[int] = collections.deque()
         # Why each absent worker was given up or not admitted.
         self._reasons: dict[int, str] = dict.fromkeys(
@@ -149,7 +149,7 @@ class Membership:
                 return False
             self._reasons[worker_index] = reason
             self._to_delist.append(worker_index)
-            self._queue.pause(worker_index)
+            self._lanes.pause(worker_index)
             self._changed.notify_all()
         self._counters.increment("workers_lost")
         self._events.publish(
@@ -170,7 +170,7 @@ class Membership:
             return False
         with self._lock:
             for worker in self._workers:
-                self._queue.pause(worker.index)
+                self._lanes.pause(worker.index)
             recovery.begin(task)
             self._changed.notify_all()
         return True
@@ -195,7 +195,7 @@ class Membership:
                 # Another ps was lost in the meantime.
                 return
             for worker_index in self._roster.present:
-                self._queue.resume(worker_index)
+                self._lanes.resume(worker_index)
 
     @property
     def next_to_delist(self) -> int | None:
@@ -234,7 +234,7 @@ class Membership:
             generation = self._roster.generation(worker_index)
             # Under the lock: a loss of the new generation pauses after this.
             if not self.is_recovering:
-                self._queue.resume(worker_index)
+                self._lanes.resume(worker_index)
         if was_late:
             self._counters.increment("workers_joined")
             self._events.publish(

@@ -92,7 +92,7 @@ class _Bench:
             timeout_seconds=60.0,
         )
         self.membership = Membership(
-            session, self.queue, counters, self.events, recovery
+            session, self.queue.lanes, counters, self.events, recovery
         )
         self.examiner = FailureExaminer(
             session.cluster, self.membership, inspector
@@ -180,12 +180,12 @@ def test_a_late_worker_gets_nothing_until_it_joins(
     bench = make(session)
     assert bench.membership.absent == (1,)
     assert not bench.membership.is_present(1, generation=0)
-    assert bench.queue._lanes.is_paused(1)
+    assert bench.queue.lanes._scheduler._idle.is_paused(1)
     session.start("worker", 1)
     bench.wait_for(events.WorkerJoined)
     assert session.log == ["readmit worker 1"], "it never was taken out"
     assert bench.membership.is_present(1, generation=1)
-    assert not bench.queue._lanes.is_paused(1)
+    assert not bench.queue.lanes._scheduler._idle.is_paused(1)
     # From then on it is one as any other.
     session.start("worker", 1)
     assert bench.membership.report_lost(1, 1, "restarted")
@@ -244,7 +244,7 @@ def test_lost_again_at_once_stays_paused(
     bench = make(session)
     changes: list[str] = []
     for name in ("pause", "resume"):
-        change = getattr(bench.queue, name)
+        change = getattr(bench.queue.lanes, name)
 
         def note(
             worker_index: int,
@@ -254,7 +254,7 @@ def test_lost_again_at_once_stays_paused(
             changes.append(name)
             change(worker_index)
 
-        monkeypatch.setattr(bench.queue, name, note)
+        monkeypatch.setattr(bench.queue.lanes, name, note)
 
     def lose_again(event: events.Event) -> None:
         if isinstance(event, events.WorkerReadmitted):
@@ -458,13 +458,15 @@ def test_a_recovery_ends_only_when_no_ps_is_lost() -> None:
     session = FakeSession(num_workers=2)
     queue = ClosureQueue(capacity=10)
     membership = Membership(
-        session, queue, Counters(), events.Events(), recovery
+        session, queue.lanes, Counters(), events.Events(), recovery
     )
     membership.report_lost(1, 0, "dead")
     assert membership.begin_recovery(session.cluster.parameter_servers[0])
     membership.end_recovery()
-    assert queue._lanes.is_paused(0), "another ps was lost in the meantime"
+    assert queue.lanes._scheduler._idle.is_paused(0), (
+        "another ps was lost in the meantime"
+    )
     recovery.is_under_way = False
     membership.end_recovery()
-    assert not queue._lanes.is_paused(0)
-    assert queue._lanes.is_paused(1), "it is lost itself"
+    assert not queue.lanes._scheduler._idle.is_paused(0)
+    assert queue.lanes._scheduler._idle.is_paused(1), "it is lost itself"
