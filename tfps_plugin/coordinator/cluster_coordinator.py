@@ -16,7 +16,7 @@ from tfps_plugin._compat import tensorflow_captures
 from tfps_plugin._compat import tensorflow_execution
 from tfps_plugin.cluster.calls import cancelled_calls
 from tfps_plugin.cluster.calls import dispatch_context
-from tfps_plugin.cluster.calls.turns import Turns
+from tfps_plugin.cluster.calls.worker_calls import WorkerCalls
 from tfps_plugin.coordinator.closures import arguments
 from tfps_plugin.coordinator.closures.closure import Closure
 from tfps_plugin.coordinator.closures.closure_queue import ClosureQueue
@@ -217,13 +217,13 @@ class ClusterCoordinator:
                         self.counters,
                         self.events,
                         notes,
-                        turns,
+                        calls,
                         number=number,
                     )
                     for number in range(self._most_in_flight)
                 ],
             )
-            for task, turns in [(task, Turns()) for task in tasks]
+            for task, calls in [(task, WorkerCalls()) for task in tasks]
         )
         reference = weakref.ref(self)
         # Where it is known, until it ends.
@@ -550,7 +550,7 @@ class ClusterCoordinator:
                 copies.settle_or_refuse(function.graph)
             # Functions are scheduled many thousands of times.
             self._settled.add(function)
-        return first_calls.alone(
+        return first_calls.exclusive(
             self.strategy.fused(function, owner),
             tensorflow_captures.parameter_servers(function.graph),
         )

@@ -14,8 +14,8 @@ import tensorflow as tf
 from tfps_plugin._compat import tensorflow_execution
 from tfps_plugin.cluster.calls import dispatch_context
 from tfps_plugin.cluster.calls.dispatch_context import DispatchContext
-from tfps_plugin.cluster.calls.present_call import PresentCall
-from tfps_plugin.cluster.calls.turns import Turns
+from tfps_plugin.cluster.calls.worker_calls import InFlightCall
+from tfps_plugin.cluster.calls.worker_calls import WorkerCalls
 from tfps_plugin.coordinator.closures.closure import Closure
 from tfps_plugin.coordinator.error_notes import ErrorNotes
 from tfps_plugin.coordinator.lanes.lane_queue import LaneQueue
@@ -73,7 +73,7 @@ class _Run(NamedTuple):
     attempt: int
     generation: int
     since: float
-    call: PresentCall
+    call: InFlightCall
 
 
 class Lane:
@@ -101,7 +101,7 @@ class Lane:
         counters: Counters,
         event_board: events.Events,
         notes: ErrorNotes,
-        turns: Turns | None = None,
+        worker_calls: WorkerCalls | None = None,
         *,
         number: int = 0,
     ) -> None:
@@ -117,11 +117,11 @@ class Lane:
             counters: Where runs and retries are counted.
             event_board: Where retries are published.
             notes: Says more about what closures raise.
-            turns: Of all lanes of the worker.
+            worker_calls: The calls of all lanes of the worker.
             number: Of the lane, among those of its worker.
         """
         self._notes = notes
-        self._turns = turns
+        self._worker_calls = worker_calls
         self._worker_index = worker_index
         self._lane_index = lane_index
         self._number = number
@@ -203,8 +203,8 @@ class Lane:
             self._run = None
             self._life += 1
             given_up, self._thread = self._thread, thread
-        if self._turns is not None and given_up.ident is not None:
-            self._turns.give_up(given_up.ident)
+        if self._worker_calls is not None and given_up.ident is not None:
+            self._worker_calls.give_up(given_up.ident)
         self._counters.increment("closures_abandoned")
         self._queue.put_back(
             run.closure,
@@ -236,7 +236,7 @@ class Lane:
                     closure.num_attempts,
                     self._membership.generation(self._worker_index),
                     time.monotonic(),
-                    PresentCall(),
+                    InFlightCall(),
                 )
                 with self._lock:
                     self._run = run
@@ -261,7 +261,7 @@ class Lane:
                 lane_index=self._lane_index,
                 generation=run.generation,
                 device=device,
-                turns=self._turns,
+                worker_calls=self._worker_calls,
                 num_changes=self._membership.num_changes,
                 call=run.call,
                 cancellation=run.closure.cancellation,

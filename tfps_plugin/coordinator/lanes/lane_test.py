@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tfps_plugin.cluster.calls import dispatch_context
-from tfps_plugin.cluster.calls.turns import Turns
+from tfps_plugin.cluster.calls.worker_calls import WorkerCalls
 from tfps_plugin.coordinator.closures.closure import Closure
 from tfps_plugin.coordinator.closures.closure import ClosureState
 from tfps_plugin.coordinator.closures.closure_queue import ClosureQueue
@@ -68,7 +68,7 @@ class _Bench:
             self.counters,
             Events(),
             ErrorNotes(lambda index: ""),
-            Turns(2 * _TIMEOUT_SECONDS),
+            WorkerCalls(2 * _TIMEOUT_SECONDS),
         )
         self.worker = Worker(0, [lane])
         self.worker.start()
@@ -146,7 +146,7 @@ def test_a_call_hangs_on_what_it_needs(bench: _Bench) -> None:
         assert go_on.wait(_TIMEOUT_SECONDS)
 
     assert not bench.worker.hangs_on([0, 1], math.inf)
-    bench.queue.put(Closure(first_calls.alone(call, {1})))
+    bench.queue.put(Closure(first_calls.exclusive(call, {1})))
     assert begun.acquire(timeout=_TIMEOUT_SECONDS)
     assert bench.worker.hangs_on([0, 1], math.inf)
     assert not bench.worker.hangs_on([0], math.inf)
