@@ -1,4 +1,4 @@
-"""Cancellation of function calls when their round or connection ends."""
+"""Which calls of functions end when something else does."""
 
 from typing import Any
 
@@ -8,15 +8,14 @@ from tfps_plugin.cluster.chief import connection
 
 
 def install() -> None:
-    """Makes every function call under a cancellation.
+    """Has every call of a function be made under a cancellation.
 
-    A lane's call is cancelled when its closure's round ends with an error;
-    calls of the chief's other threads are cancelled when the connection to the
-    cluster ends. Before TensorFlow connects to another cluster, it waits for
-    all of them in C++, with Python's global interpreter lock held, so no
-    deadline could end that wait.
+    A call that a lane makes ends with the round of its closure; one that the
+    chief's own threads make, with the connection to the cluster. TensorFlow
+    waits for both before it connects to another cluster, in C++ and with all
+    of Python's threads standing still: no deadline could end that.
 
-    Installing it again does nothing.
+    Installed again, it does nothing.
     """
     tensorflow_execution.cancel_calls_by(_of_this_thread)
 
