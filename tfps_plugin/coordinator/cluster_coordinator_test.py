@@ -635,7 +635,7 @@ def test_ps_that_was_restarted(
     with pytest.raises(errors.ParameterServerLostError) as caught:
         run()
     text = str(caught.value)
-    assert "Parameter server 0 at ps-0:1 is lost since" in text
+    assert "Parameter server 0 at ps-0:1 was lost at" in text
     assert "last checkpoint" in text
     assert isinstance(caught.value.__cause__, tf.errors.UnavailableError)
     assert len(recorder.of(events.ParameterServerLost)) == 1

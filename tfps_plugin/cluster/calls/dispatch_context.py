@@ -31,7 +31,7 @@ class DispatchContext(NamedTuple):
             one lane.
         num_changes: A number that differs after every change of the cluster;
             TensorFlow then prepares functions on all workers anew.
-        call: Is told what the call in flight needs; None: nobody asks.
+        call: Records what the call in flight needs; None: not recorded.
         cancellation: Ends the calls of this thread once it is started; None:
             nothing does.
     """

@@ -19,7 +19,7 @@ _RECOVERY_INTERVAL_SECONDS = 0.25
 class Membership:
     """Keeps track of which workers may run closures.
 
-    Lanes ask here about their worker. Whoever finds a worker lost reports it
+    Lanes ask here about their worker. Losses of workers are reported
     here, on any thread. One thread (`MembershipThread`) then changes the
     cluster, so that a dead worker never delays a healthy one, and changes
     never overlap.
@@ -115,7 +115,7 @@ class Membership:
     def is_empty(self) -> bool:
         """True if every worker is absent."""
         with self._lock:
-            return self._roster.nobody_since is not None
+            return self._roster.is_empty
 
     @property
     def is_recovering(self) -> bool:

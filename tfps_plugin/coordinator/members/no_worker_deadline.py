@@ -10,7 +10,7 @@ _REPORT_INTERVAL_SECONDS = 30.0
 
 
 class Action(enum.Enum):
-    """What to do about closures that no worker can run."""
+    """Action on closures that no worker can run."""
 
     NOTHING = "nothing"
     REPORT = "report"
