@@ -8,6 +8,7 @@ from tfps_plugin.cluster.calls.worker_calls import WorkerCalls
 from tfps_plugin.coordinator.closures.closure_queue import ClosureQueue
 from tfps_plugin.coordinator.error_notes import ErrorNotes
 from tfps_plugin.coordinator.in_flight_limits import InFlightLimits
+from tfps_plugin.coordinator.lanes.failed_runs import FailedRuns
 from tfps_plugin.coordinator.lanes.lane import Lane
 from tfps_plugin.coordinator.lanes.worker import Worker
 from tfps_plugin.coordinator.members.failure_examiner import FailureExaminer
@@ -129,10 +130,16 @@ class WorkerPool:
                     lambda: session.device(task),
                     self.queue.lanes,
                     self.membership,
-                    self.examiner,
+                    FailedRuns(
+                        task.index,
+                        self.queue.lanes,
+                        self.membership,
+                        self.examiner,
+                        counters,
+                        event_board,
+                        notes,
+                    ),
                     counters,
-                    event_board,
-                    notes,
                     worker_calls,
                     number=number,
                 )

@@ -1,6 +1,7 @@
 """Threads that run closures on the workers.
 
 lane.py              one of the threads that drive a worker
+failed_runs.py       decides whether a failed closure runs again
 worker.py            the lanes of one worker
 lane_queue.py        the closure queue as lanes see it
 lane_scheduler.py    wakes and starts lanes when there is work

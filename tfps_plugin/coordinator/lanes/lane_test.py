@@ -14,6 +14,7 @@ from tfps_plugin.coordinator.closures.closure import ClosureState
 from tfps_plugin.coordinator.closures.closure_queue import ClosureQueue
 from tfps_plugin.coordinator.error_notes import ErrorNotes
 from tfps_plugin.coordinator.lanes import first_calls
+from tfps_plugin.coordinator.lanes.failed_runs import FailedRuns
 from tfps_plugin.coordinator.lanes.lane import Lane
 from tfps_plugin.coordinator.lanes.worker import Worker
 from tfps_plugin.coordinator.members.failures import Failure
@@ -64,10 +65,16 @@ class _Bench:
             lambda: self.devices[-1],
             self.queue.lanes,
             _AlwaysThere(),
-            _Nobody(),
+            FailedRuns(
+                0,
+                self.queue.lanes,
+                _AlwaysThere(),
+                _Nobody(),
+                self.counters,
+                Events(),
+                ErrorNotes(lambda index: ""),
+            ),
             self.counters,
-            Events(),
-            ErrorNotes(lambda index: ""),
             WorkerCalls(2 * _TIMEOUT_SECONDS),
         )
         self.worker = Worker(0, [lane])
