@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Callable
 from typing import NamedTuple
-from typing import Protocol
 
 import tensorflow as tf
 
@@ -12,9 +11,11 @@ from tfps_plugin.coordinator.closures.closure import Closure
 from tfps_plugin.coordinator.error_notes import ErrorNotes
 from tfps_plugin.coordinator.lanes.lane_queue import LaneQueue
 from tfps_plugin.coordinator.members import failures
+from tfps_plugin.coordinator.members.failure_examiner import FailureExaminer
 from tfps_plugin.coordinator.members.failures import Failure
 from tfps_plugin.coordinator.members.failures import FailureKind
 from tfps_plugin.coordinator.members.failures import Verdict
+from tfps_plugin.coordinator.members.membership import Membership
 from tfps_plugin.monitoring import events
 from tfps_plugin.monitoring.counters import Counters
 
@@ -24,38 +25,6 @@ _logger = logging.getLogger("tfps_plugin")
 # healthy, because broken connections recover. Then the user gets its error.
 _MAX_TRANSIENT_RETRIES = 5
 _NUM_FAILURES_TO_WARN = 3
-
-
-class MembershipView(Protocol):
-    """The membership, as lanes see it."""
-
-    def generation(self, worker_index: int) -> int:
-        """Returns the number of times the worker was readmitted."""
-
-    @property
-    def num_changes(self) -> int:
-        """A number that differs after every change of the cluster."""
-
-    def is_present(self, worker_index: int, generation: int) -> bool:
-        """Returns whether the worker takes part, in that generation."""
-
-    @property
-    def excuses_failures(self) -> bool:
-        """True while closures may fail because a ps is or was away."""
-
-
-class Examiner(Protocol):
-    """Examines failures; see `FailureExaminer`."""
-
-    def examine(
-        self,
-        failure: Failure,
-        worker_index: int,
-        generation: int,
-        *,
-        thoroughly: bool,
-    ) -> BaseException | None:
-        """Probes the suspects of a failure; see `FailureExaminer.examine`."""
 
 
 class Run(NamedTuple):
@@ -81,8 +50,8 @@ class FailedRuns:
         self,
         worker_index: int,
         queue: LaneQueue,
-        membership: MembershipView,
-        examiner: Examiner,
+        membership: Membership,
+        examiner: FailureExaminer,
         counters: Counters,
         event_board: events.Events,
         notes: ErrorNotes,

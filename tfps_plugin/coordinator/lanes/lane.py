@@ -14,9 +14,9 @@ from tfps_plugin.cluster.calls.dispatch_context import DispatchContext
 from tfps_plugin.cluster.calls.worker_calls import InFlightCall
 from tfps_plugin.cluster.calls.worker_calls import WorkerCalls
 from tfps_plugin.coordinator.lanes.failed_runs import FailedRuns
-from tfps_plugin.coordinator.lanes.failed_runs import MembershipView
 from tfps_plugin.coordinator.lanes.failed_runs import Run
 from tfps_plugin.coordinator.lanes.lane_queue import LaneQueue
+from tfps_plugin.coordinator.members.membership import Membership
 from tfps_plugin.monitoring.counters import Counters
 
 
@@ -40,7 +40,7 @@ class Lane:
         lane_index: int,
         device_of: Callable[[], str],
         queue: LaneQueue,
-        membership: MembershipView,
+        membership: Membership,
         failed_runs: FailedRuns,
         counters: Counters,
         worker_calls: WorkerCalls | None = None,

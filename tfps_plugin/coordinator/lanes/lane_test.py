@@ -59,17 +59,19 @@ class _Bench:
         self.queue = ClosureQueue(capacity=10)
         self.counters = Counters()
         self.devices = ["/device:CPU:0"]
+        membership: Any = _AlwaysThere()
+        examiner: Any = _Nobody()
         lane = Lane(
             0,
             0,
             lambda: self.devices[-1],
             self.queue.lanes,
-            _AlwaysThere(),
+            membership,
             FailedRuns(
                 0,
                 self.queue.lanes,
-                _AlwaysThere(),
-                _Nobody(),
+                membership,
+                examiner,
                 self.counters,
                 Events(),
                 ErrorNotes(lambda index: ""),

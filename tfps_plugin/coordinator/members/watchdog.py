@@ -5,10 +5,10 @@ import time
 from collections.abc import Collection
 from collections.abc import Mapping
 from typing import Any
-from typing import Protocol
 
 from tfps_plugin.cluster.calls import bounded_calls
 from tfps_plugin.coordinator.closures.closure_queue import ClosureQueue
+from tfps_plugin.coordinator.lanes.worker import Worker
 from tfps_plugin.coordinator.members.failure_examiner import FailureExaminer
 from tfps_plugin.coordinator.members.inspector import Inspector
 from tfps_plugin.coordinator.members.membership import Membership
@@ -26,29 +26,10 @@ _PROBE_TIMEOUT_SECONDS = 3.0
 _CANCELLED_SECONDS = 10.0
 
 
-class WorkerDriver(Protocol):
-    """The lanes of one worker, as the watchdog sees them."""
-
-    def busy_since(self) -> float | None:
-        """Returns the start (monotonic) of the longest run; None: idle."""
-
-    def hangs_on(
-        self, parameter_servers: Collection[int], before: float
-    ) -> bool:
-        """Returns whether a call from before a time needs any of the ps."""
-
-    def abandon(self) -> None:
-        """Abandons what runs: it runs again elsewhere."""
-
-    def abandon_cancelled(self, since: float) -> int:
-        """Abandons calls that were cancelled before a time; counts them."""
-
-
 class Watchdog:
     """Gives up tasks that are silent, and calls that do not end.
 
-    Threading: used by the membership thread only, except for the drivers,
-    which may be used by any.
+    Threading: used by the membership thread only.
     """
 
     def __init__(
@@ -59,7 +40,7 @@ class Watchdog:
         examiner: FailureExaminer,
         inspector: Inspector,
         detector: StallDetector,
-        drivers: Mapping[int, WorkerDriver],
+        drivers: Mapping[int, Worker],
     ) -> None:
         """Creates the watchdog.
 
