@@ -69,7 +69,7 @@ def _assert_few_again(
 ) -> int:
     """At least once: what a lost worker had begun is run again, no more."""
     again = coordinator.counters.value("steps_again")
-    most_calls = num_workers_lost * coordinator.most_in_flight
+    most_calls = num_workers_lost * coordinator.in_flight_limits.most
     assert again <= most_calls * STEPS_A_CALL
     assert 0 <= int(model.optimizer.iterations) - 3 * _STEPS <= again
     return again
@@ -158,7 +158,7 @@ def test_a_worker_that_hangs_does_not_hold_up_the_rest(
         process.send_signal(signal.SIGCONT)
     # When it was given up, the other one had done all but what it held.
     assert len(done_at_loss) == 1
-    held = coordinator.most_in_flight * STEPS_A_CALL
+    held = coordinator.in_flight_limits.most * STEPS_A_CALL
     assert done_at_loss[0] >= _STEPS - held
     seen.wait_for(events.WorkerReadmitted)
     model.fit(tfps.DatasetCreator(_dataset), steps_per_epoch=40, verbose=0)

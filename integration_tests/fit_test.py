@@ -271,7 +271,7 @@ def test_how_many_calls_run_at_a_time_is_tried_and_kept(
 
         def break_off(batch: int, logs: Any) -> None:
             del batch, logs
-            coordinator.limit_in_flight(coordinator.most_in_flight)
+            coordinator.limit_in_flight(coordinator.in_flight_limits.most)
             raise ZeroDivisionError
 
         with pytest.raises(ZeroDivisionError):

@@ -288,7 +288,7 @@ def test_a_link_that_comes_and_goes(
             timer.join()
     assert len(timers) == 4
     # Each time, the calls of its lanes may be made again.
-    calls = 4 * tfps.ClusterCoordinator(strategy).most_in_flight
+    calls = 4 * tfps.ClusterCoordinator(strategy).in_flight_limits.most
     num_steps = int(model.optimizer.iterations)
     assert _STEPS <= num_steps <= _STEPS + calls * STEPS_A_CALL
     # TCP waits longer before each attempt: that the worker was found lost is

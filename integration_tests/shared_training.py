@@ -232,5 +232,5 @@ def assert_few_steps_twice(
         twice,
         counters.snapshot(),
     )
-    most_calls = coordinator.num_workers * coordinator.most_in_flight
+    most_calls = coordinator.num_workers * coordinator.in_flight_limits.most
     assert twice <= num_losses * most_calls * STEPS_A_CALL, twice

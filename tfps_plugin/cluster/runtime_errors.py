@@ -41,7 +41,7 @@ _RUNTIME_TEXTS = (
     "failed to connect to all addresses",
     # A function that was prepared for a ps that was replaced since.
     "Could not find function library for registered component function",
-    # What one task wrote made no sense to another; see coordinator.first_calls.
+    # What one task wrote made no sense to another; see `WorkerCalls`.
     "Unable to parse request",
 )
 

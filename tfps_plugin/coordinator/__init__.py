@@ -1,11 +1,13 @@
-"""Who runs what, and what happens when it fails.
+"""Coordinator: runs functions on workers, and handles failures.
 
-session_protocol.py      what is asked of the connection to the cluster
-error_text.py            its message and your lines first, without libraries
-error_notes.py           tells more of an exception than its message
-cluster_coordinator.py   the public face: schedule, join, fetch
+cluster_coordinator.py   the public class: schedule, join, fetch
+worker_pool.py           wires queue, lanes and membership together
+in_flight_limits.py      pure: number of functions a worker runs at a time
+session_protocol.py      the connection to the cluster, as it is used here
+error_text.py            pure: shortens TensorFlow's error messages
+error_notes.py           adds notes to exceptions
 testing.py               a cluster without processes, for tests
 closures/                scheduled calls, from `schedule` to their results
 lanes/                   threads that run closures on the workers
-members/                 tasks that take part, and losses of tasks
+members/                 membership of the cluster, and losses of tasks
 """

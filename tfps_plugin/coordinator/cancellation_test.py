@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from tfps_plugin import errors
-from tfps_plugin.coordinator import cluster_coordinator as coordinator_module
+from tfps_plugin.coordinator import worker_pool
 from tfps_plugin.coordinator.cluster_coordinator import ClusterCoordinator
 from tfps_plugin.coordinator.testing import FakeSession
 from tfps_plugin.coordinator.testing import FakeStrategy
@@ -77,11 +77,11 @@ def test_error_of_a_step_ends_what_runs_for_ever(
 def test_close_ends_what_runs_for_ever(
     strategy: FakeStrategy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(coordinator_module, "_CLOSE_TIMEOUT_SECONDS", 0.1)
+    monkeypatch.setattr(worker_pool, "_CLOSE_TIMEOUT_SECONDS", 0.1)
     coordinator = ClusterCoordinator(strategy)
     empty = tf.queue.FIFOQueue(1, [tf.int32], shapes=[[]])
     value = coordinator.schedule(tf.function(lambda: empty.dequeue()))
-    while not coordinator._queue.num_running:
+    while not coordinator._pool.queue.num_running:
         threading.Event().wait(0.001)
     coordinator.close()
     with pytest.raises(errors.ClosureCancelledError):

@@ -310,9 +310,9 @@ def test_so_many_functions_run_at_a_time_as_are_to(
     coordinator = ClusterCoordinator(strategy)
     try:
         num_workers = coordinator.num_workers
-        assert coordinator.in_flight_at_first == 2
-        assert coordinator.most_in_flight == 4
-        assert coordinator.least_in_flight == 1
+        assert coordinator.in_flight_limits.at_first == 2
+        assert coordinator.in_flight_limits.most == 4
+        assert coordinator.in_flight_limits.least == 1
         for per_worker in (2, 4, 1, 3):
             coordinator.limit_in_flight(per_worker)
             assert coordinator.num_lanes == per_worker * num_workers
@@ -326,7 +326,7 @@ def test_one_at_a_time_would_not_prefetch(strategy: FakeStrategy) -> None:
     strategy.prefetch_embeddings = True
     coordinator = ClusterCoordinator(strategy)
     try:
-        assert coordinator.least_in_flight == 2
+        assert coordinator.in_flight_limits.least == 2
     finally:
         coordinator.close()
 
@@ -337,8 +337,8 @@ def test_what_was_chosen_is_the_number_at_a_time(
     strategy.max_closures_in_flight_per_worker = 3
     coordinator = ClusterCoordinator(strategy)
     try:
-        assert coordinator.in_flight_at_first == 3
-        assert coordinator.most_in_flight == 3
+        assert coordinator.in_flight_limits.at_first == 3
+        assert coordinator.in_flight_limits.most == 3
         assert max(_most_at_a_time(coordinator, 6)) == 6
     finally:
         coordinator.close()
@@ -635,7 +635,7 @@ def test_ps_that_was_restarted(
     with pytest.raises(errors.ParameterServerLostError) as caught:
         run()
     text = str(caught.value)
-    assert "Parameter server 0 at ps-0:1 is lost since" in text
+    assert "Parameter server 0 at ps-0:1 was lost at" in text
     assert "last checkpoint" in text
     assert isinstance(caught.value.__cause__, tf.errors.UnavailableError)
     assert len(recorder.of(events.ParameterServerLost)) == 1

@@ -1,7 +1,7 @@
-"""Tells people more about an exception than its message does.
+"""Notes on exceptions of closures, for people.
 
-Notes stand below the message in a traceback (PEP 678); the exception stays the
-user's own.
+Tracebacks show notes below the message (PEP 678). The exception itself stays
+the user's own.
 """
 
 import logging
@@ -19,24 +19,28 @@ _logger = logging.getLogger("tfps_plugin.coordinator")
 
 
 class ErrorNotes:
-    """Adds where an exception came from, and who holds what.
+    """Adds notes to exceptions: the worker, and what a full ps holds.
 
-    Threading: any thread.
+    Threading: safe from any thread.
     """
 
     def __init__(self, holdings: Callable[[int], str]) -> None:
-        """Takes who knows what parameter servers hold.
+        """Creates the notes.
 
         Args:
-            holdings: What a ps holds, in words, by its index.
+            holdings: Describes what a ps holds, by its index.
         """
         self._holdings = holdings
 
     def add(self, error: BaseException, worker_index: int) -> None:
-        """Adds notes to what a function has raised on a worker.
+        """Adds notes to an exception that a function raised on a worker.
 
-        What TensorFlow says of it is shortened; the log has it in full, at
-        level DEBUG.
+        The text of TensorFlow's own errors is shortened. The log has the full
+        text, at level DEBUG.
+
+        Args:
+            error: The exception; changed in place.
+            worker_index: The worker that the function ran on.
         """
         add_once(error, f"{_OF_A_WORKER} {worker_index}.")
         if isinstance(error, tf.errors.ResourceExhaustedError):
@@ -45,7 +49,7 @@ class ErrorNotes:
                     error,
                     f"Parameter server {ps_index} holds "
                     f"{self._holdings(ps_index)}. What to do: give it more "
-                    "memory, cut its tables into more shards, or use more "
+                    "memory, split its tables into more shards, or use more "
                     "parameter servers.",
                 )
         _logger.debug("In full:", exc_info=error)
@@ -53,9 +57,8 @@ class ErrorNotes:
         if traceback is not None:
             error.__traceback__ = traceback
         if isinstance(error, tf.errors.OpError):
-            # Last, because all tasks that had a part are in the full text. It
-            # says where the user's lines are; what has called the function is
-            # a thread of ours.
+            # Last, because only the full text names all tasks. The text has
+            # the user's lines; the traceback only leads to our own thread.
             error.__traceback__ = traceback
             tensorflow_execution.set_message(
                 error, error_text.shortened(str(error))
@@ -63,14 +66,14 @@ class ErrorNotes:
 
 
 def fold(error: BaseException) -> BaseException:
-    """Leaves out frames of Keras, TensorFlow and ours of what `fit` raises.
+    """Removes frames of Keras, TensorFlow and this package from a traceback.
 
-    The user's own stay, and those of whatever else they call. An exception
-    that is neither about the user's code nor raised by a function on a worker
-    keeps all frames: somebody has to find out where it comes from.
+    Frames of the user's code stay, and those of any other code that it calls.
+    An exception keeps all frames if it neither passed through the user's code
+    nor comes from a function on a worker: they are needed to find its origin.
 
     Args:
-        error: Caught where the user has called us.
+        error: An exception that `fit` or another public method raises.
 
     Returns:
         The same exception.
@@ -87,6 +90,6 @@ def fold(error: BaseException) -> BaseException:
 
 
 def add_once(error: BaseException, note: str) -> None:
-    """Adds a note, unless the exception has it."""
+    """Adds a note to an exception, unless it has the same note."""
     if note not in getattr(error, "__notes__", ()):
         error.add_note(note)

@@ -1,8 +1,8 @@
-"""TensorFlow's errors of functions, shortened to what their user can use.
+"""Shortened texts of TensorFlow's function errors. Pure: no TensorFlow.
 
-TensorFlow puts before the message, for each operation that had a part in the
-error, the whole stack of where it was made: TensorFlow's, Keras's and our own
-frames, some hundred lines. Pure: no TensorFlow.
+Before the message, TensorFlow prints the whole stack that created each
+operation involved: about a hundred lines of TensorFlow, Keras and this
+package.
 """
 
 import importlib.util
@@ -17,11 +17,11 @@ _DETECTED = re.compile(
     r"^Detected at node (?P<node>.+?) defined at \(most recent call last\):$"
 )
 _FRAME = re.compile(r'^  File "(?P<path>.+)", line \d+, in .+$')
-# Of `tf.debugging.enable_check_numerics`, which marks what it takes for the
-# user's by an arrow in the line below; it cuts paths short.
+# Frames of `tf.debugging.enable_check_numerics`. It marks frames that it
+# believes to be the user's by an arrow in the next line, and shortens paths.
 _CREATION = re.compile(r"^    \+ (?P<path>\S+) \(L\d+\) ")
 _OMITTED = re.compile(r"^    \+ \.\.\. \(Omitted \d+ frames\)$")
-# Of gRPC: the same message once more, in one line.
+# Lines of gRPC that repeat the message.
 _REPEATED = ("Additional GRPC error information ", ":UNKNOWN:")
 _ARROW = " -> |"
 _OF_LIBRARIES = ("tfps_plugin/", "keras/src/")
@@ -37,7 +37,7 @@ _LIBRARIES = (
 
 
 def _folder(package: str) -> str:
-    """Where a package is installed; it is not imported."""
+    """Returns the folder of a package, without importing it."""
     found = importlib.util.find_spec(package)
     if found is None or not found.origin:
         return os.path.join(sysconfig.get_path("purelib"), package) + os.sep
@@ -52,21 +52,21 @@ _FRAMEWORKS = (
 
 
 def is_library(path: str) -> bool:
-    """Whether a source file is Python's, an installed package's or ours."""
+    """Returns whether a file belongs to Python, a library or this package."""
     return path.startswith(_LIBRARIES) or f"{os.sep}site-packages{os.sep}" in (
         path
     )
 
 
 def shortened(text: str) -> str:
-    """The message first, then the user's own lines.
+    """Shortens the text of an error: the message, then the user's lines.
 
     Args:
-        text: Of TensorFlow's error.
+        text: The text of TensorFlow's error.
 
     Returns:
-        The text without the frames of libraries; as it is, if it has none or
-        is of another form.
+        The text without the frames of libraries; unchanged if it has none, or
+        has another form.
     """
     message: list[str] = []
     origins: list[str] = []
@@ -96,7 +96,7 @@ def shortened(text: str) -> str:
     if not message or not (own or num_left_out):
         return text
     lines = ["\n".join(message).strip()]
-    # The same operation is named once by each task that it has failed on.
+    # Each task on which the operation failed names it once.
     for origin in dict.fromkeys(origins):
         lines += ["", origin]
     if num_left_out:
@@ -105,13 +105,13 @@ def shortened(text: str) -> str:
 
 
 def users_part(traceback: TracebackType | None) -> TracebackType | None:
-    """A traceback from its first frame in the user's own files on.
+    """Returns a traceback from the first frame in the user's files on.
 
     Args:
-        traceback: Of an exception.
+        traceback: The traceback of an exception.
 
     Returns:
-        The rest of it; None if there is no such frame.
+        The rest of the traceback; None if there is no such frame.
     """
     while traceback is not None and is_library(
         traceback.tb_frame.f_code.co_filename
@@ -123,16 +123,16 @@ def users_part(traceback: TracebackType | None) -> TracebackType | None:
 def without_frameworks(
     traceback: TracebackType | None,
 ) -> TracebackType | None:
-    """A traceback without the frames of Keras, TensorFlow and this package.
+    """Removes frames of Keras, TensorFlow and this package from a traceback.
 
-    What they have called on their way to the user's code is left out with
-    them. What that calls stays: where else would its author look?
+    Frames of libraries that they called on the way to the user's code are
+    removed too. Frames of libraries that the user's code called stay.
 
     Args:
-        traceback: Of an exception.
+        traceback: The traceback of an exception.
 
     Returns:
-        The other frames; None if none of them is in a file of the user's own.
+        The other frames; None if none of them is in a file of the user.
     """
     frames = []
     while traceback is not None:
@@ -163,12 +163,12 @@ def without_frameworks(
 
 
 def _without_creation(lines: list[str]) -> Iterator[str]:
-    """The lines without the frames of libraries that made an operation."""
+    """Yields the lines, without library frames that created operations."""
     following = [*lines, ""][1:]
     is_left_out = False
     for line, next_line in zip(lines, following, strict=False):
         if is_left_out:
-            # Belongs to the line before.
+            # It belongs to the previous line.
             is_left_out = False
             continue
         if _OMITTED.match(line):
@@ -184,5 +184,5 @@ def _without_creation(lines: list[str]) -> Iterator[str]:
 
 def _origin(node: str, own: list[str]) -> Iterator[str]:
     if node and own:
-        # The innermost comes first: it is the user's line.
+        # The innermost frame comes first: it is the user's line.
         yield "\n".join([f"In {node}, made by:", *reversed(own)])

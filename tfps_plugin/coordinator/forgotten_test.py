@@ -10,7 +10,7 @@ import pytest
 
 from tfps_plugin.coordinator.closures.closure_queue import ClosureQueue
 from tfps_plugin.coordinator.cluster_coordinator import ClusterCoordinator
-from tfps_plugin.coordinator.members import membership
+from tfps_plugin.coordinator.members import membership_thread
 from tfps_plugin.coordinator.testing import FakeSession
 from tfps_plugin.coordinator.testing import FakeStrategy
 from tfps_plugin.variables.chief import recovery_gate
@@ -20,7 +20,7 @@ _TIMEOUT_SECONDS = 30.0
 
 @pytest.fixture(autouse=True)
 def _looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(membership, "_WATCH_INTERVAL_SECONDS", 0.01)
+    monkeypatch.setattr(membership_thread, "_WATCH_INTERVAL_SECONDS", 0.01)
 
 
 def _await_threads(expected: set[threading.Thread]) -> None:

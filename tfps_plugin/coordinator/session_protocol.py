@@ -1,7 +1,7 @@
-"""What the coordinator asks of the chief's connection to the cluster.
+"""Protocols of the chief's connection to the cluster.
 
-`cluster.session.Session` is the real one; tests have a smaller one of their
-own, without processes.
+`cluster.session.Session` implements them. Tests use a smaller implementation
+without processes, `FakeSession`.
 """
 
 from collections.abc import Collection
@@ -14,7 +14,7 @@ from tfps_plugin.cluster.chief.connection import Connection
 
 
 class TaskLike(Protocol):
-    """A worker or ps: where it is and which one."""
+    """A worker or ps."""
 
     @property
     def job(self) -> str:
@@ -30,7 +30,7 @@ class TaskLike(Protocol):
 
 
 class ClusterLike(Protocol):
-    """Who is in the cluster."""
+    """The tasks of the cluster."""
 
     @property
     def workers(self) -> Sequence[Any]:
@@ -42,7 +42,7 @@ class ClusterLike(Protocol):
 
 
 class StatusLike(Protocol):
-    """What a task says of itself."""
+    """A task's answer to a probe."""
 
     @property
     def incarnation(self) -> int:
@@ -55,41 +55,55 @@ class SessionLike(Protocol):
 
     @property
     def cluster(self) -> ClusterLike:
-        """Who is in the cluster."""
+        """The tasks of the cluster."""
 
     @property
     def connection(self) -> Connection:
-        """What everything that is made on the cluster belongs to."""
+        """The owner of everything that is created on the cluster."""
 
     @property
     def num_changes(self) -> int:
-        """Another number whenever the cluster has changed."""
+        """A number that differs after every change of the cluster."""
 
     @property
     def listed(self) -> Collection[Any]:
         """The tasks that the chief is connected to now."""
 
     def device(self, task: Any) -> str:
-        """The device that closures for a task are placed on."""
+        """Returns the device that closures for a task are placed on."""
 
     def incarnation(self, task: Any) -> int:
-        """The incarnation of a task that the chief is connected to."""
+        """Returns the incarnation of a task that the chief is connected to."""
 
     def probe(self, task: Any, timeout_seconds: float) -> StatusLike:
-        """Asks a task for its status; raises TaskUnreachableError."""
+        """Asks a task for its status.
+
+        Raises:
+            TaskUnreachableError: If it does not answer.
+        """
 
     def break_connections(self, task: Any) -> None:
-        """Has everything that waits for a task fail at once."""
+        """Makes everything that waits for a task fail at once."""
 
     def delist(self, task: Any) -> Collection[Any]:
-        """Takes a task out, and others that are dead; returns all of them.
+        """Removes a task from the cluster, and other tasks that are dead.
 
-        Raises TaskUnreachableError if a ps that is to stay does not answer.
+        Returns:
+            All removed tasks.
+
+        Raises:
+            TaskUnreachableError: If a ps that stays does not answer.
+            TaskLostError: If the change takes too long.
         """
 
     def readmit(self, task: Any, *, unless_listed: bool = False) -> None:
-        """Takes a task into the cluster again.
+        """Adds a task to the cluster again.
 
-        With `unless_listed`, one that is listed as it is now stays so.
-        Raises TaskUnreachableError if it, or a ps, does not answer.
+        Args:
+            task: The task.
+            unless_listed: Whether to change nothing if this process of the
+                task is listed already.
+
+        Raises:
+            TaskUnreachableError: If the task, or a ps, does not answer.
         """

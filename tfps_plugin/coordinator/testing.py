@@ -1,4 +1,4 @@
-"""A cluster without processes, and who listens to one, for tests."""
+"""A cluster without processes, for tests."""
 
 import contextlib
 import dataclasses
@@ -22,10 +22,11 @@ class FakeTask:
 
 
 class FakeListener:
-    """Writes down how closures ended.
+    """Records how closures ended.
 
-    `told` has the state, the result or error, and the worker that ran the
-    closure last, in the order of the ends.
+    Attributes:
+        told: For each closure, in the order of their ends: its state, its
+            result or error, and the worker that ran it last.
     """
 
     def __init__(self) -> None:
@@ -34,13 +35,13 @@ class FakeListener:
     def set_outcome(
         self, state: ClosureState, outcome: Any, worker_index: int | None
     ) -> None:
-        """Takes one end."""
+        """Records the end of one closure."""
         self.told.append((state, outcome, worker_index))
 
 
 @dataclasses.dataclass(frozen=True)
 class FakeCluster:
-    """Who is in the cluster."""
+    """The tasks of the cluster."""
 
     workers: tuple[FakeTask, ...]
     parameter_servers: tuple[FakeTask, ...]
@@ -48,19 +49,22 @@ class FakeCluster:
 
 @dataclasses.dataclass(frozen=True)
 class FakeStatus:
-    """What a task says of itself."""
+    """A task's answer to a probe."""
 
     incarnation: int
 
 
 class FakeSession:
-    """A connection to tasks that die and return as a test says.
+    """A connection to tasks that die and return when a test says so.
 
-    All closures run on this machine's CPU. `log` lists the membership changes
-    that were made, `broken` to whom connections were broken.
+    All closures run on this machine's CPU.
 
     Guarantees: changes of one thread are seen by all others.
     Guarded by `_lock`: everything. Nothing is called while holding it.
+
+    Attributes:
+        log: The changes of the cluster, in order.
+        broken: The tasks whose connections were broken.
     """
 
     def __init__(self, num_workers: int = 2, num_ps: int = 1) -> None:
@@ -77,9 +81,9 @@ class FakeSession:
         self.connection = Connection()
         self._lock = threading.Lock()
         tasks = (*self.cluster.workers, *self.cluster.parameter_servers)
-        # What the task's process has now, or None while it is dead.
+        # The incarnation of each task; None while it is dead.
         self._living: dict[FakeTask, int | None] = dict.fromkeys(tasks, 1)
-        # What the chief is connected to.
+        # The incarnations that the chief is connected to.
         self._connected: dict[FakeTask, int] = dict.fromkeys(tasks, 1)
         self._listed = frozenset(tasks)
         self._num_starts = 1
@@ -88,7 +92,7 @@ class FakeSession:
 
     @property
     def num_changes(self) -> int:
-        """How many changes were made."""
+        """Number of changes of the cluster."""
         with self._lock:
             return len(self.log)
 
@@ -99,33 +103,33 @@ class FakeSession:
             return self._listed
 
     def leave_out(self, job: str, index: int) -> None:
-        """Has a task be one that had not answered when it all began."""
+        """Makes a task one that did not answer at the start."""
         self.kill(job, index)
         with self._lock:
             self._listed -= {self._task(job, index)}
 
     def kill(self, job: str, index: int) -> None:
-        """Has a task answer no more."""
+        """Makes a task stop answering."""
         with self._lock:
             self._living[self._task(job, index)] = None
 
     def start(self, job: str, index: int) -> None:
-        """Has a task answer again, as a new process."""
+        """Makes a task answer again, as a new process."""
         with self._lock:
             self._num_starts += 1
             self._living[self._task(job, index)] = self._num_starts
 
     def device(self, task: FakeTask) -> str:
-        """This machine's CPU, whichever task it is."""
+        """Returns this machine's CPU for every task."""
         return "/device:CPU:0"
 
     def incarnation(self, task: FakeTask) -> int:
-        """The incarnation that the chief is connected to."""
+        """Returns the incarnation that the chief is connected to."""
         with self._lock:
             return self._connected[task]
 
     def probe(self, task: FakeTask, timeout_seconds: float) -> FakeStatus:
-        """What the task says of itself, at once."""
+        """Returns the task's status at once."""
         with self._lock:
             incarnation = self._living[task]
         if incarnation is None:
@@ -135,12 +139,12 @@ class FakeSession:
         return FakeStatus(incarnation)
 
     def break_connections(self, task: FakeTask) -> None:
-        """Notes that it was asked for."""
+        """Records the task."""
         with self._lock:
             self.broken.append(task)
 
     def delist(self, task: FakeTask) -> frozenset[FakeTask]:
-        """Notes that the task was taken out."""
+        """Removes the task from the cluster."""
         with self._lock:
             others = self._listed - {task}
         for other in others:
@@ -152,7 +156,7 @@ class FakeSession:
         return frozenset({task})
 
     def readmit(self, task: FakeTask, *, unless_listed: bool = False) -> None:
-        """Connects to the task's present incarnation."""
+        """Connects to the task's current incarnation."""
         with self._lock:
             incarnation = self._living[task]
             if (
@@ -176,7 +180,7 @@ class FakeSession:
 
 
 class FakeStrategy:
-    """A strategy that is nothing but a session and a scope."""
+    """A strategy that has only a session and a scope."""
 
     def __init__(
         self,
@@ -194,14 +198,14 @@ class FakeStrategy:
 
     @property
     def extended(self) -> Any:
-        """What the coordinator asks of the part behind the strategy."""
+        """The part of `extended` that the coordinator uses."""
         return types.SimpleNamespace(chief_runs=self._chief_runs)
 
     def scope(self) -> contextlib.AbstractContextManager[None]:
-        """A scope that changes nothing."""
+        """Returns a scope that changes nothing."""
         return contextlib.nullcontext()
 
     def fused(self, function: Any, owner: Any = None) -> Any:
-        """The function, as it is."""
+        """Returns the function unchanged."""
         del owner
         return function

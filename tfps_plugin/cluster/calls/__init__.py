@@ -1,8 +1,7 @@
 """Calls of functions on other tasks.
 
-bounded_calls.py     calls that may hang, waited for with a deadline
-cancelled_calls.py   which calls of functions end when something else does
-present_call.py      what the function needs that a lane calls now (pure)
-turns.py             who runs functions on a worker beside others
-dispatch_context.py  which worker the current thread dispatches to (pure)
+bounded_calls.py     calls that may hang, awaited with a deadline
+cancelled_calls.py   cancels calls when their round or the connection ends
+worker_calls.py      calls that the lanes of one worker make (pure)
+dispatch_context.py  the worker that the current thread drives (pure)
 """

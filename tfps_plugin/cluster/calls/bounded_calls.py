@@ -1,4 +1,4 @@
-"""Calls that may hang, made on other threads and waited for with a deadline."""
+"""Calls that may hang, made on other threads and awaited with a deadline."""
 
 import collections
 import dataclasses
@@ -18,12 +18,12 @@ Value = TypeVar("Value")
 
 @dataclasses.dataclass(frozen=True)
 class Outcome(Generic[Value]):
-    """What became of one call.
+    """Outcome of one call.
 
     Attributes:
-        value: What it returned; None unless `error` is None.
-        error: What it raised; a TimeoutError if it had not ended by the
-            deadline, or had not even begun.
+        value: The return value; None unless `error` is None.
+        error: The exception; a TimeoutError if the call had not ended, or not
+            even begun, by the deadline.
     """
 
     value: Value | None = None
@@ -41,9 +41,9 @@ def call_all(
     daemon, goes on until the call returns.
 
     Args:
-        function: Called on other threads.
-        items: What it is called with.
-        timeout_seconds: How long to wait for all of them together.
+        function: Called on other threads, once for each item.
+        items: The arguments of the calls.
+        timeout_seconds: How long to wait for all calls together.
 
     Returns:
         The outcome for each item, in the order of the items.
@@ -75,7 +75,7 @@ def call_all(
         try:
             thread.start()
         except RuntimeError:
-            # Newer Pythons start no thread once the interpreter shuts down.
+            # Python 3.12 and later start no thread while they shut down.
             work()
             break
         threads.append(thread)
@@ -87,14 +87,14 @@ def call_all(
 
 
 def call(function: Callable[[], Value], timeout_seconds: float) -> Value | None:
-    """Calls `function` and waits for it with a deadline.
+    """Calls `function` on another thread, and waits with a deadline.
 
     Returns:
-        What the function returns.
+        The return value of the function.
 
     Raises:
         TimeoutError: If the call has not ended by the deadline; it goes on.
-        BaseException: What the function raises.
+        BaseException: The exception of the function.
     """
     (outcome,) = call_all(
         lambda _: function(), [None], timeout_seconds
@@ -105,12 +105,12 @@ def call(function: Callable[[], Value], timeout_seconds: float) -> Value | None:
 
 
 class SerialCalls:
-    """Calls that may hang, of which never two run at once.
+    """Calls that may hang, and never run at the same time.
 
-    Guarantees: a call that was given up because it took too long keeps its
-    turn until it has really ended, and no other begins before.
-    Guarded by `_turn`, which the call's own thread releases: `_since`; it is
-    read without, to say how long a call takes.
+    Guarantees: a call that was given up after its timeout keeps its turn until
+    it has really ended; no other call begins before.
+    Guarded by `_turn`, which the call's own thread releases: `_since`. It is
+    read without the lock, for the error message.
     Never call while holding it: `call` and `wait`.
     """
 
@@ -134,22 +134,22 @@ class SerialCalls:
         *,
         wait_seconds: float,
     ) -> None:
-        """Calls `function` when no other call runs; waits for its end.
+        """Calls `function` when no other call runs, and waits for its end.
 
         Args:
             function: Called on another thread.
             timeout_seconds: How long to wait for its end.
-            wait_seconds: How long to wait before, for another to end.
+            wait_seconds: How long to wait for an earlier call to end.
 
         Raises:
-            TimeoutError: If the function was not called, because an earlier
-                call has not ended, or was called and goes on.
-            BaseException: What the function raises.
+            TimeoutError: If the function was not called because an earlier
+                call has not ended, or if it was called and goes on.
+            BaseException: The exception of the function.
         """
         self._take_turn(wait_seconds)
         self._since = time.monotonic()
-        # Taken by whoever comes first: the call, or who gives it up before it
-        # has begun.
+        # Acquired by the call when it begins, or by its caller to give the
+        # call up before that.
         claim = threading.Lock()
 
         def run() -> None:

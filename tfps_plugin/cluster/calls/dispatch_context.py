@@ -1,8 +1,8 @@
-"""Which worker the current thread is dispatching to.
+"""Context of a thread that drives a worker.
 
 The coordinator drives every worker from a few threads, its *lanes*. While a
-lane runs a closure, everything that must differ from worker to worker (metric
-copies, seeds, lookup tables, iterators) asks here where it is.
+lane runs a closure, everything that differs from worker to worker (copies of
+metrics, seeds, lookup tables, iterators) finds its worker here.
 """
 
 import contextlib
@@ -11,26 +11,27 @@ from typing import Any
 from typing import NamedTuple
 
 from tfps_plugin import errors
-from tfps_plugin.cluster.calls.present_call import PresentCall
-from tfps_plugin.cluster.calls.turns import Turns
+from tfps_plugin.cluster.calls.worker_calls import InFlightCall
+from tfps_plugin.cluster.calls.worker_calls import WorkerCalls
 
 _thread_local = threading.local()
 
 
 class DispatchContext(NamedTuple):
-    """Where the closure of the current thread runs.
+    """The worker and lane that the current thread's closure runs on.
 
     Attributes:
         worker_index: Index of the worker task.
         lane_index: Index of the lane among all lanes of all workers. Two
             closures that run at the same time never share it.
-        generation: How often this worker has been admitted to the cluster;
-            whatever was built on an earlier generation is gone.
+        generation: Number of times this worker was readmitted to the cluster;
+            whatever was built in an earlier generation is gone.
         device: Full name of the device that closures are placed on.
-        turns: Of the threads that drive this worker; None: there is but one.
-        num_changes: Another number whenever the cluster has changed: then
-            TensorFlow prepares functions on all workers anew.
-        call: Who wants to know what the present call needs; None: nobody.
+        worker_calls: The calls of all lanes of this worker; None: it has only
+            one lane.
+        num_changes: A number that differs after every change of the cluster;
+            TensorFlow then prepares functions on all workers anew.
+        call: Records what the call in flight needs; None: not recorded.
         cancellation: Ends the calls of this thread once it is started; None:
             nothing does.
     """
@@ -39,26 +40,26 @@ class DispatchContext(NamedTuple):
     lane_index: int
     generation: int
     device: str
-    turns: Turns | None = None
+    worker_calls: WorkerCalls | None = None
     num_changes: int = 0
-    call: PresentCall | None = None
+    call: InFlightCall | None = None
     cancellation: Any = None
 
     @property
     def cpu_device(self) -> str:
-        """Full name of the CPU of the worker, whatever `device` is."""
+        """Full name of the worker's CPU, also if `device` is a GPU."""
         return self.device.rsplit("/device:", 1)[0] + "/device:CPU:0"
 
 
 def dispatching(
     context: DispatchContext,
 ) -> contextlib.AbstractContextManager[None]:
-    """Declares that this thread dispatches to `context` until it leaves."""
+    """Returns a context manager that sets the context of this thread."""
     return _Dispatching(context)
 
 
 class _Dispatching:
-    # Not a generator: this is done for every function that is scheduled.
+    # Not a generator, because this runs for every scheduled function.
 
     __slots__ = ("_context", "_previous")
 
@@ -75,20 +76,20 @@ class _Dispatching:
 
 
 def current() -> DispatchContext | None:
-    """The dispatch context of this thread; None on the chief's own threads."""
+    """Returns this thread's context; None if it is not a lane's thread."""
     return getattr(_thread_local, "context", None)
 
 
 def required() -> DispatchContext:
-    """The dispatch context of this thread, a lane's.
+    """Returns the context of this thread, which must be a lane's.
 
     Raises:
-        InternalError: If this thread dispatches to no worker.
+        InternalError: If this thread drives no worker.
     """
     context = current()
     if context is None:
         raise errors.InternalError(
-            "An object that lives on workers was asked for on a thread that "
-            "dispatches to no worker. Please report this."
+            "An object that lives on workers was used on a thread that drives "
+            "no worker; expected the thread of a lane. Please report this."
         )
     return context

@@ -1,8 +1,9 @@
 """Scheduled calls, from `schedule` to their results.
 
-closure.py         pure: the life of one scheduled call
-closure_ledger.py  pure: which closures wait, run, end or are cancelled
-closure_queue.py   the ledger behind a lock, with blocking waits
-arguments.py       what a scheduled call is given, per worker
+closure.py         pure: the states of one scheduled call
+closure_ledger.py  pure: closures that wait and run, and the round's error
+shared_ledger.py   the ledger behind a lock, shared by callers and lanes
+closure_queue.py   the queue as callers see it
+arguments.py       traces scheduled functions and binds their arguments
 remote_value.py    the result of a closure, wherever it is
 """

@@ -1,4 +1,4 @@
-"""What a scheduled call is given on the worker that it runs on."""
+"""Scheduled calls: tracing functions and binding their arguments."""
 
 import contextlib
 import inspect
@@ -16,18 +16,18 @@ _PolymorphicFunction = tf.types.experimental.PolymorphicFunction
 _ConcreteFunction = tf.types.experimental.ConcreteFunction
 
 Scope = Callable[[], contextlib.AbstractContextManager[Any]]
-# From a concrete function to what calls it on a worker.
+# Turns a concrete function into a callable that runs it on a worker.
 Prepare = Callable[[Any], Callable[..., Any]]
-# Never changed.
+# Never modified.
 _NO_KWARGS: dict[str, Any] = {}
 
 
 class Call:
     """A scheduled function with its arguments.
 
-    Calling it makes the call, on a lane: each `PerWorkerValues` is replaced by
-    the value of that lane's worker. One object in place of closures of Python:
-    many thousands may wait, and Python's garbage collector looks at each.
+    A lane calls it: each `PerWorkerValues` is then replaced by the value of
+    the lane's worker. It is a single object, not a nest of Python closures,
+    because many thousands may wait and Python's garbage collector visits each.
 
     Threading: immutable.
     """
@@ -52,11 +52,11 @@ class Call:
         """Creates a call.
 
         Args:
-            function: What is called.
+            function: The callable.
             args: Its positional arguments.
             kwargs: Its keyword arguments.
             of: The function that the user scheduled.
-            is_per_worker: Whether an argument is one, or contains one.
+            is_per_worker: Whether the arguments contain `PerWorkerValues`.
         """
         self._function = function
         self._args = args
@@ -74,7 +74,7 @@ class Call:
         return self._function(*args, **kwargs)
 
     def __str__(self) -> str:
-        """What it is, for people: names, dtypes and shapes."""
+        """Returns the name, with the dtypes and shapes of arguments."""
         name = getattr(self._of, "__name__", None) or type(self._of).__name__
         leaves = tf.nest.flatten((self._args, self._kwargs))
         return f"{name}({', '.join(map(_describe, leaves))})"
@@ -87,40 +87,40 @@ def bind(
     scope: Scope,
     prepare: Prepare,
 ) -> Call:
-    """Prepares a call so that any lane can make it.
+    """Prepares a call that any lane can make.
 
-    A `tf.function` is traced here, on the caller's thread and under no
-    device, so that there is one trace for all workers: a function that is
-    traced under a device keeps that device, and one that is called under
-    another device is traced again. Which of its traces fits the arguments is
-    asked of TensorFlow each time; its own cache answers in about 25 us.
-    Under `tf.config.run_functions_eagerly(True)` it is called as the Python
-    function that it was made of.
+    A `tf.function` is traced here, on the caller's thread and under no device,
+    so that all workers share one trace: a trace keeps the device that it was
+    made under, and a call under another device traces again. TensorFlow's own
+    cache finds the trace that fits the arguments, in about 25 us. Under
+    `tf.config.run_functions_eagerly(True)` the function's Python function is
+    called instead.
 
     Args:
         function: A `tf.function`, a concrete function or a Python callable.
         args: Its positional arguments, a list or tuple, or None.
         kwargs: Its keyword arguments, or None.
-        scope: Returns the context manager that functions are traced in.
-        prepare: Returns what is called in the place of a concrete function.
+        scope: Returns the context manager in which functions are traced.
+        prepare: Returns a callable for lanes in place of a concrete function.
 
     Returns:
-        The call, to be made on a lane's thread.
+        The call, for a lane's thread.
 
     Raises:
-        TypeError: If `function` cannot be called.
+        TypeError: If `function` is not callable.
         InputError: If an argument is a dataset or iterator of the chief.
         ValueError: If an argument is a `RemoteValue`, or a `PerWorkerValues`
             that `tf.function` cannot be traced with.
     """
     if not callable(function):
         raise TypeError(
-            "Cannot schedule what cannot be called; expected a tf.function, "
-            "a concrete function or a Python callable. Received: "
+            "ClusterCoordinator.schedule() takes a function; expected a "
+            "tf.function, a concrete function or a Python callable. Received: "
             f"fn={function!r}"
         )
     args = tuple(args) if args is not None else ()
-    # The same for all calls without any: there may be many thousands of calls.
+    # Calls without keyword arguments share one dictionary: there may be many
+    # thousands of calls.
     kwargs = dict(kwargs) if kwargs else _NO_KWARGS
     leaves = tf.nest.flatten((args, kwargs)) if args or kwargs else ()
     has_per_worker_values = any(
@@ -134,8 +134,7 @@ def bind(
     if isinstance(function, _PolymorphicFunction) and (
         tf.config.functions_run_eagerly()
     ):
-        # The program wants to see each operation. Asked now: when the call
-        # is made, it may want something else.
+        # Decided now: the setting may differ when the call is made.
         function = function.python_function
     if isinstance(function, _PolymorphicFunction):
         concrete = _concrete(
@@ -175,7 +174,7 @@ def _concrete(
     has_per_worker_values: bool,
     scope: Scope,
 ) -> tf.types.experimental.ConcreteFunction:
-    """The trace of the function that fits the arguments."""
+    """Returns the trace of the function that fits the arguments."""
     if has_per_worker_values:
         args, kwargs = tf.nest.map_structure(_as_spec, (args, kwargs))
     with tensorflow_execution.unwrapped_errors(), scope(), tf.device(None):
@@ -188,10 +187,10 @@ def _missing_defaults(
     num_args: int,
     kwargs: dict[str, Any],
 ) -> dict[str, Any]:
-    """Defaults of the function that its trace has to be given.
+    """Returns the defaults that have to be passed to a trace.
 
-    A trace takes every argument that it was made with, those that the caller
-    left to their defaults as well.
+    A trace takes every argument that it was made with, also those that the
+    caller left to their defaults.
     """
     expected = list(concrete.function_type.parameters.values())
     if len(expected) == num_args + len(kwargs):
@@ -213,21 +212,21 @@ def _as_spec(leaf: Any) -> Any:
     if leaf.type_spec is None:
         raise ValueError(
             "A tf.function cannot be traced with per-worker values of unknown "
-            "type; expected values that know their type, such as "
+            "type; expected values with a type_spec, such as "
             "iter(coordinator.create_per_worker_dataset(...)). Received: "
-            f"{leaf!r}. Give them a type_spec, or schedule a plain Python "
-            "callable."
+            f"{leaf!r}. Pass type_spec when you create them, or schedule a "
+            "plain Python callable."
         )
     return leaf.type_spec
 
 
 def _refuse_remote_value(leaf: RemoteValue) -> None:
-    # A closure may run on any worker, and again on another one: by then a
-    # result that stayed on its own worker may be far away, or lost.
+    # A closure may run on any worker, and again on another one. The result may
+    # be on a different worker by then, or lost.
     raise ValueError(
         "A RemoteValue cannot be an argument of a scheduled function; "
         "expected tensors, Python values or per-worker values. Received: "
-        f"{leaf!r}. Do one of these: (1) pass remote_value.fetch(); (2) do "
-        "both calls in one scheduled function; (3) keep the result in a "
+        f"{leaf!r}. What to do: (1) pass remote_value.fetch(); (2) make both "
+        "calls in one scheduled function; or (3) keep the result in a "
         "variable."
     )

@@ -1,4 +1,4 @@
-"""The life of one scheduled call."""
+"""Closure: one scheduled call, and the states it passes through. Pure."""
 
 import enum
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from tfps_plugin import errors
 
 
 class ClosureState(enum.Enum):
-    """Where a closure is in its life."""
+    """State of a closure."""
 
     QUEUED = "queued"
     RUNNING = "running"
@@ -19,12 +19,12 @@ class ClosureState(enum.Enum):
 
     @property
     def is_final(self) -> bool:
-        """Whether nothing can follow."""
+        """True if no other state can follow."""
         return self not in (ClosureState.QUEUED, ClosureState.RUNNING)
 
 
-# What can follow. Not looked up by hash, which Python computes anew
-# for each member of an enumeration, and slowly.
+# States that can follow. Not in a dictionary, because Python computes the hash
+# of an enumeration's member anew each time, and slowly.
 _AFTER_QUEUED = (ClosureState.RUNNING, ClosureState.CANCELLED)
 _AFTER_RUNNING = (
     ClosureState.DONE,
@@ -35,46 +35,46 @@ _AFTER_RUNNING = (
 
 
 class Listener(Protocol):
-    """Who is told how a closure ended.
+    """Receiver of a closure's end.
 
-    Not a function: a method of a remote value would be one more object for
-    Python's garbage collector, for each of many thousands of closures.
+    Not a function: a bound method would be one more object for Python's
+    garbage collector, for each of many thousands of closures.
     """
 
     def set_outcome(
         self, state: ClosureState, outcome: Any, worker_index: int | None
     ) -> None:
-        """Takes the final state, the result or error, and who ran it last."""
+        """Receives the final state, the result or error, and the worker."""
 
 
 class Cancellation(Protocol):
-    """Ends the calls of the closures that were begun under it."""
+    """Cancellation of the calls of closures that began under it."""
 
     @property
     def started_at(self) -> float | None:
-        """When it was started, by the monotonic clock; None: it was not."""
+        """Time (monotonic) at which it was started; None: it was not."""
 
     def start(self) -> None:
-        """Has the calls end; waits for none of them."""
+        """Cancels the calls, without waiting for their end."""
 
 
 class Closure:
-    """One scheduled call: what to call, and how far it has come.
+    """One scheduled call and its progress.
 
     Not thread-safe: the ledger that it is in owns it, under the queue's lock.
 
     Attributes:
-        call: What a lane calls; without arguments, which it holds already.
-            Its text says what it is, for people.
-        state: Where it is in its life.
-        num_attempts: How often a lane began to run it.
-        num_transient_retries: How often it was run again although every task
-            that it touched was well.
+        call: Called by a lane, without arguments. `str` describes it for
+            people.
+        state: Its state.
+        num_attempts: Number of times a lane began to run it.
+        num_transient_retries: Number of times it ran again although all tasks
+            were healthy.
         lost_workers: Indices of the workers that were lost while they ran it.
         worker_index: The worker that ran it last.
-        round: The ledger's round in which it was last begun.
-        began_at: When that was, by the monotonic clock.
-        cancellation: Ends what it calls when its round ends; None: nothing
+        round: The ledger's round in which it began last.
+        began_at: When it began last, by the monotonic clock.
+        cancellation: Cancels its call when its round ends; None: nothing
             does.
     """
 
@@ -102,7 +102,7 @@ class Closure:
         self.num_attempts = 0
         self.num_transient_retries = 0
         # Not a list: a program may hold many thousands of closures, and
-        # Python's garbage collector looks at each object they are made of.
+        # Python's garbage collector visits each object they are made of.
         self.lost_workers: tuple[int, ...] = ()
         self.round = -1
         self.began_at = 0.0
@@ -110,10 +110,10 @@ class Closure:
         self.worker_index: int | None = None
 
     def move_to(self, state: ClosureState) -> None:
-        """Moves on to `state`.
+        """Changes the state.
 
         Raises:
-            InternalError: If that cannot follow the present state.
+            InternalError: If `state` cannot follow the current one.
         """
         before = self.state
         if not (
@@ -129,6 +129,6 @@ class Closure:
             self.num_attempts += 1
 
     def tell(self, outcome: Any) -> None:
-        """Tells whoever scheduled the closure how it ended; called once."""
+        """Tells the listener how the closure ended; called once."""
         if self._listener is not None:
             self._listener.set_outcome(self.state, outcome, self.worker_index)

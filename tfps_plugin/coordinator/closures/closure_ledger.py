@@ -1,6 +1,6 @@
-"""Which closures wait, run, have ended, and with which error.
+"""Ledger of closures: those that wait, those that run, and the error.
 
-Pure: no lock, no clock, no thread. `ClosureQueue` puts a lock around it.
+Pure: no lock, no clock, no thread. `SharedLedger` puts a lock around it.
 """
 
 import collections
@@ -17,23 +17,28 @@ Ended = tuple[Closure, Any]
 class ClosureLedger:
     """Keeps account of closures from `put` to their end.
 
-    Time is cut into *rounds*: an error ends one. What waits then is
-    cancelled; what runs then counts as cancelled however it ends, so that a
-    failed round leaves no result behind that looks complete. The error is kept
+    Time is divided into *rounds*; an error ends a round. Closures that wait
+    then are cancelled. Those that run count as cancelled however they end, so
+    that a failed round leaves no result that looks complete. The error is kept
     until it is taken, which is possible once nothing runs.
 
-    Whoever runs a closure says which attempt it speaks of; what comes of an
-    attempt that was abandoned meanwhile is ignored.
+    Lanes name the attempt that they report on; reports on attempts that were
+    abandoned are ignored.
 
     Not thread-safe. Methods that end closures do not tell them: they return
-    what ended, for the caller to tell after it has released its lock.
+    those that ended, for the caller to tell after it released its lock.
     """
 
-    def __init__(self, capacity: int) -> None:
+    def __init__(
+        self, capacity: int, max_workers_lost: int | None = None
+    ) -> None:
         """Creates an empty ledger.
 
         Args:
             capacity: How many closures may wait; at least 1.
+            max_workers_lost: How many workers in a row may be lost while they
+                run the same closure before it counts as the cause; None: any
+                number.
         """
         if capacity < 1:
             raise ValueError(
@@ -41,6 +46,7 @@ class ClosureLedger:
                 f"Received: capacity={capacity}"
             )
         self.capacity = capacity
+        self._max_workers_lost = max_workers_lost
         self._queued: collections.deque[Closure] = collections.deque()
         self._num_running = 0
         self._round = 0
@@ -48,39 +54,39 @@ class ClosureLedger:
 
     @property
     def num_queued(self) -> int:
-        """How many closures wait for a lane."""
+        """Number of closures that wait for a lane."""
         return len(self._queued)
 
     @property
     def num_running(self) -> int:
-        """How many closures are being run."""
+        """Number of closures that run."""
         return self._num_running
 
     @property
     def has_room(self) -> bool:
-        """Whether `put` would take another closure."""
+        """True if `put` takes another closure."""
         return len(self._queued) < self.capacity
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing waits and nothing runs."""
+        """True if nothing waits and nothing runs."""
         return not self._queued and not self._num_running
 
     @property
     def round(self) -> int:
-        """How many rounds have ended."""
+        """Number of rounds that have ended."""
         return self._round
 
     @property
     def has_error(self) -> bool:
-        """Whether an error waits to be taken."""
+        """True if an error waits to be taken."""
         return self._error is not None
 
     def is_running(self, closure: Closure, attempt: int) -> bool:
-        """Whether that attempt of the closure is what runs now.
+        """Returns whether that attempt of the closure runs now.
 
-        Not so when the attempt was abandoned: the closure was put back, and
-        runs again or has ended.
+        Not if the attempt was abandoned: the closure was put back, and runs
+        again or has ended.
         """
         return (
             closure.state is ClosureState.RUNNING
@@ -88,7 +94,7 @@ class ClosureLedger:
         )
 
     def is_current(self, closure: Closure) -> bool:
-        """Whether a running closure's end still counts."""
+        """Returns whether a running closure belongs to the present round."""
         return closure.round == self._round
 
     def put(self, closure: Closure) -> None:
@@ -115,14 +121,34 @@ class ClosureLedger:
         self._num_running += 1
         return closure
 
-    def put_back(self, closure: Closure, attempt: int) -> list[Ended]:
-        """Has a running closure run again, before all others.
+    def put_back(
+        self,
+        closure: Closure,
+        attempt: int,
+        *,
+        is_transient: bool = False,
+        worker_is_lost: bool = False,
+    ) -> list[Ended]:
+        """Puts a running closure back, before all others that wait.
 
-        Never refuses for lack of room: the closure had its place before. One
-        of an ended round is cancelled instead.
+        Room is no condition: the closure had its place before. A closure of
+        an ended round is cancelled instead; one during which too many workers
+        were lost fails.
+
+        Args:
+            closure: The closure.
+            attempt: The attempt that has no result.
+            is_transient: Whether this counts as a transient retry.
+            worker_is_lost: Whether the worker that ran it was lost.
         """
         if not self.is_running(closure, attempt):
             return []
+        if is_transient:
+            closure.num_transient_retries += 1
+        if worker_is_lost:
+            closure.lost_workers += (closure.worker_index or 0,)
+            if len(closure.lost_workers) == self._max_workers_lost:
+                return self.failed(closure, attempt, _loses_workers(closure))
         if not self.is_current(closure):
             return self._end(closure, ClosureState.CANCELLED, None)
         self._num_running -= 1
@@ -141,7 +167,7 @@ class ClosureLedger:
     def failed(
         self, closure: Closure, attempt: int, error: BaseException
     ) -> list[Ended]:
-        """Ends a running closure with its error, and with it the round."""
+        """Ends a running closure with its error, and the round with it."""
         if not self.is_running(closure, attempt):
             return []
         if not self.is_current(closure):
@@ -152,10 +178,10 @@ class ClosureLedger:
         ]
 
     def end_round(self, error: BaseException) -> list[Ended]:
-        """Ends the round with an error that belongs to no closure of it.
+        """Ends the round with an error that belongs to no closure.
 
-        An error that waits already stays the one that is raised: it came
-        first, and the later one may follow from it.
+        If an error waits already, that one is raised: it came first, and the
+        later one may be its consequence.
         """
         if self._error is None:
             self._error = error
@@ -172,11 +198,11 @@ class ClosureLedger:
         return ended
 
     def take_error(self, *, at_once: bool = False) -> BaseException | None:
-        """The error that ended the round, once.
+        """Returns the error that ended the round, and forgets it.
 
         Args:
-            at_once: Whether to give it while closures of the round still
-                run; their results no longer count either way.
+            at_once: Whether to return it while closures still run; their
+                results no longer count either way.
         """
         if self._num_running and not at_once:
             return None
@@ -190,3 +216,15 @@ class ClosureLedger:
         closure.move_to(state)
         self._num_running -= 1
         return [(closure, outcome)]
+
+
+def _loses_workers(closure: Closure) -> errors.ClosureLosesWorkersError:
+    return errors.ClosureLosesWorkersError(
+        f"{len(closure.lost_workers)} workers in a row were lost while they "
+        "ran the same function, so it is not run again; expected it to leave "
+        f"its worker alive. Received: {closure.call}, on workers "
+        f"{list(closure.lost_workers)}. What to do: (1) check the logs of "
+        "these workers: did they run out of memory? (2) use smaller batches; "
+        "(3) if they were preempted, allow more losses with "
+        "ClusterCoordinator(strategy, max_workers_lost_per_closure=...)."
+    )

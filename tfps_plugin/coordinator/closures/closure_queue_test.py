@@ -14,8 +14,8 @@ from tfps_plugin import errors
 from tfps_plugin.coordinator.closures.closure import Closure
 from tfps_plugin.coordinator.closures.closure import ClosureState
 from tfps_plugin.coordinator.closures.closure_queue import ClosureQueue
-from tfps_plugin.coordinator.lanes import lane_waking
-from tfps_plugin.coordinator.lanes.lane_waking import LaneWaking
+from tfps_plugin.coordinator.lanes import lane_scheduler
+from tfps_plugin.coordinator.lanes.lane_scheduler import LaneScheduler
 from tfps_plugin.coordinator.testing import FakeListener
 
 _TIMEOUT_SECONDS = 30.0
@@ -72,7 +72,7 @@ class _Step:
 
 def test_get_waits_for_put() -> None:
     with _queue() as queue:
-        getting = _Task(lambda: queue.get(0))
+        getting = _Task(lambda: queue.lanes.get(0))
         closure = _closure()
         queue.put(closure)
         assert getting.end().result is closure
@@ -82,28 +82,28 @@ def test_one_lane_takes_what_ends_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     watching = threading.Event()
-    watch = LaneWaking.watch
+    watch = LaneScheduler.watch
 
     def tell_and_watch(*args: Any) -> bool:
         # With the lock, which whoever watches gives back when it waits.
         watching.set()
         return watch(*args)
 
-    monkeypatch.setattr(LaneWaking, "watch", tell_and_watch)
-    monkeypatch.setattr(lane_waking, "_WATCH_SECONDS", 2 * _TIMEOUT_SECONDS)
+    monkeypatch.setattr(LaneScheduler, "watch", tell_and_watch)
+    monkeypatch.setattr(lane_scheduler, "_WATCH_SECONDS", 2 * _TIMEOUT_SECONDS)
     taken: pyqueue.Queue[Closure | None] = pyqueue.Queue()
     with _queue() as queue:
         first, second, third = _closure(), _closure(), _closure()
         queue.put(first)
-        assert queue.get(0) is first
+        assert queue.lanes.get(0) is first
         queue.put(second)
-        _Task(lambda: taken.put(queue.get(1)))
+        _Task(lambda: taken.put(queue.lanes.get(1)))
         assert watching.wait(_TIMEOUT_SECONDS)
-        queue.done(first, 1, None)
-        assert queue.get(0) is second
-        queue.done(second, 1, None)
+        queue.lanes.done(first, 1, None)
+        assert queue.lanes.get(0) is second
+        queue.lanes.done(second, 1, None)
         # By whichever of them: the one that ran them may have gone to rest.
-        _Task(lambda: taken.put(queue.get(0)))
+        _Task(lambda: taken.put(queue.lanes.get(0)))
         queue.put(third)
         assert taken.get(timeout=_TIMEOUT_SECONDS) is third
 
@@ -113,7 +113,9 @@ def test_one_that_takes_long_holds_nobody_up() -> None:
         closures = [_closure() for _ in range(4)]
         for closure in closures:
             queue.put(closure)
-        tasks = [_Task(functools.partial(queue.get, lane)) for lane in range(4)]
+        tasks = [
+            _Task(functools.partial(queue.lanes.get, lane)) for lane in range(4)
+        ]
         # None of them is done.
         taken = {id(task.end().result) for task in tasks}
         assert taken == set(map(id, closures))
@@ -124,7 +126,7 @@ def test_put_waits_for_room() -> None:
         queue.put(_closure())
         putting = _Task(lambda: queue.put(_closure()))
         assert putting.is_waiting
-        assert queue.get(0) is not None
+        assert queue.lanes.get(0) is not None
         assert putting.end().error is None
         assert queue.num_queued == 1
 
@@ -132,24 +134,24 @@ def test_put_waits_for_room() -> None:
 def test_put_back_does_not_wait_for_room() -> None:
     with _queue(capacity=1) as queue:
         queue.put(_closure())
-        closure = queue.get(0)
+        closure = queue.lanes.get(0)
         assert closure is not None
         queue.put(_closure())
-        queue.put_back(closure, 1)
+        queue.lanes.put_back(closure, 1)
         assert queue.num_queued == 2
-        assert queue.get(0) is closure
+        assert queue.lanes.get(0) is closure
 
 
 def test_join_waits_for_what_runs() -> None:
     with _queue() as queue:
         listener = FakeListener()
         queue.put(_closure(listener))
-        closure = queue.get(0)
+        closure = queue.lanes.get(0)
         assert closure is not None
         joining = _Task(queue.join)
         assert not queue.is_done()
         assert joining.is_waiting
-        queue.done(closure, 1, 7)
+        queue.lanes.done(closure, 1, 7)
         assert joining.end().error is None
         assert listener.told == [(ClosureState.DONE, 7, 0)]
         assert queue.is_done()
@@ -160,13 +162,13 @@ def test_error_is_raised_once_and_only_when_nothing_runs() -> None:
         listener = FakeListener()
         for _ in range(3):
             queue.put(_closure(listener))
-        failing, running = queue.get(0), queue.get(1)
+        failing, running = queue.lanes.get(0), queue.lanes.get(1)
         assert failing is not None
         assert running is not None
-        queue.failed(failing, 1, RuntimeError("step"))
+        queue.lanes.failed(failing, 1, RuntimeError("step"))
         joining = _Task(queue.join)
         assert joining.is_waiting
-        queue.done(running, 1, 7)
+        queue.lanes.done(running, 1, 7)
         assert str(joining.end().error) == "step"
         assert [state for state, *_ in listener.told] == [
             ClosureState.FAILED,
@@ -180,9 +182,9 @@ def test_error_is_raised_once_and_only_when_nothing_runs() -> None:
 def test_error_is_raised_by_the_next_put() -> None:
     with _queue() as queue:
         queue.put(_closure())
-        closure = queue.get(0)
+        closure = queue.lanes.get(0)
         assert closure is not None
-        queue.failed(closure, 1, RuntimeError("step"))
+        queue.lanes.failed(closure, 1, RuntimeError("step"))
         with pytest.raises(RuntimeError, match="step"):
             queue.put(_closure())
         assert queue.num_queued == 0
@@ -193,11 +195,11 @@ def test_error_is_raised_by_the_next_put() -> None:
 def test_error_wakes_those_who_wait_for_room() -> None:
     with _queue(capacity=1) as queue:
         queue.put(_closure())
-        closure = queue.get(0)
+        closure = queue.lanes.get(0)
         assert closure is not None
         queue.put(_closure())
         putting = _Task(lambda: queue.put(_closure()))
-        queue.failed(closure, 1, RuntimeError("step"))
+        queue.lanes.failed(closure, 1, RuntimeError("step"))
         assert str(putting.end().error) == "step"
 
 
@@ -212,31 +214,31 @@ def test_error_that_belongs_to_no_closure() -> None:
 def test_many_callers_one_of_them_gets_the_error() -> None:
     with _queue() as queue:
         queue.put(_closure())
-        closure = queue.get(0)
+        closure = queue.lanes.get(0)
         assert closure is not None
         joining = [_Task(queue.join) for _ in range(5)]
-        queue.failed(closure, 1, RuntimeError("step"))
+        queue.lanes.failed(closure, 1, RuntimeError("step"))
         raised = [task.end().error for task in joining]
         assert len([error for error in raised if error is not None]) == 1
 
 
 def test_paused_worker_gets_nothing_until_resumed() -> None:
     with _queue() as queue:
-        queue.pause(1)
-        paused = _Task(lambda: queue.get(1))
+        queue.lanes.pause(1)
+        paused = _Task(lambda: queue.lanes.get(1))
         queue.put(_closure())
-        assert queue.get(0) is not None
+        assert queue.lanes.get(0) is not None
         queue.put(_closure())
         assert paused.is_waiting
-        queue.resume(1)
+        queue.lanes.resume(1)
         assert paused.end().result is not None
 
 
 def test_worker_paused_while_it_waits_passes_work_on() -> None:
     with _queue() as queue:
-        paused = _Task(lambda: queue.get(1))
-        well = _Task(lambda: queue.get(0))
-        queue.pause(1)
+        paused = _Task(lambda: queue.lanes.get(1))
+        well = _Task(lambda: queue.lanes.get(0))
+        queue.lanes.pause(1)
         queue.put(_closure())
         assert well.end().result is not None
         assert paused.is_waiting
@@ -248,7 +250,7 @@ def test_a_lane_is_started_when_there_is_work_for_it() -> None:
     with _queue() as queue:
         started: list[int] = []
         for worker_index in (0, 1):
-            queue.add_lane(
+            queue.lanes.add(
                 worker_index,
                 lambda index=worker_index: started.append(index),  # type: ignore[misc]
             )
@@ -257,9 +259,9 @@ def test_a_lane_is_started_when_there_is_work_for_it() -> None:
         assert started == [0]
         queue.put(_closure())
         assert started == [0], "the next is woken by this one, when it comes"
-        assert queue.get(0) is not None
+        assert queue.lanes.get(0) is not None
         assert started == [0, 1]
-        assert queue.get(1) is not None
+        assert queue.lanes.get(1) is not None
 
 
 def test_all_lanes_come_when_there_is_work_for_all() -> None:
@@ -270,14 +272,14 @@ def test_all_lanes_come_when_there_is_work_for_all() -> None:
         threads = []
 
         def run_lane(worker_index: int) -> None:
-            while (closure := queue.get(worker_index)) is not None:
+            while (closure := queue.lanes.get(worker_index)) is not None:
                 closure.call()
-                queue.done(closure, closure.num_attempts, None)
+                queue.lanes.done(closure, closure.num_attempts, None)
 
         for worker_index in (*range(num_workers),) * num_each:
             thread = threading.Thread(target=run_lane, args=(worker_index,))
             threads.append(thread)
-            queue.add_lane(worker_index, thread.start)
+            queue.lanes.add(worker_index, thread.start)
         for number in range(num_rounds):
             # Each ends only when all run.
             together = threading.Barrier(num_lanes)
@@ -285,8 +287,8 @@ def test_all_lanes_come_when_there_is_work_for_all() -> None:
                 wait = functools.partial(together.wait, _TIMEOUT_SECONDS)
                 queue.put(Closure(wait))
                 if number % 3 == 1:
-                    queue.pause(number % num_workers)
-                    queue.resume(number % num_workers)
+                    queue.lanes.pause(number % num_workers)
+                    queue.lanes.resume(number % num_workers)
             queue.join()
             assert not together.broken
         queue.stop()
@@ -304,25 +306,27 @@ def test_as_many_lanes_of_each_worker_take_part_as_are_to() -> None:
         running = [0] * num_workers
 
         def run_lane(worker_index: int, number: int) -> None:
-            while (closure := queue.get(worker_index, number)) is not None:
+            while (
+                closure := queue.lanes.get(worker_index, number)
+            ) is not None:
                 with lock:
                     running[worker_index] += 1
                 closure.call()
                 with lock:
                     running[worker_index] -= 1
-                queue.done(closure, closure.num_attempts, None)
+                queue.lanes.done(closure, closure.num_attempts, None)
 
-        queue.limit_lanes(2)
+        queue.lanes.limit(2)
         for worker_index in range(num_workers):
             for number in range(num_each):
                 thread = threading.Thread(
                     target=run_lane, args=(worker_index, number)
                 )
                 threads.append(thread)
-                queue.add_lane(worker_index, thread.start, number)
+                queue.lanes.add(worker_index, thread.start, number)
         for most in (2, 4, 1, 3, 1, 4, 2, 1):
             # Too many are put while the limit is another one.
-            queue.limit_lanes(most)
+            queue.lanes.limit(most)
             # Each ends only when as many run as are to.
             together = threading.Barrier(num_workers * most)
             seen: list[list[int]] = []
@@ -347,24 +351,24 @@ def test_as_many_lanes_of_each_worker_take_part_as_are_to() -> None:
 def test_lanes_that_are_too_many_go_on_with_what_they_run() -> None:
     with _queue() as queue:
         queue.put(_closure())
-        running = queue.get(0, 1)
+        running = queue.lanes.get(0, 1)
         assert running is not None
-        queue.limit_lanes(1)
+        queue.lanes.limit(1)
         queue.put(_closure())
-        spare = _Task(lambda: queue.get(0, 1))
-        queue.done(running, running.num_attempts, None)
-        assert queue.get(0, 0) is not None
+        spare = _Task(lambda: queue.lanes.get(0, 1))
+        queue.lanes.done(running, running.num_attempts, None)
+        assert queue.lanes.get(0, 0) is not None
         assert spare.is_waiting
         queue.put(_closure())
         assert spare.is_waiting
-        queue.limit_lanes(2)
+        queue.lanes.limit(2)
         assert spare.end().result is not None
 
 
 def test_a_lane_that_is_spare_ends_with_the_queue() -> None:
     with _queue() as queue:
-        queue.limit_lanes(1)
-        spare = _Task(lambda: queue.get(0, 1))
+        queue.lanes.limit(1)
+        spare = _Task(lambda: queue.lanes.get(0, 1))
         queue.stop()
         assert spare.end().result is None
 
@@ -373,18 +377,18 @@ def test_a_lane_that_comes_late_finds_its_work() -> None:
     with _queue() as queue:
         queue.put(_closure())
         taken: list[Closure | None] = []
-        queue.add_lane(0, lambda: taken.append(queue.get(0)))
+        queue.lanes.add(0, lambda: taken.append(queue.lanes.get(0)))
         assert [each is not None for each in taken] == [True]
 
 
 def test_a_resumed_worker_is_given_what_waits() -> None:
     with _queue() as queue:
         started: list[int] = []
-        queue.pause(0)
-        queue.add_lane(0, lambda: started.append(0))
+        queue.lanes.pause(0)
+        queue.lanes.add(0, lambda: started.append(0))
         queue.put(_closure())
         assert started == []
-        queue.resume(0)
+        queue.lanes.resume(0)
         assert started == [0]
 
 
@@ -397,14 +401,14 @@ def test_a_thread_that_cannot_start_leaves_its_work_to_others(
             raise RuntimeError("can't start new thread")
 
         others: list[int] = []
-        queue.add_lane(0, start)
-        queue.add_lane(1, lambda: others.append(1))
+        queue.lanes.add(0, start)
+        queue.lanes.add(1, lambda: others.append(1))
         closure = _closure()
         queue.put(closure)
         assert "ulimit" in caplog.text
         assert others == [1]
         assert not queue.has_error
-        assert queue.get(1) is closure
+        assert queue.lanes.get(1) is closure
 
 
 def test_where_no_thread_can_start_it_is_said() -> None:
@@ -417,7 +421,7 @@ def test_where_no_thread_can_start_it_is_said() -> None:
                 raise RuntimeError("can't start new thread")
             started.append(0)
 
-        queue.add_lane(0, start)
+        queue.lanes.add(0, start)
         queue.put(_closure())
         with pytest.raises(RuntimeError, match="start new thread"):
             queue.join()
@@ -437,7 +441,7 @@ def test_an_interrupted_start_is_made_up_for() -> None:
                 raise interrupts.pop()
             started.append(0)
 
-        queue.add_lane(0, start)
+        queue.lanes.add(0, start)
         with pytest.raises(KeyboardInterrupt):
             queue.put(_closure())
         assert not queue.has_error
@@ -450,10 +454,10 @@ def test_cancel_queued() -> None:
         listener = FakeListener()
         for _ in range(3):
             queue.put(_closure(listener))
-        running = queue.get(0)
+        running = queue.lanes.get(0)
         assert running is not None
         assert queue.cancel_queued() == 2
-        queue.done(running, 1, 7)
+        queue.lanes.done(running, 1, 7)
         queue.join()
         assert [state for state, *_ in listener.told] == [
             ClosureState.CANCELLED,
@@ -465,16 +469,16 @@ def test_cancel_queued() -> None:
 def test_stop_ends_every_wait() -> None:
     with _queue(capacity=1) as queue:
         queue.put(_closure())
-        running = queue.get(0)
+        running = queue.lanes.get(0)
         assert running is not None
         queue.put(_closure())
         putting = _Task(lambda: queue.put(_closure()))
         joining = _Task(queue.join)
         queue.stop()
-        queue.put_back(running, 1)
+        queue.lanes.put_back(running, 1)
         assert isinstance(putting.end().error, errors.ClosureCancelledError)
         assert joining.end().error is None
-        assert queue.get(0) is None
+        assert queue.lanes.get(0) is None
         assert running.state is ClosureState.CANCELLED
         assert queue.wait_until_quiet(0.0)
 
@@ -482,24 +486,24 @@ def test_stop_ends_every_wait() -> None:
 def test_wait_until_quiet_gives_up() -> None:
     with _queue() as queue:
         queue.put(_closure())
-        closure = queue.get(0)
+        closure = queue.lanes.get(0)
         assert closure is not None
         assert not queue.wait_until_quiet(0.01)
-        queue.done(closure, 1, None)
+        queue.lanes.done(closure, 1, None)
 
 
 def test_what_an_abandoned_attempt_brings_is_ignored() -> None:
     with _queue() as queue:
         listener = FakeListener()
         queue.put(_closure(listener))
-        closure = queue.get(0)
+        closure = queue.lanes.get(0)
         assert closure is not None
-        assert queue.put_back(closure, 1)
-        assert not queue.put_back(closure, 1)
-        queue.done(closure, 1, "late")
-        assert queue.get(1) is closure
-        queue.failed(closure, 1, RuntimeError("late"))
-        queue.done(closure, 2, "in time")
+        assert queue.lanes.put_back(closure, 1)
+        assert not queue.lanes.put_back(closure, 1)
+        queue.lanes.done(closure, 1, "late")
+        assert queue.lanes.get(1) is closure
+        queue.lanes.failed(closure, 1, RuntimeError("late"))
+        queue.lanes.done(closure, 2, "in time")
         queue.join()
         assert listener.told == [(ClosureState.DONE, "in time", 1)]
 
@@ -508,20 +512,20 @@ def test_pause_before_a_retry_ends_with_the_round() -> None:
     with _queue() as queue:
         for _ in range(2):
             queue.put(_closure())
-        retried, failing = queue.get(0), queue.get(0)
+        retried, failing = queue.lanes.get(0), queue.lanes.get(0)
         assert retried is not None
         assert failing is not None
-        waiting = _Task(lambda: queue.wait_before_retry(retried, 3600.0))
-        queue.failed(failing, 1, RuntimeError("step"))
+        waiting = _Task(lambda: queue.lanes.wait_before_retry(retried, 3600.0))
+        queue.lanes.failed(failing, 1, RuntimeError("step"))
         waiting.end()
-        queue.put_back(retried, 1)
+        queue.lanes.put_back(retried, 1)
         with pytest.raises(RuntimeError, match="step"):
             queue.join()
 
 
 def test_who_rests_ends_with_the_queue() -> None:
     with _queue() as queue:
-        resting = _Task(lambda: queue.rest(3600.0))
+        resting = _Task(lambda: queue.lanes.rest(3600.0))
         queue.stop()
         resting.end()
 
@@ -532,11 +536,13 @@ def test_many_lanes_and_callers() -> None:
         num_callers, num_each = 3, 200
 
         def run_lane(worker_index: int) -> None:
-            while (closure := queue.get(worker_index)) is not None:
+            while (closure := queue.lanes.get(worker_index)) is not None:
                 if closure.num_attempts == 1 and len(listener.told) % 7 == 0:
-                    queue.put_back(closure, closure.num_attempts)
+                    queue.lanes.put_back(closure, closure.num_attempts)
                 else:
-                    queue.done(closure, closure.num_attempts, worker_index)
+                    queue.lanes.done(
+                        closure, closure.num_attempts, worker_index
+                    )
 
         def schedule() -> None:
             for _ in range(num_each):
@@ -548,8 +554,8 @@ def test_many_lanes_and_callers() -> None:
         ]
         callers = [_Task(schedule) for _ in range(num_callers)]
         for number in range(50):
-            queue.pause(number % 4)
-            queue.resume(number % 4)
+            queue.lanes.pause(number % 4)
+            queue.lanes.resume(number % 4)
         for caller in callers:
             assert caller.end().error is None
         queue.join()
@@ -563,16 +569,16 @@ def test_the_queue_notes_who_runs_a_closure_and_why_again() -> None:
     queue = ClosureQueue(capacity=2)
     closure = Closure(lambda: None)
     queue.put(closure)
-    assert queue.get(3) is closure
+    assert queue.lanes.get(3) is closure
     assert closure.worker_index == 3
-    assert queue.put_back(closure, 1)
-    assert queue.get(4) is closure
+    assert queue.lanes.put_back(closure, 1)
+    assert queue.lanes.get(4) is closure
     assert closure.worker_index == 4
     assert closure.num_transient_retries == 0
     # News of an attempt that was abandoned change nothing.
-    assert not queue.put_back(closure, 1, is_transient=True)
+    assert not queue.lanes.put_back(closure, 1, is_transient=True)
     assert closure.num_transient_retries == 0
-    assert queue.put_back(closure, 2, is_transient=True)
+    assert queue.lanes.put_back(closure, 2, is_transient=True)
     assert closure.num_transient_retries == 1
 
 
@@ -581,15 +587,15 @@ def test_a_closure_that_takes_its_workers_with_it_fails() -> None:
     closure = Closure(_Step())
     queue.put(closure)
     for worker in (0, 2):
-        assert queue.get(worker) is closure
-        assert queue.put_back(
+        assert queue.lanes.get(worker) is closure
+        assert queue.lanes.put_back(
             closure, closure.num_attempts, worker_is_lost=True
         )
     # What is not the worker's loss is not counted.
-    assert queue.get(0) is closure
-    assert queue.put_back(closure, closure.num_attempts)
-    assert queue.get(1) is closure
-    assert not queue.put_back(
+    assert queue.lanes.get(0) is closure
+    assert queue.lanes.put_back(closure, closure.num_attempts)
+    assert queue.lanes.get(1) is closure
+    assert not queue.lanes.put_back(
         closure, closure.num_attempts, worker_is_lost=True
     )
     with pytest.raises(
@@ -614,14 +620,14 @@ def test_the_end_of_a_round_cancels_the_calls_of_that_round() -> None:
     for _ in range(2):
         queue.put(_closure())
         queue.put(_closure())
-        first, second = queue.get(0), queue.get(0)
+        first, second = queue.lanes.get(0), queue.lanes.get(0)
         assert first is not None
         assert second is not None
         assert first.cancellation is second.cancellation is not None
-        queue.failed(first, 1, ValueError("first"))
+        queue.lanes.failed(first, 1, ValueError("first"))
         assert second.cancellation.started_at is not None
         # It failed because it was cancelled, or for whatever reason.
-        queue.put_back(second, 1)
+        queue.lanes.put_back(second, 1)
         assert second.state is ClosureState.CANCELLED
         with pytest.raises(ValueError, match="first"):
             queue.join()
@@ -632,11 +638,11 @@ def test_a_result_cancels_nothing() -> None:
     queue = ClosureQueue(10, new_cancellation=_Cancellation)
     queue.put(_closure())
     queue.put(_closure())
-    first, second = queue.get(0), queue.get(0)
+    first, second = queue.lanes.get(0), queue.lanes.get(0)
     assert first is not None
     assert second is not None
     assert second.cancellation is not None
-    queue.done(first, 1, 7)
+    queue.lanes.done(first, 1, 7)
     queue.cancel_queued()
     assert second.cancellation.started_at is None
     queue.cancel_running()

@@ -1,4 +1,4 @@
-"""The result of a closure, wherever it is."""
+"""Remote value: the future result of a scheduled function."""
 
 import threading
 import time
@@ -16,28 +16,32 @@ from tfps_plugin.coordinator.members import failures
 from tfps_plugin.inputs.per_worker_values import PerWorkerValues
 from tfps_plugin.variables.chief import chief_reads
 
-# Of a result that nobody has fetched.
+# Marks a result that was not fetched yet.
 _NOTHING = object()
 
 __all__ = ["PerWorkerValues", "RemoteValue", "fetch_all"]
 
 
 class RemoteValue:
-    """The future result of a scheduled function; it stays on its worker.
+    """Future result of a scheduled function; it stays on its worker.
 
-    Made by `ClusterCoordinator.schedule`. `fetch` brings the result here;
-    nothing is sent before that, and results that nobody holds are freed on
-    their worker. What was fetched is kept here: fetching it again asks nobody.
+    Has the semantics of `tf.distribute.experimental.coordinator.RemoteValue`.
+    `ClusterCoordinator.schedule` returns it; it is not made by users. `fetch`
+    copies the result to the chief, and nothing is sent before. Results that
+    are no longer referenced are freed on their worker. A fetched result is
+    kept, so fetching it again sends nothing.
+
+    Threading: all methods are safe from any thread.
 
     Guarantees: the outcome is set once and never changes; each callback is
     called once.
-    Guarded by `_has_ended`: the outcome is written before it is set and only
-    read after. Guarded by `_lock`: the callbacks, and the event that those who
-    wait share. Nothing is called under a lock.
+    Guarded by `_has_ended`: the outcome is written before the flag is set, and
+    read only after. Guarded by `_lock`: the callbacks, and the event that
+    waiting threads share. Nothing is called under a lock.
     """
 
-    # A program may hold many thousands, and Python's garbage collector looks
-    # at each object that one is made of.
+    # A program may hold many thousands of values, and Python's garbage
+    # collector visits each object that they are made of.
     __slots__ = (
         "__weakref__",
         "_callbacks",
@@ -60,11 +64,10 @@ class RemoteValue:
         """Creates a value that is not ready.
 
         Args:
-            raise_pending: Raises the error that ended the round of the
-                closure, if nobody has seen it yet. Whoever asks a closure
-                that came to nothing has seen it then, and learns why it was
-                cancelled.
-            connection: To the cluster that the result is on.
+            raise_pending: Raises the error that ended the closure's round, if
+                it was not raised yet. So the caller of a cancelled closure
+                learns why it was cancelled.
+            connection: The connection to the result's cluster.
         """
         self._raise_pending = raise_pending
         self._connection = connection
@@ -86,19 +89,23 @@ class RemoteValue:
 
     @property
     def error(self) -> BaseException | None:
-        """What the closure raised; None if it has not, or not ended yet."""
+        """Exception of the function; None if it raised none, or still runs."""
         return self._error if self._has_ended else None
 
     def is_ready(self) -> bool:
-        """Whether the closure ended, with a result or an error."""
+        """Returns whether the function ended, with a result or an error.
+
+        Does not wait.
+        """
         return self._has_ended
 
     def on_ended(self, callback: Callable[[], None]) -> None:
-        """Has a function called when the closure has ended.
+        """Calls back when the function has ended.
 
         Args:
-            callback: Called once, on the thread that ends the closure; at
-                once, if it has ended already. It must neither wait nor raise.
+            callback: Called once without arguments: on the thread that ends
+                the function, or at once if it has ended already. It must
+                neither wait nor raise.
         """
         with self._lock:
             if not self._has_ended:
@@ -107,19 +114,21 @@ class RemoteValue:
         callback()
 
     def get(self, timeout_seconds: float | None = None) -> Any:
-        """Waits for the result and returns it where it is, on its worker.
+        """Waits for the result and returns it without copying it.
 
         Args:
-            timeout_seconds: How long to wait; None waits until it ended.
+            timeout_seconds: How long to wait, in seconds; None: without limit.
 
         Returns:
-            What the function returned; tensors stay on the worker.
+            The function's result. Its tensors stay on the worker, with their
+            shapes and dtypes.
 
         Raises:
-            TimeoutError: If it did not end in time.
-            BaseException: What the function raised.
-            ClosureCancelledError: If the closure was cancelled.
-            StrategySupersededError: If its strategy has ended.
+            TimeoutError: If the function did not end in time.
+            ClosureCancelledError: If the function was cancelled.
+            StrategySupersededError: If a newer strategy has replaced the one
+                that ran the function.
+            BaseException: The exception of the function.
         """
         self._wait(timeout_seconds)
         if self._error is None:
@@ -131,30 +140,32 @@ class RemoteValue:
         raise self._error
 
     def fetch(self, timeout_seconds: float | None = None) -> Any:
-        """Waits for the result and brings it here.
+        """Waits for the result and copies it to the chief.
 
         Args:
-            timeout_seconds: How long to wait; None waits until it ended.
+            timeout_seconds: How long to wait, in seconds; None: without limit.
 
         Returns:
-            What the function returned, with NumPy values for tensors; each
-            call returns arrays of its own.
+            The function's result, with NumPy arrays in place of tensors, of
+            the same shapes and dtypes. Each call returns its own copies.
 
         Raises:
-            TimeoutError: If it did not end in time.
-            BaseException: What the function raised.
-            ClosureCancelledError: If the closure was cancelled.
+            TimeoutError: If the function did not end in time.
+            ClosureCancelledError: If the function was cancelled.
             WorkerLostError: If the result was on a worker that died before
                 it was fetched.
+            StrategySupersededError: If a newer strategy has replaced the one
+                that ran the function.
+            BaseException: The exception of the function.
         """
         result = self.get(timeout_seconds)
         if self._fetched is _NOTHING:
-            # Two threads that come here at once bring the same.
-            self._fetched = self._bring(result)
+            # Two threads that arrive here together fetch the same.
+            self._fetched = self._copy_to_chief(result)
         return tf.nest.map_structure(_own_copy, self._fetched)
 
-    def _bring(self, result: Any) -> Any:
-        """Brings a result from its worker."""
+    def _copy_to_chief(self, result: Any) -> Any:
+        """Copies a result from its worker."""
         try:
             return tf.nest.map_structure(_to_local, result)
         except tf.errors.OpError as error:
@@ -168,14 +179,14 @@ class RemoteValue:
                 f"{self._worker_index}, which does not answer any more; "
                 "expected it to live until the result was fetched. Received: "
                 f"{type(error).__name__}: {_first_line(error)}. Fetch "
-                "results soon, or keep them in variables; the function itself "
-                "ran to its end."
+                "results sooner, or keep them in variables. The function "
+                "itself was completed."
             ) from error
 
     def set_outcome(
         self, state: ClosureState, outcome: Any, worker_index: int | None
     ) -> None:
-        """Sets how the closure ended; called once, by the coordinator."""
+        """Sets the outcome; called once, by the coordinator."""
         self._worker_index = worker_index
         if state is ClosureState.DONE:
             self._result = outcome
@@ -183,10 +194,10 @@ class RemoteValue:
             self._error = outcome
         else:
             self._error = errors.ClosureCancelledError(
-                "A scheduled function was cancelled: another one failed, or "
-                "the coordinator was told to cancel or close; expected it to "
-                "run to its end. Its effects may have happened. Schedule it "
-                "again if they are still wanted."
+                "A scheduled function was cancelled, because another one "
+                "failed or the coordinator was closed or told to cancel; "
+                "expected it to run to its end. It may have had effects. "
+                "Schedule it again if you still need it."
             )
         with self._lock:
             self._has_ended = True
@@ -223,7 +234,7 @@ class RemoteValue:
 
 
 def fetch_all(structure: Any) -> Any:
-    """Replaces each `RemoteValue` in a nested structure by its result."""
+    """Returns a nested structure with results in place of remote values."""
     return tf.nest.map_structure(
         lambda leaf: leaf.fetch() if isinstance(leaf, RemoteValue) else leaf,
         structure,
@@ -235,7 +246,7 @@ def _own_copy(leaf: Any) -> Any:
 
 
 def _to_local(leaf: Any) -> Any:
-    """A result as a value of this process."""
+    """Returns a part of a result as a value of this process."""
     if hasattr(leaf, "numpy"):
         return chief_reads.read(leaf.numpy)
     if isinstance(leaf, tf.SparseTensor | tf.IndexedSlices):

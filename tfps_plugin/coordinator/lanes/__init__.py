@@ -1,10 +1,12 @@
 """Threads that run closures on the workers.
 
 lane.py              one of the threads that drive a worker
+failed_runs.py       decides whether a failed closure runs again
 worker.py            the lanes of one worker
-lane_waking.py       which lane is woken, and when
-resting_lanes.py     pure: which lane without work is to have the next
-short_functions.py   pure: whether functions end at once
-convoy_free_lock.py  a lock for which threads do not queue up
-first_calls.py       has a function run alone on a worker the first time
+lane_queue.py        the closure queue as lanes see it
+lane_scheduler.py    wakes and starts lanes when there is work
+idle_lanes.py        pure: the choice of the lane for the next closure
+short_functions.py   pure: detects functions too short for a second thread
+convoy_free_lock.py  a lock whose waiting threads do not form a convoy
+first_calls.py       runs a function alone on a worker the first time
 """

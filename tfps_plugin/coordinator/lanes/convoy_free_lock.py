@@ -1,35 +1,34 @@
-"""A lock for which threads of Python do not queue up."""
+"""Lock whose waiting threads do not form a convoy."""
 
 import _thread
 import threading
 import time
 
 
-# Typing calls it final; Python documents no such thing, and lets it be.
+# Type stubs call it final; Python itself allows subclasses.
 class ConvoyFreeLock(_thread.RLock):  # type: ignore[misc]
-    """As `threading.RLock`, for what is taken often and held for moments.
+    """A `threading.RLock` for state that is locked often, for moments only.
 
-    A thread that waits for a lock of Python's may get it while another thread
-    has the interpreter's own lock. That one then soon waits for the lock in its
-    turn, lets go of the interpreter's, and so on: from the first time that two
-    threads meet, they change places at each closure, as a convoy (Blasgen and
-    others, "The convoy phenomenon", 1979), and a closure costs twice as much.
-    Here a thread never has the lock without being the one that runs: it tries,
+    A thread that waits for a lock of Python may acquire it while another
+    thread holds the global interpreter lock (GIL). That thread soon waits for
+    the lock in turn, releases the GIL, and so on. Once two threads have met,
+    they switch at every closure: a lock convoy (Blasgen et al., "The convoy
+    phenomenon", 1979), which doubles the cost of a closure. With this lock a
+    thread never holds the lock without the GIL: it tries to acquire the lock,
     and lets another thread run before it tries again.
 
-    Guarantees: as `threading.RLock`; not fair; whoever is interrupted (Ctrl-C)
-    while it takes the lock does not have it. To wait for it is not to wait
-    idly, so what holds it must neither wait nor call what might.
+    Guarantees: as `threading.RLock`; not fair; a thread that is interrupted
+    (Ctrl-C) while it acquires the lock does not hold it. Waiters spin, so the
+    holder must neither wait nor call anything that might.
     """
 
-    # To give it back is left to the base: an interrupt cannot come before what
-    # is not written in Python.
+    # The base class releases the lock: it is written in C, so no interrupt can
+    # come in between.
 
     def __enter__(self) -> bool:  # type: ignore[override]
         try:
             while not _try(self, False):
-                # Not for any time: it gives the interpreter's lock away, and
-                # asks for it again.
+                # Releases the GIL and acquires it again, without a delay.
                 time.sleep(0)
         except BaseException:
             if self.is_mine:
@@ -39,11 +38,11 @@ class ConvoyFreeLock(_thread.RLock):  # type: ignore[misc]
 
     @property
     def is_mine(self) -> bool:
-        """Whether the present thread has it."""
+        """True if the current thread holds the lock."""
         return bool(self._is_owned())  # type: ignore[attr-defined]
 
     def condition(self) -> threading.Condition:
-        """A condition that whoever has the lock may wait for."""
+        """Returns a new condition of this lock."""
         return threading.Condition(self)
 
 

@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 
 from tfps_plugin.cluster.calls import dispatch_context
-from tfps_plugin.cluster.calls.turns import Turns
+from tfps_plugin.cluster.calls.worker_calls import WorkerCalls
 from tfps_plugin.coordinator.closures.closure import Closure
 from tfps_plugin.coordinator.closures.closure import ClosureState
 from tfps_plugin.coordinator.closures.closure_queue import ClosureQueue
 from tfps_plugin.coordinator.error_notes import ErrorNotes
 from tfps_plugin.coordinator.lanes import first_calls
+from tfps_plugin.coordinator.lanes.failed_runs import FailedRuns
 from tfps_plugin.coordinator.lanes.lane import Lane
 from tfps_plugin.coordinator.lanes.worker import Worker
 from tfps_plugin.coordinator.members.failures import Failure
@@ -36,6 +37,10 @@ class _AlwaysThere:
     def is_present(self, worker_index: int, generation: int) -> bool:
         return True
 
+
+class _Nobody:
+    """Finds nobody lost."""
+
     def examine(
         self,
         failure: Failure,
@@ -54,16 +59,25 @@ class _Bench:
         self.queue = ClosureQueue(capacity=10)
         self.counters = Counters()
         self.devices = ["/device:CPU:0"]
+        membership: Any = _AlwaysThere()
+        examiner: Any = _Nobody()
         lane = Lane(
             0,
             0,
             lambda: self.devices[-1],
-            self.queue,
-            _AlwaysThere(),
+            self.queue.lanes,
+            membership,
+            FailedRuns(
+                0,
+                self.queue.lanes,
+                membership,
+                examiner,
+                self.counters,
+                Events(),
+                ErrorNotes(lambda index: ""),
+            ),
             self.counters,
-            Events(),
-            ErrorNotes(lambda index: ""),
-            Turns(2 * _TIMEOUT_SECONDS),
+            WorkerCalls(2 * _TIMEOUT_SECONDS),
         )
         self.worker = Worker(0, [lane])
         self.worker.start()
@@ -141,7 +155,7 @@ def test_a_call_hangs_on_what_it_needs(bench: _Bench) -> None:
         assert go_on.wait(_TIMEOUT_SECONDS)
 
     assert not bench.worker.hangs_on([0, 1], math.inf)
-    bench.queue.put(Closure(first_calls.alone(call, {1})))
+    bench.queue.put(Closure(first_calls.exclusive(call, {1})))
     assert begun.acquire(timeout=_TIMEOUT_SECONDS)
     assert bench.worker.hangs_on([0, 1], math.inf)
     assert not bench.worker.hangs_on([0], math.inf)
@@ -181,7 +195,7 @@ def test_it_can_be_joined_while_it_is_abandoned(
 ) -> None:
     begun, go_on = threading.Event(), threading.Event()
     joined: list[bool] = []
-    put_back = bench.queue.put_back
+    put_back = bench.queue.lanes.put_back
 
     def join_and_put_back(
         closure: Closure, attempt: int, **options: Any
@@ -193,7 +207,7 @@ def test_it_can_be_joined_while_it_is_abandoned(
         begun.set()
         assert go_on.wait(_TIMEOUT_SECONDS)
 
-    monkeypatch.setattr(bench.queue, "put_back", join_and_put_back)
+    monkeypatch.setattr(bench.queue.lanes, "put_back", join_and_put_back)
     bench.queue.put(Closure(run))
     assert begun.wait(_TIMEOUT_SECONDS)
     bench.worker.abandon()

@@ -1,38 +1,38 @@
-"""Whether what lanes run is over before another lane would have begun.
+"""Detection of functions too short to gain from a second thread.
 
-Pure: no lock, no clock; the caller says what time it is, in seconds of any
-steady clock.
+Pure: no lock, no clock; the caller passes the time, in seconds of any steady
+clock.
 """
 
-# To wake a thread takes about as long. What a worker is asked to do takes
-# several times that.
+# Waking a thread takes about as long. A call to a worker takes several times
+# that.
 _SHORT_SECONDS = 100e-6
-# What takes longer is not short, even if others ran beside it: some of many do
-# not have to wait for Python's lock.
+# A longer function is not short, even if others ran beside it: some of many do
+# not have to wait for the global interpreter lock (GIL).
 _MAYBE_SHORT_SECONDS = 2e-3
 _NUM_LOOKED_BACK_AT = 32
-# A thread has to wait for others now and then, in the middle of anything.
+# Any thread has to wait for others now and then.
 _MOST_EXCEPTIONS = 16
 _ALL = (1 << _NUM_LOOKED_BACK_AT) - 1
-# A trial costs some milliseconds, if they turn out to be long.
+# A trial costs some milliseconds if the functions turn out to be long.
 _FIRST_PAUSE_SECONDS = 0.1
 _LONGEST_PAUSE_SECONDS = 5.0
 
 
 class ShortFunctions:
-    """Whether functions are taken for short ones, which one lane is to run.
+    """Decides whether functions are so short that one lane should run all.
 
-    Many threads that share Python's lock are slower than one, unless they wait
-    for something else most of the time, as they do for workers. How long a
-    function takes beside many others does not tell which it is, unless it takes
-    very long; so it is tried at times: they are taken for short until some turn
-    out not to be.
+    Several threads that share the global interpreter lock (GIL) are slower
+    than one, unless they mostly wait for something else, such as workers. The
+    duration of a function beside many others does not tell the two cases
+    apart, unless it is very long. So there are trials: functions count as
+    short until some of them are not.
 
     Not thread-safe.
     """
 
     def __init__(self) -> None:
-        """Takes them for short, to begin with."""
+        """Creates the detector; functions count as short at first."""
         self._are_short = True
         self._since = 0.0
         # A bit for each of the latest functions; set for one that was long.
@@ -43,11 +43,11 @@ class ShortFunctions:
 
     @property
     def are_short(self) -> bool:
-        """Whether they are taken for short now."""
+        """True while functions count as short."""
         return self._are_short
 
     def observe(self, began_at: float, now: float) -> None:
-        """Notes that a function has ended.
+        """Records that a function ended.
 
         Args:
             began_at: When it began.
@@ -63,7 +63,7 @@ class ShortFunctions:
                 self._was_long = self._num_observed = 0
             return
         if began_at < self._since:
-            # Many ran beside it.
+            # It began before the trial: others ran beside it.
             return
         is_long = now - began_at > _SHORT_SECONDS
         self._was_long = (self._was_long << 1 | is_long) & _ALL
@@ -72,7 +72,7 @@ class ShortFunctions:
             self.found_long(now)
 
     def found_long(self, now: float) -> None:
-        """Takes them for long, until it is tried again."""
+        """Counts functions as long until the next trial."""
         if self._num_observed > _NUM_LOOKED_BACK_AT:
             # They were short until now.
             self._pause_seconds = _FIRST_PAUSE_SECONDS

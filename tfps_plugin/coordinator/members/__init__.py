@@ -1,10 +1,13 @@
-"""Tasks that take part, and losses of tasks.
+"""Membership of the cluster, and losses of tasks.
 
-membership.py     the one thread that changes who is in the cluster
-roster.py         pure: which workers take part, and when to ask again
-inspector.py      asks tasks whether they live
-stall_watch.py    pure: when a silent task is given up
-hanging_calls.py  pure: when to look for calls that a lost ps left
-ps_recovery.py    brings lost parameter servers back
-failures.py       pure: what an exception of a closure points at
+membership.py          the workers that may run closures
+membership_thread.py   the one thread that changes who is in the cluster
+roster.py              pure: present and absent workers, when to probe again
+no_worker_deadline.py  pure: when to give up because no worker is left
+failures.py            pure: the tasks that an exception points at
+failure_examiner.py    finds the lost task behind a failed closure
+inspector.py           probes tasks
+watchdog.py            gives up silent tasks and hanging calls
+stall_detector.py      pure: when a task or a call has stalled
+ps_recovery.py         recovers lost parameter servers
 """

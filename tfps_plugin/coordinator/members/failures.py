@@ -1,8 +1,9 @@
-"""What an exception of a closure points at.
+"""Failures of closures: the tasks that an exception points at. Pure.
 
-TensorFlow's runtime says which task failed only in the text of the exception.
-The text is a suspicion, no proof: a worker reports a dead ps, a dead worker is
-reported by its peers. Whoever acts on it asks the suspects first.
+TensorFlow's runtime names the task that failed only in the text of the
+exception. The text is a suspicion, not a proof: a worker reports a dead ps,
+and other tasks report a dead worker. So the suspects are probed before
+anything is done.
 """
 
 import dataclasses
@@ -13,7 +14,7 @@ from tfps_plugin.cluster.runtime_errors import is_about_the_cluster
 
 
 class FailureKind(enum.Enum):
-    """What kind of failure an exception looks like."""
+    """Kind of failure that an exception looks like."""
 
     SUSPECT_WORKER = "suspect worker"
     SUSPECT_PS = "suspect ps"
@@ -23,15 +24,15 @@ class FailureKind(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class Failure:
-    """What an exception looks like from its name and text.
+    """Failure that an exception's name and text suggest.
 
     Attributes:
         kind: The kind of failure.
-        workers: Indices of the workers to ask whether they live, the likelier
-            ones first. The worker that ran the closure is always among them
-            unless the error is the user's own.
-        ps: Indices of the parameter servers to ask, the likelier ones first.
-        broken_worker: Index of a worker that may live and be of no use; see
+        workers: Indices of the workers to probe, likelier ones first. The
+            worker that ran the closure is always among them unless the error
+            is the user's own.
+        ps: Indices of the parameter servers to probe, likelier ones first.
+        broken_worker: Index of a worker that may live but be of no use; see
             `_CLEANED_UP`, `_DOES_NOT_KNOW_PS`.
         broken_ps: Likewise, of a parameter server.
     """
@@ -46,11 +47,12 @@ class Failure:
 _USER = Failure(FailureKind.USER)
 
 _ANY_TASK = re.compile(r"/job:(worker|ps)(?:/replica:\d+)?/task:(\d+)")
-# A task that was given up while it lived, and was taken back, still ends what
-# it had begun before. With that, TensorFlow's runtime closes what the task
-# receives values by, for good: both connections go by the same number.
+# A task that was given up while it lived, and then readmitted, still cleans up
+# what it ran before. With that, TensorFlow's runtime closes for good the
+# rendezvous through which the task receives values: the old and the new
+# connection share its number.
 _CLEANED_UP = re.compile(r"\bCleanup \d+")
-# A worker that was not told that a parameter server is back.
+# The worker was not told that a parameter server is back.
 _DOES_NOT_KNOW_PS = "No worker known as /job:ps"
 _REMOTE_TARGET = re.compile(
     r"remote target /job:(worker|ps)(?:/replica:\d+)?/task:(\d+)"
@@ -58,7 +60,7 @@ _REMOTE_TARGET = re.compile(
 
 
 def classify(type_name: str, text: str, worker_index: int) -> Failure:
-    """Says what an exception of a closure points at.
+    """Returns the failure that an exception of a closure suggests.
 
     Args:
         type_name: Name of the exception's class.
@@ -84,8 +86,8 @@ def classify(type_name: str, text: str, worker_index: int) -> Failure:
     if worker_index not in workers:
         workers = (*workers, worker_index)
     if points_at_ps:
-        # A worker that reports a dead ps is itself named in the text, as the
-        # place where the step ran: the ps is the likelier culprit.
+        # A worker that reports a dead ps is named in the text too, because
+        # the step ran there. The ps is the likelier culprit.
         return Failure(
             FailureKind.SUSPECT_PS, workers, ps, broken_worker, broken_ps
         )
@@ -97,13 +99,13 @@ def classify(type_name: str, text: str, worker_index: int) -> Failure:
 
 
 def named_ps(text: str) -> tuple[int, ...]:
-    """Indices of the parameter servers that a message names, each once."""
+    """Returns the indices of the ps that a message names, each once."""
     return _named_tasks(text)[1]
 
 
 def _named_tasks(text: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Workers and ps named in the text, in order, each once."""
-    # Where the runtime says who did not answer, other names are bystanders.
+    """Returns the workers and ps that the text names, in order, once each."""
+    # If the runtime says which task did not answer, the others are bystanders.
     found = _REMOTE_TARGET.findall(text) or _ANY_TASK.findall(text)
     named: dict[str, list[int]] = {"worker": [], "ps": []}
     for job, index_text in found:
@@ -114,7 +116,7 @@ def _named_tasks(text: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 
 class Verdict(enum.Enum):
-    """What is done about a closure whose run raised."""
+    """Decision on a closure whose run raised."""
 
     RUN_AGAIN = "run again"
     RUN_AGAIN_COUNTED = "run again, counted"
@@ -130,22 +132,21 @@ def judge(
     num_transient_retries: int,
     max_transient_retries: int,
 ) -> Verdict:
-    """Says what is done about a closure whose run raised.
+    """Decides on a closure whose run raised.
 
     Args:
-        kind: What the exception looks like.
+        kind: The kind of failure that the exception suggests.
         worker_is_lost: Whether the worker that ran it was found dead or
-            restarted, or had been given up since the run began.
-        ps_was_away: Whether a ps is being brought back, or was just now.
-        num_transient_retries: How often this closure was already run again
-            although every task it touched was well.
-        max_transient_retries: How often that may be.
+            restarted, or was given up, since the run began.
+        ps_was_away: Whether a ps is being recovered, or was a moment ago.
+        num_transient_retries: Number of times this closure already ran again
+            although all tasks were healthy.
+        max_transient_retries: Limit of that number.
 
     Returns:
-        `RUN_AGAIN`, on another worker or later, for free;
-        `RUN_AGAIN_COUNTED` after a pause, as one of the allowed retries;
-        `GIVE_UP` when those are used up; `RAISE` when the error is the
-        user's own.
+        `RUN_AGAIN`: on another worker or later, not counted.
+        `RUN_AGAIN_COUNTED`: after a pause, as one of the allowed retries.
+        `GIVE_UP`: no retries are left. `RAISE`: the error is the user's own.
     """
     if kind is FailureKind.USER:
         return Verdict.RAISE
@@ -157,24 +158,24 @@ def judge(
 
 
 def pause_seconds(num_transient_retries: int) -> float:
-    """How long a lane waits before it gives a closure back, in seconds.
+    """Returns the seconds that a lane waits before it puts a closure back.
 
-    Doubles from 0.1 s to at most 2 s: five retries span three seconds, so a
-    connection has time to come back.
+    Doubles from 0.1 s up to 2 s: five retries take three seconds, so that a
+    broken connection has time to recover.
     """
     return float(min(2.0, 0.1 * 2.0**num_transient_retries))
 
 
 def rest_seconds(num_failures: int) -> float:
-    """How long a lane leaves closures to others after failures in a row.
+    """Returns the seconds that a lane rests after failures in a row.
 
-    A worker that does not reach a parameter server fails whatever it takes,
-    and faster than others succeed. Nothing after the first, then doubling from
-    1 s to at most 30 s.
+    A worker that cannot reach a parameter server fails every closure, faster
+    than other workers succeed. The rest is 0 after the first failure, then
+    doubles from 1 s up to 30 s.
 
     Args:
-        num_failures: Of the lane, without a success in between, while every
-            task was well.
+        num_failures: Failures of the lane without a success in between, while
+            all tasks were healthy.
     """
     if num_failures < 2:
         return 0.0

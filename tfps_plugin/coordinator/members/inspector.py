@@ -1,4 +1,4 @@
-"""Asks tasks whether they live, and says what it means for the user."""
+"""Inspector of tasks: probes whether they live."""
 
 import datetime
 import threading
@@ -12,8 +12,8 @@ from tfps_plugin.monitoring.counters import Counters
 
 RESTARTED = "it was restarted and has lost all it held"
 _PROBE_TIMEOUT_SECONDS = 2.0
-# A ps that does not answer is asked this often, this far apart, before it is
-# given up: what follows costs the user far more than the wait.
+# Number of probes, and the time between them, before a silent ps is given up.
+# Its loss costs the user far more than the wait.
 _PS_PROBES = 3
 _PS_PROBE_INTERVAL_SECONDS = 1.0
 
@@ -21,7 +21,7 @@ _PS_PROBE_INTERVAL_SECONDS = 1.0
 class Inspector:
     """Finds out whether the tasks that the chief is connected to live.
 
-    Guarantees: the loss of a ps is published once, until it is well again.
+    Guarantees: the loss of a ps is published once, until it answers again.
     Guarded by `_lock`: the lost ps.
     Never call while holding the lock: the session, subscribers.
     """
@@ -37,9 +37,9 @@ class Inspector:
 
         Args:
             session: The connection to the cluster.
-            counters: Where losses of ps are counted.
-            event_board: Where they are published.
-            holdings: What a ps holds, in words, by its index.
+            counters: Counts losses of ps.
+            event_board: Publishes them.
+            holdings: Describes what a ps holds, by its index.
         """
         self._holdings = holdings
         self._session = session
@@ -50,13 +50,14 @@ class Inspector:
         self._stopped = threading.Event()
 
     def stop(self) -> None:
-        """Has every pause between two questions end at once."""
+        """Ends every pause between two probes."""
         self._stopped.set()
 
     def why_lost(self, task: TaskLike) -> str | None:
-        """Why a task is to be given up; None if it is well.
+        """Probes a task; takes at most two seconds.
 
-        Takes at most two seconds.
+        Returns:
+            The reason to give the task up; None if it lives.
         """
         expected = self._session.incarnation(task)
         try:
@@ -68,9 +69,10 @@ class Inspector:
     def examine_ps(
         self, task: TaskLike
     ) -> errors.ParameterServerLostError | None:
-        """The error for the user if a ps is lost, else None.
+        """Probes a ps, a few times if it does not answer.
 
-        A ps that does not answer is asked a few times before it is given up.
+        Returns:
+            The error for the user if the ps is lost, else None.
         """
         reason = self.why_lost(task)
         for _ in range(_PS_PROBES - 1):
@@ -87,7 +89,15 @@ class Inspector:
     def ps_lost(
         self, task: TaskLike, reason: str
     ) -> errors.ParameterServerLostError:
-        """Publishes that a ps is lost, if that is news; the user's error."""
+        """Publishes the loss of a ps, if it is news.
+
+        Args:
+            task: The ps.
+            reason: Why it is lost.
+
+        Returns:
+            The error for the user.
+        """
         with self._lock:
             is_news = task.index not in self._lost_ps
             since = self._lost_ps.setdefault(
@@ -99,11 +109,11 @@ class Inspector:
                 events.ParameterServerLost(task.index, task.address, reason)
             )
         return errors.ParameterServerLostError(
-            f"Parameter server {task.index} at {task.address} is lost since "
+            f"Parameter server {task.index} at {task.address} was lost at "
             f"{since:%Y-%m-%d %H:%M:%S} UTC, and with it the variables that "
             "it held; expected it to live as long as the job. Received: "
-            f"{reason}.{self._held_by(task)} What to do: (1) see that all "
-            "tasks run; (2) start the chief again and go on from the last "
+            f"{reason}.{self._held_by(task)} What to do: (1) check that all "
+            "tasks run; (2) restart the chief, and continue from the last "
             "checkpoint. See docs/failure_model.md."
         )
 
@@ -111,6 +121,6 @@ class Inspector:
         if self._holdings is None:
             return ""
         return (
-            f" It held {self._holdings(task.index)}. (The system may have "
-            "killed it for lack of memory; its log tells.)"
+            f" It held {self._holdings(task.index)}. (It may have run out of "
+            "memory; check its log.)"
         )

@@ -46,7 +46,7 @@ def test_loss_of_a_ps_is_published_once_until_it_is_well() -> None:
 
     session.kill("ps", 0)
     texts = [str(inspector.examine_ps(ps)) for _ in range(3)]
-    assert "Parameter server 0 at ps-0:1 is lost since" in texts[0]
+    assert "Parameter server 0 at ps-0:1 was lost at" in texts[0]
     assert texts == [texts[0]] * 3, "since when stays"
     assert len(seen) == 1
 

@@ -1,4 +1,7 @@
-"""Tests of the membership; its effect on closures is tested elsewhere."""
+"""Tests of the membership, its thread and the watchdog.
+
+Their effect on closures is tested elsewhere.
+"""
 
 import math
 import threading
@@ -15,11 +18,14 @@ from tfps_plugin import errors
 from tfps_plugin.coordinator.closures.closure import Closure
 from tfps_plugin.coordinator.closures.closure_queue import ClosureQueue
 from tfps_plugin.coordinator.members import failures
-from tfps_plugin.coordinator.members import membership as membership_module
+from tfps_plugin.coordinator.members import membership_thread
+from tfps_plugin.coordinator.members.failure_examiner import FailureExaminer
 from tfps_plugin.coordinator.members.inspector import Inspector
 from tfps_plugin.coordinator.members.membership import Membership
+from tfps_plugin.coordinator.members.membership_thread import MembershipThread
 from tfps_plugin.coordinator.members.ps_recovery import PsRecovery
-from tfps_plugin.coordinator.members.stall_watch import StallWatch
+from tfps_plugin.coordinator.members.stall_detector import StallDetector
+from tfps_plugin.coordinator.members.watchdog import Watchdog
 from tfps_plugin.coordinator.testing import FakeSession
 from tfps_plugin.coordinator.testing import FakeTask
 from tfps_plugin.monitoring import events
@@ -62,7 +68,11 @@ class _Bench:
     """A membership over a cluster without processes."""
 
     def __init__(
-        self, session: FakeSession, watched: Any, restorer: Any = None
+        self,
+        session: FakeSession,
+        drivers: Any,
+        restorer: Any = None,
+        hanging_seconds: float = 5.0,
     ) -> None:
         self.session = session
         self.queue = ClosureQueue(capacity=10)
@@ -73,26 +83,44 @@ class _Bench:
         self.events.subscribe(self._record)
         counters = Counters()
         inspector = Inspector(session, counters, self.events)
+        recovery = restorer and PsRecovery(
+            session,
+            inspector,
+            restorer,
+            counters,
+            self.events,
+            timeout_seconds=60.0,
+        )
         self.membership = Membership(
+            session, self.queue.lanes, counters, self.events, recovery
+        )
+        self.examiner = FailureExaminer(
+            session.cluster, self.membership, inspector
+        )
+        self.thread = MembershipThread(
             session,
             self.queue,
-            inspector,
-            counters,
+            self.membership,
+            self.examiner,
+            Watchdog(
+                session,
+                self.queue,
+                self.membership,
+                self.examiner,
+                inspector,
+                StallDetector(
+                    patience_seconds=0.0,
+                    max_silences=2,
+                    hanging_seconds=hanging_seconds,
+                ),
+                drivers,
+            ),
             self.events,
             no_worker_timeout_seconds=60.0,
             forget_worker=self.forgotten.append,
-            stall_watch=StallWatch(patience_seconds=0.0, max_silences=2),
-            ps_recovery=restorer
-            and PsRecovery(
-                session,
-                inspector,
-                restorer,
-                counters,
-                self.events,
-                timeout_seconds=60.0,
-            ),
+            ps_recovery=recovery,
         )
-        self.membership.start(watched)
+        self.thread.start()
 
     def _record(self, event: events.Event) -> None:
         with self._condition:
@@ -113,18 +141,18 @@ class _Bench:
 def make(
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Callable[..., _Bench]]:
-    monkeypatch.setattr(membership_module, "_WATCH_INTERVAL_SECONDS", 0.02)
+    monkeypatch.setattr(membership_thread, "_WATCH_INTERVAL_SECONDS", 0.02)
     benches: list[_Bench] = []
 
     def make(
-        session: FakeSession, watched: Any = None, restorer: Any = None
+        session: FakeSession, drivers: Any = None, *args: Any, **options: Any
     ) -> _Bench:
-        benches.append(_Bench(session, watched or {}, restorer))
+        benches.append(_Bench(session, drivers or {}, *args, **options))
         return benches[-1]
 
     yield make
     for bench in benches:
-        assert bench.membership.stop(_TIMEOUT_SECONDS)
+        assert bench.thread.stop(_TIMEOUT_SECONDS)
         bench.queue.stop()
 
 
@@ -152,12 +180,12 @@ def test_a_late_worker_gets_nothing_until_it_joins(
     bench = make(session)
     assert bench.membership.absent == (1,)
     assert not bench.membership.is_present(1, generation=0)
-    assert bench.queue._lanes.is_paused(1)
+    assert bench.queue.lanes._scheduler._idle.is_paused(1)
     session.start("worker", 1)
     bench.wait_for(events.WorkerJoined)
     assert session.log == ["readmit worker 1"], "it never was taken out"
     assert bench.membership.is_present(1, generation=1)
-    assert not bench.queue._lanes.is_paused(1)
+    assert not bench.queue.lanes._scheduler._idle.is_paused(1)
     # From then on it is one as any other.
     session.start("worker", 1)
     assert bench.membership.report_lost(1, 1, "restarted")
@@ -216,7 +244,7 @@ def test_lost_again_at_once_stays_paused(
     bench = make(session)
     changes: list[str] = []
     for name in ("pause", "resume"):
-        change = getattr(bench.queue, name)
+        change = getattr(bench.queue.lanes, name)
 
         def note(
             worker_index: int,
@@ -226,7 +254,7 @@ def test_lost_again_at_once_stays_paused(
             changes.append(name)
             change(worker_index)
 
-        monkeypatch.setattr(bench.queue, name, note)
+        monkeypatch.setattr(bench.queue.lanes, name, note)
 
     def lose_again(event: events.Event) -> None:
         if isinstance(event, events.WorkerReadmitted):
@@ -236,7 +264,7 @@ def test_lost_again_at_once_stays_paused(
     bench.events.subscribe(lose_again)
     assert bench.membership.report_lost(0, 0, "restarted")
     bench.wait_for(events.WorkerLost, 2)
-    assert bench.membership.stop(_TIMEOUT_SECONDS)
+    assert bench.thread.stop(_TIMEOUT_SECONDS)
     assert bench.membership.absent == (0,)
     assert changes == ["pause", "resume", "pause"]
 
@@ -371,16 +399,15 @@ class _Restorer:
 
 
 def test_a_call_that_a_lost_ps_left_hanging_is_given_up(
-    make: Callable[..., _Bench], monkeypatch: pytest.MonkeyPatch
+    make: Callable[..., _Bench],
 ) -> None:
-    monkeypatch.setattr(membership_module, "_HANGING_SECONDS", 0.0)
     session = FakeSession(num_workers=3, num_ps=2)
     watched = {index: _Busy(since=None) for index in range(3)}
     watched[1].needs, watched[2].needs = (1,), (0,)
-    bench = make(session, watched, _Restorer())
+    bench = make(session, watched, _Restorer(), hanging_seconds=0.0)
     failure = failures.Failure(failures.FailureKind.SUSPECT_PS, (), (1,))
     session.start("ps", 1)
-    assert bench.membership.examine(failure, 0, 0, thoroughly=False) is None
+    assert bench.examiner.examine(failure, 0, 0, thoroughly=False) is None
     bench.wait_for(events.ParameterServerRecovered)
     assert watched[1].abandoned.wait(_TIMEOUT_SECONDS)
     bench.wait_for(events.WorkerReadmitted)
@@ -396,9 +423,9 @@ def test_examine_ignores_old_news(make: Callable[..., _Bench]) -> None:
     bench = make(session)
     failure = failures.Failure(failures.FailureKind.SUSPECT_PS, (0,), (0,))
     session.start("ps", 0)
-    assert bench.membership.examine(failure, 0, 7, thoroughly=True) is None
+    assert bench.examiner.examine(failure, 0, 7, thoroughly=True) is None
     assert isinstance(
-        bench.membership.examine(failure, 0, 0, thoroughly=False),
+        bench.examiner.examine(failure, 0, 0, thoroughly=False),
         errors.ParameterServerLostError,
     )
 
@@ -413,5 +440,33 @@ def test_a_call_that_does_not_end_when_cancelled_is_given_up(
     assert stuck.abandoned.wait(_TIMEOUT_SECONDS)
     assert not fresh.abandoned.is_set()
     # The line is written after it was asked.
-    assert bench.membership.stop(_TIMEOUT_SECONDS)
-    assert "1 functions on worker 0 were cancelled" in caplog.text
+    assert bench.thread.stop(_TIMEOUT_SECONDS)
+    assert "Worker 0 still runs 1 functions" in caplog.text
+
+
+def test_a_recovery_ends_only_when_no_ps_is_lost() -> None:
+    class Recovery:
+        is_under_way = False
+
+        def can_begin(self) -> bool:
+            return True
+
+        def begin(self, task: FakeTask) -> None:
+            self.is_under_way = True
+
+    recovery: Any = Recovery()
+    session = FakeSession(num_workers=2)
+    queue = ClosureQueue(capacity=10)
+    membership = Membership(
+        session, queue.lanes, Counters(), events.Events(), recovery
+    )
+    membership.report_lost(1, 0, "dead")
+    assert membership.begin_recovery(session.cluster.parameter_servers[0])
+    membership.end_recovery()
+    assert queue.lanes._scheduler._idle.is_paused(0), (
+        "another ps was lost in the meantime"
+    )
+    recovery.is_under_way = False
+    membership.end_recovery()
+    assert not queue.lanes._scheduler._idle.is_paused(0)
+    assert queue.lanes._scheduler._idle.is_paused(1), "it is lost itself"

@@ -1,4 +1,4 @@
-"""Brings lost parameter servers back; the part of it that decides."""
+"""Recovery of lost parameter servers: waits for them and restores them."""
 
 import dataclasses
 import logging
@@ -20,42 +20,43 @@ from tfps_plugin.variables.chief import chief_reads
 _logger = logging.getLogger("tfps_plugin")
 
 _PROBE_TIMEOUT_SECONDS = 2.0
-# How often it is said who is waited for.
+# Interval between two reports of the parameter servers that are awaited.
 _PROGRESS_SECONDS = 30.0
-# How long workers may take to find a ps again that is back.
+# How long workers may take to reconnect to a ps that is back.
 _RECONNECT_SECONDS = 15.0
-# How often restoring is tried while all ps answer: a connection may break.
+# Number of attempts to restore while all ps answer: a connection may break.
 _MAX_FAILURES = 5
-# How long one who waits for the end of it sleeps at most.
+# Longest sleep of a thread that waits for the end of a recovery.
 _WAKE_UP_SECONDS = 1.0
 
 
 class Restorer(Protocol):
-    """Who knows the values that variables had."""
+    """Source of the values that variables had."""
 
     def can_restore(self) -> bool:
-        """Whether there is anything to restore from."""
+        """Returns whether there is anything to restore from."""
 
     def restore(self, tasks: Sequence[TaskLike]) -> tuple[str, int]:
-        """Makes and fills again what the tasks held.
+        """Creates and fills again the variables that the tasks held.
 
         Args:
-            tasks: Parameter servers that have lost all they held and are
+            tasks: Parameter servers that lost everything they held, and are
                 part of the cluster again.
 
         Returns:
-            Where the values came from, and how many variables there were.
+            Where the values came from, and the number of variables.
         """
 
 
 @dataclasses.dataclass
 class _Lost:
-    """A parameter server that is away.
+    """A parameter server that is lost.
 
     Attributes:
         since: When it was found lost, in seconds of the monotonic clock.
-        is_listed: Whether TensorFlow still takes it for a member.
-        is_back: Whether it was taken into the cluster again.
+        is_listed: Whether TensorFlow still lists it in the cluster.
+        is_back: Whether it was readmitted to the cluster.
+        next_progress: When to report next that it is awaited.
     """
 
     since: float
@@ -65,10 +66,10 @@ class _Lost:
 
 
 class PsRecovery:
-    """Waits for lost parameter servers, and has their variables restored.
+    """Waits for lost parameter servers, and restores their variables.
 
-    Guarantees: from `begin` until everything is restored or given up,
-    `is_under_way` is true, and whoever runs closures lets none begin.
+    Guarantees: `is_under_way` is true from `begin` until everything is
+    restored or given up. The membership lets no closure begin meanwhile.
     Guarded by `_lock` (shared by `_ended`): the lost ps.
     Never call while holding the lock: the session, the restorer, subscribers.
     Threading: `advance` is called by the membership thread alone.
@@ -84,14 +85,14 @@ class PsRecovery:
         *,
         timeout_seconds: float,
     ) -> None:
-        """Begins with nobody lost.
+        """Creates the recovery; no ps is lost.
 
         Args:
             session: The connection to the cluster.
-            inspector: Who asks suspects.
-            restorer: Who knows the values.
-            counters: Where recoveries are counted.
-            event_board: Where progress is published.
+            inspector: Probes suspects.
+            restorer: Restores variables.
+            counters: Counts recoveries.
+            event_board: Publishes progress.
             timeout_seconds: How long a ps may be away.
         """
         self._session = session
@@ -110,32 +111,32 @@ class PsRecovery:
 
     @property
     def is_under_way(self) -> bool:
-        """Whether a ps is away that is waited for."""
+        """True while a lost ps is awaited or being restored."""
         with self._lock:
             return bool(self._lost)
 
     @property
     def lost(self) -> tuple[TaskLike, ...]:
-        """Who is away, or back and not yet restored."""
+        """The ps that are away, or back and not yet restored."""
         with self._lock:
             return tuple(self._lost)
 
     @property
     def excuses_failures(self) -> bool:
-        """Whether closures may fail because a ps was away.
+        """True while closures may fail because a ps is or was away.
 
-        Also for some time after it came back: workers that have found no
-        connection to it try again once a second.
+        This includes some time after it came back: workers that lost their
+        connection to it retry once a second.
         """
         with self._lock:
             return bool(self._lost) or (time.monotonic() < self._excused_until)
 
     def can_begin(self) -> bool:
-        """Whether a lost ps could be restored."""
+        """Returns whether a lost ps can be restored."""
         return self._restorer.can_restore()
 
     def begin(self, task: TaskLike) -> None:
-        """Notes that a ps has lost all that it held."""
+        """Records that a ps lost everything it held."""
         with self._lock:
             present = self._lost.get(task)
             if present is not None and not present.is_back:
@@ -144,10 +145,10 @@ class PsRecovery:
             self._lost[task] = _Lost(now, next_progress=now)
 
     def wait(self) -> bool:
-        """Waits until nobody is away any more.
+        """Waits until no ps is lost.
 
         Returns:
-            Whether all were restored, and not given up, meanwhile.
+            Whether all were restored, and none was given up.
         """
         with self._lock:
             given_up = self._num_given_up
@@ -156,7 +157,7 @@ class PsRecovery:
             return given_up == self._num_given_up
 
     def stop(self) -> None:
-        """Gives up whoever is away."""
+        """Gives up all lost ps."""
         with self._lock:
             if self._lost:
                 self._num_given_up += 1
@@ -164,43 +165,43 @@ class PsRecovery:
             self._ended.notify_all()
 
     def advance(self) -> errors.ParameterServerLostError | None:
-        """Does what can be done now, without waiting for a ps.
+        """Advances the recovery as far as possible without waiting.
 
         Returns:
-            The error for the user if it was given up.
+            The error for the user if the recovery was given up.
         """
         with self._lock:
             lost = dict(self._lost)
         if not lost:
             return None
         for task, state in lost.items():
-            self._take_back(task, state)
+            self._try_to_readmit(task, state)
         away = {t: s for t, s in lost.items() if not s.is_back}
         if away:
-            return self._wait_on(away)
+            return self._check_deadlines(away)
         return self._restore(lost)
 
-    def _take_back(self, task: TaskLike, state: _Lost) -> None:
-        """Takes a ps out of the cluster, and into it again if it answers."""
+    def _try_to_readmit(self, task: TaskLike, state: _Lost) -> None:
+        """Delists a ps, and readmits it if it answers."""
         if state.is_back:
             return
         try:
             if state.is_listed:
-                # While a dead task is listed nothing else can be changed.
+                # No other change is possible while a dead task is listed.
                 self._session.delist(task)
                 state.is_listed = False
             self._session.probe(task, _PROBE_TIMEOUT_SECONDS)
             self._session.readmit(task)
         except errors.TaskUnreachableError:
-            # It, or another one, which is then found lost, too.
-            self._find_others()
+            # This ps does not answer, or another one, which is lost too.
+            self._find_other_losses()
             return
         except errors.TaskLostError as error:
             _logger.warning("%s at %s: %s", task, task.address, error)
             return
         state.is_back = True
 
-    def _find_others(self) -> None:
+    def _find_other_losses(self) -> None:
         for task in self._session.cluster.parameter_servers:
             with self._lock:
                 state = self._lost.get(task)
@@ -209,7 +210,7 @@ class PsRecovery:
             if self._inspector.examine_ps(task) is not None:
                 self.begin(task)
 
-    def _wait_on(
+    def _check_deadlines(
         self, away: dict[TaskLike, _Lost]
     ) -> errors.ParameterServerLostError | None:
         now = time.monotonic()
@@ -245,18 +246,18 @@ class PsRecovery:
             if isinstance(
                 error, tf.errors.OpError
             ) and chief_reads.is_about_the_cluster(error):
-                # One of them has died again, or another one has.
-                self._find_others()
+                # One of them died again, or another ps died.
+                self._find_other_losses()
                 if any(not s.is_back for s in self._states()):
                     return None
                 self._num_failures += 1
                 if self._num_failures < _MAX_FAILURES:
                     _logger.warning(
                         "Parameter servers answer, but could not be restored; "
-                        "they are taken into the cluster once more: %s",
+                        "readmitting them once more: %s",
                         error,
                     )
-                    self._take_back_anew(lost)
+                    self._begin_anew(lost)
                     return None
             reason = self._inspector.ps_lost(
                 tasks[0], f"its variables cannot be restored: {error}"
@@ -276,7 +277,7 @@ class PsRecovery:
                     now - state.since,
                 )
             )
-        self._are_restored(lost)
+        self._note_restored(lost)
         return None
 
     def _states(self) -> list[_Lost]:
@@ -290,19 +291,19 @@ class PsRecovery:
         self.stop()
         return error
 
-    def _take_back_anew(self, lost: dict[TaskLike, _Lost]) -> None:
+    def _begin_anew(self, lost: dict[TaskLike, _Lost]) -> None:
         with self._lock:
             for task, state in lost.items():
                 if self._lost.get(task) is state:
                     state.is_back = False
                     state.is_listed = True
 
-    def _are_restored(self, restored: dict[TaskLike, _Lost]) -> None:
+    def _note_restored(self, restored: dict[TaskLike, _Lost]) -> None:
         self._num_failures = 0
         with self._lock:
             self._excused_until = time.monotonic() + _RECONNECT_SECONDS
             for task, state in restored.items():
-                # Else it was lost again while it was restored.
+                # Otherwise it was lost again while it was restored.
                 if self._lost.get(task) is state:
                     del self._lost[task]
             self._ended.notify_all()

@@ -1,6 +1,6 @@
-"""Which workers take part, and when to ask the absent ones again.
+"""Roster of workers: those present, and when to probe the absent ones.
 
-Pure: the caller says what time it is, in seconds of any steady clock.
+Pure: the caller passes the time, in seconds of any steady clock.
 """
 
 import dataclasses
@@ -12,7 +12,13 @@ _LAST_INTERVAL_SECONDS = 5.0
 
 @dataclasses.dataclass
 class _Absence:
-    """Since when a worker is away, and when it is asked next."""
+    """Absence of a worker.
+
+    Attributes:
+        since: When it began.
+        next_probe: When to probe the worker next.
+        interval_seconds: From that probe to the one after it.
+    """
 
     since: float
     next_probe: float
@@ -20,10 +26,10 @@ class _Absence:
 
 
 class Roster:
-    """Keeps account of which workers take part in the job.
+    """Keeps account of the workers that take part in the job.
 
-    Each worker has a *generation*: how often it was admitted. What was built
-    on it in an earlier generation is gone.
+    Each worker has a *generation*, the number of times it was readmitted.
+    Whatever was built on it in an earlier generation is gone.
 
     Not thread-safe.
     """
@@ -35,12 +41,12 @@ class Roster:
         late: Collection[int] = (),
         now: float = 0.0,
     ) -> None:
-        """Creates the roster, in generation 0.
+        """Creates the roster; all workers are in generation 0.
 
         Args:
-            num_workers: How many workers there are.
-            late: Indices of those that are not there yet, and are asked at
-                once; all others are present.
+            num_workers: Number of workers.
+            late: Indices of workers that are not there yet, and are probed at
+                once. All others are present.
             now: The time.
         """
         self._generations = [0] * num_workers
@@ -48,18 +54,15 @@ class Roster:
         self._absences: dict[int, _Absence] = {
             index: _Absence(since=now, next_probe=now) for index in late
         }
-        self._nobody_since: float | None = None
-        if len(self._absences) == num_workers:
-            self._nobody_since = now
 
     @property
     def absent(self) -> tuple[int, ...]:
-        """Indices of the workers that are away, ascending."""
+        """Indices of the absent workers, ascending."""
         return tuple(sorted(self._absences))
 
     @property
     def present(self) -> tuple[int, ...]:
-        """Indices of the workers that take part, ascending."""
+        """Indices of the workers that are present, ascending."""
         return tuple(
             index
             for index in range(len(self._generations))
@@ -67,12 +70,12 @@ class Roster:
         )
 
     @property
-    def nobody_since(self) -> float | None:
-        """Since when every worker is away; None while one is present."""
-        return self._nobody_since
+    def is_empty(self) -> bool:
+        """True if all workers are absent."""
+        return len(self._absences) == len(self._generations)
 
     def generation(self, worker_index: int) -> int:
-        """How often the worker was re-admitted."""
+        """Returns the number of times the worker was readmitted."""
         return self._generations[worker_index]
 
     def is_late(self, worker_index: int) -> bool:
@@ -80,19 +83,19 @@ class Roster:
         return worker_index in self._late
 
     def is_present(self, worker_index: int, generation: int) -> bool:
-        """Whether the worker takes part, still in that generation."""
+        """Returns whether the worker is present, in that generation."""
         return (
             worker_index not in self._absences
             and self._generations[worker_index] == generation
         )
 
     def lose(self, worker_index: int, generation: int, now: float) -> bool:
-        """Notes that a worker was lost.
+        """Records that a worker was lost.
 
         Args:
-            worker_index: Which worker.
-            generation: The generation that was found lost; news of an earlier
-                one are old.
+            worker_index: The worker.
+            generation: The generation that is lost; the loss of an earlier
+                one is old news.
             now: The time.
 
         Returns:
@@ -103,12 +106,10 @@ class Roster:
         self._absences[worker_index] = _Absence(
             since=now, next_probe=now + _FIRST_INTERVAL_SECONDS
         )
-        if len(self._absences) == len(self._generations):
-            self._nobody_since = now
         return True
 
     def due(self, now: float) -> tuple[int, ...]:
-        """Indices of the absent workers to be asked now, ascending."""
+        """Returns the indices of the absent workers to probe now, ascending."""
         return tuple(
             index
             for index in self.absent
@@ -116,14 +117,14 @@ class Roster:
         )
 
     def seconds_until_due(self, now: float) -> float | None:
-        """How long until one is to be asked; None while all are present."""
+        """Returns the time until the next probe; None if all are present."""
         if not self._absences:
             return None
         soonest = min(each.next_probe for each in self._absences.values())
         return max(0.0, soonest - now)
 
     def no_answer(self, worker_index: int, now: float) -> None:
-        """Notes that an absent worker was asked in vain."""
+        """Records that an absent worker did not answer a probe."""
         absence = self._absences[worker_index]
         absence.next_probe = now + absence.interval_seconds
         absence.interval_seconds = min(
@@ -131,13 +132,12 @@ class Roster:
         )
 
     def admit(self, worker_index: int, now: float) -> float:
-        """Notes that an absent worker takes part, one generation on.
+        """Records that an absent worker is present, in a new generation.
 
         Returns:
-            How long it was away, in seconds.
+            How long it was absent, in seconds.
         """
         absence = self._absences.pop(worker_index)
         self._late.discard(worker_index)
         self._generations[worker_index] += 1
-        self._nobody_since = None
         return now - absence.since

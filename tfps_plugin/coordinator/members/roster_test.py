@@ -9,7 +9,7 @@ def test_everybody_is_present_at_first() -> None:
     assert roster.absent == ()
     assert roster.is_present(2, generation=0)
     assert roster.seconds_until_due(0.0) is None
-    assert roster.nobody_since is None
+    assert not roster.is_empty
 
 
 def test_losing_is_news_once() -> None:
@@ -59,15 +59,15 @@ def test_overdue_is_due_now() -> None:
     assert roster.due(100.0) == (0, 1)
 
 
-def test_knows_since_when_nobody_is_left() -> None:
+def test_it_is_empty_while_all_are_absent() -> None:
     roster = Roster(2)
     roster.lose(0, generation=0, now=5.0)
-    seen = [roster.nobody_since]
+    seen = [roster.is_empty]
     roster.lose(1, generation=0, now=7.0)
-    seen.append(roster.nobody_since)
+    seen.append(roster.is_empty)
     roster.admit(0, now=9.0)
-    seen.append(roster.nobody_since)
-    assert seen == [None, 7.0, None]
+    seen.append(roster.is_empty)
+    assert seen == [False, True, False]
 
 
 def test_late_workers_are_asked_at_once_and_join() -> None:
@@ -75,7 +75,7 @@ def test_late_workers_are_asked_at_once_and_join() -> None:
     assert roster.present == (0, 2)
     assert roster.absent == (1,)
     assert roster.due(10.0) == (1,)
-    assert roster.nobody_since is None
+    assert not roster.is_empty
     assert not roster.lose(1, generation=0, now=11.0), "it never was there"
     assert roster.is_late(1)
     assert not roster.is_late(0)
@@ -88,8 +88,8 @@ def test_late_workers_are_asked_at_once_and_join() -> None:
 
 def test_a_late_worker_that_is_lost_later_is_not_late_again() -> None:
     roster = Roster(1, late=[0], now=1.0)
-    assert roster.nobody_since == 1.0
+    assert roster.is_empty
     roster.admit(0, now=2.0)
-    assert roster.nobody_since is None
+    assert not roster.is_empty
     assert roster.lose(0, generation=1, now=3.0)
     assert not roster.is_late(0)

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from tfps_plugin import errors
 from tfps_plugin.cluster.calls import dispatch_context
+from tfps_plugin.coordinator.in_flight_limits import InFlightLimits
 from tfps_plugin.monitoring.counters import Counters
 from tfps_plugin.training.steps.epoch import step_run
 from tfps_plugin.training.steps.epoch.chief_read_run import ChiefReadRun
@@ -21,7 +22,7 @@ class _Coordinator:
     """Runs what is scheduled when the test says so."""
 
     num_lanes = 4
-    in_flight_at_first = 2
+    in_flight_limits = InFlightLimits(at_first=2, most=4, least=1)
     has_error = False
 
     def __init__(self) -> None:
@@ -152,7 +153,7 @@ def test_only_training_has_the_number_at_a_time_found(
     assert seen == losses
     # Whatever still runs when the epoch has ended changes nothing more.
     run.close()
-    assert coordinator.limit == coordinator.in_flight_at_first
+    assert coordinator.limit == coordinator.in_flight_limits.at_first
 
 
 @pytest.mark.parametrize(

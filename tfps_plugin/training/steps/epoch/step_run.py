@@ -119,7 +119,9 @@ class StepRun(abc.ABC):
         """
         self.sync()
         self._functions.collect()
-        self._coordinator.limit_in_flight(self._coordinator.in_flight_at_first)
+        self._coordinator.limit_in_flight(
+            self._coordinator.in_flight_limits.at_first
+        )
         if self._num_again:
             _logger.warning(
                 "%d steps of this epoch were begun a second time, because "
@@ -136,7 +138,9 @@ class StepRun(abc.ABC):
     def close(self) -> None:
         """Lets no closure begin anything more; however the epoch ends."""
         self._is_closed = True
-        self._coordinator.limit_in_flight(self._coordinator.in_flight_at_first)
+        self._coordinator.limit_in_flight(
+            self._coordinator.in_flight_limits.at_first
+        )
 
     @abc.abstractmethod
     def _take_counted(self) -> Counted:

@@ -94,16 +94,16 @@ class StepFunctions:
         # What is counted exactly trains nothing: no weights grow old.
         trains = not counts_exactly
         at_first = (
-            coordinator.least_in_flight
+            coordinator.in_flight_limits.least
             if trains
-            else coordinator.in_flight_at_first
+            else coordinator.in_flight_limits.at_first
         )
         self._lanes_at_first = at_first * coordinator.num_workers
         self.calls_in_flight = CallsInFlight(
             coordinator.num_workers,
             at_first,
-            coordinator.most_in_flight,
-            coordinator.least_in_flight,
+            coordinator.in_flight_limits.most,
+            coordinator.in_flight_limits.least,
             model.name,
             LossCourse() if trains else None,
         )

@@ -1,6 +1,6 @@
-"""Which of the lanes without work is to have the next closure.
+"""Idle lanes, and the choice of the one that runs the next closure.
 
-Pure: no lock, no thread. `ClosureQueue` puts a lock around it.
+Pure: no lock, no thread. `LaneScheduler` uses it under the queue's lock.
 """
 
 import collections
@@ -10,35 +10,35 @@ from typing import TypeVar
 Lane = TypeVar("Lane")
 
 
-class RestingLanes(Generic[Lane]):
-    """The lanes that have nothing to do, by worker.
+class IdleLanes(Generic[Lane]):
+    """Keeps the idle lanes of each worker, and picks the next one.
 
-    The next closure goes to the worker with the most resting lanes, which
-    runs the fewest closures; among these to the one that is so for longest,
-    so that a program with little to do still uses all workers, and their
-    data. Of a worker's own lanes it goes to the one that rests since last:
-    a lane that was never needed needs no thread.
+    The next closure goes to the worker with the most idle lanes, because it
+    runs the fewest closures. Among equals it goes to the worker that has been
+    at that number for longest, so a program with little work still uses all
+    workers and their data. Of a worker's lanes it goes to the one that became
+    idle last, so that lanes which are never needed need no thread.
 
-    Workers that are paused keep their lanes and are passed over.
+    Paused workers keep their lanes but are not picked.
 
     Not thread-safe.
     """
 
     def __init__(self) -> None:
-        """Creates the collection without any lane."""
+        """Creates an empty collection."""
         self._lanes: dict[int, list[Lane]] = {}
         self._paused: set[int] = set()
-        # By the number of resting lanes: workers that may have work.
+        # Workers that may be picked, by number of idle lanes - 1.
         self._workers: list[collections.OrderedDict[int, None]] = []
 
     def add(self, worker_index: int, lane: Lane) -> None:
-        """Notes that a lane of the worker has nothing to do."""
+        """Adds an idle lane of a worker."""
         self._unlist(worker_index)
         self._lanes.setdefault(worker_index, []).append(lane)
         self._list(worker_index)
 
     def take(self) -> tuple[int, Lane] | None:
-        """The lane that is to work, and its worker; None if none may."""
+        """Removes and returns the next lane with its worker, if any."""
         for workers in reversed(self._workers):
             if workers:
                 worker_index = next(iter(workers))
@@ -49,23 +49,23 @@ class RestingLanes(Generic[Lane]):
         return None
 
     def take_all(self) -> list[Lane]:
-        """All lanes, those of paused workers as well; none rests after it."""
+        """Removes and returns all lanes, including those of paused workers."""
         lanes = [lane for lanes in self._lanes.values() for lane in lanes]
         self._lanes.clear()
         self._workers.clear()
         return lanes
 
     def is_paused(self, worker_index: int) -> bool:
-        """Whether the worker is passed over."""
+        """Returns whether the worker is paused."""
         return worker_index in self._paused
 
     def pause(self, worker_index: int) -> None:
-        """Passes the worker over until `resume`."""
+        """Picks no lane of the worker until `resume`."""
         self._unlist(worker_index)
         self._paused.add(worker_index)
 
     def resume(self, worker_index: int) -> None:
-        """Passes the worker over no longer."""
+        """Picks lanes of the worker again."""
         self._paused.discard(worker_index)
         self._unlist(worker_index)
         self._list(worker_index)

@@ -1,0 +1,124 @@
+"""Closure ledger that callers and lanes share behind one lock."""
+
+import sys
+from collections.abc import Callable
+
+from tfps_plugin.coordinator.closures.closure import Cancellation
+from tfps_plugin.coordinator.closures.closure_ledger import ClosureLedger
+from tfps_plugin.coordinator.closures.closure_ledger import Ended
+from tfps_plugin.coordinator.lanes.convoy_free_lock import ConvoyFreeLock
+from tfps_plugin.coordinator.lanes.lane_scheduler import LaneScheduler
+
+
+class SharedLedger:
+    """The state behind `ClosureQueue` (callers) and `LaneQueue` (lanes).
+
+    Guarantees: each closure is told its end exactly once, before it counts as
+    settled. An error that ends a round also starts the cancellation of what
+    runs.
+    Guarded by `lock` (shared by the conditions): all attributes.
+    Never call while holding the lock: `change`, `tell`, the start of a lane
+    or of a cancellation.
+
+    Attributes:
+        lock: Held for moments only.
+        ledger: The closures.
+        scheduler: The lanes that sleep, and who is woken.
+        room_made: Notified when closures left the queue, or an error waits.
+        settled: Notified when no closure runs and every end was told.
+        round_ended: Notified when an error ended a round.
+        is_stopped: Whether the queue was stopped.
+        ended_by: The error that every call raises once the queue has ended
+            for good.
+        num_untold: Number of closures that ended and were not told yet.
+        cancellation: Ends the calls of closures that begin now.
+    """
+
+    def __init__(
+        self,
+        capacity: int,
+        *,
+        lanes_per_worker: int = sys.maxsize,
+        max_workers_lost: int | None = None,
+        new_cancellation: Callable[[], Cancellation | None] = lambda: None,
+    ) -> None:
+        """Creates an empty ledger; see `ClosureQueue` for the arguments."""
+        self.lock = ConvoyFreeLock()
+        self.ledger = ClosureLedger(capacity, max_workers_lost)
+        self.scheduler = LaneScheduler(
+            self.lock,
+            lambda: self.ledger.num_queued,
+            self.end_round,
+            lanes_per_worker,
+        )
+        self.room_made = self.lock.condition()
+        self.settled = self.lock.condition()
+        self.round_ended = self.lock.condition()
+        self.is_stopped = False
+        self.ended_by: BaseException | None = None
+        self.num_untold = 0
+        self._new_cancellation = new_cancellation
+        self.cancellation = new_cancellation()
+
+    @property
+    def is_quiet(self) -> bool:
+        """True if no closure runs and every end was told; needs the lock."""
+        return not self.ledger.num_running and not self.num_untold
+
+    def change(self, change: Callable[[], list[Ended]]) -> list[Ended]:
+        """Makes one change of the ledger, and tells the closures that ended.
+
+        Args:
+            change: Called with the lock; returns the closures that it ended.
+
+        Returns:
+            What `change` returned.
+        """
+        ledger = self.ledger
+        with self.lock:
+            num_queued_before = ledger.num_queued
+            round_before = ledger.round
+            ended = change()
+            cancellation = None
+            if ledger.round != round_before:
+                cancellation = self.renew_cancellation()
+            self.num_untold += len(ended)
+            start = None
+            if ledger.num_queued > num_queued_before:
+                start = self.scheduler.wake()
+            elif ledger.num_queued < num_queued_before:
+                self.room_made.notify_all()
+            if ledger.has_error:
+                # Callers that wait for room have an error to raise instead.
+                self.room_made.notify_all()
+                self.round_ended.notify_all()
+        if cancellation is not None:
+            cancellation.start()
+        self.scheduler.start(start)
+        self.tell(ended)
+        return ended
+
+    def end_round(self, error: BaseException) -> None:
+        """Ends the round with an error: the next caller raises it."""
+        self.change(lambda: self.ledger.end_round(error))
+
+    def renew_cancellation(self) -> Cancellation | None:
+        """Begins later closures under a new cancellation; needs the lock.
+
+        Returns:
+            The previous cancellation, to be started without the lock.
+        """
+        previous, self.cancellation = (
+            self.cancellation,
+            self._new_cancellation(),
+        )
+        return previous
+
+    def tell(self, ended: list[Ended]) -> None:
+        """Tells closures that they ended; they are settled after it."""
+        for closure, outcome in ended:
+            closure.tell(outcome)
+        with self.lock:
+            self.num_untold -= len(ended)
+            if self.is_quiet:
+                self.settled.notify_all()

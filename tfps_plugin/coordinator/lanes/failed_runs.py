@@ -1,0 +1,202 @@
+"""Failed runs of a lane: retry the closure, or fail it."""
+
+import logging
+from collections.abc import Callable
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from tfps_plugin.cluster.calls.worker_calls import InFlightCall
+from tfps_plugin.coordinator.closures.closure import Closure
+from tfps_plugin.coordinator.error_notes import ErrorNotes
+from tfps_plugin.coordinator.lanes.lane_queue import LaneQueue
+from tfps_plugin.coordinator.members import failures
+from tfps_plugin.coordinator.members.failure_examiner import FailureExaminer
+from tfps_plugin.coordinator.members.failures import Failure
+from tfps_plugin.coordinator.members.failures import FailureKind
+from tfps_plugin.coordinator.members.failures import Verdict
+from tfps_plugin.coordinator.members.membership import Membership
+from tfps_plugin.monitoring import events
+from tfps_plugin.monitoring.counters import Counters
+
+_logger = logging.getLogger("tfps_plugin")
+
+# Number of times that a run is repeated if it failed while all tasks were
+# healthy, because broken connections recover. Then the user gets its error.
+_MAX_TRANSIENT_RETRIES = 5
+_NUM_FAILURES_TO_WARN = 3
+
+
+class Run(NamedTuple):
+    """One attempt of a closure on this lane."""
+
+    closure: Closure
+    attempt: int
+    generation: int
+    began_at: float
+    call: InFlightCall
+
+
+class FailedRuns:
+    """Decides about the failed runs of one lane.
+
+    Guarantees: `handle` returns the closure to the queue, as failed or put
+    back.
+    Threading: `handle` and `succeeded` are called on the lane's thread; all
+    else is safe from any. It has no lock.
+    """
+
+    def __init__(
+        self,
+        worker_index: int,
+        queue: LaneQueue,
+        membership: Membership,
+        examiner: FailureExaminer,
+        counters: Counters,
+        event_board: events.Events,
+        notes: ErrorNotes,
+    ) -> None:
+        """Creates the object for one lane.
+
+        Args:
+            worker_index: Index of the worker task.
+            queue: Takes closures back.
+            membership: Says whether the worker is lost.
+            examiner: Probes the suspects of a failure.
+            counters: Counts failures and retries.
+            event_board: Publishes retries.
+            notes: Adds notes to exceptions of closures.
+        """
+        self._worker_index = worker_index
+        self._queue = queue
+        self._membership = membership
+        self._examiner = examiner
+        self._counters = counters
+        self._events = event_board
+        self._notes = notes
+        # Failures in a row while all tasks were healthy.
+        self._num_failures = 0
+
+    def succeeded(self) -> None:
+        """Records that a run succeeded."""
+        self._num_failures = 0
+
+    @property
+    def rest_seconds(self) -> float:
+        """Seconds that the lane leaves closures to other lanes."""
+        return failures.rest_seconds(self._num_failures)
+
+    def handle(
+        self, run: Run, error: BaseException, end: Callable[[], bool]
+    ) -> None:
+        """Decides about a run that raised, and returns its closure.
+
+        Args:
+            run: The run.
+            error: Its exception.
+            end: Ends the run before the user gets the exception; returns
+                False if it was abandoned.
+        """
+        try:
+            self._decide(run, error, end)
+        except Exception as own_error:
+            # The closure must end whatever goes wrong here: `join` waits.
+            _logger.exception(
+                "The failure of a function on worker %d could not be handled",
+                self._worker_index,
+            )
+            self._queue.failed(run.closure, run.attempt, own_error)
+
+    def _decide(
+        self, run: Run, error: BaseException, end: Callable[[], bool]
+    ) -> None:
+        closure = run.closure
+        cancellation = closure.cancellation
+        if cancellation is not None and cancellation.started_at is not None:
+            # It was told to end, so its error may be any.
+            self._queue.put_back(closure, run.attempt)
+            return
+        failure = _failure_of(error, self._worker_index)
+        if failure.kind is not FailureKind.USER:
+            lost = self._examiner.examine(
+                failure,
+                self._worker_index,
+                run.generation,
+                # After a second failure, a ps may be lost that the text does
+                # not name.
+                thoroughly=closure.num_transient_retries > 0,
+            )
+            if lost is not None:
+                lost.__cause__ = error
+                self._queue.failed(closure, run.attempt, lost)
+                return
+        verdict = failures.judge(
+            failure.kind,
+            worker_is_lost=self._is_lost(run),
+            ps_was_away=self._membership.excuses_failures,
+            num_transient_retries=closure.num_transient_retries,
+            max_transient_retries=_MAX_TRANSIENT_RETRIES,
+        )
+        if verdict in (Verdict.RAISE, Verdict.GIVE_UP):
+            if not end():
+                return
+            self._counters.increment("closures_failed")
+            self._notes.add(error, self._worker_index)
+            self._queue.failed(closure, run.attempt, error)
+            return
+        is_transient = verdict is Verdict.RUN_AGAIN_COUNTED
+        self._count_failure(error, is_transient=is_transient)
+        if is_transient or self._membership.excuses_failures:
+            self._queue.wait_before_retry(
+                closure, failures.pause_seconds(closure.num_transient_retries)
+            )
+        if self._queue.put_back(
+            closure,
+            run.attempt,
+            is_transient=is_transient,
+            worker_is_lost=self.took_its_worker(run),
+        ):
+            self._counters.increment("closures_retried")
+            self._events.publish(
+                events.ClosureRetried(
+                    self._worker_index, run.attempt, _short(error)
+                )
+            )
+
+    def _count_failure(
+        self, error: BaseException, *, is_transient: bool
+    ) -> None:
+        """Counts failures in a row while all tasks are healthy."""
+        self._num_failures = self._num_failures + 1 if is_transient else 0
+        if self._num_failures == _NUM_FAILURES_TO_WARN:
+            _logger.warning(
+                "Worker %d failed %d times in a row while all tasks answer; it "
+                "may be unable to reach a parameter server. It gets fewer "
+                "functions until one succeeds. Received: %s",
+                self._worker_index,
+                self._num_failures,
+                _short(error),
+            )
+
+    def took_its_worker(self, run: Run) -> bool:
+        """Returns whether the run may be the cause of its worker's loss."""
+        return self._is_lost(run) and not self._membership.excuses_failures
+
+    def _is_lost(self, run: Run) -> bool:
+        """Returns whether the worker was lost since the run began."""
+        return not self._membership.is_present(
+            self._worker_index, run.generation
+        )
+
+
+def _failure_of(error: BaseException, worker_index: int) -> Failure:
+    """Returns the failure that an exception suggests."""
+    if not isinstance(error, tf.errors.OpError):
+        # Only TensorFlow's errors can be about the cluster.
+        return Failure(FailureKind.USER)
+    return failures.classify(type(error).__name__, str(error), worker_index)
+
+
+def _short(error: BaseException) -> str:
+    first_line = str(error).strip().partition("\n")[0]
+    return f"{type(error).__name__}: {first_line[:200]}"

@@ -1,0 +1,146 @@
+"""Examination of failed closures: which task was lost, if any."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from tfps_plugin import errors
+from tfps_plugin.coordinator.members import failures
+from tfps_plugin.coordinator.members.inspector import Inspector
+from tfps_plugin.coordinator.members.membership import Membership
+from tfps_plugin.coordinator.session_protocol import ClusterLike
+
+_BROKEN = "an earlier connection to it has broken this one"
+
+
+class FailureExaminer:
+    """Finds the lost task behind the failure of a closure.
+
+    A failure is only a suspicion; the suspects are probed, on the caller's
+    thread. Losses are reported to the membership.
+
+    Threading: safe from any thread; it has no lock and no state of its own.
+    """
+
+    def __init__(
+        self,
+        cluster: ClusterLike,
+        membership: Membership,
+        inspector: Inspector,
+    ) -> None:
+        """Creates the examiner.
+
+        Args:
+            cluster: The tasks of the job.
+            membership: Receives reports of lost tasks.
+            inspector: Probes suspects.
+        """
+        self._workers: Sequence[Any] = tuple(cluster.workers)
+        self._ps: Sequence[Any] = tuple(cluster.parameter_servers)
+        self._membership = membership
+        self._inspector = inspector
+
+    def stop(self) -> None:
+        """Ends every pause between two probes."""
+        self._inspector.stop()
+
+    def examine(
+        self,
+        failure: failures.Failure,
+        worker_index: int,
+        generation: int,
+        *,
+        thoroughly: bool,
+    ) -> BaseException | None:
+        """Probes the suspects of a failure.
+
+        Takes milliseconds when all suspects answer or refuse the connection,
+        seconds when one is silent. Lanes of a worker that is found lost get
+        nothing from then on.
+
+        Args:
+            failure: What the exception points at.
+            worker_index: The worker that the closure ran on.
+            generation: Its generation when the run began.
+            thoroughly: Whether to probe every ps, suspect or not.
+
+        Returns:
+            The error for the user if a ps is lost and cannot be recovered,
+            else None.
+        """
+        membership = self._membership
+        if not membership.is_present(worker_index, generation):
+            return None  # The loss is known, and the worker possibly back.
+        for task in self._ps:
+            if task.index in failure.ps and (error := self.examine_ps(task)):
+                return error
+        for index in failure.workers:
+            if index < len(self._workers):
+                self._examine_worker(index)
+        if not thoroughly:
+            return None
+        if membership.is_present(worker_index, generation):
+            for task in self._ps:
+                if error := self.examine_ps(task):
+                    return error
+        if not membership.excuses_failures:
+            return self._replace_broken(failure, worker_index, generation)
+        return None
+
+    def examine_ps(self, task: Any) -> errors.ParameterServerLostError | None:
+        """Probes a ps, and begins to recover it if it is lost.
+
+        Returns:
+            The error for the user if it is lost and cannot be recovered.
+        """
+        error = self._inspector.examine_ps(task)
+        return None if error is None else self.ps_lost(task, error)
+
+    def ps_lost(
+        self, task: Any, error: errors.ParameterServerLostError
+    ) -> errors.ParameterServerLostError | None:
+        """Begins to recover a ps that is known to be lost.
+
+        Args:
+            task: The ps.
+            error: The error for the user if it cannot be recovered.
+
+        Returns:
+            None if the recovery has begun, else `error`.
+        """
+        return None if self._membership.begin_recovery(task) else error
+
+    def await_recovery(self) -> bool:
+        """Probes every ps, and waits until the lost ones are recovered.
+
+        Returns:
+            Whether some were lost and are restored.
+
+        Raises:
+            ParameterServerLostError: If one is lost and cannot be recovered.
+        """
+        for task in self._ps:
+            if error := self.examine_ps(task):
+                raise error
+        return self._membership.await_recovery()
+
+    def _examine_worker(self, worker_index: int) -> None:
+        generation = self._membership.generation(worker_index)
+        if not self._membership.is_present(worker_index, generation):
+            return
+        reason = self._inspector.why_lost(self._workers[worker_index])
+        if reason is not None:
+            self._membership.report_lost(worker_index, generation, reason)
+
+    def _replace_broken(
+        self, failure: failures.Failure, worker_index: int, generation: int
+    ) -> BaseException | None:
+        """Treats a task as lost that lives but is of no use any more."""
+        # Only in that generation: another lane may have reported it already.
+        if failure.broken_worker == worker_index:
+            self._membership.report_lost(worker_index, generation, _BROKEN)
+        for task in self._ps:
+            if task.index == failure.broken_ps:
+                return self.ps_lost(
+                    task, self._inspector.ps_lost(task, _BROKEN)
+                )
+        return None
