@@ -338,8 +338,8 @@ def test_tasks_at_each_others_addresses_are_found_out(
 
 def test_bringing_up_has_a_deadline(cluster: LocalCluster) -> None:
     known = cluster.cluster_spec
-    with ports.ReservedPort() as free:
-        address = f"127.0.0.1:{free.port}"
+    with ports.reserved_port() as free:
+        address = f"127.0.0.1:{free}"
         missing = ClusterSpec(known.worker_addresses, (address,))
         with pytest.raises(errors.ClusterStartTimeoutError) as caught:
             Session.connect(missing, timeout_seconds=0.5)
@@ -408,7 +408,7 @@ def test_tasks_end_by_themselves_if_there_never_is_a_chief() -> None:
 def test_one_program_for_all_tasks() -> None:
     with contextlib.ExitStack() as stack:
         addresses = [
-            f"127.0.0.1:{stack.enter_context(ports.ReservedPort()).port}"
+            f"127.0.0.1:{stack.enter_context(ports.reserved_port())}"
             for _ in range(4)
         ]
         cluster = ClusterSpec(

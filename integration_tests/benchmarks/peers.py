@@ -70,7 +70,7 @@ def _servers() -> Iterator[dict[str, list[str]]]:
     jobs: dict[str, list[str]] = {}
     with contextlib.ExitStack() as stack:
         for job, _ in _TASKS:
-            port = stack.enter_context(ports.ReservedPort()).port
+            port = stack.enter_context(ports.reserved_port())
             jobs.setdefault(job, []).append(f"{ports.LOOPBACK}:{port}")
         for job, index in _TASKS:
             process = subprocess.Popen(

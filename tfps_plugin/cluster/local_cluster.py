@@ -115,10 +115,10 @@ class LocalCluster:
         with contextlib.ExitStack() as stack:
             self._resources = stack
             reserved = [
-                stack.enter_context(ports.ReservedPort())
+                stack.enter_context(ports.reserved_port())
                 for _ in range(num_workers + num_ps)
             ]
-            addresses = [f"{ports.LOOPBACK}:{each.port}" for each in reserved]
+            addresses = [f"{ports.LOOPBACK}:{port}" for port in reserved]
             self._spec = ClusterSpec(
                 worker_addresses=tuple(addresses[:num_workers]),
                 ps_addresses=tuple(addresses[num_workers:]),
@@ -282,7 +282,7 @@ class LocalCluster:
 
     def _move(self, task: Task) -> Task:
         """Gives a task another address."""
-        port = self._resources.enter_context(ports.ReservedPort()).port
+        port = self._resources.enter_context(ports.reserved_port())
         moved = dataclasses.replace(task, address=f"{ports.LOOPBACK}:{port}")
         addresses = self._spec.as_dict()
         addresses[task.job][task.index] = moved.address

@@ -102,7 +102,7 @@ def run(
     from tfps_plugin.cluster.environment import task_environment
     from tfps_plugin.cluster.machine import large_pages
     from tfps_plugin.cluster.machine import shared_cores
-    from tfps_plugin.cluster.machine.ports import ReservedPort
+    from tfps_plugin.cluster.machine.ports import reserved_port
     from tfps_plugin.cluster.output import tensorflow_noise
     from tfps_plugin.cluster.output.console import Console
     from tfps_plugin.launcher import plan
@@ -111,7 +111,7 @@ def run(
     sizes = {"num_workers": num_workers, "num_ps": num_ps}
     with contextlib.ExitStack() as reserved:
         ports = [
-            reserved.enter_context(ReservedPort()).port
+            reserved.enter_context(reserved_port())
             for _ in range(plan.num_ports(**sizes))
         ]
         cluster = plan.plan_cluster(ports, **sizes)
