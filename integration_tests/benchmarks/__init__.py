@@ -17,6 +17,7 @@ quality/                  what staleness and lazy rows cost, on real data
 saving_memory.py          what saving and loading a large table costs in memory
 steps_watch.py            sees when steps are made
 table_memory.py           what a large table costs the chief and each ps
+task_memory.py            what tuning the machine costs in memory of tasks
 table_step_time.py        whether a step's time depends on the table's size
 worker_loss.py            how long training stalls when a worker is killed
 """

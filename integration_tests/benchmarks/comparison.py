@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from typing import Any
 from typing import NamedTuple
 
+from tfps_plugin.cluster.machine import tuning
+
 from . import contestant
 from .workloads import WORKLOADS
 
@@ -68,24 +70,31 @@ class Result(NamedTuple):
 
 
 def compare(
-    workload: str, names: Sequence[str], num_rounds: int, seconds: float
+    workload: str,
+    names: Sequence[str],
+    num_rounds: int,
+    seconds: float,
+    *,
+    tune: bool,
 ) -> list[Result]:
     """Lets contestants take turns on one workload.
 
-    What else the machine does falls on all of them: each round, every one
+    Whatever else the machine does falls on all of them: each round, every one
     trains for about the same time, one after the other.
 
     Args:
         workload: One of `workloads.WORKLOADS`.
-        names: Of `contestant.CONTESTANTS`.
-        num_rounds: How often each has its turn.
-        seconds: How long a turn is, about.
+        names: Names in `contestant.CONTESTANTS`.
+        num_rounds: The number of turns of each contestant.
+        seconds: The length of a turn, about.
+        tune: Whether the machine is tuned for all contestants, ours and peers,
+            or for none (docs/tuning_the_machine.md).
     """
     results = [Result(name, []) for name in names]
     with contextlib.ExitStack() as stack:
         runners, steps = [], []
         for name in names:
-            runner, speed = stack.enter_context(_runner(name, workload))
+            runner, speed = stack.enter_context(_runner(name, workload, tune))
             runners.append(runner)
             steps.append(_steps_of(runner, seconds, speed))
         for _ in range(num_rounds):
@@ -98,7 +107,7 @@ def compare(
                     # TensorFlow's strategy was seen to take its process down.
                     print(f"{error} It begins again.", file=sys.stderr)
                     runners[number], _ = stack.enter_context(
-                        _runner(result.name, workload)
+                        _runner(result.name, workload, tune)
                     )
                     _run(runners[number], count)
                     made = _run(runners[number], count)
@@ -108,15 +117,21 @@ def compare(
 
 @contextlib.contextmanager
 def _runner(
-    name: str, workload: str
+    name: str, workload: str, tune: bool
 ) -> Iterator[tuple[subprocess.Popen[str], float]]:
     """A contestant that is ready, and its first speed; ended at the end."""
+    environ = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
+    if contestant.trains_alone(name):
+        environ.update(tuning.task_variables(environ, tune=tune))
+    else:
+        # Its tasks are tuned, and not the process that tells them what to do.
+        environ[tuning.VARIABLE] = "1" if tune else "0"
     process = subprocess.Popen(
         [
             *(sys.executable, "-m", contestant.__name__),
             *(name, workload),
         ],
-        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
+        env=environ,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -188,11 +203,12 @@ def _answer_of(runner: subprocess.Popen[str]) -> dict[str, Any]:
     )
 
 
-def table(workload: str, results: Sequence[Result]) -> str:
-    """The results for people; ratios are to the first."""
+def table(workload: str, results: Sequence[Result], *, tune: bool) -> str:
+    """Returns the results for people; ratios are to the first."""
     batch = WORKLOADS[workload].batch
+    machine = "tuned for all" if tune else "tuned for none"
     lines = [
-        f"{workload}, batches of {batch}",
+        f"{workload}, batches of {batch}; machine {machine}",
         f"{'':32}{'steps/s':>9}{'range':>18}{'CPU ms/step':>13}{'ratio':>9}"
         f"{'range':>18}",
     ]

@@ -1,11 +1,14 @@
-"""One who takes part in a comparison, in a process of its own.
+"""One contestant of a comparison, in a process of its own.
 
     python -m integration_tests.benchmarks.contestant NAME WORKLOAD
 
-Makes its model, trains a little, says how fast, and then trains as often as it
-is told: a line with a number on standard input is that many steps, the answer
-is one with seconds and CPU seconds of all its processes. At the end of input
-it ends.
+Makes its model, trains a little, and says how fast it is. Then it trains as
+often as it is told: a line with a number on standard input is a number of
+steps, and the answer is a line with the seconds and the CPU seconds of all its
+processes. It ends at the end of input.
+
+With `TFPS_TUNE=1` in the environment, every process that computes is tuned: the
+tasks of a cluster, or this process if it trains alone.
 """
 
 import contextlib
@@ -18,6 +21,8 @@ from collections.abc import Callable
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from typing import Any
+
+from tfps_plugin.cluster.machine import tuning
 
 from . import peers
 from . import processes
@@ -110,11 +115,22 @@ ONLY_IN = {
 }
 
 
+def trains_alone(name: str) -> bool:
+    """Returns whether a contestant is one process, and no cluster."""
+    return "alone" in name
+
+
 def main() -> None:
     """Serves until the end of input."""
     name, workload = sys.argv[1:]
     make, steps_per_call = CONTESTANTS[name]
-    with make(WORKLOADS[workload], steps_per_call) as (model, data):
+    with (
+        # TensorFlow starts its threads with the first operation.
+        tuning.applied(name, (), os.environ)
+        if trains_alone(name) and tuning.is_on(os.environ)
+        else contextlib.nullcontext(),
+        make(WORKLOADS[workload], steps_per_call) as (model, data),
+    ):
         train(model, data, _FIRST_STEPS)
         speed = _speed(model, data)
         if speed > _SLOW_STEPS_PER_SECOND:

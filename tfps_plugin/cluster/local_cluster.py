@@ -25,9 +25,8 @@ from tfps_plugin.cluster import health
 from tfps_plugin.cluster import spec
 from tfps_plugin.cluster import tf_config
 from tfps_plugin.cluster.chief import open_sessions
-from tfps_plugin.cluster.machine import large_pages
 from tfps_plugin.cluster.machine import ports
-from tfps_plugin.cluster.machine import shared_cores
+from tfps_plugin.cluster.machine import tuning
 from tfps_plugin.cluster.output import progress_line
 from tfps_plugin.cluster.output import tensorflow_noise
 from tfps_plugin.cluster.output.followed_logs import FollowedLogs
@@ -71,6 +70,9 @@ class LocalCluster:
             the task's name. What TensorFlow says at every start is not: it
             goes to the logger `tfps_plugin.cluster`, at DEBUG. `log` has
             everything.
+        tune: Whether to tune the machine for the tasks: cores, scheduling and
+            memory (docs/tuning_the_machine.md). None: if the environment has
+            `TFPS_TUNE=1`.
 
     Raises:
         ClusterConfigurationError: If a number is less than one.
@@ -95,6 +97,7 @@ class LocalCluster:
         ),
         chief_grace_seconds: float = task_server.CHIEF_GRACE_SECONDS,
         show_output: bool = True,
+        tune: bool | None = None,
     ) -> None:
         for name, value in (("num_workers", num_workers), ("num_ps", num_ps)):
             if value < 1:
@@ -104,6 +107,9 @@ class LocalCluster:
                 )
         self._start_timeout_seconds = start_timeout_seconds
         self._environ = dict(environ or {})
+        if tune is None:
+            tune = tuning.is_on({**os.environ, **self._environ})
+        self._tune = tune
         self._options = (
             f"--chief-start-timeout-seconds={chief_start_timeout_seconds}",
             f"--chief-grace-seconds={chief_grace_seconds}",
@@ -309,8 +315,7 @@ class LocalCluster:
             },
             (task.host for task in self._spec.tasks),
         )
-        environ.update(large_pages.variables(environ))
-        environ.update(shared_cores.variables(environ))
+        environ.update(tuning.task_variables(environ, tune=self._tune))
         with self._log_path(task).open("ab") as log:
             return subprocess.Popen(
                 [
@@ -321,6 +326,7 @@ class LocalCluster:
                     "tfps_plugin.cluster.serving.task_server",
                     f"--parent-pipe={self._parent_pipe}",
                     *self._options,
+                    *tuning.task_arguments(self._spec, task, tune=self._tune),
                 ],
                 env=environ,
                 stdin=subprocess.DEVNULL,

@@ -149,7 +149,7 @@ class ChildProcess:
             stdin=None if reads_stdin else subprocess.DEVNULL,
             stdout=pipes[console.STDOUT],
             stderr=pipes[console.STDERR],
-            env={**environ, "TF_CONFIG": plan.tf_config},
+            env={**environ, **plan.environ},
             pass_fds=tuple(pass_descriptors),
             start_new_session=True,
         )

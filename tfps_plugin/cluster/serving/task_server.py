@@ -10,6 +10,7 @@ handlers of the program do not run in a worker or ps.
 """
 
 import argparse
+import contextlib
 import logging
 import os
 import queue
@@ -17,6 +18,8 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
+from collections.abc import Collection
 from types import FrameType
 from typing import NoReturn
 
@@ -26,10 +29,10 @@ from tfps_plugin.cluster import environment
 from tfps_plugin.cluster import health
 from tfps_plugin.cluster import spec
 from tfps_plugin.cluster import tf_config
-from tfps_plugin.cluster.machine import freed_memory
 from tfps_plugin.cluster.machine import ports
 from tfps_plugin.cluster.machine import server_threads
-from tfps_plugin.cluster.machine import shared_cores
+from tfps_plugin.cluster.machine import tuning
+from tfps_plugin.cluster.machine import usable_cores
 from tfps_plugin.cluster.serving import chief_watch
 from tfps_plugin.cluster.serving import messages
 from tfps_plugin.cluster.serving.chief_watch import EXIT_NO_CHIEF
@@ -62,6 +65,8 @@ def serve(
     *,
     chief_start_timeout_seconds: float = CHIEF_START_TIMEOUT_SECONDS,
     chief_grace_seconds: float = CHIEF_GRACE_SECONDS,
+    tune: bool | None = None,
+    cores: Collection[int] = (),
 ) -> NoReturn:
     """Serves as a worker or parameter server, and ends the process.
 
@@ -76,6 +81,10 @@ def serve(
         chief_grace_seconds: How long to wait for a chief that does not answer
             any more, or for another one in its place. Whatever this task
             holds is kept for it.
+        tune: Whether to tune the machine for this task
+            (docs/tuning_the_machine.md). None: if the environment has
+            `TFPS_TUNE=1`.
+        cores: The cores that a tuned task keeps to; none: any.
 
     Raises:
         ClusterConfigurationError: If the task is neither worker nor ps.
@@ -96,9 +105,10 @@ def serve(
             os.environ, (task.host for task in config.cluster.tasks)
         )
     )
-    freed_memory.keep(os.environ)
+    if tune is None:
+        tune = tuning.is_on(os.environ)
     try:
-        inbox = _start(config)
+        inbox = _start(config, tune=tune, cores=cores)
         watch = ChiefWatch(
             time.monotonic(),
             chief_start_timeout_seconds=chief_start_timeout_seconds,
@@ -132,7 +142,9 @@ def _log_visibly() -> None:
 _Inbox = queue.SimpleQueue[messages.Message | BaseException]
 
 
-def _start(config: spec.TaskConfig) -> _Inbox:
+def _start(
+    config: spec.TaskConfig, *, tune: bool = False, cores: Collection[int] = ()
+) -> _Inbox:
     """Starts the server, and a thread that waits at its mailbox."""
     task = config.task
     # TensorFlow would find out, too, but later.
@@ -140,24 +152,49 @@ def _start(config: spec.TaskConfig) -> _Inbox:
     if reason is not None:
         raise _port_error(task, reason)
     threads = server_threads.server_threads(
-        config, server_threads.usable_cores(), os.environ
+        config, usable_cores.usable_cores(), os.environ
     )
-    # Before TensorFlow starts its threads, and after they were counted.
-    shared_cores.share_machine(config, os.environ)
+    with (
+        # TensorFlow's threads inherit it; Python's, and processes that this
+        # one starts, do not.
+        tuning.applied(task.job, cores, os.environ)
+        if tune
+        else contextlib.nullcontext()
+    ):
+        receive = _start_server(config, threads)
+    inbox: _Inbox = queue.SimpleQueue()
+
+    def listen() -> None:
+        try:
+            while True:
+                inbox.put(messages.decode(receive()))
+        except BaseException as error:
+            inbox.put(error)
+
+    threading.Thread(target=listen, name="tfps-mailbox", daemon=True).start()
+    _logger.info("%s serves at %s.", task, task.address)
+    return inbox
+
+
+def _start_server(
+    config: spec.TaskConfig, threads: server_threads.ServerThreads
+) -> Callable[[], str]:
+    """Starts TensorFlow's server; returns what waits for a message."""
     # Only here, because it may take seconds: signals, and the end of the
     # process that has started this one, are obeyed before.
     from tfps_plugin._compat import tensorflow_server
     from tfps_plugin.cluster.serving.mailbox import Mailbox
 
+    task = config.task
     session_config = tensorflow_server.ConfigProto(
-        inter_op_parallelism_threads=threads.between_operations,
-        intra_op_parallelism_threads=threads.inside_operations,
+        inter_op_parallelism_threads=threads.inter_op,
+        intra_op_parallelism_threads=threads.intra_op,
     )
     # A thread that waits by spinning takes time from the other tasks of its
     # machine; on machines of their own, waking it costs some microseconds.
     session_config.experimental.disable_thread_spinning = True
     if task.job == spec.PARAMETER_SERVER:
-        # Variables stand in main memory. A GPU of the same machine belongs to
+        # Variables are in main memory. A GPU of the same machine belongs to
         # the workers; TensorFlow would take all of its memory.
         session_config.device_count["GPU"] = 0
     try:
@@ -170,19 +207,7 @@ def _start(config: spec.TaskConfig) -> _Inbox:
         )
     except tensorflow_server.OpError as error:
         raise _port_error(task, error.message) from error
-    mailbox = Mailbox(server.target, task)
-    inbox: _Inbox = queue.SimpleQueue()
-
-    def listen() -> None:
-        try:
-            while True:
-                inbox.put(messages.decode(mailbox.receive()))
-        except BaseException as error:
-            inbox.put(error)
-
-    threading.Thread(target=listen, name="tfps-mailbox", daemon=True).start()
-    _logger.info("%s serves at %s.", task, task.address)
-    return inbox
+    return Mailbox(server.target, task).receive
 
 
 def _port_error(task: spec.Task, reason: str) -> errors.TaskStartError:
@@ -295,6 +320,19 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         type=int,
         help="file descriptor of a pipe at whose end this process ends",
     )
+    parser.add_argument(
+        "--tune",
+        action="store_true",
+        default=None,
+        help="tune the machine for this task, as TFPS_TUNE=1 does",
+    )
+    parser.add_argument(
+        "--cores",
+        type=int,
+        nargs="*",
+        default=(),
+        help="the cores that a tuned task keeps to",
+    )
     options = parser.parse_args(arguments)
     if options.parent_pipe is not None:
         _end_with_parent(options.parent_pipe)
@@ -312,6 +350,8 @@ def main(arguments: list[str] | None = None) -> NoReturn:
             config,
             chief_start_timeout_seconds=options.chief_start_timeout_seconds,
             chief_grace_seconds=options.chief_grace_seconds,
+            tune=options.tune,
+            cores=options.cores,
         )
     except errors.TfpsError as error:
         _logger.error("%s", error)
