@@ -3,10 +3,10 @@
 checkpoints.py            how fast checkpoints are, and how long training waits
 chief_memory.py           what the chief needs to create a large sharded table
 __main__.py               compares this library with its peers
-comparison.py             has contestants train in turns
+comparison.py             contestants that train in turns
 contestant.py             one of them, in a process of its own
 hand_fused.py             the limit: the same arithmetic, fused by hand
-peers.py                  what others do with the same program
+peers.py                  TensorFlow's own strategy and tf-keras
 workloads.py              what is trained in comparisons
 processes.py              what processes have computed
 coordinator_scale.py      what the coordinator itself costs

@@ -1,4 +1,4 @@
-"""Has contestants train in turns, and gathers what each needed."""
+"""Comparison of contestants that train in turns."""
 
 import contextlib
 import json
@@ -17,23 +17,23 @@ from tfps_plugin.cluster.machine import tuning
 from . import contestant
 from .workloads import WORKLOADS
 
-# To make a model, to warm up, or for a turn.
+# The time to make a model, to warm up, or for a turn.
 _ANSWER_SECONDS = 900.0
-# Of a turn: as many as two calls of ten, or of who is much slower.
+# The steps of a turn: two calls of ten steps each; fewer for slow contestants.
 _LEAST_STEPS = 20
 _LEAST_SLOW_STEPS = 2
 
 
 class ContestantEndedError(RuntimeError):
-    """A contestant's process has ended, or had to be."""
+    """A contestant's process has ended, or was ended."""
 
 
 class Round(NamedTuple):
-    """What some steps took.
+    """The cost of some steps.
 
     Attributes:
-        steps_per_second: By the clock.
-        cpu_milliseconds: Of all processes, for one step.
+        steps_per_second: Their rate by the clock.
+        cpu_milliseconds: Processor time of all processes for one step.
     """
 
     steps_per_second: float
@@ -41,11 +41,11 @@ class Round(NamedTuple):
 
 
 class Result(NamedTuple):
-    """What a contestant did.
+    """The rounds of a contestant.
 
     Attributes:
-        name: Who.
-        rounds: In their order.
+        name: The contestant's name.
+        rounds: The rounds in their order.
     """
 
     name: str
@@ -53,16 +53,16 @@ class Result(NamedTuple):
 
     @property
     def steps_per_second(self) -> float:
-        """The median."""
+        """The median rate."""
         return statistics.median(r.steps_per_second for r in self.rounds)
 
     @property
     def cpu_milliseconds(self) -> float:
-        """The median, for one step."""
+        """The median processor time of one step."""
         return statistics.median(r.cpu_milliseconds for r in self.rounds)
 
     def ratios(self, other: "Result") -> list[float]:
-        """Its speed over the other's, round by round."""
+        """Returns its speed over the other's, round by round."""
         return [
             mine.steps_per_second / theirs.steps_per_second
             for mine, theirs in zip(self.rounds, other.rounds, strict=True)
@@ -104,7 +104,7 @@ def compare(
                 try:
                     made = _run(runners[number], count)
                 except ContestantEndedError as error:
-                    # TensorFlow's strategy was seen to take its process down.
+                    # TensorFlow's strategy has sometimes crashed its process.
                     print(f"{error} It begins again.", file=sys.stderr)
                     runners[number], _ = stack.enter_context(
                         _runner(result.name, workload, tune)
@@ -119,7 +119,7 @@ def compare(
 def _runner(
     name: str, workload: str, tune: bool
 ) -> Iterator[tuple[subprocess.Popen[str], float]]:
-    """A contestant that is ready, and its first speed; ended at the end."""
+    """Yields a contestant that is ready, and its first speed; ends it."""
     environ = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
     if contestant.trains_alone(name):
         environ.update(tuning.task_variables(environ, tune=tune))
@@ -148,16 +148,16 @@ def _runner(
 def _steps_of(
     runner: subprocess.Popen[str], seconds: float, speed: float
 ) -> int:
-    """How many steps take about so long; a multiple of what calls pack.
+    """Returns the number of steps that take about the length of a turn.
 
-    Found in longer and longer turns: the first steps of one take longer than
-    the others, the more so the more workers there are. Who takes seconds for
-    a step makes few.
+    It is a multiple of the steps of a call, found in longer and longer turns:
+    the first steps of a turn are slower than the others, especially with many
+    workers. A contestant that takes seconds for a step makes few.
 
     Args:
-        runner: Who makes them.
-        seconds: How long a turn is, about.
-        speed: Steps per second of its first ones.
+        runner: The contestant's process.
+        seconds: The length of a turn, about.
+        speed: Steps per second of its first steps.
     """
     if speed * seconds < _LEAST_STEPS:
         return max(_LEAST_SLOW_STEPS, round(speed * seconds))
@@ -173,7 +173,7 @@ def _steps_of(
 def _run(runner: subprocess.Popen[str], steps: int) -> Round:
     if runner.stdin is None:
         raise RuntimeError("The contestant cannot be told anything.")
-    # If it has ended, that is told of below.
+    # If it has ended, the answer below says so.
     with contextlib.suppress(BrokenPipeError):
         runner.stdin.write(f"{steps}\n")
         runner.stdin.flush()
@@ -184,7 +184,7 @@ def _run(runner: subprocess.Popen[str], steps: int) -> Round:
 
 
 def _answer_of(runner: subprocess.Popen[str]) -> dict[str, Any]:
-    # One that hangs ends, and with it what is read from it.
+    # A contestant that hangs is killed, which ends the loop below.
     deadline = threading.Timer(_ANSWER_SECONDS, runner.kill)
     deadline.start()
     try:

@@ -29,9 +29,9 @@ from . import processes
 from .workloads import WORKLOADS
 from .workloads import Workload
 
-# The answers; what else is printed does not begin so.
+# Answers begin with it, and no other line does.
 MARK = "@@"
-# To trace, and then to find out whether more of them would take minutes.
+# To trace, and to find out whether more steps would take minutes.
 _FIRST_STEPS = 2
 _WARM_UP_STEPS = 60
 _SLOW_STEPS_PER_SECOND = 4.0
@@ -79,7 +79,7 @@ def _limit(workload: Workload, steps_per_call: int | None) -> Iterator[Any]:
     yield HandFused(), workload.dataset()
 
 
-# By name: who trains, and the steps of a call; None: whatever it chooses.
+# The trainer of each name and the steps of a call; None: as it chooses itself.
 CONTESTANTS: dict[
     str, tuple[Callable[..., AbstractContextManager[Any]], int | None]
 ] = {
@@ -102,7 +102,7 @@ CONTESTANTS: dict[
 _DLRM26 = ("dlrm26", "dlrm26_whole", "dlrm26_cut")
 # All contestants have their tables in memory at the same time.
 _WITH_SMALL_TABLES = (*_DLRM26, "dense122", "wide_deep")
-# Who takes part in some workloads alone.
+# Contestants that take part in some workloads only.
 ONLY_IN = {
     "tfps, 1 step a call": _WITH_SMALL_TABLES,
     "tfps, DistributedEmbedding": ("dlrm26",),
@@ -150,7 +150,7 @@ def main() -> None:
 
 
 def _speed(model: Any, data: Any) -> float:
-    """Steps per second, without what each `fit` begins with."""
+    """Returns steps per second, without the start of each `fit`."""
     seconds = []
     for steps in (_FIRST_STEPS, 3 * _FIRST_STEPS):
         start = time.perf_counter()
@@ -160,7 +160,7 @@ def _speed(model: Any, data: Any) -> float:
 
 
 def train(model: Any, data: Any, steps: int) -> None:
-    """Has a contestant make so many steps."""
+    """Trains a contestant for a number of steps."""
     model.fit(data, epochs=1, steps_per_epoch=steps, verbose=0)
 
 

@@ -1,9 +1,9 @@
-"""The life of a worker or parameter server.
+"""The process of a worker or parameter server.
 
     python -m tfps_plugin.cluster.serving.task_server
 
-serves as the task that `TF_CONFIG` names. The program of a job that starts
-the same script everywhere calls `tfps.init()` instead.
+serves as the task that `TF_CONFIG` names. A job that starts the same program
+for all tasks calls `tfps.init()` there instead.
 
 TensorFlow's servers cannot be stopped, so the process ends with them: exit
 handlers of the program do not run in a worker or ps.
@@ -45,13 +45,13 @@ _logger = logging.getLogger("tfps_plugin.cluster")
 # last that is free. An hour covers the start of new machines and the download
 # of images; a forgotten task does not cost more than that.
 CHIEF_START_TIMEOUT_SECONDS = 3600.0
-# A chief that crashed is started again within minutes. Until then the tasks
-# keep what they hold.
+# A chief that has crashed is started again within minutes. Until then the tasks
+# keep their state.
 CHIEF_GRACE_SECONDS = 600.0
 _PROBE_INTERVAL_SECONDS = 5.0
 _PROBE_TIMEOUT_SECONDS = 2.0
-# Between hearing that the job is over and ending: the chief's call returns
-# before its connection breaks, so it does not see an error. Nothing else
+# The time between the news that the job is over and the end: the chief's call
+# returns before its connection breaks, so the chief sees no error. Nothing else
 # depends on it.
 _FAREWELL_SECONDS = 0.25
 _LOG_FORMAT = "%(asctime)s %(levelname)s %(message)s"
@@ -71,16 +71,15 @@ def serve(
     """Serves as a worker or parameter server, and ends the process.
 
     Exit codes: 0 when the chief ends the job; 69 when there was no chief for
-    too long; 143 after SIGTERM, at once, which job controllers understand as
+    too long; 143 at once after SIGTERM, which job controllers understand as
     "was preempted, start it again"; 130 after Ctrl-C; 1 when it cannot serve.
 
     Args:
-        config: Which task of which cluster.
-        chief_start_timeout_seconds: How long to wait for the chief to
-            connect.
-        chief_grace_seconds: How long to wait for a chief that does not answer
-            any more, or for another one in its place. Whatever this task
-            holds is kept for it.
+        config: The task and its cluster.
+        chief_start_timeout_seconds: The time to wait for the chief to connect.
+        chief_grace_seconds: The time to wait for a chief that has stopped
+            answering, or for a new one in its place. The task keeps its state
+            meanwhile.
         tune: Whether to tune the machine for this task
             (docs/tuning_the_machine.md). None: if the environment has
             `TFPS_TUNE=1`.
@@ -90,7 +89,7 @@ def serve(
         ClusterConfigurationError: If the task is neither worker nor ps.
         TaskStartError: If the task's address cannot be served.
 
-    Threading: call it on the main thread, to have SIGTERM obeyed.
+    Threading: call it on the main thread, so that it obeys SIGTERM.
     """
     if config.job not in (spec.WORKER, spec.PARAMETER_SERVER):
         raise errors.ClusterConfigurationError(
@@ -128,9 +127,9 @@ def serve(
 
 
 def _log_visibly() -> None:
-    """Has this task's log seen where the program has not set logging up.
+    """Shows this task's log, unless the program has configured logging.
 
-    The process does nothing but serve from here on: its log is ours.
+    From here on the process does nothing but serve, so its log is ours.
     """
     logging.basicConfig(format=_LOG_FORMAT, datefmt=_LOG_TIME_FORMAT)
     package = logging.getLogger(tfps_plugin.__name__)
@@ -138,7 +137,7 @@ def _log_visibly() -> None:
         package.setLevel(logging.INFO)
 
 
-# What the thread at the mailbox hands over: a message, or why it cannot go on.
+# From the mailbox's thread: messages, or the error that has ended it.
 _Inbox = queue.SimpleQueue[messages.Message | BaseException]
 
 
@@ -179,9 +178,9 @@ def _start(
 def _start_server(
     config: spec.TaskConfig, threads: server_threads.ServerThreads
 ) -> Callable[[], str]:
-    """Starts TensorFlow's server; returns what waits for a message."""
-    # Only here, because it may take seconds: signals, and the end of the
-    # process that has started this one, are obeyed before.
+    """Starts TensorFlow's server; returns a call for messages."""
+    # Imported only here, because it may take seconds. Before that, the process
+    # already obeys signals and the end of the process that has started it.
     from tfps_plugin._compat import tensorflow_server
     from tfps_plugin.cluster.serving.mailbox import Mailbox
 
@@ -267,13 +266,13 @@ def _answers(chief: messages.ChiefHere) -> bool:
 
 
 def _terminate(number: int, frame: FrameType | None) -> NoReturn:
-    # Whatever the main thread was doing may hold any lock: no logging here.
+    # The main thread may have held any lock: no logging here.
     os.write(2, b"tfps_plugin: terminated by SIGTERM.\n")
     os._exit(_EXIT_TERMINATED)
 
 
 def _end_process(exit_code: int) -> NoReturn:
-    """Ends without tearing TensorFlow's server down, which may hang."""
+    """Ends the process but not TensorFlow's server, whose end may hang."""
     logging.shutdown()
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
@@ -284,12 +283,12 @@ def _end_process(exit_code: int) -> NoReturn:
 def _end_with_parent(pipe: int) -> None:
     """Ends this process when the other end of a pipe is closed.
 
-    The other end is held by the process that has started this one: the system
-    closes it, however that process ends.
+    The process that has started this one holds the other end. The system closes
+    it, however that process ends.
     """
 
     def wait() -> None:
-        # Nobody ever writes: reading returns at the end only.
+        # Nobody ever writes, so reading returns only at the end.
         os.read(pipe, 1)
         os.write(2, b"tfps_plugin: the process that began this is gone.\n")
         os._exit(EXIT_NO_CHIEF)
@@ -307,13 +306,13 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         "--chief-start-timeout-seconds",
         type=float,
         default=CHIEF_START_TIMEOUT_SECONDS,
-        help="how long to wait for the chief to connect",
+        help="the time to wait for the chief to connect",
     )
     parser.add_argument(
         "--chief-grace-seconds",
         type=float,
         default=CHIEF_GRACE_SECONDS,
-        help="how long to wait for a chief that has died to come back",
+        help="the time to wait for a chief that has died",
     )
     parser.add_argument(
         "--parent-pipe",
@@ -343,8 +342,8 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         config = tf_config.read_tf_config()
         if config is None:
             raise errors.ClusterConfigurationError(
-                "TF_CONFIG is not set. It says which task of which cluster "
-                "this process is to be."
+                "TF_CONFIG is not set. It has to name the cluster and the task "
+                "that this process is."
             )
         serve(
             config,

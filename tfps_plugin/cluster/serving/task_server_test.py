@@ -36,7 +36,7 @@ def _watch() -> ChiefWatch:
 
 @pytest.fixture
 def inbox() -> task_server._Inbox:
-    """What came through the mailbox."""
+    """The messages from the mailbox."""
     return queue.SimpleQueue()
 
 
