@@ -181,11 +181,11 @@ def test_the_machine_is_tuned_for_tasks_if_asked() -> None:
         for job, index in _SERVING:
             process = cluster.process(job, index)
             threads = _scheduling_of_threads(process)
-            # All but Python's own: the main one, the mailbox's, and the one
-            # that waits for the end of this process.
-            assert threads.count(usual) <= 3
+            # All but the main thread and the one that waits for the end of
+            # this process.
+            assert threads.count(usual) == 2
             common = max(threads, key=threads.count)
-            assert len(threads) - threads.count(common) <= 3
+            assert len(threads) - threads.count(common) == 2
             assert common[1] == os.SCHED_BATCH
             cores.append(common[0])
             environ = pathlib.Path(f"/proc/{process.pid}/environ").read_text()

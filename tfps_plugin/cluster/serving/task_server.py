@@ -18,7 +18,6 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
 from collections.abc import Collection
 from types import FrameType
 from typing import NoReturn
@@ -144,7 +143,7 @@ _Inbox = queue.SimpleQueue[messages.Message | BaseException]
 def _start(
     config: spec.TaskConfig, *, tune: bool = False, cores: Collection[int] = ()
 ) -> _Inbox:
-    """Starts the server, and a thread that waits at its mailbox."""
+    """Starts to serve, with the machine tuned if asked; returns the inbox."""
     task = config.task
     # TensorFlow would find out, too, but later.
     reason = ports.why_unusable(spec.split_address(task.address)[1], os.environ)
@@ -154,31 +153,21 @@ def _start(
         config, usable_cores.usable_cores(), os.environ
     )
     with (
-        # TensorFlow's threads inherit it; Python's, and processes that this
-        # one starts, do not.
+        # The server's threads inherit it. The main thread, and processes that
+        # it starts, do not.
         tuning.applied(task.job, cores, os.environ)
         if tune
         else contextlib.nullcontext()
     ):
-        receive = _start_server(config, threads)
-    inbox: _Inbox = queue.SimpleQueue()
-
-    def listen() -> None:
-        try:
-            while True:
-                inbox.put(messages.decode(receive()))
-        except BaseException as error:
-            inbox.put(error)
-
-    threading.Thread(target=listen, name="tfps-mailbox", daemon=True).start()
+        inbox = _start_server(config, threads)
     _logger.info("%s serves at %s.", task, task.address)
     return inbox
 
 
 def _start_server(
     config: spec.TaskConfig, threads: server_threads.ServerThreads
-) -> Callable[[], str]:
-    """Starts TensorFlow's server; returns a call for messages."""
+) -> _Inbox:
+    """Starts TensorFlow's server, and a thread that waits at its mailbox."""
     # Imported only here, because it may take seconds. Before that, the process
     # already obeys signals and the end of the process that has started it.
     from tfps_plugin._compat import tensorflow_server
@@ -206,7 +195,18 @@ def _start_server(
         )
     except tensorflow_server.OpError as error:
         raise _port_error(task, error.message) from error
-    return Mailbox(server.target, task).receive
+    mailbox = Mailbox(server.target, task)
+    inbox: _Inbox = queue.SimpleQueue()
+
+    def listen() -> None:
+        try:
+            while True:
+                inbox.put(messages.decode(mailbox.receive()))
+        except BaseException as error:
+            inbox.put(error)
+
+    threading.Thread(target=listen, name="tfps-mailbox", daemon=True).start()
+    return inbox
 
 
 def _port_error(task: spec.Task, reason: str) -> errors.TaskStartError:
