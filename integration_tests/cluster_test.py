@@ -176,7 +176,13 @@ def test_the_machine_is_left_as_it_is(cluster: LocalCluster) -> None:
 
 def test_the_machine_is_tuned_for_tasks_if_asked() -> None:
     usual = (frozenset(os.sched_getaffinity(0)), os.sched_getscheduler(0))
-    with LocalCluster(num_workers=2, num_ps=1, tune=True) as cluster:
+    with LocalCluster(
+        num_workers=2,
+        num_ps=1,
+        tune=True,
+        # Workers that see a GPU are left alone.
+        environ={"CUDA_VISIBLE_DEVICES": ""},
+    ) as cluster:
         cores = []
         for job, index in _SERVING:
             process = cluster.process(job, index)

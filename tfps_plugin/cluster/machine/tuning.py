@@ -115,7 +115,7 @@ def applied(
         return
     with contextlib.ExitStack() as restore:
         if cores:
-            _attempt("CPU affinity", lambda: _set_affinity(cores, restore))
+            _attempt("the CPU affinity", lambda: _set_affinity(cores, restore))
         _attempt("the scheduling policy", lambda: _set_batch(restore))
         yield
 
@@ -149,7 +149,7 @@ def _set_affinity(
     os.sched_setaffinity(0, cores)
     restore.callback(
         _attempt,
-        "the CPU affinity of before",
+        "restoring the CPU affinity",
         lambda: os.sched_setaffinity(0, before),
     )
 
@@ -160,6 +160,6 @@ def _set_batch(restore: contextlib.ExitStack) -> None:
     os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     restore.callback(
         _attempt,
-        "the scheduling policy of before",
+        "restoring the scheduling policy",
         lambda: os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0)),
     )
