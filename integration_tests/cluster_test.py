@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import contextlib
+import functools
 import os
 import pathlib
 import signal
@@ -162,6 +163,10 @@ def _scheduling_of_threads(
     ]
 
 
+def _has_said(cluster: LocalCluster, job: str, index: int, text: str) -> bool:
+    return text in cluster.log(job, index)
+
+
 _SERVING = (("worker", 0), ("worker", 1), ("ps", 0))
 
 
@@ -185,6 +190,11 @@ def test_the_machine_is_tuned_for_tasks_if_asked() -> None:
     ) as cluster:
         cores = []
         for job, index in _SERVING:
+            # Its main thread is scheduled as usual from then on.
+            _wait_until(
+                functools.partial(_has_said, cluster, job, index, "serves at"),
+                _PATIENCE_SECONDS,
+            )
             process = cluster.process(job, index)
             threads = _scheduling_of_threads(process)
             # All but the main thread and the one that waits for the end of

@@ -1,96 +1,110 @@
-"""Compares the memory of tuned tasks with that of plain ones.
+"""Compares the memory of a process with tuned malloc to that of a plain one.
 
-    python -m integration_tests.benchmarks.task_memory [--calls 400]
+    python -m integration_tests.benchmarks.task_memory [--rounds 3]
 
-Two clusters of one worker and one parameter server, one of them with
-`tune=True`, run the same calls: eight at a time, each of which gathers random
-numbers of rows (up to 24 MiB) and computes with them on several threads. Prints
-for each task the memory of its own, in MiB, after the calls, its peak, and the
-ratios of tuned to plain. If a ratio after the calls is above 1.10, the exit
-code is 1.
+A process has a server's thread pools and runs the same calls from eight threads
+at a time: each gathers random numbers of rows (up to 24 MiB) and computes with
+them. Processes take turns with the settings of malloc that tuned tasks have and
+without. Prints the memory of their own, in MiB, after the calls, and the ratio
+of the medians. If it is above 1.10, the exit code is 1.
 """
 
 import argparse
+import os
 import pathlib
+import statistics
+import subprocess
 import sys
+import threading
 
-import tensorflow as tf
-
-import tfps_plugin as tfps
+from tfps_plugin.cluster.machine import malloc_settings
 
 _WIDTH = 64
 _TABLE_ROWS = 100_000
 _MOST_ROWS = 96_000
-_CALLS_AT_A_TIME = 8
+_CALLERS = 8
 _GATHERS = 4
+_INTER_OP_THREADS = 16
 _HIGHEST_RATIO = 1.10
 _KIBIBYTES = 1024
 
 
 def main() -> None:
-    """Runs both clusters and prints the table."""
+    """Runs processes of both kinds in turns and prints their memory."""
     parser = argparse.ArgumentParser(
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--calls", type=int, default=400)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--calls", type=int, default=15, help="of each thread")
+    parser.add_argument("--soak", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    plain = _memory(options.calls, tune=False)
-    tuned = _memory(options.calls, tune=True)
-    print(f"{'MiB':20}{'plain':>8}{'tuned':>8}{'ratio':>8}")
-    ratios = {name: tuned[name] / plain[name] for name in plain}
-    for name, ratio in ratios.items():
-        print(f"{name:20}{plain[name]:8.0f}{tuned[name]:8.0f}{ratio:8.2f}")
-    if any(
-        ratio > _HIGHEST_RATIO
-        for name, ratio in ratios.items()
-        if "after" in name
-    ):
+    if options.soak:
+        _soak(options.calls)
+        print(_own_mebibytes())
+        return
+    tuned_variables = malloc_settings.variables(os.environ)
+    plain, tuned = [], []
+    for _ in range(options.rounds):
+        plain.append(_measure(options.calls, {}))
+        tuned.append(_measure(options.calls, tuned_variables))
+        print(f"plain {plain[-1]:.0f}, tuned {tuned[-1]:.0f} MiB", flush=True)
+    ratio = statistics.median(tuned) / statistics.median(plain)
+    print(f"tuned / plain: {ratio:.2f}")
+    if ratio > _HIGHEST_RATIO:
         sys.exit(1)
 
 
-def _memory(calls: int, *, tune: bool) -> dict[str, float]:
-    """Returns the memory of each task after so many calls, in MiB."""
-    with tfps.LocalCluster(num_workers=1, num_ps=1, tune=tune) as cluster:
-        strategy = tfps.ParameterServerStrategy(
-            cluster.cluster_resolver,
-            max_closures_in_flight_per_worker=_CALLS_AT_A_TIME,
-        )
-        coordinator = tfps.ClusterCoordinator(strategy)
-        with strategy.scope():
-            table = tf.Variable(tf.zeros([_TABLE_ROWS, _WIDTH]))
+def _measure(calls: int, variables: dict[str, str]) -> float:
+    """Returns the memory of a process after its calls, in MiB."""
+    done = subprocess.run(
+        [sys.executable, "-m", __spec__.name, "--soak", f"--calls={calls}"],
+        env={**os.environ, **variables, "TF_CPP_MIN_LOG_LEVEL": "3"},
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    return float(done.stdout)
 
-        @tf.function(autograph=False)
-        def call() -> None:
-            sums = []
-            for _ in range(_GATHERS):
-                count = tf.random.uniform([], 10, _MOST_ROWS, tf.int32)
-                ids = tf.random.uniform([count], 0, _TABLE_ROWS, tf.int32)
-                rows = tf.gather(table, ids)
-                sums.append(tf.reduce_sum(tf.tanh(rows) + 2.0 * rows, axis=0))
-            table.scatter_add(
-                tf.IndexedSlices(tf.stack(sums), tf.range(_GATHERS))
-            )
 
+def _soak(calls: int) -> None:
+    """Runs the calls of all threads in this process."""
+    import tensorflow as tf
+
+    tf.config.threading.set_inter_op_parallelism_threads(_INTER_OP_THREADS)
+    tf.config.threading.set_intra_op_parallelism_threads(1)
+    table = tf.Variable(tf.zeros([_TABLE_ROWS, _WIDTH]))
+
+    @tf.function(autograph=False, input_signature=[])
+    def call() -> tf.Tensor:
+        sums = []
+        for _ in range(_GATHERS):
+            count = tf.random.uniform([], 10, _MOST_ROWS, tf.int32)
+            ids = tf.random.uniform([count], 0, _TABLE_ROWS, tf.int32)
+            rows = tf.gather(table, ids)
+            sums.append(tf.reduce_sum(tf.tanh(rows) + 2.0 * rows, axis=0))
+        return tf.stack(sums)
+
+    call_once = call.get_concrete_function()
+
+    def call_often() -> None:
         for _ in range(calls):
-            coordinator.schedule(call)
-        coordinator.join()
-        memory = {}
-        for job in ("worker", "ps"):
-            pid = cluster.process(job, 0).pid
-            memory[f"{job}, after calls"] = _field(pid, "RssAnon")
-            memory[f"{job}, peak"] = _field(pid, "VmHWM")
-        coordinator.close()
-    return memory
+            call_once()
+
+    callers = [threading.Thread(target=call_often) for _ in range(_CALLERS)]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join()
 
 
-def _field(pid: int, name: str) -> float:
-    """Returns a field of a process's memory, in MiB."""
-    status = pathlib.Path(f"/proc/{pid}/status").read_text()
+def _own_mebibytes() -> float:
+    """Returns the memory of this process that is no page of a file."""
+    status = pathlib.Path("/proc/self/status").read_text()
     for line in status.splitlines():
-        if line.startswith(f"{name}:"):
+        if line.startswith("RssAnon:"):
             return int(line.split()[1]) / _KIBIBYTES
-    raise RuntimeError(f"/proc/{pid}/status has no line {name}.")
+    raise RuntimeError("/proc/self/status has no line RssAnon.")
 
 
 if __name__ == "__main__":

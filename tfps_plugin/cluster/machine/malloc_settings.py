@@ -23,10 +23,6 @@ _SETTINGS = (
     # comes to similar numbers by itself once it has freed a tensor of 32 MiB.
     f"mmap_threshold={32 << 20}",
     f"trim_threshold={128 << 20}",
-    # A thread's memory comes in pieces of up to 64 MiB. glibc asks for large
-    # pages only for the part with which a piece begins, so it has to begin
-    # whole. Memory that nobody has written to costs nothing.
-    f"top_pad={64 << 20}",
     # Small blocks join their neighbors when they are freed. Otherwise they wait
     # until 64 KiB are freed at once, and then glibc looks through all of them.
     "mxfast=0",

@@ -143,7 +143,7 @@ def is_large(address):
             return "hg" in line.split()
 
 def tables():
-    addresses = [c.malloc(9 << 20) + (8 << 20) for _ in range(3)]
+    addresses = [c.malloc(33 << 20) + (8 << 20) for _ in range(3)]
     print([is_large(address) for address in addresses])
 
 thread = threading.Thread(target=tables)
