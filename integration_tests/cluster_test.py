@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import contextlib
+import functools
 import os
 import pathlib
 import signal
@@ -21,9 +22,8 @@ from tfps_plugin import errors
 from tfps_plugin.cluster import tf_config
 from tfps_plugin.cluster.chief.session import Session
 from tfps_plugin.cluster.local_cluster import LocalCluster
-from tfps_plugin.cluster.machine import large_pages
 from tfps_plugin.cluster.machine import ports
-from tfps_plugin.cluster.machine import shared_cores
+from tfps_plugin.cluster.machine import tuning
 from tfps_plugin.cluster.spec import ClusterSpec
 from tfps_plugin.cluster.spec import Task
 
@@ -149,54 +149,72 @@ def test_functions_run_on_workers_with_variables_on_ps(
     assert session.listed == set(session.cluster.serving_tasks)
 
 
-def test_tasks_ask_for_large_pages_where_linux_lets_them(
-    cluster: LocalCluster,
-) -> None:
-    expected = "GLIBC_TUNABLES" in large_pages.variables({})
-    for job in ("worker", "ps"):
-        process = cluster.process(job, 0)
-        environ = pathlib.Path(f"/proc/{process.pid}/environ").read_text()
-        assert ("glibc.malloc.hugetlb=1" in environ) == expected
-
-
-def test_tasks_of_a_job_keep_to_their_cores(cluster: LocalCluster) -> None:
-    all_cores = os.sched_getaffinity(0)
-    cores = [
-        [
-            os.sched_getaffinity(int(thread))
-            for thread in os.listdir(f"/proc/{process.pid}/task")
-        ]
-        for process in (
-            cluster.process(job, index)
-            for job, index in (("worker", 0), ("worker", 1), ("ps", 0))
+def _scheduling_of_threads(
+    process: subprocess.Popen[bytes],
+) -> list[tuple[frozenset[int], int]]:
+    """The cores and the scheduling policy of each thread of a task."""
+    threads = [int(each) for each in os.listdir(f"/proc/{process.pid}/task")]
+    return [
+        (
+            frozenset(os.sched_getaffinity(thread)),
+            os.sched_getscheduler(thread),
         )
+        for thread in threads
     ]
-    first, second, ps = (
-        # The first thread, and all that TensorFlow has started, but for the
-        # one that waits for the end of the process that has begun this one.
-        max(of_threads, key=of_threads.count)
-        for of_threads in cores
-    )
-    assert first | second == all_cores == ps
-    if shared_cores.variables(os.environ) and len(all_cores) > 1:
-        assert not first & second
-        assert all(of_threads.count(all_cores) <= 1 for of_threads in cores[:2])
 
 
-def test_tasks_of_a_job_do_not_interrupt_each_other(
-    cluster: LocalCluster,
-) -> None:
-    policy = os.SCHED_OTHER
-    if shared_cores.variables(os.environ):
-        policy = os.SCHED_BATCH
-    for job, index in (("worker", 0), ("worker", 1), ("ps", 0)):
+def _has_said(cluster: LocalCluster, job: str, index: int, text: str) -> bool:
+    return text in cluster.log(job, index)
+
+
+_SERVING = (("worker", 0), ("worker", 1), ("ps", 0))
+
+
+def test_the_machine_is_left_as_it_is(cluster: LocalCluster) -> None:
+    usual = (frozenset(os.sched_getaffinity(0)), os.sched_getscheduler(0))
+    for job, index in _SERVING:
         process = cluster.process(job, index)
-        policies = [
-            os.sched_getscheduler(int(thread))
-            for thread in os.listdir(f"/proc/{process.pid}/task")
-        ]
-        # As above, but for the one that waits for the end of its parent.
-        assert len(policies) - policies.count(policy) <= 1
+        assert set(_scheduling_of_threads(process)) == {usual}
+        environ = pathlib.Path(f"/proc/{process.pid}/environ").read_text()
+        assert "glibc.malloc" not in environ
+
+
+def test_the_machine_is_tuned_for_tasks_if_asked() -> None:
+    usual = (frozenset(os.sched_getaffinity(0)), os.sched_getscheduler(0))
+    with LocalCluster(
+        num_workers=2,
+        num_ps=1,
+        tune=True,
+        # Workers that see a GPU are left alone.
+        environ={"CUDA_VISIBLE_DEVICES": ""},
+    ) as cluster:
+        cores = []
+        for job, index in _SERVING:
+            # Its main thread is scheduled as usual from then on.
+            _wait_until(
+                functools.partial(_has_said, cluster, job, index, "serves at"),
+                _PATIENCE_SECONDS,
+            )
+            process = cluster.process(job, index)
+            threads = _scheduling_of_threads(process)
+            # All but the main thread and the one that waits for the end of
+            # this process.
+            assert threads.count(usual) == 2
+            common = max(threads, key=threads.count)
+            assert len(threads) - threads.count(common) == 2
+            assert common[1] == os.SCHED_BATCH
+            cores.append(common[0])
+            environ = pathlib.Path(f"/proc/{process.pid}/environ").read_text()
+            # glibc separates its settings there as it reads them.
+            for value in tuning.task_variables({}, tune=True).values():
+                assert all(each in environ for each in value.split(":"))
+    first, second, ps = cores
+    assert first | second == ps == usual[0]
+    arguments = tuning.task_arguments(
+        cluster.cluster_spec, cluster.cluster_spec.workers[0], tune=True
+    )
+    if arguments and len(usual[0]) > 1:
+        assert not first & second
 
 
 def test_what_a_worker_prints_is_shown_with_its_name(
@@ -338,8 +356,8 @@ def test_tasks_at_each_others_addresses_are_found_out(
 
 def test_bringing_up_has_a_deadline(cluster: LocalCluster) -> None:
     known = cluster.cluster_spec
-    with ports.ReservedPort() as free:
-        address = f"127.0.0.1:{free.port}"
+    with ports.reserved_port() as free:
+        address = f"127.0.0.1:{free}"
         missing = ClusterSpec(known.worker_addresses, (address,))
         with pytest.raises(errors.ClusterStartTimeoutError) as caught:
             Session.connect(missing, timeout_seconds=0.5)
@@ -408,7 +426,7 @@ def test_tasks_end_by_themselves_if_there_never_is_a_chief() -> None:
 def test_one_program_for_all_tasks() -> None:
     with contextlib.ExitStack() as stack:
         addresses = [
-            f"127.0.0.1:{stack.enter_context(ports.ReservedPort()).port}"
+            f"127.0.0.1:{stack.enter_context(ports.reserved_port())}"
             for _ in range(4)
         ]
         cluster = ClusterSpec(

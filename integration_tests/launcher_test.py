@@ -173,7 +173,7 @@ def test_nobody_outlives_a_launcher_that_is_killed(
 
 
 def _read_until(terminal: io.FileIO, expected: bytes) -> bytes:
-    """What comes out of the terminal, up to `expected`."""
+    """Reads the terminal up to `expected`."""
     seen = b""
     deadline = time.monotonic() + _DEADLINE_SECONDS
     while expected not in seen:

@@ -513,8 +513,8 @@ def test_a_newer_strategy_supersedes_one_that_still_runs(
     thread = threading.Thread(target=call_from_a_thread_of_the_chief)
     thread.start()
     spec = cluster.cluster_spec.as_dict()
-    with ports.ReservedPort() as port:
-        spec["chief"] = [f"127.0.0.1:{port.port}"]
+    with ports.reserved_port() as port:
+        spec["chief"] = [f"127.0.0.1:{port}"]
     newer = tfps.ParameterServerStrategy(
         tf.distribute.cluster_resolver.SimpleClusterResolver(
             tf.train.ClusterSpec(spec), rpc_layer="grpc"

@@ -27,7 +27,6 @@ _PACKAGES_IN_OLD_PROSE = {
     "tfps_plugin/_compat",
     "tfps_plugin/cluster",
     "tfps_plugin/coordinator",
-    "tfps_plugin/launcher",
     "tfps_plugin/strategy",
     "tfps_plugin/training",
     "tfps_plugin/transport",

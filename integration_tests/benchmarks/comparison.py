@@ -1,4 +1,4 @@
-"""Has contestants train in turns, and gathers what each needed."""
+"""Comparison of contestants that train in turns."""
 
 import contextlib
 import json
@@ -12,26 +12,28 @@ from collections.abc import Sequence
 from typing import Any
 from typing import NamedTuple
 
+from tfps_plugin.cluster.machine import tuning
+
 from . import contestant
 from .workloads import WORKLOADS
 
-# To make a model, to warm up, or for a turn.
+# The time to make a model, to warm up, or for a turn.
 _ANSWER_SECONDS = 900.0
-# Of a turn: as many as two calls of ten, or of who is much slower.
+# The steps of a turn: two calls of ten steps each; fewer for slow contestants.
 _LEAST_STEPS = 20
 _LEAST_SLOW_STEPS = 2
 
 
 class ContestantEndedError(RuntimeError):
-    """A contestant's process has ended, or had to be."""
+    """A contestant's process has ended, or was ended."""
 
 
 class Round(NamedTuple):
-    """What some steps took.
+    """The cost of some steps.
 
     Attributes:
-        steps_per_second: By the clock.
-        cpu_milliseconds: Of all processes, for one step.
+        steps_per_second: Their rate by the clock.
+        cpu_milliseconds: Processor time of all processes for one step.
     """
 
     steps_per_second: float
@@ -39,11 +41,11 @@ class Round(NamedTuple):
 
 
 class Result(NamedTuple):
-    """What a contestant did.
+    """The rounds of a contestant.
 
     Attributes:
-        name: Who.
-        rounds: In their order.
+        name: The contestant's name.
+        rounds: The rounds in their order.
     """
 
     name: str
@@ -51,16 +53,16 @@ class Result(NamedTuple):
 
     @property
     def steps_per_second(self) -> float:
-        """The median."""
+        """The median rate."""
         return statistics.median(r.steps_per_second for r in self.rounds)
 
     @property
     def cpu_milliseconds(self) -> float:
-        """The median, for one step."""
+        """The median processor time of one step."""
         return statistics.median(r.cpu_milliseconds for r in self.rounds)
 
     def ratios(self, other: "Result") -> list[float]:
-        """Its speed over the other's, round by round."""
+        """Returns its speed over the other's, round by round."""
         return [
             mine.steps_per_second / theirs.steps_per_second
             for mine, theirs in zip(self.rounds, other.rounds, strict=True)
@@ -68,24 +70,31 @@ class Result(NamedTuple):
 
 
 def compare(
-    workload: str, names: Sequence[str], num_rounds: int, seconds: float
+    workload: str,
+    names: Sequence[str],
+    num_rounds: int,
+    seconds: float,
+    *,
+    tune: bool,
 ) -> list[Result]:
     """Lets contestants take turns on one workload.
 
-    What else the machine does falls on all of them: each round, every one
+    Whatever else the machine does falls on all of them: each round, every one
     trains for about the same time, one after the other.
 
     Args:
         workload: One of `workloads.WORKLOADS`.
-        names: Of `contestant.CONTESTANTS`.
-        num_rounds: How often each has its turn.
-        seconds: How long a turn is, about.
+        names: Names in `contestant.CONTESTANTS`.
+        num_rounds: The number of turns of each contestant.
+        seconds: The length of a turn, about.
+        tune: Whether the machine is tuned for all contestants, ours and peers,
+            or for none (docs/tuning_the_machine.md).
     """
     results = [Result(name, []) for name in names]
     with contextlib.ExitStack() as stack:
         runners, steps = [], []
         for name in names:
-            runner, speed = stack.enter_context(_runner(name, workload))
+            runner, speed = stack.enter_context(_runner(name, workload, tune))
             runners.append(runner)
             steps.append(_steps_of(runner, seconds, speed))
         for _ in range(num_rounds):
@@ -95,10 +104,10 @@ def compare(
                 try:
                     made = _run(runners[number], count)
                 except ContestantEndedError as error:
-                    # TensorFlow's strategy was seen to take its process down.
+                    # TensorFlow's strategy has sometimes crashed its process.
                     print(f"{error} It begins again.", file=sys.stderr)
                     runners[number], _ = stack.enter_context(
-                        _runner(result.name, workload)
+                        _runner(result.name, workload, tune)
                     )
                     _run(runners[number], count)
                     made = _run(runners[number], count)
@@ -108,15 +117,21 @@ def compare(
 
 @contextlib.contextmanager
 def _runner(
-    name: str, workload: str
+    name: str, workload: str, tune: bool
 ) -> Iterator[tuple[subprocess.Popen[str], float]]:
-    """A contestant that is ready, and its first speed; ended at the end."""
+    """Yields a contestant that is ready, and its first speed; ends it."""
+    environ = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
+    if contestant.trains_alone(name):
+        environ.update(tuning.task_variables(environ, tune=tune))
+    else:
+        # Its tasks are tuned, and not the process that tells them what to do.
+        environ[tuning.VARIABLE] = "1" if tune else "0"
     process = subprocess.Popen(
         [
             *(sys.executable, "-m", contestant.__name__),
             *(name, workload),
         ],
-        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
+        env=environ,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -133,16 +148,16 @@ def _runner(
 def _steps_of(
     runner: subprocess.Popen[str], seconds: float, speed: float
 ) -> int:
-    """How many steps take about so long; a multiple of what calls pack.
+    """Returns the number of steps that take about the length of a turn.
 
-    Found in longer and longer turns: the first steps of one take longer than
-    the others, the more so the more workers there are. Who takes seconds for
-    a step makes few.
+    It is a multiple of the steps of a call, found in longer and longer turns:
+    the first steps of a turn are slower than the others, especially with many
+    workers. A contestant that takes seconds for a step makes few.
 
     Args:
-        runner: Who makes them.
-        seconds: How long a turn is, about.
-        speed: Steps per second of its first ones.
+        runner: The contestant's process.
+        seconds: The length of a turn, about.
+        speed: Steps per second of its first steps.
     """
     if speed * seconds < _LEAST_STEPS:
         return max(_LEAST_SLOW_STEPS, round(speed * seconds))
@@ -158,7 +173,7 @@ def _steps_of(
 def _run(runner: subprocess.Popen[str], steps: int) -> Round:
     if runner.stdin is None:
         raise RuntimeError("The contestant cannot be told anything.")
-    # If it has ended, that is told of below.
+    # If it has ended, the answer below says so.
     with contextlib.suppress(BrokenPipeError):
         runner.stdin.write(f"{steps}\n")
         runner.stdin.flush()
@@ -169,7 +184,7 @@ def _run(runner: subprocess.Popen[str], steps: int) -> Round:
 
 
 def _answer_of(runner: subprocess.Popen[str]) -> dict[str, Any]:
-    # One that hangs ends, and with it what is read from it.
+    # A contestant that hangs is killed, which ends the loop below.
     deadline = threading.Timer(_ANSWER_SECONDS, runner.kill)
     deadline.start()
     try:
@@ -188,11 +203,12 @@ def _answer_of(runner: subprocess.Popen[str]) -> dict[str, Any]:
     )
 
 
-def table(workload: str, results: Sequence[Result]) -> str:
-    """The results for people; ratios are to the first."""
+def table(workload: str, results: Sequence[Result], *, tune: bool) -> str:
+    """Returns the results for people; ratios are to the first."""
     batch = WORKLOADS[workload].batch
+    machine = "tuned for all" if tune else "tuned for none"
     lines = [
-        f"{workload}, batches of {batch}",
+        f"{workload}, batches of {batch}; machine {machine}",
         f"{'':32}{'steps/s':>9}{'range':>18}{'CPU ms/step':>13}{'ratio':>9}"
         f"{'range':>18}",
     ]

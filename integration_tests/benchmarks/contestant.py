@@ -1,11 +1,14 @@
-"""One who takes part in a comparison, in a process of its own.
+"""One contestant of a comparison, in a process of its own.
 
     python -m integration_tests.benchmarks.contestant NAME WORKLOAD
 
-Makes its model, trains a little, says how fast, and then trains as often as it
-is told: a line with a number on standard input is that many steps, the answer
-is one with seconds and CPU seconds of all its processes. At the end of input
-it ends.
+Makes its model, trains a little, and says how fast it is. Then it trains as
+often as it is told: a line with a number on standard input is a number of
+steps, and the answer is a line with the seconds and the CPU seconds of all its
+processes. It ends at the end of input.
+
+With `TFPS_TUNE=1` in the environment, every process that computes is tuned: the
+tasks of a cluster, or this process if it trains alone.
 """
 
 import contextlib
@@ -19,14 +22,16 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from typing import Any
 
+from tfps_plugin.cluster.machine import tuning
+
 from . import peers
 from . import processes
 from .workloads import WORKLOADS
 from .workloads import Workload
 
-# The answers; what else is printed does not begin so.
+# Answers begin with it, and no other line does.
 MARK = "@@"
-# To trace, and then to find out whether more of them would take minutes.
+# To trace, and to find out whether more steps would take minutes.
 _FIRST_STEPS = 2
 _WARM_UP_STEPS = 60
 _SLOW_STEPS_PER_SECOND = 4.0
@@ -74,7 +79,7 @@ def _limit(workload: Workload, steps_per_call: int | None) -> Iterator[Any]:
     yield HandFused(), workload.dataset()
 
 
-# By name: who trains, and the steps of a call; None: whatever it chooses.
+# The trainer of each name and the steps of a call; None: as it chooses itself.
 CONTESTANTS: dict[
     str, tuple[Callable[..., AbstractContextManager[Any]], int | None]
 ] = {
@@ -97,7 +102,7 @@ CONTESTANTS: dict[
 _DLRM26 = ("dlrm26", "dlrm26_whole", "dlrm26_cut")
 # All contestants have their tables in memory at the same time.
 _WITH_SMALL_TABLES = (*_DLRM26, "dense122", "wide_deep")
-# Who takes part in some workloads alone.
+# Contestants that take part in some workloads only.
 ONLY_IN = {
     "tfps, 1 step a call": _WITH_SMALL_TABLES,
     "tfps, DistributedEmbedding": ("dlrm26",),
@@ -110,11 +115,22 @@ ONLY_IN = {
 }
 
 
+def trains_alone(name: str) -> bool:
+    """Returns whether a contestant is one process, and no cluster."""
+    return "alone" in name
+
+
 def main() -> None:
     """Serves until the end of input."""
     name, workload = sys.argv[1:]
     make, steps_per_call = CONTESTANTS[name]
-    with make(WORKLOADS[workload], steps_per_call) as (model, data):
+    with (
+        # TensorFlow starts its threads with the first operation.
+        tuning.applied(name, (), os.environ)
+        if trains_alone(name) and tuning.is_on(os.environ)
+        else contextlib.nullcontext(),
+        make(WORKLOADS[workload], steps_per_call) as (model, data),
+    ):
         train(model, data, _FIRST_STEPS)
         speed = _speed(model, data)
         if speed > _SLOW_STEPS_PER_SECOND:
@@ -134,7 +150,7 @@ def main() -> None:
 
 
 def _speed(model: Any, data: Any) -> float:
-    """Steps per second, without what each `fit` begins with."""
+    """Returns steps per second, without the start of each `fit`."""
     seconds = []
     for steps in (_FIRST_STEPS, 3 * _FIRST_STEPS):
         start = time.perf_counter()
@@ -144,7 +160,7 @@ def _speed(model: Any, data: Any) -> float:
 
 
 def train(model: Any, data: Any, steps: int) -> None:
-    """Has a contestant make so many steps."""
+    """Trains a contestant for a number of steps."""
     model.fit(data, epochs=1, steps_per_epoch=steps, verbose=0)
 
 

@@ -1,4 +1,4 @@
-"""What others do with the same program: TensorFlow's own, with Keras 2."""
+"""Peers that run the same program: TensorFlow's own, with Keras 2."""
 
 import contextlib
 import json
@@ -9,20 +9,30 @@ from collections.abc import Iterator
 from typing import Any
 
 from tfps_plugin.cluster.machine import ports
+from tfps_plugin.cluster.machine import tuning
+from tfps_plugin.cluster.spec import ClusterSpec
 
 from .workloads import Workload
 
 _TASKS = (("worker", 0), ("worker", 1), ("ps", 0), ("ps", 1))
-# As TensorFlow's tutorial starts them on machines with few cores.
+# As TensorFlow's tutorial starts them on machines with few cores; tuned in the
+# same way as our own tasks, if the environment says so.
 _SERVER = """
-import json, os, sys
+import contextlib, json, os, sys
 import tensorflow as tf
+from tfps_plugin.cluster.machine import tuning
+jobs, job, index, *cores = sys.argv[1:]
 config = tf.compat.v1.ConfigProto()
 config.inter_op_parallelism_threads = 4
-tf.distribute.Server(
-    json.loads(sys.argv[1]), job_name=sys.argv[2],
-    task_index=int(sys.argv[3]), config=config, protocol="grpc",
-)
+with (
+    tuning.applied(job, [int(core) for core in cores[1:]], os.environ)
+    if tuning.is_on(os.environ)
+    else contextlib.nullcontext()
+):
+    tf.distribute.Server(
+        json.loads(jobs), job_name=job, task_index=int(index),
+        config=config, protocol="grpc",
+    )
 sys.stdin.read()
 """
 
@@ -67,18 +77,27 @@ def tf_keras_alone(
 @contextlib.contextmanager
 def _servers() -> Iterator[dict[str, list[str]]]:
     """Starts a server for each task; ends them at the end."""
+    tune = tuning.is_on(os.environ)
     jobs: dict[str, list[str]] = {}
     with contextlib.ExitStack() as stack:
         for job, _ in _TASKS:
-            port = stack.enter_context(ports.ReservedPort()).port
+            port = stack.enter_context(ports.reserved_port())
             jobs.setdefault(job, []).append(f"{ports.LOOPBACK}:{port}")
+        cluster = ClusterSpec.from_dict(jobs)
         for job, index in _TASKS:
             process = subprocess.Popen(
                 [
                     *(sys.executable, "-c", _SERVER, json.dumps(jobs)),
                     *(job, str(index)),
+                    *tuning.task_arguments(
+                        cluster, cluster.task(job, index), tune=tune
+                    ),
                 ],
-                env={**os.environ, "TF_GRPC_REUSE_PORT": "1"},
+                env={
+                    **os.environ,
+                    **tuning.task_variables(os.environ, tune=tune),
+                    "TF_GRPC_REUSE_PORT": "1",
+                },
                 # It ends with us, however we end.
                 stdin=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,

@@ -58,8 +58,8 @@ def _worker(address: str) -> Task:
 @pytest.fixture
 def nobody() -> Iterator[str]:
     """An address where nothing listens."""
-    with ports.ReservedPort() as port:
-        yield f"127.0.0.1:{port.port}"
+    with ports.reserved_port() as port:
+        yield f"127.0.0.1:{port}"
 
 
 def test_a_task_tells_its_devices_and_incarnation() -> None:

@@ -1,4 +1,4 @@
-"""A whole cluster on this machine, of real processes."""
+"""A cluster of real processes on this machine."""
 
 import atexit
 import contextlib
@@ -25,9 +25,8 @@ from tfps_plugin.cluster import health
 from tfps_plugin.cluster import spec
 from tfps_plugin.cluster import tf_config
 from tfps_plugin.cluster.chief import open_sessions
-from tfps_plugin.cluster.machine import large_pages
 from tfps_plugin.cluster.machine import ports
-from tfps_plugin.cluster.machine import shared_cores
+from tfps_plugin.cluster.machine import tuning
 from tfps_plugin.cluster.output import progress_line
 from tfps_plugin.cluster.output import tensorflow_noise
 from tfps_plugin.cluster.output.followed_logs import FollowedLogs
@@ -39,7 +38,7 @@ from tfps_plugin.cluster.spec import Task
 _logger = logging.getLogger("tfps_plugin.cluster")
 
 _STOP_TIMEOUT_SECONDS = 5.0
-# What is quoted of a task's log when it dies before it serves.
+# The part of its log that is quoted when a task dies before it serves.
 _LOG_TAIL_CHARACTERS = 3000
 
 _embedded_lock = threading.Lock()
@@ -49,28 +48,32 @@ _embedded: "LocalCluster | None" = None
 class LocalCluster:
     """Workers and parameter servers as processes of this machine.
 
-    For tests, for trying out, and what a strategy falls back to where there
-    is no cluster. The processes end when the cluster is stopped, at the
-    latest when this process ends, by whatever death.
+    It is for tests and first trials, and a strategy without a cluster uses one.
+    The processes end when the cluster is stopped, and at the latest when this
+    process ends or dies.
 
         with tfps.LocalCluster(num_workers=2, num_ps=1) as cluster:
             strategy = tfps.ParameterServerStrategy(cluster.cluster_resolver)
 
     Args:
-        num_workers: How many workers.
-        num_ps: How many parameter servers.
-        start_timeout_seconds: How long all tasks together may take to start.
+        num_workers: The number of workers.
+        num_ps: The number of parameter servers.
+        start_timeout_seconds: The time in which all tasks have to start.
         wait: Whether to wait until all tasks answer. If not, call
             `wait_until_ready`.
-        environ: What to set in the tasks' environment, beside what this
-            process has.
-        chief_start_timeout_seconds: How long a task waits for a chief.
-        chief_grace_seconds: How long it waits for one that has died.
-        show_output: Whether what the tasks print, such as `tf.print` in a
-            step, is shown on this process's standard error, each line with
-            the task's name. What TensorFlow says at every start is not: it
-            goes to the logger `tfps_plugin.cluster`, at DEBUG. `log` has
-            everything.
+        environ: Environment variables of the tasks, added to those of this
+            process.
+        chief_start_timeout_seconds: The time for which a task waits for a
+            chief.
+        chief_grace_seconds: The time for which it waits for a chief that has
+            died.
+        show_output: Whether to show the output of tasks, such as `tf.print` in
+            a step, on this process's standard error, each line with the task's
+            name. Lines that TensorFlow logs at every start go to the logger
+            `tfps_plugin.cluster` instead, at DEBUG. `log` has everything.
+        tune: Whether to tune the machine for the tasks: cores, scheduling and
+            memory (docs/tuning_the_machine.md). None: if the environment has
+            `TFPS_TUNE=1`.
 
     Raises:
         ClusterConfigurationError: If a number is less than one.
@@ -95,6 +98,7 @@ class LocalCluster:
         ),
         chief_grace_seconds: float = task_server.CHIEF_GRACE_SECONDS,
         show_output: bool = True,
+        tune: bool | None = None,
     ) -> None:
         for name, value in (("num_workers", num_workers), ("num_ps", num_ps)):
             if value < 1:
@@ -104,6 +108,9 @@ class LocalCluster:
                 )
         self._start_timeout_seconds = start_timeout_seconds
         self._environ = dict(environ or {})
+        if tune is None:
+            tune = tuning.is_on({**os.environ, **self._environ})
+        self._tune = tune
         self._options = (
             f"--chief-start-timeout-seconds={chief_start_timeout_seconds}",
             f"--chief-grace-seconds={chief_grace_seconds}",
@@ -115,15 +122,15 @@ class LocalCluster:
         with contextlib.ExitStack() as stack:
             self._resources = stack
             reserved = [
-                stack.enter_context(ports.ReservedPort())
+                stack.enter_context(ports.reserved_port())
                 for _ in range(num_workers + num_ps)
             ]
-            addresses = [f"{ports.LOOPBACK}:{each.port}" for each in reserved]
+            addresses = [f"{ports.LOOPBACK}:{port}" for port in reserved]
             self._spec = ClusterSpec(
                 worker_addresses=tuple(addresses[:num_workers]),
                 ps_addresses=tuple(addresses[num_workers:]),
             )
-            # What sessions know the cluster by, wherever its tasks go.
+            # Sessions know the cluster by it, even after tasks have moved.
             self._first_spec = self._spec
             self._folder = pathlib.Path(tempfile.mkdtemp(prefix="tfps-"))
             stack.callback(shutil.rmtree, self._folder, ignore_errors=True)
@@ -147,25 +154,25 @@ class LocalCluster:
                 self.start(task.job, task.index)
             if wait:
                 self.wait_until_ready(start_timeout_seconds)
-            # It has all begun: from here on, `stop` undoes it.
+            # All has begun. From here on, `stop` undoes it.
             self._resources = stack.pop_all()
 
     @property
     def cluster_spec(self) -> ClusterSpec:
-        """Its tasks, where they are now; its chief is who connects."""
+        """Its tasks and their current addresses; it has no chief."""
         with self._lock:
             return self._spec
 
     @property
     def cluster_resolver(self) -> Any:
         """A `tf.distribute.cluster_resolver.ClusterResolver` of it."""
-        # Whoever asks for it has use for TensorFlow; the cluster has none.
+        # The caller uses TensorFlow; the cluster itself does not.
         import tensorflow as tf
 
         cluster = self
 
         class Resolver(tf.distribute.cluster_resolver.SimpleClusterResolver):
-            """Says where the tasks are now."""
+            """A resolver that knows the current addresses of the tasks."""
 
             def cluster_spec(self) -> tf.train.ClusterSpec:
                 return tf.train.ClusterSpec(cluster.cluster_spec.as_dict())
@@ -191,8 +198,8 @@ class LocalCluster:
             job: `"worker"` or `"ps"`.
             index: Its number within the job.
             wait: Whether to wait until it answers; see `wait_until_ready`.
-            new_address: Whether it comes back at another address, as where a
-                cluster manager moves it to another machine.
+            new_address: Whether it gets a new address, as when a cluster
+                manager moves it to another machine.
 
         Raises:
             TaskStartError: If it still runs, or the cluster is stopped, or it
@@ -255,8 +262,8 @@ class LocalCluster:
             timeout_seconds: Longest time to wait.
 
         Raises:
-            TaskStartError: If one ends before; its log is quoted.
-            ClusterStartTimeoutError: If one does not answer in time.
+            TaskStartError: If a task ends before it answers; its log is quoted.
+            ClusterStartTimeoutError: If a task does not answer in time.
         """
         self._wait_for(list(self._spec.serving_tasks), timeout_seconds)
 
@@ -282,7 +289,7 @@ class LocalCluster:
 
     def _move(self, task: Task) -> Task:
         """Gives a task another address."""
-        port = self._resources.enter_context(ports.ReservedPort()).port
+        port = self._resources.enter_context(ports.reserved_port())
         moved = dataclasses.replace(task, address=f"{ports.LOOPBACK}:{port}")
         addresses = self._spec.as_dict()
         addresses[task.job][task.index] = moved.address
@@ -309,8 +316,7 @@ class LocalCluster:
             },
             (task.host for task in self._spec.tasks),
         )
-        environ.update(large_pages.variables(environ))
-        environ.update(shared_cores.variables(environ))
+        environ.update(tuning.task_variables(environ, tune=self._tune))
         with self._log_path(task).open("ab") as log:
             return subprocess.Popen(
                 [
@@ -321,6 +327,7 @@ class LocalCluster:
                     "tfps_plugin.cluster.serving.task_server",
                     f"--parent-pipe={self._parent_pipe}",
                     *self._options,
+                    *tuning.task_arguments(self._spec, task, tune=self._tune),
                 ],
                 env=environ,
                 stdin=subprocess.DEVNULL,
@@ -332,7 +339,7 @@ class LocalCluster:
             )
 
     def _log_level(self) -> str:
-        """Errors of TensorFlow's alone, unless the user asks for more."""
+        """Returns TensorFlow's log level: errors only by default."""
         return tensorflow_noise.choose_log_level(
             {**os.environ, **self._environ}, wants_everything=False
         )

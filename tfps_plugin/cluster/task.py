@@ -10,11 +10,11 @@ from tfps_plugin.cluster.serving import task_server
 
 @dataclasses.dataclass(frozen=True)
 class RunningTask:
-    """Which task of the job a program is.
+    """The task of the job that this program is.
 
     Attributes:
         job: `"chief"` or `"evaluator"`.
-        index: Its number within the job.
+        index: The task's number within the job.
     """
 
     job: str
@@ -28,17 +28,21 @@ def init(
     ),
     chief_grace_seconds: float = task_server.CHIEF_GRACE_SECONDS,
 ) -> RunningTask:
-    """Call this first in a program that all tasks of a job run.
+    """Serves, if this process is a worker or ps; otherwise returns at once.
 
-    `TF_CONFIG` says which task this process is. A worker or parameter server
-    serves inside this call until the job is over, and then exits with code 0:
-    it never returns there. The chief and the evaluator go on.
+    Call it first in a program that all tasks of a job run. `TF_CONFIG` says
+    which task this process is. A worker or parameter server serves inside this
+    call until the job is over, and then exits with code 0: the call never
+    returns there. The chief and the evaluator go on.
+
+    `TFPS_TUNE=1` in the environment tunes the machine for a worker or ps
+    (docs/tuning_the_machine.md).
 
     Args:
-        chief_start_timeout_seconds: How long a worker or ps waits for the
-            chief to connect.
-        chief_grace_seconds: How long it waits for a chief that has died to
-            come back.
+        chief_start_timeout_seconds: The time for which a worker or ps waits for
+            the chief to connect.
+        chief_grace_seconds: The time for which it waits for a chief that has
+            died.
 
     Returns:
         The task; the chief if `TF_CONFIG` is not set.

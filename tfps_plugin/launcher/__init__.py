@@ -1,18 +1,18 @@
-"""Starts a whole cluster on this machine, and watches it: the command line.
+"""The command line: starts a whole cluster on this machine and watches it.
 
     cli               `tfps run`, `tfps serve`: options in, exit code out
     job               one run: starts the tasks, forwards, reports, stops
-    child_process     one task's process: start, output, signals, burial
-    leash             runs inside the child: it dies with its launcher
-    terminal_relay    the chief's errors on their way to a terminal
+    child_process     the process of one task: start, output, signals, end
+    leash             runs inside the child, which then dies with its launcher
+    terminal_relay    a terminal between the chief's errors and the real one
 
-These decide, without processes, threads or clock:
+These decide, without processes, threads or a clock:
 
-    plan              which processes a job has, with what command line
-    restarts          who is started again after a failure, and when
-    stop_sequence     which signal to whom, and how long to wait for it
-    endings           what an exit code means, in words
+    plan              the processes of a job and their command lines
+    restarts          the tasks to start again after a failure, and when
+    stop_sequence     the signals that end a job, and the waits between them
+    endings           exit codes in words
 
-What becomes of the lines that tasks write is in `cluster/output/`.
-One thread does all of it: a loop that waits for output, signals and deaths.
+`cluster/output/` shows the lines that tasks write. One thread does everything:
+a loop that waits for output, signals and deaths.
 """

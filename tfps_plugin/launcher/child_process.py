@@ -20,25 +20,24 @@ from tfps_plugin.launcher.plan import ProcessPlan
 from tfps_plugin.launcher.plan import command_line
 
 _CHUNK_BYTES = 64 * 1024
-# How much of a log is told again when its task dies.
+# The lines of a log that are quoted when its task dies.
 _LAST_LINES = 15
-# How long the kernel may take to end a process that was killed.
+# The time that the kernel may take to end a process that was killed.
 _LAST_SECONDS = 5.0
 
 
 class Output:
-    """One stream that a child writes and we read, without ever waiting.
+    """A stream of a child process, read without blocking.
 
     Args:
         stream: "stdout" or "stderr".
-        pipe: Our end of it.
-        keep_colours: Whether colours stay in the lines.
+        pipe: Our end of its pipe.
+        keep_colours: Whether colors stay in the lines.
 
     Attributes:
-        noise_filter: For whoever wants to show its lines without TensorFlow's
-            noise.
+        noise_filter: A filter that shows the lines without TensorFlow's noise.
 
-    Threading: of one thread.
+    Threading: for use by one thread.
     """
 
     def __init__(
@@ -57,11 +56,11 @@ class Output:
 
     @property
     def is_open(self) -> bool:
-        """Whether more may come."""
+        """True while more may come."""
         return not self._pipe.closed
 
     def read(self) -> list[str]:
-        """The lines that have come since; closes the stream at its end."""
+        """Returns the lines since the last call; closes an ended stream."""
         try:
             data = os.read(self.fileno(), _CHUNK_BYTES)
         except BlockingIOError:
@@ -69,23 +68,23 @@ class Output:
         return self._lines.feed(data) if data else self.close()
 
     def drain(self) -> list[str]:
-        """The lines that are left once nobody writes any more; closes."""
+        """Closes the stream; returns the lines that were not read yet."""
         lines = []
         while self.is_open:
             try:
                 data = os.read(self.fileno(), _CHUNK_BYTES)
             except BlockingIOError:
-                data = b""  # Somebody holds it open, and has nothing to say.
+                data = b""  # Another process holds it open but writes nothing.
             lines += self._lines.feed(data) if data else self.close()
         return lines
 
     def close(self) -> list[str]:
-        """Closes the stream; returns the line that was not ended."""
+        """Closes the stream; returns its last line if that had no end."""
         self._pipe.close()
         return self._lines.finish()
 
     def glimpse(self) -> list[str]:
-        """The progress bar that is being drawn, if it has moved since."""
+        """Returns the current progress bar, if it has changed."""
         line = self._lines.unfinished()
         if not self._lines.redrawn or line == self._last_glimpse:
             return []
@@ -94,27 +93,28 @@ class Output:
 
 
 class ChildProcess:
-    """A running task.
+    """The process of a running task.
 
-    It leads a process group of its own: Ctrl-C in the terminal reaches only
-    the launcher, which decides who hears of it, and a signal reaches whatever
-    the task has started. It dies with the launcher.
+    It leads a process group of its own. So Ctrl-C in the terminal reaches only
+    the launcher, which passes it on to whom it chooses, and a signal to the
+    group reaches all that the task has started. The process dies with the
+    launcher.
 
     Args:
-        plan: What to start.
-        environ: The environment to start from.
+        plan: The process to start.
+        environ: The environment of the job.
         passed_through: The streams that go where our own go.
-        errors_to: A file descriptor for its errors. The caller may close it
-            afterwards: the process has its own.
+        errors_to: A file descriptor for its standard error. The caller may
+            close it afterwards: the process has a copy.
         reads_stdin: Whether it may read our standard input.
-        pass_descriptors: File descriptors of ours that it gets too.
-        coloured: The streams whose colours are kept.
+        pass_descriptors: More file descriptors of ours that it inherits.
+        coloured: The streams that keep their colors.
 
     Raises:
         OSError: If the process cannot be started.
 
-    Threading: of the one thread that made it; when that ends, so does the
-    process.
+    Threading: for use by the thread that made it; the process ends with that
+    thread.
     """
 
     def __init__(
@@ -137,7 +137,7 @@ class ChildProcess:
         }
         if errors_to is not None:
             pipes[console.STDERR] = errors_to
-        # Errors are never kept back by Python, wherever they go.
+        # Python never buffers standard error, wherever it goes.
         unbuffered = pipes[console.STDOUT] is not None
         command = command_line(plan, unbuffered=unbuffered)
         self._process = subprocess.Popen(
@@ -149,7 +149,7 @@ class ChildProcess:
             stdin=None if reads_stdin else subprocess.DEVNULL,
             stdout=pipes[console.STDOUT],
             stderr=pipes[console.STDERR],
-            env={**environ, "TF_CONFIG": plan.tf_config},
+            env={**environ, **plan.environ},
             pass_fds=tuple(pass_descriptors),
             start_new_session=True,
         )
@@ -166,46 +166,46 @@ class ChildProcess:
 
     @property
     def pid(self) -> int:
-        """The process id, also that of its group."""
+        """The id of the process and of its group."""
         return self._process.pid
 
     @property
     def elapsed_seconds(self) -> float:
-        """How long ago it was started."""
+        """The time since it was started."""
         return time.monotonic() - self._started
 
     def remember(self, lines: list[str]) -> None:
-        """Keeps lines for the report of its death."""
+        """Keeps the last lines for the report of its death."""
         if self.last_lines is not None:
             self.last_lines.extend(lines)
 
     def has_ended(self) -> bool:
-        """Whether it is dead; it stays unburied, and its id its own."""
+        """Returns whether it has ended; it still keeps its process id."""
         flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
         return os.waitid(os.P_PID, self.pid, flags) is not None
 
     def send(self, number: signal.Signals) -> None:
-        """Sends a signal to it and to whatever it has started."""
-        # The group may have no member left that can take a signal.
+        """Sends a signal to the process and to all that it has started."""
+        # The group may have no member left that accepts a signal.
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, number)
 
     def bury(self) -> int:
-        """Takes the dead process off the system's list.
+        """Waits for the dead process, so that the system forgets it.
 
-        What it had started and left behind is killed first: afterwards the
-        group's id may be somebody else's.
+        Kills what it has left behind first: afterwards another group may get
+        its id.
 
         Returns:
-            How it ended, as `subprocess` counts: negative for a signal.
+            The exit code, as in `subprocess`: negative for a signal.
         """
         self.send(signal.SIGKILL)
         return self._process.wait()
 
     def discard(self) -> None:
-        """Kills it and closes its streams, whatever state it is in."""
+        """Kills the process and closes its streams, in any state."""
         self.send(signal.SIGKILL)
-        # Not even this ends a process that waits for a broken disk.
+        # A process that waits for a broken disk does not end even so.
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(_LAST_SECONDS)
         for output in self.outputs:

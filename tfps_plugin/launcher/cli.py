@@ -1,6 +1,6 @@
-"""`tfps`: options in, exit code out.
+"""The command line: options in, exit code out.
 
-What a command needs is imported when it runs: `tfps --help` answers at once.
+A command imports what it needs when it runs, so `tfps --help` answers at once.
 """
 
 import contextlib
@@ -8,6 +8,11 @@ import os
 import sys
 
 import click
+
+_TUNE_HELP = (
+    "Tune this machine for {}: cores, scheduling and memory. TFPS_TUNE=1 in "
+    "the environment does the same. See docs/tuning_the_machine.md."
+)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -28,7 +33,7 @@ def main() -> None:
     type=click.IntRange(min=1),
     default=2,
     show_default=True,
-    help="How many workers compute.",
+    help="The number of workers.",
 )
 @click.option(
     "--ps",
@@ -36,13 +41,13 @@ def main() -> None:
     type=click.IntRange(min=1),
     default=1,
     show_default=True,
-    help="How many parameter servers hold the variables.",
+    help="The number of parameter servers.",
 )
 @click.option(
     "--evaluator",
     "has_evaluator",
     is_flag=True,
-    help="Run the script once more, as the evaluator beside the training.",
+    help="Run the script a second time, as the evaluator.",
 )
 @click.option(
     "--grace-seconds",
@@ -63,14 +68,19 @@ def main() -> None:
     type=click.IntRange(min=0),
     default=0,
     show_default=True,
-    help="How often each task that fails is started again; the script only "
-    "if it was killed, or raised after a task had died.",
+    help="How often to restart each task that fails. The script is restarted "
+    "only if it was killed, or if it raised after a task had died.",
 )
 @click.option(
     "--tensorflow-logs",
     "wants_tensorflow_logs",
     is_flag=True,
-    help="Show all that TensorFlow logs, from its first line on.",
+    help="Show everything that TensorFlow logs.",
+)
+@click.option(
+    "--tune",
+    is_flag=True,
+    help=_TUNE_HELP.format("the workers and parameter servers"),
 )
 @click.argument("script", type=click.Path(exists=True, dir_okay=False))
 @click.argument("script_arguments", metavar="[ARGUMENTS]...", nargs=-1)
@@ -82,27 +92,27 @@ def run(
     evaluator_seconds: float,
     max_restarts: int,
     wants_tensorflow_logs: bool,
+    tune: bool,
     script: str,
     script_arguments: tuple[str, ...],
 ) -> None:
     """Run SCRIPT as the chief of a whole cluster on this machine.
 
-    Every task is a process, told by its TF_CONFIG who it is. Each line of
-    their logs says where it comes from; the script itself writes to a terminal
-    as if it ran alone. The job ends when the script does, with its exit code;
-    an evaluator may still evaluate the last checkpoint.
+    Every task is a process with a TF_CONFIG of its own. Each line of their logs
+    begins with the task's name; the script itself writes to a terminal as if it
+    ran alone. The job ends with the script, and with its exit code. An
+    evaluator may still evaluate the last checkpoint.
 
-    Ctrl-C interrupts the script, and ends the others once it has ended; a
-    second one does not wait for that.
+    Ctrl-C interrupts the script, and the other tasks end after it. A second
+    Ctrl-C ends them at once.
 
-    Of TensorFlow's own log only errors are shown, and not what it says at
-    every start. For more, set TF_CPP_MIN_LOG_LEVEL (0 is everything, 1 leaves
-    out information, 2 warnings, 3 errors), or give --tensorflow-logs.
+    Only errors of TensorFlow's own log are shown. For more, set
+    TF_CPP_MIN_LOG_LEVEL (0: everything, 1: no information, 2: no warnings,
+    3: no errors), or give --tensorflow-logs.
     """
     from tfps_plugin.cluster.environment import task_environment
-    from tfps_plugin.cluster.machine import large_pages
-    from tfps_plugin.cluster.machine import shared_cores
-    from tfps_plugin.cluster.machine.ports import ReservedPort
+    from tfps_plugin.cluster.machine import tuning
+    from tfps_plugin.cluster.machine.ports import reserved_port
     from tfps_plugin.cluster.output import tensorflow_noise
     from tfps_plugin.cluster.output.console import Console
     from tfps_plugin.launcher import plan
@@ -111,26 +121,29 @@ def run(
     sizes = {"num_workers": num_workers, "num_ps": num_ps}
     with contextlib.ExitStack() as reserved:
         ports = [
-            reserved.enter_context(ReservedPort()).port
+            reserved.enter_context(reserved_port())
             for _ in range(plan.num_ports(**sizes))
         ]
         cluster = plan.plan_cluster(ports, **sizes)
         plans = plan.plan_processes(
-            cluster, script, script_arguments, has_evaluator=has_evaluator
+            cluster,
+            script,
+            script_arguments,
+            has_evaluator=has_evaluator,
+            tune=tune or tuning.is_on(os.environ),
+            environment=os.environ,
         )
         console = Console([process.name for process in plans], os.environ)
         environment = task_environment(
             os.environ, hosts=[task.host for task in cluster.tasks]
         )
-        # All of them share this machine's GPUs: none may take all memory.
+        # All tasks share this machine's GPUs: none may take all the memory.
         environment.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
         log_level = tensorflow_noise.choose_log_level(
             os.environ, wants_everything=wants_tensorflow_logs
         )
         environment[tensorflow_noise.LOG_LEVEL] = log_level
-        environment.update(large_pages.variables(environment))
-        environment.update(shared_cores.variables(environment))
-        # A task may have the port that is reserved for it.
+        # A task may listen on the port that is reserved for it.
         environment["TF_GRPC_REUSE_PORT"] = "1"
         job = Job(
             plans,
@@ -155,19 +168,17 @@ def run(
     type=click.FloatRange(min=0),
     help="How long to wait for a chief that has died to come back.",
 )
-def serve(**options: float | None) -> None:
+@click.option("--tune", is_flag=True, help=_TUNE_HELP.format("this task"))
+def serve(tune: bool, **options: float | None) -> None:
     """Be the worker or parameter server that TF_CONFIG names.
 
     Ends with 0 when the job is over.
     """
-    from tfps_plugin.cluster.machine import large_pages
     from tfps_plugin.cluster.serving import task_server
 
-    large_pages.begin_again()
-    task_server.main(
-        [
-            f"--{name.replace('_', '-')}={value}"
-            for name, value in options.items()
-            if value is not None
-        ]
-    )
+    arguments = [
+        f"--{name.replace('_', '-')}={value}"
+        for name, value in options.items()
+        if value is not None
+    ]
+    task_server.main([*arguments, *(["--tune"] if tune else [])])

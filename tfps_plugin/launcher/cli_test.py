@@ -2,14 +2,17 @@ import os
 import pathlib
 import subprocess
 import sys
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
 import tfps_plugin
-from tfps_plugin.cluster.machine import large_pages
 from tfps_plugin.cluster.serving import task_server
+from tfps_plugin.launcher import job
 from tfps_plugin.launcher.cli import main
+from tfps_plugin.launcher.plan import ProcessPlan
 
 # Option handling is what differs between releases of click.
 pytestmark = pytest.mark.compat
@@ -81,14 +84,41 @@ def test_serve_hands_its_options_on(
     runner: CliRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     received: list[list[str]] = []
-    begun_again: list[None] = []
     monkeypatch.setattr(task_server, "main", received.append)
-    monkeypatch.setattr(
-        large_pages, "begin_again", lambda: begun_again.append(None)
+    for arguments in ([], ["--chief-grace-seconds", "5", "--tune"]):
+        runner.invoke(main, ["serve", *arguments], catch_exceptions=False)
+    assert received == [[], ["--chief-grace-seconds=5.0", "--tune"]]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "variable", "expected"),
+    [([], None, "0"), (["--tune"], None, "1"), ([], "1", "1"), ([], "0", "0")],
+)
+def test_only_asked_for_the_machine_is_tuned(
+    arguments: list[str],
+    variable: str | None,
+    expected: str,
+    runner: CliRunner,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plans: list[ProcessPlan] = []
+
+    class NoJob:
+        def __init__(
+            self, given: Sequence[ProcessPlan], *_: Any, **__: Any
+        ) -> None:
+            plans.extend(given)
+
+        def run(self) -> int:
+            return 0
+
+    monkeypatch.setattr(job, "Job", NoJob)
+    result = runner.invoke(
+        main, ["run", *arguments, __file__], env={"TFPS_TUNE": variable}
     )
-    runner.invoke(main, ["serve"], catch_exceptions=False)
-    runner.invoke(
-        main, ["serve", "--chief-grace-seconds", "5"], catch_exceptions=False
-    )
-    assert received == [[], ["--chief-grace-seconds=5.0"]]
-    assert len(begun_again) == 2
+    assert result.exit_code == 0
+    tuned = {plan.name: plan.environ.get("TFPS_TUNE") for plan in plans}
+    assert tuned == {
+        **dict.fromkeys(["ps 0", "worker 0", "worker 1"], expected),
+        "chief": None,
+    }

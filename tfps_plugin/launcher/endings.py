@@ -1,12 +1,12 @@
-"""What the end of a process means, in words and as our own exit code."""
+"""Exit codes of processes, in words and as our own exit code."""
 
 import signal
 from collections.abc import Sequence
 
-# What a shell adds to the number of the signal that ended a program.
+# A shell adds it to the number of the signal that ended a program.
 _SHELL_SIGNAL_BASE = 128
 
-# Deaths whose usual reason is worth a word.
+# Signals with a usual cause that is worth naming.
 _HINTS = {
     signal.SIGKILL: "by hand, or by the kernel because memory ran out",
     signal.SIGABRT: "its own runtime gave up: see its log",
@@ -16,10 +16,10 @@ _HINTS = {
 
 
 def exit_status(returncode: int) -> int:
-    """The exit code that passes on how a process ended, as shells do.
+    """Returns the exit code that a shell would give a process.
 
     Args:
-        returncode: As `subprocess` counts: negative for a signal.
+        returncode: The exit code, as in `subprocess`: negative for a signal.
     """
     if returncode < 0:
         return _SHELL_SIGNAL_BASE - returncode
@@ -27,7 +27,7 @@ def exit_status(returncode: int) -> int:
 
 
 def describe(returncode: int) -> str:
-    """In words: "ended with exit code 3", "was killed by SIGKILL (...)"."""
+    """Returns words: "ended with exit code 3", "was killed by SIGKILL"."""
     if returncode >= 0:
         return f"ended with exit code {returncode}"
     number = -returncode
@@ -48,14 +48,14 @@ def death_report(
     last_lines: Sequence[str] | None,
     consequence: str,
 ) -> list[str]:
-    """The lines that tell of a task's death.
+    """Returns the lines that report a task's death.
 
     Args:
-        name: The task, "worker 1".
-        returncode: How it ended, as `subprocess` counts.
-        elapsed_seconds: How long it lived.
+        name: The task's name: "worker 1".
+        returncode: The exit code, as in `subprocess`.
+        elapsed_seconds: The time for which it ran.
         last_lines: The end of its log; None if that went to the terminal.
-        consequence: What happens now.
+        consequence: A sentence that says what happens next.
     """
     report = [f"{name} {describe(returncode)} after {elapsed_seconds:.1f} s."]
     if last_lines is not None:

@@ -35,7 +35,7 @@ _REASONS = {
     signal.SIGHUP: Reason.TERMINATED,
 }
 
-# How often a progress bar is shown where it cannot be drawn in place.
+# The interval at which a progress bar is shown if it cannot be redrawn.
 _GLIMPSE_SECONDS = 10.0
 
 _NO_CONSEQUENCE = (
@@ -51,17 +51,17 @@ class Job:
 
     Args:
         plans: The processes, one of them the chief.
-        console: Where their lines go.
-        environ: The environment that each starts from.
-        grace_seconds: How long the user's programs may take to end after
+        console: The console that shows their lines.
+        environ: The environment of all of them.
+        grace_seconds: The time in which the user's programs may end after
             Ctrl-C.
-        evaluator_seconds: How long the evaluator may go on once the chief has
-            ended, for its last checkpoint.
-        max_restarts: How often each task that fails is started again.
-        is_quiet: Whether the known noise of TensorFlow is left out. The last
-            lines that are quoted of a task that dies have it all the same.
+        evaluator_seconds: The time for which the evaluator may go on after the
+            chief has ended, for the last checkpoint.
+        max_restarts: The number of restarts of each task that fails.
+        is_quiet: Whether to leave out the known noise of TensorFlow. The last
+            lines of a task that dies are quoted with it all the same.
 
-    Threading: of the main thread, the only one that hears signals.
+    Threading: for use by the main thread, the only one that gets signals.
     """
 
     def __init__(
@@ -86,11 +86,11 @@ class Job:
         self._restarts = Restarts(max_restarts)
         self._chief_returncode = 0
         self._stop: StopSequence | None = None
-        # Who has been sent a signal: the end of these is no news.
+        # The tasks that were sent a signal: their end is no news.
         self._told: set[str] = set()
-        # Closed when the chief has ended: so the evaluator learns of it.
+        # Closed when the chief has ended, so that the evaluator knows.
         self._evaluators_pipe = contextlib.ExitStack()
-        # Only where the chief's errors go to a terminal.
+        # Only if the chief's standard error is a terminal.
         self._relay: TerminalRelay | None = None
         self._next_glimpse = time.monotonic() + _GLIMPSE_SECONDS
 
@@ -98,11 +98,11 @@ class Job:
         """Runs the job to its end.
 
         Returns:
-            The exit code that the launcher is to end with: the chief's.
+            The exit code for the launcher: the chief's.
 
         Raises:
-            BrokenPipeError: If nobody reads our output any more. No process
-                is left then either.
+            BrokenPipeError: If our output is closed. No process is left then
+                either.
         """
         with (
             self._selector,
@@ -191,7 +191,7 @@ class Job:
             )
 
     def _wait(self, wake_up: socket.socket) -> None:
-        """Waits for output, a signal, a death or the time to do something."""
+        """Waits for output, a signal, a death or the next deadline."""
         until = self._next_glimpse
         if self._stop is not None:
             until = min(until, self._stop.deadline)
@@ -228,7 +228,7 @@ class Job:
         self._console.show(child.name, output.stream, lines)
 
     def _forward(self, *, is_last: bool = False) -> None:
-        """Passes on what the chief has written to its errors, if relayed."""
+        """Passes on the chief's standard error, if it is relayed."""
         relay = self._relay
         if relay is None or not relay.is_open:
             return
@@ -242,7 +242,7 @@ class Job:
         if number == signal.SIGWINCH and self._relay is not None:
             self._relay.resize()
         if number not in _REASONS:
-            return  # SIGCHLD: that we woke up is enough.
+            return  # SIGCHLD has done its work: it woke us up.
         if self._stop is not None:
             self._stop.hurry()
             return
@@ -259,7 +259,7 @@ class Job:
             plan_steps(
                 reason,
                 grace_seconds=self._grace_seconds,
-                # Who has asked the job to end has asked the evaluator too.
+                # A request to end the job is one to the evaluator, too.
                 evaluator_seconds=0.0
                 if self._stop
                 else self._evaluator_seconds,
@@ -320,7 +320,7 @@ class Job:
         elif child.name in self._told or (
             self._stop is not None and child.name != EVALUATOR
         ):
-            return  # It was told to, or ends with the chief.
+            return  # It was told to end, or ends with the chief.
         again = None
         if self._stop is None:
             again = self._restarts.failed(
@@ -354,7 +354,7 @@ class Job:
 
 @contextlib.contextmanager
 def _arriving_signals() -> Iterator[socket.socket]:
-    """A socket from which the numbers of the signals that arrive are read."""
+    """Yields a socket that receives the numbers of arriving signals."""
     ours, interpreters = socket.socketpair()
     with contextlib.ExitStack() as stack:
         stack.enter_context(ours)
@@ -364,13 +364,13 @@ def _arriving_signals() -> Iterator[socket.socket]:
         previous = signal.set_wakeup_fd(interpreters.fileno())
         stack.callback(signal.set_wakeup_fd, previous)
         for number in (*_REASONS, signal.SIGCHLD, signal.SIGWINCH):
-            # Who started us with nohup wants us to outlive the terminal.
+            # After nohup we are to outlive the terminal.
             if number == signal.SIGHUP and (
                 signal.getsignal(number) == signal.SIG_IGN
             ):
                 continue
-            # Only a signal with a handler is written to the socket; the
-            # handler itself has nothing to do.
+            # Only signals with a handler are written to the socket; the handler
+            # itself does nothing.
             handler = signal.signal(number, lambda *_: None)
             stack.callback(signal.signal, number, handler)
         yield ours

@@ -32,7 +32,9 @@ class _Run:
     ) -> None:
         plans = [
             ProcessPlan(
-                name.replace("_", " "), ("-c", source, *arguments), "{}"
+                name.replace("_", " "),
+                ("-c", source, *arguments),
+                {"TF_CONFIG": "{}"},
             )
             for name, (source, *arguments) in (
                 (name, [program] if isinstance(program, str) else program)
@@ -273,8 +275,8 @@ def test_a_death_is_told_with_the_noise() -> None:
 
 def test_a_program_that_cannot_be_started_leaves_nobody_behind() -> None:
     plans = [
-        ProcessPlan("ps 0", ("-c", _FOREVER), ""),
-        ProcessPlan("chief", ("-c", "a null \0 byte"), ""),
+        ProcessPlan("ps 0", ("-c", _FOREVER), {}),
+        ProcessPlan("chief", ("-c", "a null \0 byte"), {}),
     ]
     console = Console(["ps 0", "chief"], {}, io.StringIO(), io.StringIO())
     job = Job(plans, console, os.environ, **_ONE_SECOND)
@@ -287,7 +289,7 @@ def test_output_that_nobody_reads_ends_the_job() -> None:
     os.close(reader)
     with open(writer, "w") as out:
         console = Console(["chief"], {}, out, io.StringIO())
-        plans = [ProcessPlan("chief", ("-c", f"print(1)\n{_FOREVER}"), "")]
+        plans = [ProcessPlan("chief", ("-c", f"print(1)\n{_FOREVER}"), {})]
         job = Job(plans, console, os.environ, **_ONE_SECOND)
         with pytest.raises(BrokenPipeError):
             job.run()

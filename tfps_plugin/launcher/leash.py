@@ -1,14 +1,13 @@
-"""Runs inside a child process: makes it die with its launcher, then becomes
-the program.
+"""A program that dies with its launcher and then becomes another program.
 
-Nothing that a launcher does at its end helps when it is killed with SIGKILL;
-the kernel has to do it. The request to do so survives `exec`. Started as a
-file and without the site packages, which takes some hundredths of a second:
+A launcher that is killed with SIGKILL cannot end its children; only the kernel
+can, on request. The request survives `exec`. Started as a file and without
+site packages, it takes some hundredths of a second:
 
     python -I -S leash.py LAUNCHER_PID COMMAND ARGUMENTS...
 
-The kernels of other systems than Linux know no such request; there the
-programs live on until they notice that their cluster is gone.
+Only Linux has such a request. On other systems the programs go on until they
+notice that their cluster is gone.
 """
 
 import os
@@ -19,11 +18,13 @@ _PR_SET_PDEATHSIG = 1  # From <linux/prctl.h>.
 
 
 def die_with(launcher_pid: int) -> None:
-    """Has this process killed when the process that started it dies.
+    """Asks the kernel to kill this process when its launcher dies.
+
+    A sandbox may refuse the request; the process then goes on without it.
 
     Args:
-        launcher_pid: Who started it. If that has died before the request was
-            made, this process ends here.
+        launcher_pid: The launcher's process id. If the launcher has died before
+            the request, this process ends here.
     """
     if sys.platform != "linux":
         return
@@ -35,7 +36,7 @@ def die_with(launcher_pid: int) -> None:
 
 
 def main(arguments: list[str]) -> None:
-    """Ties itself to the launcher and becomes the command."""
+    """Binds this process to the launcher and becomes the command."""
     launcher_pid, *command = arguments
     die_with(int(launcher_pid))
     os.execv(command[0], command)

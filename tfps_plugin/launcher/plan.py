@@ -1,9 +1,11 @@
-"""Which processes a job on this machine has, and how each is started."""
+"""The processes of a job on this machine, and how each is started."""
 
 import dataclasses
 import sys
+from collections.abc import Mapping
 from collections.abc import Sequence
 
+from tfps_plugin.cluster.machine import tuning
 from tfps_plugin.cluster.machine.ports import LOOPBACK
 from tfps_plugin.cluster.spec import CHIEF
 from tfps_plugin.cluster.spec import EVALUATOR
@@ -25,29 +27,30 @@ class ProcessPlan:
 
     Attributes:
         name: What people call the task: "chief", "worker 0".
-        arguments: What the Python interpreter gets.
-        tf_config: The `TF_CONFIG` that tells it which task it is.
+        arguments: The arguments of the Python interpreter.
+        environ: Environment variables to add to those of the job, such as the
+            `TF_CONFIG` that tells the process which task it is.
     """
 
     name: str
     arguments: tuple[str, ...]
-    tf_config: str
+    environ: Mapping[str, str]
 
 
 def num_ports(*, num_workers: int, num_ps: int) -> int:
-    """How many ports the cluster listens on: the chief has one as well."""
+    """Returns the number of ports of the cluster; the chief has one, too."""
     return 1 + num_workers + num_ps
 
 
 def plan_cluster(
     ports: Sequence[int], *, num_workers: int, num_ps: int
 ) -> ClusterSpec:
-    """The cluster on this machine's loopback interface.
+    """Returns a cluster on this machine's loopback interface.
 
     Args:
         ports: Free ports, `num_ports` of them.
-        num_workers: How many workers.
-        num_ps: How many parameter servers.
+        num_workers: The number of workers.
+        num_ps: The number of parameter servers.
     """
     addresses = [join_address(LOOPBACK, port) for port in ports]
     end_of_workers = 1 + num_workers
@@ -66,18 +69,24 @@ def plan_processes(
     script_arguments: Sequence[str],
     *,
     has_evaluator: bool,
+    tune: bool = False,
+    environment: Mapping[str, str] | None = None,
 ) -> tuple[ProcessPlan, ...]:
-    """Every process of the job, in the order in which to start them.
+    """Returns every process of the job, in the order in which to start them.
 
-    Servers come first: they are then already importing TensorFlow while the
-    script still reads its data.
+    Servers come first: they then import TensorFlow while the script reads its
+    data.
 
     Args:
-        cluster: Who is in it, the chief included.
+        cluster: The cluster, with its chief.
         script: The user's program, run by the chief and the evaluator.
-        script_arguments: What it gets.
-        has_evaluator: Whether there is an evaluator beside the training.
+        script_arguments: The arguments of the program.
+        has_evaluator: Whether an evaluator runs beside the training.
+        tune: Whether to tune the machine for workers and parameter servers.
+        environment: The environment of the job; None: an empty one. It decides
+            which settings a user has made.
     """
+    tuning_variables = tuning.task_variables(environment or {}, tune=tune)
     program = (script, *script_arguments)
     servers = [*cluster.parameter_servers, *cluster.workers]
     programs = [CHIEF, EVALUATOR] if has_evaluator else [CHIEF]
@@ -85,8 +94,14 @@ def plan_processes(
         *(
             ProcessPlan(
                 name=str(task),
-                arguments=_TASK_SERVER,
-                tf_config=to_tf_config(cluster, task.job, task.index),
+                arguments=(
+                    *_TASK_SERVER,
+                    *tuning.task_arguments(cluster, task, tune=tune),
+                ),
+                environ={
+                    "TF_CONFIG": to_tf_config(cluster, task.job, task.index),
+                    **tuning_variables,
+                },
             )
             for task in servers
         ),
@@ -94,7 +109,7 @@ def plan_processes(
             ProcessPlan(
                 name=job,
                 arguments=program,
-                tf_config=to_tf_config(cluster, job, 0),
+                environ={"TF_CONFIG": to_tf_config(cluster, job, 0)},
             )
             for job in programs
         ),
@@ -104,13 +119,13 @@ def plan_processes(
 def command_line(
     plan: ProcessPlan, *, unbuffered: bool, executable: str = sys.executable
 ) -> list[str]:
-    """The command line of a process.
+    """Returns the command line of a process.
 
     Args:
         plan: The process.
-        unbuffered: Whether Python hands on its output at once. Without a
-            terminal it would keep it back until some thousands of characters
-            are together, and a log would lag minutes behind.
+        unbuffered: Whether Python passes on its output at once. Without a
+            terminal it would collect some thousands of characters first, and a
+            log would lag minutes behind.
         executable: The Python interpreter.
     """
     switches = ["-u"] if unbuffered else []

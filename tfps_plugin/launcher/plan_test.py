@@ -39,7 +39,7 @@ def test_each_process_is_told_who_it_is(
 ) -> None:
     for name, process in processes.items():
         job, _, index = name.partition(" ")
-        config = json.loads(process.tf_config)
+        config = json.loads(process.environ["TF_CONFIG"])
         assert config["task"] == {"type": job, "index": int(index or 0)}
         assert config["cluster"]["chief"] == ["127.0.0.1:4000"]
         assert config["cluster"]["worker"] == [
@@ -66,7 +66,7 @@ def test_programs_run_the_script_and_tasks_the_server(
     [(True, ["python", "-u", "x.py"]), (False, ["python", "x.py"])],
 )
 def test_command_line(unbuffered: bool, expected: list[str]) -> None:
-    process = plan.ProcessPlan("chief", ("x.py",), "")
+    process = plan.ProcessPlan("chief", ("x.py",), {})
     assert expected == plan.command_line(
         process, unbuffered=unbuffered, executable="python"
     )

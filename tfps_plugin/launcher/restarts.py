@@ -1,4 +1,4 @@
-"""Which tasks are started again after they have failed, and when. Pure."""
+"""Restarts of failed tasks: who is started again, and when. Pure."""
 
 import math
 from collections.abc import Collection
@@ -8,24 +8,24 @@ from tfps_plugin.cluster.spec import EVALUATOR
 
 _FIRST_PAUSE_SECONDS = 1.0
 _LONGEST_PAUSE_SECONDS = 30.0
-# A task that has run so long since it failed is well: if it fails again, that
-# is no reason to wait longer. As Kubernetes does.
+# A task that has run for so long after a failure is healthy: if it fails again,
+# the pauses begin anew, as in Kubernetes.
 _FORGET_SECONDS = 10 * 60.0
-# What a chief raises so soon after another task has died is taken for a
-# consequence. It may have waited for the task first, by default for 10 minutes.
+# An error of the chief so soon after the death of another task counts as its
+# consequence. The chief may have waited for the task, by default 10 minutes.
 _BLAME_SECONDS = 11 * 60.0
 
 
 class Restarts:
-    """Counts the failures of tasks, and says who is due to start again.
+    """Counts the failures of tasks, and names those to start again.
 
-    A worker, parameter server or evaluator is started again whatever it has
-    failed of. The chief is so if it was killed, or if a task of its cluster
-    had died shortly before: there are moments at which its program cannot but
-    raise then. Otherwise, if it raised, it would raise again.
+    A worker, parameter server or evaluator is started again after any failure.
+    The chief is started again if it was killed, or if a task of its cluster had
+    died shortly before, because its program may then raise through no fault of
+    its own. Otherwise it would raise again.
 
     Args:
-        max_restarts: How often each task may be started again.
+        max_restarts: The number of restarts of each task.
     """
 
     def __init__(self, max_restarts: int) -> None:
@@ -38,24 +38,26 @@ class Restarts:
 
     @property
     def next_due(self) -> float | None:
-        """When the next task is due; None: none waits."""
+        """The time at which the next task is due; None if none waits."""
         return min(self._due.values(), default=None)
 
     @property
     def waiting(self) -> Collection[str]:
-        """The tasks that wait to be started again."""
+        """The names of tasks that wait to be started again."""
         return self._due.keys()
 
     def failed(self, name: str, returncode: int, now: float) -> str | None:
-        """Notes that a task has ended, and was not to.
+        """Records that a task has ended unexpectedly.
 
         Args:
-            name: The task.
-            returncode: As `subprocess` counts: negative for a signal.
-            now: The time, in seconds of a clock that only goes forward.
+            name: The task's name.
+            returncode: The exit code, as in `subprocess`: negative after a
+                signal.
+            now: The time, in seconds of a monotonic clock.
 
         Returns:
-            In words when it is started again; None: it is not.
+            A sentence that says when the task is started again; None if it is
+            not.
         """
         if returncode == 0:
             return None
@@ -77,7 +79,7 @@ class Restarts:
         )
 
     def take_due(self, now: float) -> list[str]:
-        """The tasks to start now."""
+        """Returns the names of the tasks to start now."""
         due = [name for name, time in self._due.items() if time <= now]
         for name in due:
             del self._due[name]
@@ -85,12 +87,12 @@ class Restarts:
         return due
 
     def cancel(self) -> None:
-        """Starts nobody again: the job is about to end."""
+        """Cancels all restarts: the job is about to end."""
         self._due.clear()
         self._max_restarts = 0
 
     def _next_pause(self, name: str, now: float) -> float:
-        """How long a task waits this time: twice as long as before."""
+        """Returns a task's pause: twice as long as the last one."""
         pause_seconds = _FIRST_PAUSE_SECONDS
         if now - self._started_at.get(name, -math.inf) < _FORGET_SECONDS:
             pause_seconds = min(2 * self._pauses[name], _LONGEST_PAUSE_SECONDS)

@@ -1,4 +1,4 @@
-"""Who is started again, and when."""
+"""Tests of restarts."""
 
 import pytest
 

@@ -1,11 +1,11 @@
-"""How a job is brought to its end: who is told what, and how long we wait.
+"""The steps that end a job: signals to tasks, and the waits between them.
 
-Programs (the chief, the evaluator) run the user's code: they are asked first,
-so that they can save what they have while the cluster is still there. Then
-everybody is asked, then nobody is.
+Programs (the chief and the evaluator) run the user's code. They are asked to
+end first, so that they can save their work while the cluster is still there.
+Then all tasks are asked, and at last all are killed.
 
-When the chief has ended by itself, the evaluator may still have its last
-checkpoint to evaluate. It needs no cluster for that.
+When the chief has ended by itself, the evaluator may still evaluate the last
+checkpoint. It needs no cluster for that.
 """
 
 import dataclasses
@@ -16,7 +16,7 @@ from collections.abc import Collection
 
 
 class Reason(enum.Enum):
-    """Why a job ends."""
+    """The reason for which a job ends."""
 
     CHIEF_ENDED = "the chief ended"
     INTERRUPTED = "interrupted"
@@ -24,7 +24,7 @@ class Reason(enum.Enum):
 
 
 class Audience(enum.Enum):
-    """Whom a step is for."""
+    """The tasks that a step is for."""
 
     PROGRAMS = "programs"
     SERVERS = "servers"
@@ -33,12 +33,12 @@ class Audience(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """One step towards the end.
+    """One step toward the end of a job.
 
     Attributes:
-        signal: What is sent; None only waits.
-        audience: Who gets it.
-        patience_seconds: How long they have.
+        signal: The signal to send; None only waits.
+        audience: The tasks that get it.
+        patience_seconds: The time that they have to end.
     """
 
     signal: signal.Signals | None
@@ -53,14 +53,14 @@ def plan_steps(
     evaluator_seconds: float,
     task_seconds: float = 5.0,
 ) -> tuple[Step, ...]:
-    """The steps to take.
+    """Returns the steps to take.
 
     Args:
-        reason: Why the job ends.
-        grace_seconds: How long the user's programs have for their own end.
-        evaluator_seconds: How long the evaluator may go on once the chief
-            has ended by itself; 0 for not at all.
-        task_seconds: How long each later step may take.
+        reason: The reason for which the job ends.
+        grace_seconds: The time in which the user's programs may end themselves.
+        evaluator_seconds: The time for which the evaluator may go on after the
+            chief has ended by itself; 0 ends it at once.
+        task_seconds: The time that each later step may take.
     """
 
     def stop(audience: Audience) -> tuple[Step, ...]:
@@ -88,16 +88,16 @@ def plan_steps(
 
 
 class StopSequence:
-    """Where a job is on its way to the end.
+    """The progress of a job toward its end.
 
-    A step is over when everybody it was sent to has ended, when its time is
-    up, or when the user is in a hurry.
+    A step is over when all its tasks have ended, when its time is up, or when
+    the user hurries.
 
     Args:
-        steps: From `plan_steps`.
-        is_program: Tells programs from the other tasks, by name.
+        steps: The steps, from `plan_steps`.
+        is_program: Returns whether a task, by its name, is a program.
 
-    Threading: of one thread.
+    Threading: for use by one thread.
     """
 
     def __init__(
@@ -110,29 +110,29 @@ class StopSequence:
 
     @property
     def deadline(self) -> float:
-        """When `advance` has something to decide, if nobody ends before."""
+        """The time at which `advance` decides next, if no task ends before."""
         return self._deadline
 
     def has_failed(self, now: float) -> bool:
-        """Whether even the last step did not help in time."""
+        """Returns whether tasks are left after the time of the last step."""
         return not self._coming and now >= self._deadline
 
     def hurry(self) -> None:
-        """Gives up waiting for the current step, unless it is the last."""
+        """Ends the wait of the current step, unless it is the last one."""
         if self._coming:
             self._deadline = float("-inf")
 
     def advance(
         self, now: float, running: Collection[str]
     ) -> tuple[Step, tuple[str, ...]] | None:
-        """Decides what to do now.
+        """Begins the next step if the current one is over.
 
         Args:
-            now: The time, in seconds of any clock that only goes forward.
+            now: The time, in seconds of a monotonic clock.
             running: The names of the tasks that still run.
 
         Returns:
-            The next step and whom it is for, or None to go on waiting.
+            The next step and the names of its tasks, or None to go on waiting.
         """
         if now < self._deadline and self._concerned(self._current, running):
             return None

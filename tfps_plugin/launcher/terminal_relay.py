@@ -1,4 +1,4 @@
-"""Between a program's errors and the terminal: a terminal of its own."""
+"""A pseudo-terminal between a program's standard error and the terminal."""
 
 import contextlib
 import errno
@@ -11,29 +11,30 @@ from tfps_plugin.cluster.output.tensorflow_noise import NoiseFilter
 
 _CHUNK_BYTES = 64 * 1024
 
-# How long bytes that look like the beginning of noise are held back. A logger
-# writes its lines whole; a person does not notice the wait.
+# Bytes that look like the beginning of noise are held back for this time. A
+# logger writes whole lines; a person does not notice the wait.
 _HOLD_SECONDS = 0.1
 
 
 class TerminalRelay:
-    """Passes on what a program writes to a terminal, but for the noise.
+    """Passes on what a program writes to a terminal, without the noise.
 
-    The program still finds a terminal, as wide as the real one: what draws
-    progress bars or colours looks for that. A pipe would tell it otherwise.
-    Bytes arrive as they were written; line ends are left to the real terminal.
+    The program still finds a terminal, as wide as the real one, because
+    libraries draw progress bars and colors only on a terminal and not on a
+    pipe. Bytes arrive as they were written; the real terminal handles line
+    ends.
 
-    Nothing comes back through it. Who reads the keyboard from its standard
-    error, as pagers do that find no other, gets no key.
+    Nothing comes back through the relay. A program that reads the keyboard from
+    its standard error, as some pagers do, gets no key.
 
     Args:
         terminal: File descriptor of the real terminal.
 
     Attributes:
-        deadline: When `read` is to be called even if nothing has arrived, in
-            seconds of `time.monotonic`.
+        deadline: The time at which to call `read` even if nothing has arrived,
+            in seconds of `time.monotonic`.
 
-    Threading: of one thread.
+    Threading: for use by one thread.
     """
 
     def __init__(self, terminal: int) -> None:
@@ -51,7 +52,7 @@ class TerminalRelay:
 
     @property
     def is_open(self) -> bool:
-        """Whether more may come."""
+        """True while more may come."""
         return self._ours >= 0
 
     @property
@@ -60,13 +61,13 @@ class TerminalRelay:
         return self._programs
 
     def release_programs_end(self) -> None:
-        """Leaves the program's end to the program, once it has it."""
+        """Closes our copy of the program's end, once the program has it."""
         if self._programs >= 0:
             os.close(self._programs)
             self._programs = -1
 
     def resize(self) -> None:
-        """Takes on the size of the real terminal."""
+        """Adopts the size of the real terminal."""
         if self.is_open:
             # A terminal that has just been closed has no size.
             with contextlib.suppress(termios.error):
@@ -74,7 +75,7 @@ class TerminalRelay:
                 termios.tcsetwinsize(self._ours, size)
 
     def read(self) -> bytes:
-        """What is to be shown now; closes the relay at the stream's end."""
+        """Returns what to show now; closes the relay at the stream's end."""
         data = self._receive()
         if data is None:
             if time.monotonic() < self.deadline:
@@ -84,16 +85,16 @@ class TerminalRelay:
         return self._pass_on(data) if data else self.close()
 
     def drain(self) -> bytes:
-        """What is left once nobody writes any more; closes the relay."""
+        """Closes the relay; returns what was not read yet."""
         shown = b""
         while self.is_open:
-            # None: somebody holds it open, and has nothing to say.
+            # None: another process holds it open but writes nothing.
             data = self._receive()
             shown += self._pass_on(data) if data else self.close()
         return shown
 
     def close(self) -> bytes:
-        """Closes both ends; returns what was held back."""
+        """Closes both ends; returns the bytes that were held back."""
         self.release_programs_end()
         if self.is_open:
             os.close(self._ours)
@@ -102,20 +103,20 @@ class TerminalRelay:
         return self._filter.release()
 
     def _receive(self) -> bytes | None:
-        """What has arrived; nothing at the end, None if there is nothing."""
+        """Returns what has arrived: b"" at the end, None if nothing has."""
         try:
             return os.read(self._ours, _CHUNK_BYTES)
         except BlockingIOError:
             return None
         except OSError as error:
-            # Linux has this for the end of a terminal that nobody holds.
+            # Linux reports so the end of a terminal that no process holds.
             if error.errno != errno.EIO:
                 raise
             return b""
 
     def _pass_on(self, data: bytes) -> bytes:
         shown = self._filter.feed(data)
-        # While it holds something, more of it does not buy more time.
+        # More bytes do not extend the time of those that are held back.
         if not self._filter.is_holding:
             self.deadline = float("inf")
         elif shown or self.deadline == float("inf"):

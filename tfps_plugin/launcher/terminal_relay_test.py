@@ -15,7 +15,7 @@ _DEADLINE_SECONDS = 20.0
 
 @pytest.fixture
 def terminal() -> Iterator[int]:
-    """What stands for the real terminal, of 30 lines and 100 columns."""
+    """A stand-in for the real terminal, of 30 lines and 100 columns."""
     descriptors = os.openpty()
     termios.tcsetwinsize(descriptors[1], (30, 100))
     yield descriptors[1]

@@ -84,7 +84,7 @@ def attach(
         if address is None:
             port = _own_port
             if port is None:
-                port = stack.enter_context(ports.ReservedPort()).port
+                port = stack.enter_context(ports.reserved_port())
                 stack.enter_context(_shared_ports())
             host = ports.own_host_towards(
                 split_address(task.address) for task in tasks

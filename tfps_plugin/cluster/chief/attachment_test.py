@@ -36,8 +36,8 @@ class Cluster:
 
 
 def connect():
-    with ports.ReservedPort() as port:
-        cluster = Cluster(f"127.0.0.1:{port.port}")
+    with ports.reserved_port() as port:
+        cluster = Cluster(f"127.0.0.1:{port}")
     attachment.attach(
         cluster, cluster.serving_tasks, attachment.earlier_state(cluster)
     )

@@ -47,8 +47,8 @@ def test_a_task_that_does_not_answer_is_told_of(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with (
-        ports.ReservedPort() as port,
+        ports.reserved_port() as port,
         caplog.at_level(logging.WARNING, "tfps_plugin.cluster"),
     ):
-        leftovers.free([Task("ps", 3, f"127.0.0.1:{port.port}")])
+        leftovers.free([Task("ps", 3, f"127.0.0.1:{port}")])
     assert "ps 3 at 127.0.0.1" in caplog.text

@@ -1,76 +1,57 @@
-"""Network ports reserved without a race, and this machine's own address."""
+"""Network ports reserved without a race, and this machine's address."""
 
+import contextlib
 import errno
 import os
 import socket
 from collections.abc import Iterable
+from collections.abc import Iterator
 from collections.abc import Mapping
-from types import TracebackType
-from typing import Self
 
 LOOPBACK = "127.0.0.1"
 REUSE_VARIABLE = "TF_GRPC_REUSE_PORT"
-"""The environment variable that has TensorFlow's servers share a port."""
+"""The environment variable that lets TensorFlow's servers share a port."""
 
 # An answer from this machine takes microseconds.
 _CONNECT_SECONDS = 1.0
 
 
-class ReservedPort:
-    """A free port that nobody but us can get while it is reserved.
+@contextlib.contextmanager
+def reserved_port() -> Iterator[int]:
+    """Reserves a free port for as long as the context is open.
 
-    A socket is bound to it and never listens, so it receives nothing, but the
-    system gives the port to no other program. Our own servers share it: they
-    (and this socket) set SO_REUSEPORT, which TensorFlow's server does where
-    the environment says `TF_GRPC_REUSE_PORT=1`. A task that is restarted
-    hence finds its port free.
+    A socket is bound to the port and never listens. It receives nothing, but
+    the system gives the port to no other program. Our own servers share it:
+    they (and this socket) set SO_REUSEPORT, which TensorFlow's server does if
+    the environment has `TF_GRPC_REUSE_PORT=1`. So a task that is restarted
+    finds its port free.
 
-    Attributes:
-        port: The port's number.
+    Yields:
+        The port's number.
     """
-
-    def __init__(self) -> None:
-        self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-        try:
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-            # TensorFlow's server listens on all interfaces: the port must be
-            # free on all of them.
-            self._socket.bind(("0.0.0.0", 0))
-        except BaseException:
-            self._socket.close()
-            raise
-        self.port: int = self._socket.getsockname()[1]
-
-    def close(self) -> None:
-        """Gives the port back; may be called again."""
-        self._socket.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        exception_type: type[BaseException] | None,
-        exception: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as holder:
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        # TensorFlow's server listens on all interfaces: the port must be free
+        # on all of them.
+        holder.bind(("0.0.0.0", 0))
+        yield holder.getsockname()[1]
 
 
 def why_unusable(port: int, environment: Mapping[str, str]) -> str | None:
-    """Tries whether a server of TensorFlow's could listen on a port now.
+    """Tries to listen on a port as a server of TensorFlow's would.
 
     Args:
         port: The port's number.
-        environment: The environment variables: the server may share the port
-            with one that is reserved for it, but not with another server.
+        environment: The environment variables. They say whether the server may
+            share the port with the socket that reserves it; it may never share
+            it with another server.
 
     Returns:
-        Why not, in few words; None if it could.
+        The reason why it cannot, in a few words; None if it can.
     """
     is_shared = environment.get(REUSE_VARIABLE) == "1"
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as attempt:
-        # As the server does: connections of one that has ended do not matter.
+        # As the server does: connections of an earlier server do not matter.
         attempt.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if is_shared:
             attempt.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
@@ -95,13 +76,13 @@ def _is_served(port: int) -> bool:
 
 
 def own_host_towards(endpoints: Iterable[tuple[str, int]]) -> str:
-    """The address by which other machines reach this one.
+    """Returns the address by which other machines reach this one.
 
     It is the address of the network interface that leads to the first
     endpoint on another machine. Nothing is sent.
 
     Args:
-        endpoints: Host and port of tasks of the cluster.
+        endpoints: Hosts and ports of the cluster's tasks.
 
     Returns:
         An IP address; `127.0.0.1` if all endpoints are on this machine or
@@ -115,7 +96,7 @@ def own_host_towards(endpoints: Iterable[tuple[str, int]]) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether this IP address means "this machine" to whoever uses it."""
+    """Returns whether an IP address means "this machine" on every machine."""
     return host.startswith("127.") or host == "::1"
 
 

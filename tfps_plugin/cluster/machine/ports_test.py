@@ -9,45 +9,44 @@ from tfps_plugin.cluster.machine import ports
 
 def test_a_reserved_port_is_nobody_elses() -> None:
     with (
-        ports.ReservedPort() as reserved,
+        ports.reserved_port() as reserved,
         socket.socket() as other,
         pytest.raises(OSError, match="in use"),
     ):
-        other.bind((ports.LOOPBACK, reserved.port))
+        other.bind((ports.LOOPBACK, reserved))
 
 
 def test_our_own_server_may_listen_on_it_and_only_that_is_reached() -> None:
     with (
-        ports.ReservedPort() as reserved,
+        ports.reserved_port() as reserved,
         socket.socket() as server,
     ):
         server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        server.bind(("0.0.0.0", reserved.port))
+        server.bind(("0.0.0.0", reserved))
         server.listen()
         for _ in range(10):
-            with socket.create_connection((ports.LOOPBACK, reserved.port), 5):
+            with socket.create_connection((ports.LOOPBACK, reserved), 5):
                 server.accept()[0].close()
 
 
 def test_nobody_listens_on_a_port_that_is_only_reserved() -> None:
     with (
-        ports.ReservedPort() as reserved,
+        ports.reserved_port() as reserved,
         pytest.raises(ConnectionRefusedError),
     ):
-        socket.create_connection((ports.LOOPBACK, reserved.port), 5)
+        socket.create_connection((ports.LOOPBACK, reserved), 5)
 
 
-def test_ports_differ_and_can_be_given_back_twice() -> None:
-    first = ports.ReservedPort()
-    second = ports.ReservedPort()
-    assert first.port != second.port
-    for reserved in (first, first, second):
-        reserved.close()
+def test_ports_differ_and_are_given_back() -> None:
+    with ports.reserved_port() as first, ports.reserved_port() as second:
+        assert first != second
+    for port in (first, second):
+        with socket.socket() as other:
+            other.bind((ports.LOOPBACK, port))
 
 
 def test_a_free_port_can_be_used() -> None:
-    with ports.ReservedPort() as reserved:
-        port = reserved.port
+    with ports.reserved_port() as port:
         # By the server that it is reserved for.
         assert ports.why_unusable(port, {ports.REUSE_VARIABLE: "1"}) is None
         assert "in use" in str(ports.why_unusable(port, {}))
@@ -55,11 +54,11 @@ def test_a_free_port_can_be_used() -> None:
 
 
 def test_no_two_servers_share_a_reserved_port() -> None:
-    with ports.ReservedPort() as reserved, socket.socket() as server:
+    with ports.reserved_port() as reserved, socket.socket() as server:
         server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        server.bind(("0.0.0.0", reserved.port))
+        server.bind(("0.0.0.0", reserved))
         server.listen()
-        reason = ports.why_unusable(reserved.port, {ports.REUSE_VARIABLE: "1"})
+        reason = ports.why_unusable(reserved, {ports.REUSE_VARIABLE: "1"})
     assert reason == "another server listens on it"
 
 

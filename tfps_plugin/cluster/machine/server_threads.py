@@ -1,96 +1,68 @@
-"""How many threads a task's server computes with: its share of the machine.
+"""Sizes of the thread pools of a task's server.
 
-TensorFlow has as many threads for the inside of operations as the machine has
-cores, in each process. Where several workers share a machine, each operation
-is then cut into pieces for cores on which the others compute: the pieces wait,
-and to hand them over takes longer than the small ones among them.
+They are options of TensorFlow's server and change nothing on the machine, so
+they are not part of tuning it (`tuning.py`). The number of inter-op threads
+prevents deadlock. The number of intra-op threads is the server's share of the
+machine: TensorFlow by default takes a thread for each core in each process.
+Where several workers share a machine, it then cuts each operation into pieces
+for cores on which the others compute, and small pieces take longer to hand over
+than to compute.
 """
 
 import dataclasses
-import math
-import os
-import pathlib
 from collections.abc import Mapping
 
 from tfps_plugin.cluster import spec
 
-# A function that a worker runs holds one of its threads until it has ended, and
+# A function that a worker runs holds one inter-op thread until it ends, and
 # needs others for what it asks of the parameter servers. TensorFlow gives a
-# process one thread per core: two functions at a time then stop a worker with
-# two cores for ever.
-_LEAST_BETWEEN_OPERATIONS = 16
-# What TensorFlow itself reads where a program has not set a number.
+# process one thread for each core: on two cores, two functions at a time then
+# block a worker forever.
+_LEAST_INTER_OP = 16
+# TensorFlow reads it where a program has not set a number.
 _SET_BY_USER = "TF_NUM_INTRAOP_THREADS"
 _LEFT_TO_TENSORFLOW = 0
-# Of a container: microseconds it may compute in each period, or "max".
-_CONTAINER_QUOTA = pathlib.Path("/sys/fs/cgroup/cpu.max")
 
 
 @dataclasses.dataclass(frozen=True)
 class ServerThreads:
-    """Threads of one server; 0 leaves the number to TensorFlow.
+    """Numbers of threads of one server; 0 leaves the number to TensorFlow.
 
     Attributes:
-        between_operations: How many operations compute at a time
+        inter_op: The number of operations that run at a time
             (`inter_op_parallelism_threads`).
-        inside_operations: How many threads an operation may use, all of a
-            server's together (`intra_op_parallelism_threads`).
+        intra_op: The number of threads that all operations of the server
+            together use inside (`intra_op_parallelism_threads`).
     """
 
-    between_operations: int
-    inside_operations: int
+    inter_op: int
+    intra_op: int
 
 
 def server_threads(
     config: spec.TaskConfig, cores: int, environment: Mapping[str, str]
 ) -> ServerThreads:
-    """Decides the threads of a task that begins to serve.
+    """Returns the numbers of threads of a task that begins to serve.
 
     Workers of one host share its cores, and so do parameter servers. The two
     jobs do not share with each other, as they mostly wait for each other.
 
     Args:
-        config: Which task of which cluster. Tasks are on one machine if their
+        config: The task and its cluster. Tasks are on one machine if their
             addresses name the same host.
-        cores: How many cores this process may use.
-        environment: The environment variables. A user's own number in
-            `TF_NUM_INTRAOP_THREADS` is kept.
-
-    Returns:
-        The numbers.
+        cores: The number of cores that this process may use.
+        environment: The environment variables. `TF_NUM_INTRAOP_THREADS` of a
+            user wins.
     """
-    neighbours = sum(
+    neighbors = sum(
         task.job == config.job and task.host == config.task.host
         for task in config.cluster.tasks
     )
     return ServerThreads(
-        between_operations=max(_LEAST_BETWEEN_OPERATIONS, 2 * cores),
-        inside_operations=(
+        inter_op=max(_LEAST_INTER_OP, 2 * cores),
+        intra_op=(
             _LEFT_TO_TENSORFLOW
             if environment.get(_SET_BY_USER)
-            else max(1, cores // neighbours)
+            else max(1, cores // neighbors)
         ),
     )
-
-
-def usable_cores(quota_file: pathlib.Path = _CONTAINER_QUOTA) -> int:
-    """How many cores this process may use, at least one.
-
-    Args:
-        quota_file: Where Linux says how much its container may compute
-            (`cpu.max` of control groups, version 2).
-
-    Returns:
-        The cores that it may run on, or fewer if the container has a quota.
-        Parts of a core count as one.
-    """
-    if hasattr(os, "sched_getaffinity"):
-        cores = len(os.sched_getaffinity(0))
-    else:
-        cores = os.cpu_count() or 1
-    try:
-        quota, period = quota_file.read_text().split()
-        return max(1, min(cores, math.ceil(int(quota) / int(period))))
-    except (OSError, ValueError):
-        # No container, none with a quota ("max"), or not Linux.
-        return cores

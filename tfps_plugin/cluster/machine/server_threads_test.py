@@ -1,7 +1,4 @@
-"""Tests of the threads of a task's server."""
-
-import os
-import pathlib
+"""Tests of the sizes of a server's thread pools."""
 
 import pytest
 
@@ -30,14 +27,14 @@ def test_tasks_of_a_job_on_one_machine_share_it(
     workers: list[str], cores: int, expected: int
 ) -> None:
     threads = server_threads.server_threads(_config(workers), cores, {})
-    assert threads.inside_operations == expected
+    assert threads.intra_op == expected
 
 
 def test_the_number_of_the_user_is_left_to_tensorflow() -> None:
     threads = server_threads.server_threads(
         _config(["127.0.0.1:1"]), 8, {"TF_NUM_INTRAOP_THREADS": "3"}
     )
-    assert threads.inside_operations == 0
+    assert threads.intra_op == 0
 
 
 @pytest.mark.parametrize(("cores", "expected"), [(2, 16), (8, 16), (64, 128)])
@@ -47,30 +44,4 @@ def test_functions_that_wait_leave_threads_to_others(
     threads = server_threads.server_threads(
         _config(["127.0.0.1:1"], "ps"), cores, {}
     )
-    assert threads.between_operations == expected
-
-
-@pytest.mark.parametrize(
-    ("quota", "expected"),
-    [
-        ("100000 100000\n", 1),
-        ("50000 100000\n", 1),
-        ("6400000000 100000\n", None),
-        ("max 100000\n", None),
-        ("", None),
-    ],
-)
-def test_a_container_may_use_what_its_quota_allows(
-    quota: str, expected: int | None, tmp_path: pathlib.Path
-) -> None:
-    file = tmp_path / "cpu.max"
-    file.write_text(quota)
-    cores = len(os.sched_getaffinity(0))
-    assert server_threads.usable_cores(file) == (expected or cores)
-
-
-def test_without_a_container_all_cores_are_used(
-    tmp_path: pathlib.Path,
-) -> None:
-    cores = len(os.sched_getaffinity(0))
-    assert server_threads.usable_cores(tmp_path / "none") == cores
+    assert threads.inter_op == expected

@@ -1,15 +1,16 @@
-"""The life of a worker or parameter server.
+"""The process of a worker or parameter server.
 
     python -m tfps_plugin.cluster.serving.task_server
 
-serves as the task that `TF_CONFIG` names. The program of a job that starts
-the same script everywhere calls `tfps.init()` instead.
+serves as the task that `TF_CONFIG` names. A job that starts the same program
+for all tasks calls `tfps.init()` there instead.
 
 TensorFlow's servers cannot be stopped, so the process ends with them: exit
 handlers of the program do not run in a worker or ps.
 """
 
 import argparse
+import contextlib
 import logging
 import os
 import queue
@@ -17,6 +18,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Collection
 from types import FrameType
 from typing import NoReturn
 
@@ -26,10 +28,10 @@ from tfps_plugin.cluster import environment
 from tfps_plugin.cluster import health
 from tfps_plugin.cluster import spec
 from tfps_plugin.cluster import tf_config
-from tfps_plugin.cluster.machine import freed_memory
 from tfps_plugin.cluster.machine import ports
 from tfps_plugin.cluster.machine import server_threads
-from tfps_plugin.cluster.machine import shared_cores
+from tfps_plugin.cluster.machine import tuning
+from tfps_plugin.cluster.machine import usable_cores
 from tfps_plugin.cluster.serving import chief_watch
 from tfps_plugin.cluster.serving import messages
 from tfps_plugin.cluster.serving.chief_watch import EXIT_NO_CHIEF
@@ -42,13 +44,13 @@ _logger = logging.getLogger("tfps_plugin.cluster")
 # last that is free. An hour covers the start of new machines and the download
 # of images; a forgotten task does not cost more than that.
 CHIEF_START_TIMEOUT_SECONDS = 3600.0
-# A chief that crashed is started again within minutes. Until then the tasks
-# keep what they hold.
+# A chief that has crashed is started again within minutes. Until then the tasks
+# keep their state.
 CHIEF_GRACE_SECONDS = 600.0
 _PROBE_INTERVAL_SECONDS = 5.0
 _PROBE_TIMEOUT_SECONDS = 2.0
-# Between hearing that the job is over and ending: the chief's call returns
-# before its connection breaks, so it does not see an error. Nothing else
+# The time between the news that the job is over and the end: the chief's call
+# returns before its connection breaks, so the chief sees no error. Nothing else
 # depends on it.
 _FAREWELL_SECONDS = 0.25
 _LOG_FORMAT = "%(asctime)s %(levelname)s %(message)s"
@@ -62,26 +64,31 @@ def serve(
     *,
     chief_start_timeout_seconds: float = CHIEF_START_TIMEOUT_SECONDS,
     chief_grace_seconds: float = CHIEF_GRACE_SECONDS,
+    tune: bool | None = None,
+    cores: Collection[int] = (),
 ) -> NoReturn:
     """Serves as a worker or parameter server, and ends the process.
 
     Exit codes: 0 when the chief ends the job; 69 when there was no chief for
-    too long; 143 after SIGTERM, at once, which job controllers understand as
+    too long; 143 at once after SIGTERM, which job controllers understand as
     "was preempted, start it again"; 130 after Ctrl-C; 1 when it cannot serve.
 
     Args:
-        config: Which task of which cluster.
-        chief_start_timeout_seconds: How long to wait for the chief to
-            connect.
-        chief_grace_seconds: How long to wait for a chief that does not answer
-            any more, or for another one in its place. Whatever this task
-            holds is kept for it.
+        config: The task and its cluster.
+        chief_start_timeout_seconds: The time to wait for the chief to connect.
+        chief_grace_seconds: The time to wait for a chief that has stopped
+            answering, or for a new one in its place. The task keeps its state
+            meanwhile.
+        tune: Whether to tune the machine for this task
+            (docs/tuning_the_machine.md). None: if the environment has
+            `TFPS_TUNE=1`.
+        cores: The cores that a tuned task keeps to; none: any.
 
     Raises:
         ClusterConfigurationError: If the task is neither worker nor ps.
         TaskStartError: If the task's address cannot be served.
 
-    Threading: call it on the main thread, to have SIGTERM obeyed.
+    Threading: call it on the main thread, so that it obeys SIGTERM.
     """
     if config.job not in (spec.WORKER, spec.PARAMETER_SERVER):
         raise errors.ClusterConfigurationError(
@@ -96,9 +103,10 @@ def serve(
             os.environ, (task.host for task in config.cluster.tasks)
         )
     )
-    freed_memory.keep(os.environ)
+    if tune is None:
+        tune = tuning.is_on(os.environ)
     try:
-        inbox = _start(config)
+        inbox = _start(config, tune=tune, cores=cores)
         watch = ChiefWatch(
             time.monotonic(),
             chief_start_timeout_seconds=chief_start_timeout_seconds,
@@ -118,9 +126,9 @@ def serve(
 
 
 def _log_visibly() -> None:
-    """Has this task's log seen where the program has not set logging up.
+    """Shows this task's log, unless the program has configured logging.
 
-    The process does nothing but serve from here on: its log is ours.
+    From here on the process does nothing but serve, so its log is ours.
     """
     logging.basicConfig(format=_LOG_FORMAT, datefmt=_LOG_TIME_FORMAT)
     package = logging.getLogger(tfps_plugin.__name__)
@@ -128,36 +136,53 @@ def _log_visibly() -> None:
         package.setLevel(logging.INFO)
 
 
-# What the thread at the mailbox hands over: a message, or why it cannot go on.
+# From the mailbox's thread: messages, or the error that has ended it.
 _Inbox = queue.SimpleQueue[messages.Message | BaseException]
 
 
-def _start(config: spec.TaskConfig) -> _Inbox:
-    """Starts the server, and a thread that waits at its mailbox."""
+def _start(
+    config: spec.TaskConfig, *, tune: bool = False, cores: Collection[int] = ()
+) -> _Inbox:
+    """Starts to serve, with the machine tuned if asked; returns the inbox."""
     task = config.task
     # TensorFlow would find out, too, but later.
     reason = ports.why_unusable(spec.split_address(task.address)[1], os.environ)
     if reason is not None:
         raise _port_error(task, reason)
     threads = server_threads.server_threads(
-        config, server_threads.usable_cores(), os.environ
+        config, usable_cores.usable_cores(), os.environ
     )
-    # Before TensorFlow starts its threads, and after they were counted.
-    shared_cores.share_machine(config, os.environ)
-    # Only here, because it may take seconds: signals, and the end of the
-    # process that has started this one, are obeyed before.
+    with (
+        # The server's threads inherit it. The main thread, and processes that
+        # it starts, do not.
+        tuning.applied(task.job, cores, os.environ)
+        if tune
+        else contextlib.nullcontext()
+    ):
+        inbox = _start_server(config, threads)
+    _logger.info("%s serves at %s.", task, task.address)
+    return inbox
+
+
+def _start_server(
+    config: spec.TaskConfig, threads: server_threads.ServerThreads
+) -> _Inbox:
+    """Starts TensorFlow's server, and a thread that waits at its mailbox."""
+    # Imported only here, because it may take seconds. Before that, the process
+    # already obeys signals and the end of the process that has started it.
     from tfps_plugin._compat import tensorflow_server
     from tfps_plugin.cluster.serving.mailbox import Mailbox
 
+    task = config.task
     session_config = tensorflow_server.ConfigProto(
-        inter_op_parallelism_threads=threads.between_operations,
-        intra_op_parallelism_threads=threads.inside_operations,
+        inter_op_parallelism_threads=threads.inter_op,
+        intra_op_parallelism_threads=threads.intra_op,
     )
     # A thread that waits by spinning takes time from the other tasks of its
     # machine; on machines of their own, waking it costs some microseconds.
     session_config.experimental.disable_thread_spinning = True
     if task.job == spec.PARAMETER_SERVER:
-        # Variables stand in main memory. A GPU of the same machine belongs to
+        # Variables are in main memory. A GPU of the same machine belongs to
         # the workers; TensorFlow would take all of its memory.
         session_config.device_count["GPU"] = 0
     try:
@@ -181,7 +206,6 @@ def _start(config: spec.TaskConfig) -> _Inbox:
             inbox.put(error)
 
     threading.Thread(target=listen, name="tfps-mailbox", daemon=True).start()
-    _logger.info("%s serves at %s.", task, task.address)
     return inbox
 
 
@@ -242,13 +266,13 @@ def _answers(chief: messages.ChiefHere) -> bool:
 
 
 def _terminate(number: int, frame: FrameType | None) -> NoReturn:
-    # Whatever the main thread was doing may hold any lock: no logging here.
+    # The main thread may have held any lock: no logging here.
     os.write(2, b"tfps_plugin: terminated by SIGTERM.\n")
     os._exit(_EXIT_TERMINATED)
 
 
 def _end_process(exit_code: int) -> NoReturn:
-    """Ends without tearing TensorFlow's server down, which may hang."""
+    """Ends the process but not TensorFlow's server, whose end may hang."""
     logging.shutdown()
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
@@ -259,12 +283,12 @@ def _end_process(exit_code: int) -> NoReturn:
 def _end_with_parent(pipe: int) -> None:
     """Ends this process when the other end of a pipe is closed.
 
-    The other end is held by the process that has started this one: the system
-    closes it, however that process ends.
+    The process that has started this one holds the other end. The system closes
+    it, however that process ends.
     """
 
     def wait() -> None:
-        # Nobody ever writes: reading returns at the end only.
+        # Nobody ever writes, so reading returns only at the end.
         os.read(pipe, 1)
         os.write(2, b"tfps_plugin: the process that began this is gone.\n")
         os._exit(EXIT_NO_CHIEF)
@@ -282,18 +306,31 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         "--chief-start-timeout-seconds",
         type=float,
         default=CHIEF_START_TIMEOUT_SECONDS,
-        help="how long to wait for the chief to connect",
+        help="the time to wait for the chief to connect",
     )
     parser.add_argument(
         "--chief-grace-seconds",
         type=float,
         default=CHIEF_GRACE_SECONDS,
-        help="how long to wait for a chief that has died to come back",
+        help="the time to wait for a chief that has died",
     )
     parser.add_argument(
         "--parent-pipe",
         type=int,
         help="file descriptor of a pipe at whose end this process ends",
+    )
+    parser.add_argument(
+        "--tune",
+        action="store_true",
+        default=None,
+        help="tune the machine for this task, as TFPS_TUNE=1 does",
+    )
+    parser.add_argument(
+        "--cores",
+        type=int,
+        nargs="*",
+        default=(),
+        help="the cores that a tuned task keeps to",
     )
     options = parser.parse_args(arguments)
     if options.parent_pipe is not None:
@@ -305,13 +342,15 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         config = tf_config.read_tf_config()
         if config is None:
             raise errors.ClusterConfigurationError(
-                "TF_CONFIG is not set. It says which task of which cluster "
-                "this process is to be."
+                "TF_CONFIG is not set. It has to name the cluster and the task "
+                "that this process is."
             )
         serve(
             config,
             chief_start_timeout_seconds=options.chief_start_timeout_seconds,
             chief_grace_seconds=options.chief_grace_seconds,
+            tune=options.tune,
+            cores=options.cores,
         )
     except errors.TfpsError as error:
         _logger.error("%s", error)

@@ -2,14 +2,18 @@
 
 import logging
 import queue
+import signal
 import socket
 import sys
 import time
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
 from tfps_plugin import errors
 from tfps_plugin.cluster import health
+from tfps_plugin.cluster import tf_config
 from tfps_plugin.cluster.machine import ports
 from tfps_plugin.cluster.serving import chief_watch
 from tfps_plugin.cluster.serving import messages
@@ -32,7 +36,7 @@ def _watch() -> ChiefWatch:
 
 @pytest.fixture
 def inbox() -> task_server._Inbox:
-    """What came through the mailbox."""
+    """The messages from the mailbox."""
     return queue.SimpleQueue()
 
 
@@ -137,3 +141,61 @@ def test_programs_are_not_served(job: str) -> None:
     config = TaskConfig(ClusterSpec(("a:1",), ("b:1",)), job, 0)
     with pytest.raises(errors.ClusterConfigurationError, match=job):
         task_server.serve(config)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "variable", "expected"),
+    [
+        ([], "0", None),
+        ([], "1", None),
+        (["--tune"], "0", True),
+        (["--tune", "--cores", "0", "2"], "0", True),
+    ],
+)
+def test_tuning_is_asked_for_by_an_option(
+    arguments: list[str],
+    variable: str,
+    expected: bool | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    received: list[dict[str, Any]] = []
+    monkeypatch.setenv(
+        "TF_CONFIG", tf_config.to_tf_config(_CONFIG.cluster, "worker", 0)
+    )
+    monkeypatch.setenv("TFPS_TUNE", variable)
+    monkeypatch.setattr(
+        task_server, "serve", lambda _, **options: received.append(options)
+    )
+    task_server.main(arguments)
+    assert received[0]["tune"] is expected
+    assert list(received[0]["cores"]) == [int(n) for n in arguments[2:]]
+
+
+@pytest.mark.parametrize(
+    ("tune", "variable", "expected"),
+    [
+        (None, "", False),
+        (None, "1", True),
+        (True, "", True),
+        (False, "1", False),
+    ],
+)
+def test_a_task_is_tuned_only_if_asked(
+    tune: bool | None,
+    variable: str,
+    expected: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    started: list[bool] = []
+
+    def start(_: TaskConfig, *, tune: bool, cores: Sequence[int]) -> None:
+        started.append(tune)
+        raise errors.TaskStartError("stop here")
+
+    monkeypatch.setenv("TFPS_TUNE", variable)
+    monkeypatch.setattr(task_server, "_start", start)
+    monkeypatch.setattr(task_server, "_log_visibly", lambda: None)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    with pytest.raises(errors.TaskStartError, match="stop here"):
+        task_server.serve(_CONFIG, tune=tune)
+    assert started == [expected]
