@@ -172,11 +172,11 @@ class ClusterCoordinator:
         # Functions of the program's own whose metric states have their rules.
         self._settled = weakref.WeakSet()
         tasks = session.cluster.workers
-        chosen = getattr(strategy, "max_closures_in_flight_per_worker", None)
+        chosen = strategy.scheduling.closures_in_flight
         self._in_flight_at_first = chosen or _IN_FLIGHT_AT_FIRST
         self._most_in_flight = chosen or _MOST_IN_FLIGHT
         # One at a time has nobody to fetch rows ahead.
-        ahead = getattr(strategy, "prefetch_embeddings", None)
+        ahead = strategy.scheduling.prefetch_embeddings
         self._least_in_flight = chosen or (2 if ahead else 1)
         self._queue = ClosureQueue(
             capacity=_QUEUED_CLOSURES_PER_LANE
@@ -263,7 +263,7 @@ class ClusterCoordinator:
             restorer,
             self.counters,
             self.events,
-            timeout_seconds=self.strategy.ps_recovery_timeout_seconds,
+            timeout_seconds=self.strategy.recovery.timeout_seconds,
         )
 
     def _await_recovery(self) -> bool:

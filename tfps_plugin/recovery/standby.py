@@ -104,7 +104,8 @@ class Standby:
                         "Standby copies cannot be updated as often as every "
                         "%d steps: %d steps were made until this one was "
                         "complete. So many may be lost with a parameter "
-                        "server. Give replicate_every_steps that.",
+                        "server. Set replicate_every_steps of "
+                        "tfps.RecoveryOptions to it.",
                         self._every_steps,
                         lag,
                     )
