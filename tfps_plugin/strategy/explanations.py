@@ -1,4 +1,4 @@
-"""Explanations of steps: what each sends between tasks."""
+"""Explanations of the messages that steps send between tasks."""
 
 import dataclasses
 import weakref
@@ -36,11 +36,11 @@ class Explanations:
         self._of_owners.setdefault(owner, []).append(explanation)
 
     def of_owner(self, owner: Any) -> Explanation | None:
-        """Returns all that is known of an owner; None: nothing."""
+        """Returns the explanation of all steps of an owner; None: no step."""
         try:
             known = self._of_owners.get(owner, [])
         except TypeError:
-            # It cannot be referred to weakly, so it owns no step.
+            # It does not support weak references, so it owns no step.
             return None
         bodies = tuple(body for each in known for body in each.bodies)
         return Explanation(bodies) if known else None
@@ -54,15 +54,18 @@ def explain(
     kwargs: Mapping[str, Any] | None,
     print_fn: Callable[[str], Any] | None,
 ) -> Explanation:
-    """Does what `ParameterServerStrategy.explain` says.
+    """Explains a step for `ParameterServerStrategy.explain`.
 
     Args:
         strategy: The strategy under which a `tf.function` is traced.
-        known: The steps that ran under it.
+        known: Explanations of the steps that ran under it.
         step: A model, a `tf.function` or a concrete function.
-        args: Positional arguments of a `tf.function`.
-        kwargs: Keyword arguments of a `tf.function`.
-        print_fn: Called with the table; None: with nothing.
+        args: Positional arguments of a `tf.function`, or their specs.
+        kwargs: Keyword arguments of a `tf.function`, or their specs.
+        print_fn: Receives the table as one string; None prints nothing.
+
+    Returns:
+        The explanation.
 
     Raises:
         ValueError: If nothing is known of `step`.

@@ -1,4 +1,4 @@
-"""Options of `tfps.ParameterServerStrategy`, in groups."""
+"""Groups of options of `tfps.ParameterServerStrategy`."""
 
 import dataclasses
 import numbers
@@ -19,7 +19,7 @@ Replicate = Literal["ps"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StartupOptions:
-    """How a strategy waits for its tasks; its option `startup`.
+    """Options for waiting for tasks: `startup` of a strategy.
 
     ```python
     strategy = tfps.ParameterServerStrategy(
@@ -55,7 +55,7 @@ class StartupOptions:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SchedulingOptions:
-    """How workers are kept busy; the option `scheduling` of a strategy.
+    """Options for keeping workers busy: `scheduling` of a strategy.
 
     ```python
     strategy = tfps.ParameterServerStrategy(
@@ -128,7 +128,7 @@ class SchedulingOptions:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CommunicationOptions:
-    """How values travel between tasks; a strategy's option `communication`.
+    """Options for values on the wire: `communication` of a strategy.
 
     ```python
     strategy = tfps.ParameterServerStrategy(
@@ -155,6 +155,12 @@ class CommunicationOptions:
 
     Raises:
         ValueError: If a value has no meaning.
+
+    References:
+        - int8 adds what rounding leaves off a dense gradient to the next one
+          (error feedback): Seide et al., "1-Bit Stochastic Gradient Descent
+          and its Application to Data-Parallel Distributed Training of Speech
+          DNNs", Interspeech 2014.
     """
 
     fusion: bool = True
@@ -167,7 +173,7 @@ class CommunicationOptions:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RecoveryOptions:
-    """How a strategy treats a lost ps; its option `recovery`.
+    """Options for the loss of a ps: `recovery` of a strategy.
 
     ```python
     strategy = tfps.ParameterServerStrategy(
@@ -230,10 +236,10 @@ class StrategyOptions:
     """All groups of options of one strategy.
 
     Args:
-        startup: How it waits for its tasks.
-        scheduling: How workers are kept busy.
-        communication: How values travel between tasks.
-        recovery: How it treats a lost parameter server.
+        startup: Options for waiting for tasks.
+        scheduling: Options for keeping workers busy.
+        communication: Options for values on the wire.
+        recovery: Options for the loss of a parameter server.
 
     Raises:
         TypeError: If a group is of another class.
@@ -285,10 +291,13 @@ class StrategyOptions:
 
 
 def require_sparse_update(value: object) -> None:
-    """Refuses what is no form of `sparse_update`.
+    """Refuses an unknown form of `sparse_update`.
+
+    Args:
+        value: The value that the user gave.
 
     Raises:
-        ValueError: If it is none.
+        ValueError: If it is unknown.
     """
     if value not in get_args(SparseUpdate):
         raise ValueError(

@@ -1,4 +1,4 @@
-"""`tfps.ParameterServerStrategy`."""
+"""Strategy that trains Keras models on a cluster."""
 
 import dataclasses
 import logging
@@ -68,6 +68,11 @@ class ParameterServerStrategy(tf.distribute.Strategy):
             coordinator, each with `start` and `stop`.
         ps_restorer: The object that restores lost parameter servers; None if
             nothing does.
+
+    References:
+        - Dean et al., "Large Scale Distributed Deep Networks", NeurIPS 2012.
+        - Li et al., "Scaling Distributed Machine Learning with the Parameter
+          Server", OSDI 2014.
     """
 
     max_closures_in_flight_per_worker = DeprecatedAttribute(
@@ -107,16 +112,16 @@ class ParameterServerStrategy(tf.distribute.Strategy):
                 whole. An initializer that takes `partition_shape` and
                 `partition_offset` is called once per shard, for the rows of
                 that shard.
-            startup: How long to wait for the tasks, and for how many workers.
-                None: `tfps.StartupOptions()`.
-            scheduling: How many closures run at the same time, and how many
-                steps each has. None: `tfps.SchedulingOptions()`.
-            communication: How values travel between tasks. None:
+            startup: The seconds to wait for the tasks, and the number of
+                workers to wait for. None: `tfps.StartupOptions()`.
+            scheduling: The number of closures that run at the same time, and
+                of steps in each. None: `tfps.SchedulingOptions()`.
+            communication: The messages and dtypes in which values travel. None:
                 `tfps.CommunicationOptions()`.
-            recovery: What happens when a parameter server is lost. None:
+            recovery: The treatment of a lost parameter server. None:
                 `tfps.RecoveryOptions()`.
-            sparse_update: How an optimizer updates a table of which a batch has
-                touched some rows.
+            sparse_update: The rule by which optimizers update a table of which
+                a batch has touched some rows.
 
                 - "lazy" updates the touched rows of the table and its slots.
                   The cost follows the batch. Momentum, weight decay and moving
@@ -204,29 +209,29 @@ class ParameterServerStrategy(tf.distribute.Strategy):
 
     @property
     def session(self) -> Session:
-        """The chief's connection to the tasks."""
+        """Connection of the chief to the tasks."""
         return self._session
 
     @property
     def cluster_resolver(self) -> Any:
-        """Where the cluster's description came from."""
+        """Resolver that describes the cluster."""
         return self._cluster_resolver
 
     @property
     def startup(self) -> StartupOptions:
-        """How the strategy waited for its tasks."""
+        """Options by which the strategy waited for its tasks."""
         return self._options.startup
 
     @property
     def scheduling(self) -> SchedulingOptions:
-        """How the strategy keeps workers busy."""
+        """Options by which the strategy keeps workers busy."""
         return self._options.scheduling
 
     @property
     def communication(self) -> CommunicationOptions:
-        """How values travel between tasks.
+        """Options by which values travel between tasks.
 
-        It may be set to options with another `fusion`, which then holds for
+        It may be set to options with another `fusion`, which holds for
         functions that are traced from then on.
 
         Raises:
@@ -250,24 +255,24 @@ class ParameterServerStrategy(tf.distribute.Strategy):
 
     @property
     def recovery(self) -> RecoveryOptions:
-        """How the strategy treats a lost parameter server."""
+        """Options by which the strategy treats a lost parameter server."""
         return self._options.recovery
 
     @property
     def sparse_update(self) -> SparseUpdate:
-        """Rows of a table that sparse gradients update; see `__init__`."""
+        """Rule by which sparse gradients update tables; see `__init__`."""
         return self._sparse_update
 
     @property
     def worker_devices(self) -> tuple[str, ...]:
-        """The device of each worker."""
+        """Device of each worker."""
         return tuple(
             self._session.device(task) for task in self._session.cluster.workers
         )
 
     @property
     def ps_devices(self) -> tuple[str, ...]:
-        """The device of each parameter server."""
+        """Device of each parameter server."""
         return tuple(
             self._session.device(task)
             for task in self._session.cluster.parameter_servers
@@ -331,17 +336,17 @@ class ParameterServerStrategy(tf.distribute.Strategy):
 
     @property
     def inventory(self) -> Inventory:
-        """The variables that the parameter servers hold."""
+        """Variables that the parameter servers hold."""
         return self._creator.inventory
 
     def move_to_ps(self, state: WorkerLocalVariable) -> RemoteVariable:
-        """Has a parameter server hold what every lane had a copy of.
+        """Moves a worker-local state to a parameter server.
 
         Args:
-            state: A variable of this strategy.
+            state: A variable of this strategy, of which every lane has a copy.
 
         Returns:
-            The variable that stands for it from now on.
+            The variable that replaces it.
         """
         return self._creator.move_to_ps(state)
 
