@@ -4,8 +4,11 @@ import dataclasses
 import warnings
 from collections.abc import Mapping
 from typing import Any
+from typing import TypedDict
 
+from tfps_plugin.strategy.options import Replicate
 from tfps_plugin.strategy.options import StrategyOptions
+from tfps_plugin.variables.compression.wire import WireDtype
 
 # The old keyword -> the group that it is in now, and its name there.
 _NEW_NAMES = {
@@ -27,6 +30,22 @@ _NEW_NAMES = {
     "replicate_every_steps": ("recovery", "replicate_every_steps"),
 }
 _GROUPS = {field.name: field for field in dataclasses.fields(StrategyOptions)}
+
+
+class DeprecatedKeywords(TypedDict, total=False):
+    """Types of the old keywords, for type checkers."""
+
+    start_timeout_seconds: float
+    min_workers: int | None
+    max_closures_in_flight_per_worker: int | None
+    prefetch_embeddings: bool | None
+    steps_per_closure: int | None
+    communication_fusion: bool
+    wire_dtype: WireDtype
+    in_place_recovery: bool
+    ps_recovery_timeout_seconds: float
+    replicate: Replicate | None
+    replicate_every_steps: int
 
 
 def merged(

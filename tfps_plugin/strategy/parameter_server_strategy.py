@@ -6,6 +6,7 @@ from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
+from typing import Unpack
 
 import tensorflow as tf
 
@@ -17,6 +18,7 @@ from tfps_plugin.strategy import deprecated_options
 from tfps_plugin.strategy import explanations
 from tfps_plugin.strategy import options as options_module
 from tfps_plugin.strategy.deprecated_options import DeprecatedAttribute
+from tfps_plugin.strategy.deprecated_options import DeprecatedKeywords
 from tfps_plugin.strategy.explanations import Explanations
 from tfps_plugin.strategy.extended import ParameterServerExtended
 from tfps_plugin.strategy.options import CommunicationOptions
@@ -96,7 +98,7 @@ class ParameterServerStrategy(tf.distribute.Strategy):
         communication: CommunicationOptions | None = None,
         recovery: RecoveryOptions | None = None,
         sparse_update: SparseUpdate = "auto",
-        **deprecated: Any,
+        **deprecated: Unpack[DeprecatedKeywords],
     ) -> None:
         """Connects to the cluster.
 
