@@ -120,23 +120,41 @@ class DeprecatedAttribute:
         """Reads it from its group, with a warning."""
         if strategy is None:
             return self
-        self._warn(self._new_name)
+        self._warn(f"strategy.{self._group}.{self._new_name}")
         return getattr(getattr(strategy, self._group), str(self._new_name))
 
     def __set__(self, strategy: Any, value: Any) -> None:
         """Replaces its group, with a warning, if that may be replaced."""
-        self._warn(self._field)
+        group = f"strategy.{self._group}"
+        self._warn(
+            f"{group} = dataclasses.replace({group}, {self._field}={value!r})"
+        )
         options = getattr(strategy, self._group)
         replaced = dataclasses.replace(options, **{self._field: value})
         setattr(strategy, self._group, replaced)
 
-    def _warn(self, new_name: str | None) -> None:
+    def _warn(self, new_spelling: str) -> None:
         warnings.warn(
             f"strategy.{self._name} is deprecated, and the next release will "
-            f"not know it. Use strategy.{self._group}.{new_name} instead.",
+            f"not know it. Use {new_spelling} instead.",
             FutureWarning,
             stacklevel=3,
         )
+
+
+class DeprecatedAttributes:
+    """Attributes of a strategy by their old names; a base of the strategy."""
+
+    max_closures_in_flight_per_worker = DeprecatedAttribute(
+        "closures_in_flight"
+    )
+    prefetch_embeddings = DeprecatedAttribute()
+    steps_per_closure = DeprecatedAttribute()
+    communication_fusion = DeprecatedAttribute()
+    in_place_recovery = DeprecatedAttribute()
+    ps_recovery_timeout_seconds = DeprecatedAttribute()
+    replicate = DeprecatedAttribute()
+    replicate_every_steps = DeprecatedAttribute()
 
 
 def _spelling(name: str, value: object) -> str:

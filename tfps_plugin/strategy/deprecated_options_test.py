@@ -119,20 +119,18 @@ def test_an_unknown_keyword_is_named_beside_those_that_are_known() -> None:
 
 
 def test_attributes_are_read_from_and_written_to_their_group() -> None:
-    class Strategy:
+    class Strategy(deprecated_options.DeprecatedAttributes):
         communication = tfps.CommunicationOptions(wire_dtype="int8")
         scheduling = tfps.SchedulingOptions(prefetch_embeddings=False)
-        communication_fusion = deprecated_options.DeprecatedAttribute()
-        max_closures_in_flight_per_worker = (
-            deprecated_options.DeprecatedAttribute("closures_in_flight")
-        )
 
     strategy = Strategy()
     with pytest.warns(FutureWarning, match="Use strategy.communication.fusion"):
         assert strategy.communication_fusion is True
     with pytest.warns(FutureWarning, match="scheduling.closures_in_flight"):
         assert strategy.max_closures_in_flight_per_worker == 1
-    with pytest.warns(FutureWarning, match=r"communication\.fusion") as caught:
+    with pytest.warns(
+        FutureWarning, match=r"replace\(.*, fusion=False\)"
+    ) as caught:
         strategy.communication_fusion = False
     assert [each.filename for each in caught] == [__file__]
     assert strategy.communication == tfps.CommunicationOptions(

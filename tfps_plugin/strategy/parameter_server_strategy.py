@@ -17,7 +17,7 @@ from tfps_plugin.strategy import chief_cluster
 from tfps_plugin.strategy import deprecated_options
 from tfps_plugin.strategy import explanations
 from tfps_plugin.strategy import options as options_module
-from tfps_plugin.strategy.deprecated_options import DeprecatedAttribute
+from tfps_plugin.strategy.deprecated_options import DeprecatedAttributes
 from tfps_plugin.strategy.deprecated_options import DeprecatedKeywords
 from tfps_plugin.strategy.explanations import Explanations
 from tfps_plugin.strategy.extended import ParameterServerExtended
@@ -42,7 +42,7 @@ _logger = logging.getLogger(__name__)
 construction_hooks: list[Callable[["ParameterServerStrategy"], None]] = []
 
 
-class ParameterServerStrategy(tf.distribute.Strategy):
+class ParameterServerStrategy(DeprecatedAttributes, tf.distribute.Strategy):
     """Strategy that trains on workers, with variables on parameter servers.
 
     ```python
@@ -76,17 +76,6 @@ class ParameterServerStrategy(tf.distribute.Strategy):
         - Li et al., "Scaling Distributed Machine Learning with the Parameter
           Server", OSDI 2014.
     """
-
-    max_closures_in_flight_per_worker = DeprecatedAttribute(
-        "closures_in_flight"
-    )
-    prefetch_embeddings = DeprecatedAttribute()
-    steps_per_closure = DeprecatedAttribute()
-    communication_fusion = DeprecatedAttribute()
-    in_place_recovery = DeprecatedAttribute()
-    ps_recovery_timeout_seconds = DeprecatedAttribute()
-    replicate = DeprecatedAttribute()
-    replicate_every_steps = DeprecatedAttribute()
 
     def __init__(
         self,
