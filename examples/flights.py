@@ -88,7 +88,7 @@ def run_on_cluster(options: argparse.Namespace) -> None:
         variable_partitioner=tfps.partitioners.MinSizePartitioner(
             SMALLEST_SHARD_BYTES, max_shards=parameter_servers()
         ),
-        wire_dtype=options.wire_dtype,
+        communication=tfps.CommunicationOptions(wire_dtype=options.wire_dtype),
     )
     prepared = prepare(options.data_dir)
     trained = train(options, prepared, strategy.scope())

@@ -38,7 +38,7 @@ strategy = tfps.ParameterServerStrategy(
     variable_partitioner=variable_partitioner,
     # As TensorFlow does it. More hides the time that messages take, but here
     # each step's gradients would come twice as late, and there are only 40.
-    max_closures_in_flight_per_worker=1,
+    scheduling=tfps.SchedulingOptions(max_closures_in_flight_per_worker=1),
 )
 
 # Preprocessing. Under the scope, every worker gets lookup tables of its own.

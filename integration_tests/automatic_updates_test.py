@@ -98,7 +98,7 @@ def strategy(
         lambda shape, dtype, axis=0: (
             [2 if shape[0] == _ROWS else 1] + [1] * (len(shape) - 1)
         ),
-        max_closures_in_flight_per_worker=1,
+        scheduling=tfps.SchedulingOptions(max_closures_in_flight_per_worker=1),
     )
     yield strategy
     tfps.ClusterCoordinator(strategy).close()

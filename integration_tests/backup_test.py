@@ -73,7 +73,9 @@ def make(cluster: tfps.LocalCluster) -> Iterator[Make]:
             tfps.ParameterServerStrategy(
                 cluster.cluster_resolver,
                 tfps.partitioners.FixedShardsPartitioner(2),
-                max_closures_in_flight_per_worker=1,
+                scheduling=tfps.SchedulingOptions(
+                    max_closures_in_flight_per_worker=1
+                ),
             )
         )
         return made[-1]

@@ -80,11 +80,14 @@ def new_strategy(
 ) -> Iterator[Callable[..., tfps.ParameterServerStrategy]]:
     made = []
 
-    def make(**options: Any) -> tfps.ParameterServerStrategy:
+    def make(**scheduling: Any) -> tfps.ParameterServerStrategy:
         made.append(
             # Short calls are measured soon.
             tfps.ParameterServerStrategy(
-                cluster.cluster_resolver, steps_per_closure=5, **options
+                cluster.cluster_resolver,
+                scheduling=tfps.SchedulingOptions(
+                    steps_per_closure=5, **scheduling
+                ),
             )
         )
         return made[-1]

@@ -90,7 +90,7 @@ def strategy(
     strategy = tfps.ParameterServerStrategy(
         cluster.cluster_resolver,
         _in_two,
-        max_closures_in_flight_per_worker=1,
+        scheduling=tfps.SchedulingOptions(max_closures_in_flight_per_worker=1),
         sparse_update="caught_up",
     )
     yield strategy

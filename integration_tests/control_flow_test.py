@@ -173,8 +173,10 @@ def strategy(
     strategy = tfps.ParameterServerStrategy(
         cluster.cluster_resolver,
         tfps.partitioners.FixedShardsPartitioner(shards),
-        communication_fusion=not request.param.endswith("not fused"),
-        max_closures_in_flight_per_worker=1,
+        communication=tfps.CommunicationOptions(
+            fusion=not request.param.endswith("not fused")
+        ),
+        scheduling=tfps.SchedulingOptions(max_closures_in_flight_per_worker=1),
     )
     yield strategy
     tfps.ClusterCoordinator(strategy).close()

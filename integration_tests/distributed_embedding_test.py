@@ -39,7 +39,7 @@ def _strategy(
         None
         if num_shards is None
         else tfps.partitioners.FixedShardsPartitioner(num_shards),
-        max_closures_in_flight_per_worker=1,
+        scheduling=tfps.SchedulingOptions(max_closures_in_flight_per_worker=1),
     )
 
 

@@ -306,7 +306,7 @@ def test_what_was_lost_comes_back_from_an_increment(
 def test_everything_is_set_back_where_it_is_to_be_consistent(
     cluster: tfps.LocalCluster, make: Make, saved: Saved
 ) -> None:
-    strategy = make(recovery="consistent")
+    strategy = make(recovery=tfps.RecoveryOptions(restore="consistent"))
     model = _model(strategy)
     _fit(model)
     saved(model)
@@ -394,7 +394,7 @@ def test_what_no_checkpoint_has_is_named(
 def test_tensorflows_behaviour_on_request(
     cluster: tfps.LocalCluster, make: Make, saved: Saved
 ) -> None:
-    strategy = make(in_place_recovery=False)
+    strategy = make(recovery=tfps.RecoveryOptions(in_place=False))
     model = _model(strategy)
     saved(model)
     with pytest.raises(errors.ParameterServerLostError):
@@ -405,7 +405,7 @@ def test_tensorflows_behaviour_on_request(
 def test_a_ps_that_stays_away_is_given_up(
     cluster: tfps.LocalCluster, make: Make, saved: Saved
 ) -> None:
-    strategy = make(ps_recovery_timeout_seconds=3.0)
+    strategy = make(recovery=tfps.RecoveryOptions(timeout_seconds=3.0))
     model = _model(strategy)
     saved(model)
     kill = At({10: lambda: cluster.kill("ps", 1)})

@@ -222,7 +222,7 @@ def test_how_many_calls_run_at_a_time_is_tried_and_kept(
     strategy = tfps.ParameterServerStrategy(
         # Short calls are measured soon.
         cluster.cluster_resolver,
-        steps_per_closure=5,
+        scheduling=tfps.SchedulingOptions(steps_per_closure=5),
     )
     coordinator = tfps.ClusterCoordinator(strategy)
     try:

@@ -49,21 +49,22 @@ def work(strategy: tfps.ParameterServerStrategy) -> list[tf.Tensor]:
     return tensors
 
 
-@pytest.mark.parametrize("start_timeout_seconds", [3.0, 14.0])
+@pytest.mark.parametrize("timeout_seconds", [3.0, 14.0])
 @pytest.mark.parametrize("min_workers", [None, 1])
 def test_a_second_strategy_waits_for_no_worker_that_hangs(
     cluster: tfps.LocalCluster,
     work: list[tf.Tensor],
     hang: None,
     caplog: pytest.LogCaptureFixture,
-    start_timeout_seconds: float,
+    timeout_seconds: float,
     min_workers: int | None,
 ) -> None:
     begun = time.monotonic()
     newer = tfps.ParameterServerStrategy(
         cluster.cluster_resolver,
-        min_workers=min_workers,
-        start_timeout_seconds=start_timeout_seconds,
+        startup=tfps.StartupOptions(
+            timeout_seconds=timeout_seconds, min_workers=min_workers
+        ),
     )
     assert time.monotonic() - begun < 3.0
     address = cluster.cluster_spec.task("worker", _HANGING).address

@@ -26,7 +26,7 @@ def strategy(
     strategy = tfps.ParameterServerStrategy(
         cluster.cluster_resolver,
         tfps.partitioners.FixedShardsPartitioner(shards),
-        max_closures_in_flight_per_worker=1,
+        scheduling=tfps.SchedulingOptions(max_closures_in_flight_per_worker=1),
     )
     yield strategy
     tfps.ClusterCoordinator(strategy).close()
@@ -239,7 +239,7 @@ def test_masks_loops_and_tables_of_keras_rs(
         cluster.cluster_resolver,
         # Cuts all variables, those of the recurrent cell too.
         tfps.partitioners.FixedShardsPartitioner(2),
-        max_closures_in_flight_per_worker=1,
+        scheduling=tfps.SchedulingOptions(max_closures_in_flight_per_worker=1),
     )
     with strategy.scope():
         model = _recurrent()

@@ -106,7 +106,7 @@ def test_one_step_at_a_time_is_training_in_one_process(
         cluster.cluster_resolver,
         tfps.partitioners.FixedShardsPartitioner(num_shards),
         # A step that begins before the last update has another gradient.
-        prefetch_embeddings=False,
+        scheduling=tfps.SchedulingOptions(prefetch_embeddings=False),
     )
     with strategy.scope():
         ours = _compiled(model, optimizer, rate)

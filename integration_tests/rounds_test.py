@@ -86,7 +86,7 @@ def _fit(
     strategy = tfps.ParameterServerStrategy(
         cluster.cluster_resolver,
         tfps.partitioners.FixedShardsPartitioner(2),
-        prefetch_embeddings=False,
+        scheduling=tfps.SchedulingOptions(prefetch_embeddings=False),
     )
     with strategy.scope():
         model = _model(*layers)

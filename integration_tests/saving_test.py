@@ -36,7 +36,7 @@ def _strategy(
     return tfps.ParameterServerStrategy(
         cluster.cluster_resolver,
         cut_tables,
-        max_closures_in_flight_per_worker=1,
+        scheduling=tfps.SchedulingOptions(max_closures_in_flight_per_worker=1),
     )
 
 

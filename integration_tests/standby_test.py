@@ -55,8 +55,9 @@ def make(cluster: tfps.LocalCluster) -> Iterator[Make]:
             tfps.ParameterServerStrategy(
                 cluster.cluster_resolver,
                 tfps.partitioners.FixedShardsPartitioner(3),
-                replicate="ps",
-                replicate_every_steps=every_steps,
+                recovery=tfps.RecoveryOptions(
+                    replicate="ps", replicate_every_steps=every_steps
+                ),
             )
         )
         return made[-1]
@@ -238,27 +239,3 @@ def test_two_neighbours_at_once_fall_back_to_the_checkpoint(
     assert int(model.optimizer.iterations) == 2 * _STEPS
     history = {"loss": first + _fit(model)["loss"]}
     shared_training.assert_went_on(model, history, 3 * _STEPS)
-
-
-def test_one_ps_has_no_neighbour() -> None:
-    with (
-        tfps.LocalCluster(num_workers=1, num_ps=1) as cluster,
-        pytest.raises(errors.ClusterConfigurationError, match="two or more"),
-    ):
-        tfps.ParameterServerStrategy(cluster.cluster_resolver, replicate="ps")
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"replicate": "worker"},
-        {"replicate": "ps", "in_place_recovery": False},
-        {"replicate": "ps", "replicate_every_steps": 0},
-    ],
-)
-def test_options_without_meaning(
-    cluster: tfps.LocalCluster, options: dict[str, Any]
-) -> None:
-    with pytest.raises(ValueError, match="Received: "):
-        tfps.ParameterServerStrategy(cluster.cluster_resolver, **options)
-    assert tf.executing_eagerly()

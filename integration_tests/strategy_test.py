@@ -258,40 +258,32 @@ def test_constraints_are_refused(cluster: tfps.LocalCluster) -> None:
         tf.Variable(1.0, constraint=lambda x: x)
 
 
-@pytest.mark.parametrize("value", [0, -1, True, 1.5])
-def test_options_are_checked(cluster: tfps.LocalCluster, value: Any) -> None:
-    for option in ("max_closures_in_flight_per_worker", "steps_per_closure"):
-        with pytest.raises(ValueError, match=f"{option}="):
-            tfps.ParameterServerStrategy(
-                cluster.cluster_resolver, **{option: value}
-            )
-
-
-def test_rows_are_fetched_ahead_or_not(cluster: tfps.LocalCluster) -> None:
-    with pytest.raises(ValueError, match="prefetch_embeddings='two'"):
-        tfps.ParameterServerStrategy(
-            cluster.cluster_resolver,
-            prefetch_embeddings="two",  # type: ignore[arg-type]
-        )
-
-
-@pytest.mark.parametrize(("prefetch", "calls"), [(True, 1), (False, 2)])
-def test_rows_are_fetched_ahead_by_two_calls_at_a_time(
-    cluster: tfps.LocalCluster, prefetch: bool, calls: int
+def test_keywords_of_the_last_release_still_work(
+    cluster: tfps.LocalCluster,
 ) -> None:
-    with pytest.raises(ValueError, match=f"prefetch_embeddings={prefetch}"):
-        tfps.ParameterServerStrategy(
+    with pytest.warns(FutureWarning, match=r"RecoveryOptions\(.*\)") as caught:
+        strategy = tfps.ParameterServerStrategy(
             cluster.cluster_resolver,
-            prefetch_embeddings=prefetch,
-            max_closures_in_flight_per_worker=calls,
+            recovery="consistent",  # type: ignore[arg-type]
+            ps_recovery_timeout_seconds=9.0,
         )
-    strategy = tfps.ParameterServerStrategy(
-        cluster.cluster_resolver, prefetch_embeddings=prefetch
+    assert {each.filename for each in caught} == {__file__}
+    assert len(caught) == 2
+    assert strategy.recovery == tfps.RecoveryOptions(
+        restore="consistent", timeout_seconds=9.0
     )
-    assert strategy.prefetch_embeddings is prefetch
-    assert strategy.max_closures_in_flight_per_worker == (
-        None if prefetch else 1
-    )
+    with pytest.warns(FutureWarning, match=r"recovery\.timeout_seconds"):
+        assert strategy.ps_recovery_timeout_seconds == 9.0
+
+
+def test_fusion_is_what_may_be_changed_later(
+    cluster: tfps.LocalCluster,
+) -> None:
+    strategy = _strategy(cluster)
+    strategy.communication = tfps.CommunicationOptions(fusion=False)
+    assert not strategy.communication.fusion
+    with pytest.raises(ValueError, match="Expected wire_dtype=None"):
+        strategy.communication = tfps.CommunicationOptions(wire_dtype="int8")
 
 
 @pytest.mark.parametrize("job", ["worker", "ps", "evaluator"])
@@ -316,7 +308,8 @@ def test_what_a_scheduled_function_sends(
     cluster: tfps.LocalCluster, together: bool
 ) -> None:
     strategy = tfps.ParameterServerStrategy(
-        cluster.cluster_resolver, communication_fusion=together
+        cluster.cluster_resolver,
+        communication=tfps.CommunicationOptions(fusion=together),
     )
     with strategy.scope():
         variables = [tf.Variable(tf.ones([4]) * i) for i in range(9)]
@@ -403,8 +396,9 @@ def test_a_strategy_that_nothing_refers_to_leaves_no_thread(
     def run() -> None:
         strategy = tfps.ParameterServerStrategy(
             cluster.cluster_resolver,
-            replicate=replicate,
-            replicate_every_steps=1,
+            recovery=tfps.RecoveryOptions(
+                replicate=replicate, replicate_every_steps=1
+            ),
         )
         with strategy.scope():
             variable = tf.Variable(1.0)
@@ -450,7 +444,8 @@ def test_a_strategy_is_told_of_workers_that_another_one_holds(
     begun = time.monotonic()
     with pytest.raises(errors.ClusterStartTimeoutError) as raised:
         tfps.ParameterServerStrategy(
-            cluster.cluster_resolver, start_timeout_seconds=12.0
+            cluster.cluster_resolver,
+            startup=tfps.StartupOptions(timeout_seconds=12.0),
         )
     assert 12.0 <= time.monotonic() - begun < 60.0
     for task in cluster.cluster_spec.workers:

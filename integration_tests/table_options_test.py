@@ -59,7 +59,7 @@ def _on_cluster(
     strategy = tfps.ParameterServerStrategy(
         cluster.cluster_resolver,
         tfps.partitioners.FixedShardsPartitioner(num_shards),
-        max_closures_in_flight_per_worker=1,
+        scheduling=tfps.SchedulingOptions(max_closures_in_flight_per_worker=1),
         sparse_update=sparse_update,
     )
     try:

@@ -62,8 +62,8 @@ def _trained(
         cluster.cluster_resolver,
         partitioner,
         # Steps one after the other, as NumPy's.
-        max_closures_in_flight_per_worker=1,
-        wire_dtype=wire_dtype,
+        scheduling=tfps.SchedulingOptions(max_closures_in_flight_per_worker=1),
+        communication=tfps.CommunicationOptions(wire_dtype=wire_dtype),
     )
     with strategy.scope():
         model = keras.Sequential(
@@ -152,4 +152,6 @@ def test_without_it_nothing_is_rounded(cluster: tfps.LocalCluster) -> None:
 
 def test_what_cannot_be_used_is_refused_at_once() -> None:
     with pytest.raises(ValueError, match="Received: wire_dtype='int7'"):
-        tfps.ParameterServerStrategy(wire_dtype="int7")
+        tfps.ParameterServerStrategy(
+            communication=tfps.CommunicationOptions(wire_dtype="int7")
+        )

@@ -61,6 +61,14 @@ if TYPE_CHECKING:
     from tfps_plugin.recovery.checkpoints.checkpoint_manager import (
         CheckpointManager as CheckpointManager,
     )
+    from tfps_plugin.strategy.options import (
+        CommunicationOptions as CommunicationOptions,
+    )
+    from tfps_plugin.strategy.options import RecoveryOptions as RecoveryOptions
+    from tfps_plugin.strategy.options import (
+        SchedulingOptions as SchedulingOptions,
+    )
+    from tfps_plugin.strategy.options import StartupOptions as StartupOptions
     from tfps_plugin.strategy.parameter_server_strategy import (
         ParameterServerStrategy as ParameterServerStrategy,
     )
@@ -76,14 +84,18 @@ _HOMES = {
     "Checkpoint": "tfps_plugin.recovery.checkpoints.checkpoint",
     "CheckpointManager": "tfps_plugin.recovery.checkpoints.checkpoint_manager",
     "ClusterCoordinator": "tfps_plugin.coordinator.cluster_coordinator",
+    "CommunicationOptions": "tfps_plugin.strategy.options",
     "DatasetCreator": "tfps_plugin.inputs.dataset_creator",
     "ExportBest": "tfps_plugin.evaluation.export_best",
     "LocalCluster": "tfps_plugin.cluster.local_cluster",
     "ParameterServerStrategy": "tfps_plugin.strategy.parameter_server_strategy",
     "PerWorkerValues": "tfps_plugin.coordinator.closures.remote_value",
+    "RecoveryOptions": "tfps_plugin.strategy.options",
     "RemoteValue": "tfps_plugin.coordinator.closures.remote_value",
+    "SchedulingOptions": "tfps_plugin.strategy.options",
     "ShardedVariable": "tfps_plugin.variables.kinds.sharded_variable",
     "SidecarEvaluator": "tfps_plugin.evaluation.sidecar_evaluator",
+    "StartupOptions": "tfps_plugin.strategy.options",
     "callbacks": "tfps_plugin.training.callbacks",
     "errors": "tfps_plugin.errors",
     "events": "tfps_plugin.monitoring.events",
@@ -100,14 +112,18 @@ __all__ = [
     "Checkpoint",
     "CheckpointManager",
     "ClusterCoordinator",
+    "CommunicationOptions",
     "DatasetCreator",
     "ExportBest",
     "LocalCluster",
     "ParameterServerStrategy",
     "PerWorkerValues",
+    "RecoveryOptions",
     "RemoteValue",
+    "SchedulingOptions",
     "ShardedVariable",
     "SidecarEvaluator",
+    "StartupOptions",
     "callbacks",
     "errors",
     "events",

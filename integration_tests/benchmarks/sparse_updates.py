@@ -17,7 +17,7 @@ from typing import get_args
 import keras
 
 import tfps_plugin as tfps
-from tfps_plugin.strategy.parameter_server_strategy import SparseUpdate
+from tfps_plugin.strategy.options import SparseUpdate
 
 from . import table_step_time
 

@@ -77,7 +77,9 @@ def strategies(
         name: tfps.ParameterServerStrategy(
             cluster.cluster_resolver,
             partitioner,
-            max_closures_in_flight_per_worker=in_flight,
+            scheduling=tfps.SchedulingOptions(
+                max_closures_in_flight_per_worker=in_flight
+            ),
         )
         for name, partitioner in placements.PARTITIONERS.items()
     }

@@ -28,7 +28,7 @@ def strategy(
     strategy: tfps.ParameterServerStrategy,
 ) -> Iterator[tfps.ParameterServerStrategy]:
     yield strategy
-    strategy.communication_fusion = True
+    strategy.communication = tfps.CommunicationOptions(fusion=True)
 
 
 @pytest.mark.parametrize("placement", placements.NAMES)
@@ -43,7 +43,7 @@ def test_results_are_the_same(
     del input_kind
     together, model = model_runs.run(feature, strategy)
     explanation = strategy.explain(model, print_fn=None)
-    strategy.communication_fusion = False
+    strategy.communication = tfps.CommunicationOptions(fusion=False)
     one_by_one, _ = model_runs.run(feature, strategy)
     comparison.assert_same(together, one_by_one, rtol=0)
 

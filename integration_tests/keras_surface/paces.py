@@ -25,7 +25,7 @@ class Pace(NamedTuple):
     """How steps are packed.
 
     Attributes:
-        steps_per_closure: Of the strategy.
+        steps_per_closure: Of `tfps.SchedulingOptions`.
         in_flight: How many steps may be in flight.
     """
 
@@ -76,9 +76,11 @@ def benches(cluster: tfps.LocalCluster) -> Iterator[Benches]:
         (name, placement): tfps.ParameterServerStrategy(
             cluster.cluster_resolver,
             partitioner,
-            steps_per_closure=pace.steps_per_closure,
-            # Not to try others, of which more may be in flight.
-            max_closures_in_flight_per_worker=2,
+            scheduling=tfps.SchedulingOptions(
+                steps_per_closure=pace.steps_per_closure,
+                # Otherwise `fit` would try more, with more steps in flight.
+                max_closures_in_flight_per_worker=2,
+            ),
         )
         for name, pace in PACES.items()
         for placement, partitioner in placements.PARTITIONERS.items()

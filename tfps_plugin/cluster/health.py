@@ -286,8 +286,8 @@ def _timeout_text(
         "which address it serves; (2) compare the addresses with the "
         "cluster in TF_CONFIG; (3) see that this machine may connect to "
         "these ports; (4) if they only need longer to start, allow more "
-        "time: start_timeout_seconds of the strategy; (5) if some workers may "
-        "come later, start without them: min_workers of the strategy."
+        "time: timeout_seconds of tfps.StartupOptions; (5) if some workers may "
+        "come later, start without them: min_workers of tfps.StartupOptions."
     )
 
 

@@ -161,8 +161,8 @@ class ClusterCoordinator:
         self.counters = Counters()
         self.events = Events()
         self.in_flight_limits = InFlightLimits.choose(
-            getattr(strategy, "max_closures_in_flight_per_worker", None),
-            getattr(strategy, "prefetch_embeddings", None),
+            strategy.scheduling.closures_in_flight,
+            strategy.scheduling.prefetch_embeddings,
         )
         self._connection = session.connection
         self._closed = False
@@ -186,7 +186,7 @@ class ClusterCoordinator:
                 restorer=restorer,
                 ps_recovery_timeout_seconds=0.0
                 if restorer is None
-                else strategy.ps_recovery_timeout_seconds,
+                else strategy.recovery.timeout_seconds,
             ),
             holdings=_holdings(strategy, session),
             forget_worker=worker_resident.forget_worker,

@@ -17,6 +17,7 @@ from tfps_plugin.coordinator.testing import FakeSession
 from tfps_plugin.coordinator.testing import FakeStrategy
 from tfps_plugin.inputs.per_worker_values import PerWorkerValues
 from tfps_plugin.monitoring import events
+from tfps_plugin.strategy.options import SchedulingOptions
 
 _TIMEOUT_SECONDS = 30.0
 
@@ -246,7 +247,7 @@ def test_error_of_a_step_is_raised_by_whatever_comes_next(
 def test_error_cancels_what_was_scheduled_with_it(
     strategy: FakeStrategy,
 ) -> None:
-    strategy.max_closures_in_flight_per_worker = 1
+    strategy.scheduling = SchedulingOptions(max_closures_in_flight_per_worker=1)
     coordinator = ClusterCoordinator(strategy)
     try:
         both_run = threading.Barrier(2)
@@ -306,7 +307,9 @@ def _most_at_a_time(
 def test_so_many_functions_run_at_a_time_as_are_to(
     strategy: FakeStrategy,
 ) -> None:
-    strategy.max_closures_in_flight_per_worker = None
+    strategy.scheduling = SchedulingOptions(
+        max_closures_in_flight_per_worker=None
+    )
     coordinator = ClusterCoordinator(strategy)
     try:
         num_workers = coordinator.num_workers
@@ -323,7 +326,7 @@ def test_so_many_functions_run_at_a_time_as_are_to(
 
 
 def test_one_at_a_time_would_not_prefetch(strategy: FakeStrategy) -> None:
-    strategy.prefetch_embeddings = True
+    strategy.scheduling = SchedulingOptions(prefetch_embeddings=True)
     coordinator = ClusterCoordinator(strategy)
     try:
         assert coordinator.in_flight_limits.least == 2
@@ -334,7 +337,7 @@ def test_one_at_a_time_would_not_prefetch(strategy: FakeStrategy) -> None:
 def test_what_was_chosen_is_the_number_at_a_time(
     strategy: FakeStrategy,
 ) -> None:
-    strategy.max_closures_in_flight_per_worker = 3
+    strategy.scheduling = SchedulingOptions(max_closures_in_flight_per_worker=3)
     coordinator = ClusterCoordinator(strategy)
     try:
         assert coordinator.in_flight_limits.at_first == 3

@@ -10,6 +10,7 @@ from tfps_plugin import errors
 from tfps_plugin.cluster.chief.connection import Connection
 from tfps_plugin.coordinator.closures.closure import ClosureState
 from tfps_plugin.strategy.chief_runs import ChiefRuns
+from tfps_plugin.strategy.options import SchedulingOptions
 
 
 @dataclasses.dataclass(frozen=True)
@@ -189,10 +190,10 @@ class FakeStrategy:
         prefetch_embeddings: bool | None = None,
     ) -> None:
         self.session = FakeSession() if session is None else session
-        self.max_closures_in_flight_per_worker = (
-            max_closures_in_flight_per_worker
+        self.scheduling = SchedulingOptions(
+            max_closures_in_flight_per_worker=max_closures_in_flight_per_worker,
+            prefetch_embeddings=prefetch_embeddings,
         )
-        self.prefetch_embeddings = prefetch_embeddings
         self._cluster_coordinator: Any = None
         self._chief_runs = ChiefRuns()
 

@@ -140,15 +140,16 @@ class Failover:
 
 def install(strategy: Any) -> None:
     """Sets up the recovery that the options of a strategy ask for."""
-    if not strategy.in_place_recovery:
+    options = strategy.recovery
+    if not options.in_place:
         return
-    failover = Failover(strategy, consistent=strategy.recovery == "consistent")
+    failover = Failover(strategy, consistent=options.restore == "consistent")
     strategy.ps_restorer = failover
-    if strategy.replicate is not None:
+    if options.replicate is not None:
         copies = StandbyCopies(strategy)
         failover.prefer(copies)
         strategy.background_work.append(
-            Standby(copies, strategy.replicate_every_steps)
+            Standby(copies, options.replicate_every_steps)
         )
 
 

@@ -113,7 +113,8 @@ class Standby:
                         "%d steps: training made %d steps before this update "
                         "was complete. The loss of a parameter server may "
                         "cost that many steps. Increase "
-                        "replicate_every_steps to at least that number.",
+                        "replicate_every_steps of tfps.RecoveryOptions to at "
+                        "least that number.",
                         self._every_steps,
                         lag,
                     )

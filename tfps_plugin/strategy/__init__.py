@@ -1,9 +1,14 @@
 """The tf.distribute face: scope, run, reduce, variables, updates on the ps.
 
 parameter_server_strategy.py  `tfps.ParameterServerStrategy`, what users hold
+options.py                    its options in groups, checked when created
+deprecated_options.py         the keywords that these options were before
+chief_cluster.py              the cluster of a strategy, as its chief finds it
+explanations.py               explains what steps send between tasks
 extended.py                   what TensorFlow and Keras call behind it
-variable_creation.py          where a new variable goes, and in what shape
-chief_runs.py                 tells of steps that leave the workers idle
+variable_creation.py          creates each new variable as the kind it has to be
+ps_variables.py               places variables on the ps, with lock and value
+chief_runs.py                 warns of steps that leave the workers idle
 legacy_keras.py               refuses variables of tf_keras, which is Keras 2
 update_parts.py               cuts an update into what runs on each ps
 updates.py                    runs an optimizer's update on the ps, locked

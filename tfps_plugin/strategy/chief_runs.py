@@ -1,4 +1,4 @@
-"""Tells of `strategy.run` on the chief, which leaves the workers idle."""
+"""Warning about `strategy.run` on the chief, which leaves workers idle."""
 
 import contextlib
 import sys
@@ -10,25 +10,26 @@ from tfps_plugin.cluster.calls import dispatch_context
 
 
 class ChiefRuns:
-    """Warns once where a program calls `strategy.run` as with one machine.
+    """Warns once of a `strategy.run` that leaves the workers idle.
 
-    There it computes on all devices. Here it is one replica of whoever calls
-    it, and workers are given what is scheduled.
+    Strategies for one machine compute on all devices in `run`. This one
+    computes a single replica, where it is called; workers only get what is
+    scheduled.
 
     Threading: any thread.
     Guarded by `_lock`: all attributes.
     """
 
     def __init__(self) -> None:
-        """Has warned of nothing yet."""
+        """Starts without a warning and without a trace."""
         self._lock = threading.Lock()
         self._is_told = False
-        # Threads that trace functions for workers, as often as they do.
+        # Threads that trace functions for workers, once per open trace.
         self._tracing: list[int] = []
 
     @contextlib.contextmanager
     def traced_for_workers(self) -> Iterator[None]:
-        """Declares that this thread traces a function that workers run."""
+        """Marks this thread as tracing a function that workers run."""
         thread = threading.get_ident()
         with self._lock:
             self._tracing.append(thread)
@@ -47,10 +48,11 @@ class ChiefRuns:
     def note(self, num_workers: int) -> None:
         """Warns if `strategy.run` computes on the chief, the first time.
 
-        Keras runs single batches and eager steps there, as is documented.
+        Keras's own calls do not count: it runs single batches and eager steps
+        on the chief, as documented.
 
         Args:
-            num_workers: How many wait.
+            num_workers: Number of workers that wait.
         """
         if dispatch_context.current() is not None or _is_of_keras():
             return
@@ -59,9 +61,9 @@ class ChiefRuns:
                 return
             self._is_told = True
         warnings.warn(
-            "strategy.run() was called outside of "
-            "ClusterCoordinator.schedule(): it computes on the chief, and "
-            f"{num_workers} workers wait. To use them, have model.fit() run "
+            "strategy.run() was called outside "
+            "ClusterCoordinator.schedule(), so it computes on the chief while "
+            f"{num_workers} workers wait. To use them, let model.fit() run "
             "the steps, or schedule the function that calls strategy.run():"
             "\n\n"
             "    coordinator = tfps.ClusterCoordinator(strategy)\n"
@@ -71,7 +73,7 @@ class ChiefRuns:
 
 
 def _is_of_keras() -> bool:
-    """Whether Keras has called `strategy.run`, and not the program."""
+    """Returns True if Keras called `strategy.run`, not the program."""
     frame = sys._getframe(1)
     while frame.f_back is not None and _is_inner(frame.f_globals):
         frame = frame.f_back

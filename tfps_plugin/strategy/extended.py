@@ -1,4 +1,4 @@
-"""What TensorFlow and Keras call behind a parameter-server strategy."""
+"""Extended part of a strategy, which TensorFlow and Keras call."""
 
 from collections.abc import Callable
 from collections.abc import Sequence
@@ -15,19 +15,20 @@ from tfps_plugin.strategy.chief_runs import ChiefRuns
 from tfps_plugin.strategy.variable_creation import VariableCreator
 from tfps_plugin.variables.per_worker.worker_tables import WorkerTable
 
-# By name, as TensorFlow asks for them. `tf.lookup.StaticVocabularyTable` is
-# made of a HashTable, which is an older form of the same.
+# TensorFlow asks for tables by the names of their classes. A
+# `tf.lookup.StaticVocabularyTable` contains a HashTable, the older form.
 _TABLE_CLASSES = ["StaticHashTable", "HashTable"]
 
 
 class ParameterServerExtended(compat.StrategyExtended):
-    """The machinery of one `ParameterServerStrategy`.
+    """Extended part of one `ParameterServerStrategy`.
 
-    A step runs on one worker as one replica: reductions over replicas are
-    identities, and updates of variables run where the variables live.
+    A step runs on one worker as one replica. Reductions over replicas are
+    therefore identities. Updates of variables run where the variables live.
 
     Attributes:
-        chief_runs: Knows what is traced for workers, and tells of the rest.
+        chief_runs: The record of functions that are traced for workers; it
+            warns of other calls of `strategy.run`.
     """
 
     def __init__(
@@ -41,7 +42,7 @@ class ParameterServerExtended(compat.StrategyExtended):
 
         Args:
             strategy: The strategy that this belongs to.
-            creator: Makes the variables of its scope.
+            creator: Creates the variables of its scope.
             exact_updates: Whether a sparse gradient updates all rows.
         """
         super().__init__(strategy)
@@ -55,15 +56,17 @@ class ParameterServerExtended(compat.StrategyExtended):
         self, next_creator: Callable[..., Any], **kwargs: Any
     ) -> Any:
         if tensorflow_saving.in_saved_graph():
-            # A SavedModel knows no cluster.
+            # Variables of a SavedModel are not on the cluster.
             return next_creator(**kwargs)
-        # next_creator would make a variable whose handle is captured by value.
+        # Functions would capture the handle of next_creator's variable by
+        # value, and fail once its parameter server was replaced.
         return self._creator.create(**kwargs)
 
     def _validate_colocate_with_variable(self, variable: Any) -> None:
         if not hasattr(variable, "device"):
             raise errors.VariableCreationError(
-                f"colocate_vars_with() takes a variable. Received: {variable!r}"
+                "colocate_vars_with() expects a variable, which has a device. "
+                f"Received: colocate_with_variable={variable!r}"
             )
 
     def _resource_creator_scope(self) -> Any:
@@ -76,12 +79,12 @@ class ParameterServerExtended(compat.StrategyExtended):
         return compat.resource_creator_scope(_TABLE_CLASSES, create)
 
     def value_container(self, value: Any) -> Any:
-        """The variable that a value is part of: shards name their table."""
+        """Returns the variable that a value belongs to: a shard's table."""
         container = getattr(value, "_distributed_container", None)
         return value if container is None else container()
 
     def read_var(self, variable: Any) -> tf.Tensor:
-        """The variable's value."""
+        """Returns the value of a variable."""
         return tf.convert_to_tensor(variable)
 
     # Steps.
@@ -99,7 +102,7 @@ class ParameterServerExtended(compat.StrategyExtended):
         return replica_id_in_sync_group
 
     def _use_merge_call(self) -> bool:
-        # One replica per step: nothing is merged.
+        # A step has one replica, so there is nothing to merge.
         return False
 
     def _replica_ctx_all_reduce(
@@ -168,7 +171,7 @@ class ParameterServerExtended(compat.StrategyExtended):
     def _experimental_distribute_dataset(
         self, dataset: tf.data.Dataset, options: Any
     ) -> tf.data.Dataset:
-        # Each worker iterates over its own: create_per_worker_dataset().
+        # create_per_worker_dataset() gives each worker its own iterator.
         return dataset
 
     def _distribute_datasets_from_function(
@@ -181,7 +184,7 @@ class ParameterServerExtended(compat.StrategyExtended):
     # Facts.
 
     def _in_multi_worker_mode(self) -> bool:
-        # True would make Keras reduce results over workers.
+        # With True, Keras would reduce results over workers.
         return False
 
     @property
@@ -199,32 +202,32 @@ class ParameterServerExtended(compat.StrategyExtended):
         return self._container_strategy().ps_devices
 
     def non_slot_devices(self, var_list: Any) -> str:
-        """Where a variable that belongs to no other would go."""
+        """Device with the fewest bytes, for variables beside no other."""
         return min(
             zip(self._creator.bytes_per_ps, self.parameter_devices, strict=True)
         )[1]
 
     @property
     def experimental_require_static_shapes(self) -> bool:
-        """Shapes of batches may differ."""
+        """Returns False: the shapes of batches may differ."""
         return False
 
     @property
     def experimental_between_graph(self) -> bool:
-        """One graph serves all workers."""
+        """Returns False: one graph serves all workers."""
         return False
 
     @property
     def experimental_should_init(self) -> bool:
-        """The chief initializes."""
+        """Returns True: the chief initializes variables."""
         return True
 
     @property
     def should_checkpoint(self) -> bool:
-        """The chief writes checkpoints."""
+        """Returns True: the chief writes checkpoints."""
         return True
 
     @property
     def should_save_summary(self) -> bool:
-        """The chief writes summaries."""
+        """Returns True: the chief writes summaries."""
         return True

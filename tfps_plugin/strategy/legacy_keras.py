@@ -1,7 +1,7 @@
-"""Refuses variables of tf_keras, which is Keras 2.
+"""Refusal of variables of tf_keras, which is Keras 2.
 
-Its models would be made of our variables, and its `fit` would run every step
-on the chief: nothing of it knows the workers.
+Its models would consist of this strategy's variables, and its `fit`, which
+knows nothing of workers, would run every step on the chief.
 """
 
 import sys
@@ -13,17 +13,16 @@ _PACKAGE = "tf_keras"
 
 
 def refuse(variable_name: str) -> None:
-    """Raises an error if tf_keras makes the variable that is being created.
+    """Raises an error if tf_keras creates the variable.
 
-    It is recognized by the functions that are being called. Nothing is
-    imported, and a program that does not use tf_keras pays a dictionary
-    lookup.
+    The call stack shows that. Nothing is imported, and a program that does not
+    use tf_keras pays for one dictionary lookup.
 
     Args:
-        variable_name: Name of the variable.
+        variable_name: Name of the variable that is being created.
 
     Raises:
-        errors.UnsupportedError: If it does.
+        UnsupportedError: If a function of tf_keras is on the call stack.
     """
     if _PACKAGE not in sys.modules:
         return
@@ -36,7 +35,7 @@ def refuse(variable_name: str) -> None:
                 "models of Keras 3 only: tf_keras would run every step on the "
                 "chief. Expected: layers, models, metrics and optimizers of "
                 f"`import keras`. Received: the variable {variable_name!r}, "
-                f"made by {module}. Import keras in the place of tf_keras; for "
+                f"created by {module}. Import keras instead of tf_keras; for "
                 "`tf.keras`, unset TF_USE_LEGACY_KERAS in the environment of "
                 "the program."
             )

@@ -32,7 +32,7 @@ def test_variables_of_tf_keras_are_refused_by_name(module: str) -> None:
     make = _function_of(module)
     with pytest.raises(errors.UnsupportedError) as raised:
         make(_create)
-    for part in ("Keras 3 only", "'dense/kernel'", f"made by {module}."):
+    for part in ("Keras 3 only", "'dense/kernel'", f"created by {module}."):
         assert part in str(raised.value)
 
 

@@ -1,29 +1,35 @@
-"""`tfps.ParameterServerStrategy`."""
+"""Strategy that trains Keras models on a cluster."""
 
 import dataclasses
 import logging
-import weakref
 from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
-from typing import Literal
-from typing import get_args
+from typing import Unpack
 
 import tensorflow as tf
 
 from tfps_plugin import errors
-from tfps_plugin.cluster import local_cluster
-from tfps_plugin.cluster import quorum
 from tfps_plugin.cluster import spec
-from tfps_plugin.cluster import tf_config
 from tfps_plugin.cluster.chief.session import Session
+from tfps_plugin.strategy import chief_cluster
+from tfps_plugin.strategy import deprecated_options
+from tfps_plugin.strategy import explanations
+from tfps_plugin.strategy import options as options_module
+from tfps_plugin.strategy.deprecated_options import DeprecatedAttributes
+from tfps_plugin.strategy.deprecated_options import DeprecatedKeywords
+from tfps_plugin.strategy.explanations import Explanations
 from tfps_plugin.strategy.extended import ParameterServerExtended
+from tfps_plugin.strategy.options import CommunicationOptions
+from tfps_plugin.strategy.options import RecoveryOptions
+from tfps_plugin.strategy.options import SchedulingOptions
+from tfps_plugin.strategy.options import SparseUpdate
+from tfps_plugin.strategy.options import StartupOptions
 from tfps_plugin.strategy.variable_creation import VariableCreator
 from tfps_plugin.transport import fusion
 from tfps_plugin.transport.explanation import Explanation
 from tfps_plugin.variables.compression import wire
-from tfps_plugin.variables.compression.wire import WireDtype
 from tfps_plugin.variables.kinds.remote_variable import RemoteVariable
 from tfps_plugin.variables.per_worker.worker_local import WorkerLocalVariable
 from tfps_plugin.variables.sharding.inventory import Inventory
@@ -31,17 +37,13 @@ from tfps_plugin.variables.sharding.partitioners import Partitioner
 
 _logger = logging.getLogger(__name__)
 
-SparseUpdate = Literal["auto", "lazy", "exact", "caught_up"]
-Recovery = Literal["lost", "consistent"]
-Replicate = Literal["ps"]
-
 # Called with every new strategy. Floors above this one register here what they
 # install into Keras.
 construction_hooks: list[Callable[["ParameterServerStrategy"], None]] = []
 
 
-class ParameterServerStrategy(tf.distribute.Strategy):
-    """Trains on workers, with the variables on parameter servers.
+class ParameterServerStrategy(DeprecatedAttributes, tf.distribute.Strategy):
+    """Strategy that trains on workers, with variables on parameter servers.
 
     ```python
     strategy = tfps.ParameterServerStrategy()
@@ -52,22 +54,27 @@ class ParameterServerStrategy(tf.distribute.Strategy):
     ```
 
     Training is asynchronous: every worker reads the variables, computes a
-    step on its own batch, and its gradients are applied by the parameter
-    servers at once. Create it once in the chief, before the models that it is
-    to train; what was made before goes on working on the chief alone.
+    step on its own batch, and the parameter servers apply its gradients at
+    once. Create the strategy once, in the chief, before the models that it is
+    to train; earlier models go on working on the chief alone.
 
     Differences from `tf.distribute.ParameterServerStrategy`: it works with
-    Keras 3; `cluster_resolver` may be left out; variables are placed by bytes
-    instead of round robin; sharded variables are one variable to Keras; a
+    Keras 3; `cluster_resolver` is optional; it places variables by bytes
+    instead of round robin; Keras sees a sharded variable as one variable; a
     function keeps working after a task was replaced.
 
+    Threading: create it on one thread; any thread may enter its scope.
+
     Attributes:
-        communication_fusion: As given; if changed, for functions that are
-            traced from then on.
-        in_place_recovery: As given.
-        recovery: As given.
-        ps_recovery_timeout_seconds: As given.
-        ps_restorer: Who knows what lost parameter servers held; None: nobody.
+        background_work: Jobs of the floors above that run beside a
+            coordinator, each with `start` and `stop`.
+        ps_restorer: The object that restores lost parameter servers; None if
+            nothing does.
+
+    References:
+        - Dean et al., "Large Scale Distributed Deep Networks", NeurIPS 2012.
+        - Li et al., "Scaling Distributed Machine Learning with the Parameter
+          Server", OSDI 2014.
     """
 
     def __init__(
@@ -75,120 +82,66 @@ class ParameterServerStrategy(tf.distribute.Strategy):
         cluster_resolver: Any = None,
         variable_partitioner: Partitioner | None = None,
         *,
-        max_closures_in_flight_per_worker: int | None = None,
-        prefetch_embeddings: bool | None = None,
-        steps_per_closure: int | None = None,
-        communication_fusion: bool = True,
-        wire_dtype: WireDtype = None,
+        startup: StartupOptions | None = None,
+        scheduling: SchedulingOptions | None = None,
+        communication: CommunicationOptions | None = None,
+        recovery: RecoveryOptions | None = None,
         sparse_update: SparseUpdate = "auto",
-        in_place_recovery: bool = True,
-        recovery: Recovery = "lost",
-        ps_recovery_timeout_seconds: float = 600.0,
-        replicate: Replicate | None = None,
-        replicate_every_steps: int = 100,
-        start_timeout_seconds: float = 300.0,
-        min_workers: int | None = None,
+        **deprecated: Unpack[DeprecatedKeywords],
     ) -> None:
         """Connects to the cluster.
 
         Args:
             cluster_resolver: Any `tf.distribute.cluster_resolver`
                 `.ClusterResolver`. None reads `TF_CONFIG`; without that
-                either, two workers and a ps are started on this machine and
-                stopped when the program ends.
-            variable_partitioner: Cuts variables into shards: one of
-                `tfps.partitioners`, or any callable `(shape, dtype)` or
-                `(shape, dtype, axis=0)` that returns the number of parts along
-                each axis. None keeps every variable whole. An initializer
-                that takes `partition_shape` and `partition_offset` is asked
-                for the rows of each shard alone.
-            max_closures_in_flight_per_worker: How many scheduled functions
-                each worker runs at the same time: speed against quality. With
-                more of them, gradients are of older weights, and the loss
-                falls more slowly, or jumps (`docs/quality.md` has figures). 1
-                makes every worker finish one before it gets the next. None:
-                `fit` begins with one, and tries up to four when the loss no
-                longer falls fast; it keeps those that make training at least
-                a quarter faster. Evaluation and scheduled functions of your
-                own run two at a time; set 1 for a training loop of your own
-                in which quality comes first.
-            prefetch_embeddings: Whether the rows and weights of a worker's
-                next step are fetched while it computes a step: speed against
-                quality, too. The next step then does not know the update of
-                that one yet: its gradient is older by one update of the same
-                worker. It is what two calls at a time do. True: always; so
-                never one call at a time, from the first step on. False:
-                never; so always one, also of scheduled functions. None: when
-                more than one call at a time turns out to be worth it.
-            steps_per_closure: How many training steps `Model.fit` packs into
-                one call of a worker. None chooses, by how long the first
-                steps take; `steps_per_execution` of `Model.compile` wins over
-                both.
-            communication_fusion: Whether values that can travel between two
-                tasks at the same time travel together. Results are the same
-                without, and a step of a model with many variables takes
-                about twice as long; see `explain`.
-            wire_dtype: What trainable variables of a wider float dtype are
-                rounded to between tasks: "bfloat16", "float16" or "int8". Of
-                weights and rows that a training step reads, and of gradients,
-                half as many bytes travel, or a quarter and a scale for each
-                row (int8; only of tables and other matrices of eight columns
-                or more); what parameter servers hold, the optimizer,
-                and what workers compute stay as they are. A callable is given
-                the path of each new variable, and returns such a dtype, or
-                None for one that is not to be rounded. None rounds nothing.
-            sparse_update: What an optimizer does with a table of which a batch
-                has touched some rows. "lazy" updates the touched rows of the
-                table and of its slots: cost follows the batch, and with
-                momentum, weight decay or averages the other rows stay as they
-                are. "exact" updates all rows, on the parameter servers, as
-                Keras does in one process: cost follows the table. "auto" is
-                "exact" for tables, the smallest first, of which that takes a
-                parameter server less than a tenth of its time, and "lazy" for
-                the others; both are measured, and the log says which tables
-                are which. In a custom loop steps count as 10 ms long.
-                "caught_up" has the numbers of "exact" at a cost that follows
-                the batch: what steps without a row would have done to it is
-                made up for, in closed form, when it is next looked up or
-                updated. An optimizer without a closed form is refused when it
-                is built.
-            in_place_recovery: Whether training waits for a parameter server
-                that is lost and goes on with values from the newest
-                checkpoint (of a `tfps.CheckpointManager` or
-                `tfps.callbacks.BackupAndRestore`). If not, or if there is no
-                checkpoint, `ParameterServerLostError` is raised.
-            recovery: What is set back to the checkpoint. "lost": what the
-                parameter server held; the others keep what they have learnt
-                since. "consistent": all variables of the checkpoint.
-            ps_recovery_timeout_seconds: How long training waits for a lost
-                parameter server.
-            replicate: "ps": every variable and shard has a second copy, on
-                the next parameter server, and a lost one is restored from
-                there, without any file. It takes as much memory again, and
-                needs two parameter servers or more. None: no copies.
-            replicate_every_steps: After how many training steps, or scheduled
-                functions of a custom loop, copies are updated: so many may be
-                lost with a parameter server.
-            start_timeout_seconds: How long to wait for the tasks to answer; on
-                a cluster that the program is connected to, for every worker
-                that answers to run a function.
-            min_workers: From how many workers on the job starts: as soon as
-                so many, whichever they are, and every parameter server
-                answer. The others take part when they answer, as workers that
-                were lost and are back; the log names them, and says when each
-                joins. Shares of the input are those of all workers. None
-                waits for all. A second strategy for a cluster that the
-                program is connected to waits for no worker that does not
-                answer, and for each that does to run a function.
+                either, two workers and a parameter server start on this
+                machine and stop when the program ends.
+            variable_partitioner: The rule by which variables are cut into
+                shards: one of `tfps.partitioners`, or any callable
+                `(shape, dtype)` or `(shape, dtype, axis=0)` that returns the
+                number of parts along each axis. None keeps every variable
+                whole. An initializer that takes `partition_shape` and
+                `partition_offset` is called once per shard, for the rows of
+                that shard.
+            startup: The seconds to wait for the tasks, and the number of
+                workers to wait for. None: `tfps.StartupOptions()`.
+            scheduling: The number of closures that run at the same time, and
+                of steps in each. None: `tfps.SchedulingOptions()`.
+            communication: The messages and dtypes in which values travel. None:
+                `tfps.CommunicationOptions()`.
+            recovery: The treatment of a lost parameter server. None:
+                `tfps.RecoveryOptions()`.
+            sparse_update: The rule by which optimizers update a table of which
+                a batch has touched some rows.
+
+                - "lazy" updates the touched rows of the table and its slots.
+                  The cost follows the batch. Momentum, weight decay and moving
+                  averages leave the other rows as they are.
+                - "exact" updates all rows, on the parameter servers, as Keras
+                  does in one process. The cost follows the table.
+                - "auto" is "exact" for the smallest tables, as long as their
+                  updates take less than a tenth of a parameter server's time,
+                  and "lazy" for the others. It measures both times, and the
+                  log names the tables of each kind. In a custom loop a step
+                  counts as 10 ms.
+                - "caught_up" computes the numbers of "exact" at a cost that
+                  follows the batch: when a row is next looked up or updated, a
+                  closed form makes up for the steps since its last update.
+                  Building an optimizer that has no closed form raises an error.
+            **deprecated: The options of the four groups by their names of the
+                last release, with a `FutureWarning` that shows the new
+                spelling.
 
         Raises:
-            ClusterConfigurationError: If the cluster is described wrongly, or
-                this task is not its chief.
-            ClusterStartTimeoutError: If too few tasks answer in time; it
-                lists each that does not, its address and what the connection
-                said last.
+            ClusterConfigurationError: If the description of the cluster is
+                wrong, this task is not its chief, or the cluster is too small
+                for the options.
+            ClusterStartTimeoutError: If too few tasks answer in time. The
+                message lists each of them, its address and the last reason.
             PartitioningError: If `variable_partitioner` is not callable.
-            ValueError: If an option has no meaning.
+            TypeError: If a group of options is of another class, or a keyword
+                is unknown.
+            ValueError: If an option has no meaning, or is given in both forms.
         """
         if variable_partitioner is not None and not callable(
             variable_partitioner
@@ -198,78 +151,38 @@ class ParameterServerStrategy(tf.distribute.Strategy):
                 "axis=0), such as tfps.partitioners.MinSizePartitioner(...). "
                 f"Received: variable_partitioner={variable_partitioner!r}"
             )
-        if max_closures_in_flight_per_worker is not None:
-            _require_positive(
-                "max_closures_in_flight_per_worker",
-                max_closures_in_flight_per_worker,
-            )
-        calls_at_a_time = _calls_at_a_time(
-            max_closures_in_flight_per_worker, prefetch_embeddings
+        options = deprecated_options.merged(
+            {
+                "startup": startup,
+                "scheduling": scheduling,
+                "communication": communication,
+                "recovery": recovery,
+            },
+            deprecated,
+            stacklevel=2,
         )
-        if steps_per_closure is not None:
-            _require_positive("steps_per_closure", steps_per_closure)
-        wire_dtype_of = wire.chooser(wire_dtype)
-        if sparse_update not in get_args(SparseUpdate):
-            raise ValueError(
-                f"sparse_update must be one of {get_args(SparseUpdate)}. "
-                "Received: "
-                f"sparse_update={sparse_update!r}"
-            )
-        if recovery not in get_args(Recovery):
-            raise ValueError(
-                'recovery must be "lost" or "consistent". Received: '
-                f"recovery={recovery!r}"
-            )
-        _require_positive("replicate_every_steps", replicate_every_steps)
-        if replicate is not None and (
-            replicate not in get_args(Replicate) or not in_place_recovery
-        ):
-            raise ValueError(
-                'replicate must be None, or "ps" together with '
-                "in_place_recovery=True. Received: "
-                f"replicate={replicate!r}, "
-                f"in_place_recovery={in_place_recovery!r}"
-            )
-        self.replicate: Replicate | None = replicate
-        self.replicate_every_steps = replicate_every_steps
-        # What floors above have run beside a coordinator: `start`, `stop`.
-        self.background_work: list[Any] = []
-        self.in_place_recovery = in_place_recovery
-        self.recovery: Recovery = recovery
-        self.ps_recovery_timeout_seconds = ps_recovery_timeout_seconds
-        # Set by a floor above; see `construction_hooks`.
-        self.ps_restorer: Any = None
+        options_module.require_sparse_update(sparse_update)
+        resolver = cluster_resolver or chief_cluster.default_resolver()
+        cluster = chief_cluster.described_by(resolver)
+        options.require_cluster(cluster)
+        self._options = options
         self._sparse_update = sparse_update
-        self._cluster_resolver = cluster_resolver or _default_resolver()
-        resolver = self._cluster_resolver
-        cluster = _cluster_of_chief(resolver)
-        quorum.require_min_workers(min_workers, len(cluster.worker_addresses))
-        if replicate is not None and len(cluster.ps_addresses) < 2:
-            raise errors.ClusterConfigurationError(
-                "A second copy of every variable needs another parameter "
-                "server: expected two or more. Received: replicate="
-                f"{replicate!r}, and {len(cluster.ps_addresses)} in the "
-                "cluster. Add one, or leave replicate out."
-            )
+        self._cluster_resolver = resolver
+        self.background_work: list[Any] = []
+        # A floor above sets it; see `construction_hooks`.
+        self.ps_restorer: Any = None
         self._session = Session.connect(
             cluster,
-            look_up=lambda: _cluster_of_chief(resolver),
-            timeout_seconds=start_timeout_seconds,
-            min_workers=min_workers,
+            look_up=lambda: chief_cluster.described_by(resolver),
+            timeout_seconds=options.startup.timeout_seconds,
+            min_workers=options.startup.min_workers,
         )
         self._cluster_coordinator: Any = None
-        self._max_closures_in_flight_per_worker = calls_at_a_time
-        self._prefetch_embeddings = prefetch_embeddings
-        self._steps_per_closure = steps_per_closure
-        self.communication_fusion = communication_fusion
-        # By whose steps they are, such as a model's.
-        self._explanations: weakref.WeakKeyDictionary[
-            Any, list[Explanation]
-        ] = weakref.WeakKeyDictionary()
+        self._explanations = Explanations()
         self._creator = VariableCreator(
             list(self.ps_devices),
             variable_partitioner,
-            wire_dtype_of,
+            wire.chooser(options.communication.wire_dtype),
             len(self.worker_devices),
         )
         super().__init__(
@@ -287,66 +200,92 @@ class ParameterServerStrategy(tf.distribute.Strategy):
 
     @property
     def session(self) -> Session:
-        """The chief's connection to the tasks."""
+        """Connection of the chief to the tasks."""
         return self._session
 
     @property
     def cluster_resolver(self) -> Any:
-        """Where the cluster's description came from."""
+        """Resolver that describes the cluster."""
         return self._cluster_resolver
 
     @property
-    def max_closures_in_flight_per_worker(self) -> int | None:
-        """How many closures each worker runs at a time; None: `fit` finds."""
-        return self._max_closures_in_flight_per_worker
+    def startup(self) -> StartupOptions:
+        """Options by which the strategy waited for its tasks."""
+        return self._options.startup
 
     @property
-    def prefetch_embeddings(self) -> bool | None:
-        """Whether the rows of a next step are fetched during a step."""
-        return self._prefetch_embeddings
+    def scheduling(self) -> SchedulingOptions:
+        """Options by which the strategy keeps workers busy."""
+        return self._options.scheduling
 
     @property
-    def steps_per_closure(self) -> int | None:
-        """How many steps `fit` packs into one call; None: it chooses."""
-        return self._steps_per_closure
+    def communication(self) -> CommunicationOptions:
+        """Options by which values travel between tasks.
+
+        It may be set to options with another `fusion`, which holds for
+        functions that are traced from then on.
+
+        Raises:
+            ValueError: If other options differ, too.
+        """
+        return self._options.communication
+
+    @communication.setter
+    def communication(self, options: CommunicationOptions) -> None:
+        options_now = self._options.communication
+        if dataclasses.replace(options_now, fusion=options.fusion) != options:
+            raise ValueError(
+                "Only the fusion of communication may change once the strategy "
+                f"exists. Expected wire_dtype={options_now.wire_dtype!r}. "
+                f"Received: communication={options!r}. Give it when you create "
+                "the strategy."
+            )
+        self._options = dataclasses.replace(
+            self._options, communication=options
+        )
+
+    @property
+    def recovery(self) -> RecoveryOptions:
+        """Options by which the strategy treats a lost parameter server."""
+        return self._options.recovery
 
     @property
     def sparse_update(self) -> SparseUpdate:
-        """Rows of a table that sparse gradients update; see `__init__`."""
+        """Rule by which sparse gradients update tables; see `__init__`."""
         return self._sparse_update
 
     @property
     def worker_devices(self) -> tuple[str, ...]:
-        """The device of each worker."""
+        """Device of each worker."""
         return tuple(
             self._session.device(task) for task in self._session.cluster.workers
         )
 
     @property
     def ps_devices(self) -> tuple[str, ...]:
-        """The device of each parameter server."""
+        """Device of each parameter server."""
         return tuple(
             self._session.device(task)
             for task in self._session.cluster.parameter_servers
         )
 
     def fused(self, function: Any, owner: Any = None) -> Any:
-        """What workers run in the place of a concrete function.
+        """Returns the function that workers run in place of another one.
 
         Args:
-            function: Traced in the strategy's scope, under no device.
-            owner: Whose steps it runs; `explain` knows them by it.
+            function: A concrete function that was traced in the strategy's
+                scope, under no device.
+            owner: The model, or another object, whose steps it runs; `explain`
+                knows them by it.
 
         Returns:
             A concrete function that does the same with fewer messages;
-            `function` itself where `communication_fusion` is off.
+            `function` itself without communication fusion.
         """
-        if not self.communication_fusion:
+        if not self.communication.fusion:
             return function
         if owner is not None:
-            self._explanations.setdefault(owner, []).append(
-                fusion.explain(function)
-            )
+            self._explanations.note(owner, function)
         return fusion.fuse(function)
 
     def explain(
@@ -366,69 +305,39 @@ class ParameterServerStrategy(tf.distribute.Strategy):
 
         Args:
             step: A Keras model that `fit`, `evaluate` or `predict` have run
-                on this cluster with `communication_fusion`; or a
-                `tf.function` or concrete function that workers run.
-            args: Positional arguments of the `tf.function`, or specs of them.
-            kwargs: Keyword arguments, likewise.
-            print_fn: Called with the table; None: with nothing.
+                on this cluster with communication fusion; or a `tf.function`
+                or concrete function that workers run.
+            args: Positional arguments of the `tf.function`, or their specs.
+            kwargs: Keyword arguments of the `tf.function`, or their specs.
+            print_fn: Receives the table as one string; None prints nothing.
 
         Returns:
-            What is printed: for the function, and for each of its loops and
-            branches, the messages in the order in which they leave, how many
-            values each carries, and as how many tensors these travel.
+            The content of the table. For the function and each of its loops
+            and branches it lists the messages in the order in which they leave:
+            their tasks, how many values and bytes each carries, and in how many
+            tensors these travel.
 
         Raises:
-            ValueError: If a model has not run here, or `step` is none of
+            ValueError: If `step` is a model that has not run here, or none of
                 these.
         """
-        if isinstance(step, tf.types.experimental.PolymorphicFunction):
-            with (
-                self.scope(),
-                self.extended.chief_runs.traced_for_workers(),
-                tf.device(None),
-            ):
-                step = step.get_concrete_function(*args, **(kwargs or {}))
-        if isinstance(step, tf.types.experimental.ConcreteFunction):
-            explanation = fusion.explain(step)
-        else:
-            explanation = self._explanation_of(step)
-        if print_fn is not None:
-            print_fn(str(explanation))
-            # The value of a notebook's cell is shown, too.
-            explanation = dataclasses.replace(explanation, is_printed=True)
-        return explanation
-
-    def _explanation_of(self, owner: Any) -> Explanation:
-        try:
-            known = self._explanations.get(owner, [])
-        except TypeError:
-            # It cannot be referred to weakly: nobody's steps are its own.
-            known = []
-        if not known:
-            raise ValueError(
-                "Expected a tf.function, a concrete function, or a model that "
-                "fit, evaluate or predict have run on this cluster with "
-                "communication_fusion=True. Received: "
-                f"step={owner!r}, "
-                f"communication_fusion={self.communication_fusion!r}. "
-                "Run a few steps of the model first."
-            )
-        bodies = [body for each in known for body in each.bodies]
-        return Explanation(tuple(bodies))
+        return explanations.explain(
+            self, self._explanations, step, args, kwargs, print_fn
+        )
 
     @property
     def inventory(self) -> Inventory:
-        """The variables that the parameter servers hold."""
+        """Variables that the parameter servers hold."""
         return self._creator.inventory
 
     def move_to_ps(self, state: WorkerLocalVariable) -> RemoteVariable:
-        """Has a parameter server hold what every lane had a copy of.
+        """Moves a worker-local state to a parameter server.
 
         Args:
-            state: A variable of this strategy.
+            state: A variable of this strategy, of which every lane has a copy.
 
         Returns:
-            The variable that stands for it from now on.
+            The variable that replaces it.
         """
         return self._creator.move_to_ps(state)
 
@@ -436,51 +345,3 @@ class ParameterServerStrategy(tf.distribute.Strategy):
     def bytes_per_ps(self) -> tuple[int, ...]:
         """Bytes of variables placed on each parameter server so far."""
         return self._creator.bytes_per_ps
-
-
-def _default_resolver() -> Any:
-    if tf_config.read_tf_config() is not None:
-        return tf.distribute.cluster_resolver.TFConfigClusterResolver()
-    return local_cluster.embedded_cluster().cluster_resolver
-
-
-def _cluster_of_chief(resolver: Any) -> spec.ClusterSpec:
-    config = tf_config.from_cluster_resolver(resolver)
-    if config.job != "chief":
-        raise errors.ClusterConfigurationError(
-            "Only the chief creates a ParameterServerStrategy, and this task "
-            f"is another. Received: task type={config.job!r}, "
-            f"index={config.index}. Call tfps.init() first: workers and "
-            "parameter servers serve inside it, and the evaluator is told "
-            "what it is."
-        )
-    return config.cluster
-
-
-def _calls_at_a_time(chosen: int | None, prefetches: Any) -> int | None:
-    """How many calls a worker runs at a time; None: `fit` finds."""
-    if prefetches not in (None, True, False):
-        raise ValueError(
-            "prefetch_embeddings must be True, False or None. Received: "
-            f"prefetch_embeddings={prefetches!r}"
-        )
-    if prefetches is None:
-        return chosen
-    if chosen is None:
-        return None if prefetches else 1
-    if prefetches != (chosen > 1):
-        raise ValueError(
-            "prefetch_embeddings needs two calls of a worker at a time, and "
-            "does not happen with one. Received: "
-            f"prefetch_embeddings={prefetches!r}, "
-            f"max_closures_in_flight_per_worker={chosen!r}. Leave one of them "
-            "out."
-        )
-    return chosen
-
-
-def _require_positive(name: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ValueError(
-            f"{name} must be a positive integer. Received: {name}={value!r}"
-        )

@@ -1,4 +1,4 @@
-"""Cuts the update of a variable into what runs on each parameter server."""
+"""Parts of an update of a variable, one for each parameter server."""
 
 import dataclasses
 from collections.abc import Callable
@@ -23,20 +23,21 @@ from tfps_plugin.variables.updates.update_lock import UpdateLock
 
 @dataclasses.dataclass(frozen=True)
 class UpdatePart:
-    """What an update function sees of one variable on one ps.
+    """Part of an update: the share of one variable on one ps.
 
     Attributes:
-        variable: What the function is given.
-        device: Where it runs.
-        args: Its further arguments, on that device.
-        seen: What stands in for the variable and its slots, by their
-            `_unique_id`; empty where they are seen as they are.
-        lock: Held while it runs.
-        is_rows: Whether some rows of the variable are seen, not all.
-        owner: Whatever the caller wants to know about where it belongs.
-        shard: What is on the ps; None for a variable of another kind.
-        ids_U: The rows that are seen, by their numbers there; None: all.
-        finish: Called under the lock when the function has run.
+        variable: The first argument of the update function.
+        device: The device on which the function runs.
+        args: Further arguments of the function, on that device.
+        seen: The views that stand in for the variable and its slots, by their
+            `_unique_id`; empty if the function sees them as they are.
+        lock: The lock that is held while the function runs; None: none.
+        is_rows: Whether the function sees some rows instead of all.
+        owner: Any object by which the caller knows the part again.
+        shard: The variable on the ps; None for a variable of another kind.
+        ids_U: The numbers of the rows of the shard that the function sees,
+            of shape [U]; None: all rows.
+        finish: A function to call under the lock after the update; or None.
     """
 
     variable: Any
@@ -52,24 +53,24 @@ class UpdatePart:
 
     @property
     def arrivals(self) -> list[tf.Tensor]:
-        """The tensors that come from elsewhere."""
+        """Arguments that may come from another task."""
         return [a for a in self.args if isinstance(a, tf.Tensor)]
 
 
 def parts_of(
     variable: Any, args: Sequence[Any], *, exact: bool
 ) -> list[UpdatePart]:
-    """Cuts one update.
+    """Cuts an update into parts.
 
     Args:
         variable: A variable of this strategy, or any `tf.Variable`.
-        args: Arguments of the update function beside the variable; a gradient
-            usually comes first.
-        exact: Whether a sparse gradient updates the whole variable, as Keras
-            does, instead of the touched rows.
+        args: Arguments of the update function after the variable; usually the
+            gradient comes first.
+        exact: Whether a sparse gradient updates the whole variable, as in
+            Keras, instead of the touched rows.
 
     Returns:
-        One part for every shard; for rows, too.
+        One part per shard, even for a shard without touched rows.
 
     Raises:
         UnsupportedError: If a sparse argument comes together with another
@@ -95,7 +96,7 @@ def parts_of(
     )
     parts = []
     for index, (shard, rows) in enumerate(_shards(variable)):
-        # Built on the ps, so that each crosses over once.
+        # Built on the ps, so that each tensor travels once.
         with tf.device(shard.device):
             mine = DistinctRows(
                 wire.widened(
@@ -164,7 +165,7 @@ def _densified_part(
         )
         dense.set_shape(shard.shape)
     others = [*args]
-    # A placeholder of no shape: what is cut already is not cut again.
+    # A scalar, which _whole_part does not cut: the gradient already is.
     others[position] = 0.0
     part = _whole_part(variable, index, shard, others, rows)
     local = [*part.args]
@@ -209,15 +210,15 @@ def _rows_part(
 
 
 def _wire_dtype(variable: Any, argument: tf.Tensor) -> tf.DType | None:
-    """What an argument of an update travels as."""
-    # Single numbers, such as a learning rate, are no gradients.
+    """Dtype on the wire of an argument of an update; None: its own."""
+    # A scalar is no gradient but, for example, a learning rate.
     if argument.dtype != variable.dtype or argument.shape.rank == 0:
         return None
     wire_dtype = wire.dtype_for(variable)
     if wire_dtype == tf.int8 and not (
         argument.shape.rank == 2 and argument.shape[1] == variable.shape[1]
     ):
-        # These are not rows of the variable.
+        # int8 needs rows of the variable, which have a scale each.
         return None
     return wire_dtype
 
@@ -245,7 +246,7 @@ def _sparse_position(variable: Any, args: Sequence[Any]) -> int | None:
     ]
     if len(positions) > 1 or whole:
         raise errors.UnsupportedError(
-            f"An update of single rows of {variable.name!r} takes one sparse "
+            f"An update of single rows of {variable.name!r} expects one sparse "
             "argument and no other of the variable's whole shape. Received: "
             f"{len(positions)} sparse arguments and {len(whole)} of shape "
             f"{tuple(variable.shape)}. Convert the gradient with "
@@ -257,7 +258,7 @@ def _sparse_position(variable: Any, args: Sequence[Any]) -> int | None:
 def _containers_among(
     table: ShardedVariable, args: Sequence[Any]
 ) -> list[ShardedVariable]:
-    """Sharded arguments that are cut as the table is, such as averages."""
+    """Sharded arguments with the table's layout, such as averages."""
     found = []
     for argument in args:
         value = (
@@ -276,7 +277,7 @@ def _rows_of(variable: Any, argument: Any, rows: range | None) -> Any:
     if rows is None or isinstance(argument, ShardedVariable | keras.Variable):
         return argument
     if _has_shape_of(variable, argument):
-        # A gradient may not know all of its sizes before it runs.
+        # The static shape of a gradient may be incomplete.
         whole = tf.ensure_shape(argument, variable.shape)
         return whole[rows.start : rows.stop]
     return argument

@@ -1,16 +1,18 @@
-"""Runs an optimizer's own update where the variable lives.
+"""Updates of variables, which run on their parameter servers.
 
-`tf.distribute.Strategy.extended.update(variable, fn, args)` is how Keras's
-optimizers change variables. Here `fn` runs on the parameter server, under the
-lock of the variable:
+Keras's optimizers change a variable by
+`tf.distribute.Strategy.extended.update(variable, fn, args)`. Here `fn` runs on
+the parameter server of the variable, under its lock:
 
-- a dense gradient: once for every shard, which sees itself as the variable;
-- a sparse one (`tf.IndexedSlices`): on the touched rows only, of the variable
-  and of its slots, after repeated ids were summed. Cost follows the rows that
-  a batch touched, never the table. For optimizers with momentum this is the
-  "lazy" form: rows that were not touched do not decay;
-- a sparse one in exact mode: the rows are sent, and the ps makes the dense
-  gradient of its shard of them. Cost follows the table, on the ps alone.
+- With a dense gradient, `fn` runs once for every shard and sees the shard as
+  the variable.
+- With a sparse gradient (`tf.IndexedSlices`), `fn` runs on the touched rows of
+  the variable and its slots, after the gradients of repeated ids were summed.
+  The cost follows the batch. For optimizers with momentum this is the "lazy"
+  form: untouched rows do not decay.
+- With a sparse gradient in exact mode, the ps turns the rows that it receives
+  into the dense gradient of its shard. The cost follows the table, on the ps
+  alone.
 """
 
 import contextlib
@@ -40,13 +42,14 @@ def update(
 
     Args:
         variable: A variable of this strategy, or any `tf.Variable`.
-        fn: Reads and assigns the variable and its slots.
-        args: Its further arguments; a gradient usually comes first.
-        kwargs: Its keyword arguments.
+        fn: A function that reads and assigns the variable and its slots.
+        args: Further arguments of `fn`; usually the gradient comes first.
+        kwargs: Keyword arguments of `fn`.
         exact: Whether a sparse gradient updates the whole variable.
 
     Returns:
-        What `fn` returns; for a sharded variable a list, one for each shard.
+        The result of `fn`; for a sharded variable, a list with one result per
+        shard.
 
     Raises:
         UnsupportedError: If a sparse argument comes together with another
@@ -64,21 +67,21 @@ def run_parts(
 ) -> list[Any]:
     """Runs parts of updates, each on its ps.
 
-    Parts under one lock run in one section of it, which begins when all that
-    they are given has arrived.
+    Parts that share a lock run in one critical section, which begins when all
+    their arguments have arrived.
 
     Args:
-        parts: In any order; parts of different variables may be mixed.
-        run: Runs one part.
+        parts: Parts of one or several variables, in any order.
+        run: A function that runs one part.
 
     Returns:
-        What `run` returned, in the order of `parts`.
+        The results of `run`, in the order of `parts`.
     """
     results: list[Any] = [None] * len(parts)
     for section in _sections(parts):
         lock = parts[section[0]].lock
         arrivals = [t for index in section for t in parts[index].arrivals]
-        # Of parts that do not catch up by themselves.
+        # Steps to catch up with, for parts that do not do so themselves.
         behind = {
             index: unseen.now()
             for index in section
@@ -104,14 +107,14 @@ def run_parts(
 
 
 def _unseen_steps(part: UpdatePart) -> Any:
-    """Steps that rows have still to see before another optimizer's update."""
+    """Record of steps that rows miss, if `run` does not catch up itself."""
     if part.finish is not None or part.shard is None:
         return None
     return part.shard.unseen_steps
 
 
 def _sections(parts: Sequence[UpdatePart]) -> list[list[int]]:
-    """The positions of the parts that run under one lock together."""
+    """Positions of the parts that share a critical section."""
     sections: dict[int, list[int]] = {}
     alone = []
     for index, part in enumerate(parts):

@@ -151,7 +151,7 @@ def warn_of(name: str) -> None:
     _logger.warning(
         "What %r sends travels value by value: it could not be put together. "
         "Results are right, and steps slower than they could be; "
-        "communication_fusion=False of the strategy leaves the attempt out.",
+        "tfps.CommunicationOptions(fusion=False) leaves the attempt out.",
         name,
         exc_info=True,
     )

@@ -308,7 +308,7 @@ def test_what_cannot_be_rewritten_runs_as_it_is(
     monkeypatch.setattr(fusion, "Rewriting", fail)
     function = _concrete(lambda x: _on_ps(tf.abs, x) + 1.0, tf.TensorSpec([]))
     assert fusion.fuse(function) is function
-    assert "communication_fusion=False" in caplog.text
+    assert "CommunicationOptions(fusion=False)" in caplog.text
     assert "unheard of" in caplog.text
 
 

@@ -108,8 +108,10 @@ def train(
                     _SMALLEST_SHARD_BYTES, max_shards=2
                 ),
                 sparse_update=setting.sparse_update,
-                max_closures_in_flight_per_worker=setting.in_flight,
-                prefetch_embeddings=setting.prefetch,
+                scheduling=tfps.SchedulingOptions(
+                    max_closures_in_flight_per_worker=setting.in_flight,
+                    prefetch_embeddings=setting.prefetch,
+                ),
             )
             stack.callback(tfps.ClusterCoordinator(strategy).close)
             with strategy.scope():

@@ -170,11 +170,12 @@ def wait_for(
             "The cluster is connected to already, and workers run nothing "
             "else than functions of an earlier strategy of this program; "
             "expected every worker to run a function within "
-            f"start_timeout_seconds={timeout_seconds:g}. Received: nothing "
+            f"timeout_seconds={timeout_seconds:g}. Received: nothing "
             f"for {time.monotonic() - started:.0f} s from {_names(busy)}. "
             "(1) End these functions by "
             "tfps.ClusterCoordinator(earlier_strategy).close(), and make the "
-            "new strategy again; (2) allow more time, if they come to an end."
+            "new strategy again; (2) if they come to an end, allow more time: "
+            "timeout_seconds of tfps.StartupOptions."
         )
 
 

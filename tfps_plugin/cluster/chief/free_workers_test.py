@@ -88,7 +88,7 @@ def test_who_runs_nothing_is_named_at_the_deadline(
     text = str(raised.value)
     assert "worker 1 at w1:1" in text
     assert "w0:1" not in text
-    assert f"start_timeout_seconds={timeout_seconds:g}" in text
+    assert f"timeout_seconds={timeout_seconds:g}" in text
     waited_seconds = sum(seconds for _, seconds in world.asked)
     assert waited_seconds == pytest.approx(timeout_seconds)
     # Who waits for long is told why.
@@ -133,7 +133,7 @@ def test_time_that_has_passed_counts(
         free_workers.wait_for(
             [_BUSY], 5.0, world.answering, since=begun - passed_seconds
         )
-    assert "start_timeout_seconds=5 " in str(raised.value).replace(".", " ")
+    assert "timeout_seconds=5 " in str(raised.value).replace(".", " ")
     waited_seconds = world.monotonic() - begun
     assert waited_seconds == pytest.approx(max(0.5, 5.0 - passed_seconds))
 

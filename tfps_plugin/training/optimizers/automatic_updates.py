@@ -87,7 +87,7 @@ class AutomaticUpdates:
             seconds = self._seconds
             if seconds is None:
                 calls = (
-                    strategy.max_closures_in_flight_per_worker
+                    strategy.scheduling.closures_in_flight
                     or _CALLS_OF_A_WORKER_AT_FIRST
                 )
                 seconds = _SECONDS_OF_A_STEP_AT_FIRST / (

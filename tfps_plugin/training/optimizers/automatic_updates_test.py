@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 
 from tfps_plugin._compat import keras as keras_compat
+from tfps_plugin.strategy.options import SchedulingOptions
 from tfps_plugin.training.optimizers import automatic_updates
 from tfps_plugin.training.optimizers import ps_speed
 from tfps_plugin.training.optimizers import table_semantics
@@ -39,7 +40,7 @@ def _adam(optimizer: Any = None) -> Any:
     optimizer = optimizer or keras.optimizers.Adam()
     # Updates every 2.5 ms: a tenth is enough for 6,250 rows.
     optimizer._distribution_strategy = types.SimpleNamespace(
-        max_closures_in_flight_per_worker=None, worker_devices=["w0", "w1"]
+        scheduling=SchedulingOptions(), worker_devices=["w0", "w1"]
     )
     return optimizer
 

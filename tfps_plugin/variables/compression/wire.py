@@ -38,7 +38,7 @@ def chooser(wire_dtype: WireDtype) -> Callable[[str], tf.DType | None]:
     """Says what each variable travels as.
 
     Args:
-        wire_dtype: Of `tfps.ParameterServerStrategy`.
+        wire_dtype: Of `tfps.CommunicationOptions`.
 
     Returns:
         From the path of a variable to its dtype on the way; None: its own.

@@ -340,7 +340,7 @@ def _steps_per_closure(
     """How many steps to pack into one closure."""
     if iterator.steps_per_execution > 1:
         return int(iterator.steps_per_execution)
-    chosen = coordinator.strategy.steps_per_closure
+    chosen = coordinator.strategy.scheduling.steps_per_closure
     if chosen is not None:
         return int(chosen)
     return packing.choose_steps_per_closure(

@@ -269,7 +269,7 @@ class StepFunctions:
         return self._in_rounds[key]
 
     def _traced_in_rounds(self, element_spec: Any) -> Rounds | None:
-        if not self._model.distribute_strategy.communication_fusion:
+        if not self._model.distribute_strategy.communication.fusion:
             return None
         # As it was traced for `on_iterator`.
         with self._coordinator.tracing_scope(), tf.device(None):

@@ -208,8 +208,8 @@ class CallsInFlight:
                 self._is_kept = True
         _logger.info(
             "Each worker runs %d calls of %s at a time, unless "
-            "max_closures_in_flight_per_worker of the strategy says "
-            "otherwise. Steps per second of all workers were %s.",
+            "max_closures_in_flight_per_worker of tfps.SchedulingOptions "
+            "says otherwise. Steps per second of all workers were %s.",
             self._number,
             self._name or "the model",
             ", ".join(

@@ -202,8 +202,9 @@ class Pace:
             self._seconds_of_a_step = middle
         _logger.info(
             "A step of %s takes %.3g ms: %d of them make a call of a worker "
-            "that is long enough, unless steps_per_closure of the strategy or "
-            "steps_per_execution of compile() says otherwise.",
+            "that is long enough, unless steps_per_closure of "
+            "tfps.SchedulingOptions or steps_per_execution of compile() says "
+            "otherwise.",
             self._name or "the model",
             1e3 * middle,
             self._most_steps,

@@ -1,0 +1,97 @@
+"""Explanations of the messages that steps send between tasks."""
+
+import dataclasses
+import weakref
+from collections.abc import Callable
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tfps_plugin.transport import fusion
+from tfps_plugin.transport.explanation import Explanation
+
+
+class Explanations:
+    """Explanations of the functions that workers run, by their owners.
+
+    An owner, such as a model, is not kept alive.
+    """
+
+    def __init__(self) -> None:
+        """Knows no function yet."""
+        self._of_owners: weakref.WeakKeyDictionary[Any, list[Explanation]] = (
+            weakref.WeakKeyDictionary()
+        )
+
+    def note(self, owner: Any, function: Any) -> None:
+        """Adds a function to the steps of its owner.
+
+        Args:
+            owner: A model, or another object whose steps `function` runs.
+            function: A concrete function, as it was traced.
+        """
+        explanation = fusion.explain(function)
+        self._of_owners.setdefault(owner, []).append(explanation)
+
+    def of_owner(self, owner: Any) -> Explanation | None:
+        """Returns the explanation of all steps of an owner; None: no step."""
+        try:
+            known = self._of_owners.get(owner, [])
+        except TypeError:
+            # It does not support weak references, so it owns no step.
+            return None
+        bodies = tuple(body for each in known for body in each.bodies)
+        return Explanation(bodies) if known else None
+
+
+def explain(
+    strategy: Any,
+    known: Explanations,
+    step: Any,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None,
+    print_fn: Callable[[str], Any] | None,
+) -> Explanation:
+    """Explains a step for `ParameterServerStrategy.explain`.
+
+    Args:
+        strategy: The strategy under which a `tf.function` is traced.
+        known: Explanations of the steps that ran under it.
+        step: A model, a `tf.function` or a concrete function.
+        args: Positional arguments of a `tf.function`, or their specs.
+        kwargs: Keyword arguments of a `tf.function`, or their specs.
+        print_fn: Receives the table as one string; None prints nothing.
+
+    Returns:
+        The explanation.
+
+    Raises:
+        ValueError: If nothing is known of `step`.
+    """
+    if isinstance(step, tf.types.experimental.PolymorphicFunction):
+        with (
+            strategy.scope(),
+            strategy.extended.chief_runs.traced_for_workers(),
+            tf.device(None),
+        ):
+            step = step.get_concrete_function(*args, **(kwargs or {}))
+    explanation = (
+        fusion.explain(step)
+        if isinstance(step, tf.types.experimental.ConcreteFunction)
+        else known.of_owner(step)
+    )
+    if explanation is None:
+        raise ValueError(
+            "Expected a tf.function, a concrete function, or a model that fit, "
+            "evaluate or predict have run on this cluster with communication "
+            f"fusion. Received: step={step!r}, under a strategy with "
+            f"communication={strategy.communication!r}. Run a few steps of the "
+            "model first."
+        )
+    if print_fn is None:
+        return explanation
+    print_fn(str(explanation))
+    # Otherwise a notebook would show the value of its cell once more.
+    return dataclasses.replace(explanation, is_printed=True)

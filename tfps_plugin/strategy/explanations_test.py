@@ -1,0 +1,95 @@
+"""Tests of explained steps. A function of one process sends nothing."""
+
+import contextlib
+import gc
+import types
+import weakref
+from typing import Any
+
+import pytest
+import tensorflow as tf
+
+from tfps_plugin.strategy import explanations
+from tfps_plugin.strategy.chief_runs import ChiefRuns
+from tfps_plugin.strategy.explanations import Explanations
+from tfps_plugin.strategy.options import CommunicationOptions
+
+_PS = "/job:localhost/replica:0/task:0/device:CPU:0"
+
+
+class _Owner:
+    """Something whose steps run."""
+
+
+@tf.function
+def _step(x: tf.Tensor) -> tf.Tensor:
+    with tf.device(_PS):
+        square = tf.square(x)
+    return square + 1.0
+
+
+def _strategy() -> Any:
+    return types.SimpleNamespace(
+        scope=contextlib.nullcontext,
+        extended=types.SimpleNamespace(chief_runs=ChiefRuns()),
+        communication=CommunicationOptions(),
+    )
+
+
+def _explain(step: Any, known: Explanations | None = None) -> tuple[Any, str]:
+    printed: list[str] = []
+    explanation = explanations.explain(
+        _strategy(),
+        known or Explanations(),
+        step,
+        [tf.TensorSpec([3])],
+        None,
+        printed.append,
+    )
+    (table,) = printed
+    return explanation, table
+
+
+def test_a_function_is_explained_and_the_table_is_printed_once() -> None:
+    explanation, printed = _explain(_step)
+    assert printed == str(explanation)
+    assert explanation.is_printed
+    assert [len(body.sent) for body in explanation.bodies] == [2]
+    with tf.device(None):
+        concrete = _step.get_concrete_function(tf.TensorSpec([3]))
+    assert _explain(concrete)[0].bodies[0].sent == explanation.bodies[0].sent
+
+
+def test_nothing_is_printed_where_nobody_wants_it() -> None:
+    explanation = explanations.explain(
+        _strategy(), Explanations(), _step, [tf.TensorSpec([3])], None, None
+    )
+    assert explanation.bodies
+    assert not explanation.is_printed
+
+
+def test_all_steps_of_an_owner_are_explained_together() -> None:
+    known = Explanations()
+    owner = _Owner()
+    with tf.device(None):
+        concrete = _step.get_concrete_function(tf.TensorSpec([3]))
+    for _ in range(2):
+        known.note(owner, concrete)
+    assert len(_explain(owner, known)[0].bodies) == 2
+
+
+def test_an_owner_is_not_kept_alive() -> None:
+    known = Explanations()
+    owner = _Owner()
+    with tf.device(None):
+        known.note(owner, _step.get_concrete_function(tf.TensorSpec([3])))
+    reference = weakref.ref(owner)
+    del owner
+    gc.collect()
+    assert reference() is None
+
+
+@pytest.mark.parametrize("step", [_Owner(), 3, lambda: None])
+def test_what_has_not_run_is_refused(step: Any) -> None:
+    with pytest.raises(ValueError, match="Run a few steps of the model first"):
+        _explain(step)

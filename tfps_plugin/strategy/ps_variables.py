@@ -1,0 +1,237 @@
+"""Variables on parameter servers: their place, lock and first value."""
+
+from typing import Any
+
+import tensorflow as tf
+
+from tfps_plugin._compat import tensorflow_variables as compat
+from tfps_plugin.variables.initial_values import initialization
+from tfps_plugin.variables.initial_values.initialization import InitialValue
+from tfps_plugin.variables.kinds.mirrored_scalar import MirroredScalar
+from tfps_plugin.variables.kinds.remote_variable import RemoteVariable
+from tfps_plugin.variables.kinds.sharded_variable import ShardedVariable
+from tfps_plugin.variables.sharding.inventory import Inventory
+from tfps_plugin.variables.sharding.layout import RowLayout
+from tfps_plugin.variables.sharding.placement import BytePlacement
+from tfps_plugin.variables.updates.update_lock import UpdateLocks
+
+
+class PsVariables:
+    """Variables that the parameter servers of one strategy hold.
+
+    The argument `weight` of all methods has the keyword arguments of the
+    variable: `trainable`, `synchronization`, `aggregation`, or some of them.
+
+    Threading: any thread may create variables.
+
+    Attributes:
+        devices: The device of each parameter server, in order.
+        inventory: The variables that still exist.
+    """
+
+    def __init__(self, devices: list[str]) -> None:
+        """Starts with empty parameter servers.
+
+        Args:
+            devices: The device of each parameter server, in order.
+        """
+        self.devices = devices
+        self._placement = BytePlacement(len(devices))
+        self._locks = UpdateLocks()
+        self.inventory = Inventory(self._locks)
+
+    @property
+    def bytes_per_ps(self) -> tuple[int, ...]:
+        """Bytes placed on each ps so far."""
+        return self._placement.bytes_per_ps
+
+    def whole(
+        self, described: InitialValue, name: str, weight: dict[str, Any]
+    ) -> RemoteVariable:
+        """Creates a variable on the ps with the fewest bytes."""
+        ps = self._placement.place(described.num_bytes)
+        return self._filled(self.devices[ps], described, name, weight)
+
+    def unfilled(
+        self,
+        shape: tf.TensorShape,
+        dtype: tf.DType,
+        name: str,
+        weight: dict[str, Any],
+    ) -> RemoteVariable:
+        """Creates a variable without a value; `shape` is fully defined."""
+        num_bytes = initialization.num_bytes(shape, dtype)
+        ps = self._placement.place(num_bytes)
+        return self._registered(self.devices[ps], shape, dtype, name, weight)
+
+    def mirrored(
+        self,
+        beside: Any,
+        described: InitialValue,
+        name: str,
+        weight: dict[str, Any],
+    ) -> MirroredScalar:
+        """Creates a scalar of which the workers keep copies.
+
+        Args:
+            beside: The variable that it belongs to; None: no variable. It goes
+                beside another mirrored scalar, otherwise to the ps with the
+                fewest bytes.
+            described: Its shape, dtype and initial value.
+            name: Its name.
+            weight: See the class.
+        """
+        if isinstance(beside, MirroredScalar):
+            # A step reads both, and from one ps they travel together.
+            device = beside.device
+            self._count(device, described.num_bytes)
+        else:
+            ps = self._placement.place(described.num_bytes)
+            device = self.devices[ps]
+        variable = MirroredScalar(device, described.dtype, name, **weight)
+        self.inventory.add(variable)
+        with compat.clear_device():
+            initialization.fill(variable, described)
+        return variable
+
+    def sharded(
+        self,
+        described: InitialValue,
+        num_shards: int,
+        name: str,
+        weight: dict[str, Any],
+    ) -> ShardedVariable:
+        """Creates a variable in shards of about as many rows each.
+
+        Args:
+            described: Its shape, dtype and initial value.
+            num_shards: Number of shards. They are on different ps as long as
+                there are any.
+            name: Its name.
+            weight: See the class.
+        """
+        layout = RowLayout.even(described.shape[0], num_shards)
+        row_bytes = described.num_bytes // layout.num_rows
+        ps_of_shards = self._placement.place_all(
+            [len(layout.rows(i)) * row_bytes for i in range(num_shards)]
+        )
+        devices = [self.devices[ps] for ps in ps_of_shards]
+        return self._filled_shards(devices, layout, described, name, weight)
+
+    def slot_of_shards(
+        self,
+        table: ShardedVariable,
+        described: InitialValue,
+        name: str,
+        weight: dict[str, Any],
+    ) -> ShardedVariable:
+        """Creates a slot of a sharded variable, cut like it, shard by shard.
+
+        Args:
+            table: The variable that the slot belongs to.
+            described: Shape, dtype and initial value of the slot.
+            name: The slot's name.
+            weight: See the class.
+        """
+        devices = [shard.device for shard in table.variables]
+        row_bytes = described.num_bytes // table.layout.num_rows
+        for index, device in enumerate(devices):
+            self._count(device, len(table.layout.rows(index)) * row_bytes)
+        slot = self._filled_shards(
+            devices, table.layout, described, name, weight
+        )
+        for shard, of_slot in zip(table.variables, slot.variables, strict=True):
+            _share_lock(shard, of_slot)
+        table.join_family(slot)
+        return slot
+
+    def beside(
+        self,
+        variable: Any,
+        described: InitialValue,
+        name: str,
+        weight: dict[str, Any],
+    ) -> RemoteVariable:
+        """Creates a slot on the ps of its variable.
+
+        Args:
+            variable: The variable that the slot belongs to.
+            described: Shape, dtype and initial value of the slot.
+            name: The slot's name.
+            weight: See the class.
+        """
+        self._count(variable.device, described.num_bytes)
+        slot = self._filled(variable.device, described, name, weight)
+        _share_lock(variable, slot)
+        if isinstance(variable, RemoteVariable) and (
+            slot.shape == variable.shape
+        ):
+            variable.join_family(slot)
+        return slot
+
+    def _filled(
+        self,
+        device: str,
+        described: InitialValue,
+        name: str,
+        weight: dict[str, Any],
+    ) -> RemoteVariable:
+        variable = self._registered(
+            device, described.shape, described.dtype, name, weight
+        )
+        with compat.clear_device():
+            initialization.fill(variable, described)
+        return variable
+
+    def _registered(
+        self,
+        device: str,
+        shape: tf.TensorShape,
+        dtype: tf.DType,
+        name: str,
+        weight: dict[str, Any],
+    ) -> RemoteVariable:
+        variable = RemoteVariable(device, shape, dtype, name, **weight)
+        self.inventory.add(variable)
+        variable.update_lock = self._locks.for_variable(
+            device, initialization.num_bytes(shape, dtype)
+        )
+        return variable
+
+    def _filled_shards(
+        self,
+        devices: list[str],
+        layout: RowLayout,
+        described: InitialValue,
+        name: str,
+        weight: dict[str, Any],
+    ) -> ShardedVariable:
+        row_shape = described.shape[1:]
+        shards = [
+            self._registered(
+                device,
+                tf.TensorShape([len(layout.rows(i))]).concatenate(row_shape),
+                described.dtype,
+                f"{name}/part_{i}",
+                weight,
+            )
+            for i, device in enumerate(devices)
+        ]
+        with compat.clear_device():
+            initialization.fill_shards(shards, layout, described, name)
+        return ShardedVariable(shards, layout, name, **weight)
+
+    def _count(self, device: str, num_bytes: int) -> None:
+        if device in self.devices:
+            self._placement.add(self.devices.index(device), num_bytes)
+
+
+def _share_lock(variable: Any, slot: RemoteVariable) -> None:
+    """Gives a slot the lock of its variable.
+
+    An update of the variable changes the slot, too. Because there are fewer
+    locks than variables, taking a second lock could deadlock two updates.
+    """
+    lock = getattr(variable, "update_lock", None)
+    if lock is not None:
+        slot.update_lock = lock
