@@ -2,8 +2,9 @@
 
 Each module opens one room of theirs; each name says why it is needed.
 
+patches.py                replaces attributes of theirs, and puts them back
+patch_table.py            lists every attribute that is replaced
 tensorflow_variables.py   resource variables, their handles, tapes, captures
-tensorflow_lookups.py     tf.nn's lookups of embeddings, tf.gather by ragged ids
 tensorflow_tables.py      lookup tables, and what functions capture of them
 tensorflow_loops.py       gradients of loops and branches
 tensorflow_vectorizing.py  what is vectorized of a function

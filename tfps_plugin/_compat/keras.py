@@ -25,9 +25,6 @@ from keras.src.backend.common.stateless_scope import (
 # Keras offers no hook where variables are assigned and looked up.
 from keras.src.backend.tensorflow import core as tensorflow_core
 
-# keras.ops.take looks the function that it calls up here.
-from keras.src.backend.tensorflow import numpy as tensorflow_numpy
-
 # fit(), evaluate() and predict() look their epoch iterator and their step
 # functions up here.
 from keras.src.backend.tensorflow import trainer as tensorflow_trainer
@@ -37,9 +34,6 @@ from keras.src.initializers import random_initializers
 
 # Seeds pass through these before they reach TensorFlow.
 from keras.src.random.seed_generator import draw_seed
-
-# compile() stands in the base class of all trainers.
-from keras.src.trainers import trainer as base_trainer
 
 # fit() weighs the classes of a dataset with a function from here.
 from keras.src.trainers.data_adapters import tf_dataset_adapter
@@ -51,7 +45,6 @@ from keras.src.trainers.data_adapters.data_adapter import (
 from keras.src.trainers.epoch_iterator import EpochIterator as EpochIterator
 
 Variable = tensorflow_core.Variable
-BaseTrainer = base_trainer.Trainer
 TensorFlowTrainer = tensorflow_trainer.TensorFlowTrainer
 
 TFEpochIterator = tensorflow_trainer.TFEpochIterator
@@ -252,14 +245,6 @@ def compiled_parts_are_built(model: Any) -> bool:
     return all(part is None or part.built for part in parts)
 
 
-def set_epoch_iterator(make: Any) -> None:
-    """Has fit(), evaluate() and predict() make their iterators with `make`.
-
-    They look the name up in their module when they are called.
-    """
-    tensorflow_trainer.TFEpochIterator = make
-
-
 def layers_within(model: Any) -> list[Any]:
     """A model and all layers in it, each after one that it is in.
 
@@ -280,22 +265,35 @@ def set_value(variable: Any, value: tf.Variable) -> None:
     variable._value = value
 
 
+def value_of(variable: Any) -> Any:
+    """Returns the variable of TensorFlow behind a `keras.Variable`.
+
+    Its public `value` is another one in a stateless scope, and where mixed
+    precision casts.
+    """
+    return variable._value
+
+
+def converted_for(variable: Any, value: Any, dtype: Any = None) -> tf.Tensor:
+    """Returns a value as a tensor that a `keras.Variable` can be assigned.
+
+    Args:
+        variable: The `keras.Variable`.
+        value: Anything that it takes.
+        dtype: Dtype of the tensor; None: that of the variable, whatever
+            mixed precision makes of it.
+    """
+    return variable._convert_to_tensor(
+        value, dtype=variable._dtype if dtype is None else dtype
+    )
+
+
 def has_stateless_value(variable: Any) -> bool:
     """Whether a stateless scope shows another value for a `keras.Variable`."""
     return (
         in_stateless_scope()
         and get_stateless_scope().get_current_value(variable) is not None
     )
-
-
-def get_take() -> Any:
-    """What `keras.ops.take` calls for tensors, and for variables."""
-    return tensorflow_numpy.take
-
-
-def set_take(take: Any) -> None:
-    """Has `keras.ops.take` call `take(x, indices, axis)`."""
-    tensorflow_numpy.take = take
 
 
 def is_seed_state(initial_value: Any, name: str | None) -> bool:

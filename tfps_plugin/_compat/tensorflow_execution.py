@@ -6,11 +6,9 @@ them share, and a failure of one is reported to another.
 """
 
 import contextlib
-import functools
 import threading
 import time
 import weakref
-from collections.abc import Callable
 from collections.abc import Iterator
 from typing import Any
 
@@ -148,31 +146,6 @@ class Cancellation:
             managers = list(self._managers)
         for manager in managers:
             manager.start_cancel()
-
-
-def cancel_calls_by(look_up: Callable[[], Cancellation | None]) -> None:
-    """Has calls of functions be made under the calling thread's cancellation.
-
-    TensorFlow keeps the cancellation of the present call in a global that all
-    threads share: one that leaves its own takes that of another away.
-
-    Used since TensorFlow 2.20: `cancellation.context`, which every call of a
-    function asks. Called again, it does nothing.
-
-    Args:
-        look_up: Returns the cancellation of the calling thread; None:
-            TensorFlow's own decides.
-    """
-    original = cancellation.context
-    if hasattr(original, "__wrapped__"):
-        return
-
-    @functools.wraps(original)
-    def manager_of_thread() -> Any:
-        found = look_up()
-        return original() if found is None else found.new_manager()
-
-    cancellation.context = manager_of_thread
 
 
 def set_message(error: Any, message: str) -> None:

@@ -13,7 +13,6 @@ from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.framework.func_graph import FuncGraph
 from tensorflow.python.ops import handle_data_util
 from tensorflow.python.ops import lookup_ops
 from tensorflow.python.trackable import resource
@@ -119,21 +118,22 @@ def _creator(table: resource.RestoredResource) -> tf.Operation | None:
 
 
 def replace_captured_handles(
+    original: Callable[..., tf.Tensor],
     replacement: Callable[[tf.Graph, tf.Tensor], tf.Tensor | None],
-) -> None:
-    """Says what functions capture in the place of handles that exist already.
+) -> Callable[..., tf.Tensor]:
+    """Returns a `FuncGraph.capture` that replaces handles that exist already.
 
-    And of variants, such as datasets. All that a function uses pass through
+    And variants, such as datasets. All that a function uses pass through this
     one method, those that the functions of a loaded SavedModel have captured,
     too.
 
     Args:
+        original: TensorFlow's own.
         replacement: From a function's graph and a handle that is not of any
             graph, to a tensor of a function around it or itself; or to None,
             where TensorFlow shall do as it does. Not called for functions of
             a SavedModel that is being written.
     """
-    original = FuncGraph.capture
 
     @functools.wraps(original)
     def capture(
@@ -151,4 +151,4 @@ def replace_captured_handles(
                 tensor = replaced
         return original(self, tensor, name, shape)
 
-    FuncGraph.capture = capture
+    return capture

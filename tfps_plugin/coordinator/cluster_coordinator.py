@@ -12,9 +12,10 @@ from typing import TypeVar
 import tensorflow as tf
 
 from tfps_plugin import errors
+from tfps_plugin._compat import patch_table
+from tfps_plugin._compat import patches
 from tfps_plugin._compat import tensorflow_captures
 from tfps_plugin._compat import tensorflow_execution
-from tfps_plugin.cluster.calls import cancelled_calls
 from tfps_plugin.cluster.calls import dispatch_context
 from tfps_plugin.cluster.calls.turns import Turns
 from tfps_plugin.coordinator.closures import arguments
@@ -186,7 +187,7 @@ class ClusterCoordinator:
             max_workers_lost=max_workers_lost,
             new_cancellation=tensorflow_execution.Cancellation,
         )
-        cancelled_calls.install()
+        patches.apply(patch_table.CONNECTION)
         self._raise_pending = self._queue.raise_error_at_once
         holdings = _holdings(strategy, session)
         notes = ErrorNotes(holdings)

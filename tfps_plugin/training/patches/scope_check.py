@@ -110,6 +110,10 @@ class LocalModels:
         )
 
 
+# One for `fit`, `evaluate` and `predict`: each model is warned about once.
+local_models = LocalModels()
+
+
 def _variables_of(model: keras.Model) -> str:
     """Returns the model's variables in words."""
     paths = [variable.path for variable in model.variables]

@@ -34,13 +34,6 @@ _SUMS_OVER_ROWS = (
 _announced: set[str] = set()
 
 
-def install() -> None:
-    """Has every layer penalise tables of ours by their rows."""
-    compat.set_regularization_losses(
-        penalties(compat.get_regularization_losses())
-    )
-
-
 def sums_over_rows(regularizer: Any) -> bool:
     """Whether a penalty is the sum of those of single rows.
 
@@ -56,7 +49,7 @@ def sums_over_rows(regularizer: Any) -> bool:
 def penalties(
     original: Callable[[Any], list[Any]],
 ) -> Callable[[Any], list[Any]]:
-    """What makes the penalties of a layer's own weights."""
+    """Returns a `_get_regularization_losses` that penalizes rows."""
 
     @functools.wraps(original)
     def get(self: Any) -> list[Any]:

@@ -12,24 +12,14 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfps_plugin._compat import keras as keras_compat
-from tfps_plugin._compat import keras_saving as compat
 from tfps_plugin._compat import tensorflow_saving
 from tfps_plugin.variables.kinds.late_bound import LateBoundVariable
 from tfps_plugin.variables.kinds.sharded_variable import ShardedVariable
 
 
-def install() -> None:
-    """Gives Keras's variables and its ExportArchive what follows."""
-    variable = keras_compat.Variable
-    for method in ("_export_to_saved_model_graph", "_copy_trackable_to_cpu"):
-        setattr(variable, method, _as_its_value(getattr(variable, method)))
-    tensorflow_saving.trace_signatures_again(_is_for_workers)
-    archive = compat.ExportArchive
-    archive._get_concrete_fn = _traced_for_saving(archive._get_concrete_fn)
-    archive._filter_and_track_resources = _tables_for_traces(
-        _traced_for_saving(archive._filter_and_track_resources)
-    )
+def concrete_function(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a `get_concrete_function` whose results can be signatures."""
+    return tensorflow_saving.traced_again(original, _is_for_workers)
 
 
 def _is_for_workers() -> bool:
@@ -42,8 +32,8 @@ def _is_ours(value: Any) -> bool:
     return isinstance(value, LateBoundVariable | ShardedVariable)
 
 
-def _as_its_value(original: Callable[..., Any]) -> Callable[..., Any]:
-    """A `keras.Variable` is what its value is to TensorFlow's savers.
+def as_its_value(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a method that shows TensorFlow's savers a variable's value.
 
     Keras makes a second variable of the value's: of a table, one of its size
     on the chief; in a SavedModel, one that no function reads.
@@ -61,8 +51,8 @@ def _as_its_value(original: Callable[..., Any]) -> Callable[..., Any]:
     return enter
 
 
-def _traced_for_saving(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Traces functions as `tf.saved_model.save` will.
+def traced_for_saving(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a method that traces as `tf.saved_model.save` will.
 
     Keras traces endpoints before it calls that, and hands it some as they are.
     Traced as for training, they would ask parameter servers.
@@ -76,16 +66,18 @@ def _traced_for_saving(original: Callable[..., Any]) -> Callable[..., Any]:
     return trace
 
 
-def _tables_for_traces(original: Callable[..., None]) -> Callable[..., None]:
-    """Tracks tables for what stood for them while functions were traced.
+def track_tables(original: Callable[..., None]) -> Callable[..., None]:
+    """Returns a `_filter_and_track_resources` that tracks tables once.
 
-    And variables of ours once: Keras tracks the `keras.Variable` of a layer,
-    and its value, and the file would have every table twice.
+    It tracks them for what stood for them while functions were traced. Keras
+    tracks the `keras.Variable` of a layer, and its value, and the file would
+    have every table twice.
     """
 
     @functools.wraps(original)
     def track(self: Any) -> None:
-        original(self)
+        with tensorflow_saving.saving_model():
+            original(self)
         root = self._tf_trackable
         tracked = {
             id(getattr(variable, "_value", None)) for variable in root.variables
