@@ -21,7 +21,6 @@ tensorflow_execution.py   executors and concrete functions
 tensorflow_checkpoints.py what is in a tf.train.Checkpoint, what was restored
 keras.py                  the trainer, epoch iterator, variables, initializers
 keras_optimizers.py       what happens inside optimizer.apply
-keras_layers.py           the penalties of a layer's weights
 keras_callbacks.py        the files of the TensorBoard callback
 keras_saving.py           how weights get into files
 """

@@ -265,13 +265,33 @@ def set_value(variable: Any, value: tf.Variable) -> None:
     variable._value = value
 
 
-def value_of(variable: Any) -> Any:
+def value_of(variable: Any, default: Any = None) -> Any:
     """Returns the variable of TensorFlow behind a `keras.Variable`.
 
     Its public `value` is another one in a stateless scope, and where mixed
     precision casts.
+
+    Args:
+        variable: The `keras.Variable`, or anything else.
+        default: Returned for anything else.
     """
-    return variable._value
+    return getattr(variable, "_value", default)
+
+
+def strategy_of(model: Any) -> Any:
+    """Returns the strategy that a model was made under; None: under none.
+
+    The public `distribute_strategy` is TensorFlow's default one then.
+    """
+    return getattr(model, "_distribute_strategy", None)
+
+
+def set_initial_epoch(model: Any, epoch: int) -> None:
+    """Has `fit` begin with another epoch; called before it begins.
+
+    Keras's own `BackupAndRestore` does it in the same way.
+    """
+    model._initial_epoch = epoch
 
 
 def converted_for(variable: Any, value: Any, dtype: Any = None) -> tf.Tensor:

@@ -144,3 +144,67 @@ def optimizer_of(multi_optimizer: Any, variable: keras.Variable) -> Any:
 def uses_adamw(muon: Any, variable: keras.Variable) -> bool:
     """Whether Muon leaves a variable to AdamW."""
     return muon._should_use_adamw(variable)
+
+
+def strategy_of(optimizer: Any, default: Any = None) -> Any:
+    """Returns the strategy that an optimizer was made under.
+
+    Args:
+        optimizer: A Keras optimizer, or None.
+        default: Returned if there was no strategy.
+    """
+    return getattr(optimizer, "_distribution_strategy", default)
+
+
+def learning_rate_behind(optimizer: Any) -> Any:
+    """Returns the variable, schedule or callable behind `learning_rate`."""
+    return getattr(optimizer, "_learning_rate", None)
+
+
+def index_of(optimizer: Any, variable: keras.Variable) -> int:
+    """Returns the position of a variable among those of a built optimizer."""
+    index: int = optimizer._get_variable_index(variable)
+    return index
+
+
+def slots_of(optimizer: Any, name: str) -> Any:
+    """Returns one slot for each variable of a built optimizer.
+
+    Args:
+        optimizer: A Keras optimizer.
+        name: Name of the slots in the class, such as `"momentums"`.
+    """
+    return getattr(optimizer, f"_{name}")
+
+
+def accumulator_of(optimizer: Any, variable: keras.Variable) -> Any:
+    """Returns the slot in which the gradients of a variable are added up."""
+    return optimizer._accumulated_gradients[index_of(optimizer, variable)]
+
+
+def average_of(optimizer: Any, variable: keras.Variable) -> Any:
+    """Returns the slot of a variable's moving average; None: it has none."""
+    averages = optimizer._model_variables_moving_average
+    return averages[index_of(optimizer, variable)]
+
+
+def overwrite_with_averages(optimizer: Any) -> None:
+    """Assigns the moving averages to the variables, as Keras does."""
+    optimizer._overwrite_model_variables_with_average_value(
+        optimizer._trainable_variables
+    )
+
+
+def uses_weight_decay(optimizer: Any, variable: Any) -> bool:
+    """Whether an optimizer does not exclude a variable from weight decay."""
+    return bool(optimizer._use_weight_decay(variable))
+
+
+def clip_by_itself(optimizer: Any, gradients: Sequence[Any]) -> list[Any]:
+    """Clips gradients in the optimizer's own way (see `clips_by_itself`)."""
+    return list(optimizer._clip_gradients(gradients))
+
+
+def decay_by_itself(optimizer: Any, variables: Sequence[Any]) -> None:
+    """Decays weights in its own way (see `decays_weights_by_itself`)."""
+    optimizer._apply_weight_decay(variables)

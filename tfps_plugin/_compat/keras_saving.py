@@ -147,3 +147,19 @@ def merged_embeddings(layer: Any, rows: np.ndarray, a: np.ndarray) -> Any:
     """
     merge = keras.layers.Embedding.embeddings.fget
     return merge(_SomeRows(layer, rows, a))
+
+
+def variables_in_archive(archive: Any) -> tuple[list[Any], list[Any]]:
+    """Returns what an `ExportArchive` has found out about variables.
+
+    Returns:
+        The variables of Keras that its layers have, and those of TensorFlow
+        that its endpoints use.
+    """
+    root = archive._tf_trackable
+    return list(root.variables), list(root._all_variables)
+
+
+def set_used_variables(archive: Any, used: list[Any]) -> None:
+    """Has an `ExportArchive` save other variables as used by endpoints."""
+    archive._tf_trackable._all_variables = used

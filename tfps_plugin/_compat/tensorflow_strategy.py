@@ -26,6 +26,16 @@ def resource_creators() -> Any:
     return ops.get_default_graph()._resource_creator_stack
 
 
+def strategy_of(variable: Any) -> Any:
+    """Returns the strategy that a variable was made under; None: under none."""
+    return getattr(variable, "_distribute_strategy", None)
+
+
+def set_strategy(variable: Any, strategy: Any) -> None:
+    """Notes the strategy that a variable was made under."""
+    variable._distribute_strategy = strategy
+
+
 def is_in_update() -> bool:
     """Whether this thread is in an `UpdateContext`.
 

@@ -8,6 +8,7 @@ import keras
 import tensorflow as tf
 
 from tfps_plugin import errors
+from tfps_plugin._compat import keras as keras_compat
 from tfps_plugin._compat import tensorflow_variables as compat
 from tfps_plugin.inputs import captured_inputs
 from tfps_plugin.strategy.parameter_server_strategy import (
@@ -79,7 +80,7 @@ def variables_that_no_step_reads(model: keras.Model) -> set[int]:
     """
     return {
         id(variable)
-        for layer in model._flatten_layers()
+        for layer in keras_compat.layers_within(model)
         if isinstance(layer, keras.layers.Normalization)
         for variable in layer.weights
     }

@@ -14,7 +14,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfps_plugin._compat import keras_layers as compat
+from tfps_plugin._compat import keras as keras_compat
+from tfps_plugin._compat import tensorflow_strategy
 from tfps_plugin.strategy.parameter_server_strategy import (
     ParameterServerStrategy,
 )
@@ -56,7 +57,9 @@ def penalties(
         variables = [
             v for v in self.trainable_weights if v.regularizer is not None
         ]
-        if compat.in_stateless_scope() or not any(map(_is_lazy, variables)):
+        if keras_compat.in_stateless_scope() or not any(
+            map(_is_lazy, variables)
+        ):
             return original(self)
         return [v.regularizer(_penalised(v)) for v in variables]
 
@@ -64,7 +67,7 @@ def penalties(
 
 
 def _is_lazy(variable: keras.Variable) -> bool:
-    strategy = getattr(variable.value, "_distribute_strategy", None)
+    strategy = tensorflow_strategy.strategy_of(variable.value)
     return (
         isinstance(variable.value, Table)
         and isinstance(strategy, ParameterServerStrategy)

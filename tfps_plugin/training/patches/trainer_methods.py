@@ -13,6 +13,8 @@ from typing import Any
 import keras
 
 from tfps_plugin import errors
+from tfps_plugin._compat import keras as keras_compat
+from tfps_plugin._compat import keras_optimizers
 from tfps_plugin.coordinator import error_notes
 from tfps_plugin.coordinator.cluster_coordinator import ClusterCoordinator
 from tfps_plugin.inputs.dataset_creator import DatasetCreator
@@ -50,9 +52,7 @@ _DATASET_ARGUMENTS = (
 
 def is_ours(model: Any) -> bool:
     """Whether a model was made under one of our strategies."""
-    return isinstance(
-        getattr(model, "_distribute_strategy", None), ParameterServerStrategy
-    )
+    return isinstance(keras_compat.strategy_of(model), ParameterServerStrategy)
 
 
 def epoch_iterator(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -118,7 +118,7 @@ def compile_in_scope(
         call_arguments.checked(
             "compile", signature.bind_partial(self, *args, **kwargs).arguments
         )
-        strategy = self._distribute_strategy
+        strategy = keras_compat.strategy_of(self)
         with strategy.scope():
             original(self, *args, **kwargs)
             optimizer = _made_in_scope(self.optimizer, strategy)
@@ -229,7 +229,7 @@ def build_from_spec(original: Callable[..., None]) -> Callable[..., None]:
                 self,
                 step,
                 iterator.batch_spec,
-                ClusterCoordinator(self._distribute_strategy),
+                ClusterCoordinator(keras_compat.strategy_of(self)),
             )
 
     return build
@@ -345,7 +345,7 @@ def _tidy_after_error(model: Any, call: RunningCall) -> Iterator[None]:
         )
         with contextlib.suppress(*follow_ups):
             call.close()
-        coordinator = model._distribute_strategy._cluster_coordinator
+        coordinator = keras_compat.strategy_of(model)._cluster_coordinator
         if coordinator is not None:
             coordinator.cancel_queued()
             # What runs must not change the model behind the caller's back.
@@ -396,7 +396,7 @@ def _make_optimizers_in_scope(model: Any) -> None:
 
     The optimizer that `keras.Model.compile` is given is looked after there.
     """
-    strategy = model._distribute_strategy
+    strategy = keras_compat.strategy_of(model)
     for name, optimizer in list(vars(model).items()):
         if isinstance(optimizer, keras.optimizers.Optimizer):
             with strategy.scope():
@@ -407,7 +407,7 @@ def _make_optimizers_in_scope(model: Any) -> None:
 
 def _made_in_scope(optimizer: Any, strategy: Any) -> Any:
     """The optimizer, made again if it was made outside the scope."""
-    made_with = getattr(optimizer, "_distribution_strategy", strategy)
+    made_with = keras_optimizers.strategy_of(optimizer, strategy)
     if optimizer is None or made_with is strategy:
         return optimizer
     if optimizer.built:

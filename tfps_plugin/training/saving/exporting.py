@@ -12,6 +12,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfps_plugin._compat import keras as keras_compat
+from tfps_plugin._compat import keras_saving as compat
 from tfps_plugin._compat import tensorflow_saving
 from tfps_plugin.variables.kinds.late_bound import LateBoundVariable
 from tfps_plugin.variables.kinds.sharded_variable import ShardedVariable
@@ -41,7 +43,7 @@ def as_its_value(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def enter(self: Any, object_map: Any, *args: Any, **kwargs: Any) -> Any:
-        value = self._value
+        value = keras_compat.value_of(self)
         if not _is_ours(value):
             return original(self, object_map, *args, **kwargs)
         handles = getattr(value, original.__name__)(object_map, *args, **kwargs)
@@ -78,16 +80,16 @@ def track_tables(original: Callable[..., None]) -> Callable[..., None]:
     def track(self: Any) -> None:
         with tensorflow_saving.saving_model():
             original(self)
-        root = self._tf_trackable
-        tracked = {
-            id(getattr(variable, "_value", None)) for variable in root.variables
-        }
-        used = [_whole(variable) for variable in root._all_variables]
-        root._all_variables = [
-            variable
-            for variable in used
-            if not _is_ours(variable) or id(variable) not in tracked
-        ]
+        layers, used = compat.variables_in_archive(self)
+        tracked = {id(keras_compat.value_of(variable)) for variable in layers}
+        compat.set_used_variables(
+            self,
+            [
+                variable
+                for variable in map(_whole, used)
+                if not _is_ours(variable) or id(variable) not in tracked
+            ],
+        )
 
     return track
 
