@@ -75,7 +75,7 @@ def _root(node: ast.expr) -> str | None:
 
 
 def _assigned(tree: ast.Module) -> Iterator[str]:
-    """What is assigned to attributes of other packages."""
+    """Yields assignments to attributes of other packages."""
     others = _others(tree)
     for node in ast.walk(tree):
         owner: ast.expr | None = None
@@ -121,7 +121,7 @@ def _in_methods(tree: ast.Module) -> set[int]:
 
 
 def _private(tree: ast.Module, own: set[str]) -> Iterator[str]:
-    """Private attributes of what is not ours."""
+    """Yields accesses to private attributes of other packages' objects."""
     in_methods = _in_methods(tree)
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute):

@@ -89,7 +89,7 @@ def path_behind(initial_value: Any) -> str | None:
 
 
 def _free_variables(function: Any) -> dict[str, Any]:
-    """What a function has from the functions around it, by name."""
+    """Returns a function's variables of enclosing functions, by name."""
     code = getattr(function, "__code__", None)
     cells = getattr(function, "__closure__", None)
     if code is None or not cells:
@@ -100,7 +100,7 @@ def _free_variables(function: Any) -> dict[str, Any]:
 
 
 def is_elementwise_constant(initializer: Any) -> bool:
-    """Whether the initializer gives every element the same number."""
+    """Returns whether the initializer gives every element the same number."""
     if isinstance(
         initializer, keras.initializers.Zeros | keras.initializers.Ones
     ):
@@ -113,7 +113,7 @@ def is_elementwise_constant(initializer: Any) -> bool:
 def random_draw(
     initializer: Any, shape: tuple[int, ...]
 ) -> tuple[Distribution, tuple[float, float], tuple[int, int]] | None:
-    """What a random initializer draws for a variable of `shape`.
+    """Returns what a random initializer draws for a variable of `shape`.
 
     Returns:
         The distribution, its parameters (mean and standard deviation, or
@@ -186,7 +186,7 @@ def without_optionals(model: Any, step: Any) -> Any:
 
 
 def weighing_classes(class_weight: dict[int, float]) -> Any:
-    """What Keras does to a dataset for `class_weight`, as one function of it.
+    """Returns the function by which Keras weighs the classes of a dataset.
 
     Args:
         class_weight: As in `fit`.
@@ -229,18 +229,18 @@ def build_from_spec(model: Any, x_spec: Any) -> None:
 
 
 def has_own_step(model: Any, step: str) -> bool:
-    """Whether a model has another `train_step` or `test_step` than Keras's."""
+    """Returns whether a model has a `train_step` or `test_step` of its own."""
     own = getattr(getattr(model, step), "__func__", None)
     return own is not getattr(TensorFlowTrainer, step)
 
 
 def has_own_call(model: Any) -> bool:
-    """Whether a model can be called; `keras.Model` itself only refuses."""
+    """Returns whether a model can be called: `keras.Model` itself refuses."""
     return type(model).call is not keras.Model.call
 
 
 def compiled_parts_are_built(model: Any) -> bool:
-    """Whether the losses and metrics of `compile` have their variables."""
+    """Returns whether the losses and metrics of `compile` are built."""
     parts = (model._compile_metrics, model._compile_loss)
     return all(part is None or part.built for part in parts)
 
@@ -309,7 +309,7 @@ def converted_for(variable: Any, value: Any, dtype: Any = None) -> tf.Tensor:
 
 
 def has_stateless_value(variable: Any) -> bool:
-    """Whether a stateless scope shows another value for a `keras.Variable`."""
+    """Returns whether a stateless scope has its own value for a variable."""
     return (
         in_stateless_scope()
         and get_stateless_scope().get_current_value(variable) is not None
@@ -317,7 +317,7 @@ def has_stateless_value(variable: Any) -> bool:
 
 
 def is_seed_state(initial_value: Any, name: str | None) -> bool:
-    """Whether a variable being created is a `SeedGenerator`'s state."""
+    """Returns whether a variable being created is a `SeedGenerator`'s state."""
     return (
         name is not None
         and name.rsplit("/", 1)[-1].startswith("seed_generator_state")
@@ -345,5 +345,5 @@ def make_global_seed_generator(state: tf.Tensor) -> None:
 
 
 def next_unordered_seed(state: tf.Tensor) -> tf.Tensor:
-    """What `SeedGenerator.next(ordered=False)` assigns to its state."""
+    """Returns the state that `SeedGenerator.next(ordered=False)` assigns."""
     return (state + 1) * 5387 % 933199

@@ -37,7 +37,7 @@ def gradients_to_apply(
     gradients: Sequence[Any],
     variables: Sequence[Any] | None,
 ) -> tuple[list[Any], list[Any]]:
-    """What `BaseOptimizer.apply` checks and sorts out before it updates.
+    """Checks and sorts out gradients as `BaseOptimizer.apply` does at first.
 
     Args:
         optimizer: A Keras optimizer, which is built if it is not yet.
@@ -94,7 +94,7 @@ def require_no_overrides(optimizer: Any) -> None:
 
 
 def clips_by_itself(optimizer: Any) -> bool:
-    """Whether it has a way of clipping that is not Keras's own."""
+    """Returns whether it has a way of clipping that is not Keras's own."""
     return type(optimizer)._clip_gradients is not _clip_of_keras
 
 
@@ -106,7 +106,7 @@ def momentum_schedule_of(optimizer: Any) -> Any:
 
 
 def decays_weights_by_itself(optimizer: Any) -> bool:
-    """Whether it has a weight decay that is not one of Keras's own."""
+    """Returns whether it has a weight decay that is not one of Keras's own."""
     decay = type(optimizer)._apply_weight_decay
     return decay not in (
         _decay_of_keras,
@@ -115,7 +115,7 @@ def decays_weights_by_itself(optimizer: Any) -> bool:
 
 
 def value_of(variable: Any) -> Any:
-    """What TensorFlow knows of a variable, which may be Keras's."""
+    """Returns the variable of TensorFlow behind one of either library."""
     return variable.value if isinstance(variable, keras.Variable) else variable
 
 
@@ -142,7 +142,7 @@ def optimizer_of(multi_optimizer: Any, variable: keras.Variable) -> Any:
 
 
 def uses_adamw(muon: Any, variable: keras.Variable) -> bool:
-    """Whether Muon leaves a variable to AdamW."""
+    """Returns whether Muon leaves a variable to AdamW."""
     return muon._should_use_adamw(variable)
 
 
@@ -196,7 +196,7 @@ def overwrite_with_averages(optimizer: Any) -> None:
 
 
 def uses_weight_decay(optimizer: Any, variable: Any) -> bool:
-    """Whether an optimizer does not exclude a variable from weight decay."""
+    """Returns whether a variable is not excluded from weight decay."""
     return bool(optimizer._use_weight_decay(variable))
 
 

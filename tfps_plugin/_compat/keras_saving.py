@@ -62,7 +62,7 @@ def write_dataset(
 
 
 def find_dataset(store: Any, key: str) -> Any:
-    """What `store[key]` reads, after Keras's checks that it is harmless.
+    """Returns the dataset that `store[key]` reads, after Keras's own checks.
 
     Args:
         store: A `H5IOStore` that is read.
@@ -116,7 +116,7 @@ class _SomeRows:
 
 
 def showing(layer: Any, embeddings: Any) -> Any:
-    """A layer whose `save_own_variables` saves something else.
+    """Returns a layer whose `save_own_variables` saves something else.
 
     Args:
         layer: A `keras.layers.Embedding`.
@@ -126,7 +126,7 @@ def showing(layer: Any, embeddings: Any) -> Any:
 
 
 def table_with_lora(layer: Any) -> Any:
-    """The table of an embedding layer that LoRA adds to; None otherwise.
+    """Returns the table of an embedding layer that LoRA adds to, or None.
 
     Quantized, a layer has another way to merge, which is right as it is.
     """

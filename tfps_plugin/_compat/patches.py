@@ -62,7 +62,7 @@ class Patch:
 
 @dataclasses.dataclass(frozen=True)
 class _Place:
-    """Where a patch is applied, and what was there before.
+    """The owner of a replaced attribute, and what was there before.
 
     Attributes:
         owner: Module or class that has the attribute.
@@ -179,7 +179,7 @@ def _load(path: str) -> Any:
 
 
 def _fits(expected: str, received: inspect.Signature) -> bool:
-    """Whether a wrapper that knows some parameters can stand for a function.
+    """Returns whether a function has the parameters that a wrapper knows.
 
     The function may have more of them, if a caller may leave those out.
     """

@@ -92,7 +92,7 @@ def unwrapped_errors() -> Iterator[None]:
 
 
 class _Manager(cancellation.CancellationManager):
-    """What cancels one call."""
+    """The manager that cancels one call."""
 
     # TensorFlow's own cannot be referred to weakly.
     __slots__ = ("__weakref__",)
@@ -124,7 +124,7 @@ class Cancellation:
         return self._started_at
 
     def new_manager(self) -> Any:
-        """What the next call is cancelled by, to be kept until its end.
+        """Returns the manager of the next call, to be kept until the call ends.
 
         Each call has one of its own: TensorFlow cancels whatever else is made
         under it when a call fails, if only because its input has come to an

@@ -1,4 +1,4 @@
-"""Private TensorFlow API: how functions become known to the tasks.
+"""Private TensorFlow API: the registration of functions with the tasks.
 
 Whatever is traced on the chief, by whomever, is registered with its eager
 context, which sends it to every task that it knows. While the membership

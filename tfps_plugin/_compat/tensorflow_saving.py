@@ -86,12 +86,12 @@ def restore_slices(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def is_saving_model() -> bool:
-    """Whether this thread traces functions for a SavedModel."""
+    """Returns whether this thread traces functions for a SavedModel."""
     return save_context.in_save_context()
 
 
 def in_saved_graph() -> bool:
-    """Whether what is made now is part of the graph of a SavedModel itself.
+    """Returns whether the graph of a SavedModel itself is being made.
 
     Its functions have graphs of their own.
     """
@@ -158,7 +158,7 @@ def traced_again(
 
 
 def _is_of_no_value(argument: Any) -> bool:
-    """Whether an argument says what is traced, and holds no memory."""
+    """Returns whether an argument says what is traced, and holds no memory."""
     kinds = (tf.TypeSpec, str, bool, int, float)
     return argument is None or isinstance(argument, kinds)
 
@@ -185,7 +185,7 @@ def uninitialized_variable(
 
 
 def copy_into_graph(variable: Any) -> tf.Variable:
-    """What stands for a variable in the graph of the SavedModel."""
+    """Returns the variable's copy in the graph of the SavedModel."""
     return resource_variable_ops.copy_to_graph_uninitialized(variable)
 
 

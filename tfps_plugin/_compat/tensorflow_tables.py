@@ -84,7 +84,7 @@ def look_up_in_loaded_functions(
 
 
 def is_static_table(owner: Any) -> bool:
-    """Whether it is a static table.
+    """Returns whether it is a static table.
 
     That is a `tf.lookup.StaticHashTable`, or what `tf.saved_model.load` makes
     of one.
@@ -109,7 +109,7 @@ def dtypes_of(table: Any) -> tuple[tf.DType, tf.DType]:
 
 
 def _creator(table: resource.RestoredResource) -> tf.Operation | None:
-    """What makes a table that was loaded, if it is a static one."""
+    """Returns the operation that makes a loaded static table, or None."""
     for function in getattr(table._create_resource, "concrete_functions", ()):
         for operation in function.graph.get_operations():
             if operation.type in _CREATORS:

@@ -51,7 +51,7 @@ def stand_in(
     source: tf.Tensor,
     no_gradient: Callable[[], Exception],
 ) -> tf.Tensor:
-    """What stands for a result in a function that is being vectorized.
+    """Returns a stand-in for a result of a function that is being vectorized.
 
     Args:
         given: What the result is computed from.

@@ -1,4 +1,4 @@
-"""What Keras's optimizers do with variables of a parameter-server strategy."""
+"""Wrappers of Keras's optimizers for variables on parameter servers."""
 
 import functools
 from collections.abc import Callable
@@ -19,7 +19,7 @@ from tfps_plugin.training.optimizers.step import OptimizerStep
 
 
 def is_ours(optimizer: Any) -> bool:
-    """Whether an optimizer was made under one of our strategies."""
+    """Returns whether an optimizer was made under one of our strategies."""
     return isinstance(
         getattr(optimizer, "_distribution_strategy", None),
         ParameterServerStrategy,
@@ -116,7 +116,7 @@ def check_finite(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _is_wrapper(optimizer: Any) -> bool:
-    """Whether it leaves updates to other optimizers, which are checked."""
+    """Returns whether it leaves updates to other optimizers."""
     return hasattr(optimizer, "inner_optimizer") or isinstance(
         optimizer, compat.MultiOptimizer
     )

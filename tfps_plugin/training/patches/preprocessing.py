@@ -1,4 +1,4 @@
-"""What preprocessing layers need that other layers do not."""
+"""Preprocessing layers, and the tables and datasets that functions capture."""
 
 import functools
 from collections.abc import Callable
@@ -25,7 +25,7 @@ def capture(original: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
 
 
 def in_our_scope() -> bool:
-    """Whether this thread runs, or traces, under one of our strategies."""
+    """Returns whether this thread runs or traces under a strategy of ours."""
     return isinstance(tf.distribute.get_strategy(), ParameterServerStrategy)
 
 

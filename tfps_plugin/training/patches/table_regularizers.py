@@ -36,7 +36,7 @@ _announced: set[str] = set()
 
 
 def sums_over_rows(regularizer: Any) -> bool:
-    """Whether a penalty is the sum of those of single rows.
+    """Returns whether a penalty is the sum of those of single rows.
 
     Those of Keras are known. Others say so themselves, by an attribute
     `row_wise = True`.

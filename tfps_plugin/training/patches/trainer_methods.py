@@ -1,4 +1,4 @@
-"""What compile, fit, evaluate and predict do under our strategy."""
+"""Wrappers of `compile`, `fit`, `evaluate` and `predict`."""
 
 import contextlib
 import functools
@@ -51,7 +51,7 @@ _DATASET_ARGUMENTS = (
 
 
 def is_ours(model: Any) -> bool:
-    """Whether a model was made under one of our strategies."""
+    """Returns whether a model was made under one of our strategies."""
     return isinstance(keras_compat.strategy_of(model), ParameterServerStrategy)
 
 
@@ -324,7 +324,7 @@ def _require_no_order_later(model: Any, batch_spec: Any) -> None:
 
 
 def _is_up_to_date(function: Any, model: Any) -> bool:
-    """Whether a model's function is ours, and runs as `run_eagerly` says."""
+    """Returns whether a function is ours, and runs as `run_eagerly` says."""
     return isinstance(
         function, StepDispatcher | PredictDispatcher
     ) and function.runs_eagerly == runs_eagerly(model)

@@ -81,7 +81,7 @@ class _Outline:
 
 
 def rows_for(store: Any, variable: Any, rows: range) -> TableRows | None:
-    """What a layer gives a store to have some rows of a table saved.
+    """Returns what a layer gives a store to save some rows of a table.
 
     Args:
         store: What `save_own_variables` was given.
@@ -163,7 +163,7 @@ def load_in_blocks(original: Callable[..., None]) -> Callable[..., None]:
 
 
 def _has_large(saveable: Any) -> bool:
-    """Whether a layer, optimizer or model has a large table of ours."""
+    """Returns whether a layer, optimizer or model has a large table of ours."""
     variables = getattr(saveable, "variables", ())
     return isinstance(variables, list | tuple) and any(
         large_rows(variable) is not None for variable in variables

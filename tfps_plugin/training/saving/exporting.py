@@ -25,7 +25,7 @@ def concrete_function(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _is_for_workers() -> bool:
-    """Whether this thread traces what workers run."""
+    """Returns whether this thread traces what workers run."""
     runs = getattr(tf.distribute.get_strategy().extended, "chief_runs", None)
     return runs is not None and runs.is_traced_for_workers
 

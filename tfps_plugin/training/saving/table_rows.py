@@ -88,7 +88,7 @@ def rows_of(variable: Any, rows: range) -> np.ndarray:
 
 
 def is_large(shape: Any, dtype: Any) -> bool:
-    """Whether an array takes more than one block.
+    """Returns whether an array takes more than one block.
 
     Args:
         shape: Full shape.
