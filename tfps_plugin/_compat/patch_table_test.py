@@ -167,8 +167,9 @@ the strategy fails with an error that names the release and the attribute.
 
 The table is `_compat/patch_table.py`. `patches.undo` in `_compat/patches.py`
 takes all of it back, for tests and for programs that go on without a cluster.
-`_compat/patch_table_test.py` finds what is replaced and not listed. It also
-compares this page with the table: run it as a program to print the page.
+`_compat/patch_table_test.py` finds what is replaced and not listed, and
+compares this page with the table. The page is what
+`python -m tfps_plugin._compat.patch_table_test` prints.
 """
 
 
@@ -202,7 +203,8 @@ def _file(wrapper: str) -> str:
 
 def test_the_page_shows_the_table() -> None:
     assert _PAGE.read_text() == page(), (
-        f"write it anew: python {__file__} > docs/patches.md"
+        "write it anew: python -m tfps_plugin._compat.patch_table_test "
+        "> docs/patches.md"
     )
 
 
