@@ -36,6 +36,7 @@ _FOREIGN_ROOTS = {
         "optimizer",
         "strategy",
         "sys",
+        "tensorflow",
         "tf",
     ),
 }

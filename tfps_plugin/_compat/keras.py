@@ -25,9 +25,6 @@ from keras.src.backend.common.stateless_scope import (
 # Keras offers no hook where variables are assigned and looked up.
 from keras.src.backend.tensorflow import core as tensorflow_core
 
-# keras.ops.take looks the function that it calls up here.
-from keras.src.backend.tensorflow import numpy as tensorflow_numpy
-
 # fit(), evaluate() and predict() look their epoch iterator and their step
 # functions up here.
 from keras.src.backend.tensorflow import trainer as tensorflow_trainer
@@ -37,9 +34,6 @@ from keras.src.initializers import random_initializers
 
 # Seeds pass through these before they reach TensorFlow.
 from keras.src.random.seed_generator import draw_seed
-
-# compile() stands in the base class of all trainers.
-from keras.src.trainers import trainer as base_trainer
 
 # fit() weighs the classes of a dataset with a function from here.
 from keras.src.trainers.data_adapters import tf_dataset_adapter
@@ -51,7 +45,6 @@ from keras.src.trainers.data_adapters.data_adapter import (
 from keras.src.trainers.epoch_iterator import EpochIterator as EpochIterator
 
 Variable = tensorflow_core.Variable
-BaseTrainer = base_trainer.Trainer
 TensorFlowTrainer = tensorflow_trainer.TensorFlowTrainer
 
 TFEpochIterator = tensorflow_trainer.TFEpochIterator
@@ -96,7 +89,7 @@ def path_behind(initial_value: Any) -> str | None:
 
 
 def _free_variables(function: Any) -> dict[str, Any]:
-    """What a function has from the functions around it, by name."""
+    """Returns a function's variables of enclosing functions, by name."""
     code = getattr(function, "__code__", None)
     cells = getattr(function, "__closure__", None)
     if code is None or not cells:
@@ -107,7 +100,7 @@ def _free_variables(function: Any) -> dict[str, Any]:
 
 
 def is_elementwise_constant(initializer: Any) -> bool:
-    """Whether the initializer gives every element the same number."""
+    """Returns whether the initializer gives every element the same number."""
     if isinstance(
         initializer, keras.initializers.Zeros | keras.initializers.Ones
     ):
@@ -120,7 +113,7 @@ def is_elementwise_constant(initializer: Any) -> bool:
 def random_draw(
     initializer: Any, shape: tuple[int, ...]
 ) -> tuple[Distribution, tuple[float, float], tuple[int, int]] | None:
-    """What a random initializer draws for a variable of `shape`.
+    """Returns what a random initializer draws for a variable of `shape`.
 
     Returns:
         The distribution, its parameters (mean and standard deviation, or
@@ -193,7 +186,7 @@ def without_optionals(model: Any, step: Any) -> Any:
 
 
 def weighing_classes(class_weight: dict[int, float]) -> Any:
-    """What Keras does to a dataset for `class_weight`, as one function of it.
+    """Returns the function by which Keras weighs the classes of a dataset.
 
     Args:
         class_weight: As in `fit`.
@@ -236,28 +229,20 @@ def build_from_spec(model: Any, x_spec: Any) -> None:
 
 
 def has_own_step(model: Any, step: str) -> bool:
-    """Whether a model has another `train_step` or `test_step` than Keras's."""
+    """Returns whether a model has a `train_step` or `test_step` of its own."""
     own = getattr(getattr(model, step), "__func__", None)
     return own is not getattr(TensorFlowTrainer, step)
 
 
 def has_own_call(model: Any) -> bool:
-    """Whether a model can be called; `keras.Model` itself only refuses."""
+    """Returns whether a model can be called: `keras.Model` itself refuses."""
     return type(model).call is not keras.Model.call
 
 
 def compiled_parts_are_built(model: Any) -> bool:
-    """Whether the losses and metrics of `compile` have their variables."""
+    """Returns whether the losses and metrics of `compile` are built."""
     parts = (model._compile_metrics, model._compile_loss)
     return all(part is None or part.built for part in parts)
-
-
-def set_epoch_iterator(make: Any) -> None:
-    """Has fit(), evaluate() and predict() make their iterators with `make`.
-
-    They look the name up in their module when they are called.
-    """
-    tensorflow_trainer.TFEpochIterator = make
 
 
 def layers_within(model: Any) -> list[Any]:
@@ -280,26 +265,59 @@ def set_value(variable: Any, value: tf.Variable) -> None:
     variable._value = value
 
 
+def value_of(variable: Any, default: Any = None) -> Any:
+    """Returns the variable of TensorFlow behind a `keras.Variable`.
+
+    Its public `value` is another one in a stateless scope, and where mixed
+    precision casts.
+
+    Args:
+        variable: The `keras.Variable`, or anything else.
+        default: Returned for anything else.
+    """
+    return getattr(variable, "_value", default)
+
+
+def strategy_of(model: Any) -> Any:
+    """Returns the strategy that a model was made under; None: under none.
+
+    The public `distribute_strategy` is TensorFlow's default one then.
+    """
+    return getattr(model, "_distribute_strategy", None)
+
+
+def set_initial_epoch(model: Any, epoch: int) -> None:
+    """Has `fit` begin with another epoch; called before it begins.
+
+    Keras's own `BackupAndRestore` does it in the same way.
+    """
+    model._initial_epoch = epoch
+
+
+def converted_for(variable: Any, value: Any, dtype: Any = None) -> tf.Tensor:
+    """Returns a value as a tensor that a `keras.Variable` can be assigned.
+
+    Args:
+        variable: The `keras.Variable`.
+        value: Anything that it takes.
+        dtype: Dtype of the tensor; None: that of the variable, whatever
+            mixed precision makes of it.
+    """
+    return variable._convert_to_tensor(
+        value, dtype=variable._dtype if dtype is None else dtype
+    )
+
+
 def has_stateless_value(variable: Any) -> bool:
-    """Whether a stateless scope shows another value for a `keras.Variable`."""
+    """Returns whether a stateless scope has its own value for a variable."""
     return (
         in_stateless_scope()
         and get_stateless_scope().get_current_value(variable) is not None
     )
 
 
-def get_take() -> Any:
-    """What `keras.ops.take` calls for tensors, and for variables."""
-    return tensorflow_numpy.take
-
-
-def set_take(take: Any) -> None:
-    """Has `keras.ops.take` call `take(x, indices, axis)`."""
-    tensorflow_numpy.take = take
-
-
 def is_seed_state(initial_value: Any, name: str | None) -> bool:
-    """Whether a variable being created is a `SeedGenerator`'s state."""
+    """Returns whether a variable being created is a `SeedGenerator`'s state."""
     return (
         name is not None
         and name.rsplit("/", 1)[-1].startswith("seed_generator_state")
@@ -327,5 +345,5 @@ def make_global_seed_generator(state: tf.Tensor) -> None:
 
 
 def next_unordered_seed(state: tf.Tensor) -> tf.Tensor:
-    """What `SeedGenerator.next(ordered=False)` assigns to its state."""
+    """Returns the state that `SeedGenerator.next(ordered=False)` assigns."""
     return (state + 1) * 5387 % 933199

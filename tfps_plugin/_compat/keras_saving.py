@@ -6,9 +6,7 @@ take and give whole arrays.
 Checked against Keras 3.12 to 3.15.
 """
 
-from collections.abc import Callable
 from collections.abc import Iterable
-from collections.abc import Iterator
 from typing import Any
 
 import keras
@@ -64,7 +62,7 @@ def write_dataset(
 
 
 def find_dataset(store: Any, key: str) -> Any:
-    """What `store[key]` reads, after Keras's checks that it is harmless.
+    """Returns the dataset that `store[key]` reads, after Keras's own checks.
 
     Args:
         store: A `H5IOStore` that is read.
@@ -86,31 +84,82 @@ def find_dataset(store: Any, key: str) -> Any:
     return None
 
 
-def get_load_state() -> Callable[..., None]:
-    """What loads one layer, optimizer or metric, and all that is in it."""
-    return saving_lib._load_state
+# The property of an embedding layer that merges what LoRA has learnt.
+MERGED = "embeddings"
 
 
-def set_load_state(load_state: Callable[..., None]) -> None:
-    """Has Keras load with `load_state`, whose first argument is loaded."""
-    saving_lib._load_state = load_state
+class _Showing:
+    """A layer that shows another value as its embeddings."""
+
+    def __init__(self, layer: Any, embeddings: Any) -> None:
+        self._layer = layer
+        self.embeddings = embeddings
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._layer, name)
+
+    def _get_embeddings_with_merged_lora(self) -> Any:
+        # Not the layer's own bound method, which would ask the layer.
+        return type(self._layer)._get_embeddings_with_merged_lora(self)
 
 
-def get_walk() -> Callable[[Any], Iterator[tuple[str, Any]]]:
-    """What looks at each attribute of a layer for more to save, or load."""
-    return saving_lib._walk_saveable
+class _SomeRows:
+    """A layer with some of its rows, for Keras's own merge."""
+
+    def __init__(self, layer: Any, rows: Any, a: Any) -> None:
+        self._layer = layer
+        self._embeddings = keras.ops.convert_to_tensor(rows)
+        self.lora_embeddings_a = keras.ops.convert_to_tensor(a)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._layer, name)
 
 
-def set_walk(walk: Callable[[Any], Iterator[tuple[str, Any]]]) -> None:
-    """Has Keras look at attributes with `walk`."""
-    saving_lib._walk_saveable = walk
+def showing(layer: Any, embeddings: Any) -> Any:
+    """Returns a layer whose `save_own_variables` saves something else.
+
+    Args:
+        layer: A `keras.layers.Embedding`.
+        embeddings: What goes into the file in the place of its table.
+    """
+    return _Showing(layer, embeddings)
 
 
-def get_is_memory_sufficient() -> Callable[[Any], bool]:
-    """Whether the file inside a `.keras` archive is made in memory."""
-    return saving_lib.is_memory_sufficient
+def table_with_lora(layer: Any) -> Any:
+    """Returns the table of an embedding layer that LoRA adds to, or None.
+
+    Quantized, a layer has another way to merge, which is right as it is.
+    """
+    if not getattr(layer, "lora_enabled", False) or (
+        layer.quantization_mode is not None
+    ):
+        return None
+    return layer._embeddings
 
 
-def set_is_memory_sufficient(is_sufficient: Callable[[Any], bool]) -> None:
-    """Has Keras ask `is_sufficient(model)`; otherwise it uses the disk."""
-    saving_lib.is_memory_sufficient = is_sufficient
+def merged_embeddings(layer: Any, rows: np.ndarray, a: np.ndarray) -> Any:
+    """Merges some rows of a layer's table, as Keras merges all of them.
+
+    Args:
+        layer: A `keras.layers.Embedding`.
+        rows: Rows of the table.
+        a: The same rows of `lora_embeddings_a`.
+    """
+    merge = keras.layers.Embedding.embeddings.fget
+    return merge(_SomeRows(layer, rows, a))
+
+
+def variables_in_archive(archive: Any) -> tuple[list[Any], list[Any]]:
+    """Returns what an `ExportArchive` has found out about variables.
+
+    Returns:
+        The variables of Keras that its layers have, and those of TensorFlow
+        that its endpoints use.
+    """
+    root = archive._tf_trackable
+    return list(root.variables), list(root._all_variables)
+
+
+def set_used_variables(archive: Any, used: list[Any]) -> None:
+    """Has an `ExportArchive` save other variables as used by endpoints."""
+    archive._tf_trackable._all_variables = used

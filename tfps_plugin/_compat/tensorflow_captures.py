@@ -37,7 +37,7 @@ def homes_of_captures(graph: FuncGraph) -> dict[int, str]:
 
 
 def values_of(graph: FuncGraph) -> list[tf.Tensor]:
-    """What a function has captured by value, of no graph."""
+    """Returns the eager tensors that a function has captured by value."""
     return [
         tensor
         for tensor in graph.function_captures.by_val_external.values()

@@ -54,7 +54,7 @@ def object_graph_of(prefix: str) -> Any:
 
 
 def deferred_restorations(status: Any) -> Any:
-    """What lives as long as anything can still be restored from a checkpoint.
+    """Returns an object that lives until everything is restored.
 
     Args:
         status: What `tf.train.Checkpoint.read` has returned.

@@ -1,4 +1,4 @@
-"""Private TensorFlow API: what the process had before it became a chief.
+"""Private TensorFlow API: a process's state before it became a chief.
 
 TensorFlow makes the devices of this process anew, under other names, when it
 starts a server for it. A tensor of before is still read; a variable, a lookup
@@ -84,7 +84,7 @@ class EarlierState:
                     self._local.add(id(tensor))
 
     def _is_local(self, tensor: Any) -> bool:
-        """Whether a tensor is on a device of this process."""
+        """Returns whether a tensor is on a device of this process."""
         if not _is_eager(tensor) or hasattr(tensor, _ELSEWHERE):
             return False
         if tf.DeviceSpec.from_string(tensor.device).job == self._job:
@@ -168,7 +168,7 @@ def _captured(function: Any) -> list[Any]:
 
 
 def _captures_resources(dataset: Any) -> bool:
-    """Whether a function of a dataset uses a variable or a table."""
+    """Returns whether a function of a dataset uses a variable or a table."""
     return any(
         tensor.dtype == tf.resource
         for function in dataset._functions()

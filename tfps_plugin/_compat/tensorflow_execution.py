@@ -6,11 +6,9 @@ them share, and a failure of one is reported to another.
 """
 
 import contextlib
-import functools
 import threading
 import time
 import weakref
-from collections.abc import Callable
 from collections.abc import Iterator
 from typing import Any
 
@@ -94,7 +92,7 @@ def unwrapped_errors() -> Iterator[None]:
 
 
 class _Manager(cancellation.CancellationManager):
-    """What cancels one call."""
+    """The manager that cancels one call."""
 
     # TensorFlow's own cannot be referred to weakly.
     __slots__ = ("__weakref__",)
@@ -126,7 +124,7 @@ class Cancellation:
         return self._started_at
 
     def new_manager(self) -> Any:
-        """What the next call is cancelled by, to be kept until its end.
+        """Returns the manager of the next call, to be kept until the call ends.
 
         Each call has one of its own: TensorFlow cancels whatever else is made
         under it when a call fails, if only because its input has come to an
@@ -148,31 +146,6 @@ class Cancellation:
             managers = list(self._managers)
         for manager in managers:
             manager.start_cancel()
-
-
-def cancel_calls_by(look_up: Callable[[], Cancellation | None]) -> None:
-    """Has calls of functions be made under the calling thread's cancellation.
-
-    TensorFlow keeps the cancellation of the present call in a global that all
-    threads share: one that leaves its own takes that of another away.
-
-    Used since TensorFlow 2.20: `cancellation.context`, which every call of a
-    function asks. Called again, it does nothing.
-
-    Args:
-        look_up: Returns the cancellation of the calling thread; None:
-            TensorFlow's own decides.
-    """
-    original = cancellation.context
-    if hasattr(original, "__wrapped__"):
-        return
-
-    @functools.wraps(original)
-    def manager_of_thread() -> Any:
-        found = look_up()
-        return original() if found is None else found.new_manager()
-
-    cancellation.context = manager_of_thread
 
 
 def set_message(error: Any, message: str) -> None:

@@ -1,4 +1,4 @@
-"""Private TensorFlow API: how functions become known to the tasks.
+"""Private TensorFlow API: the registration of functions with the tasks.
 
 Whatever is traced on the chief, by whomever, is registered with its eager
 context, which sends it to every task that it knows. While the membership
@@ -13,8 +13,6 @@ import threading
 from collections.abc import Callable
 from collections.abc import Iterator
 from typing import Any
-
-from tensorflow.python.eager import context
 
 # A change takes milliseconds, unless a task hangs.
 _PATIENCE_SECONDS = 10.0
@@ -66,20 +64,13 @@ def registered_by_nobody_else() -> contextlib.AbstractContextManager[None]:
     return _turns.take()
 
 
-def register_apart_from_changes() -> None:
-    """Has all functions registered under `registered_by_nobody_else`.
+def in_turn(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a method that runs under `registered_by_nobody_else`.
 
-    Used since TensorFlow 2.20: the methods of `Context` through which every
-    trace goes, that of Keras and of tf.data included, and the end of each.
-    Asked again, it does nothing.
+    Every trace, that of Keras and of tf.data included, and the end of each
+    goes through such a method of TensorFlow's `Context`.
     """
-    for name in ("add_c_function", "add_function_def", "remove_function"):
-        original = getattr(context.Context, name)
-        if not hasattr(original, "__wrapped__"):
-            setattr(context.Context, name, _in_turn(original))
 
-
-def _in_turn(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def register(*args: Any) -> Any:
         with _turns.take():

@@ -4,6 +4,8 @@ from collections.abc import Callable
 import pytest
 import tensorflow as tf
 
+from tfps_plugin._compat import patch_table
+from tfps_plugin._compat import patches
 from tfps_plugin._compat import tensorflow_functions
 
 _PATIENCE_SECONDS = 30.0
@@ -13,9 +15,7 @@ _WATCH_SECONDS = 0.3
 
 @pytest.fixture(autouse=True)
 def _installed() -> None:
-    # Twice is as good as once.
-    tensorflow_functions.register_apart_from_changes()
-    tensorflow_functions.register_apart_from_changes()
+    patches.apply(patch_table.CONNECTION)
 
 
 class _Elsewhere:

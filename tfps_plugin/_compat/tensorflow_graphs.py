@@ -33,17 +33,17 @@ _KEPT_WHOLE = ("_XlaMustCompile", "_noinline")
 
 
 def is_kept_whole(function: tf.types.experimental.ConcreteFunction) -> bool:
-    """Whether a function is compiled, or has to stay one for other reasons."""
+    """Returns whether a function is compiled, or must stay whole otherwise."""
     return _has_to_stay_whole(function.function_def.attr)
 
 
 def arguments(graph: FuncGraph) -> list[tf.Tensor]:
-    """What a function is given: its arguments, then what it captures."""
+    """Returns the inputs of a function: its arguments, then its captures."""
     return list(graph.inputs)
 
 
 def control_outputs(graph: FuncGraph) -> list[tf.Operation]:
-    """What a function runs even if none of its results needs it."""
+    """Returns the operations that run even if no result needs them."""
     return list(graph.control_outputs)
 
 
@@ -124,7 +124,7 @@ def operations_within(graph: FuncGraph) -> Iterator[tf.Operation]:
 
 
 def draws_from_a_seed(operation: tf.Operation) -> bool:
-    """Whether an operation draws random numbers from a seed of its own.
+    """Returns whether an operation draws random numbers from a seed of its own.
 
     It goes on from where it was when it last ran. Two of them draw the same
     numbers, each for itself.
@@ -136,12 +136,12 @@ def draws_from_a_seed(operation: tf.Operation) -> bool:
 
 
 def runs_functions(operation: tf.Operation) -> bool:
-    """Whether an operation calls functions, or hands them to others."""
+    """Returns whether an operation calls functions, or hands them to others."""
     return bool(_function_names(operation))
 
 
 def is_stateful(operation: tf.Operation) -> bool:
-    """Whether an operation does more than to compute its outputs."""
+    """Returns whether an operation does more than to compute its outputs."""
     return operation._is_stateful
 
 

@@ -11,7 +11,7 @@ from tensorflow.python.framework.none_tensor import (
 
 
 def is_dataset(variant: tf.Tensor) -> bool:
-    """Whether an eager tensor of variant dtype is a dataset.
+    """Returns whether an eager tensor of variant dtype is a dataset.
 
     TensorFlow tells what a variant holds only in its description.
     """
@@ -19,7 +19,7 @@ def is_dataset(variant: tf.Tensor) -> bool:
 
 
 def kind_of_resource(handle: tf.Tensor) -> str:
-    """What an eager handle refers to: `IteratorResource`, `Var`, ...
+    """Returns the kind of an eager handle: `IteratorResource`, `Var`, ...
 
     TensorFlow tells so only in the description of the handle; empty, if it
     does not.

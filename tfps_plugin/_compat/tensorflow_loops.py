@@ -1,71 +1,75 @@
 """Private TensorFlow API: gradients of loops and branches."""
 
 import functools
+from collections.abc import Callable
 from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
-
-# What the gradient of a branch gives for a variable that it does not use.
-from tensorflow.python.ops import cond_v2
 from tensorflow.python.ops import default_gradient
 from tensorflow.python.ops import handle_data_util
 
-# What the gradient of a variable that is used in a loop starts with.
-from tensorflow.python.ops import while_v2
 
-_zeros_like = while_v2._zeros_like
-_create_zeros_for_none_grads = cond_v2._create_zeros_for_none_grads
+def zeros_of_known_shape(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a `while_v2._zeros_like` that believes a variable's handle.
 
-
-def use_static_shapes_of_variables() -> None:
-    """Has gradients of loops believe the shape that a variable's handle tells.
-
-    They ask the variable when they run, and what watches a sharded table has
-    no value of the table's shape. TensorFlow's own code asks for this change
-    in a TODO; where the shape is known, the result is the same.
+    Gradients of loops ask the variable for its shape when they run, and what
+    watches a sharded table has no value of the table's shape. TensorFlow's own
+    code asks for this change in a TODO; where the shape is known, the result
+    is the same.
     """
-    while_v2._zeros_like = _zeros_of_known_shape
+
+    @functools.wraps(original)
+    def zeros_like(op_input: Any, op_output: Any) -> tf.Tensor:
+        shape = (
+            _shape_behind(op_input) if op_output.dtype == tf.resource else None
+        )
+        if shape is None:
+            return original(op_input, op_output)
+        return tf.zeros(shape, default_gradient.get_zeros_dtype(op_input))
+
+    return zeros_like
 
 
-def _zeros_of_known_shape(op_input: Any, op_output: Any) -> tf.Tensor:
-    if op_output.dtype == tf.resource:
-        data = handle_data_util.get_resource_handle_data(op_input)
-        if data is not None and data.is_set and len(data.shape_and_type) == 1:
-            shape = tf.TensorShape(data.shape_and_type[0].shape)
-            if shape.is_fully_defined():
-                return tf.zeros(
-                    shape, default_gradient.get_zeros_dtype(op_input)
-                )
-    return _zeros_like(op_input, op_output)
+def _shape_behind(handle: tf.Tensor) -> tf.TensorShape | None:
+    """Returns the full static shape of a variable; None: it has none."""
+    data = handle_data_util.get_resource_handle_data(handle)
+    if data is None or not data.is_set or len(data.shape_and_type) != 1:
+        return None
+    shape = tf.TensorShape(data.shape_and_type[0].shape)
+    return shape if shape.is_fully_defined() else None
 
 
-def use_no_rows_in_branches() -> None:
-    """Has branches that look nothing up give a gradient of no rows.
+def no_rows_for_none_grads(
+    original: Callable[..., None],
+) -> Callable[..., None]:
+    """Returns a `cond_v2._create_zeros_for_none_grads` that makes no rows.
 
     Where another branch of a `tf.cond` or `tf.switch_case` has looked up rows
     of a table, TensorFlow makes zeros of the whole table, and then slices of
     all its rows. The sum is the same; but every step that takes the branch
     would send them all, and an update of rows would have touched each.
     """
-    cond_v2._create_zeros_for_none_grads = _create_no_rows_for_none_grads
 
+    @functools.wraps(original)
+    def create_no_rows(
+        forward_graphs: Sequence[Any], grad_graphs: Sequence[Any]
+    ) -> None:
+        of_branches = zip(
+            *(g.structured_outputs for g in grad_graphs), strict=True
+        )
+        for place, gradients in enumerate(of_branches):
+            found = [g for g in gradients if isinstance(g, tf.IndexedSlices)]
+            for forward, graph, gradient in zip(
+                forward_graphs, grad_graphs, gradients, strict=True
+            ):
+                if found and gradient is None:
+                    graph.structured_outputs[place] = _no_rows(
+                        found[0], forward.inputs[place], graph
+                    )
+        original(forward_graphs, grad_graphs)
 
-@functools.wraps(_create_zeros_for_none_grads)
-def _create_no_rows_for_none_grads(
-    forward_graphs: Sequence[Any], grad_graphs: Sequence[Any]
-) -> None:
-    of_branches = zip(*(g.structured_outputs for g in grad_graphs), strict=True)
-    for place, gradients in enumerate(of_branches):
-        found = [g for g in gradients if isinstance(g, tf.IndexedSlices)]
-        for forward, graph, gradient in zip(
-            forward_graphs, grad_graphs, gradients, strict=True
-        ):
-            if found and gradient is None:
-                graph.structured_outputs[place] = _no_rows(
-                    found[0], forward.inputs[place], graph
-                )
-    _create_zeros_for_none_grads(forward_graphs, grad_graphs)
+    return create_no_rows
 
 
 def _no_rows(

@@ -15,7 +15,6 @@ from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.checkpoint import tensor_callable
-from tensorflow.python.eager.polymorphic_function import polymorphic_function
 from tensorflow.python.ops import resource_variable_ops
 from tensorflow.python.saved_model import save_context
 
@@ -23,7 +22,6 @@ from tensorflow.python.saved_model import save_context
 from tensorflow.python.trackable.base import (
     VARIABLE_VALUE_KEY as VARIABLE_VALUE_KEY,
 )
-from tensorflow.python.training.saving import saveable_object_util
 
 
 def deferred_read(
@@ -39,8 +37,8 @@ def deferred_read(
     return tensor_callable.Callable(read, dtype, device)
 
 
-def restore_slices() -> None:
-    """Has checkpoints restore variables in slices.
+def make_for_slices(original: Callable[..., None]) -> Callable[..., None]:
+    """Returns a `TrackableSaveable.__init__` that reads a variable's slices.
 
     TensorFlow lets `_serialize_to_tensors` answer with a dictionary of slices,
     and reads them all, but hands only the first to `_restore_from_tensors`.
@@ -50,14 +48,9 @@ def restore_slices() -> None:
     A variable with a method `slices_to_restore`, which answers likewise, has
     those read instead of the slices that it writes.
     """
-    saveable = saveable_object_util.TrackableSaveable
-    if hasattr(saveable, "knows_slices"):
-        return
-    saveable.knows_slices = True
-    make, restore = saveable.__init__, saveable.restore
 
-    @functools.wraps(make)
-    def make_for_slices(
+    @functools.wraps(original)
+    def make(
         self: Any, obj: Any, specs: Any, *args: Any, **kwargs: Any
     ) -> None:
         value = getattr(obj, "_value", obj)
@@ -67,14 +60,20 @@ def restore_slices() -> None:
             specs = list(slices.values())
             for slice_spec, spec in slices.items():
                 spec.name, spec.slice_spec = name, slice_spec
-        make(self, obj, specs, *args, **kwargs)
+        original(self, obj, specs, *args, **kwargs)
 
-    @functools.wraps(restore)
+    return make
+
+
+def restore_slices(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a `TrackableSaveable.restore` that hands on all slices."""
+
+    @functools.wraps(original)
     def restore_all(
         self: Any, restored_tensors: Any, restored_shapes: Any
     ) -> Any:
         if not any(spec.slice_spec for spec in self.specs):
-            return restore(self, restored_tensors, restored_shapes)
+            return original(self, restored_tensors, restored_shapes)
         (local_name,) = self._local_names
         slices = {
             spec.slice_spec: tensor
@@ -83,17 +82,16 @@ def restore_slices() -> None:
         self._trackable._restore_from_tensors({local_name: slices})
         return tf.no_op()
 
-    saveable.__init__ = make_for_slices
-    saveable.restore = restore_all
+    return restore_all
 
 
 def is_saving_model() -> bool:
-    """Whether this thread traces functions for a SavedModel."""
+    """Returns whether this thread traces functions for a SavedModel."""
     return save_context.in_save_context()
 
 
 def in_saved_graph() -> bool:
-    """Whether what is made now is part of the graph of a SavedModel itself.
+    """Returns whether the graph of a SavedModel itself is being made.
 
     Its functions have graphs of their own.
     """
@@ -118,24 +116,23 @@ def saving_model() -> Iterator[None]:
         yield
 
 
-def trace_signatures_again(is_for_workers: Callable[[], bool]) -> None:
-    """Has what `get_concrete_function` returns be traced anew for SavedModels.
+def traced_again(
+    original: Callable[..., Any], is_for_workers: Callable[[], bool]
+) -> Callable[..., Any]:
+    """Returns a `get_concrete_function` whose results SavedModels trace anew.
 
     TensorFlow traces a `tf.function` again when a SavedModel is made of it. A
     concrete function knows no Python any more: given as a signature, it would
     be written as it was traced for the cluster.
 
-    Used since TensorFlow 2.20: `Function.get_concrete_function`, and
-    `ConcreteFunction._call_impl`, through which a signature is called while
-    it is written. Asked again, it does nothing.
+    Used since TensorFlow 2.20: `ConcreteFunction._call_impl`, through which a
+    signature is called while it is written.
 
     Args:
+        original: TensorFlow's own.
         is_for_workers: Whether this thread traces what workers run. These are
             signatures of nothing, and left as they are.
     """
-    original = polymorphic_function.Function.get_concrete_function
-    if hasattr(original, "__wrapped__"):
-        return
 
     @functools.wraps(original)
     def get_concrete_function(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -157,11 +154,11 @@ def trace_signatures_again(is_for_workers: Callable[[], bool]) -> None:
             concrete._call_impl = call_impl
         return concrete
 
-    polymorphic_function.Function.get_concrete_function = get_concrete_function
+    return get_concrete_function
 
 
 def _is_of_no_value(argument: Any) -> bool:
-    """Whether an argument says what is traced, and holds no memory."""
+    """Returns whether an argument says what is traced, and holds no memory."""
     kinds = (tf.TypeSpec, str, bool, int, float)
     return argument is None or isinstance(argument, kinds)
 
@@ -188,7 +185,7 @@ def uninitialized_variable(
 
 
 def copy_into_graph(variable: Any) -> tf.Variable:
-    """What stands for a variable in the graph of the SavedModel."""
+    """Returns the variable's copy in the graph of the SavedModel."""
     return resource_variable_ops.copy_to_graph_uninitialized(variable)
 
 

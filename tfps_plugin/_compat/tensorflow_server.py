@@ -43,7 +43,7 @@ _OPERATIONS = "lite/experimental/microfrontend/python/ops/*_op.so"
 
 
 def _is_extended(folder: pathlib.Path) -> bool:
-    """Whether TensorFlow, installed in `folder`, loads plugins."""
+    """Returns whether TensorFlow, installed in `folder`, loads plugins."""
     return (
         any(map(os.environ.get, _EXTENDING_VARIABLES))
         or any((folder / _KERNELS).glob("*.so"))

@@ -22,12 +22,22 @@ resource_creator_scope = ops.resource_creator_scope
 
 
 def resource_creators() -> Any:
-    """Who makes lookup tables on this thread, for `resource_creators_scope`."""
+    """Returns this thread's makers of tables for `resource_creators_scope`."""
     return ops.get_default_graph()._resource_creator_stack
 
 
+def strategy_of(variable: Any) -> Any:
+    """Returns the strategy that a variable was made under; None: under none."""
+    return getattr(variable, "_distribute_strategy", None)
+
+
+def set_strategy(variable: Any, strategy: Any) -> None:
+    """Notes the strategy that a variable was made under."""
+    variable._distribute_strategy = strategy
+
+
 def is_in_update() -> bool:
-    """Whether this thread is in an `UpdateContext`.
+    """Returns whether this thread is in an `UpdateContext`.
 
     Used since TensorFlow 2.20: `distribute_lib.get_update_replica_id`.
     """

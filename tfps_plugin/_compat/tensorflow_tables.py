@@ -13,7 +13,6 @@ from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.framework.func_graph import FuncGraph
 from tensorflow.python.ops import handle_data_util
 from tensorflow.python.ops import lookup_ops
 from tensorflow.python.trackable import resource
@@ -85,7 +84,7 @@ def look_up_in_loaded_functions(
 
 
 def is_static_table(owner: Any) -> bool:
-    """Whether it is a static table.
+    """Returns whether it is a static table.
 
     That is a `tf.lookup.StaticHashTable`, or what `tf.saved_model.load` makes
     of one.
@@ -110,7 +109,7 @@ def dtypes_of(table: Any) -> tuple[tf.DType, tf.DType]:
 
 
 def _creator(table: resource.RestoredResource) -> tf.Operation | None:
-    """What makes a table that was loaded, if it is a static one."""
+    """Returns the operation that makes a loaded static table, or None."""
     for function in getattr(table._create_resource, "concrete_functions", ()):
         for operation in function.graph.get_operations():
             if operation.type in _CREATORS:
@@ -119,21 +118,22 @@ def _creator(table: resource.RestoredResource) -> tf.Operation | None:
 
 
 def replace_captured_handles(
+    original: Callable[..., tf.Tensor],
     replacement: Callable[[tf.Graph, tf.Tensor], tf.Tensor | None],
-) -> None:
-    """Says what functions capture in the place of handles that exist already.
+) -> Callable[..., tf.Tensor]:
+    """Returns a `FuncGraph.capture` that replaces handles that exist already.
 
-    And of variants, such as datasets. All that a function uses pass through
+    And variants, such as datasets. All that a function uses pass through this
     one method, those that the functions of a loaded SavedModel have captured,
     too.
 
     Args:
+        original: TensorFlow's own.
         replacement: From a function's graph and a handle that is not of any
             graph, to a tensor of a function around it or itself; or to None,
             where TensorFlow shall do as it does. Not called for functions of
             a SavedModel that is being written.
     """
-    original = FuncGraph.capture
 
     @functools.wraps(original)
     def capture(
@@ -151,4 +151,4 @@ def replace_captured_handles(
                 tensor = replaced
         return original(self, tensor, name, shape)
 
-    FuncGraph.capture = capture
+    return capture

@@ -123,7 +123,7 @@ def function_graph() -> FuncGraph | None:
 
 
 def is_in_branch() -> bool:
-    """Whether what is traced on this thread is part of a `tf.cond`.
+    """Returns whether what is traced on this thread is part of a `tf.cond`.
 
     Not of what a branch calls: that is a function of its own.
     """
@@ -195,7 +195,7 @@ def capture_at_call_time(
 
 
 def in_graph(tensor: tf.Tensor, graph: tf.Graph) -> tf.Tensor:
-    """What stands for a tensor of a function in a loop or branch of it."""
+    """Returns a function's tensor as a loop or branch of it captures it."""
     return tensor if tensor.graph is graph else graph.capture(tensor)
 
 
@@ -231,7 +231,7 @@ def clear_device() -> Any:
 
 
 def is_recording() -> bool:
-    """Whether a gradient tape records what this thread does.
+    """Returns whether a gradient tape records what this thread does.
 
     Used since TensorFlow 2.20: `record.could_possibly_record`.
     """

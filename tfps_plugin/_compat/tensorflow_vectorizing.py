@@ -7,6 +7,7 @@ TensorFlow can give it one.
 """
 
 import contextlib
+import functools
 from collections.abc import Callable
 from collections.abc import Iterator
 from typing import Any
@@ -18,19 +19,10 @@ from tensorflow.python.eager import record
 from tensorflow.python.ops.parallel_for import control_flow_ops
 from tensorflow.python.ops.parallel_for import pfor
 
-_pfor_impl = control_flow_ops._pfor_impl
-
 # A kind of operation that TensorFlow does not vectorize, takes and returns
 # anything, and cannot run by mistake: its function does not exist.
 _STAND_IN = "PyFuncStateless"
 _COLLECTION = "tfps_vectorized_element"
-
-
-def install() -> None:
-    """Has functions that are vectorized know it; again, it does nothing."""
-    if control_flow_ops._pfor_impl is _pfor_impl:
-        control_flow_ops._pfor_impl = _vectorize
-        pfor.RegisterPFor(_STAND_IN)(_for_all_elements)
 
 
 def element() -> tf.Tensor | None:
@@ -59,7 +51,7 @@ def stand_in(
     source: tf.Tensor,
     no_gradient: Callable[[], Exception],
 ) -> tf.Tensor:
-    """What stands for a result in a function that is being vectorized.
+    """Returns a stand-in for a result of a function that is being vectorized.
 
     Args:
         given: What the result is computed from.
@@ -108,22 +100,29 @@ def _for_all_elements(given: Any) -> Any:
     return pfor.wrap(results, True)
 
 
-def _vectorize(loop_fn: Any, iters: Any, *args: Any, **kwargs: Any) -> Any:
-    """TensorFlow's own, with a function that knows of it."""
-    converted = autograph.tf_convert(loop_fn, ag_ctx.control_status_ctx())
+def vectorize(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a `_pfor_impl` whose function knows that it is vectorized."""
+    if _STAND_IN not in pfor._pfor_converter_registry:
+        pfor.RegisterPFor(_STAND_IN)(_for_all_elements)
 
-    @tf.autograph.experimental.do_not_convert
-    def knowing(number: tf.Tensor) -> Any:
-        with _vectorizing(number):
-            return converted(number)
+    @functools.wraps(original)
+    def pfor_impl(loop_fn: Any, iters: Any, *args: Any, **kwargs: Any) -> Any:
+        converted = autograph.tf_convert(loop_fn, ag_ctx.control_status_ctx())
 
-    def knowing_with_config(number: tf.Tensor, pfor_config: Any) -> Any:
-        with _vectorizing(number):
-            return loop_fn(number, pfor_config=pfor_config)
+        @tf.autograph.experimental.do_not_convert
+        def knowing(number: tf.Tensor) -> Any:
+            with _vectorizing(number):
+                return converted(number)
 
-    has_config = control_flow_ops._loop_fn_has_config(loop_fn)
-    function = knowing_with_config if has_config else knowing
-    return _pfor_impl(function, iters, *args, **kwargs)
+        def knowing_with_config(number: tf.Tensor, pfor_config: Any) -> Any:
+            with _vectorizing(number):
+                return loop_fn(number, pfor_config=pfor_config)
+
+        has_config = control_flow_ops._loop_fn_has_config(loop_fn)
+        function = knowing_with_config if has_config else knowing
+        return original(function, iters, *args, **kwargs)
+
+    return pfor_impl
 
 
 @contextlib.contextmanager

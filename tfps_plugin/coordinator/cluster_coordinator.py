@@ -11,8 +11,9 @@ from typing import Any
 import tensorflow as tf
 
 from tfps_plugin import errors
+from tfps_plugin._compat import patch_table
+from tfps_plugin._compat import patches
 from tfps_plugin._compat import tensorflow_captures
-from tfps_plugin.cluster.calls import cancelled_calls
 from tfps_plugin.cluster.calls import dispatch_context
 from tfps_plugin.coordinator.closures import arguments
 from tfps_plugin.coordinator.closures.closure import Closure
@@ -171,7 +172,7 @@ class ClusterCoordinator:
         # Everything that knows of the coordinator, until it ends.
         self._registrations = contextlib.ExitStack()
         self._background = list(getattr(strategy, "background_work", ()))
-        cancelled_calls.install()
+        patches.apply(patch_table.CONNECTION)
         restorer = getattr(strategy, "ps_restorer", None)
         reference = weakref.ref(self)
         self._pool = WorkerPool(

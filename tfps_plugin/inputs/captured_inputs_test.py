@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from tfps_plugin import errors
 from tfps_plugin._compat import tensorflow_captures
-from tfps_plugin._compat import tensorflow_tables
+from tfps_plugin._compat.tensorflow_captures import FuncGraph
 from tfps_plugin.inputs import captured_inputs
 from tfps_plugin.inputs import dataset_recipes
 from tfps_plugin.inputs.worker_dataset import WorkerDataset
@@ -19,10 +19,10 @@ from tfps_plugin.variables.kinds import late_captures
 
 @pytest.fixture(autouse=True)
 def hook(monkeypatch: pytest.MonkeyPatch) -> None:
-    graphs = tensorflow_tables.FuncGraph
-    monkeypatch.setattr(graphs, "capture", graphs.capture)
-    monkeypatch.setattr(late_captures, "_installed", False)
-    late_captures.install(lambda: True, captured_inputs.sent_along)
+    capture = late_captures.bound_late(
+        FuncGraph.capture, lambda: True, captured_inputs.sent_along
+    )
+    monkeypatch.setattr(FuncGraph, "capture", capture)
 
 
 @contextlib.contextmanager

@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from tfps_plugin import errors
 from tfps_plugin._compat import keras as keras_compat
+from tfps_plugin._compat import tensorflow_strategy
 from tfps_plugin._compat import tensorflow_variables as compat
 from tfps_plugin.cluster.chief import connection
 from tfps_plugin.strategy import legacy_keras
@@ -108,7 +109,9 @@ class VariableCreator:
         # extended.variable_created_in_scope() recognizes them by it.
         for part in (variable, *getattr(variable, "variables", ())):
             part.wire_dtype = wire_dtype
-            part._distribute_strategy = kwargs.get("distribute_strategy")
+            tensorflow_strategy.set_strategy(
+                part, kwargs.get("distribute_strategy")
+            )
         return variable
 
     def _create(self, kwargs: dict[str, Any]) -> Any:
@@ -259,7 +262,9 @@ class VariableCreator:
         )
         variable.path = state.path
         variable.wire_dtype = None
-        variable._distribute_strategy = state._distribute_strategy
+        tensorflow_strategy.set_strategy(
+            variable, tensorflow_strategy.strategy_of(state)
+        )
         state.replace_by(variable)
         return variable
 

@@ -11,6 +11,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tfps_plugin._compat import keras as keras_compat
 from tfps_plugin.recovery.checkpoints.checkpoint import Checkpoint
 from tfps_plugin.recovery.checkpoints.checkpoint_manager import (
     CheckpointManager,
@@ -151,7 +152,7 @@ class BackupAndRestore(keras.callbacks.Callback):
             self._position.epoch + 1,
             self._position.batch,
         )
-        model._initial_epoch = self._position.epoch
+        keras_compat.set_initial_epoch(model, self._position.epoch)
         call = running_call.current()
         goes_on = call is not None and call.begin_at(self._position.place)
         if not self._position.batch:

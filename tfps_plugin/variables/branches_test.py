@@ -7,20 +7,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfps_plugin._compat import tensorflow_loops
 from tfps_plugin.variables import testing
 
 _VALUE = np.arange(28, dtype=np.float32).reshape(7, 4) / 10
 _IDS = tf.constant([[5, 0, 5], [2, 6, 0]])
-
-
-@pytest.fixture(autouse=True)
-def _no_rows_in_branches(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Has branches be differentiated as they are under a strategy."""
-    module = tensorflow_loops.cond_v2
-    name = "_create_zeros_for_none_grads"
-    monkeypatch.setattr(module, name, getattr(module, name))
-    tensorflow_loops.use_no_rows_in_branches()
 
 
 def _tables() -> list[Any]:

@@ -1,4 +1,7 @@
-"""Variables on this process's own device, for the tests beside."""
+"""Variables on this process's own device, for the tests beside.
+
+With the first of them, the patches that variables need are applied.
+"""
 
 from contextlib import AbstractContextManager
 from typing import Any
@@ -6,6 +9,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tfps_plugin._compat import patch_table
+from tfps_plugin._compat import patches
 from tfps_plugin.cluster.calls import dispatch_context
 from tfps_plugin.cluster.calls.dispatch_context import DispatchContext
 from tfps_plugin.variables.initial_values import initialization
@@ -30,6 +35,7 @@ def lane(index: int) -> AbstractContextManager[None]:
 
 def remote_variable(value: Any, **options: Any) -> RemoteVariable:
     """A whole variable with the given value."""
+    patches.apply(patch_table.VARIABLES)
     value = tf.convert_to_tensor(value)
     variable = RemoteVariable(
         LOCAL_DEVICE, value.shape, value.dtype, "variable", **options
@@ -69,6 +75,7 @@ def initialized_table(
 def _empty(
     shape: tf.TensorShape, dtype: tf.DType, num_shards: int
 ) -> ShardedVariable:
+    patches.apply(patch_table.VARIABLES)
     layout = RowLayout.even(shape[0], num_shards)
     shards = [
         RemoteVariable(

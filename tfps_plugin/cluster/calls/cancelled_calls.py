@@ -1,26 +1,33 @@
-"""Which calls of functions end when something else does."""
+"""Cancellation of calls of functions, by the thread that makes them."""
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
-from tfps_plugin._compat import tensorflow_execution
 from tfps_plugin.cluster.calls import dispatch_context
 from tfps_plugin.cluster.chief import connection
 
 
-def install() -> None:
-    """Has every call of a function be made under a cancellation.
+def manager_of_thread(original: Callable[[], Any]) -> Callable[[], Any]:
+    """Returns a `cancellation.context` that asks the calling thread.
 
-    A call that a lane makes ends with the round of its closure; one that the
-    chief's own threads make, with the connection to the cluster. TensorFlow
-    waits for both before it connects to another cluster, in C++ and with all
-    of Python's threads standing still: no deadline could end that.
-
-    Installed again, it does nothing.
+    Every call of a function asks for the manager that cancels it. A call that
+    a lane makes ends with the round of its closure; one that the chief's own
+    threads make, with the connection to the cluster. TensorFlow waits for both
+    before it connects to another cluster, in C++ and with all of Python's
+    threads standing still: no deadline could end that.
     """
-    tensorflow_execution.cancel_calls_by(_of_this_thread)
+
+    @functools.wraps(original)
+    def context() -> Any:
+        found = _of_this_thread()
+        return original() if found is None else found.new_manager()
+
+    return context
 
 
 def _of_this_thread() -> Any:
+    """Returns what cancels this thread's calls; None: TensorFlow decides."""
     context = dispatch_context.current()
     if context is None:
         return connection.present().cancellation

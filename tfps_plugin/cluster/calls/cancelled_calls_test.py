@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
+from tfps_plugin._compat import patch_table
+from tfps_plugin._compat import patches
 from tfps_plugin._compat import tensorflow_execution
-from tfps_plugin.cluster.calls import cancelled_calls
 from tfps_plugin.cluster.chief import connection
 
 _TIMEOUT_SECONDS = 30.0
@@ -30,7 +31,7 @@ def test_a_call_of_the_chief_ends_with_the_connection(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(connection, "_present", connection._Present())
-    cancelled_calls.install()
+    patches.apply(patch_table.CONNECTION)
     begun = connection.begin()
     cancellation = begun.cancellation = _Cancellation()
     empty = tf.queue.FIFOQueue(1, [tf.int32], shapes=[[]])
@@ -58,7 +59,7 @@ def test_a_call_that_fails_cancels_no_other(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(connection, "_present", connection._Present())
-    cancelled_calls.install()
+    patches.apply(patch_table.CONNECTION)
     begun = connection.begin()
     begun.cancellation = tensorflow_execution.Cancellation()
     read = tf.function(lambda iterator: next(iterator))

@@ -10,11 +10,11 @@ from collections.abc import Iterator
 import tensorflow as tf
 
 from tfps_plugin import errors
+from tfps_plugin._compat import patch_table
+from tfps_plugin._compat import patches
 from tfps_plugin._compat import tensorflow_cluster
-from tfps_plugin._compat import tensorflow_functions
 from tfps_plugin._compat.tensorflow_earlier_state import EarlierState
 from tfps_plugin.cluster.calls import bounded_calls
-from tfps_plugin.cluster.calls import cancelled_calls
 from tfps_plugin.cluster.chief.server_def import make_server_def
 from tfps_plugin.cluster.machine import ports
 from tfps_plugin.cluster.spec import ClusterSpec
@@ -77,8 +77,7 @@ def attach(
     """
     global _own_port
     started = time.monotonic()
-    tensorflow_functions.register_apart_from_changes()
-    cancelled_calls.install()
+    patches.apply(patch_table.CONNECTION)
     with contextlib.ExitStack() as stack:
         address = cluster.chief_address
         if address is None:

@@ -8,36 +8,31 @@ A `SystemExit`, with whatever code, and Ctrl-C are somebody's decision to end:
 that is ending well.
 """
 
+import functools
 import sys
-import threading
+from collections.abc import Callable
 from types import TracebackType
 
-_lock = threading.Lock()
-_is_watching = False
+_Hook = Callable[
+    [type[BaseException], BaseException, TracebackType | None], None
+]
+
 _has_failed = False
 
 
-def watch() -> None:
-    """Begins to watch; call it before asking. May be called again.
+def noting(original: _Hook) -> _Hook:
+    """Returns a `sys.excepthook` that notes exceptions before it shows them."""
 
-    Threading: safe from several threads.
-    """
-    global _is_watching
-    with _lock:
-        if _is_watching:
-            return
-        _is_watching = True
-    previous = sys.excepthook
-
+    @functools.wraps(original)
     def hook(
         exception_type: type[BaseException],
         exception: BaseException,
         traceback: TracebackType | None,
     ) -> None:
         note_uncaught(exception_type)
-        previous(exception_type, exception, traceback)
+        original(exception_type, exception, traceback)
 
-    sys.excepthook = hook
+    return hook
 
 
 def note_uncaught(exception_type: type[BaseException]) -> None:

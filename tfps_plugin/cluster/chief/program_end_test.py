@@ -7,9 +7,12 @@ import pytest
 
 _PROGRAM = """
 import atexit
+from tfps_plugin._compat import patch_table
+from tfps_plugin._compat import patches
 from tfps_plugin.cluster.chief import program_end
-program_end.watch()
-program_end.watch()
+patches.apply(
+    row for row in patch_table.CONNECTION if row.target == "sys:excepthook"
+)
 atexit.register(lambda: print(program_end.by_exception()))
 {}
 """

@@ -449,7 +449,6 @@ class Session:
 
     def _begin(self) -> None:
         """Connects TensorFlow and makes the chief known to the tasks."""
-        program_end.watch()
         atexit.register(self._close_at_exit)
         open_sessions.add(self._requested, self.close)
         self._announcer.identify()

@@ -19,7 +19,6 @@ from tfps_plugin.cluster.chief import connections
 from tfps_plugin.cluster.chief import free_workers
 from tfps_plugin.cluster.chief import leftovers
 from tfps_plugin.cluster.chief import open_sessions
-from tfps_plugin.cluster.chief import program_end
 from tfps_plugin.cluster.chief import runtime_view
 from tfps_plugin.cluster.chief import session as session_module
 from tfps_plugin.cluster.chief.session import Session
@@ -119,7 +118,6 @@ def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[_World]:
     monkeypatch.setattr(environment, "apply_chief_environment", lambda _: None)
     monkeypatch.setattr(free_workers, "prepare", lambda _: None)
     monkeypatch.setattr(free_workers, "wait_for", lambda *_: None)
-    monkeypatch.setattr(program_end, "watch", lambda: None)
     monkeypatch.setattr(session_module, "_current", None)
     monkeypatch.setattr(runtime_view, "_CHANGE_TIMEOUT_SECONDS", 0.05)
     monkeypatch.setattr(runtime_view, "_EARLIER_CHANGE_TIMEOUT_SECONDS", 0.05)

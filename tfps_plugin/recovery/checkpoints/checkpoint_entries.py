@@ -13,6 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfps_plugin import errors
+from tfps_plugin._compat import keras as keras_compat
 from tfps_plugin._compat import tensorflow_checkpoints as compat
 from tfps_plugin.recovery.checkpoints import mismatch
 from tfps_plugin.recovery.checkpoints import untracked_state
@@ -101,7 +102,7 @@ def is_variable(living: Any) -> bool:
 
 def value_of(living: Any) -> Any:
     """Returns the variable inside a `keras.Variable`; others as they are."""
-    return getattr(living, "_value", living)
+    return keras_compat.value_of(living, living)
 
 
 def has_save_counter(graph: Any) -> bool:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from tfps_plugin import errors
+from tfps_plugin._compat import tensorflow_strategy
 from tfps_plugin.monitoring import events
 from tfps_plugin.recovery import failover
 from tfps_plugin.recovery.checkpoints import parts as parts_module
@@ -64,7 +65,7 @@ class CheckpointSource:
         strategies = {
             id(s): s
             for part in parts
-            if (s := part.variable._distribute_strategy) is not None
+            if (s := tensorflow_strategy.strategy_of(part.variable)) is not None
         }
         coordinators = [
             getattr(strategy, "_cluster_coordinator", None)

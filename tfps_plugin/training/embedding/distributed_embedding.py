@@ -12,7 +12,7 @@ from tfps_plugin.training.embedding import stacked_lookup
 from tfps_plugin.training.embedding.feature_tree import FeatureTree
 from tfps_plugin.training.embedding.plan import EmbeddingPlan
 from tfps_plugin.training.embedding.stacks import Stacking
-from tfps_plugin.training.saving import table_saving
+from tfps_plugin.training.saving import block_stores
 
 # Tables pass through this process in blocks of about this size.
 _BLOCK_BYTES = 16 << 20
@@ -264,7 +264,7 @@ class DistributedEmbedding(keras.layers.Layer):
     def save_own_variables(self, store: Any) -> None:
         """Saves each table by its name, one after the other."""
         for name, variable, rows in self._tables():
-            in_blocks = table_saving.rows_for(store, variable, rows)
+            in_blocks = block_stores.rows_for(store, variable, rows)
             store[name] = (
                 _fetch(variable, rows) if in_blocks is None else in_blocks
             )

@@ -78,7 +78,7 @@ class AutomaticUpdates:
             }
             if not new:
                 return
-            strategy = optimizer._distribution_strategy
+            strategy = compat.strategy_of(optimizer)
             self._name = type(optimizer).__name__
             costs = {
                 key: UpdateCost(key, self._seconds_of(variable))

@@ -11,6 +11,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tfps_plugin._compat import keras_optimizers
 from tfps_plugin._compat import tensorflow_variables as compat
 from tfps_plugin.training.optimizers import automatic_updates
 from tfps_plugin.training.optimizers.step import OptimizerStep
@@ -51,7 +52,7 @@ class CompiledSteps:
         """
         kinds = [_kind(gradient) for gradient in gradients]
         key = (
-            tuple(optimizer._get_variable_index(v) for v in variables),
+            tuple(keras_optimizers.index_of(optimizer, v) for v in variables),
             tuple(kinds),
             _settings(optimizer),
             automatic_updates.version([optimizer]),
@@ -82,7 +83,10 @@ def can_compile(optimizer: Any) -> bool:
     """
     return on_the_chief() and all(
         type(part).__module__.partition(".")[0] == "keras"
-        for part in (optimizer, getattr(optimizer, "_learning_rate", None))
+        for part in (
+            optimizer,
+            keras_optimizers.learning_rate_behind(optimizer),
+        )
     )
 
 

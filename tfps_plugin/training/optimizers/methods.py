@@ -1,11 +1,9 @@
-"""What Keras's optimizers do with variables of a parameter-server strategy."""
+"""Wrappers of Keras's optimizers for variables on parameter servers."""
 
 import functools
 from collections.abc import Callable
 from collections.abc import Sequence
 from typing import Any
-
-import keras
 
 from tfps_plugin._compat import keras_optimizers as compat
 from tfps_plugin.strategy.parameter_server_strategy import (
@@ -20,20 +18,8 @@ from tfps_plugin.training.optimizers.compiled_steps import CompiledSteps
 from tfps_plugin.training.optimizers.step import OptimizerStep
 
 
-def install() -> None:
-    """Gives Keras's optimizers the methods below."""
-    base = compat.TFOptimizer
-    base.build = build(base.build)
-    base.apply = apply(base.apply)
-    base._distributed_tf_update_step = update_step(
-        base._distributed_tf_update_step
-    )
-    scaling = keras.optimizers.LossScaleOptimizer
-    scaling.check_finite = check_finite(scaling.check_finite)
-
-
 def is_ours(optimizer: Any) -> bool:
-    """Whether an optimizer was made under one of our strategies."""
+    """Returns whether an optimizer was made under one of our strategies."""
     return isinstance(
         getattr(optimizer, "_distribution_strategy", None),
         ParameterServerStrategy,
@@ -41,7 +27,7 @@ def is_ours(optimizer: Any) -> bool:
 
 
 def build(original: Callable[..., None]) -> Callable[..., None]:
-    """`build` that checks what the optimizer is to update."""
+    """Returns a `build` that checks what the optimizer is to update."""
 
     @functools.wraps(original)
     def build_on_ps(self: Any, variables: Sequence[Any]) -> None:
@@ -65,7 +51,7 @@ def build(original: Callable[..., None]) -> Callable[..., None]:
 
 
 def apply(original: Callable[..., None]) -> Callable[..., None]:
-    """`apply` that runs where the variables live."""
+    """Returns an `apply` that runs where the variables live."""
 
     @functools.wraps(original)
     def apply_on_ps(
@@ -95,7 +81,7 @@ def apply(original: Callable[..., None]) -> Callable[..., None]:
 
 
 def update_step(original: Callable[..., None]) -> Callable[..., None]:
-    """`_distributed_tf_update_step` that updates all variables together."""
+    """Returns a `_distributed_tf_update_step` for all variables together."""
 
     @functools.wraps(original)
     def update_on_ps(
@@ -114,7 +100,7 @@ def update_step(original: Callable[..., None]) -> Callable[..., None]:
 
 
 def check_finite(original: Callable[..., Any]) -> Callable[..., Any]:
-    """`LossScaleOptimizer.check_finite` of sparse gradients' values."""
+    """Returns a `check_finite` that looks at sparse gradients' values."""
 
     @functools.wraps(original)
     def check(self: Any, grads: Sequence[Any]) -> Any:
@@ -130,7 +116,7 @@ def check_finite(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _is_wrapper(optimizer: Any) -> bool:
-    """Whether it leaves updates to other optimizers, which are checked."""
+    """Returns whether it leaves updates to other optimizers."""
     return hasattr(optimizer, "inner_optimizer") or isinstance(
         optimizer, compat.MultiOptimizer
     )

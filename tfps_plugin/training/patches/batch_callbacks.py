@@ -1,4 +1,4 @@
-"""Which callbacks look at the logs of batches.
+"""Finds callbacks that look at the logs of batches.
 
 Results of steps are brought to the chief only as often as somebody sees them.
 """
@@ -14,7 +14,7 @@ _ONLY_COUNT = ("BackupAndRestore", "ProgbarLogger", "SwapEMAWeights")
 
 
 def looks_at_batches(callbacks: Any) -> bool:
-    """Whether any callback looks at the logs of batches.
+    """Returns whether any callback looks at the logs of batches.
 
     Args:
         callbacks: As given to `fit`: None, one, several, or Keras's own list.

@@ -12,24 +12,80 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfps_plugin._compat import keras as keras_compat
-from tfps_plugin._compat import tensorflow_lookups
-from tfps_plugin._compat import tensorflow_loops
 from tfps_plugin._compat import tensorflow_saving
-from tfps_plugin._compat import tensorflow_vectorizing
 from tfps_plugin.variables.lookup import row_lookup
 from tfps_plugin.variables.lookup.row_lookup import Table
 
 
-def install() -> None:
-    """Puts the lookups below in their places."""
-    keras_compat.set_take(_take(keras_compat.get_take()))
-    embedding = keras.layers.Embedding
-    embedding.call = _embedding_call(embedding.call)
-    tensorflow_lookups.look_up_distinct_rows(_distinct_rows_of)
-    tensorflow_lookups.gather_ragged_by(_gather_rows)
-    tensorflow_loops.use_no_rows_in_branches()
-    tensorflow_vectorizing.install()
+def embedding_lookup(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns the `tf.nn.embedding_lookup` that works on rows."""
+
+    @functools.wraps(original)
+    def look_up(params: Any, ids: Any, *args: Any, **kwargs: Any) -> Any:
+        found = _distinct_rows_of(_only(params), ids)
+        if found is None:
+            return original(params, ids, *args, **kwargs)
+        rows_UD, positions = found
+        return original(rows_UD, positions, *args, **kwargs)
+
+    return look_up
+
+
+def embedding_lookup_sparse(
+    original: Callable[..., Any],
+) -> Callable[..., Any]:
+    """Returns the `tf.nn.embedding_lookup_sparse` that works on rows."""
+
+    @functools.wraps(original)
+    def look_up(
+        params: Any,
+        segment_ids: Any,
+        sp_weights: Any,
+        ids: Any,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
+        found = _distinct_rows_of(_only(params), ids)
+        if found is not None:
+            rows_UD, ids = found
+            params = [rows_UD]
+        return original(params, segment_ids, sp_weights, ids, *args, **kwargs)
+
+    return look_up
+
+
+def ragged_gather(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns the `tf.gather` by ragged ids that looks up rows."""
+
+    @functools.wraps(original)
+    def gather(
+        params: Any,
+        indices: Any,
+        validate_indices: Any = None,
+        axis: Any = None,
+        batch_dims: Any = 0,
+        name: Any = None,
+    ) -> Any:
+        of_rows = batch_dims == 0 and (axis is None or _is_zero(axis))
+        if of_rows and isinstance(indices, tf.RaggedTensor):
+            found = _distinct_rows_of(params, indices.flat_values)
+            if found is not None:
+                return indices.with_flat_values(tf.gather(*found))
+        return original(
+            params, indices, validate_indices, axis, batch_dims, name
+        )
+
+    return gather
+
+
+def _only(params: Any) -> Any:
+    if isinstance(params, list | tuple) and len(params) == 1:
+        return params[0]
+    return params
+
+
+def _is_zero(axis: Any) -> bool:
+    return tf.get_static_value(tf.convert_to_tensor(axis)) == 0
 
 
 def _distinct_rows_of(
@@ -46,14 +102,11 @@ def _distinct_rows_of(
     return of_rows(rows_UD), positions
 
 
-def _gather_rows(params: Any, ids: Any) -> tf.Tensor | None:
-    found = _distinct_rows_of(params, ids)
-    return None if found is None else tf.gather(*found)
+def take(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns the `keras.ops.take` that looks up rows."""
 
-
-def _take(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
-    def take(x: Any, indices: Any, axis: int | None = None) -> Any:
+    def take_rows(x: Any, indices: Any, axis: int | None = None) -> Any:
         found = row_lookup.table_behind(x)
         if found is None or axis is None or not _is_first(axis, x):
             return original(x, indices, axis)
@@ -63,10 +116,12 @@ def _take(original: Callable[..., Any]) -> Callable[..., Any]:
             lambda ids: of_rows(row_lookup.look_up(table, ids, from_end=True)),
         )
 
-    return take
+    return take_rows
 
 
-def _embedding_call(original: Callable[..., Any]) -> Callable[..., Any]:
+def embedding_call(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns an `Embedding.call` that adds LoRA to rows, not to tables."""
+
     @functools.wraps(original)
     def call(self: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         # Quantized, the layer has a call of its own, which is right as it is.

@@ -1,4 +1,4 @@
-"""What preprocessing layers need that other layers do not."""
+"""Preprocessing layers, and the tables and datasets that functions capture."""
 
 import functools
 from collections.abc import Callable
@@ -8,6 +8,7 @@ import keras
 import tensorflow as tf
 
 from tfps_plugin import errors
+from tfps_plugin._compat import keras as keras_compat
 from tfps_plugin._compat import tensorflow_variables as compat
 from tfps_plugin.inputs import captured_inputs
 from tfps_plugin.strategy.parameter_server_strategy import (
@@ -15,33 +16,21 @@ from tfps_plugin.strategy.parameter_server_strategy import (
 )
 from tfps_plugin.variables.kinds import late_captures
 
-_ADAPTABLE = (
-    keras.layers.Discretization,
-    keras.layers.IntegerLookup,
-    keras.layers.Normalization,
-    keras.layers.StringLookup,
-    keras.layers.TextVectorization,
-    keras.utils.FeatureSpace,
-)
 
-
-def install() -> None:
-    """Installs all of it."""
-    late_captures.install(in_our_scope, captured_inputs.sent_along)
-    for kind in _ADAPTABLE:
-        kind.adapt = _outside_functions(kind.adapt)
-    keras.layers.Normalization.build = _with_lasting_constants(
-        keras.layers.Normalization.build
+def capture(original: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
+    """Returns a `FuncGraph.capture` for tables and datasets of the chief."""
+    return late_captures.bound_late(
+        original, in_our_scope, captured_inputs.sent_along
     )
 
 
 def in_our_scope() -> bool:
-    """Whether this thread runs, or traces, under one of our strategies."""
+    """Returns whether this thread runs or traces under a strategy of ours."""
     return isinstance(tf.distribute.get_strategy(), ParameterServerStrategy)
 
 
-def _outside_functions(original: Callable[..., Any]) -> Callable[..., Any]:
-    """`adapt` that says so where it cannot work.
+def outside_functions(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns an `adapt` that refuses to work inside a function.
 
     A function that is being traced has no data yet: the loop over a dataset
     would never end.
@@ -63,10 +52,10 @@ def _outside_functions(original: Callable[..., Any]) -> Callable[..., Any]:
     return tf.autograph.experimental.do_not_convert(adapt)
 
 
-def _with_lasting_constants(
+def with_lasting_constants(
     original: Callable[..., None],
 ) -> Callable[..., None]:
-    """`Normalization.build` that makes constants for more than one function.
+    """Returns a `Normalization.build` whose constants serve many functions.
 
     Made in a function, they belong to it alone; but the function that a
     dataset maps is traced for every worker, with the same layer.
@@ -91,7 +80,7 @@ def variables_that_no_step_reads(model: keras.Model) -> set[int]:
     """
     return {
         id(variable)
-        for layer in model._flatten_layers()
+        for layer in keras_compat.layers_within(model)
         if isinstance(layer, keras.layers.Normalization)
         for variable in layer.weights
     }

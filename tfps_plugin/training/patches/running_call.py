@@ -29,13 +29,13 @@ class Place:
 
 
 class Input(Protocol):
-    """What a call reads: of `fit`, the training and the validation data."""
+    """One input of a call: training or validation data."""
 
     def begin_at(self, place: Place) -> bool:
         """Begins the next epoch inside of it, if it can."""
 
     def splits(self) -> tuple[int, list[int]]:
-        """How many splits the epoch has, and those that are done."""
+        """Returns the epoch's number of splits, and those that are done."""
 
     def sync(self) -> None:
         """Has what is in flight come to its end."""
@@ -92,7 +92,7 @@ class RunningCall:
         return bool(self._inputs) and self._inputs[0].begin_at(place)
 
     def place(self, epoch: int, step: int) -> Place:
-        """Where `fit` is; no step may be in flight.
+        """Returns the place of `fit`; no step may be in flight.
 
         Args:
             epoch: Number of the epoch.

@@ -8,6 +8,7 @@ from typing import Any
 import keras
 
 from tfps_plugin import errors
+from tfps_plugin._compat import keras as keras_compat
 from tfps_plugin.cluster.chief.session import Session
 from tfps_plugin.inputs.dataset_creator import DatasetCreator
 from tfps_plugin.training import step_build
@@ -97,7 +98,7 @@ class LocalModels:
                 f"model={model.name!r}, {_variables_of(model)}. "
                 + _way_onto_the_cluster(method)
             )
-        if model._distribute_strategy is not None or model in self._warned:
+        if keras_compat.strategy_of(model) is not None or model in self._warned:
             return
         self._warned.add(model)
         warnings.warn(
@@ -108,6 +109,10 @@ class LocalModels:
             + _way_onto_the_cluster(method),
             stacklevel=3,
         )
+
+
+# One for `fit`, `evaluate` and `predict`: each model is warned about once.
+local_models = LocalModels()
 
 
 def _variables_of(model: keras.Model) -> str:
@@ -135,5 +140,5 @@ def _way_onto_the_cluster(method: str) -> str:
 
 
 def _created_in_scope(extended: Any, variable: keras.Variable) -> bool:
-    value = getattr(variable, "_value", None)
+    value = keras_compat.value_of(variable)
     return value is not None and extended.variable_created_in_scope(value)

@@ -14,7 +14,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfps_plugin._compat import keras_layers as compat
+from tfps_plugin._compat import keras as keras_compat
+from tfps_plugin._compat import tensorflow_strategy
 from tfps_plugin.strategy.parameter_server_strategy import (
     ParameterServerStrategy,
 )
@@ -34,15 +35,8 @@ _SUMS_OVER_ROWS = (
 _announced: set[str] = set()
 
 
-def install() -> None:
-    """Has every layer penalise tables of ours by their rows."""
-    compat.set_regularization_losses(
-        penalties(compat.get_regularization_losses())
-    )
-
-
 def sums_over_rows(regularizer: Any) -> bool:
-    """Whether a penalty is the sum of those of single rows.
+    """Returns whether a penalty is the sum of those of single rows.
 
     Those of Keras are known. Others say so themselves, by an attribute
     `row_wise = True`.
@@ -56,14 +50,16 @@ def sums_over_rows(regularizer: Any) -> bool:
 def penalties(
     original: Callable[[Any], list[Any]],
 ) -> Callable[[Any], list[Any]]:
-    """What makes the penalties of a layer's own weights."""
+    """Returns a `_get_regularization_losses` that penalizes rows."""
 
     @functools.wraps(original)
     def get(self: Any) -> list[Any]:
         variables = [
             v for v in self.trainable_weights if v.regularizer is not None
         ]
-        if compat.in_stateless_scope() or not any(map(_is_lazy, variables)):
+        if keras_compat.in_stateless_scope() or not any(
+            map(_is_lazy, variables)
+        ):
             return original(self)
         return [v.regularizer(_penalised(v)) for v in variables]
 
@@ -71,7 +67,7 @@ def penalties(
 
 
 def _is_lazy(variable: keras.Variable) -> bool:
-    strategy = getattr(variable.value, "_distribute_strategy", None)
+    strategy = tensorflow_strategy.strategy_of(variable.value)
     return (
         isinstance(variable.value, Table)
         and isinstance(strategy, ParameterServerStrategy)

@@ -1,4 +1,4 @@
-"""What compile, fit, evaluate and predict do under our strategy."""
+"""Wrappers of `compile`, `fit`, `evaluate` and `predict`."""
 
 import contextlib
 import functools
@@ -14,6 +14,7 @@ import keras
 
 from tfps_plugin import errors
 from tfps_plugin._compat import keras as keras_compat
+from tfps_plugin._compat import keras_optimizers
 from tfps_plugin.coordinator import error_notes
 from tfps_plugin.coordinator.cluster_coordinator import ClusterCoordinator
 from tfps_plugin.inputs.dataset_creator import DatasetCreator
@@ -50,26 +51,32 @@ _DATASET_ARGUMENTS = (
 
 
 def is_ours(model: Any) -> bool:
-    """Whether a model was made under one of our strategies."""
-    return isinstance(
-        getattr(model, "_distribute_strategy", None), ParameterServerStrategy
-    )
+    """Returns whether a model was made under one of our strategies."""
+    return isinstance(keras_compat.strategy_of(model), ParameterServerStrategy)
 
 
-def make_epoch_iterator(
-    distribute_strategy: Any = None, *args: Any, **kwargs: Any
+def epoch_iterator(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns what makes the epoch iterator of one input: ours, or Keras's."""
+
+    # Not wrapped: the original is a class.
+    def make(distribute_strategy: Any = None, *args: Any, **kwargs: Any) -> Any:
+        call = running_call.current()
+        if call is None or not isinstance(
+            distribute_strategy, ParameterServerStrategy
+        ):
+            return original(distribute_strategy, *args, **kwargs)
+        return _iterator_of(call, distribute_strategy, *args, **kwargs)
+
+    return make
+
+
+def _iterator_of(
+    call: RunningCall, distribute_strategy: Any, *args: Any, **kwargs: Any
 ) -> Any:
-    """The epoch iterator of one input: ours, or Keras's.
+    """Returns an epoch iterator of ours.
 
     With `run_eagerly`, the steps run on the chief, on Keras's own iterator.
     """
-    call = running_call.current()
-    if call is None or not isinstance(
-        distribute_strategy, ParameterServerStrategy
-    ):
-        return keras_compat.TFEpochIterator(
-            distribute_strategy, *args, **kwargs
-        )
     on_chief = runs_eagerly(call.model) or call.method == "predict"
     is_creator = isinstance(kwargs.get("x"), DatasetCreator)
     if on_chief and is_creator:
@@ -101,8 +108,7 @@ def make_epoch_iterator(
 def compile_in_scope(
     original: Callable[..., None],
 ) -> Callable[..., None]:
-    """`compile` that makes what it makes under the strategy's scope."""
-
+    """Returns a `compile` that works under the strategy's scope."""
     signature = inspect.signature(original)
 
     @functools.wraps(original)
@@ -112,7 +118,7 @@ def compile_in_scope(
         call_arguments.checked(
             "compile", signature.bind_partial(self, *args, **kwargs).arguments
         )
-        strategy = self._distribute_strategy
+        strategy = keras_compat.strategy_of(self)
         with strategy.scope():
             original(self, *args, **kwargs)
             optimizer = _made_in_scope(self.optimizer, strategy)
@@ -134,18 +140,13 @@ def compile_in_scope(
     return compile
 
 
-def with_call(
-    original: Callable[..., Any],
-    method: str,
-    local_models: scope_check.LocalModels,
-) -> Callable[..., Any]:
-    """`fit`, `evaluate` or `predict` that knows of itself while it runs.
+def with_call(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a `fit`, `evaluate` or `predict` that is the running call.
 
     Args:
         original: Keras's own.
-        method: Its name.
-        local_models: Looks at those that are not ours.
     """
+    method = original.__name__
     signature = inspect.signature(original)
 
     @functools.wraps(original)
@@ -157,7 +158,7 @@ def with_call(
         arguments = bound.arguments
         if not is_ours(self):
             inputs = [arguments.get(name) for name in ("x", "validation_data")]
-            local_models.check(self, method, inputs)
+            scope_check.local_models.check(self, method, inputs)
             return original(self, *args, **kwargs)
         arguments.update(call_arguments.checked(method, arguments))
         _check_arguments(method, arguments)
@@ -190,7 +191,7 @@ def with_call(
 
 
 def build_from_spec(original: Callable[..., None]) -> Callable[..., None]:
-    """`_maybe_symbolic_build` that reads nothing of our input.
+    """Returns a `_maybe_symbolic_build` that reads nothing of our input.
 
     Keras would begin an epoch to see what a batch looks like, and begin
     another one to train: input that Python makes is not made for that. What
@@ -228,16 +229,25 @@ def build_from_spec(original: Callable[..., None]) -> Callable[..., None]:
                 self,
                 step,
                 iterator.batch_spec,
-                ClusterCoordinator(self._distribute_strategy),
+                ClusterCoordinator(keras_compat.strategy_of(self)),
             )
 
     return build
 
 
-def make_function(
+def make_train_function(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a `make_train_function` that uses the workers."""
+    return _make_function(original, "train_function", "train_step")
+
+
+def make_test_function(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a `make_test_function` that uses the workers."""
+    return _make_function(original, "test_function", "test_step")
+
+
+def _make_function(
     original: Callable[..., Any], attribute: str, step: str
 ) -> Callable[..., Any]:
-    """`make_train_function` or `make_test_function` that uses the workers."""
 
     @functools.wraps(original)
     def make(self: Any, force: bool = False) -> Any:
@@ -269,7 +279,7 @@ def make_function(
 
 
 def make_predict_function(original: Callable[..., Any]) -> Callable[..., Any]:
-    """`make_predict_function` that uses the workers."""
+    """Returns a `make_predict_function` that uses the workers."""
 
     @functools.wraps(original)
     def make(self: Any, force: bool = False) -> Any:
@@ -314,7 +324,7 @@ def _require_no_order_later(model: Any, batch_spec: Any) -> None:
 
 
 def _is_up_to_date(function: Any, model: Any) -> bool:
-    """Whether a model's function is ours, and runs as `run_eagerly` says."""
+    """Returns whether a function is ours, and runs as `run_eagerly` says."""
     return isinstance(
         function, StepDispatcher | PredictDispatcher
     ) and function.runs_eagerly == runs_eagerly(model)
@@ -335,7 +345,7 @@ def _tidy_after_error(model: Any, call: RunningCall) -> Iterator[None]:
         )
         with contextlib.suppress(*follow_ups):
             call.close()
-        coordinator = model._distribute_strategy._cluster_coordinator
+        coordinator = keras_compat.strategy_of(model)._cluster_coordinator
         if coordinator is not None:
             coordinator.cancel_queued()
             # What runs must not change the model behind the caller's back.
@@ -386,7 +396,7 @@ def _make_optimizers_in_scope(model: Any) -> None:
 
     The optimizer that `keras.Model.compile` is given is looked after there.
     """
-    strategy = model._distribute_strategy
+    strategy = keras_compat.strategy_of(model)
     for name, optimizer in list(vars(model).items()):
         if isinstance(optimizer, keras.optimizers.Optimizer):
             with strategy.scope():
@@ -397,7 +407,7 @@ def _make_optimizers_in_scope(model: Any) -> None:
 
 def _made_in_scope(optimizer: Any, strategy: Any) -> Any:
     """The optimizer, made again if it was made outside the scope."""
-    made_with = getattr(optimizer, "_distribution_strategy", strategy)
+    made_with = keras_optimizers.strategy_of(optimizer, strategy)
     if optimizer is None or made_with is strategy:
         return optimizer
     if optimizer.built:

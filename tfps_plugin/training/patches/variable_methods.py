@@ -1,10 +1,12 @@
 """Row lookups and atomic additions of a `keras.Variable`.
 
-Keras reads a whole table to look up some of its rows, and adds to a variable
-by reading and assigning it, which loses what another worker adds in between.
-Variables of a parameter-server strategy can do better; Keras does not ask.
+Keras reads a whole table to look up some of its rows. It adds to a variable by
+reading and assigning it, which loses what another worker adds in between.
+Variables of a parameter-server strategy can do better, but Keras does not ask.
 """
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
@@ -14,58 +16,45 @@ from tfps_plugin.variables.kinds.late_bound import LateBoundVariable
 from tfps_plugin.variables.kinds.sharded_variable import ShardedVariable
 from tfps_plugin.variables.lookup import row_lookup
 
-_keras_assign_add = keras_compat.Variable.assign_add
-_keras_assign_sub = keras_compat.Variable.assign_sub
 
+def sparse_read(_: None) -> Callable[..., tf.Tensor]:
+    """Returns a method that looks up rows.
 
-def install() -> None:
-    """Gives `keras.Variable` the methods below."""
-    keras_compat.Variable.sparse_read = sparse_read
-    keras_compat.Variable.assign_add = assign_add
-    keras_compat.Variable.assign_sub = assign_sub
-
-
-def sparse_read(self: Any, indices: Any, name: str | None = None) -> tf.Tensor:
-    """Looks up rows; `tf.gather`, and so `keras.ops.take`, asks for it.
-
-    For a variable that has no such lookup the AttributeError tells
-    `tf.gather` to read the whole.
+    `tf.gather`, and so `keras.ops.take`, asks for it. For a variable that has
+    no such lookup the AttributeError tells `tf.gather` to read the whole.
     """
-    found = row_lookup.table_behind(self)
-    if found is None:
-        return self.value.sparse_read(indices, name=name)
-    table, of_rows = found
-    return of_rows(row_lookup.look_up(table, indices))
+
+    def read(self: Any, indices: Any, name: str | None = None) -> tf.Tensor:
+        found = row_lookup.table_behind(self)
+        if found is None:
+            return self.value.sparse_read(indices, name=name)
+        table, of_rows = found
+        return of_rows(row_lookup.look_up(table, indices))
+
+    return read
 
 
-def assign_add(self: Any, value: Any) -> Any:
-    """Adds atomically, if the variable is one of ours."""
-    if not _is_ours(self):
-        return _keras_assign_add(self, value)
-    self._value.assign_add(_like(self, value))
-    return self._value
+def updating_atomically(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns an `assign_add` or `assign_sub` that is one operation of the ps.
 
+    Args:
+        original: Keras's own, which variables other than ours keep.
+    """
+    name = original.__name__
 
-def assign_sub(self: Any, value: Any) -> Any:
-    """Subtracts atomically, if the variable is one of ours."""
-    if not _is_ours(self):
-        return _keras_assign_sub(self, value)
-    self._value.assign_sub(_like(self, value))
-    return self._value
+    @functools.wraps(original)
+    def update(self: Any, value: Any) -> Any:
+        ours = keras_compat.value_of(self)
+        if keras_compat.in_stateless_scope() or not isinstance(
+            ours, LateBoundVariable | ShardedVariable
+        ):
+            return original(self, value)
+        value = tf.cast(
+            keras_compat.converted_for(self, value, self.dtype), ours.dtype
+        )
+        if value.shape != ours.shape:
+            value = tf.broadcast_to(value, ours.shape)
+        getattr(ours, name)(value)
+        return ours
 
-
-def _is_ours(variable: Any) -> bool:
-    return not keras_compat.in_stateless_scope() and isinstance(
-        variable._value, LateBoundVariable | ShardedVariable
-    )
-
-
-def _like(variable: Any, value: Any) -> tf.Tensor:
-    """A value as one operation of the ps takes it: of the variable's shape."""
-    value = tf.cast(
-        variable._convert_to_tensor(value, dtype=variable.dtype),
-        variable._value.dtype,
-    )
-    if value.shape == variable._value.shape:
-        return value
-    return tf.broadcast_to(value, variable._value.shape)
+    return update

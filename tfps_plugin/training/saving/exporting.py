@@ -19,21 +19,13 @@ from tfps_plugin.variables.kinds.late_bound import LateBoundVariable
 from tfps_plugin.variables.kinds.sharded_variable import ShardedVariable
 
 
-def install() -> None:
-    """Gives Keras's variables and its ExportArchive what follows."""
-    variable = keras_compat.Variable
-    for method in ("_export_to_saved_model_graph", "_copy_trackable_to_cpu"):
-        setattr(variable, method, _as_its_value(getattr(variable, method)))
-    tensorflow_saving.trace_signatures_again(_is_for_workers)
-    archive = compat.ExportArchive
-    archive._get_concrete_fn = _traced_for_saving(archive._get_concrete_fn)
-    archive._filter_and_track_resources = _tables_for_traces(
-        _traced_for_saving(archive._filter_and_track_resources)
-    )
+def concrete_function(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a `get_concrete_function` whose results can be signatures."""
+    return tensorflow_saving.traced_again(original, _is_for_workers)
 
 
 def _is_for_workers() -> bool:
-    """Whether this thread traces what workers run."""
+    """Returns whether this thread traces what workers run."""
     runs = getattr(tf.distribute.get_strategy().extended, "chief_runs", None)
     return runs is not None and runs.is_traced_for_workers
 
@@ -42,8 +34,8 @@ def _is_ours(value: Any) -> bool:
     return isinstance(value, LateBoundVariable | ShardedVariable)
 
 
-def _as_its_value(original: Callable[..., Any]) -> Callable[..., Any]:
-    """A `keras.Variable` is what its value is to TensorFlow's savers.
+def as_its_value(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a method that shows TensorFlow's savers a variable's value.
 
     Keras makes a second variable of the value's: of a table, one of its size
     on the chief; in a SavedModel, one that no function reads.
@@ -51,7 +43,7 @@ def _as_its_value(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def enter(self: Any, object_map: Any, *args: Any, **kwargs: Any) -> Any:
-        value = self._value
+        value = keras_compat.value_of(self)
         if not _is_ours(value):
             return original(self, object_map, *args, **kwargs)
         handles = getattr(value, original.__name__)(object_map, *args, **kwargs)
@@ -61,8 +53,8 @@ def _as_its_value(original: Callable[..., Any]) -> Callable[..., Any]:
     return enter
 
 
-def _traced_for_saving(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Traces functions as `tf.saved_model.save` will.
+def traced_for_saving(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a method that traces as `tf.saved_model.save` will.
 
     Keras traces endpoints before it calls that, and hands it some as they are.
     Traced as for training, they would ask parameter servers.
@@ -76,26 +68,28 @@ def _traced_for_saving(original: Callable[..., Any]) -> Callable[..., Any]:
     return trace
 
 
-def _tables_for_traces(original: Callable[..., None]) -> Callable[..., None]:
-    """Tracks tables for what stood for them while functions were traced.
+def track_tables(original: Callable[..., None]) -> Callable[..., None]:
+    """Returns a `_filter_and_track_resources` that tracks tables once.
 
-    And variables of ours once: Keras tracks the `keras.Variable` of a layer,
-    and its value, and the file would have every table twice.
+    It tracks them for what stood for them while functions were traced. Keras
+    tracks the `keras.Variable` of a layer, and its value, and the file would
+    have every table twice.
     """
 
     @functools.wraps(original)
     def track(self: Any) -> None:
-        original(self)
-        root = self._tf_trackable
-        tracked = {
-            id(getattr(variable, "_value", None)) for variable in root.variables
-        }
-        used = [_whole(variable) for variable in root._all_variables]
-        root._all_variables = [
-            variable
-            for variable in used
-            if not _is_ours(variable) or id(variable) not in tracked
-        ]
+        with tensorflow_saving.saving_model():
+            original(self)
+        layers, used = compat.variables_in_archive(self)
+        tracked = {id(keras_compat.value_of(variable)) for variable in layers}
+        compat.set_used_variables(
+            self,
+            [
+                variable
+                for variable in map(_whole, used)
+                if not _is_ours(variable) or id(variable) not in tracked
+            ],
+        )
 
     return track
 

@@ -6,39 +6,16 @@ room for it, nor for what it is computed from: it is merged block by block.
 
 import dataclasses
 import functools
-import threading
 from collections.abc import Callable
 from collections.abc import Iterator
 from typing import Any
 
-import keras
 import numpy as np
 
 from tfps_plugin._compat import keras_saving as compat
-from tfps_plugin.training.saving import table_saving
-from tfps_plugin.training.saving.table_saving import TableRows
-
-_thread_local = threading.local()
-
-
-def install() -> None:
-    """Gives `keras.layers.Embedding` what follows."""
-    embedding = keras.layers.Embedding
-    embedding.save_own_variables = _save_in_blocks(embedding.save_own_variables)
-    embedding.embeddings = property(_merged_later(embedding.embeddings.fget))
-    compat.set_walk(_walk(compat.get_walk()))
-
-
-class _SomeRows:
-    """A layer with some of its rows, for Keras's own merge."""
-
-    def __init__(self, layer: Any, rows: Any, a: Any) -> None:
-        self._layer = layer
-        self._embeddings = keras.ops.convert_to_tensor(rows)
-        self.lora_embeddings_a = keras.ops.convert_to_tensor(a)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._layer, name)
+from tfps_plugin.training.saving import table_rows
+from tfps_plugin.training.saving.block_stores import BlockStore
+from tfps_plugin.training.saving.table_rows import TableRows
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,11 +24,9 @@ class MergedRows(TableRows):
 
     Attributes:
         layer: The `keras.layers.Embedding`.
-        merge: Its property `embeddings`, as Keras defines it.
     """
 
     layer: Any
-    merge: Callable[[Any], Any]
 
     @property
     def dtype(self) -> np.dtype:
@@ -65,69 +40,45 @@ class MergedRows(TableRows):
             yield start, self._merged(rows, self.rows.start + start).numpy()
 
     def _merged(self, rows: np.ndarray, first: int) -> Any:
-        a = table_saving.rows_of(
+        a = table_rows.rows_of(
             self.layer.lora_embeddings_a, range(first, first + len(rows))
         )
-        return self.merge(_SomeRows(self.layer, rows, a))
+        return compat.merged_embeddings(self.layer, rows, a)
 
 
-def _walk(
-    original: Callable[[Any], Iterator[tuple[str, Any]]],
-) -> Callable[[Any], Iterator[tuple[str, Any]]]:
-    """Remembers when Keras only looks at what attributes there are."""
-
-    @functools.wraps(original)
-    def walk(saveable: Any) -> Iterator[tuple[str, Any]]:
-        attributes = original(saveable)
-        while True:
-            _thread_local.is_walking = True
-            try:
-                attribute = next(attributes, None)
-            finally:
-                _thread_local.is_walking = False
-            if attribute is None:
-                return
-            yield attribute
-
-    return walk
-
-
-def _merged_later(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """The property `embeddings`, which merges at once.
-
-    Keras asks for it when it looks for attributes to save, and to save it.
-    """
-
-    @functools.wraps(original)
-    def embeddings(self: Any) -> Any:
-        is_walking = getattr(_thread_local, "is_walking", False)
-        takes_blocks = getattr(_thread_local, "takes_blocks", False)
-        if (
-            not (is_walking or takes_blocks)
-            or not self.lora_enabled
-            or self.quantization_mode is not None
-        ):
-            return original(self)
-        found = table_saving.large_rows(self._embeddings)
-        if found is None:
-            return original(self)
-        if is_walking:
-            return self._embeddings
-        return MergedRows(found.table, found.rows, self, original)
-
-    return embeddings
-
-
-def _save_in_blocks(original: Callable[..., None]) -> Callable[..., None]:
-    """Remembers which stores take blocks."""
+def save_in_blocks(original: Callable[..., None]) -> Callable[..., None]:
+    """Returns a `save_own_variables` that merges as the file is written."""
 
     @functools.wraps(original)
     def save(self: Any, store: Any) -> None:
-        before = getattr(_thread_local, "takes_blocks", False)
-        _thread_local.takes_blocks = isinstance(store, compat.H5IOStore)
-        try:
-            original(self, store)
-        finally:
-            _thread_local.takes_blocks = before
+        rows = _to_merge(self) if isinstance(store, BlockStore) else None
+        original(self if rows is None else compat.showing(self, rows), store)
 
     return save
+
+
+def without_merged_table(
+    original: Callable[..., list[str]],
+) -> Callable[..., list[str]]:
+    """Returns a `__dir__` without the property that would merge a table.
+
+    Keras looks at the value of each attribute that `dir` lists for more to
+    save, or to load.
+    """
+
+    @functools.wraps(original)
+    def names(self: Any) -> list[str]:
+        return [
+            name
+            for name in original(self)
+            if name != compat.MERGED or _to_merge(self) is None
+        ]
+
+    return names
+
+
+def _to_merge(layer: Any) -> MergedRows | None:
+    """The rows of a large table that LoRA adds to; None: there are none."""
+    table = compat.table_with_lora(layer)
+    rows = None if table is None else table_rows.large_rows(table)
+    return None if rows is None else MergedRows(rows.table, rows.rows, layer)

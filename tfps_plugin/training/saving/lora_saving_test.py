@@ -74,3 +74,14 @@ def test_other_stores_get_arrays() -> None:
     _model(0, "float32").layers[0].save_own_variables(expected)
     np.testing.assert_allclose(store["0"], expected["0"], rtol=1e-6)
     assert not isinstance(store["0"], lora_saving.MergedRows)
+
+
+def test_only_savers_do_not_see_the_merged_table() -> None:
+    layer, plain = (
+        _model(3, "float32").layers[0],
+        _model(0, "float32").layers[0],
+    )
+    assert "embeddings" not in dir(layer)
+    assert "embeddings" in dir(plain)
+    # Whoever asks for it gets what Keras computes.
+    np.testing.assert_allclose(layer.embeddings, plain.embeddings, rtol=1e-6)

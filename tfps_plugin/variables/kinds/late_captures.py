@@ -5,7 +5,6 @@ that was made outside the strategy's scope, as by a layer that was adapted
 before it, and whatever the functions of a loaded SavedModel use.
 """
 
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -16,29 +15,23 @@ from tfps_plugin._compat import tensorflow_variables as compat
 from tfps_plugin.variables.kinds.remote_variable import RemoteVariable
 from tfps_plugin.variables.per_worker import worker_tables
 
-_lock = threading.Lock()
-_installed = False
 
-
-def install(
+def bound_late(
+    original: Callable[..., tf.Tensor],
     in_scope: Callable[[], bool],
     replace_variant: Callable[[Any, tf.Tensor], tf.Tensor | None] | None = None,
-) -> None:
-    """Binds them when a function is called; calling it again does nothing.
+) -> Callable[..., tf.Tensor]:
+    """Returns a `FuncGraph.capture` that binds them when a function is called.
 
     A table is bound to the worker's copy, a variable on a ps to the handle
     that it has then.
 
     Args:
+        original: TensorFlow's own.
         in_scope: Whether this thread traces a function for workers.
         replace_variant: From the function and a captured tensor of variant
             dtype, such as a dataset, to what it has in its place, or None.
     """
-    global _installed
-    with _lock:
-        if _installed:
-            return
-        _installed = True
 
     def replacement(graph: Any, handle: tf.Tensor) -> tf.Tensor | None:
         if not in_scope():
@@ -57,4 +50,4 @@ def install(
             return owner.handle
         return None
 
-    tensorflow_tables.replace_captured_handles(replacement)
+    return tensorflow_tables.replace_captured_handles(original, replacement)

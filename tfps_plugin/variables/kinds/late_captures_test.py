@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfps_plugin._compat import tensorflow_tables
+from tfps_plugin._compat.tensorflow_captures import FuncGraph
 from tfps_plugin.cluster.calls import dispatch_context
 from tfps_plugin.cluster.calls.dispatch_context import DispatchContext
 from tfps_plugin.variables import testing
@@ -32,10 +32,8 @@ class _Scope:
 @pytest.fixture(autouse=True)
 def scope(monkeypatch: pytest.MonkeyPatch) -> _Scope:
     scope = _Scope()
-    graphs = tensorflow_tables.FuncGraph
-    monkeypatch.setattr(graphs, "capture", graphs.capture)
-    monkeypatch.setattr(late_captures, "_installed", False)
-    late_captures.install(lambda: scope.entered)
+    capture = late_captures.bound_late(FuncGraph.capture, lambda: scope.entered)
+    monkeypatch.setattr(FuncGraph, "capture", capture)
     return scope
 
 

@@ -5,7 +5,6 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfps_plugin._compat import tensorflow_loops
 from tfps_plugin._compat import tensorflow_variables as compat
 from tfps_plugin.cluster.calls.dispatch_context import DispatchContext
 from tfps_plugin.variables.kinds.remote_variable import RemoteVariable
@@ -39,7 +38,6 @@ class TapeAnchor(WorkerLocalHandle):
             table: What tapes and functions say they use. It is not kept.
             **options: As for `WorkerLocalHandle`.
         """
-        tensorflow_loops.use_static_shapes_of_variables()
         super().__init__(shape, dtype, name, **options)
         self._table = weakref.ref(table)
         self._empty(self.own_handle)

@@ -8,25 +8,12 @@ import pytest
 import tensorflow as tf
 
 from tfps_plugin import errors
-from tfps_plugin._compat import tensorflow_vectorizing
 from tfps_plugin.variables import testing
 from tfps_plugin.variables.lookup import joint_lookup
 
 _VALUE = np.random.default_rng(0).normal(size=(10, 4)).astype("float32")
 # Not as many distinct ones in each row.
 _IDS = np.array([[1, 2, 1], [3, 3, 3], [9, 0, 1]])
-
-
-@pytest.fixture(autouse=True)
-def _installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Has functions that are vectorized know it, as under a strategy."""
-    module = tensorflow_vectorizing.control_flow_ops
-    monkeypatch.setattr(module, "_pfor_impl", module._pfor_impl)
-    registry = tensorflow_vectorizing.pfor._pfor_converter_registry
-    monkeypatch.setattr(
-        tensorflow_vectorizing.pfor, "_pfor_converter_registry", {**registry}
-    )
-    tensorflow_vectorizing.install()
 
 
 def _tables() -> list[Any]:

@@ -11,6 +11,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfps_plugin._compat import keras as keras_compat
+from tfps_plugin._compat import tensorflow_strategy
 from tfps_plugin._compat import tensorflow_variables as compat
 from tfps_plugin.cluster.calls.dispatch_context import DispatchContext
 from tfps_plugin.variables.kinds.late_bound import on_the_chief
@@ -121,9 +122,7 @@ def claim_global_seeds(strategy: tf.distribute.Strategy) -> None:
         strategy: The strategy whose scope is entered.
     """
     state = keras_compat.global_seed_state()
-    if state is None or (
-        getattr(state, "_distribute_strategy", None) is strategy
-    ):
+    if state is None or tensorflow_strategy.strategy_of(state) is strategy:
         return
     # Not what the lanes of another strategy have drawn.
     if not isinstance(state, WorkerLocalSeed):

@@ -21,8 +21,6 @@ from tfps_plugin._compat import tensorflow_saving as compat
 from tfps_plugin.variables.lookup.row_lookup import Table
 from tfps_plugin.variables.saving import apart
 
-compat.restore_slices()
-
 _VALUE = compat.VARIABLE_VALUE_KEY
 
 # About the size of a slice in a checkpoint.

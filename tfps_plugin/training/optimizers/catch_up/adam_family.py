@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tfps_plugin._compat import keras_optimizers as compat
 from tfps_plugin.training.optimizers.catch_up.gap import Gap
 from tfps_plugin.training.optimizers.catch_up.zero_gradients import TABLE
 from tfps_plugin.training.optimizers.catch_up.zero_gradients import Schedule
@@ -132,11 +133,11 @@ class Adam(_Adaptive):
         """See `ZeroGradients.slot_lists`."""
         optimizer = self._optimizer
         lists = {
-            "momentum": optimizer._momentums,
-            "velocity": optimizer._velocities,
+            "momentum": compat.slots_of(optimizer, "momentums"),
+            "velocity": compat.slots_of(optimizer, "velocities"),
         }
         if optimizer.amsgrad:
-            lists["maximum"] = optimizer._velocity_hats
+            lists["maximum"] = compat.slots_of(optimizer, "velocity_hats")
         return lists
 
     def _correction(self, step: tf.Tensor) -> tf.Tensor:
@@ -186,8 +187,8 @@ class Nadam(Adam):
     def slot_lists(self) -> dict[str, Any]:
         """See `ZeroGradients.slot_lists`."""
         return {
-            "momentum": self._optimizer._momentums,
-            "velocity": self._optimizer._velocities,
+            "momentum": compat.slots_of(self._optimizer, "momentums"),
+            "velocity": compat.slots_of(self._optimizer, "velocities"),
         }
 
     def _correction(self, step: tf.Tensor) -> tf.Tensor:
@@ -223,7 +224,10 @@ class Adamax(_Adaptive):
 
     def slot_lists(self) -> dict[str, Any]:
         """See `ZeroGradients.slot_lists`."""
-        return {"momentum": self._optimizer._m, "norm": self._optimizer._u}
+        return {
+            "momentum": compat.slots_of(self._optimizer, "m"),
+            "norm": compat.slots_of(self._optimizer, "u"),
+        }
 
     def _correction(self, step: tf.Tensor) -> tf.Tensor:
         return 1 / (1 - tf.pow(_wide(self._optimizer.beta_1), step))

@@ -52,7 +52,7 @@ class CaughtUpTables(tf.Module):
         super().__init__(name=_ATTRIBUTE)
         rule = of_keras.zero_gradients(optimizer)
         _require_plain(optimizer)
-        self._strategy = optimizer._distribution_strategy
+        self._strategy = compat.strategy_of(optimizer)
         self.clocks: dict[str, StepClock] = {}
         # By position: paths are others in a program that restores them.
         self.marks: list[Any] = []
@@ -220,14 +220,14 @@ def is_table(variable: keras.Variable) -> bool:
 def _slots_of(
     optimizer: Any, rule: ZeroGradients, table: keras.Variable
 ) -> dict[str, Any]:
-    index = optimizer._get_variable_index(table)
+    index = compat.index_of(optimizer, table)
     return {
         name: slots[index].value for name, slots in rule.slot_lists().items()
     }
 
 
 def _decay_of(optimizer: Any, table: keras.Variable) -> float | None:
-    if not optimizer._use_weight_decay(table):
+    if not compat.uses_weight_decay(optimizer, table):
         return None
     return compat.weight_decay_of(optimizer, table) or None
 

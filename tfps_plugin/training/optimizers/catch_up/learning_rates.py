@@ -7,6 +7,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tfps_plugin._compat import keras_optimizers as compat
+
 # Early steps, in which schedules warm up, and late ones.
 _SAMPLES = (0, 1, 7, 100, 1_000, 100_000)
 # Steps of which each is looked at for the largest rate.
@@ -24,7 +26,7 @@ def ahead(optimizer: Any) -> Callable[[tf.Tensor], tf.Tensor] | None:
         learning rates, float64. None if there is no schedule, or if it takes
         one step at a time: then nobody knows but the optimizer, step by step.
     """
-    schedule = optimizer._learning_rate
+    schedule = compat.learning_rate_behind(optimizer)
     if not isinstance(
         schedule, keras.optimizers.schedules.LearningRateSchedule
     ):
@@ -43,7 +45,7 @@ def ahead(optimizer: Any) -> Callable[[tf.Tensor], tf.Tensor] | None:
 def is_scheduled(optimizer: Any) -> bool:
     """Returns whether an optimizer has other learning rates by itself."""
     # A schedule is called as well.
-    return callable(optimizer._learning_rate)
+    return callable(compat.learning_rate_behind(optimizer))
 
 
 def largest(optimizer: Any) -> float:
@@ -56,7 +58,7 @@ def largest(optimizer: Any) -> float:
         Of a schedule, the largest of many steps; otherwise the present one.
     """
     rates = [float(tf.convert_to_tensor(optimizer.learning_rate))]
-    schedule = optimizer._learning_rate
+    schedule = compat.learning_rate_behind(optimizer)
     if isinstance(schedule, keras.optimizers.schedules.LearningRateSchedule):
         ahead_of = ahead(optimizer)
         if ahead_of is None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfps_plugin._compat import keras_optimizers as compat
 from tfps_plugin.training.optimizers.catch_up.gap import Gap
 from tfps_plugin.training.optimizers.catch_up.zero_gradients import TABLE
 from tfps_plugin.training.optimizers.catch_up.zero_gradients import (
@@ -71,11 +72,11 @@ class RmsProp(ZeroGradients):
     def slot_lists(self) -> dict[str, Any]:
         """See `ZeroGradients.slot_lists`."""
         optimizer = self._optimizer
-        lists = {"velocity": optimizer._velocities}
+        lists = {"velocity": compat.slots_of(optimizer, "velocities")}
         if optimizer.momentum > 0:
-            lists["momentum"] = optimizer._momentums
+            lists["momentum"] = compat.slots_of(optimizer, "momentums")
         if optimizer.centered:
-            lists["average"] = optimizer._average_gradients
+            lists["average"] = compat.slots_of(optimizer, "average_gradients")
         return lists
 
     def table(self, values: Mapping[str, tf.Tensor], gap: Gap) -> tf.Tensor:
@@ -104,8 +105,8 @@ class Adadelta(ZeroGradients):
     def slot_lists(self) -> dict[str, Any]:
         """See `ZeroGradients.slot_lists`."""
         return {
-            "gradient": self._optimizer._accumulated_grads,
-            "delta": self._optimizer._accumulated_delta_vars,
+            "gradient": compat.slots_of(self._optimizer, "accumulated_grads"),
+            "delta": compat.slots_of(self._optimizer, "accumulated_delta_vars"),
         }
 
     def table(self, values: Mapping[str, tf.Tensor], gap: Gap) -> tf.Tensor:
@@ -154,8 +155,8 @@ class Ftrl(ZeroGradients):
     def slot_lists(self) -> dict[str, Any]:
         """See `ZeroGradients.slot_lists`."""
         return {
-            "accumulator": self._optimizer._accumulators,
-            "linear": self._optimizer._linears,
+            "accumulator": compat.slots_of(self._optimizer, "accumulators"),
+            "linear": compat.slots_of(self._optimizer, "linears"),
         }
 
     def table(self, values: Mapping[str, tf.Tensor], gap: Gap) -> tf.Tensor:
@@ -184,7 +185,7 @@ class Lion(ZeroGradients):
 
     def slot_lists(self) -> dict[str, Any]:
         """See `ZeroGradients.slot_lists`."""
-        return {"momentum": self._optimizer._momentums}
+        return {"momentum": compat.slots_of(self._optimizer, "momentums")}
 
     def table(self, values: Mapping[str, tf.Tensor], gap: Gap) -> tf.Tensor:
         """See `ZeroGradients.table`."""

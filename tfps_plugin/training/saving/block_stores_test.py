@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfps_plugin._compat import keras_saving as compat
 from tfps_plugin.training import layers
 from tfps_plugin.training.patches import hooks
+from tfps_plugin.training.saving.block_stores import BlockStore
 from tfps_plugin.training.saving.stored_array import StoredArray
-from tfps_plugin.training.saving.table_saving import TableRows
+from tfps_plugin.training.saving.table_rows import TableRows
 from tfps_plugin.variables import testing
 from tfps_plugin.variables.kinds.remote_variable import RemoteVariable
 
@@ -136,7 +136,7 @@ def test_any_dtype_is_kept(tmp_path: pathlib.Path, dtype: str) -> None:
     for path, saved in zip(
         paths, [testing.sharded_variable(value, 3), value], strict=True
     ):
-        store = compat.H5IOStore(path, mode="w")
+        store = BlockStore(path, mode="w")
         store.make("layer")["0"] = saved
         store.close()
     assert paths[0].read_bytes() == paths[1].read_bytes()
@@ -300,7 +300,7 @@ def test_other_stores_get_arrays_from_an_optimizer() -> None:
 def test_rows_of_a_table_are_saved_alone(tmp_path: pathlib.Path) -> None:
     value = _value()
     table = testing.sharded_variable(value, 3)
-    store = compat.H5IOStore(tmp_path / "part.h5", mode="w")
+    store = BlockStore(tmp_path / "part.h5", mode="w")
     store.make("layer")["part"] = TableRows(table, range(20, 77))
     store.close()
     with h5py.File(tmp_path / "part.h5") as file:

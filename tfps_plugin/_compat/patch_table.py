@@ -1,0 +1,427 @@
+"""The table of patches: every attribute of other packages that is replaced.
+
+Neither Keras nor TensorFlow has a hook at these places. Each replacement does
+what the original does for models, variables and functions of others.
+`docs/patches.md` shows the same table, and `patches.py` explains its columns.
+"""
+
+from tfps_plugin._compat.patches import ANY_PARAMETERS
+from tfps_plugin._compat.patches import Patch
+
+_CONTEXT = "tensorflow.python.eager.context:Context"
+_VARIABLE = "keras.src.backend.tensorflow.core:Variable"
+_TRAINER = "keras.src.backend.tensorflow.trainer:TensorFlowTrainer"
+_OPTIMIZER = "keras.src.backend.tensorflow.optimizer:TFOptimizer"
+_EMBEDDING = "keras.src.layers.core.embedding:Embedding"
+_PREPROCESSING = "keras.src.layers.preprocessing"
+_SAVING = "keras.src.saving.saving_lib"
+_ARCHIVE = "tfps_plugin._compat.keras_saving:ExportArchive"
+_SAVEABLE = (
+    "tensorflow.python.training.saving.saveable_object_util:TrackableSaveable"
+)
+
+_TURNS = (
+    "A function that is registered while the cluster's membership changes "
+    "fails, or stays unknown to a task."
+)
+
+# What a connection to a cluster needs.
+CONNECTION = (
+    Patch(
+        f"{_CONTEXT}.add_c_function",
+        "self, c_func",
+        "_compat.tensorflow_functions:in_turn",
+        _TURNS,
+    ),
+    Patch(
+        f"{_CONTEXT}.add_function_def",
+        "self, fdef",
+        "_compat.tensorflow_functions:in_turn",
+        _TURNS,
+    ),
+    Patch(
+        f"{_CONTEXT}.remove_function",
+        "self, name",
+        "_compat.tensorflow_functions:in_turn",
+        _TURNS,
+    ),
+    Patch(
+        "tensorflow.python.eager.cancellation:context",
+        "",
+        "cluster.calls.cancelled_calls:manager_of_thread",
+        "TensorFlow keeps the present call's cancellation in a global that "
+        "all threads share.",
+    ),
+    Patch(
+        "sys:excepthook",
+        ANY_PARAMETERS,
+        "cluster.chief.program_end:noting",
+        "Exit handlers are not told whether an exception ends the program.",
+    ),
+)
+
+# What variables need, in whatever trains them.
+VARIABLES = (
+    Patch(
+        "tensorflow.python.ops.while_v2:_zeros_like",
+        "op_input, op_output",
+        "_compat.tensorflow_loops:zeros_of_known_shape",
+        "Gradients of loops ask a table's tape source for a shape that only "
+        "its handle knows.",
+    ),
+    Patch(
+        "tensorflow.python.ops.cond_v2:_create_zeros_for_none_grads",
+        "forward_graphs, grad_graphs",
+        "_compat.tensorflow_loops:no_rows_for_none_grads",
+        "A branch without a lookup would send zeros for all rows of a table.",
+    ),
+    Patch(
+        "tensorflow.python.ops.parallel_for.control_flow_ops:_pfor_impl",
+        "loop_fn, iters, fallback_to_while_loop",
+        "_compat.tensorflow_vectorizing:vectorize",
+        "Lookups of distinct rows have no vectorized form, so they have to "
+        "know that they are vectorized.",
+    ),
+    Patch(
+        f"{_SAVEABLE}.__init__",
+        "self, obj, specs, name, local_names, prefix",
+        "_compat.tensorflow_saving:make_for_slices",
+        "A checkpoint reads the slices of a variable, but not those that its "
+        "ps ask for.",
+    ),
+    Patch(
+        f"{_SAVEABLE}.restore",
+        "self, restored_tensors, restored_shapes",
+        "_compat.tensorflow_saving:restore_slices",
+        "A checkpoint hands only the first slice to the variable.",
+    ),
+)
+
+_FIT = (
+    "self, x, y, batch_size, epochs, verbose, callbacks, validation_split, "
+    "validation_data, shuffle, class_weight, sample_weight, initial_epoch, "
+    "steps_per_epoch, validation_steps, validation_batch_size, "
+    "validation_freq"
+)
+_CALL = (
+    "The call has to run under the scope, check its arguments, and leave the "
+    "cluster usable after an error."
+)
+_STEPS = "A strategy cannot say how the steps of Keras's loop run."
+
+_TRAINING = (
+    Patch(
+        f"{_TRAINER}.fit",
+        _FIT,
+        "training.patches.trainer_methods:with_call",
+        _CALL,
+    ),
+    Patch(
+        f"{_TRAINER}.evaluate",
+        "self, x, y, batch_size, verbose, sample_weight, steps, callbacks",
+        "training.patches.trainer_methods:with_call",
+        _CALL,
+    ),
+    Patch(
+        f"{_TRAINER}.predict",
+        "self, x, batch_size, verbose, steps, callbacks",
+        "training.patches.trainer_methods:with_call",
+        _CALL,
+    ),
+    # On the base class: a model whose class has a compile() of its own counts
+    # as customized when it is saved and loaded.
+    Patch(
+        "keras.src.trainers.trainer:Trainer.compile",
+        "self, optimizer, loss, loss_weights, metrics, weighted_metrics, "
+        "run_eagerly, steps_per_execution, jit_compile, auto_scale_loss",
+        "training.patches.trainer_methods:compile_in_scope",
+        "Metrics and the optimizer are made by compile(), perhaps outside the "
+        "scope.",
+    ),
+    Patch(
+        f"{_TRAINER}.make_train_function",
+        "self, force",
+        "training.patches.trainer_methods:make_train_function",
+        _STEPS,
+    ),
+    Patch(
+        f"{_TRAINER}.make_test_function",
+        "self, force",
+        "training.patches.trainer_methods:make_test_function",
+        _STEPS,
+    ),
+    Patch(
+        f"{_TRAINER}.make_predict_function",
+        "self, force",
+        "training.patches.trainer_methods:make_predict_function",
+        _STEPS,
+    ),
+    Patch(
+        f"{_TRAINER}._maybe_symbolic_build",
+        "self, iterator, data_batch",
+        "training.patches.trainer_methods:build_from_spec",
+        "Keras begins an epoch to see what a batch looks like.",
+    ),
+    Patch(
+        "keras.src.backend.tensorflow.trainer:TFEpochIterator",
+        "distribute_strategy",
+        "training.patches.trainer_methods:epoch_iterator",
+        "Workers read the input of fit(), and Keras asks nobody for its "
+        "iterator.",
+    ),
+    Patch(
+        "keras.src.layers.layer:Layer._get_regularization_losses",
+        "self",
+        "training.patches.table_regularizers:penalties",
+        "The penalty of a table would read all of its rows in every step.",
+    ),
+)
+
+_ATOMICALLY = (
+    "Keras reads and assigns, which loses what another worker adds in between."
+)
+_WHOLE_TABLE = "A lookup would read the whole table."
+
+_LOOKUPS_AND_ASSIGNMENTS = (
+    Patch(
+        f"{_VARIABLE}.sparse_read",
+        None,
+        "training.patches.variable_methods:sparse_read",
+        "tf.gather asks a variable for rows by this method, and keras.Variable "
+        "has none.",
+    ),
+    Patch(
+        f"{_VARIABLE}.assign",
+        "self, value",
+        "training.saving.table_rows:assign_in_blocks",
+        "Keras makes one tensor of a value, and the chief has no room for a "
+        "table.",
+    ),
+    Patch(
+        f"{_VARIABLE}.assign_add",
+        "self, value",
+        "training.patches.variable_methods:updating_atomically",
+        _ATOMICALLY,
+    ),
+    Patch(
+        f"{_VARIABLE}.assign_sub",
+        "self, value",
+        "training.patches.variable_methods:updating_atomically",
+        _ATOMICALLY,
+    ),
+    # keras.ops.take looks up there what it calls.
+    Patch(
+        "keras.src.backend.tensorflow.numpy:take",
+        "x, indices, axis",
+        "training.patches.lookups:take",
+        _WHOLE_TABLE,
+    ),
+    Patch(
+        f"{_EMBEDDING}.call",
+        "self, inputs",
+        "training.patches.lookups:embedding_call",
+        "With LoRA, the layer adds matrices of the whole table's size.",
+    ),
+    # All of tf.nn.embedding_lookup, embedding_lookup_sparse and
+    # safe_embedding_lookup_sparse, for any kind of ids, end in two functions.
+    Patch(
+        "tensorflow.python.ops.embedding_ops:_embedding_lookup_and_transform",
+        "params, ids",
+        "training.patches.lookups:embedding_lookup",
+        _WHOLE_TABLE,
+    ),
+    Patch(
+        "tensorflow.python.ops.embedding_ops:embedding_lookup_sparse_impl",
+        "params, segment_ids, sp_weights, ids, combiner, ignore_weights, "
+        "max_norm, allow_fast_lookup, partition_strategy, name",
+        "training.patches.lookups:embedding_lookup_sparse",
+        _WHOLE_TABLE,
+    ),
+    Patch(
+        "tensorflow.python.ops.ragged.ragged_gather_ops:gather",
+        "params, indices, validate_indices, axis, batch_dims, name",
+        "training.patches.lookups:ragged_gather",
+        _WHOLE_TABLE,
+        api="tensorflow:gather",
+    ),
+)
+
+_OPTIMIZERS = (
+    Patch(
+        f"{_OPTIMIZER}.build",
+        "self, variables",
+        "training.optimizers.methods:build",
+        "What an optimizer cannot update on parameter servers is refused "
+        "before it runs.",
+    ),
+    Patch(
+        f"{_OPTIMIZER}.apply",
+        "self, grads, trainable_variables",
+        "training.optimizers.methods:apply",
+        "Keras reads whole variables on the worker; updates run where the "
+        "variables live.",
+    ),
+    Patch(
+        f"{_OPTIMIZER}._distributed_tf_update_step",
+        "self, distribution, grads_and_vars, learning_rate",
+        "training.optimizers.methods:update_step",
+        "Keras updates one variable after the other, each in a message of its "
+        "own.",
+    ),
+    Patch(
+        "keras.src.optimizers.loss_scale_optimizer"
+        ":LossScaleOptimizer.check_finite",
+        "self, grads",
+        "training.optimizers.methods:check_finite",
+        "Keras makes a sparse gradient dense to see whether it is finite.",
+    ),
+)
+
+_FUNCTION = "tensorflow.python.eager.polymorphic_function.polymorphic_function"
+_ADAPT = (
+    "Inside a dataset function there are no data yet, and the loop over them "
+    "would never end."
+)
+
+_INPUTS = (
+    Patch(
+        "tensorflow.python.framework.func_graph:FuncGraph.capture",
+        "self, tensor, name, shape",
+        "training.patches.preprocessing:capture",
+        "Functions for workers capture tables and datasets that were made "
+        "outside the scope, on the chief.",
+    ),
+    Patch(
+        f"{_PREPROCESSING}.discretization:Discretization.adapt",
+        "self, data",
+        "training.patches.preprocessing:outside_functions",
+        _ADAPT,
+    ),
+    # IntegerLookup and StringLookup inherit it.
+    Patch(
+        f"{_PREPROCESSING}.index_lookup:IndexLookup.adapt",
+        "self, data",
+        "training.patches.preprocessing:outside_functions",
+        _ADAPT,
+    ),
+    Patch(
+        f"{_PREPROCESSING}.normalization:Normalization.adapt",
+        "self, data",
+        "training.patches.preprocessing:outside_functions",
+        _ADAPT,
+    ),
+    Patch(
+        f"{_PREPROCESSING}.text_vectorization:TextVectorization.adapt",
+        "self, data",
+        "training.patches.preprocessing:outside_functions",
+        _ADAPT,
+    ),
+    Patch(
+        f"{_PREPROCESSING}.normalization:Normalization.build",
+        "self, input_shape",
+        "training.patches.preprocessing:with_lasting_constants",
+        "The constants that it makes in a function belong to that one alone, "
+        "but several functions use the layer.",
+    ),
+)
+
+_BLOCKS = (
+    "A store takes and gives whole arrays, and the chief has no room for a "
+    "table."
+)
+_TWICE = "Keras makes a second variable, of the size of the first."
+_FOR_SAVING = (
+    "Keras traces endpoints before TensorFlow traces them for a SavedModel."
+)
+
+_FILES = (
+    Patch(
+        f"{_SAVING}:H5IOStore",
+        "path_or_io, archive, mode",
+        "training.saving.block_stores:block_store",
+        _BLOCKS,
+    ),
+    Patch(
+        f"{_SAVING}:ShardedH5IOStore",
+        "path_or_io, max_shard_size, archive, mode",
+        "training.saving.block_stores:sharded_block_store",
+        _BLOCKS,
+    ),
+    Patch(
+        f"{_SAVING}:_load_state",
+        "saveable, weights_store, assets_store, inner_path",
+        "training.saving.block_stores:load_in_blocks",
+        "A store does not know what it is read for, and only tables take "
+        "blocks.",
+    ),
+    Patch(
+        f"{_SAVING}:is_memory_sufficient",
+        "model",
+        "training.saving.block_stores:never_for_tables",
+        "Keras would make a file with tables in memory, by the size of the "
+        "chief alone.",
+    ),
+    Patch(
+        f"{_OPTIMIZER}.save_own_variables",
+        "self, store",
+        "training.saving.block_stores:save_variables_themselves",
+        "Optimizers give the store arrays of their slots, where layers give "
+        "it variables.",
+    ),
+    Patch(
+        f"{_EMBEDDING}.save_own_variables",
+        "self, store",
+        "training.saving.lora_saving:save_in_blocks",
+        "With LoRA, the layer merges the whole table before it is saved.",
+    ),
+    Patch(
+        f"{_EMBEDDING}.__dir__",
+        "self",
+        "training.saving.lora_saving:without_merged_table",
+        "Keras's savers read every attribute, and with LoRA one of them merges "
+        "the whole table.",
+    ),
+    Patch(
+        f"{_VARIABLE}._export_to_saved_model_graph",
+        "self, object_map, tensor_map, options",
+        "training.saving.exporting:as_its_value",
+        _TWICE,
+    ),
+    Patch(
+        f"{_VARIABLE}._copy_trackable_to_cpu",
+        "self, object_map",
+        "training.saving.exporting:as_its_value",
+        _TWICE,
+    ),
+    Patch(
+        f"{_ARCHIVE}._get_concrete_fn",
+        "self, endpoint",
+        "training.saving.exporting:traced_for_saving",
+        _FOR_SAVING,
+    ),
+    Patch(
+        f"{_ARCHIVE}._filter_and_track_resources",
+        "self",
+        "training.saving.exporting:track_tables",
+        _FOR_SAVING,
+    ),
+    Patch(
+        f"{_FUNCTION}:Function.get_concrete_function",
+        "self, *args, **kwargs",
+        "training.saving.exporting:concrete_function",
+        "A SavedModel cannot trace a concrete function again, which was traced "
+        "for the cluster.",
+    ),
+)
+
+# By what they are for: everything that is replaced.
+GROUPS = {
+    "Connecting to a cluster": CONNECTION,
+    "Gradients and checkpoints of variables": VARIABLES,
+    "compile, fit, evaluate and predict": _TRAINING,
+    "Lookups and assignments": _LOOKUPS_AND_ASSIGNMENTS,
+    "Optimizers": _OPTIMIZERS,
+    "Input and preprocessing": _INPUTS,
+    "Files of weights and SavedModels": _FILES,
+}
+ROWS = tuple(patch for patches in GROUPS.values() for patch in patches)

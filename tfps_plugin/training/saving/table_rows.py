@@ -1,0 +1,147 @@
+"""Rows of a large table, which are read and written block by block."""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tfps_plugin._compat import keras as keras_compat
+from tfps_plugin.training.saving.stored_array import StoredArray
+from tfps_plugin.variables.lookup import row_lookup
+from tfps_plugin.variables.lookup.row_lookup import Table
+from tfps_plugin.variables.saving import shard_reader
+from tfps_plugin.variables.saving import shard_writer
+
+# What gives some of its rows without the others.
+_SLICEABLE = (np.ndarray, StoredArray, tf.Tensor, tf.Variable, Table)
+
+
+@dataclasses.dataclass(frozen=True)
+class TableRows:
+    """Rows of a table that go into a file; a store of Keras's takes them.
+
+    Attributes:
+        table: What has the rows.
+        rows: Which; consecutive.
+    """
+
+    table: Table
+    rows: range
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of all the rows together."""
+        return len(self.rows), *self.table.shape.as_list()[1:]
+
+    @property
+    def dtype(self) -> np.dtype:
+        """Dtype of the elements."""
+        return np.dtype(self.table.dtype.as_numpy_dtype)
+
+    def blocks(self) -> Iterator[tuple[int, np.ndarray]]:
+        """Each block, and the position of its first row among these."""
+        for first, block in shard_reader.fetch_blocks(self.table, self.rows):
+            yield first - self.rows.start, block
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
+        """All rows as an array in this process."""
+        array = np.empty(self.shape, self.dtype if dtype is None else dtype)
+        for start, block in self.blocks():
+            array[start : start + len(block)] = block
+        return array
+
+
+def large_rows(value: Any) -> TableRows | None:
+    """The rows of a value that has to be saved in blocks.
+
+    Args:
+        value: Anything; a variable, usually.
+
+    Returns:
+        All its rows; None if it can be saved as it is.
+    """
+    if isinstance(value, TableRows):
+        return value
+    found = row_lookup.table_behind(value)
+    if found is None or not shard_reader.is_large(found[0]):
+        return None
+    return TableRows(found[0], range(found[0].layout.num_rows))
+
+
+def rows_of(variable: Any, rows: range) -> np.ndarray:
+    """Some rows of a variable on parameter servers, as an array here.
+
+    Args:
+        variable: A `keras.Variable`, or its value.
+        rows: Which rows; consecutive.
+    """
+    found = row_lookup.table_behind(variable)
+    if found is None:
+        return np.asarray(variable[rows.start : rows.stop])
+    return np.asarray(TableRows(found[0], rows))
+
+
+def is_large(shape: Any, dtype: Any) -> bool:
+    """Returns whether an array takes more than one block.
+
+    Args:
+        shape: Full shape.
+        dtype: Dtype of the elements, as NumPy knows it.
+    """
+    num_bytes = math.prod(shape) * np.dtype(dtype).itemsize
+    return num_bytes > shard_reader.BLOCK_BYTES
+
+
+def assign_in_blocks(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns an `assign` that sends a large value block by block.
+
+    Keras's own makes one tensor of it before.
+    """
+
+    @functools.wraps(original)
+    def assign(self: Any, value: Any) -> Any:
+        table = keras_compat.value_of(self)
+        if (
+            not isinstance(table, Table)
+            or not tf.executing_eagerly()
+            or keras_compat.in_stateless_scope()
+        ):
+            return original(self, value)
+        if isinstance(value, keras.Variable):
+            value = keras_compat.value_of(value)
+        if not isinstance(value, _SLICEABLE) or not is_large(
+            value.shape, tf.as_dtype(value.dtype).as_numpy_dtype
+        ):
+            return original(self, value)
+        if tuple(value.shape) != tuple(self.shape):
+            # Keras's words; it would print the values, which are far away.
+            raise ValueError(
+                "The shape of the target variable and the shape of the target "
+                "value in `variable.assign(value)` must match. "
+                f"variable.shape={self.shape}, Received: "
+                f"value.shape={value.shape}. Target variable: "
+                f"<Variable path={self.path}, shape={self.shape}, "
+                f"dtype={self.dtype}>"
+            )
+
+        def read(start: int, stop: int) -> tf.Tensor:
+            block = (
+                rows_of(value, range(start, stop))
+                if isinstance(value, Table)
+                else value[start:stop]
+            )
+            return tf.cast(
+                keras_compat.converted_for(self, block),
+                table.dtype,
+            )
+
+        shard_writer.assign_blocks(table, "assign", read)
+        return table
+
+    return assign
