@@ -90,7 +90,7 @@ def parts_of(
         variable.layout,
         tf.convert_to_tensor(slices.indices),
         wire.narrowed(
-            all_values, _wire_dtype(variable, all_values), by_chance=True
+            all_values, _wire_dtype(variable, all_values), stochastic=True
         ),
     )
     parts = []

@@ -16,13 +16,13 @@ from tfps_plugin.transport import waves
 from tfps_plugin.transport.emission import Emission
 from tfps_plugin.transport.explanation import Body
 from tfps_plugin.transport.flat_function import FlatFunction
-from tfps_plugin.transport.passes import duplicates
+from tfps_plugin.transport.passes import common_subexpressions
 from tfps_plugin.transport.passes import id_checks
-from tfps_plugin.transport.passes import run_ahead
+from tfps_plugin.transport.passes import loop_overlap
 from tfps_plugin.transport.passes import short_rows
 from tfps_plugin.transport.passes import step_order
 from tfps_plugin.transport.passes import transpositions
-from tfps_plugin.transport.passes.flattening import flatten
+from tfps_plugin.transport.passes.inlining import flatten
 from tfps_plugin.transport.staging import StagedHandle
 from tfps_plugin.transport.waves import Node
 from tfps_plugin.transport.waves import Output
@@ -61,7 +61,7 @@ class Rewriting:
         *,
         staged: Mapping[int, StagedHandle] | None = None,
         is_inner: bool = False,
-        runs_ahead: bool = False,
+        overlaps: bool = False,
     ) -> None:
         """Rewrites.
 
@@ -72,7 +72,7 @@ class Rewriting:
             staged: By the number of the argument, handles that the function
                 is not given, or not by its parameter server.
             is_inner: Whether a loop or a branch runs it.
-            runs_ahead: Whether the worker may go on when it has ended here.
+            overlaps: Whether the worker may go on when it has ended here.
         """
         self._name = name
         self._is_inner = is_inner
@@ -80,11 +80,11 @@ class Rewriting:
         self._staged = {
             Output(n, 0): each for n, each in (staged or {}).items()
         }
-        self._take(flatten(graph, steps_apart=runs_ahead), homes)
+        self._take(flatten(graph, steps_apart=overlaps), homes)
         if any(flat.step for flat in self._flat.operations):
             in_places = [node.place for node in self._nodes()]
             self._take(step_order.in_order(self._flat, in_places), homes)
-        self._take(duplicates.merge(self._flat), homes)
+        self._take(common_subexpressions.merge(self._flat), homes)
         self._take(transpositions.transpose(self._flat), homes)
         self._take(id_checks.merge(self._flat, waves.of(self._nodes())), homes)
         self._take(short_rows.gather(self._flat, self._devices), homes)
@@ -94,8 +94,8 @@ class Rewriting:
         inner = self._rewrite_inner()
         nodes = self._nodes()
         num_crossings = waves.num_crossings(nodes)
-        if runs_ahead:
-            nodes, self.unasked = run_ahead.without_answers(
+        if overlaps:
+            nodes, self.unasked = loop_overlap.without_answers(
                 nodes,
                 self._flat.controls,
                 self._effects(),
@@ -213,7 +213,7 @@ class Rewriting:
             if compat.is_stateful(flat.operation)
         }
 
-    def _may_run_ahead(self, loop: int) -> bool:
+    def _may_overlap(self, loop: int) -> bool:
         """Whether nothing after a loop may need what it has done elsewhere."""
         if self._is_inner:
             return False
@@ -258,8 +258,7 @@ class Rewriting:
                         full_name,
                         staged=staged,
                         is_inner=True,
-                        runs_ahead=name == "body"
-                        and self._may_run_ahead(number),
+                        overlaps=name == "body" and self._may_overlap(number),
                     )
                 except Exception:
                     # All else is rewritten; this does run without.

@@ -20,7 +20,7 @@ import tensorflow as tf
 from tfps_plugin.transport.flat_function import FlatFunction
 from tfps_plugin.transport.flat_function import FlatOperation
 from tfps_plugin.transport.flat_function import constant_scalar
-from tfps_plugin.transport.passes import flattening
+from tfps_plugin.transport.passes import inlining
 from tfps_plugin.transport.passes import reordering
 from tfps_plugin.transport.waves import Output
 
@@ -194,7 +194,7 @@ def _with_one_each(
             for one in operations[check.number].controls
             if one not in checks
         ]
-        flattening.splice(
+        inlining.splice(
             operations,
             _graph(group, first.operation.inputs[2].dtype),
             [check.smallest for check in group]

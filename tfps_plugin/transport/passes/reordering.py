@@ -67,7 +67,7 @@ def in_order(
         without: Operations that are left out, as nothing needs them.
         turns: Operations whose turn is that of another. Those that stand for
             one have its own: what needs them would come late otherwise, behind
-            locks that are to be taken last (`duplicates`).
+            locks that are to be taken last (`common_subexpressions`).
     """
     new = Renumbering()
     turns = turns or {}

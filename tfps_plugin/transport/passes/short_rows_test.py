@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tfps_plugin._compat import tensorflow_graphs as compat
 from tfps_plugin.transport import fusion
 from tfps_plugin.transport.passes import short_rows
-from tfps_plugin.transport.passes.flattening import flatten
+from tfps_plugin.transport.passes.inlining import flatten
 
 _PS = "/job:localhost/replica:0/task:0/device:CPU:0"
 

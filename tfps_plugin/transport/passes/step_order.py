@@ -1,14 +1,15 @@
-"""What a step waits for of the one before, where a round makes several.
+"""Order of the steps that one round of a loop makes.
 
-As traced, a call of a step begins when the call before has ended, on the worker
-and on all parameter servers, each of which would have to say so. But whatever
-steps change stays where it is, and so do those who look at it. So of two steps,
-operations on one variable keep their order, and so do those that do something
-else, such as to print, at one place. That is nearly what TensorFlow promises of
-operations within one function (automatic control dependencies), and what rounds
-of a loop rely on (`run_ahead`): who prints on a parameter server and who prints
-on the worker may change places, and where an assertion fails in one step, a
-later one of its round may have changed variables elsewhere.
+As traced, a step begins when the step before it has ended on the worker and on
+all parameter servers, each of which has to report back. This pass keeps only
+the order that matters: operations on the same variable, and other operations
+with effects (such as a print) in the same place, run in the order of the steps.
+
+This is nearly what TensorFlow promises of operations within one function
+(automatic control dependencies), and what `loop_overlap` relies on. Two
+differences remain. A print on a parameter server and a print on the worker may
+change places. And where an assertion fails in one step, a later step of the
+same round may already have changed variables elsewhere.
 """
 
 import collections

@@ -15,7 +15,7 @@ import tensorflow as tf
 from tfps_plugin._compat import tensorflow_graphs as compat
 from tfps_plugin.transport import fusion
 from tfps_plugin.transport.passes import step_order
-from tfps_plugin.transport.passes.flattening import flatten
+from tfps_plugin.transport.passes.inlining import flatten
 from tfps_plugin.transport.waves import Output
 from tfps_plugin.variables.lookup import row_lookup
 

@@ -19,8 +19,8 @@ import tensorflow as tf
 
 from tfps_plugin.transport.flat_function import FlatFunction
 from tfps_plugin.transport.flat_function import FlatOperation
-from tfps_plugin.transport.passes import flattening
-from tfps_plugin.transport.passes import needed
+from tfps_plugin.transport.passes import dead_code
+from tfps_plugin.transport.passes import inlining
 from tfps_plugin.transport.passes import reordering
 from tfps_plugin.transport.passes.known_sizes import axis_of_matrix
 from tfps_plugin.transport.passes.known_sizes import sizes_along
@@ -65,7 +65,7 @@ def transpose(function: FlatFunction) -> FlatFunction:
             continue
         flat = function.operations[number]
         first_new = len(operations)
-        (result,) = flattening.splice(
+        (result,) = inlining.splice(
             operations,
             _graph(function.operations, cut, flat),
             [cut.whole, *cut.sizes],
@@ -78,7 +78,7 @@ def transpose(function: FlatFunction) -> FlatFunction:
         instead[Output(number, 0)] = result
     if not instead:
         return function
-    return needed.without_the_rest(
+    return dead_code.eliminate(
         reordering.in_order(
             FlatFunction(
                 [

@@ -1,6 +1,6 @@
 """Values that travel in fewer bits.
 
 wire.py               rounds what travels to fewer bits
-row_codes.py          pure: rows of floats as one byte a number
-gradient_residual.py  what rounding left off a gradient, kept for the next
+quantization.py    quantizes rows to int8, with a scale for each row
+error_feedback.py  adds a gradient's rounding error to the next gradient
 """

@@ -6,10 +6,10 @@ itself, its slots, and what is computed keep theirs. What is read where no
 gradient tape records (evaluate, predict), what the chief reads, saves or
 assigns, and a SavedModel are not rounded.
 
-As int8 travel the rows of tables and of other matrices; see `row_codes`. What
-that leaves off a dense gradient a worker adds to the next one
-(`gradient_residual`); rows of gradients, whose remainders would be as large as
-the table, are rounded by chance.
+Rows of tables and of other matrices may travel as int8; see `quantization`. A
+worker adds the rounding error of a dense gradient to the next one
+(`error_feedback`). Sparse gradients are rounded stochastically: their errors
+would take as much memory as the table.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ import tensorflow as tf
 from tfps_plugin._compat import tensorflow_saving
 from tfps_plugin._compat import tensorflow_strategy
 from tfps_plugin._compat import tensorflow_variables as compat
-from tfps_plugin.variables.compression import row_codes
+from tfps_plugin.variables.compression import quantization
 
 # To more would be to save nothing, and to fewer loses what is learnt.
 DTYPES = (tf.bfloat16, tf.float16, tf.int8)
@@ -109,19 +109,19 @@ def dtype_of_reads(variable: Any) -> tf.DType | None:
 
 
 def narrowed(
-    value: tf.Tensor, wire_dtype: tf.DType | None, *, by_chance: bool = False
+    value: tf.Tensor, wire_dtype: tf.DType | None, *, stochastic: bool = False
 ) -> tf.Tensor:
     """A value as it travels; to be called where it comes from.
 
     Args:
         value: What is to travel.
         wire_dtype: As what; None: as it is.
-        by_chance: Whether to round to int8 by chance: for gradients.
+        stochastic: Whether to round to int8 by chance: for gradients.
     """
     if wire_dtype is None:
         return value
     if wire_dtype == tf.int8:
-        return row_codes.encode(value, by_chance=by_chance)
+        return quantization.quantize(value, stochastic=stochastic)
     return tf.cast(value, wire_dtype)
 
 
@@ -139,7 +139,7 @@ def widened(value: tf.Tensor, dtype: tf.DType, width: Any = None) -> tf.Tensor:
         width: Numbers in a row of it, if it has rows.
     """
     if dtype.is_floating and value.dtype.is_integer:
-        value = row_codes.decode(value, width)
+        value = quantization.dequantize(value, width)
     return value if value.dtype == dtype else tf.cast(value, dtype)
 
 

@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from tfps_plugin._compat import tensorflow_variables as compat
 from tfps_plugin._compat import tensorflow_vectorizing
-from tfps_plugin.variables.compression import row_codes
+from tfps_plugin.variables.compression import quantization
 from tfps_plugin.variables.compression import wire
 from tfps_plugin.variables.lookup import graph_checks
 from tfps_plugin.variables.lookup import present_rows
@@ -49,12 +49,12 @@ class _Part:
         """Shape of one row as it travels."""
         shape: list[int] = self.shard.shape[1:].as_list()
         if self.is_coded:
-            shape[-1] = row_codes.num_words(shape[-1])
+            shape[-1] = quantization.num_words(shape[-1])
         return shape
 
     @property
     def is_coded(self) -> bool:
-        """Whether rows travel as words; see `row_codes`."""
+        """Whether rows travel as words; see `quantization`."""
         return self.dtype == tf.int8 != self.shard.dtype
 
 

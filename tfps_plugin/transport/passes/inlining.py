@@ -14,7 +14,7 @@ import tensorflow as tf
 from tfps_plugin._compat import tensorflow_graphs as compat
 from tfps_plugin.transport.flat_function import FlatFunction
 from tfps_plugin.transport.flat_function import FlatOperation
-from tfps_plugin.transport.passes import needed
+from tfps_plugin.transport.passes import dead_code
 from tfps_plugin.transport.waves import Output
 
 
@@ -30,19 +30,19 @@ def flatten(
             they have to.
     """
     arguments = compat.arguments(graph)
-    flattener = _Flattener()
+    inliner = _Inliner()
     if steps_apart:
-        flattener.repeated = _repeated(graph)
+        inliner.repeated = _repeated(graph)
     inputs = [
-        flattener.add(FlatOperation(tensor.op, (), (), tensor.device or ""))
+        inliner.add(FlatOperation(tensor.op, (), (), tensor.device or ""))
         for tensor in arguments
     ]
-    returned, controls = flattener.inline(
+    returned, controls = inliner.inline(
         graph, [Output(number, 0) for number in inputs], "", ()
     )
-    return needed.without_the_rest(
+    return dead_code.eliminate(
         FlatFunction(
-            flattener.operations,
+            inliner.operations,
             len(arguments),
             tuple(returned),
             tuple(controls),
@@ -69,13 +69,11 @@ def splice(
     Returns:
         What the function returns.
     """
-    outputs, _ = _Flattener(operations).inline(
-        graph, arguments, device, controls
-    )
+    outputs, _ = _Inliner(operations).inline(graph, arguments, device, controls)
     return outputs
 
 
-class _Flattener:
+class _Inliner:
     """Collects operations."""
 
     def __init__(self, operations: list[FlatOperation] | None = None) -> None:

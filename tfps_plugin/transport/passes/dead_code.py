@@ -22,7 +22,7 @@ _DO_NOTHING = frozenset(
 )
 
 
-def without_the_rest(function: FlatFunction) -> FlatFunction:
+def eliminate(function: FlatFunction) -> FlatFunction:
     """Leaves out what no result needs and nothing has to run for."""
     operations = function.operations
     doers = _doers(operations, function.num_arguments)

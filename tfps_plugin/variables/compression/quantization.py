@@ -20,12 +20,12 @@ def num_words(width: int) -> int:
     return 1 + -(-width // _BYTES_A_WORD)
 
 
-def encode(rows_RW: tf.Tensor, *, by_chance: bool = False) -> tf.Tensor:
+def quantize(rows_RW: tf.Tensor, *, stochastic: bool = False) -> tf.Tensor:
     """Codes rows.
 
     Args:
         rows_RW: Floats, shape `(R, W)`; `W` is known.
-        by_chance: Whether to round up or down by chance, each as often as its
+        stochastic: Whether to round up or down by chance, each as often as its
             distance says.
 
     Returns:
@@ -37,7 +37,7 @@ def encode(rows_RW: tf.Tensor, *, by_chance: bool = False) -> tf.Tensor:
     # The maximum passes over what is not a number.
     scale_R1 += tf.reduce_sum(rows_RW * 0.0, 1, keepdims=True)
     multiples_RW = tf.math.divide_no_nan(rows_RW, scale_R1)
-    if by_chance:
+    if stochastic:
         chance_RW = tf.random.uniform(tf.shape(multiples_RW))
         multiples_RW = tf.floor(multiples_RW + chance_RW)
     else:
@@ -55,7 +55,7 @@ def encode(rows_RW: tf.Tensor, *, by_chance: bool = False) -> tf.Tensor:
     return tf.concat([tf.bitcast(scale_R1, tf.int32), words_RC], 1)
 
 
-def decode(code_RC: tf.Tensor, width: int) -> tf.Tensor:
+def dequantize(code_RC: tf.Tensor, width: int) -> tf.Tensor:
     """Rows from their code.
 
     Args:

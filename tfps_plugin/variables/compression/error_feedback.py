@@ -39,16 +39,16 @@ def corrected(variable: Any, gradient: Any) -> Any:
     if wire_dtype != tf.int8 or not gradient.shape.is_fully_defined():
         return gradient
 
-    def arrived(value: tf.Tensor, *, by_chance: bool) -> tf.Tensor:
-        code = wire.narrowed(value, wire_dtype, by_chance=by_chance)
+    def arrived(value: tf.Tensor, *, stochastic: bool) -> tf.Tensor:
+        code = wire.narrowed(value, wire_dtype, stochastic=stochastic)
         return wire.widened(code, value.dtype, value.shape[-1])
 
     if shard_reader.is_large(variable):
-        return arrived(gradient, by_chance=True)
+        return arrived(gradient, stochastic=True)
     if variable.gradient_residual is None:
         variable.gradient_residual = GradientResidual(gradient.shape)
     wanted = variable.gradient_residual.add_to(gradient)
-    rest = wanted - arrived(wanted, by_chance=False)
+    rest = wanted - arrived(wanted, stochastic=False)
     # A gradient that is not finite must not spoil all that follow.
     variable.gradient_residual.keep(
         tf.where(tf.math.is_finite(rest), rest, tf.zeros_like(rest))
