@@ -13,7 +13,6 @@ from tfps_plugin import errors
 from tfps_plugin.variables.compression import wire
 from tfps_plugin.variables.kinds.remote_variable import RemoteVariable
 from tfps_plugin.variables.kinds.sharded_variable import ShardedVariable
-from tfps_plugin.variables.lookup import row_gather
 from tfps_plugin.variables.lookup import segment_sums
 from tfps_plugin.variables.lookup.distinct_rows import DistinctRows
 from tfps_plugin.variables.lookup.distinct_rows import distinct
@@ -86,9 +85,8 @@ def parts_of(
     build = _densified_part if exact else _rows_part
     slices = distinct(args[position])
     all_values = tf.convert_to_tensor(slices.values)
-    local_ids, (values,) = row_gather.split_by_shard(
+    local_ids, values = slices.split_by_shard(
         variable.layout,
-        tf.convert_to_tensor(slices.indices),
         wire.narrowed(
             all_values, _wire_dtype(variable, all_values), stochastic=True
         ),

@@ -17,9 +17,7 @@ from tfps_plugin.transport.emission import Emission
 from tfps_plugin.transport.explanation import Body
 from tfps_plugin.transport.flat_function import FlatFunction
 from tfps_plugin.transport.passes import common_subexpressions
-from tfps_plugin.transport.passes import id_checks
 from tfps_plugin.transport.passes import loop_overlap
-from tfps_plugin.transport.passes import short_rows
 from tfps_plugin.transport.passes import step_order
 from tfps_plugin.transport.passes import transpositions
 from tfps_plugin.transport.passes.inlining import flatten
@@ -86,8 +84,6 @@ class Rewriting:
             self._take(step_order.in_order(self._flat, in_places), homes)
         self._take(common_subexpressions.merge(self._flat), homes)
         self._take(transpositions.transpose(self._flat), homes)
-        self._take(id_checks.merge(self._flat, waves.of(self._nodes())), homes)
-        self._take(short_rows.gather(self._flat, self._devices), homes)
         self.bodies: list[Body] = []
         self.unasked: frozenset[int] = frozenset()
         self._in_order: set[int] = set()

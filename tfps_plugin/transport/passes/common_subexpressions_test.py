@@ -7,6 +7,8 @@ import tensorflow as tf
 from tfps_plugin.transport.flat_function import FlatFunction
 from tfps_plugin.transport.passes import common_subexpressions
 from tfps_plugin.transport.passes.inlining import flatten
+from tfps_plugin.variables import testing
+from tfps_plugin.variables.lookup import present_rows
 
 _LOCK = "MutexLock"
 
@@ -88,3 +90,26 @@ def test_what_only_computes_waits_for_no_lock() -> None:
                 merged.operations[one].operation.type == _LOCK
                 for one in flat.controls
             )
+
+
+def test_rows_and_slots_of_an_update_share_coordinates() -> None:
+    table = testing.remote_variable(tf.zeros([9, 4]))
+    slot = testing.remote_variable(tf.ones([9, 4]))
+    mutex = tf.raw_ops.MutexV2(container="", shared_name="coordinates")
+
+    def update(ids_U: tf.Tensor) -> tf.Tensor:
+        with tf.device(table.device):
+            lock = tf.raw_ops.MutexLock(mutex=mutex)
+            with tf.control_dependencies([lock]):
+                rows_UD = present_rows.gather_stored(table, ids_U)
+                rows_UD += present_rows.gather_stored(slot, ids_U)
+            with tf.control_dependencies([rows_UD]):
+                tf.raw_ops.ConsumeMutexLock(mutex_lock=lock)
+        return rows_UD
+
+    flat = _flat(update, tf.TensorSpec([None], tf.int32))
+    types = _types(common_subexpressions.merge(flat))
+    assert types.count("ResourceGatherNd") == 2
+    assert types.count("ExpandDims") == 1
+    assert types.index("ExpandDims") < types.index("MutexLock")
+    assert types.index("MutexLock") < types.index("ResourceGatherNd")

@@ -8,15 +8,60 @@ type.
 import tensorflow as tf
 
 from tfps_plugin.variables.lookup import segment_sums
+from tfps_plugin.variables.lookup import shard_order
+from tfps_plugin.variables.lookup.shard_order import ShardOrder
+from tfps_plugin.variables.sharding.layout import RowLayout
 
 
 class DistinctRows(tf.IndexedSlices):
     """Slices in which every id occurs once.
 
-    The gradient of a table that was looked up once. TensorFlow adds up the
-    gradients of several lookups by putting them one behind the other, as a
-    plain `tf.IndexedSlices`.
+    The gradient of a table that was looked up once. TensorFlow concatenates
+    the gradients of several lookups to a plain `tf.IndexedSlices`.
     """
+
+    def __init__(
+        self,
+        values: tf.Tensor,
+        indices: tf.Tensor,
+        dense_shape: tf.Tensor | None = None,
+        order: ShardOrder | None = None,
+    ) -> None:
+        """Creates slices.
+
+        Args:
+            values: A row for each id, shape `(U, D)`.
+            indices: Distinct row numbers, shape `(U,)`.
+            dense_shape: Shape of the table.
+            order: The same ids grouped by shard, if a lookup found them so.
+        """
+        super().__init__(values, indices, dense_shape)
+        self._order = order
+
+    def with_values(self, values: tf.Tensor) -> "DistinctRows":
+        """Returns slices of the same ids with other values."""
+        return DistinctRows(values, self.indices, self.dense_shape, self._order)
+
+    def split_by_shard(
+        self, layout: RowLayout, values: tf.Tensor
+    ) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
+        """Splits the ids, and values that belong to them, by shard.
+
+        Args:
+            layout: Rows of each shard of the variable that is updated.
+            values: Shape `(U, ...)`.
+
+        Returns:
+            For each shard its ids, counted from its own first row; and for
+            each shard the values of these.
+        """
+        order = self._order
+        if order is not None and order.layout == layout and order.is_usable:
+            return order.local_ids, order.split(values)
+        local_ids, (parts,) = shard_order.split_by_shard(
+            layout, tf.convert_to_tensor(self.indices), values
+        )
+        return local_ids, parts
 
 
 def dense_shape(shape: tf.TensorShape) -> tf.Tensor:
@@ -63,7 +108,7 @@ def _are_distinct(ids: tf.Tensor) -> bool:
     """
     if not tf.is_symbolic_tensor(ids):
         return False
-    while ids.op.type in ("Identity", "Reshape"):
+    while ids.op.type in ("ExpandDims", "Identity", "Reshape", "Squeeze"):
         ids = ids.op.inputs[0]
     return ids.op.type == "Unique" and ids is ids.op.outputs[0]
 

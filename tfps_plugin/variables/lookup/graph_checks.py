@@ -30,6 +30,40 @@ def gated(value: tf.Tensor, condition: tf.Tensor, data: Sequence[Any]) -> Any:
         return tf.identity(value)
 
 
+def require_inside(
+    ids_N: tf.Tensor, num_rows: int, path: str, *, from_end: bool = False
+) -> tf.Tensor:
+    """Ids that are an error unless the table has all of them.
+
+    Args:
+        ids_N: Row numbers, shape `(N,)`, of a dtype that can count the rows;
+            none is fine.
+        num_rows: Rows of the table.
+        path: Name of the table, for the message.
+        from_end: Whether a negative id counts from the end of the table.
+
+    Returns:
+        The ids, which wait for the check: no ps is asked before.
+    """
+    lowest = -num_rows if from_end else 0
+    smallest, largest = tf.reduce_min(ids_N), tf.reduce_max(ids_N)
+    return gated(
+        ids_N,
+        (smallest >= lowest) & (largest <= num_rows - 1),
+        [
+            f"Ids outside of the table {path} were looked up. It has rows 0 "
+            f"to {num_rows - 1}"
+            + (f", or -{num_rows} to -1 from its end" if from_end else "")
+            + ". Received: smallest id =",
+            smallest,
+            "largest id =",
+            largest,
+            "Make the table larger (input_dim of an Embedding layer), or map "
+            "unknown ids to a row of their own before the lookup.",
+        ],
+    )
+
+
 def gated_by_equality(
     value: tf.Tensor, a: tf.Tensor, b: tf.Tensor, text: str
 ) -> tf.Tensor:

@@ -22,10 +22,10 @@ from tfps_plugin.variables.compression import wire
 from tfps_plugin.variables.lookup import graph_checks
 from tfps_plugin.variables.lookup import present_rows
 from tfps_plugin.variables.lookup import repeated_rows
-from tfps_plugin.variables.lookup import row_gather
 from tfps_plugin.variables.lookup import row_lookup
 from tfps_plugin.variables.lookup.row_lookup import Arrangement
 from tfps_plugin.variables.lookup.row_lookup import Table
+from tfps_plugin.variables.lookup.shard_order import ShardOrder
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -119,13 +119,13 @@ def look_up_together(
     with compat.stop_recording():
         gathered = _gather(
             [table for _, table, _, _ in joint],
-            [ids_U for _, _, ids_U, _ in joint],
+            [order for _, _, order, _ in joint],
             dtypes,
         )
-    for (number, table, ids_U, positions), rows_UD in zip(
+    for (number, table, order, positions), rows_UD in zip(
         joint, gathered, strict=True
     ):
-        known_UD = row_lookup.recorded(table, ids_U, rows_UD)
+        known_UD = row_lookup.recorded(table, order, rows_UD)
         arrange = arranged[number]
         if arrange is not None:
             positions = arrange(positions)
@@ -135,22 +135,20 @@ def look_up_together(
 
 def _gather(
     tables: Sequence[Table],
-    ids: Sequence[tf.Tensor],
+    orders: Sequence[ShardOrder],
     dtypes: Sequence[tf.DType],
 ) -> list[tf.Tensor]:
     """Gathers distinct rows of each table, in the order of its ids.
 
     Args:
         tables: What has the rows.
-        ids: Distinct row numbers of each.
+        orders: Distinct row numbers of each.
         dtypes: What rows of each travel as.
     """
     parts_of_tables = []
-    joins = []
     # Tables of one cluster live on the same few devices.
     parts_on: dict[str, list[_Part]] = {}
-    for table, ids_U, dtype in zip(tables, ids, dtypes, strict=True):
-        local_ids, join = row_gather.questions(table.layout, ids_U)
+    for table, order, dtype in zip(tables, orders, dtypes, strict=True):
         parts = [
             _Part(
                 shard,
@@ -159,22 +157,23 @@ def _gather(
                 part_U,
             )
             for number, (shard, part_U) in enumerate(
-                zip(table.shards, local_ids, strict=True)
+                zip(table.shards, order.local_ids, strict=True)
             )
         ]
         for part in parts:
             parts_on.setdefault(part.shard.device, []).append(part)
         parts_of_tables.append(parts)
-        joins.append(join)
     rows: dict[_Part, tf.Tensor] = {}
     for device, parts in parts_on.items():
         rows.update(_exchange(device, parts))
     return [
         wire.widened(
-            join([rows[part] for part in parts]), table.dtype, table.shape[-1]
+            order.join([rows[part] for part in parts]),
+            table.dtype,
+            table.shape[-1],
         )
-        for table, parts, join in zip(
-            tables, parts_of_tables, joins, strict=True
+        for table, parts, order in zip(
+            tables, parts_of_tables, orders, strict=True
         )
     ]
 

@@ -25,12 +25,12 @@ from tfps_plugin.variables.lookup import graph_checks
 from tfps_plugin.variables.lookup import looked_up
 from tfps_plugin.variables.lookup import present_rows
 from tfps_plugin.variables.lookup import repeated_rows
-from tfps_plugin.variables.lookup import row_gather
 from tfps_plugin.variables.lookup import segment_sums
 from tfps_plugin.variables.lookup import shard_order
 from tfps_plugin.variables.lookup import vectorized_lookup
 from tfps_plugin.variables.lookup.distinct_rows import DistinctRows
 from tfps_plugin.variables.lookup.distinct_rows import dense_shape
+from tfps_plugin.variables.lookup.shard_order import ShardOrder
 from tfps_plugin.variables.sharding.layout import RowLayout
 
 # Puts something in another order.
@@ -212,33 +212,50 @@ def distinct_rows(
             ),
         )
         return rows_ND, tf.reshape(tf.range(tf.size(ids)), tf.shape(ids))
-    ids_U, positions = distinct_ids(
+    order, positions = distinct_ids(
         table,
         indices,
         from_end=from_end,
         are_inside=are_inside,
         in_shard_order=in_shard_order,
     )
-    whole: Any = table.shards[0]
     if table.is_whole:
         # TensorFlow's own gradient knows how to look up rows of one variable.
+        whole: Any = table.shards[0]
         compat.variable_accessed(whole)
+        with tf.device(graph_checks.CPU):
+            # On the worker, where the gradient needs them.
+            ids_U1 = tf.expand_dims(order.ids_U, 1)
         with tf.device(whole.device):
-            rows_UD = present_rows.gather(whole, ids_U)
+            rows_UD = present_rows.gather(whole, order.ids_U, ids_U1)
         rows_UD = wire.received(whole, rows_UD)
-        looked_up.remember(table, ids_U, rows_UD)
+        looked_up.remember(table, order.ids_U, rows_UD)
         return rows_UD, positions
     wire_dtype = wire.dtype_of_reads(table)
     with compat.stop_recording():
-        rows_UD = row_gather.gather_rows(
-            table.layout,
-            table.shards,
-            table.dtype,
-            ids_U,
-            wire_dtype,
-            table.shape[-1],
-        )
-    return recorded(table, ids_U, rows_UD), positions
+        rows_UD = _gather(table, order, wire_dtype)
+    return recorded(table, order, rows_UD), positions
+
+
+def _gather(
+    table: Table, order: ShardOrder, wire_dtype: tf.DType | None
+) -> tf.Tensor:
+    """Gathers distinct rows, each on the ps that holds it.
+
+    Args:
+        table: What has the rows.
+        order: Their numbers.
+        wire_dtype: What rows travel as; None: as they are.
+
+    Returns:
+        The rows in the order of the ids, shape `(U, D)`.
+    """
+    rows = []
+    for shard, ids in zip(table.shards, order.local_ids, strict=True):
+        with tf.device(shard.device):
+            mine = present_rows.gather(shard, ids)
+            rows.append(wire.narrowed(mine, wire_dtype))
+    return wire.widened(order.join(rows), table.dtype, table.shape[-1])
 
 
 def distinct_ids(
@@ -248,7 +265,7 @@ def distinct_ids(
     from_end: bool = False,
     are_inside: bool = False,
     in_shard_order: bool = False,
-) -> tuple[tf.Tensor, tf.Tensor]:
+) -> tuple[ShardOrder, tf.Tensor]:
     """Ids that the table has, each once; found on the worker's CPU.
 
     Args:
@@ -259,9 +276,9 @@ def distinct_ids(
         in_shard_order: As for `look_up`.
 
     Returns:
-        The distinct row numbers, shape `(U,)`, in the order of the table's
-        shards, which wait for the check that all are inside; and for each of
-        `indices` its place among them, int32, of the shape of `indices`.
+        The distinct row numbers, which wait for the check that all are
+        inside; and for each of `indices` its place among them, int32, of the
+        shape of `indices`.
     """
     table.was_looked_up = True
     ids = tf.convert_to_tensor(indices)
@@ -272,7 +289,7 @@ def distinct_ids(
             ids = tf.cast(ids, tf.int64)
         ids_N = tf.reshape(ids, [-1])
         if not are_inside:
-            ids_N = require_inside(
+            ids_N = graph_checks.require_inside(
                 ids_N, num_rows, table.path, from_end=from_end
             )
         if num_rows <= tf.int32.max:
@@ -282,51 +299,16 @@ def distinct_ids(
             # All are inside, counted from one end or the other.
             ids_N = tf.math.floormod(ids_N, tf.constant(num_rows, ids_N.dtype))
         ids_U, positions_N = tf.unique(ids_N)
-        if table.layout.num_shards > 1:
-            # tf.unique keeps the order of what it finds first.
-            ids_U, positions_N = shard_order.sort(
-                table.layout, ids_U, positions_N, is_sorted=in_shard_order
-            )
+        # tf.unique keeps the order of what it finds first.
+        order, positions_N = shard_order.sort(
+            table.layout, ids_U, positions_N, is_sorted=in_shard_order
+        )
         positions = tf.reshape(positions_N, tf.shape(ids))
     positions.set_shape(ids.shape)
-    return ids_U, positions
+    return order, positions
 
 
-def require_inside(
-    ids_N: tf.Tensor, num_rows: int, path: str, *, from_end: bool = False
-) -> tf.Tensor:
-    """Ids that are an error unless the table has all of them.
-
-    Args:
-        ids_N: Row numbers, shape `(N,)`, of a dtype that can count the rows;
-            none is fine.
-        num_rows: Rows of the table.
-        path: Name of the table, for the message.
-        from_end: Whether a negative id counts from the end of the table.
-
-    Returns:
-        The ids, which wait for the check: no ps is asked before.
-    """
-    lowest = -num_rows if from_end else 0
-    smallest, largest = tf.reduce_min(ids_N), tf.reduce_max(ids_N)
-    return graph_checks.gated(
-        ids_N,
-        (smallest >= lowest) & (largest <= num_rows - 1),
-        [
-            f"Ids outside of the table {path} were looked up. It has rows 0 "
-            f"to {num_rows - 1}"
-            + (f", or -{num_rows} to -1 from its end" if from_end else "")
-            + ". Received: smallest id =",
-            smallest,
-            "largest id =",
-            largest,
-            "Make the table larger (input_dim of an Embedding layer), or map "
-            "unknown ids to a row of their own before the lookup.",
-        ],
-    )
-
-
-def recorded(table: Table, ids_U: tf.Tensor, rows_UD: tf.Tensor) -> tf.Tensor:
+def recorded(table: Table, order: ShardOrder, rows_UD: tf.Tensor) -> tf.Tensor:
     """Rows that are known to be those of a table.
 
     Gradient tapes know it, and give `DistinctRows` of the whole table; and so
@@ -334,24 +316,23 @@ def recorded(table: Table, ids_U: tf.Tensor, rows_UD: tf.Tensor) -> tf.Tensor:
 
     Args:
         table: What was looked up.
-        ids_U: Distinct row numbers.
+        order: Distinct row numbers.
         rows_UD: Their rows, gathered where no tape recorded it.
 
     Returns:
         The rows.
     """
     # The gradient's function keeps what it needs, but not the table.
-    layout, shape = table.layout, table.shape
+    shape = table.shape
 
     @tf.custom_gradient
     def record(source: tf.Tensor, ids_U: tf.Tensor, rows_UD: tf.Tensor) -> Any:
         def gradient(upstream: Any) -> Any:
             if isinstance(upstream, tf.IndexedSlices):
-                order = shard_order.known(layout, ids_U)
                 upstream = segment_sums.segment_sums(
                     upstream.values,
                     upstream.indices,
-                    tf.size(ids_U) if order is None else order.count,
+                    order.count if order.is_usable else tf.size(ids_U),
                 )
             # A gradient may be built in a graph of its own, which takes only
             # what it has made or passed through an operation.
@@ -360,6 +341,7 @@ def recorded(table: Table, ids_U: tf.Tensor, rows_UD: tf.Tensor) -> tf.Tensor:
                     upstream,
                     tf.identity(ids_U),
                     dense_shape(shape),
+                    order,
                 ),
                 None,
                 None,
@@ -367,7 +349,7 @@ def recorded(table: Table, ids_U: tf.Tensor, rows_UD: tf.Tensor) -> tf.Tensor:
 
         return rows_UD, gradient
 
-    rows_UD = record(table.tape_input, ids_U, rows_UD)
+    rows_UD = record(table.tape_input, order.ids_U, rows_UD)
     rows_UD.set_shape(tf.TensorShape([None]).concatenate(shape[1:]))
-    looked_up.remember(table, ids_U, rows_UD)
+    looked_up.remember(table, order.ids_U, rows_UD)
     return rows_UD
