@@ -4,8 +4,7 @@ row_lookup.py         looks up rows of a variable, each distinct id once
 joint_lookup.py       looks up rows of several tables, one exchange with a ps
 shard_order.py        ids grouped by the shards that hold them
 distinct_rows.py      slices in which every id occurs once
-segment_sums.py       sums of rows that belong together
-repeated_rows.py      rows where they are asked for, each fetched once
+repeated_rows.py      repeats rows, and sums their gradients again
 looked_up.py          which rows the function being traced has looked up
 graph_checks.py       checks of values known only when a function runs
 dense_reads.py        warns of steps that move a whole sharded table

@@ -7,7 +7,7 @@ type.
 
 import tensorflow as tf
 
-from tfps_plugin.variables.lookup import segment_sums
+from tfps_plugin.variables.lookup import repeated_rows
 from tfps_plugin.variables.lookup import shard_order
 from tfps_plugin.variables.lookup.shard_order import ShardOrder
 from tfps_plugin.variables.sharding.layout import RowLayout
@@ -94,9 +94,9 @@ def distinct(slices: tf.IndexedSlices) -> DistinctRows:
         return slices
     if _are_distinct(slices.indices):
         return DistinctRows(slices.values, slices.indices, slices.dense_shape)
-    ids_U, sums_UD = sum_by_id(
-        tf.convert_to_tensor(slices.indices),
-        tf.convert_to_tensor(slices.values),
+    ids_U, positions_N = tf.unique(tf.convert_to_tensor(slices.indices))
+    sums_UD = repeated_rows.segment_sums(
+        tf.convert_to_tensor(slices.values), positions_N, tf.size(ids_U)
     )
     return DistinctRows(sums_UD, ids_U, slices.dense_shape)
 
@@ -111,20 +111,3 @@ def _are_distinct(ids: tf.Tensor) -> bool:
     while ids.op.type in ("ExpandDims", "Identity", "Reshape", "Squeeze"):
         ids = ids.op.inputs[0]
     return ids.op.type == "Unique" and ids is ids.op.outputs[0]
-
-
-def sum_by_id(
-    ids_N: tf.Tensor, values_ND: tf.Tensor
-) -> tuple[tf.Tensor, tf.Tensor]:
-    """Adds up what belongs to the same id.
-
-    Args:
-        ids_N: Row numbers, repeated or not, shape `(N,)`.
-        values_ND: Shape `(N, D)`.
-
-    Returns:
-        The distinct ids, shape `(U,)`, and the sums, shape `(U, D)`.
-    """
-    ids_U, positions_N = tf.unique(ids_N)
-    sums_UD = segment_sums.segment_sums(values_ND, positions_N, tf.size(ids_U))
-    return ids_U, sums_UD

@@ -25,7 +25,6 @@ from tfps_plugin.variables.lookup import graph_checks
 from tfps_plugin.variables.lookup import looked_up
 from tfps_plugin.variables.lookup import present_rows
 from tfps_plugin.variables.lookup import repeated_rows
-from tfps_plugin.variables.lookup import segment_sums
 from tfps_plugin.variables.lookup import shard_order
 from tfps_plugin.variables.lookup import vectorized_lookup
 from tfps_plugin.variables.lookup.distinct_rows import DistinctRows
@@ -329,7 +328,7 @@ def recorded(table: Table, order: ShardOrder, rows_UD: tf.Tensor) -> tf.Tensor:
     def record(source: tf.Tensor, ids_U: tf.Tensor, rows_UD: tf.Tensor) -> Any:
         def gradient(upstream: Any) -> Any:
             if isinstance(upstream, tf.IndexedSlices):
-                upstream = segment_sums.segment_sums(
+                upstream = repeated_rows.segment_sums(
                     upstream.values,
                     upstream.indices,
                     order.count if order.is_usable else tf.size(ids_U),
