@@ -26,7 +26,7 @@ from tfps_plugin.transport.flat_function import FlatOperation
 from tfps_plugin.transport.sections import GIVES_BACK_LOCK
 from tfps_plugin.transport.waves import Output
 
-# They look at a variable, and change nothing.
+# They read a variable, and change nothing.
 _LOOK = frozenset(
     {
         "ReadVariableOp",
@@ -39,17 +39,17 @@ _LOOK = frozenset(
 
 
 class _Users:
-    """Who has used one thing so far, in the latest steps."""
+    """Operations of the latest steps that have used one resource or place."""
 
     def __init__(self) -> None:
         self._step = 0
-        # Those of the latest step; those of steps before who still matter.
+        # Those of the latest step, and those of earlier steps that matter.
         self._now: tuple[list[int], list[int]] = ([], [])
         self._changed: list[int] = []
         self._looked: list[int] = []
 
     def before(self, step: int, looks: bool) -> list[int]:
-        """Whom somebody in a step has to wait for."""
+        """Returns the operations that a use in a step has to wait for."""
         if step != self._step:
             changed, looked = self._now
             if changed:
@@ -60,23 +60,22 @@ class _Users:
         return list(self._changed) if looks else self._changed + self._looked
 
     def add(self, number: int, looks: bool) -> None:
-        """Notes one of that step."""
+        """Records a use in the latest step."""
         self._now[looks].append(number)
 
 
 def in_order(
     function: FlatFunction, places: Sequence[str | None]
 ) -> FlatFunction:
-    """Has steps wait for each other where they have to.
+    """Makes steps wait for each other where they have to.
 
     Args:
-        function: Flattened with its steps apart.
-        places: Where its operations run.
+        function: Inlined with its steps apart.
+        places: The places that its operations run in.
 
     Returns:
-        The function; what changes a variable in one step runs after those that
-        used it in the steps before, and who looks at it after those that have
-        changed it.
+        The function. Operations that change a variable run after its uses in
+        earlier steps, and reads run after its changes in earlier steps.
     """
     users: dict[Hashable, _Users] = collections.defaultdict(_Users)
     operations = list(function.operations)
@@ -97,9 +96,10 @@ def in_order(
 def _things(
     function: FlatFunction, flat: FlatOperation, place: str | None
 ) -> Iterator[Hashable]:
-    """What an operation uses: variables, and all else at its place."""
+    """Yields what an operation uses: variables, or else its place."""
     if flat.operation.type == GIVES_BACK_LOCK:
-        # It waits for its own section alone: who wants the lock waits for it.
+        # It waits for its own section only; whoever takes the lock waits for
+        # it.
         return
     tensors = flat.operation.inputs
     resources = [
@@ -117,7 +117,7 @@ def _things(
 
 
 def _origin(function: FlatFunction, output: Output) -> Output | None:
-    """The argument that a resource is; None: it comes from somewhere else."""
+    """Returns the argument that a resource is; None if it is none."""
     while output.node >= function.num_arguments:
         flat = function.operations[output.node]
         if flat.operation.type != "Identity":

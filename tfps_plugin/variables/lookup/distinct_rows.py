@@ -1,8 +1,7 @@
 """Rows of a table in which no row number occurs twice.
 
-An update must see each row once, with the sum of all that belongs to it.
-Summing costs time on every worker, so what is summed already says so by its
-type.
+An update must see each row once, with the sum of its gradients. Sums cost time
+on every worker, so slices that are summed already say so by their type.
 """
 
 import tensorflow as tf
@@ -65,14 +64,14 @@ class DistinctRows(tf.IndexedSlices):
 
 
 def dense_shape(shape: tf.TensorShape) -> tf.Tensor:
-    """The shape of a table, as its slices have it.
+    """Returns the shape of a table as a tensor, as its slices have it.
 
     Args:
-        shape: Of the table, fully defined.
+        shape: Shape of the table, fully defined.
 
     Returns:
-        A vector, int32 where that is enough: TensorFlow's own slices have it
-        so, and those of two branches must be alike.
+        A vector, int32 if the sizes fit: TensorFlow's own slices have that
+        dtype, and the slices of two branches must have the same.
     """
     sizes = shape.as_list()
     is_small = max(sizes) <= tf.int32.max
@@ -80,7 +79,7 @@ def dense_shape(shape: tf.TensorShape) -> tf.Tensor:
 
 
 def distinct(slices: tf.IndexedSlices) -> DistinctRows:
-    """Sums what belongs to the same id.
+    """Sums the rows of each id.
 
     Args:
         slices: Values of shape `(N, ...)` for ids of shape `(N,)`, repeated
@@ -88,7 +87,7 @@ def distinct(slices: tf.IndexedSlices) -> DistinctRows:
 
     Returns:
         Each id once, in the order of its first occurrence, with the sum of
-        its values; what `slices` has, if that is distinct already.
+        its values. If the ids are distinct already, nothing is summed.
     """
     if isinstance(slices, DistinctRows):
         return slices
@@ -102,9 +101,10 @@ def distinct(slices: tf.IndexedSlices) -> DistinctRows:
 
 
 def _are_distinct(ids: tf.Tensor) -> bool:
-    """Whether ids of a function are, as can be seen, the result of tf.unique.
+    """Returns whether ids in a graph are the result of tf.unique.
 
-    So are those that TensorFlow's own gradient of a lookup gives.
+    This holds for TensorFlow's own gradient of our lookups of a variable that
+    is whole on one ps.
     """
     if not tf.is_symbolic_tensor(ids):
         return False

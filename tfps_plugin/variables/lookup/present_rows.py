@@ -1,8 +1,8 @@
-"""Rows of a variable as the newest optimizer step has left them.
+"""Rows of a variable as of the newest optimizer step.
 
 A table whose rows catch up lazily (`sparse_update="caught_up"`) stores each
-row as of the step that last updated it. Whoever reads such a table reads it
-through this module.
+row as of the step that last updated it. All reads of tables go through this
+module.
 
 Shape legend: U distinct rows, D the rest of a row's shape.
 """

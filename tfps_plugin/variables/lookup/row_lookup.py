@@ -1,8 +1,8 @@
-"""Looks up rows of a variable on parameter servers, in one way.
+"""Lookups of rows of a variable on parameter servers.
 
-The worker makes the ids distinct and sees that the table has them; each ps
-gathers its own rows; the worker repeats them where ids were repeated. What a
-tape gives back are `DistinctRows`.
+The worker checks the ids and drops repeated ones. Each ps gathers its own rows,
+and the worker repeats them where ids were repeated. The gradient is a
+`DistinctRows`.
 
 Shape legend: V rows of the table, D the rest of a row's shape, N ids asked
 for, U distinct ids among them.
@@ -32,7 +32,7 @@ from tfps_plugin.variables.lookup.distinct_rows import dense_shape
 from tfps_plugin.variables.lookup.shard_order import ShardOrder
 from tfps_plugin.variables.sharding.layout import RowLayout
 
-# Puts something in another order.
+# Reorders the first axis of a tensor.
 Arrangement = Callable[[tf.Tensor], tf.Tensor]
 
 _CAST = {
@@ -51,28 +51,28 @@ class Table:
     shape: tf.TensorShape
     dtype: tf.DType
 
-    # What is read of it travels as, see `variables.wire`; None: as it is.
+    # Dtype of its values on the way, see `compression.wire`; None: its own.
     wire_dtype: tf.DType | None = None
 
-    # Whether the user was told of steps that read all of it.
+    # Whether the user was warned of steps that read all of it.
     has_warned_of_dense_reads = False
 
-    # What rounding has left off its dense gradients, a `GradientResidual`.
+    # Rounding errors of its dense gradients, see `error_feedback`.
     gradient_residual: Any = None
 
-    # Steps that its rows have still to see, a `present_rows.UnseenSteps`; a
-    # table of several shards leaves it to them.
+    # Steps that its rows have still to see, a `present_rows.UnseenSteps`. In a
+    # table of several shards, each shard has its own.
     unseen_steps: Any = None
 
-    # Whether rows of it were looked up by their numbers so far.
+    # Whether rows of it were looked up so far.
     was_looked_up = False
 
-    # What the user knows it by: the path of a keras.Variable, if it is one's.
+    # Its name for the user: the path of its keras.Variable, if it has one.
     path: str
 
     @property
     def layout(self) -> RowLayout:
-        """Which rows are in which shard."""
+        """Rows of each shard."""
         raise NotImplementedError  # every subclass has its own
 
     @property
@@ -87,13 +87,13 @@ class Table:
 
     @property
     def tape_input(self) -> tf.Tensor:
-        """What every read is a function of: its gradient is the table's."""
+        """Tensor that every read depends on: its gradient is the table's."""
         raise NotImplementedError  # every subclass has its own
 
     def sparse_read(self, indices: Any, name: str | None = None) -> tf.Tensor:
         """Looks up rows; `tf.gather` calls this.
 
-        Repeated ids are asked for once. The gradient are `DistinctRows` of
+        Repeated ids are asked for once. The gradient is a `DistinctRows` of
         the whole table.
 
         Args:
@@ -109,16 +109,16 @@ class Table:
 def table_behind(
     params: Any,
 ) -> tuple[Table, Callable[[tf.Tensor], tf.Tensor]] | None:
-    """The table that `params` is, or that a `keras.Variable` holds.
+    """Returns the table that `params` is, or that a `keras.Variable` holds.
 
     Args:
-        params: Anything that TensorFlow may be asked to look up rows of.
+        params: Any argument of TensorFlow's and Keras's lookups.
 
     Returns:
-        The table, and what has to be done with its rows: a layer of mixed
-        precision sees those of a `keras.Variable` in another dtype. None for
-        what is no table of ours; functions of a SavedModel have none, there
-        each table is a plain variable.
+        The table, and a function to apply to its rows: with mixed precision, a
+        layer sees rows of a `keras.Variable` in another dtype. None for
+        everything that is no table of ours. Functions of a SavedModel have no
+        tables; there, each is a plain variable.
     """
     if tensorflow_saving.is_saving_model():
         return None
@@ -128,7 +128,7 @@ def table_behind(
         params._value, Table
     ):
         return None
-    # Also where Keras only looks for the shapes of a model.
+    # Also where Keras only infers the shapes of a model.
     params._value.was_looked_up = True
     if keras_compat.has_stateless_value(params):
         return None
@@ -151,15 +151,14 @@ def look_up(
     """Looks up rows.
 
     Args:
-        table: What has the rows.
+        table: The table.
         indices: Row numbers, an integer tensor of any shape.
         from_end: Whether a negative id counts from the end of the table.
-        are_inside: Whether it is known that the table has all of them.
-        in_shard_order: Whether those of a shard come before those of the
-            next one.
-        arranged: From something for each of `indices` to the same in another
-            order: that of the rows that are returned. To arrange the rows
-            themselves is to copy them once more.
+        are_inside: Whether the table is known to have all of them.
+        in_shard_order: Whether ids of a shard come before those of the next
+            one.
+        arranged: Reorders values of `indices` to the order in which the rows
+            are to be returned. This saves a copy of the rows themselves.
 
     Returns:
         The rows, of shape `indices.shape + table.shape[1:]`.
@@ -187,7 +186,7 @@ def distinct_rows(
     """Looks up each distinct row once.
 
     Args:
-        table: What has the rows.
+        table: The table.
         indices: Row numbers, an integer tensor of any shape.
         from_end: Whether a negative id counts from the end of the table.
         are_inside: As for `look_up`.
@@ -195,9 +194,9 @@ def distinct_rows(
 
     Returns:
         The distinct rows, shape `(U, D)`; and for each of `indices` its place
-        among them, int32, of the shape of `indices`. In a function that is
-        being vectorized each id has a row of its own: only all elements
-        together have distinct ones.
+        among them, int32, of the shape of `indices`. In a vectorized function
+        each id has a row of its own: only all elements together have distinct
+        ones.
     """
     number = tensorflow_vectorizing.element()
     if number is not None:
@@ -219,7 +218,7 @@ def distinct_rows(
         in_shard_order=in_shard_order,
     )
     if table.is_whole:
-        # TensorFlow's own gradient knows how to look up rows of one variable.
+        # TensorFlow's own gradient is right for a single variable.
         whole: Any = table.shards[0]
         compat.variable_accessed(whole)
         with tf.device(graph_checks.CPU):
@@ -242,9 +241,9 @@ def _gather(
     """Gathers distinct rows, each on the ps that holds it.
 
     Args:
-        table: What has the rows.
-        order: Their numbers.
-        wire_dtype: What rows travel as; None: as they are.
+        table: The table.
+        order: Distinct row numbers.
+        wire_dtype: Dtype of the rows on the way; None for their own.
 
     Returns:
         The rows in the order of the ids, shape `(U, D)`.
@@ -265,19 +264,18 @@ def distinct_ids(
     are_inside: bool = False,
     in_shard_order: bool = False,
 ) -> tuple[ShardOrder, tf.Tensor]:
-    """Ids that the table has, each once; found on the worker's CPU.
+    """Checks ids and drops repeated ones, on the worker's CPU.
 
     Args:
-        table: What has the rows.
+        table: The table.
         indices: Row numbers, an integer tensor of any shape.
         from_end: Whether a negative id counts from the end of the table.
         are_inside: As for `look_up`.
         in_shard_order: As for `look_up`.
 
     Returns:
-        The distinct row numbers, which wait for the check that all are
-        inside; and for each of `indices` its place among them, int32, of the
-        shape of `indices`.
+        The distinct row numbers, which wait for the check; and for each of
+        `indices` its place among them, int32, of the shape of `indices`.
     """
     table.was_looked_up = True
     ids = tf.convert_to_tensor(indices)
@@ -292,13 +290,13 @@ def distinct_ids(
                 ids_N, num_rows, table.path, from_end=from_end
             )
         if num_rows <= tf.int32.max:
-            # Half as much to compare and to send.
+            # Half as many bytes to compare and to send.
             ids_N = tf.cast(ids_N, tf.int32)
         if from_end:
             # All are inside, counted from one end or the other.
             ids_N = tf.math.floormod(ids_N, tf.constant(num_rows, ids_N.dtype))
         ids_U, positions_N = tf.unique(ids_N)
-        # tf.unique keeps the order of what it finds first.
+        # tf.unique keeps the order of first occurrences.
         order, positions_N = shard_order.sort(
             table.layout, ids_U, positions_N, is_sorted=in_shard_order
         )
@@ -308,20 +306,20 @@ def distinct_ids(
 
 
 def recorded(table: Table, order: ShardOrder, rows_UD: tf.Tensor) -> tf.Tensor:
-    """Rows that are known to be those of a table.
+    """Records a lookup for gradient tapes and for the traced function.
 
-    Gradient tapes know it, and give `DistinctRows` of the whole table; and so
-    does the function that is being traced (`looked_up`).
+    Tapes compute a `DistinctRows` of the whole table as its gradient. The
+    function that is being traced lists the lookup in `looked_up`.
 
     Args:
-        table: What was looked up.
+        table: The table.
         order: Distinct row numbers.
-        rows_UD: Their rows, gathered where no tape recorded it.
+        rows_UD: Their rows, gathered while no tape was recording.
 
     Returns:
         The rows.
     """
-    # The gradient's function keeps what it needs, but not the table.
+    # The gradient's function must not keep the table alive.
     shape = table.shape
 
     @tf.custom_gradient
@@ -333,8 +331,8 @@ def recorded(table: Table, order: ShardOrder, rows_UD: tf.Tensor) -> tf.Tensor:
                     upstream.indices,
                     order.count if order.is_usable else tf.size(ids_U),
                 )
-            # A gradient may be built in a graph of its own, which takes only
-            # what it has made or passed through an operation.
+            # A gradient may be built in a graph of its own. The identity is an
+            # operation of that graph.
             return (
                 DistinctRows(
                     upstream,
