@@ -157,8 +157,8 @@ def test_a_step_does_not_wait_for_the_ids_of_the_next() -> None:
             for operation in compat.operations_within(fused.graph)
         )
 
-    # One for both tables of a step.
-    assert [checks(1), checks(2), checks(4)] == [1, 2, 4]
+    # One for each table of a step.
+    assert [checks(1), checks(2), checks(4)] == [2, 4, 8]
 
 
 def test_what_is_printed_stays_in_order(

@@ -91,23 +91,8 @@ def distinct(slices: tf.IndexedSlices) -> DistinctRows:
     """
     if isinstance(slices, DistinctRows):
         return slices
-    if _are_distinct(slices.indices):
-        return DistinctRows(slices.values, slices.indices, slices.dense_shape)
     ids_U, positions_N = tf.unique(tf.convert_to_tensor(slices.indices))
     sums_UD = repeated_rows.segment_sums(
         tf.convert_to_tensor(slices.values), positions_N, tf.size(ids_U)
     )
     return DistinctRows(sums_UD, ids_U, slices.dense_shape)
-
-
-def _are_distinct(ids: tf.Tensor) -> bool:
-    """Returns whether ids in a graph are the result of tf.unique.
-
-    This holds for TensorFlow's own gradient of our lookups of a variable that
-    is whole on one ps.
-    """
-    if not tf.is_symbolic_tensor(ids):
-        return False
-    while ids.op.type in ("ExpandDims", "Identity", "Reshape", "Squeeze"):
-        ids = ids.op.inputs[0]
-    return ids.op.type == "Unique" and ids is ids.op.outputs[0]

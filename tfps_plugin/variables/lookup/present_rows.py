@@ -57,7 +57,7 @@ def gather(
         ids_U1: As for `gather_stored`.
 
     Returns:
-        The rows, shape `(U, D)`. Their gradient is that of the gather.
+        The rows, shape `(U, D)`; the caller records their gradient.
     """
     rows_UD = gather_stored(variable, ids_U, ids_U1)
     return _present(variable, rows_UD, ids_U)
@@ -76,8 +76,8 @@ def gather_stored(
     Args:
         variable: A `RemoteVariable`, on whose ps the caller has to be.
         ids_U: Row numbers, shape `(U,)`.
-        ids_U1: The same as a column, if the caller has it. The operation's
-            gradient reads it, so that it should be where that is.
+        ids_U1: The same as a column, if the caller has it. Functions that
+            differentiate the graph read it where it is.
 
     Returns:
         The rows, shape `(U, D)`.
@@ -86,11 +86,9 @@ def gather_stored(
         return tf.raw_ops.ResourceGather(
             resource=variable.handle, indices=ids_U, dtype=variable.dtype
         )
-    return tf.raw_ops.ResourceGatherNd(
-        resource=variable.handle,
-        indices=tf.expand_dims(ids_U, 1) if ids_U1 is None else ids_U1,
-        dtype=variable.dtype,
-    )
+    if ids_U1 is None:
+        ids_U1 = tf.expand_dims(ids_U, 1)
+    return compat.gather_by_coordinates(variable.handle, ids_U1, variable.dtype)
 
 
 def _has_short_rows(variable: Any, id_dtype: tf.DType) -> bool:

@@ -13,9 +13,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from tfps_plugin.variables import testing
-from tfps_plugin.variables.lookup import distinct_rows
 from tfps_plugin.variables.lookup import present_rows
 from tfps_plugin.variables.lookup import row_lookup
+from tfps_plugin.variables.lookup.distinct_rows import DistinctRows
 
 
 class _Tripled:
@@ -156,17 +156,30 @@ def test_a_row_that_is_not_there_is_an_error(ids: list[int]) -> None:
         present_rows.gather_stored(table, tf.constant(ids))
 
 
-def test_the_gradient_of_a_lookup_is_known_to_be_of_distinct_rows() -> None:
-    table = testing.remote_variable(tf.zeros([9, 4]))
+@pytest.mark.parametrize("width", [4, 100])
+@pytest.mark.parametrize("inner", [_as_it_is, _traced_by_itself])
+@pytest.mark.parametrize("outer", [_as_it_is, _traced_by_itself])
+def test_gradients_of_lookups_are_summed(
+    inner: Any, outer: Any, width: int
+) -> None:
+    table = testing.remote_variable(tf.ones([9, width]))
 
-    @tf.function
-    def step(ids: tf.Tensor) -> tf.Tensor:
+    @inner
+    def look_up(ids: tf.Tensor) -> tf.Tensor:
+        return row_lookup.look_up(table, ids)
+
+    @outer
+    def step(ids: tf.Tensor) -> tf.IndexedSlices:
         with tf.GradientTape() as tape:
-            loss = tf.reduce_sum(row_lookup.look_up(table, ids) ** 2)
+            loss = tf.reduce_sum(look_up(ids) * [[1.0], [2.0], [4.0]])
         slices = tape.gradient(loss, table)
-        before = len(slices.values.graph.get_operations())
-        rows = distinct_rows.distinct(slices)
-        assert len(slices.values.graph.get_operations()) == before
-        return rows.indices
+        if inner is _as_it_is:
+            assert isinstance(slices, DistinctRows)
+        return tf.IndexedSlices(
+            slices.values, slices.indices, slices.dense_shape
+        )
 
-    assert step(tf.constant([4, 2, 4])).numpy().tolist() == [4, 2]
+    slices = step(tf.constant([4, 2, 4]))
+    assert slices.indices.numpy().tolist() == [4, 2]
+    assert slices.dense_shape.numpy().tolist() == [9, width]
+    np.testing.assert_array_equal(slices.values[:, 0], [5.0, 2.0])

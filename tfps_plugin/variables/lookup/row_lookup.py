@@ -218,21 +218,33 @@ def distinct_rows(
         in_shard_order=in_shard_order,
     )
     if table.is_whole:
-        # TensorFlow's own gradient is right for a single variable.
-        whole: Any = table.shards[0]
-        compat.variable_accessed(whole)
-        with tf.device(graph_checks.CPU):
-            # On the worker, where the gradient needs them.
-            ids_U1 = tf.expand_dims(order.ids_U, 1)
-        with tf.device(whole.device):
-            rows_UD = present_rows.gather(whole, order.ids_U, ids_U1)
-        rows_UD = wire.received(whole, rows_UD)
-        looked_up.remember(table, order.ids_U, rows_UD)
-        return rows_UD, positions
+        return _rows_of_whole(table, order), positions
     wire_dtype = wire.dtype_of_reads(table)
     with compat.stop_recording():
         rows_UD = _gather(table, order, wire_dtype)
     return recorded(table, order, rows_UD), positions
+
+
+def _rows_of_whole(table: Table, order: ShardOrder) -> tf.Tensor:
+    """Looks up distinct rows of a table that is a variable of one ps."""
+    whole: Any = table.shards[0]
+    with compat.stop_recording():
+        with tf.device(graph_checks.CPU):
+            # On the worker, where a gradient may need them.
+            ids_U1 = tf.expand_dims(order.ids_U, 1)
+        with tf.device(whole.device):
+            rows_UD = present_rows.gather(whole, order.ids_U, ids_U1)
+    # `recorded` has an operation that reads the handle, so that the rows would
+    # travel back to the ps.
+    shape = table.shape
+    compat.record_gradient(
+        rows_UD,
+        table.tape_input,
+        lambda upstream: _gradient(upstream, order, order.ids_U, shape),
+    )
+    rows_UD = wire.received(whole, rows_UD)
+    looked_up.remember(table, order.ids_U, rows_UD)
+    return rows_UD
 
 
 def _gather(
@@ -325,24 +337,7 @@ def recorded(table: Table, order: ShardOrder, rows_UD: tf.Tensor) -> tf.Tensor:
     @tf.custom_gradient
     def record(source: tf.Tensor, ids_U: tf.Tensor, rows_UD: tf.Tensor) -> Any:
         def gradient(upstream: Any) -> Any:
-            if isinstance(upstream, tf.IndexedSlices):
-                upstream = repeated_rows.segment_sums(
-                    upstream.values,
-                    upstream.indices,
-                    order.count if order.is_usable else tf.size(ids_U),
-                )
-            # A gradient may be built in a graph of its own. The identity is an
-            # operation of that graph.
-            return (
-                DistinctRows(
-                    upstream,
-                    tf.identity(ids_U),
-                    dense_shape(shape),
-                    order,
-                ),
-                None,
-                None,
-            )
+            return _gradient(upstream, order, ids_U, shape), None, None
 
         return rows_UD, gradient
 
@@ -350,3 +345,25 @@ def recorded(table: Table, order: ShardOrder, rows_UD: tf.Tensor) -> tf.Tensor:
     rows_UD.set_shape(tf.TensorShape([None]).concatenate(shape[1:]))
     looked_up.remember(table, order.ids_U, rows_UD)
     return rows_UD
+
+
+def _gradient(
+    upstream: Any, order: ShardOrder, ids_U: tf.Tensor, shape: tf.TensorShape
+) -> DistinctRows:
+    """Returns the gradient of a table from that of its distinct rows.
+
+    Args:
+        upstream: Gradient of the rows, dense or slices.
+        order: Distinct row numbers.
+        ids_U: The same in the graph of the gradient.
+        shape: Shape of the table.
+    """
+    if isinstance(upstream, tf.IndexedSlices):
+        upstream = repeated_rows.segment_sums(
+            upstream.values,
+            upstream.indices,
+            order.count if order.is_usable else tf.size(ids_U),
+        )
+    # A gradient may be built in a graph of its own. The identity is an
+    # operation of that graph.
+    return DistinctRows(upstream, tf.identity(ids_U), dense_shape(shape), order)
