@@ -226,14 +226,6 @@ def take_for(tensor: tf.Tensor, other: tf.Tensor) -> None:
     handle_data_util.copy_handle_data(other, tensor)
 
 
-def shape_of_variable(handle: tf.Tensor) -> tf.TensorShape:
-    """Shape of the variable that a handle is of, as far as it says so."""
-    data = handle_data_util.get_resource_handle_data(handle)
-    if data is None or not data.is_set or not data.shape_and_type:
-        return tf.TensorShape(None)
-    return tf.TensorShape(data.shape_and_type[0].shape)
-
-
 def was_made_by(operation: tf.Operation, other: tf.Operation) -> None:
     """Has errors of an operation show where the program made another one."""
     # Nobody knows where those were made that come out of a file.

@@ -290,6 +290,77 @@ def with_gradient_of(source: tf.Tensor, result: tf.Tensor) -> tf.Tensor:
     return result
 
 
+# Registered once, as above.
+_GRADIENT_OF_ROWS = "TfpsGradientOfRows"
+
+with contextlib.suppress(KeyError):  # if this module is imported anew
+
+    @tf.RegisterGradient(_GRADIENT_OF_ROWS)
+    def _gradient_of_rows(
+        operation: tf.Operation, upstream: Any
+    ) -> tuple[tf.IndexedSlices, None]:
+        """TensorFlow's own asks the variable for its shape.
+
+        And it does not sum gradients that are slices of the rows themselves.
+        """
+        handle, coordinates_U1 = operation.inputs
+        slices = tf.IndexedSlices(
+            tf.convert_to_tensor(upstream),
+            tf.squeeze(coordinates_U1, 1),
+            resource_variable_ops.variable_shape(handle),
+        )
+        return slices, None
+
+
+def gather_by_coordinates(
+    handle: tf.Tensor, coordinates_U1: tf.Tensor, dtype: tf.DType
+) -> tf.Tensor:
+    """Gathers rows of a variable by `ResourceGatherNd`.
+
+    Args:
+        handle: Handle of the variable, a matrix.
+        coordinates_U1: Row numbers, shape `(U, 1)`.
+        dtype: Dtype of the variable.
+
+    Returns:
+        The rows, shape `(U, D)`. Functions that differentiate the graph get
+        slices of the variable; no gradient tape sees the operation.
+    """
+    # Also of loops and branches, whose operations are differentiated as such.
+    graph = ops.get_default_graph()
+    override = (
+        contextlib.nullcontext()
+        if tf.executing_eagerly()
+        else graph.gradient_override_map(
+            {"ResourceGatherNd": _GRADIENT_OF_ROWS}
+        )
+    )
+    with record.stop_recording(), override:
+        return tf.raw_ops.ResourceGatherNd(
+            resource=handle, indices=coordinates_U1, dtype=dtype
+        )
+
+
+def record_gradient(
+    result: tf.Tensor, source: tf.Tensor, gradient: Callable[[Any], Any]
+) -> None:
+    """Tells gradient tapes how to differentiate a value.
+
+    Other than tf.custom_gradient, it adds no operation.
+
+    Args:
+        result: The value, made while no tape was recording.
+        source: The tensor that it depends on.
+        gradient: Maps the gradient of `result` to that of `source`.
+    """
+    record.record_operation(
+        "RecordedGradient",
+        [result],
+        [source],
+        lambda upstream: [gradient(upstream)],
+    )
+
+
 def read_resource(handle: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
     """Reads a variable through its handle, unseen by any gradient tape."""
     with record.stop_recording():

@@ -13,8 +13,7 @@ from tfps_plugin import errors
 from tfps_plugin.variables.compression import wire
 from tfps_plugin.variables.kinds.remote_variable import RemoteVariable
 from tfps_plugin.variables.kinds.sharded_variable import ShardedVariable
-from tfps_plugin.variables.lookup import row_gather
-from tfps_plugin.variables.lookup import segment_sums
+from tfps_plugin.variables.lookup import repeated_rows
 from tfps_plugin.variables.lookup.distinct_rows import DistinctRows
 from tfps_plugin.variables.lookup.distinct_rows import distinct
 from tfps_plugin.variables.updates import views
@@ -87,11 +86,10 @@ def parts_of(
     build = _densified_part if exact else _rows_part
     slices = distinct(args[position])
     all_values = tf.convert_to_tensor(slices.values)
-    local_ids, (values,) = row_gather.split_by_shard(
+    local_ids, values = slices.split_by_shard(
         variable.layout,
-        tf.convert_to_tensor(slices.indices),
         wire.narrowed(
-            all_values, _wire_dtype(variable, all_values), by_chance=True
+            all_values, _wire_dtype(variable, all_values), stochastic=True
         ),
     )
     parts = []
@@ -160,7 +158,7 @@ def _densified_part(
     position: int,
 ) -> UpdatePart:
     with tf.device(shard.device):
-        dense = segment_sums.segment_sums(
+        dense = repeated_rows.segment_sums(
             mine.values, mine.indices, shard.shape[0]
         )
         dense.set_shape(shard.shape)

@@ -1,17 +1,17 @@
 """Fewer and smaller messages.
 
 emission.py       makes the operations of a function in a new graph
-explanation.py    what a step sends, for people
-flat_function.py  the operations of a function as a list
+explanation.py    a table of what a step sends
+flat_function.py  a function as a list of operations
 fusion.py         rewrites a step so that it sends few messages
-packing.py        many tensors as few, for the way from one device to another
-places.py         which task a device belongs to
-rewriting.py      decides what a function sends together
-row_packing.py    many tensors as few, most of which are rows of one width
-sections.py       what runs while a lock is held
-soundness.py      whether what was made anew can run
-staging.py        handles that a function takes from their parameter servers
-waves.py          which tensors of a step travel together
-word_pieces.py    numbers as words, laid end to end and cut again
+packing.py        packs many tensors into few, for the way to another device
+places.py         the task that a device belongs to
+rewriting.py      runs the passes, and decides what a function sends together
+row_packing.py    packs tensors of which most are rows of one width
+sections.py       critical sections: no message is awaited under a lock
+soundness.py      checks that a rewritten function can run
+staging.py        handles that a function reads on their parameter servers
+waves.py          groups tensors of a step that can travel together
+word_pieces.py    numbers as 4-byte words, concatenated and split
 passes/           passes over the operations of a function
 """

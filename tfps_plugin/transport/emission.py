@@ -1,4 +1,4 @@
-"""Makes the operations of a function in a new graph, and what they send."""
+"""Emission of a function and its messages into a new graph."""
 
 import logging
 import re
@@ -28,11 +28,11 @@ _logger = logging.getLogger(__name__)
 
 
 class Emission:
-    """The operations of a function, made in a new graph.
+    """A function that is emitted into a new graph.
 
     Attributes:
         graph: The new graph, complete.
-        sent: What it sends.
+        sent: The messages that it sends.
     """
 
     def __init__(
@@ -49,21 +49,21 @@ class Emission:
         staged: Mapping[Output, StagedHandle],
         is_inner: bool,
     ) -> None:
-        """Makes them.
+        """Emits the function.
 
         Args:
-            old: The function that it is made of.
+            old: Graph of the function as it was traced.
             flat: Its operations.
-            nodes: As the plan sees these.
-            devices: Where each of them runs.
-            plan: What travels.
+            nodes: The same operations as nodes of the plan.
+            devices: Their devices.
+            plan: Messages, and the wave of each node.
             inner: New functions for those that an operation runs.
-            unasked: Operations that run though nothing waits for them.
-            in_order: Loops whose rounds must not overlap.
+            unasked: Operations that run although nothing waits for them.
+            in_order: Loops whose rounds must not overlap on one task.
             staged: Arguments that are taken from their parameter servers.
-            is_inner: Whether a loop or a branch runs it. It is still given
-                these arguments, and hands them on: loops know by that that
-                they stay what they are.
+            is_inner: Whether a loop or a branch runs the function. It still
+                gets these arguments and returns them, by which loops see that
+                they do not change.
         """
         self.sent: list[Sent] = []
         self._flat = flat
@@ -80,24 +80,24 @@ class Emission:
         self._is_inner = is_inner
         self.graph, arguments = compat.new_graph(
             old,
-            # TensorFlow knows no "<lambda>" in an error, and would not say
-            # where the program made what has failed.
+            # With "<lambda>" in the name, TensorFlow's errors would not say
+            # where the program made the operation that failed.
             f"fused_{re.sub(r'[^A-Za-z0-9_.]', '', old.name)}",
             without=() if is_inner else {output.node for output in staged},
         )
         self._made: dict[int, tf.Operation] = {}
-        # Those that are made with nothing from elsewhere, not even a handle.
+        # Operations that need nothing from elsewhere, not even a handle.
         self._made_here = _made_here(flat, nodes, staged)
         self._tensors: dict[Output, tf.Tensor] = {
             Output(number, 0): tensor for number, tensor in arguments.items()
         }
         handed_on = dict(self._tensors)
-        # By place, what a function that others run hears first.
+        # By place, the first message to it in a body of a loop or branch.
         self._first: dict[str, tf.Operation] = {}
         self._copies: dict[tuple[int, str], tf.Tensor] = {}
         self._arrived: dict[tuple[Output, str], tf.Tensor] = {}
         self._arrivals: dict[tuple[int, str], tf.Operation] = {}
-        # Only arguments wait for nothing; the others say what they wait for.
+        # Only arguments wait for nothing. The others have control inputs.
         with self.graph.as_default():
             self._tensors.update(staging.take(staged, old))
             for step in plan.in_order():
@@ -121,10 +121,10 @@ class Emission:
         ]
 
     def _begin_with_messages(self) -> None:
-        """Has what waits for nothing elsewhere wait for the first message.
+        """Makes operations without inputs elsewhere wait for a first message.
 
-        TensorFlow would have it wait for the loop or branch that runs the
-        function: by another message, to each place, in each round.
+        TensorFlow would make them wait for the loop or branch that runs the
+        function, which takes another message to each place in each round.
         """
         for operation in self.graph.get_operations():
             if operation.inputs or operation.control_inputs:
@@ -137,7 +137,7 @@ class Emission:
         flat = self._flat.operations[number]
         place = self._nodes[number].place
         if place is None:
-            # A copy is made wherever it is read.
+            # A copy is made in each place that reads it.
             return
         stays = self._nodes[number].stays
         operation = compat.copy_operation(
@@ -162,7 +162,7 @@ class Emission:
             self._tensors[Output(number, index)] = tensor
 
     def _controls(self, number: int, place: str) -> list[tf.Operation]:
-        """What an operation runs after, at its own place where possible."""
+        """Returns control inputs, at the operation's own place if possible."""
         node = self._nodes[number]
         controls = [
             self._made[earlier]
@@ -171,7 +171,7 @@ class Emission:
             for earlier in node.controls
             if self._nodes[earlier].place is not None
         ]
-        # A lock waits for what its section is given.
+        # A lock waits for the inputs of its section.
         own = self._flat.operations[number].inputs
         controls += [
             self._arrived[output, place].op
@@ -181,7 +181,7 @@ class Emission:
         return list(dict.fromkeys(controls))
 
     def _tensor(self, output: Output, place: str) -> tf.Tensor:
-        """A tensor as it is read somewhere."""
+        """Returns a tensor as a place reads it."""
         if output in self._tensors:
             return self._arrived.get((output, place), self._tensors[output])
         copy = self._copies.get((output.node, place))
@@ -198,7 +198,7 @@ class Emission:
         return copy
 
     def _send(self, message: Message) -> None:
-        """Packs what travels where it was made, and unpacks it there."""
+        """Packs values where they were made, and unpacks them on arrival."""
         tensors = [self._tensors[output] for output in message.outputs]
         together = [
             output
@@ -238,7 +238,7 @@ class Emission:
     def _send_together(
         self, message: Message, outputs: Sequence[Output]
     ) -> int:
-        """Returns as how many tensors they travel."""
+        """Emits the transfer of tensors; returns how many parcels it takes."""
         source = places.cpu_of(message.source) if message.source else ""
         if all(
             places.is_on_cpu(self._devices[output.node]) for output in outputs
@@ -274,11 +274,11 @@ class Emission:
         return num_parcels
 
     def _begins(self, message: Message) -> bool:
-        """Whether a place elsewhere hears of a round by a message.
+        """Returns whether a message may tell a place that a round begins.
 
-        What is in it must not need anything that waits for such a message
-        itself: neither there nor anywhere else. A loop on the worker that is
-        given a handle of a parameter server does, and so does what it returns.
+        Its values must not depend on anything that waits for such a message
+        itself, in whatever place. A loop on the worker that has a handle of a
+        parameter server among its inputs does, and so do its results.
         """
         return (
             self._is_inner
@@ -294,9 +294,9 @@ class Emission:
         parcels: Sequence[tf.Tensor],
         controls: Sequence[tf.Operation],
     ) -> list[tf.Tensor]:
-        """Has the first parcel leave after some operations.
+        """Makes the first parcel leave after some operations.
 
-        If there is none, it is one without content.
+        If there is no parcel, it makes one without content.
         """
         if not controls:
             return list(parcels)
@@ -311,7 +311,7 @@ def _made_here(
     nodes: Sequence[Node],
     staged: Collection[Output],
 ) -> set[int]:
-    """The operations of the worker that need nothing of any other place."""
+    """Returns operations of the worker that need nothing from elsewhere."""
     taken = {output.node for output in staged}
     made: set[int] = set()
     for number, node in enumerate(nodes):

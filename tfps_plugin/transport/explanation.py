@@ -1,4 +1,4 @@
-"""What a step sends, for people. Pure: no TensorFlow."""
+"""Explanation of the messages that a step sends. Pure: no TensorFlow."""
 
 import dataclasses
 import logging
@@ -9,17 +9,17 @@ _logger = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Sent:
-    """What travels together.
+    """Values that travel together.
 
     Attributes:
-        source: The task that it leaves; empty: the worker of the step.
-        destination: The task that it goes to, likewise.
-        wave: How often values had to travel before it can leave.
-        num_tensors: How many tensors are in it.
-        num_controls: How many operations it tells of that have ended.
-        num_parcels: As how many it travels.
-        num_bytes: Of the tensors whose sizes are known before the step runs.
-        num_unsized: How many the others are.
+        source: The task that they leave; empty for the worker of the step.
+        destination: The task that they go to, likewise.
+        wave: The number of transfers that they depend on.
+        num_tensors: Number of tensors.
+        num_controls: Number of operations whose end is reported.
+        num_parcels: Number of messages.
+        num_bytes: Bytes of the tensors whose sizes are known in advance.
+        num_unsized: Number of the other tensors.
     """
 
     source: str
@@ -34,12 +34,12 @@ class Sent:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Body:
-    """A function, or what it does in a loop or a branch.
+    """A function, or the body of a loop or a branch in it.
 
     Attributes:
-        name: Of the function.
-        num_crossings: How much would travel one by one.
-        sent: In the order of waves.
+        name: Name of the function.
+        num_crossings: Number of messages without fusion.
+        sent: Messages with fusion, in the order of waves.
     """
 
     name: str
@@ -48,25 +48,24 @@ class Body:
 
     @property
     def num_parcels(self) -> int:
-        """How much does travel."""
+        """Number of messages with fusion."""
         return sum(each.num_parcels for each in self.sent)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, repr=False)
 class Explanation:
-    """What a step sends; printed, a table.
+    """The messages of a step; printed, a table.
 
     Attributes:
-        bodies: The function and its loops and branches, those that send
-            something.
-        is_printed: Whether whoever asked for it has seen the table.
+        bodies: The function, its loops and branches, if they send messages.
+        is_printed: Whether the user has seen the table.
     """
 
     bodies: tuple[Body, ...]
     is_printed: bool = dataclasses.field(default=False, compare=False)
 
     def __repr__(self) -> str:
-        """One line; `str` is the table."""
+        """Returns one line; `str` returns the table."""
         values = sum(body.num_crossings for body in self.bodies)
         messages = sum(body.num_parcels for body in self.bodies)
         return (
@@ -75,7 +74,7 @@ class Explanation:
         )
 
     def _ipython_display_(self) -> None:
-        """Shows the table once where it is the value of a notebook's cell."""
+        """Prints the table once if it is the value of a notebook's cell."""
         if not self.is_printed:
             print(self)
 
@@ -124,7 +123,7 @@ def _line(row: Sequence[str], widths: Sequence[int]) -> str:
 
 
 def _bytes(sent: Sent) -> str:
-    """`1,024`, or `1,024 + 3 of unknown size`."""
+    """Returns such as `1,024`, or `1,024 + 3 of unknown size`."""
     if not sent.num_unsized:
         return f"{sent.num_bytes:,}"
     if sent.num_unsized == sent.num_tensors:
@@ -133,7 +132,7 @@ def _bytes(sent: Sent) -> str:
 
 
 def _task(place: str) -> str:
-    """`ps 1` of `/job:ps/replica:0/task:1`."""
+    """Returns `ps 1` for `/job:ps/replica:0/task:1`."""
     if not place:
         return "worker"
     parts = dict(part.split(":", 1) for part in place.strip("/").split("/"))
@@ -143,10 +142,10 @@ def _task(place: str) -> str:
 def warn_of(name: str) -> None:
     """Warns of a function that stays as it was traced.
 
-    Called where the exception is handled that says why.
+    To be called in the handler of the exception that says why.
 
     Args:
-        name: Of the function, and of the loop or branch in it.
+        name: Name of the function, and of the loop or branch in it.
     """
     _logger.warning(
         "What %r sends travels value by value: it could not be put together. "

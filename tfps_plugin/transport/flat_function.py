@@ -1,4 +1,4 @@
-"""The operations of a function as a list."""
+"""A function as a list of operations."""
 
 import dataclasses
 from collections.abc import Iterable
@@ -12,15 +12,15 @@ from tfps_plugin.transport.waves import Output
 
 @dataclasses.dataclass(slots=True)
 class FlatOperation:
-    """An operation, and where in the list its inputs come from.
+    """An operation, and the places in the list that its inputs come from.
 
     Attributes:
-        operation: As it was traced.
-        inputs: What it is given.
-        controls: The numbers of those that it runs after.
-        device: Where it is to run; empty: on the worker that runs the step.
-        step: Of which call of a repeated function it is, counted from 1; 0 if
-            of none. See `flatten`.
+        operation: The operation as it was traced.
+        inputs: The outputs that it reads.
+        controls: The numbers of the operations that it runs after.
+        device: Its device; empty for the worker that runs the step.
+        step: The call of a repeated function that it belongs to, counted from
+            1; 0 if it belongs to none. See `inlining.flatten`.
     """
 
     operation: tf.Operation
@@ -32,13 +32,13 @@ class FlatOperation:
 
 @dataclasses.dataclass(slots=True)
 class FlatFunction:
-    """The operations of a function, each after those that it needs.
+    """The operations of a function in topological order.
 
     Attributes:
         operations: First the placeholders of the arguments, in their order.
-        num_arguments: How many these are.
-        outputs: What the function returns.
-        controls: Those that run even if nothing that it returns needs them.
+        num_arguments: Number of arguments.
+        outputs: The outputs that the function returns.
+        controls: Operations that run even if no output needs them.
     """
 
     operations: list[FlatOperation]
@@ -48,7 +48,7 @@ class FlatFunction:
 
 
 def constant_scalar(operations: Sequence[FlatOperation], output: Output) -> Any:
-    """The value of a scalar that is known; else None."""
+    """Returns the value of a constant scalar; None for all else."""
     operation = operations[output.node].operation
     if operation.type != "Const" or operation.outputs[0].shape.rank != 0:
         return None
@@ -56,7 +56,7 @@ def constant_scalar(operations: Sequence[FlatOperation], output: Output) -> Any:
 
 
 class Renumbering:
-    """What has become of the numbers of a list's operations.
+    """Map from the numbers of a list's operations to those of a new list.
 
     Attributes:
         kept: The operations of the new list.
@@ -68,18 +68,18 @@ class Renumbering:
         self._numbers: dict[int, int] = {}
 
     def keep(self, number: int, operation: FlatOperation) -> None:
-        """Puts an operation that had a number into the new list."""
+        """Appends an operation to the new list, and maps its old number."""
         self._numbers[number] = len(self.kept)
         self.kept.append(operation)
 
     def replace(self, number: int, new_number: int) -> None:
-        """Has one of the new list stand for an operation of the old one."""
+        """Maps an operation of the old list to one of the new list."""
         self._numbers[number] = new_number
 
     def outputs(self, outputs: Iterable[Output]) -> tuple[Output, ...]:
-        """The outputs of operations that were kept or replaced."""
+        """Returns outputs with their operations' new numbers."""
         return tuple(Output(self._numbers[n], index) for n, index in outputs)
 
     def controls(self, numbers: Iterable[int]) -> tuple[int, ...]:
-        """The new numbers of such operations, each once."""
+        """Returns the new numbers of operations, each once."""
         return tuple(dict.fromkeys(self._numbers[n] for n in numbers))

@@ -1,15 +1,15 @@
-"""Rewrites a step so that it sends few messages.
+"""Communication fusion: rewrites a step so that it sends few messages.
 
-TensorFlow sends every tensor that one task makes and another one reads by
-itself: a message, an answer, and a hand-over between threads for each. A step
-of a model with many variables has hundreds. Here the operations of a step are
-made anew, so that what can travel together does (`waves`), nearly always as
-one tensor (`packing`). Nothing is computed differently; what is only copied may
-be copied in another way (`transpositions`).
+TensorFlow sends every tensor that one task makes and another one reads in a
+message of its own, with an answer and a hand-over between threads. A step of a
+model with many variables has hundreds of them. Fusion makes a copy of the step
+in which all tensors that can travel together do (`waves`), nearly always as one
+tensor (`packing`). The computations stay the same; copies may be made in
+another way (`transpositions`).
 
-What is in a loop or in a branch travels together with what is in the same
-body. Variants and resources, tensors of unknown rank, and large ones travel
-by themselves, as before.
+Tensors in a loop or a branch travel together with others of the same body.
+Variants, resources, tensors of unknown rank, and large tensors travel by
+themselves, as without fusion.
 """
 
 import threading
@@ -32,11 +32,11 @@ _known: "weakref.WeakKeyDictionary[Any, Fused]" = weakref.WeakKeyDictionary()
 
 
 class Fused(NamedTuple):
-    """What became of a function.
+    """The result of rewriting a function.
 
     Attributes:
-        function: To be called in its place; None: it itself.
-        explanation: What it sends.
+        function: The function to call instead; None to call the original.
+        explanation: The messages that it sends.
     """
 
     function: Callable[..., Any] | None
@@ -46,14 +46,14 @@ class Fused(NamedTuple):
 def fuse(
     function: tf.types.experimental.ConcreteFunction,
 ) -> Callable[..., Any]:
-    """A function that does the same with fewer messages.
+    """Returns a function that does the same with fewer messages.
 
     Args:
-        function: Of workers, as it was traced.
+        function: A function of workers, as it was traced.
 
     Returns:
-        What to call instead, with the same arguments; the same function if
-        that would change nothing.
+        The function to call instead, with the same arguments; `function`
+        itself if there is nothing to fuse.
 
     Threading: may be called from any thread.
     """
@@ -63,7 +63,7 @@ def fuse(
 def explain(
     function: tf.types.experimental.ConcreteFunction,
 ) -> Explanation:
-    """What a function sends when it runs on a worker.
+    """Returns the messages that a function sends when it runs on a worker.
 
     Args:
         function: As for `fuse`.
@@ -74,7 +74,7 @@ def explain(
 
 
 def _fused(function: tf.types.experimental.ConcreteFunction) -> Fused:
-    """Rewrites a function, once; `_lock` guards what is known."""
+    """Rewrites a function, once; `_lock` guards the results."""
     with _lock:
         known = _known.get(function)
     if known is not None:
@@ -97,7 +97,7 @@ def _fused(function: tf.types.experimental.ConcreteFunction) -> Fused:
                 replacement = staging.WithHandles(replacement, handles)
         fused = Fused(replacement, Explanation(tuple(rewriting.bodies)))
     except Exception:
-        # It does run without.
+        # The function runs without fusion, too.
         explanation.warn_of(graph.name)
         fused = Fused(None, Explanation(()))
     with _lock:

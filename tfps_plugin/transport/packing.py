@@ -1,7 +1,7 @@
-"""Many tensors as few, for the way from one device to another.
+"""Packing of many tensors into few, for the way to another device.
 
-Tensors are laid end to end. Sizes that are known when a step is traced do not
-travel. Those that are not travel as numbers, in front.
+Tensors are flattened and concatenated. Sizes that are known when a step is
+traced do not travel. The others travel as a header in front.
 """
 
 import collections
@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from tfps_plugin.transport import word_pieces
 
-# What TensorFlow can lay end to end and cut again; of others there are few.
+# Dtypes that TensorFlow can concatenate and split. Others are rare.
 _PACKABLE = frozenset(
     {
         *(tf.bfloat16, tf.float16, tf.float32, tf.float64),
@@ -24,7 +24,7 @@ _PACKABLE = frozenset(
         *(tf.bool, tf.complex64, tf.complex128, tf.string),
     }
 )
-# Of these, a word of 4 bytes has one, or two, or half of one.
+# Dtypes that can travel as words of 4 bytes: one, two or half a number each.
 WORDS = frozenset(
     {
         *(tf.int32, tf.uint32, tf.float32),
@@ -32,15 +32,15 @@ WORDS = frozenset(
         *(tf.bfloat16, tf.float16),
     }
 )
-# Of these, the ones to use with GPUs, which leave int32 in the memory of their
-# machine: floats that are cut out of it there would move to the GPU one by one.
+# Those of them to use with GPUs. TensorFlow keeps int32 in host memory there:
+# floats that are cut out of it would move to the GPU one by one.
 WHOLE_NUMBERS = frozenset({tf.int32, tf.int64})
-# To copy more takes longer than a message of its own does, about 0.1 ms.
+# A copy of more takes longer than a message of its own, about 0.1 ms.
 _LARGE_BYTES = 1 << 20
 
 
 def is_packable(tensor: tf.Tensor) -> bool:
-    """Whether a tensor may be packed, by what is known when it is traced."""
+    """Returns whether a tensor may be packed, by its static shape and dtype."""
     if tensor.dtype not in _PACKABLE or tensor.shape.rank is None:
         return False
     if not tensor.shape.is_fully_defined():
@@ -50,15 +50,15 @@ def is_packable(tensor: tf.Tensor) -> bool:
 
 
 class Packing:
-    """How some tensors become fewer, and themselves again.
+    """A way to pack some tensors into fewer, and to unpack them.
 
     Numbers of 2, 4 and 8 bytes travel as one tensor of words, whatever their
-    dtypes: nothing but copies is made of them, which keep all bits, of floats
-    as of whole numbers. Of any other dtype there is one tensor.
+    dtypes: they are only copied, which keeps all bits. Each other dtype has a
+    tensor of its own.
 
-    Sizes come in two kinds: the lengths of tensors laid flat, and single
-    dimensions. Those that the receiver needs are the header, which is in front
-    of the words.
+    There are two kinds of sizes: the lengths of flattened tensors, and single
+    dimensions. Those that the receiver needs are the header in front of the
+    words.
     """
 
     def __init__(
@@ -68,13 +68,13 @@ class Packing:
         *,
         carrier: tf.DType | None = None,
     ) -> None:
-        """Decides how; makes no operation.
+        """Decides on the layout; makes no operation.
 
         Args:
-            tensors: Packable.
-            words: The dtypes that travel as words, of those that may.
-            carrier: What words travel as, int32 or float32; None: what most
-                of them are.
+            tensors: Packable tensors.
+            words: The dtypes that travel as words, among those that may.
+            carrier: Dtype of the words, int32 or float32; None for the dtype
+                of most of them.
         """
         self._shapes = [tensor.shape for tensor in tensors]
         groups: dict[tf.DType, list[int]] = collections.defaultdict(list)
@@ -85,7 +85,7 @@ class Packing:
             for dtype, places in groups.items()
             if dtype not in words
         }
-        # Of 4 bytes, each tensor is a piece; else those of one dtype are one.
+        # A tensor of 4-byte numbers is a piece; others of one dtype share one.
         self._joint = {
             dtype: places
             for dtype, places in groups.items()
@@ -99,8 +99,7 @@ class Packing:
         ]
         self._dtypes = [tensor.dtype for tensor in tensors]
         floats = [p for p in self._single if self._dtypes[p] == tf.float32]
-        # As what most of them are anyhow: to take one for another dtype is an
-        # operation for each, here and there.
+        # The dtype of most of them: each bitcast is an operation on both ends.
         self._carrier = carrier or (
             tf.float32 if 2 * len(floats) > len(self._single) else tf.int32
         )
@@ -109,13 +108,13 @@ class Packing:
             self._single,
             *(places for places in self._others.values() if len(places) > 1),
         ]
-        # The places whose lengths the receiver is told, and whose dimensions.
+        # The places whose lengths, and the dimensions, that the header holds.
         self._lengths: list[int] = []
         for places in self._packed:
-            # Those come last.
+            # Unknown lengths come last.
             places.sort(key=lambda place: not self._is_known(place))
             unknown = [place for place in places if not self._is_known(place)]
-            # A single one is what is left, but of a piece among others.
+            # A single one is the rest, unless other pieces follow.
             if len(unknown) > 1 or places in self._joint.values():
                 self._lengths += unknown
         self._dimensions = [
@@ -128,14 +127,17 @@ class Packing:
 
     @property
     def has_words(self) -> bool:
-        """Whether the first parcel is one of words."""
+        """Whether the first parcel holds words."""
         return bool(self._header_size or self._joint or self._single)
 
     def pack(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """What travels.
+        """Packs tensors.
 
         Args:
-            tensors: In the order of those that this was made with.
+            tensors: Tensors like those given to the constructor, in order.
+
+        Returns:
+            The parcels that travel.
         """
         flat = {
             place: word_pieces.flat(tensors[place])
@@ -161,11 +163,11 @@ class Packing:
         self, tensors: Sequence[tf.Tensor], flat: Mapping[int, tf.Tensor]
     ) -> list[tf.Tensor]:
         sizes: list[tf.Tensor] = []
-        # Those of one dtype are together.
+        # Lengths of one dtype are together.
         for _, places in itertools.groupby(
             self._lengths, lambda place: self._dtypes[place]
         ):
-            # One operation, in place of one for each.
+            # One operation instead of one for each.
             sizes += tf.raw_ops.ShapeN(input=[flat[place] for place in places])
         sizes += [
             tf.shape(tensors[place])[axis : axis + 1]
@@ -179,7 +181,7 @@ class Packing:
         return word_pieces.of_dtype(words, self._carrier)
 
     def unpack(self, parcels: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """What was packed.
+        """Unpacks tensors.
 
         Args:
             parcels: As `pack` returned them.
@@ -211,7 +213,7 @@ class Packing:
     ) -> dict[int, tf.Tensor]:
         lengths = []
         if header is not None:
-            # Cut off with the others: not to copy all of these once more.
+            # Split off together with the others, which saves a copy of these.
             lengths.append(tf.constant([self._header_size]))
         for dtype, places in self._joint.items():
             total = tf.reduce_sum(self._sizes(places, header))
@@ -252,7 +254,7 @@ class Packing:
         return dict(zip(places, pieces, strict=True))
 
     def _sizes(self, places: Sequence[int], header: Any) -> tf.Tensor:
-        """How many numbers each has, shape `(places,)`; -1: what is left."""
+        """Returns lengths, shape `(places,)`; -1 stands for the rest."""
         told = [place for place in places if place in self._lengths]
         known = tf.constant(
             [
@@ -273,10 +275,10 @@ class Packing:
         return bool(self._shapes[place].is_fully_defined())
 
     def _dimensions_told(self, place: int) -> list[int]:
-        """The axes whose sizes do not follow from a tensor's length."""
+        """Returns the axes whose sizes do not follow from a tensor's length."""
         sizes = self._shapes[place].as_list()
         unknown = [axis for axis, size in enumerate(sizes) if size is None]
-        # Of nothing, no size follows.
+        # No size follows from a length of 0.
         return unknown if len(unknown) > 1 or 0 in sizes else []
 
     def _shaped(

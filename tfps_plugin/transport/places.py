@@ -1,20 +1,20 @@
-"""Which task a device belongs to."""
+"""Places: the tasks that devices belong to."""
 
 import tensorflow as tf
 
 from tfps_plugin.variables.lookup import graph_checks
 
-# Where a function runs: what has no other place.
+# The task that runs the function, for operations without another place.
 HERE = ""
 
 
 def job(device: str) -> str | None:
-    """The job of a device; None: the device is the caller's own task's."""
+    """Returns the job of a device; None for a device of the caller's task."""
     return tf.DeviceSpec.from_string(device).job if device else None
 
 
 def place(device: str) -> str:
-    """The task of a device, as a device name; empty: the worker's own."""
+    """Returns the task of a device as a device name; empty for the worker."""
     if not device:
         return HERE
     spec = tf.DeviceSpec.from_string(device)
@@ -26,17 +26,17 @@ def place(device: str) -> str:
 
 
 def cpu_of(place: str) -> str:
-    """The CPU of a task."""
+    """Returns the CPU of a task."""
     return place + graph_checks.CPU
 
 
 def is_on_cpu(device: str) -> bool:
-    """Whether a device is said to be a CPU."""
+    """Returns whether a device name says that it is a CPU."""
     return bool(tf.DeviceSpec.from_string(device).device_type == "CPU")
 
 
 def has_accelerators() -> bool:
-    """Whether a worker computes on something else than CPUs."""
+    """Returns whether a worker has devices other than CPUs."""
     return any(
         device.device_type != "CPU" and job(device.name) == "worker"
         for device in tf.config.list_logical_devices()

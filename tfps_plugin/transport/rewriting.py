@@ -1,4 +1,4 @@
-"""Decides what a function sends together, and has it made anew."""
+"""Rewrites one function: runs the passes, plans messages, emits a new graph."""
 
 import itertools
 from collections.abc import Iterator
@@ -16,18 +16,16 @@ from tfps_plugin.transport import waves
 from tfps_plugin.transport.emission import Emission
 from tfps_plugin.transport.explanation import Body
 from tfps_plugin.transport.flat_function import FlatFunction
-from tfps_plugin.transport.passes import duplicates
-from tfps_plugin.transport.passes import id_checks
-from tfps_plugin.transport.passes import run_ahead
-from tfps_plugin.transport.passes import short_rows
+from tfps_plugin.transport.passes import common_subexpressions
+from tfps_plugin.transport.passes import loop_overlap
 from tfps_plugin.transport.passes import step_order
 from tfps_plugin.transport.passes import transpositions
-from tfps_plugin.transport.passes.flattening import flatten
+from tfps_plugin.transport.passes.inlining import flatten
 from tfps_plugin.transport.staging import StagedHandle
 from tfps_plugin.transport.waves import Node
 from tfps_plugin.transport.waves import Output
 
-# By type, how many inputs there are before those of the functions it runs.
+# By type, the number of inputs before those of the functions that it runs.
 _RUNS_FUNCTIONS = {
     "Case": 1,
     "If": 1,
@@ -36,21 +34,22 @@ _RUNS_FUNCTIONS = {
     "StatelessWhile": 0,
     "While": 0,
 }
-# What loops and branches that ask other places last: a question and an answer.
+# Loops and branches that ask other places last two waves: question and answer.
 _LASTS = 2
-# Nobody knows what they look at.
+# They may look at anything.
 _RUN_PYTHON = frozenset({"EagerPyFunc", "PyFunc", "PyFuncStateless"})
-# Larger ones are sent, as TensorFlow would.
+# Larger constants are sent, as TensorFlow would.
 _MOST_BYTES_COPIED = 64 << 10
 
 
 class Rewriting:
-    """Makes one function anew, and those that its loops and branches run.
+    """Rewrites one function, and those that its loops and branches run.
 
     Attributes:
         graph: The new function; None if it would be like the old one.
-        bodies: What it and they send.
-        unasked: Its operations elsewhere that its end does not wait for.
+        bodies: The messages of the function, its loops and branches.
+        unasked: Operations elsewhere that the end of the function does not
+            wait for.
     """
 
     def __init__(
@@ -61,18 +60,19 @@ class Rewriting:
         *,
         staged: Mapping[int, StagedHandle] | None = None,
         is_inner: bool = False,
-        runs_ahead: bool = False,
+        overlaps: bool = False,
     ) -> None:
-        """Rewrites.
+        """Rewrites the function.
 
         Args:
-            graph: Of the function.
-            homes: By the number of the argument, the devices of resources.
-            name: Of the function, for people.
-            staged: By the number of the argument, handles that the function
-                is not given, or not by its parameter server.
+            graph: Graph of the function.
+            homes: Devices of resources, by the number of the argument.
+            name: Name of the function, for explanations.
+            staged: Handles that the function takes from their parameter
+                servers instead, by the number of the argument.
             is_inner: Whether a loop or a branch runs it.
-            runs_ahead: Whether the worker may go on when it has ended here.
+            overlaps: Whether the worker may go on before operations of the
+                function elsewhere have ended.
         """
         self._name = name
         self._is_inner = is_inner
@@ -80,22 +80,20 @@ class Rewriting:
         self._staged = {
             Output(n, 0): each for n, each in (staged or {}).items()
         }
-        self._take(flatten(graph, steps_apart=runs_ahead), homes)
+        self._take(flatten(graph, steps_apart=overlaps), homes)
         if any(flat.step for flat in self._flat.operations):
             in_places = [node.place for node in self._nodes()]
             self._take(step_order.in_order(self._flat, in_places), homes)
-        self._take(duplicates.merge(self._flat), homes)
+        self._take(common_subexpressions.merge(self._flat), homes)
         self._take(transpositions.transpose(self._flat), homes)
-        self._take(id_checks.merge(self._flat, waves.of(self._nodes())), homes)
-        self._take(short_rows.gather(self._flat, self._devices), homes)
         self.bodies: list[Body] = []
         self.unasked: frozenset[int] = frozenset()
         self._in_order: set[int] = set()
         inner = self._rewrite_inner()
         nodes = self._nodes()
         num_crossings = waves.num_crossings(nodes)
-        if runs_ahead:
-            nodes, self.unasked = run_ahead.without_answers(
+        if overlaps:
+            nodes, self.unasked = loop_overlap.without_answers(
                 nodes,
                 self._flat.controls,
                 self._effects(),
@@ -125,9 +123,9 @@ class Rewriting:
             self.bodies.insert(0, body)
 
     def _take(self, flat: FlatFunction, homes: Mapping[int, str]) -> None:
-        """Finds out where the operations of the function run."""
+        """Takes over a list of operations, and finds their devices."""
         self._flat = flat
-        # Where resources are; by who returns them.
+        # Devices of resources, by the outputs that hold them.
         self._homes = {Output(n, 0): device for n, device in homes.items()}
         self._devices = []
         for number in range(len(flat.operations)):
@@ -137,7 +135,7 @@ class Rewriting:
         return [self._node(number) for number in range(len(self._devices))]
 
     def _device_of(self, number: int) -> str:
-        """Where an operation runs; notes where resources are on the way."""
+        """Returns the device of an operation; records homes of resources."""
         flat = self._flat.operations[number]
         device = flat.device
         if number < self._flat.num_arguments:
@@ -148,7 +146,7 @@ class Rewriting:
             and not places.job(device)
             and not compat.runs_functions(flat.operation)
         ):
-            # As TensorFlow does: where the resource is that it works on.
+            # As TensorFlow does: with the resource that it works on.
             device = homes[0]
             soundness.check_device(flat.operation, device, homes)
         if places.job(device):
@@ -172,7 +170,7 @@ class Rewriting:
         )
 
     def _asks_elsewhere(self, number: int) -> bool:
-        """Whether a loop or branch of the worker exchanges messages."""
+        """Returns whether a loop or branch of the worker sends messages."""
         flat = self._flat.operations[number]
         if (
             flat.operation.type not in _RUNS_FUNCTIONS
@@ -186,7 +184,7 @@ class Rewriting:
         return any(places.place(device) != places.HERE for device in devices)
 
     def _devices_within(self, operation: tf.Operation) -> Iterator[str]:
-        """The devices of what a loop or branch runs, found out when asked."""
+        """Yields the devices of the operations in a loop or branch."""
         if operation not in self._known_devices:
             self._known_devices[operation] = frozenset(
                 inner.device
@@ -196,7 +194,7 @@ class Rewriting:
         yield from self._known_devices[operation]
 
     def _locks(self) -> dict[int, list[int]]:
-        """Who takes a lock, and who gives it back."""
+        """Returns the operations that give each lock back, by its taker."""
         locks: dict[int, list[int]] = {}
         for number, flat in enumerate(self._flat.operations):
             if flat.operation.type == sections.TAKES_LOCK:
@@ -206,15 +204,15 @@ class Rewriting:
         return locks
 
     def _effects(self) -> set[int]:
-        """The operations that do more than to compute what they return."""
+        """Returns the operations that have side effects."""
         return {
             number
             for number, flat in enumerate(self._flat.operations)
             if compat.is_stateful(flat.operation)
         }
 
-    def _may_run_ahead(self, loop: int) -> bool:
-        """Whether nothing after a loop may need what it has done elsewhere."""
+    def _may_overlap(self, loop: int) -> bool:
+        """Returns whether nothing after a loop may need its remote effects."""
         if self._is_inner:
             return False
         later = {loop}
@@ -233,7 +231,7 @@ class Rewriting:
         return True
 
     def _rewrite_inner(self) -> dict[int, dict[str, Any]]:
-        """New functions for those that loops and branches run."""
+        """Returns new functions for those that loops and branches run."""
         inner: dict[int, dict[str, Any]] = {}
         for number, flat in enumerate(self._flat.operations):
             first = _RUNS_FUNCTIONS.get(flat.operation.type)
@@ -258,11 +256,10 @@ class Rewriting:
                         full_name,
                         staged=staged,
                         is_inner=True,
-                        runs_ahead=name == "body"
-                        and self._may_run_ahead(number),
+                        overlaps=name == "body" and self._may_overlap(number),
                     )
                 except Exception:
-                    # All else is rewritten; this does run without.
+                    # This body runs without fusion; all else is rewritten.
                     explanation.warn_of(full_name)
                     continue
                 self.bodies += rewriting.bodies
@@ -276,7 +273,7 @@ class Rewriting:
 
 
 def _is_copied(operation: tf.Operation) -> bool:
-    """Whether every place has an operation of its own."""
+    """Returns whether every place gets its own copy: of small constants."""
     if operation.type != "Const":
         return False
     tensor = operation.outputs[0]

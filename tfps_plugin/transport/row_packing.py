@@ -1,9 +1,9 @@
-"""Many tensors as few, most of which are rows of one width.
+"""Packing of tensors of which most are rows of one width.
 
-Rows and gradients of tables of one width are laid below each other as they
-are. Laid flat as all else, each would be taken for a vector before and for
-rows again behind, by an operation each time; and TensorFlow cuts rows that
-begin where its memory is aligned without a copy.
+Rows and gradients of tables of one width are concatenated as they are. If they
+were flattened as all else, each would need a reshape before and after the
+transfer. And TensorFlow splits rows without a copy if they begin at aligned
+addresses.
 
 Shape legend: D numbers in a row, M rows that travel.
 """
@@ -20,32 +20,32 @@ from tfps_plugin.transport import word_pieces
 from tfps_plugin.transport.packing import WORDS
 from tfps_plugin.transport.packing import Packing
 
-# Of the rows, and of what carries words.
+# Dtype of the rows, and of the words beside them.
 _DTYPE = tf.float32
-# One table alone saves no operation; it may save a copy.
+# A single table saves no operation; it may save a copy.
 _LEAST_TABLES = 2
-# Where tensors of TensorFlow begin, in bytes.
+# Alignment of TensorFlow's tensors in bytes.
 _ALIGNMENT = 64
 
 
 class Way(Protocol):
-    """How some tensors become fewer, and themselves again."""
+    """A way to pack some tensors into fewer, and to unpack them."""
 
     def pack(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """What travels."""
+        """Packs tensors into parcels."""
 
     def unpack(self, parcels: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """What was packed."""
+        """Unpacks the parcels of `pack`."""
 
 
 def best(
     tensors: Sequence[tf.Tensor], words: Collection[tf.DType] = WORDS
 ) -> Way:
-    """How some tensors travel.
+    """Chooses the way to pack some tensors.
 
     Args:
-        tensors: Packable, two or more.
-        words: The dtypes that travel as words, of those that may.
+        tensors: Packable tensors, two or more.
+        words: The dtypes that travel as words, among those that may.
     """
     width = _width(tensors) if _DTYPE in words else None
     if width is None:
@@ -54,13 +54,13 @@ def best(
 
 
 def _width(tensors: Sequence[tf.Tensor]) -> int | None:
-    """The width that most tensors of unknown numbers of rows have."""
+    """Returns the width of most tensors whose number of rows is unknown."""
     widths = collections.Counter(
         int(tensor.shape[1]) for tensor in tensors if _has_unknown_rows(tensor)
     )
     if not widths:
         return None
-    # Of as many, those that are cut without a copy, and then the wider ones.
+    # Ties go to rows that are split without a copy, and then to wider rows.
     width = max(
         widths,
         key=lambda width: (widths[width], _is_aligned(width), width),
@@ -71,7 +71,7 @@ def _width(tensors: Sequence[tf.Tensor]) -> int | None:
 
 
 def _is_aligned(width: int) -> bool:
-    """Whether each row begins where the memory of a tensor may begin."""
+    """Returns whether each row begins at an aligned address."""
     return width * _DTYPE.size % _ALIGNMENT == 0
 
 
@@ -85,11 +85,11 @@ def _has_unknown_rows(tensor: tf.Tensor) -> bool:
 
 
 class RowPacking:
-    """Lays tensors below each other, as rows of one width.
+    """Packs tensors as rows of one width.
 
-    In front are the numbers of rows that do not follow from the length of all;
-    then the words of all that is no such rows, as `Packing` makes them; then
-    tables, and what else can be taken for so many rows.
+    First come the numbers of rows that do not follow from the total; then the
+    words of all tensors that are no such rows, from `Packing`; then tables, and
+    other tensors whose size is a multiple of the width.
     """
 
     def __init__(
@@ -98,12 +98,12 @@ class RowPacking:
         width: int,
         words: Collection[tf.DType] = WORDS,
     ) -> None:
-        """Decides how; makes no operation.
+        """Decides on the layout; makes no operation.
 
         Args:
-            tensors: Packable; some are of that width, and of float32.
-            width: Of a row, D.
-            words: The dtypes that travel as words, of those that may.
+            tensors: Packable tensors; some are float32 rows of that width.
+            width: Numbers in a row, D.
+            words: The dtypes that travel as words, among those that may.
         """
         self._width = width
         self._shapes = [tensor.shape for tensor in tensors]
@@ -117,13 +117,13 @@ class RowPacking:
                 self._known.append(place)
             else:
                 self._rest.append(place)
-        # Whose numbers of rows travel; a single one has what is left.
+        # Tensors whose numbers of rows travel; a single one gets the rest.
         self._told = self._unknown if len(self._unknown) > 1 else []
         self._inner = None
         if self._rest:
             rest = [tensors[place] for place in self._rest]
             self._inner = Packing(rest, words, carrier=_DTYPE)
-        # Of the words; None: known when the step runs. Set when packing.
+        # None if only known when the step runs. Set when packing.
         self._num_words: int | None = 0
 
     def _has_known_rows(self, tensor: tf.Tensor) -> bool:
@@ -133,10 +133,13 @@ class RowPacking:
         return bool(size and size % self._width == 0)
 
     def pack(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """What travels.
+        """Packs tensors.
 
         Args:
-            tensors: In the order of those that this was made with.
+            tensors: Tensors like those given to the constructor, in order.
+
+        Returns:
+            The parcels that travel.
         """
         words, others = None, []
         self._num_words = 0
@@ -147,7 +150,7 @@ class RowPacking:
                 self._num_words = words.shape[0]
         shapes = []
         if self._told:
-            # One operation for all. Of each the width is one number more.
+            # One operation for all. It also returns the width of each.
             shapes += tf.raw_ops.ShapeN(input=[tensors[p] for p in self._told])
         if self._num_words is None:
             shapes.append(tf.shape(words))
@@ -167,10 +170,13 @@ class RowPacking:
         return [tf.concat(pieces, 0), *others]
 
     def unpack(self, parcels: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """What was packed.
+        """Unpacks tensors.
 
         Args:
-            parcels: As `pack` returned them.
+            parcels: Parcels of `pack`.
+
+        Returns:
+            The tensors in their order.
         """
         rows_MD, *others = parcels
         numbers, words = self._read_head(rows_MD)
@@ -208,7 +214,7 @@ class RowPacking:
         return [parts[place] for place in range(len(self._shapes))]
 
     def _read_head(self, rows_MD: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """The numbers in front, int32, and the words that are beside them."""
+        """Returns the numbers in front, int32, and the words beside them."""
         if not self._head_size:
             return tf.zeros([0], tf.int32), tf.zeros([0], _DTYPE)
         head = word_pieces.flat(rows_MD[: self._num_head_rows])

@@ -1,9 +1,9 @@
-"""What runs while a lock is held. Pure: no TensorFlow.
+"""Critical sections: operations that run under a lock. Pure: no TensorFlow.
 
 An optimizer's update of a variable holds a lock of its parameter server (see
-`variables.update_lock`). Nobody waits for a message under a lock: what a
-section is given arrives before the lock is taken. Otherwise two workers could
-wait for each other, each with a lock that the other's message depends on.
+`variables.update_lock`). Nothing waits for a message under a lock: the inputs
+of a section arrive before its lock is taken. Otherwise two workers could
+deadlock, each with a lock that the other's message depends on.
 """
 
 import dataclasses
@@ -22,18 +22,17 @@ GIVES_BACK_LOCK = "ConsumeMutexLock"
 def before_locks(
     nodes: Sequence[Node], locks: Mapping[int, Collection[int]]
 ) -> list[Node]:
-    """Has locks wait for what their sections are given from other places.
+    """Makes locks wait for what their sections receive from other places.
 
     Args:
-        nodes: Each after those that it reads and runs after.
+        nodes: In topological order.
         locks: The nodes that take a lock, each with those that give it back.
 
     Returns:
-        The nodes; those that take a lock read what its section reads from
-        elsewhere and was made before, and run after what else it needs that
-        was made before. What travels between operations of one
-        section stays out of messages. A lock is given back without waiting
-        for others: TensorFlow orders operations of this kind.
+        The nodes. Those that take a lock wait for all inputs of their section
+        that were made before it. Tensors between operations of one section
+        stay out of messages. A lock is given back without waiting for other
+        locks, although TensorFlow orders such operations.
     """
     takers = list(locks)
     bits = {taker: 1 << place for place, taker in enumerate(takers)}
@@ -69,14 +68,14 @@ def before_locks(
                 else:
                     stays.setdefault(number, set()).add(output)
             if number in locks[taker]:
-                # It waits for nothing but its own section.
+                # It waits only for its own section.
                 continue
             for earlier in node.controls:
                 place = nodes[earlier].place
                 if place is None:
                     continue
                 if is_before(earlier, taker, node):
-                    # One here may wait for a lock itself.
+                    # A node at this place may wait for a lock itself.
                     made[taker][earlier] = None
                 elif place != node.place:
                     stays.setdefault(number, set()).add(earlier)
@@ -100,7 +99,7 @@ def _given_back_at_once(
     locks: Mapping[int, Collection[int]],
     bits: Mapping[int, int],
 ) -> list[Node]:
-    """Has those that give a lock back wait for its own section alone."""
+    """Makes nodes that give a lock back wait only for its own section."""
     after = _after(nodes, bits)
     changed = list(nodes)
     for taker, givers in locks.items():
@@ -114,7 +113,7 @@ def _given_back_at_once(
 
 
 def _after(nodes: Sequence[Node], bits: Mapping[int, int]) -> list[int]:
-    """Which locks were taken before each node runs, as bits."""
+    """Returns the locks taken before each node runs, as bits."""
     after: list[int] = []
     for number, node in enumerate(nodes):
         taken = bits.get(number, 0)
@@ -131,7 +130,7 @@ def _before(
     locks: Mapping[int, Collection[int]],
     bits: Mapping[int, int],
 ) -> list[int]:
-    """Which locks are given back after each node has run, as bits."""
+    """Returns the locks given back after each node has run, as bits."""
     before = [0] * len(nodes)
     for taker, givers in locks.items():
         for giver in givers:

@@ -1,8 +1,8 @@
-"""Finds out whether a function that was made anew can run.
+"""Checks that a rewritten function can run.
 
-TensorFlow finds out when it runs a function for the first time, and then the
-step fails. What a rewriting does wrong is found here, as soon as it is done:
-the function is left as it was traced, which is slower and right.
+TensorFlow would find an error when it runs the function for the first time, and
+the step would fail. Here, errors of a rewriting are found at once. The function
+is then left as it was traced, which is slower but right.
 """
 
 from collections.abc import Collection
@@ -16,11 +16,11 @@ from tfps_plugin.transport import places
 
 
 def check(graph: compat.FuncGraph, old: compat.FuncGraph) -> None:
-    """Checks a function against the one that it was made of.
+    """Checks a function against the one that it replaces.
 
     Args:
         graph: The new function.
-        old: The other.
+        old: The old function.
 
     Raises:
         InternalError: If operations of the new function wait for each other;
@@ -33,11 +33,11 @@ def check(graph: compat.FuncGraph, old: compat.FuncGraph) -> None:
 def check_device(
     operation: tf.Operation, device: str, homes: Collection[str]
 ) -> None:
-    """Checks where an operation was placed that the program has not placed.
+    """Checks the device of an operation that the program has not placed.
 
     Args:
-        operation: As it was traced.
-        device: Where it is to run.
+        operation: The operation as it was traced.
+        device: The device that was chosen for it.
         homes: The devices of the resources that it works on.
 
     Raises:
@@ -54,14 +54,14 @@ def check_device(
 
 
 def cycle(needs: Sequence[Collection[int]]) -> list[int]:
-    """Numbers that need each other, each the one behind it.
+    """Finds a cycle in a graph.
 
     Args:
-        needs: By number, the numbers that it needs.
+        needs: For each number, the numbers that it needs.
 
     Returns:
-        The first such numbers that are found; the last of them needs the
-        first. Empty if there are none.
+        The numbers of one cycle. Each needs the next, and the last needs the
+        first. Empty if there is no cycle.
     """
     done = [False] * len(needs)
     for start in range(len(needs)):
@@ -103,7 +103,7 @@ def _check_order(graph: compat.FuncGraph) -> None:
     if found:
         names = [operations[number].name for number in found]
         raise errors.InternalError(
-            f"Operations of {graph.name!r}, made anew to send less, wait for "
+            f"Operations of {graph.name!r}, rewritten to send less, wait for "
             f"each other. Received: operations={names}. Please report this."
         )
 
@@ -119,7 +119,7 @@ def _check_results(graph: compat.FuncGraph, old: compat.FuncGraph) -> None:
         )
     ):
         raise errors.InternalError(
-            f"{graph.name!r}, made anew to send less, does not return what "
+            f"{graph.name!r}, rewritten to send less, does not return what "
             f"{old.name!r} does. Expected: {theirs}. Received: {ours}. Please "
             "report this."
         )

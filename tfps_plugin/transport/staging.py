@@ -1,6 +1,6 @@
-"""Handles that a function takes from their parameter servers.
+"""Resource handles that a function reads on their parameter servers.
 
-See `variables.handle_areas` for why it is not given them.
+`variables.handle_areas` explains why they are no arguments of the function.
 """
 
 import collections
@@ -20,11 +20,11 @@ from tfps_plugin.variables.kinds.handle_areas import StagedHandles
 
 
 class StagedHandle(NamedTuple):
-    """Where a handle is.
+    """The place of a handle.
 
     Attributes:
-        area: Of its parameter server.
-        number: Of the handle, in the area.
+        area: The area of its parameter server.
+        number: Number of the handle in the area.
     """
 
     area: HandleArea
@@ -34,15 +34,15 @@ class StagedHandle(NamedTuple):
 def of_captures(
     graph: compat.FuncGraph,
 ) -> tuple[StagedHandles, dict[int, StagedHandle]]:
-    """Areas for the handles that a function captures.
+    """Returns areas for the handles that a function captures.
 
     Args:
-        graph: Of the function.
+        graph: Graph of the function.
 
     Returns:
-        The areas, with nothing in them; and which handles are to be where, by
-        their places among the arguments. A handle on an accelerator has none:
-        TensorFlow keeps handles in the memory of the host.
+        The areas, still empty; and the place of each handle, by the number of
+        its argument. Handles on an accelerator have no place: TensorFlow keeps
+        handles in the memory of the host.
     """
     arguments: dict[str, list[int]] = collections.defaultdict(list)
     look_ups: dict[str, list[Callable[[], tf.Tensor]]] = (
@@ -65,11 +65,11 @@ def of_captures(
 def take(
     staged: Mapping[Output, StagedHandle], graph: compat.FuncGraph
 ) -> dict[Output, tf.Tensor]:
-    """Takes handles, in a function that is being made.
+    """Takes handles from their areas, in a function that is being made.
 
     Args:
-        staged: By the arguments that they stand for.
-        graph: Of the function that has these arguments.
+        staged: Places of handles, by the arguments that they replace.
+        graph: Graph of the function that has these arguments.
 
     Returns:
         The handles, by the arguments.
@@ -87,7 +87,7 @@ def take(
 
 
 class WithHandles:
-    """A function that finds the handles of now where it looks for them.
+    """A function whose areas get the current handles before each call.
 
     Attributes:
         __wrapped__: The function.
@@ -100,16 +100,16 @@ class WithHandles:
         function: tf.types.experimental.ConcreteFunction,
         handles: StagedHandles,
     ) -> None:
-        """Puts nothing there yet.
+        """Wraps a function.
 
         Args:
-            function: Takes handles from areas.
+            function: A function that takes handles from areas.
             handles: Those areas.
         """
         self.__wrapped__ = function
         self._handles = handles
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """As the function."""
+        """Calls the function."""
         self._handles.stage()
         return self.__wrapped__(*args, **kwargs)

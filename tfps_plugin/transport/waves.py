@@ -1,14 +1,13 @@
-"""Which tensors of a step travel together. Pure: no TensorFlow.
+"""Waves: groups tensors of a step that can travel together. Pure.
 
 Every operation of a step has a place: the worker that runs the step, or a
-parameter server. Its wave is how often values have had to change places, one
-after the other, before it can run; those count that change places inside of a
-loop or a branch that it waits for. What leaves one place for another may wait
-until its first reader's wave: all that can leave in one wave travels as one
-message.
+parameter server. Its wave is the number of transfers, one after the other, that
+it depends on; transfers in loops and branches count. A tensor may leave as late
+as its first reader's wave allows. All tensors that can leave one place for
+another in the same wave travel as one message. No TensorFlow is needed.
 
-Nothing waits for itself: a message carries what was made in its wave or
-earlier, and is read in later ones alone.
+There are no deadlocks: a message carries tensors of its own wave or earlier
+ones, and is only read in later ones.
 """
 
 import collections
@@ -20,11 +19,11 @@ from typing import NamedTuple
 
 
 class Output(NamedTuple):
-    """A tensor: what a node returns.
+    """A tensor: an output of a node.
 
     Attributes:
-        node: The number of the node.
-        number: Which of its outputs.
+        node: Number of the node.
+        number: Number of the output.
     """
 
     node: int
@@ -36,14 +35,13 @@ class Node:
     """An operation, as far as messages are concerned.
 
     Attributes:
-        place: Where it runs; None: wherever its readers are, as a constant
-            does, of which every place has its own.
-        inputs: What it reads.
+        place: Its place; None if every place has its own copy, as of a
+            constant.
+        inputs: The outputs that it reads.
         controls: The nodes that it runs after.
-        stays: Inputs, and nodes that it runs after, of which it is told by no
-            message.
-        lasts: How often values change places while it runs: a loop or a branch
-            may ask other places itself.
+        stays: Inputs and controls that no message carries.
+        lasts: Number of transfers while it runs: a loop or a branch may ask
+            other places itself.
     """
 
     place: str | None
@@ -55,7 +53,7 @@ class Node:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Message:
-    """What travels from one place to another in one wave.
+    """Values that travel from one place to another in one wave.
 
     Attributes:
         source: The place that it leaves.
@@ -74,7 +72,7 @@ class Message:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Plan:
-    """When nodes run, and what travels.
+    """Waves of nodes, and the messages between them.
 
     Attributes:
         waves: The wave of each node, in which it begins.
@@ -85,7 +83,7 @@ class Plan:
     messages: tuple[Message, ...]
 
     def in_order(self) -> Iterator[int | Message]:
-        """Numbers of nodes, and messages: each after all that it needs."""
+        """Yields numbers of nodes, and messages, in topological order."""
         by_wave = collections.defaultdict(list)
         for number, wave in enumerate(self.waves):
             by_wave[wave].append(number)
@@ -101,12 +99,11 @@ def plan(nodes: Sequence[Node]) -> Plan:
     """Finds waves, and the fewest messages that they allow.
 
     Args:
-        nodes: Each after the nodes whose outputs it reads and that it runs
-            after.
+        nodes: In topological order.
 
     Returns:
-        The plan; a tensor that stays somewhere in the way of a reader is in
-        no message on that reader's account.
+        The plan. No message carries a tensor for a reader that has it among
+        its `stays`.
     """
     waves = _waves(nodes)
     crossings = _crossings(nodes, waves)
@@ -125,17 +122,8 @@ def plan(nodes: Sequence[Node]) -> Plan:
     return Plan(tuple(waves), tuple(sorted(messages, key=_order)))
 
 
-def of(nodes: Sequence[Node]) -> tuple[int, ...]:
-    """The wave of each node.
-
-    Args:
-        nodes: As for `plan`.
-    """
-    return tuple(_waves(nodes))
-
-
 def num_crossings(nodes: Sequence[Node]) -> int:
-    """How many values travel if each does so by itself.
+    """Returns the number of messages if each value travels by itself.
 
     Args:
         nodes: As for `plan`.
@@ -156,7 +144,7 @@ def num_crossings(nodes: Sequence[Node]) -> int:
 
 
 class _Stay(NamedTuple):
-    """When something may leave: in the waves from `first` to `last`."""
+    """The waves in which a value may leave: from `first` to `last`."""
 
     first: int
     last: int
@@ -171,7 +159,7 @@ def _is_apart(earlier: Node, later: Node) -> bool:
 
 
 def _end(nodes: Sequence[Node], waves: Sequence[int], number: int) -> int:
-    """The wave that what a node returns is there in."""
+    """Returns the wave in which a node has ended."""
     return waves[number] + nodes[number].lasts
 
 
@@ -193,12 +181,12 @@ def _waves(nodes: Sequence[Node]) -> list[int]:
 
 
 def _without_haste(nodes: Sequence[Node], waves: Sequence[int]) -> list[int]:
-    """Later waves, for what nobody elsewhere and nobody here waits for.
+    """Delays nodes whose results are needed later, and only at their place.
 
-    What such a node reads may then leave later, together with more.
+    Their inputs may then leave later, together with more tensors.
     """
     delayed = list(waves)
-    # The first wave that somebody reads each node in.
+    # The first wave in which each node is read.
     needed: list[int | None] = [None] * len(nodes)
     travels = [False] * len(nodes)
     for number in range(len(nodes) - 1, -1, -1):
@@ -220,14 +208,14 @@ def _without_haste(nodes: Sequence[Node], waves: Sequence[int]) -> list[int]:
 def _crossings(
     nodes: Sequence[Node], waves: Sequence[int]
 ) -> dict[tuple[str, str], _Departures]:
-    """By the two places, when what travels between them may leave."""
+    """Returns the waves in which values may leave, by pairs of places."""
     crossings: dict[tuple[str, str], _Departures] = collections.defaultdict(
         dict
     )
 
     def add(what: Output | int, earlier: int, reader: int) -> None:
         departures = crossings[
-            # Neither is None: what is everywhere does not travel.
+            # Neither is None: copies of each place do not travel.
             str(nodes[earlier].place), str(nodes[reader].place)
         ]
         last = waves[reader] - 1
@@ -250,10 +238,11 @@ def _crossings(
 def _fewest(
     departures: _Departures,
 ) -> Iterator[tuple[int, Iterable[Output | int]]]:
-    """The fewest waves that everything can leave in, and what leaves when.
+    """Yields the fewest waves in which everything can leave, with its values.
 
-    As for any intervals that are to be hit by points: the one that ends first
-    is hit last thing, together with all that have begun by then.
+    This is the greedy algorithm for the fewest points that hit all intervals:
+    the interval that ends first is hit at its end, together with all that have
+    begun by then.
     """
     waiting = dict(departures)
     while waiting:

@@ -1,4 +1,4 @@
-"""Numbers as words of 4 bytes, laid end to end and cut again."""
+"""Numbers as words of 4 bytes, concatenated and split."""
 
 from collections.abc import Sequence
 
@@ -8,22 +8,22 @@ WORD_BYTES = 4
 
 
 def flat(tensor: tf.Tensor) -> tf.Tensor:
-    """A tensor as a vector."""
+    """Flattens a tensor."""
     return tensor if tensor.shape.rank == 1 else tf.reshape(tensor, [-1])
 
 
 def joined(pieces: Sequence[tf.Tensor]) -> tf.Tensor:
-    """Vectors end to end."""
+    """Concatenates vectors."""
     return pieces[0] if len(pieces) == 1 else tf.concat(pieces, 0)
 
 
 def of_dtype(words: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-    """The same bits, of another dtype of as many."""
+    """Returns the same bits as another dtype of the same size."""
     return words if words.dtype == dtype else tf.bitcast(words, dtype)
 
 
 def as_words(tensors: Sequence[tf.Tensor], carrier: tf.DType) -> tf.Tensor:
-    """Numbers of one dtype, of another size than words, as words."""
+    """Converts numbers of one dtype, of 2 or 8 bytes, to words."""
     dtype = tensors[0].dtype
     if dtype.size > WORD_BYTES:
         return flat(tf.bitcast(joined(tensors), carrier))
@@ -34,7 +34,7 @@ def as_words(tensors: Sequence[tf.Tensor], carrier: tf.DType) -> tf.Tensor:
 
 
 def num_words(count: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-    """How many words so many numbers are."""
+    """Returns the number of words that some numbers take."""
     if dtype.size > WORD_BYTES:
         return count * (dtype.size // WORD_BYTES)
     each = WORD_BYTES // dtype.size
@@ -44,7 +44,7 @@ def num_words(count: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
 def from_words(
     words: tf.Tensor, dtype: tf.DType, count: tf.Tensor
 ) -> tf.Tensor:
-    """What `as_words` was given, `count` numbers, one behind the other."""
+    """Restores `count` numbers from `as_words`, as a vector."""
     if dtype.size > WORD_BYTES:
         each = dtype.size // WORD_BYTES
         return tf.bitcast(tf.reshape(words, [-1, each]), dtype)
@@ -54,12 +54,15 @@ def from_words(
 def split(
     together: tf.Tensor, lengths: Sequence[tf.Tensor], num: int
 ) -> list[tf.Tensor]:
-    """Cuts along the first axis.
+    """Splits along the first axis.
 
     Args:
-        together: What is cut.
-        lengths: Vectors of lengths; -1, once: what is left.
-        num: How many pieces there are.
+        together: The tensor to split.
+        lengths: Vectors of lengths; one may be -1, for the rest.
+        num: Number of pieces.
+
+    Returns:
+        The pieces.
     """
     if num == 1:
         return [together]

@@ -10,9 +10,9 @@ import tensorflow as tf
 from tfps_plugin.training.embedding import stacked_lookup
 from tfps_plugin.training.embedding.stacked_lookup import Request
 from tfps_plugin.training.embedding.stacked_lookup import Span
-from tfps_plugin.transport.passes import duplicates
+from tfps_plugin.transport.passes import common_subexpressions
 from tfps_plugin.transport.passes import transpositions
-from tfps_plugin.transport.passes.flattening import flatten
+from tfps_plugin.transport.passes.inlining import flatten
 from tfps_plugin.variables import testing
 from tfps_plugin.variables.lookup import joint_lookup
 
@@ -147,7 +147,9 @@ def test_what_features_get_is_joined_by_a_transposition(
 
     spec = tf.TensorSpec([None], tf.int64)
     concrete = look_up.get_concrete_function([spec] * num_tables)
-    flat = transpositions.transpose(duplicates.merge(flatten(concrete.graph)))
+    flat = transpositions.transpose(
+        common_subexpressions.merge(flatten(concrete.graph))
+    )
     types = [one.operation.type for one in flat.operations]
     assert types.count("Transpose") == 2
     ids_FB = np.random.default_rng(3).integers(-2, 2, (num_tables, 4))

@@ -111,7 +111,8 @@ def _gradient(
     if kind == "dense":
         return tf.ensure_shape(tensors[0], shape)
     cls = DistinctRows if kind.startswith("distinct") else tf.IndexedSlices
-    return cls(*tensors, tf.constant(shape.as_list(), tf.int64))
+    values, ids = tensors
+    return cls(values, ids, tf.constant(shape.as_list(), tf.int64))
 
 
 def _spec_of_any_length(tensor: tf.Tensor) -> tf.TensorSpec:

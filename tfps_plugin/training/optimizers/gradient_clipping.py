@@ -9,6 +9,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfps_plugin.variables.lookup.distinct_rows import DistinctRows
+
 
 def clip(optimizer: Any, gradients: Sequence[Any]) -> list[Any]:
     """Clips as the optimizer was told to.
@@ -37,9 +39,10 @@ def clip(optimizer: Any, gradients: Sequence[Any]) -> list[Any]:
 def on_values(gradient: Any, function: Any) -> Any:
     """Applies a function to a gradient's values; ids stay as they are."""
     if isinstance(gradient, tf.IndexedSlices):
-        return type(gradient)(
-            function(gradient.values), gradient.indices, gradient.dense_shape
-        )
+        values = function(gradient.values)
+        if isinstance(gradient, DistinctRows):
+            return gradient.with_values(values)
+        return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
     return function(gradient)
 
 

@@ -34,7 +34,7 @@ from tfps_plugin.training.optimizers.catch_up.caught_up_update import (
 )
 from tfps_plugin.training.optimizers.catch_up.moment import Moment
 from tfps_plugin.training.optimizers.catch_up.step_clock import StepClock
-from tfps_plugin.variables.compression import gradient_residual
+from tfps_plugin.variables.compression import error_feedback
 from tfps_plugin.variables.kinds.mirrored_scalar import MirroredScalar
 from tfps_plugin.variables.lookup.distinct_rows import distinct
 from tfps_plugin.variables.updates import views
@@ -222,7 +222,7 @@ class OptimizerStep:
                 for part in parts_of(
                     value,
                     (
-                        gradient_residual.corrected(value, gradient),
+                        error_feedback.corrected(value, gradient),
                         learning_rate,
                         *(moment.numbers for moment in moments),
                     ),

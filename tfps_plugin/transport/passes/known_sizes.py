@@ -1,7 +1,7 @@
 """Axes and sizes of matrices that are known before a function runs.
 
-TensorFlow's gradient of tensors that were joined asks for their shapes as the
-step runs, and where to cut, though mostly both are known when it is traced.
+TensorFlow's gradient of a concatenation computes shapes and offsets when the
+step runs, although both are mostly known when it is traced.
 """
 
 from collections.abc import Sequence
@@ -16,10 +16,10 @@ from tfps_plugin.transport.waves import Output
 def axis_of_matrix(
     operations: Sequence[FlatOperation], output: Output
 ) -> int | None:
-    """An axis, 0 or 1; None: nobody knows, or it is none of a matrix."""
+    """Returns an axis, 0 or 1; None if it is unknown, or not of a matrix."""
     maker = operations[output.node]
     if maker.controls:
-        # Who is told the axis waits for these as well.
+        # Readers of the axis wait for these as well.
         return None
     if maker.operation.type == "FloorMod":
         # TensorFlow's gradients count an axis from the front like this.
@@ -35,17 +35,17 @@ def axis_of_matrix(
 def sizes_along(
     operations: Sequence[FlatOperation], told: Sequence[Output], axis: int
 ) -> list[int] | None:
-    """How large matrices are along an axis.
+    """Returns the sizes of matrices along an axis.
 
     Args:
-        operations: Of the function.
-        told: Who says so as it runs: the shape of each, or all sizes as one
-            vector.
+        operations: Operations of the function.
+        told: The tensors that hold them when it runs: the shape of each
+            matrix, or all sizes as one vector.
         axis: 0 or 1.
 
     Returns:
-        The sizes; None if they are not all known, or are said in another way
-        than TensorFlow's gradients do.
+        The sizes; None if they are not all known, or not computed in the way
+        of TensorFlow's gradients.
     """
     shapes: Sequence[Output] | None = told
     if len(told) == 1:
@@ -60,7 +60,7 @@ def sizes_along(
 def _of_one_vector(
     operations: Sequence[FlatOperation], sizes: Output, axis: int
 ) -> Sequence[Output] | None:
-    """The shapes that a vector of sizes along an axis was taken out of."""
+    """Returns the shapes that a vector of sizes along an axis is a row of."""
     # Shapes are columns, and a row of them is what is wanted.
     squeezed = _inputs(operations, sizes, "Squeeze")
     sliced = squeezed and _inputs(operations, squeezed[0], "Slice")
@@ -83,7 +83,7 @@ def _of_one_vector(
 def _size(
     operations: Sequence[FlatOperation], shape: Output, axis: int
 ) -> int | None:
-    """The size of the matrix that an output tells the shape of."""
+    """Returns the size of the matrix whose shape an output holds."""
     for kind in ("Shape", "ShapeN"):
         of = _inputs(operations, shape, kind)
         if of:
@@ -96,7 +96,7 @@ def _size(
 def _inputs(
     operations: Sequence[FlatOperation], output: Output, kind: str
 ) -> tuple[Output, ...] | None:
-    """What an operation of a kind is given, if it waits for nothing else."""
+    """Returns the inputs of an operation of a type without control inputs."""
     maker = operations[output.node]
     if maker.operation.type != kind or maker.controls:
         return None

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from tfps_plugin.transport.passes import known_sizes
-from tfps_plugin.transport.passes.flattening import flatten
+from tfps_plugin.transport.passes.inlining import flatten
 
 _NUM = 5
 _KNOWN = tf.TensorSpec([None, 3])

@@ -1,4 +1,4 @@
-"""A list of operations in another order."""
+"""Topological sorts of operations."""
 
 import dataclasses
 import heapq
@@ -18,15 +18,15 @@ from tfps_plugin.transport.flat_function import Renumbering
 def in_turn(
     operations: Sequence[FlatOperation], turn: Callable[[int], Any]
 ) -> Iterator[int]:
-    """Their numbers, each after those that it needs.
+    """Yields the numbers of operations in topological order.
 
     Args:
         operations: In any order.
-        turn: From a number to what the first of those that need nothing more
-            is found by.
+        turn: Maps a number to its priority. Of the operations that are ready,
+            the one with the lowest comes first.
 
     Raises:
-        InternalError: If some need each other.
+        InternalError: If the operations have a cycle.
     """
     readers: list[list[int]] = [[] for _ in operations]
     missing = [0] * len(operations)
@@ -59,15 +59,15 @@ def in_order(
     without: Collection[int] = (),
     turns: Mapping[int, int] | None = None,
 ) -> FlatFunction:
-    """The function, with its operations each after those that it needs.
+    """Returns the function with its operations in topological order.
 
     Args:
-        function: Its arguments are in front; what comes behind is in any
-            order, and stays in it as far as that is possible.
-        without: Operations that are left out, as nothing needs them.
-        turns: Operations whose turn is that of another. Those that stand for
-            one have its own: what needs them would come late otherwise, behind
-            locks that are to be taken last (`duplicates`).
+        function: Its arguments come first. The other operations may be in any
+            order, and keep it as far as possible.
+        without: Operations that are left out because nothing needs them.
+        turns: Maps operations to those whose turn they take. An operation that
+            replaces another takes its turn. Otherwise it would come late,
+            behind locks that are to be taken last (`common_subexpressions`).
     """
     new = Renumbering()
     turns = turns or {}

@@ -1,14 +1,15 @@
-"""What a step waits for of the one before, where a round makes several.
+"""Order of the steps that one round of a loop makes.
 
-As traced, a call of a step begins when the call before has ended, on the worker
-and on all parameter servers, each of which would have to say so. But whatever
-steps change stays where it is, and so do those who look at it. So of two steps,
-operations on one variable keep their order, and so do those that do something
-else, such as to print, at one place. That is nearly what TensorFlow promises of
-operations within one function (automatic control dependencies), and what rounds
-of a loop rely on (`run_ahead`): who prints on a parameter server and who prints
-on the worker may change places, and where an assertion fails in one step, a
-later one of its round may have changed variables elsewhere.
+As traced, a step begins when the step before it has ended on the worker and on
+all parameter servers, each of which has to report back. This pass keeps only
+the order that matters: operations on the same variable, and other operations
+with effects (such as a print) in the same place, run in the order of the steps.
+
+This is nearly what TensorFlow promises of operations within one function
+(automatic control dependencies), and what `loop_overlap` relies on. Two
+differences remain. A print on a parameter server and a print on the worker may
+change places. And where an assertion fails in one step, a later step of the
+same round may already have changed variables elsewhere.
 """
 
 import collections
@@ -25,7 +26,7 @@ from tfps_plugin.transport.flat_function import FlatOperation
 from tfps_plugin.transport.sections import GIVES_BACK_LOCK
 from tfps_plugin.transport.waves import Output
 
-# They look at a variable, and change nothing.
+# They read a variable, and change nothing.
 _LOOK = frozenset(
     {
         "ReadVariableOp",
@@ -38,17 +39,17 @@ _LOOK = frozenset(
 
 
 class _Users:
-    """Who has used one thing so far, in the latest steps."""
+    """Operations of the latest steps that have used one resource or place."""
 
     def __init__(self) -> None:
         self._step = 0
-        # Those of the latest step; those of steps before who still matter.
+        # Those of the latest step, and those of earlier steps that matter.
         self._now: tuple[list[int], list[int]] = ([], [])
         self._changed: list[int] = []
         self._looked: list[int] = []
 
     def before(self, step: int, looks: bool) -> list[int]:
-        """Whom somebody in a step has to wait for."""
+        """Returns the operations that a use in a step has to wait for."""
         if step != self._step:
             changed, looked = self._now
             if changed:
@@ -59,23 +60,22 @@ class _Users:
         return list(self._changed) if looks else self._changed + self._looked
 
     def add(self, number: int, looks: bool) -> None:
-        """Notes one of that step."""
+        """Records a use in the latest step."""
         self._now[looks].append(number)
 
 
 def in_order(
     function: FlatFunction, places: Sequence[str | None]
 ) -> FlatFunction:
-    """Has steps wait for each other where they have to.
+    """Makes steps wait for each other where they have to.
 
     Args:
-        function: Flattened with its steps apart.
-        places: Where its operations run.
+        function: Inlined with its steps apart.
+        places: The places that its operations run in.
 
     Returns:
-        The function; what changes a variable in one step runs after those that
-        used it in the steps before, and who looks at it after those that have
-        changed it.
+        The function. Operations that change a variable run after its uses in
+        earlier steps, and reads run after its changes in earlier steps.
     """
     users: dict[Hashable, _Users] = collections.defaultdict(_Users)
     operations = list(function.operations)
@@ -96,9 +96,10 @@ def in_order(
 def _things(
     function: FlatFunction, flat: FlatOperation, place: str | None
 ) -> Iterator[Hashable]:
-    """What an operation uses: variables, and all else at its place."""
+    """Yields what an operation uses: variables, or else its place."""
     if flat.operation.type == GIVES_BACK_LOCK:
-        # It waits for its own section alone: who wants the lock waits for it.
+        # It waits for its own section only; whoever takes the lock waits for
+        # it.
         return
     tensors = flat.operation.inputs
     resources = [
@@ -116,7 +117,7 @@ def _things(
 
 
 def _origin(function: FlatFunction, output: Output) -> Output | None:
-    """The argument that a resource is; None: it comes from somewhere else."""
+    """Returns the argument that a resource is; None if it is none."""
     while output.node >= function.num_arguments:
         flat = function.operations[output.node]
         if flat.operation.type != "Identity":

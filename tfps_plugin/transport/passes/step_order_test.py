@@ -15,9 +15,9 @@ import tensorflow as tf
 from tfps_plugin._compat import tensorflow_graphs as compat
 from tfps_plugin.transport import fusion
 from tfps_plugin.transport.passes import step_order
-from tfps_plugin.transport.passes.flattening import flatten
+from tfps_plugin.transport.passes.inlining import flatten
 from tfps_plugin.transport.waves import Output
-from tfps_plugin.variables.lookup import row_lookup
+from tfps_plugin.variables.lookup import graph_checks
 
 _PS = "/job:localhost/replica:0/task:0/device:CPU:0"
 _Step = Callable[[tf.Tensor], tf.Tensor]
@@ -146,7 +146,7 @@ def test_a_step_does_not_wait_for_the_ids_of_the_next() -> None:
         sums = []
         for name in ("one", "other"):
             ids = tf.cast(number, tf.int32) + tf.constant([0, 1])
-            ids = row_lookup.require_inside(ids, 6, name)
+            ids = graph_checks.require_inside(ids, 6, name)
             sums.append(tf.reduce_sum(_on_ps(tf.gather, table, ids)))
         return tf.add_n(sums)
 
@@ -157,8 +157,8 @@ def test_a_step_does_not_wait_for_the_ids_of_the_next() -> None:
             for operation in compat.operations_within(fused.graph)
         )
 
-    # One for both tables of a step.
-    assert [checks(1), checks(2), checks(4)] == [1, 2, 4]
+    # One for each table of a step.
+    assert [checks(1), checks(2), checks(4)] == [2, 4, 8]
 
 
 def test_what_is_printed_stays_in_order(

@@ -1,10 +1,10 @@
-"""Tensors that are cut along one axis and joined along the other, in one go.
+"""Replacement of a split and a concatenation by a transpose.
 
-A layer of many features looks all of them up together and hands each its rows;
-a model lays those of an example beside each other; and gradients come the same
-way back. To cut and to join, TensorFlow copies all numbers twice, piece by
-piece. It is a transposition of the pieces, which takes a third to a half of the
-time on a CPU.
+A layer of many features looks them all up together and gives each feature its
+rows. A model then concatenates the rows of an example, and gradients take the
+same way back. A split along one axis and a concatenation along the other copy
+all numbers twice, piece by piece. Together they are a transpose of the pieces,
+which takes a third to a half of the time on a CPU.
 
 Shape legend: F pieces, N rows of them all, B rows of each, D numbers in a row
 of each.
@@ -19,8 +19,8 @@ import tensorflow as tf
 
 from tfps_plugin.transport.flat_function import FlatFunction
 from tfps_plugin.transport.flat_function import FlatOperation
-from tfps_plugin.transport.passes import flattening
-from tfps_plugin.transport.passes import needed
+from tfps_plugin.transport.passes import dead_code
+from tfps_plugin.transport.passes import inlining
 from tfps_plugin.transport.passes import reordering
 from tfps_plugin.transport.passes.known_sizes import axis_of_matrix
 from tfps_plugin.transport.passes.known_sizes import sizes_along
@@ -32,13 +32,13 @@ _CPU = "/device:CPU:0"
 
 
 class _Cut(NamedTuple):
-    """What was cut, and how.
+    """A matrix that was split.
 
     Attributes:
-        whole: A matrix.
-        axis: 0: its rows are shared out; 1: each row is.
-        sizes: Along that axis, as one vector; or, of each piece, its shape.
-            Empty: all have the same.
+        whole: The matrix.
+        axis: The axis that it was split along.
+        sizes: The sizes of the pieces along that axis, as one vector; or the
+            shape of each piece. Empty if all have the same size.
     """
 
     whole: Output
@@ -47,14 +47,14 @@ class _Cut(NamedTuple):
 
 
 def transpose(function: FlatFunction) -> FlatFunction:
-    """Transposes what is cut one way and joined the other.
+    """Transposes what is split along one axis and joined along the other.
 
     Args:
         function: Its operations are not changed.
 
     Returns:
-        The function; it returns the same, bit for bit, and what was an error
-        is one.
+        The function. It returns the same, bit for bit, and raises the same
+        errors.
     """
     operations = list(function.operations)
     instead: dict[Output, Output] = {}
@@ -65,7 +65,7 @@ def transpose(function: FlatFunction) -> FlatFunction:
             continue
         flat = function.operations[number]
         first_new = len(operations)
-        (result,) = flattening.splice(
+        (result,) = inlining.splice(
             operations,
             _graph(function.operations, cut, flat),
             [cut.whole, *cut.sizes],
@@ -78,7 +78,7 @@ def transpose(function: FlatFunction) -> FlatFunction:
         instead[Output(number, 0)] = result
     if not instead:
         return function
-    return needed.without_the_rest(
+    return dead_code.eliminate(
         reordering.in_order(
             FlatFunction(
                 [
@@ -103,7 +103,7 @@ def _replaced(
 
 
 def _cut(operations: Sequence[FlatOperation], number: int) -> _Cut | None:
-    """What an operation joins, if it is all that was cut the other way."""
+    """Returns the matrix whose pieces an operation joins the other way."""
     join = operations[number]
     if join.operation.type != "ConcatV2":
         return None
@@ -132,7 +132,7 @@ def _cut(operations: Sequence[FlatOperation], number: int) -> _Cut | None:
 def _are_equal(
     operations: Sequence[FlatOperation], cut: _Cut, num_pieces: int
 ) -> bool:
-    """Whether it is known that all pieces have the same size."""
+    """Returns whether all pieces are known to have the same size."""
     node, index = cut.whole
     shape = operations[node].operation.outputs[index].shape
     sizes = sizes_along(operations, cut.sizes, cut.axis) if cut.sizes else None
@@ -147,7 +147,7 @@ def _are_equal(
 def _cut_by_split(
     operations: Sequence[FlatOperation], pieces: Sequence[Output]
 ) -> _Cut | None:
-    """What an operation cut into just these pieces."""
+    """Returns the matrix that one operation split into just these pieces."""
     number = pieces[0].node
     split = operations[number]
     sizes: list[Output] = []
@@ -169,11 +169,11 @@ def _cut_by_split(
 def _cut_by_slices(
     operations: Sequence[FlatOperation], pieces: Sequence[Output]
 ) -> _Cut | None:
-    """What was cut into these pieces, one by one.
+    """Returns the matrix that was sliced into these pieces.
 
-    So do TensorFlow's gradients of a few tensors that were joined: each begins
-    where `ConcatOffset` says, and is as large as that was told. Nothing else
-    makes that operation; in gradients, the slices are all of the whole.
+    TensorFlow's gradient of a concatenation of few tensors does this: each
+    slice begins where `ConcatOffset` says, and is as large as its input says.
+    Only gradients make that operation, and there the slices cover the whole.
     """
     slices = [operations[piece.node] for piece in pieces]
     if any(one.operation.type != "Slice" for one in slices):
@@ -198,7 +198,7 @@ def _cut_by_slices(
 def _graph(
     operations: Sequence[FlatOperation], cut: _Cut, join: FlatOperation
 ) -> Any:
-    """A function of what was cut, and of sizes: what is joined of it."""
+    """Returns the graph that computes the result from the whole and sizes."""
     num_pieces = len(join.inputs) - 1
     joined_shape = join.operation.outputs[0].shape
 

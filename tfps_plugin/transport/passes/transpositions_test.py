@@ -13,9 +13,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from tfps_plugin.transport import fusion
-from tfps_plugin.transport.passes import duplicates
+from tfps_plugin.transport.passes import common_subexpressions
 from tfps_plugin.transport.passes import transpositions
-from tfps_plugin.transport.passes.flattening import flatten
+from tfps_plugin.transport.passes.inlining import flatten
 
 _PS = "/job:localhost/replica:0/task:0/device:CPU:0"
 
@@ -38,7 +38,9 @@ def _fused(
     fused = fusion.fuse(concrete)
     assert fused is not concrete
     # Without what packs and unpacks.
-    flat = transpositions.transpose(duplicates.merge(flatten(concrete.graph)))
+    flat = transpositions.transpose(
+        common_subexpressions.merge(flatten(concrete.graph))
+    )
     return concrete, fused, Counter(o.operation.type for o in flat.operations)
 
 
@@ -239,7 +241,9 @@ def test_a_lock_is_still_taken_last() -> None:
         concrete = tf.function(function).get_concrete_function(
             tf.TensorSpec([8, 3])
         )
-    flat = transpositions.transpose(duplicates.merge(flatten(concrete.graph)))
+    flat = transpositions.transpose(
+        common_subexpressions.merge(flatten(concrete.graph))
+    )
     types = [one.operation.type for one in flat.operations]
     assert types.index("Sum") < types.index("MutexLock")
     assert "Transpose" in types

@@ -1,6 +1,6 @@
-"""Values that travel in fewer bits.
+"""Compression of what travels between workers and parameter servers.
 
-wire.py               rounds what travels to fewer bits
-row_codes.py          pure: rows of floats as one byte a number
-gradient_residual.py  what rounding left off a gradient, kept for the next
+wire.py            rounds values to fewer bits on the way
+quantization.py    quantizes rows to int8, with a scale for each row
+error_feedback.py  adds a gradient's rounding error to the next gradient
 """

@@ -1,15 +1,15 @@
-"""Fewer bits for what travels between workers and parameter servers.
+"""Lower precision for values between workers and parameter servers.
 
-A variable may have a `wire_dtype`. What a training step reads of it and the
-gradients that it sends are rounded to that dtype on the way; the variable
-itself, its slots, and what is computed keep theirs. What is read where no
-gradient tape records (evaluate, predict), what the chief reads, saves or
-assigns, and a SavedModel are not rounded.
+A variable may have a `wire_dtype`. The values that a training step reads, and
+the gradients that it sends, are rounded to that dtype on the way. The variable,
+its slots and all computations keep theirs. Reads outside of gradient tapes
+(evaluate, predict), reads, saves and assignments by the chief, and a SavedModel
+are not rounded.
 
-As int8 travel the rows of tables and of other matrices; see `row_codes`. What
-that leaves off a dense gradient a worker adds to the next one
-(`gradient_residual`); rows of gradients, whose remainders would be as large as
-the table, are rounded by chance.
+Rows of tables and of other matrices may travel as int8; see `quantization`. A
+worker adds the rounding error of a dense gradient to the next one
+(`error_feedback`). Sparse gradients are rounded stochastically: their errors
+would take as much memory as the table.
 """
 
 import contextlib
@@ -22,30 +22,31 @@ import tensorflow as tf
 from tfps_plugin._compat import tensorflow_saving
 from tfps_plugin._compat import tensorflow_strategy
 from tfps_plugin._compat import tensorflow_variables as compat
-from tfps_plugin.variables.compression import row_codes
+from tfps_plugin.variables.compression import quantization
 
-# To more would be to save nothing, and to fewer loses what is learnt.
+# Wider dtypes save nothing, and narrower ones lose what is learned.
 DTYPES = (tf.bfloat16, tf.float16, tf.int8)
-# A scale for fewer numbers than that would be most of what is saved.
+# For shorter rows, the scale would cost most of what is saved.
 _LEAST_WIDTH = 8
 # One for all variables; or one, or None, for the path of each.
 WireDtype: TypeAlias = str | tf.DType | Callable[[str], Any] | None
-# In the names of operations, by which one finds what was rounded.
+# Part of the names of operations, by which rounded reads are recognized.
 _RECEIVED = "tfps_received"
 
 
 def chooser(wire_dtype: WireDtype) -> Callable[[str], tf.DType | None]:
-    """Says what each variable travels as.
+    """Returns a function that chooses the dtype of each variable on the way.
 
     Args:
         wire_dtype: Of `tfps.CommunicationOptions`.
 
     Returns:
-        From the path of a variable to its dtype on the way; None: its own.
+        A function from the path of a variable to its dtype on the way, or to
+        None for its own. It raises a ValueError if a callable `wire_dtype`
+        returns anything else.
 
     Raises:
-        ValueError: If it is neither a dtype that can be used nor callable;
-            what it is called for gives no such dtype.
+        ValueError: If `wire_dtype` is neither a supported dtype nor callable.
     """
     # NumPy's dtypes are callable.
     if not callable(wire_dtype) or isinstance(wire_dtype, type):
@@ -71,13 +72,13 @@ def _known(wire_dtype: Any, of: str = "") -> tf.DType | None:
 
 
 def dtype_for(variable: Any) -> tf.DType | None:
-    """What values of a variable travel as, where a step is traced.
+    """Returns the dtype of a variable's values on the way in a traced step.
 
     Args:
         variable: A variable on parameter servers.
 
     Returns:
-        A narrower dtype; None: as they are.
+        A narrower dtype; None if the values travel as they are.
     """
     dtype: tf.DType | None = variable.wire_dtype
     if (
@@ -93,64 +94,73 @@ def dtype_for(variable: Any) -> tf.DType | None:
 
 
 def _has_rows(variable: Any) -> bool:
-    """Whether it has rows that are worth a scale each."""
+    """Returns whether a variable has rows that are worth a scale each."""
     shape = variable.shape
     return shape.rank == 2 and shape[1] >= _LEAST_WIDTH
 
 
 def dtype_of_reads(variable: Any) -> tf.DType | None:
-    """What is read of a variable now travels as; see `dtype_for`.
+    """Returns the dtype of reads of a variable on the way; see `dtype_for`.
 
     Returns:
-        None also where no gradient is taken: of the values themselves, people
-        want all digits.
+        None also where no gradient tape records: users want all digits of the
+        values themselves.
     """
     return dtype_for(variable) if compat.is_recording() else None
 
 
 def narrowed(
-    value: tf.Tensor, wire_dtype: tf.DType | None, *, by_chance: bool = False
+    value: tf.Tensor, wire_dtype: tf.DType | None, *, stochastic: bool = False
 ) -> tf.Tensor:
-    """A value as it travels; to be called where it comes from.
+    """Rounds a value to its dtype on the way, on the sender's device.
 
     Args:
-        value: What is to travel.
-        wire_dtype: As what; None: as it is.
-        by_chance: Whether to round to int8 by chance: for gradients.
+        value: The value.
+        wire_dtype: The dtype; None leaves the value as it is.
+        stochastic: Whether to round to int8 stochastically: for gradients.
+
+    Returns:
+        The value as it travels; see `widened`.
     """
     if wire_dtype is None:
         return value
     if wire_dtype == tf.int8:
-        return row_codes.encode(value, by_chance=by_chance)
+        return quantization.quantize(value, stochastic=stochastic)
     return tf.cast(value, wire_dtype)
 
 
 def width_of(variable: Any) -> int | None:
-    """Numbers in a row of a variable, if it has rows."""
+    """Returns the numbers in a row of a variable; None if it is a scalar."""
     return variable.shape[-1] if variable.shape.rank else None
 
 
 def widened(value: tf.Tensor, dtype: tf.DType, width: Any = None) -> tf.Tensor:
-    """A value that has travelled, as it was; to be called where it arrives.
+    """Restores a value that has traveled, on the receiver's device.
 
     Args:
-        value: From `narrowed`.
-        dtype: What it was before.
+        value: Result of `narrowed`.
+        dtype: The dtype that it had before.
         width: Numbers in a row of it, if it has rows.
+
+    Returns:
+        The value in its own dtype and shape.
     """
     if dtype.is_floating and value.dtype.is_integer:
-        value = row_codes.decode(value, width)
+        value = quantization.dequantize(value, width)
     return value if value.dtype == dtype else tf.cast(value, dtype)
 
 
 def received(variable: Any, value: tf.Tensor) -> tf.Tensor:
-    """What was read of a variable, as a worker sees it.
+    """Rounds what was read of a variable on its way to the worker.
 
-    Gradients go by: they are rounded when they are sent themselves.
+    Gradients are not rounded here, but when they are sent themselves.
 
     Args:
         variable: A variable on one parameter server.
-        value: What was read of it, there.
+        value: The value that was read there.
+
+    Returns:
+        The value that the worker sees.
     """
     wire_dtype = dtype_of_reads(variable)
     # An update reads the variable where it is.
@@ -166,5 +176,5 @@ def received(variable: Any, value: tf.Tensor) -> tf.Tensor:
 
 
 def is_received(operation: tf.Operation) -> bool:
-    """Whether an operation of a function returns what `received` does."""
+    """Returns whether an operation makes the result of `received`."""
     return operation.type in ("Cast", "Mul") and _RECEIVED in operation.name

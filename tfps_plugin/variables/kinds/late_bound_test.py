@@ -114,9 +114,10 @@ def test_whole_variables_are_looked_up_by_distinct_ids() -> None:
     rows = look_up(ids)
     assert rows.numpy().tolist() == [[[3.0], [1.0]], [[3.0], [3.0]]]
     operations = look_up.get_concrete_function(ids).graph.get_operations()
-    (gather,) = (o for o in operations if o.type == "ResourceGather")
+    (gather,) = (o for o in operations if o.type == "ResourceGatherNd")
     (unique,) = (o for o in operations if o.type == "Unique")
-    assert gather.inputs[1] is unique.outputs[0]
+    assert gather.inputs[1].op.type == "ExpandDims"
+    assert gather.inputs[1].op.inputs[0] is unique.outputs[0]
 
 
 def test_a_variable_whose_ps_does_not_answer_says_so(

@@ -1,15 +1,13 @@
 """Lookups of rows, and the gradients of lookups.
 
 row_lookup.py         looks up rows of a variable, each distinct id once
-row_gather.py         splits ids by shard, gathers rows where they are
-joint_lookup.py       looks up rows of several tables, one exchange with a ps
-shard_order.py        distinct ids in the order of the shards that hold them
+joint_lookup.py       looks up rows of several tables in one exchange with a ps
+shard_order.py        ids grouped by the shards that hold them
 distinct_rows.py      slices in which every id occurs once
-segment_sums.py       sums of rows that belong together
-repeated_rows.py      rows where they are asked for, each fetched once
-looked_up.py          which rows the function being traced has looked up
+repeated_rows.py      repeats rows, and sums their gradients again
+looked_up.py          lookups of the function that is being traced
 graph_checks.py       checks of values known only when a function runs
 dense_reads.py        warns of steps that move a whole sharded table
-vectorized_lookup.py  looks up rows in functions that are vectorized
+vectorized_lookup.py  looks up rows in vectorized functions
 present_rows.py       rows as the newest optimizer step has left them
 """

@@ -1,7 +1,7 @@
-"""Tells the user of steps that move a whole sharded table to the worker.
+"""Warnings of steps that move a whole sharded table to the worker.
 
-Looking up rows costs what the rows cost; most else that TensorFlow can do
-with a variable needs all of it, in every step.
+A lookup costs as much as its rows. Most other operations on a variable need
+all of it, in every step.
 """
 
 import math
@@ -13,11 +13,11 @@ import warnings
 from tfps_plugin._compat import tensorflow_variables as compat
 from tfps_plugin.variables.lookup.row_lookup import Table
 
-# From here on it takes about a tenth of a second on a network of 3 Gbit/s.
+# Larger tables take more than a tenth of a second on a network of 3 Gbit/s.
 _LARGE_BYTES = 32 << 20
 
 _PATHS = sysconfig.get_paths()
-# Where no line is the user's. What autograph generates has lines of its own.
+# Folders without code of the user.
 _LIBRARIES = tuple(
     os.path.realpath(folder) + os.sep
     for folder in (
@@ -30,10 +30,10 @@ _LIBRARIES = tuple(
 
 
 def warn_of(table: Table) -> None:
-    """Warns of a read of the whole, once for each table.
+    """Warns of a read of a whole table, once for each table.
 
-    Only where it counts: in a function being traced, which will do it each
-    time it is called, and of a table that is large.
+    It only warns of large tables, and in functions that are being traced: they
+    will read the table each time they are called.
 
     Args:
         table: A sharded table that is read as a whole.
@@ -64,7 +64,7 @@ def warn_of(table: Table) -> None:
 
 
 def _place_in_users_program() -> tuple[str, int]:
-    """The innermost call that is in no library."""
+    """Returns the file and line of the innermost call outside of libraries."""
     frame = sys._getframe(1)
     while frame.f_back is not None and _is_library(frame.f_code.co_filename):
         frame = frame.f_back

@@ -1,33 +1,77 @@
 """Rows of a table in which no row number occurs twice.
 
-An update must see each row once, with the sum of all that belongs to it.
-Summing costs time on every worker, so what is summed already says so by its
-type.
+An update must see each row once, with the sum of its gradients. Sums cost time
+on every worker, so slices that are summed already say so by their type.
 """
 
 import tensorflow as tf
 
-from tfps_plugin.variables.lookup import segment_sums
+from tfps_plugin.variables.lookup import repeated_rows
+from tfps_plugin.variables.lookup import shard_order
+from tfps_plugin.variables.lookup.shard_order import ShardOrder
+from tfps_plugin.variables.sharding.layout import RowLayout
 
 
 class DistinctRows(tf.IndexedSlices):
     """Slices in which every id occurs once.
 
-    The gradient of a table that was looked up once. TensorFlow adds up the
-    gradients of several lookups by putting them one behind the other, as a
-    plain `tf.IndexedSlices`.
+    The gradient of a table that was looked up once. TensorFlow concatenates
+    the gradients of several lookups to a plain `tf.IndexedSlices`.
     """
+
+    def __init__(
+        self,
+        values: tf.Tensor,
+        indices: tf.Tensor,
+        dense_shape: tf.Tensor | None = None,
+        order: ShardOrder | None = None,
+    ) -> None:
+        """Creates slices.
+
+        Args:
+            values: A row for each id, shape `(U, D)`.
+            indices: Distinct row numbers, shape `(U,)`.
+            dense_shape: Shape of the table.
+            order: The same ids grouped by shard, if a lookup found them so.
+        """
+        super().__init__(values, indices, dense_shape)
+        self._order = order
+
+    def with_values(self, values: tf.Tensor) -> "DistinctRows":
+        """Returns slices of the same ids with other values."""
+        return DistinctRows(values, self.indices, self.dense_shape, self._order)
+
+    def split_by_shard(
+        self, layout: RowLayout, values: tf.Tensor
+    ) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
+        """Splits the ids, and values that belong to them, by shard.
+
+        Args:
+            layout: Rows of each shard of the variable that is updated.
+            values: Shape `(U, ...)`.
+
+        Returns:
+            For each shard its ids, counted from its own first row; and for
+            each shard the values of these.
+        """
+        order = self._order
+        if order is not None and order.layout == layout and order.is_usable:
+            return order.local_ids, order.split(values)
+        local_ids, (parts,) = shard_order.split_by_shard(
+            layout, tf.convert_to_tensor(self.indices), values
+        )
+        return local_ids, parts
 
 
 def dense_shape(shape: tf.TensorShape) -> tf.Tensor:
-    """The shape of a table, as its slices have it.
+    """Returns the shape of a table as a tensor, as its slices have it.
 
     Args:
-        shape: Of the table, fully defined.
+        shape: Shape of the table, fully defined.
 
     Returns:
-        A vector, int32 where that is enough: TensorFlow's own slices have it
-        so, and those of two branches must be alike.
+        A vector, int32 if the sizes fit: TensorFlow's own slices have that
+        dtype, and the slices of two branches must have the same.
     """
     sizes = shape.as_list()
     is_small = max(sizes) <= tf.int32.max
@@ -35,7 +79,7 @@ def dense_shape(shape: tf.TensorShape) -> tf.Tensor:
 
 
 def distinct(slices: tf.IndexedSlices) -> DistinctRows:
-    """Sums what belongs to the same id.
+    """Sums the rows of each id.
 
     Args:
         slices: Values of shape `(N, ...)` for ids of shape `(N,)`, repeated
@@ -43,43 +87,12 @@ def distinct(slices: tf.IndexedSlices) -> DistinctRows:
 
     Returns:
         Each id once, in the order of its first occurrence, with the sum of
-        its values; what `slices` has, if that is distinct already.
+        its values. If the ids are distinct already, nothing is summed.
     """
     if isinstance(slices, DistinctRows):
         return slices
-    if _are_distinct(slices.indices):
-        return DistinctRows(slices.values, slices.indices, slices.dense_shape)
-    ids_U, sums_UD = sum_by_id(
-        tf.convert_to_tensor(slices.indices),
-        tf.convert_to_tensor(slices.values),
+    ids_U, positions_N = tf.unique(tf.convert_to_tensor(slices.indices))
+    sums_UD = repeated_rows.segment_sums(
+        tf.convert_to_tensor(slices.values), positions_N, tf.size(ids_U)
     )
     return DistinctRows(sums_UD, ids_U, slices.dense_shape)
-
-
-def _are_distinct(ids: tf.Tensor) -> bool:
-    """Whether ids of a function are, as can be seen, the result of tf.unique.
-
-    So are those that TensorFlow's own gradient of a lookup gives.
-    """
-    if not tf.is_symbolic_tensor(ids):
-        return False
-    while ids.op.type in ("Identity", "Reshape"):
-        ids = ids.op.inputs[0]
-    return ids.op.type == "Unique" and ids is ids.op.outputs[0]
-
-
-def sum_by_id(
-    ids_N: tf.Tensor, values_ND: tf.Tensor
-) -> tuple[tf.Tensor, tf.Tensor]:
-    """Adds up what belongs to the same id.
-
-    Args:
-        ids_N: Row numbers, repeated or not, shape `(N,)`.
-        values_ND: Shape `(N, D)`.
-
-    Returns:
-        The distinct ids, shape `(U,)`, and the sums, shape `(U, D)`.
-    """
-    ids_U, positions_N = tf.unique(ids_N)
-    sums_UD = segment_sums.segment_sums(values_ND, positions_N, tf.size(ids_U))
-    return ids_U, sums_UD

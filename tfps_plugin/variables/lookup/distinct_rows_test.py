@@ -5,7 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tfps_plugin.variables.lookup import distinct_rows
+from tfps_plugin.variables.lookup import shard_order
 from tfps_plugin.variables.lookup.distinct_rows import DistinctRows
+from tfps_plugin.variables.sharding.layout import RowLayout
 
 _ROWS = 9
 
@@ -65,3 +67,32 @@ def test_two_gradients_together_are_not_distinct() -> None:
 
     differentiate()
     assert kinds == [DistinctRows, tf.IndexedSlices]
+
+
+@pytest.mark.parametrize("layout", [RowLayout((0, 4, 9)), RowLayout((0, 9))])
+def test_order_of_a_lookup_serves_the_update(layout: RowLayout) -> None:
+    other = RowLayout((0, 5, 9))
+
+    @tf.function
+    def split() -> tuple[list[tf.Tensor], list[tf.Tensor]]:
+        order, _ = shard_order.sort(layout, *tf.unique([8, 0, 5]))
+        rows = DistinctRows(
+            tf.zeros([3, 2]), tf.identity(order.ids_U), order=order
+        )
+        doubled = 2.0 * tf.cast(order.ids_U, tf.float32)
+        rows = rows.with_values(doubled)
+        graph = order.ids_U.graph
+        before = len(graph.get_operations())
+        ids, values = rows.split_by_shard(layout, doubled)
+        made = {one.type for one in graph.get_operations()[before:]}
+        assert "DynamicPartition" not in made
+        before = len(graph.get_operations())
+        rows.split_by_shard(other, doubled)
+        made = {one.type for one in graph.get_operations()[before:]}
+        assert "DynamicPartition" in made
+        return ids, values
+
+    ids, values = split()
+    for offset, mine, doubled in zip(layout.offsets, ids, values, strict=False):
+        np.testing.assert_array_equal(2.0 * (mine.numpy() + offset), doubled)
+    assert sum(map(len, ids)) == 3

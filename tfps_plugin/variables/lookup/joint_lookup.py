@@ -1,8 +1,8 @@
-"""Looks up rows of several tables by one exchange with each ps.
+"""Lookups of rows of several tables in one exchange with each ps.
 
 A lookup costs each ps a message of ids and one of rows, however few they are.
-Tables that are needed together share them: all ids for one ps travel in one
-tensor, and all rows that it has come back in one.
+Tables that are needed together share these messages: all ids for one ps travel
+in one tensor, and all its rows come back in one.
 
 Shape legend: P parts of tables on one ps, N ids asked for, U distinct ids of
 one table among them, D numbers in a row of that table.
@@ -17,25 +17,25 @@ import tensorflow as tf
 
 from tfps_plugin._compat import tensorflow_variables as compat
 from tfps_plugin._compat import tensorflow_vectorizing
-from tfps_plugin.variables.compression import row_codes
+from tfps_plugin.variables.compression import quantization
 from tfps_plugin.variables.compression import wire
 from tfps_plugin.variables.lookup import graph_checks
 from tfps_plugin.variables.lookup import present_rows
 from tfps_plugin.variables.lookup import repeated_rows
-from tfps_plugin.variables.lookup import row_gather
 from tfps_plugin.variables.lookup import row_lookup
 from tfps_plugin.variables.lookup.row_lookup import Arrangement
 from tfps_plugin.variables.lookup.row_lookup import Table
+from tfps_plugin.variables.lookup.shard_order import ShardOrder
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Part:
-    """What one lookup asks of one shard of one table.
+    """The request of one lookup to one shard of one table.
 
     Attributes:
         shard: The variable on the ps.
-        num_rows: How many rows it has.
-        dtype: What rows travel as.
+        num_rows: Number of its rows.
+        dtype: Dtype of the rows on the way.
         ids_U: Distinct row numbers, counted from its own first row.
     """
 
@@ -49,12 +49,12 @@ class _Part:
         """Shape of one row as it travels."""
         shape: list[int] = self.shard.shape[1:].as_list()
         if self.is_coded:
-            shape[-1] = row_codes.num_words(shape[-1])
+            shape[-1] = quantization.num_words(shape[-1])
         return shape
 
     @property
     def is_coded(self) -> bool:
-        """Whether rows travel as words; see `row_codes`."""
+        """Whether rows travel quantized; see `quantization`."""
         return self.dtype == tf.int8 != self.shard.dtype
 
 
@@ -70,19 +70,19 @@ def look_up_together(
     """Looks up rows of several tables.
 
     The rows and gradients are those of a `row_lookup.look_up` for each table.
-    Tables that are whole on one ps are looked up one by one: what gradient
-    tapes know such a table by is its handle, and TensorFlow puts the operation
-    that tells tapes of the rows where the handle is. Rows that are cut out of
-    a common message on the worker would go back to the ps for it.
+    Tables that are whole on one ps are looked up one by one. Gradient tapes
+    know such a table by its handle, and TensorFlow places the operation that
+    connects rows and handle with the handle. Rows that are split out of a
+    common message on the worker would travel back to the ps for it.
 
     Args:
-        tables: What has the rows; of any widths, dtypes and shards.
+        tables: The tables, of any widths, dtypes and shards.
         indices: For each table row numbers, an integer tensor of any shape.
         from_end: Whether a negative id counts from the end of its table.
-        are_inside: Whether it is known that its table has every id.
-        in_shard_order: For each table as for `row_lookup.look_up`; by default
-            of none.
-        arranged: For each table as for `row_lookup.look_up`; by default none.
+        are_inside: Whether each table is known to have all of its ids.
+        in_shard_order: For each table as in `row_lookup.look_up`; by default
+            False.
+        arranged: For each table as in `row_lookup.look_up`; by default None.
 
     Returns:
         For each table the rows, of shape `indices.shape + table.shape[1:]`.
@@ -91,7 +91,7 @@ def look_up_together(
     joint = []
     in_shard_order = in_shard_order or [False] * len(tables)
     arranged = arranged or [None] * len(tables)
-    # What is asked for then is only known when it is looked up.
+    # In a vectorized function, the ids are only known at the conversion.
     is_vectorized = tensorflow_vectorizing.element() is not None
     for number, (table, ids, in_order) in enumerate(
         zip(tables, indices, in_shard_order, strict=True)
@@ -119,13 +119,13 @@ def look_up_together(
     with compat.stop_recording():
         gathered = _gather(
             [table for _, table, _, _ in joint],
-            [ids_U for _, _, ids_U, _ in joint],
+            [order for _, _, order, _ in joint],
             dtypes,
         )
-    for (number, table, ids_U, positions), rows_UD in zip(
+    for (number, table, order, positions), rows_UD in zip(
         joint, gathered, strict=True
     ):
-        known_UD = row_lookup.recorded(table, ids_U, rows_UD)
+        known_UD = row_lookup.recorded(table, order, rows_UD)
         arrange = arranged[number]
         if arrange is not None:
             positions = arrange(positions)
@@ -135,22 +135,23 @@ def look_up_together(
 
 def _gather(
     tables: Sequence[Table],
-    ids: Sequence[tf.Tensor],
+    orders: Sequence[ShardOrder],
     dtypes: Sequence[tf.DType],
 ) -> list[tf.Tensor]:
     """Gathers distinct rows of each table, in the order of its ids.
 
     Args:
-        tables: What has the rows.
-        ids: Distinct row numbers of each.
-        dtypes: What rows of each travel as.
+        tables: The tables.
+        orders: Distinct row numbers of each.
+        dtypes: Dtype of each table's rows on the way.
+
+    Returns:
+        For each table its rows, shape `(U, D)`.
     """
     parts_of_tables = []
-    joins = []
     # Tables of one cluster live on the same few devices.
     parts_on: dict[str, list[_Part]] = {}
-    for table, ids_U, dtype in zip(tables, ids, dtypes, strict=True):
-        local_ids, join = row_gather.questions(table.layout, ids_U)
+    for table, order, dtype in zip(tables, orders, dtypes, strict=True):
         parts = [
             _Part(
                 shard,
@@ -159,22 +160,23 @@ def _gather(
                 part_U,
             )
             for number, (shard, part_U) in enumerate(
-                zip(table.shards, local_ids, strict=True)
+                zip(table.shards, order.local_ids, strict=True)
             )
         ]
         for part in parts:
             parts_on.setdefault(part.shard.device, []).append(part)
         parts_of_tables.append(parts)
-        joins.append(join)
     rows: dict[_Part, tf.Tensor] = {}
     for device, parts in parts_on.items():
         rows.update(_exchange(device, parts))
     return [
         wire.widened(
-            join([rows[part] for part in parts]), table.dtype, table.shape[-1]
+            order.join([rows[part] for part in parts]),
+            table.dtype,
+            table.shape[-1],
         )
-        for table, parts, join in zip(
-            tables, parts_of_tables, joins, strict=True
+        for table, parts, order in zip(
+            tables, parts_of_tables, orders, strict=True
         )
     ]
 
@@ -184,7 +186,7 @@ def _exchange(device: str, parts: Sequence[_Part]) -> dict[_Part, tf.Tensor]:
 
     Args:
         device: Device of the ps.
-        parts: What is asked of it.
+        parts: The requests to it.
 
     Returns:
         The rows of each part, shape `(U, D)`.
@@ -196,7 +198,7 @@ def _exchange(device: str, parts: Sequence[_Part]) -> dict[_Part, tf.Tensor]:
         by_dtype.setdefault(dtype, []).append(number)
     with tf.device(device):
         ids = _unpack(message, len(parts))
-        # A tensor has one dtype, so there is one for each; nearly always one.
+        # One tensor for each dtype; there is nearly always one.
         answers = {
             dtype: tf.concat(
                 [_flat_rows(parts[number], ids[number]) for number in numbers],
@@ -215,14 +217,14 @@ def _exchange(device: str, parts: Sequence[_Part]) -> dict[_Part, tf.Tensor]:
 
 
 def _pack(parts: Sequence[_Part]) -> tuple[tf.Tensor, list[tf.Tensor]]:
-    """The message to a ps: how many ids each part has, and then all ids.
+    """Packs a message to a ps: the numbers of ids of each part, then all ids.
 
     Returns:
         The message, shape `(P + sum of U,)`; and the numbers of ids, each a
         scalar, for the worker itself.
     """
-    # Few shards have more rows than that, and ids are half of what travels
-    # for tables of one or two numbers a row.
+    # Few shards have more rows, and ids are half of the traffic for tables of
+    # one or two numbers a row.
     small = all(part.num_rows <= tf.int32.max for part in parts)
     dtype = tf.int32 if small else tf.int64
     with tf.device(graph_checks.CPU):
@@ -232,13 +234,13 @@ def _pack(parts: Sequence[_Part]) -> tuple[tf.Tensor, list[tf.Tensor]]:
 
 
 def _unpack(message: tf.Tensor, num_parts: int) -> list[tf.Tensor]:
-    """The ids of each part, on the ps."""
+    """Splits a message into the ids of each part, on the ps."""
     counts_P = message[:num_parts]
     return tf.split(message[num_parts:], counts_P, num=num_parts)
 
 
 def _flat_rows(part: _Part, ids_U: tf.Tensor) -> tf.Tensor:
-    """The rows of one part, one number after the other, on the ps."""
+    """Gathers the rows of one part on the ps, flattened."""
     rows_UD = present_rows.gather(part.shard, ids_U)
     if part.dtype != part.shard.dtype:
         rows_UD = wire.narrowed(rows_UD, part.dtype)
@@ -248,12 +250,12 @@ def _flat_rows(part: _Part, ids_U: tf.Tensor) -> tf.Tensor:
 def _cut(
     answer: tf.Tensor, parts: Sequence[_Part], counts: Sequence[tf.Tensor]
 ) -> list[tf.Tensor]:
-    """Cuts what a ps has sent into the rows of each part.
+    """Splits the answer of a ps into the rows of each part.
 
     Args:
-        answer: All numbers of all rows, of one axis.
-        parts: What was asked for.
-        counts: How many rows each part has, scalars.
+        answer: All numbers of all rows, a vector.
+        parts: The requests.
+        counts: Number of rows of each part, scalars.
 
     Returns:
         The rows of each part, shape `(U, D)`.

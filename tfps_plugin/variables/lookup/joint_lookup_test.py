@@ -217,7 +217,7 @@ def test_no_ps_is_asked_before_all_ids_are_checked() -> None:
     graph = _traced([_table(_value(n, (2,), "float32"), n) for n in (1, 3)])
     operations = graph.get_operations()
     checks = [op for op in operations if op.type == "Assert"]
-    gathers = [op for op in operations if op.type == "ResourceGather"]
+    gathers = [op for op in operations if op.type == "ResourceGatherNd"]
     assert len(checks) == 2
     assert len(gathers) == 4
     for gather in gathers:

@@ -1,8 +1,8 @@
-"""Rows of a variable as the newest optimizer step has left them.
+"""Rows of a variable as of the newest optimizer step.
 
 A table whose rows catch up lazily (`sparse_update="caught_up"`) stores each
-row as of the step that last updated it. Whoever reads such a table reads it
-through this module.
+row as of the step that last updated it. All reads of tables go through this
+module.
 
 Shape legend: U distinct rows, D the rest of a row's shape.
 """
@@ -13,6 +13,9 @@ from typing import Protocol
 import tensorflow as tf
 
 from tfps_plugin._compat import tensorflow_variables as compat
+
+# Longer rows are gathered as fast by both operations, or faster by the first.
+_MOST_BYTES_OF_SHORT_ROWS = 256
 
 
 class UnseenSteps(Protocol):
@@ -43,20 +46,60 @@ class UnseenSteps(Protocol):
         """Stores the present value of all rows; on the chief only."""
 
 
-def gather(variable: Any, ids_U: tf.Tensor) -> tf.Tensor:
+def gather(
+    variable: Any, ids_U: tf.Tensor, ids_U1: tf.Tensor | None = None
+) -> tf.Tensor:
     """Gathers rows of a variable on its ps, where the caller has to be.
 
     Args:
         variable: A `RemoteVariable`.
         ids_U: Distinct row numbers, shape `(U,)`.
+        ids_U1: As for `gather_stored`.
 
     Returns:
-        The rows, shape `(U, D)`. Their gradient is that of the gather.
+        The rows, shape `(U, D)`; the caller records their gradient.
     """
-    rows_UD = tf.raw_ops.ResourceGather(
-        resource=variable.handle, indices=ids_U, dtype=variable.dtype
-    )
+    rows_UD = gather_stored(variable, ids_U, ids_U1)
     return _present(variable, rows_UD, ids_U)
+
+
+def gather_stored(
+    variable: Any, ids_U: tf.Tensor, ids_U1: tf.Tensor | None = None
+) -> tf.Tensor:
+    """Gathers rows as they are stored, by the faster of two operations.
+
+    `ResourceGatherNd` returns the same as `ResourceGather`, and is faster for
+    short rows: for 6,656 of 260,000 rows of 16 numbers, it takes 110 instead
+    of 175 microseconds with cold caches, and 37 instead of 60 with warm ones.
+    Gathers are the largest part of a parameter server's work with large tables.
+
+    Args:
+        variable: A `RemoteVariable`, on whose ps the caller has to be.
+        ids_U: Row numbers, shape `(U,)`.
+        ids_U1: The same as a column, if the caller has it. Functions that
+            differentiate the graph read it where it is.
+
+    Returns:
+        The rows, shape `(U, D)`.
+    """
+    if not _has_short_rows(variable, ids_U.dtype):
+        return tf.raw_ops.ResourceGather(
+            resource=variable.handle, indices=ids_U, dtype=variable.dtype
+        )
+    if ids_U1 is None:
+        ids_U1 = tf.expand_dims(ids_U, 1)
+    return compat.gather_by_coordinates(variable.handle, ids_U1, variable.dtype)
+
+
+def _has_short_rows(variable: Any, id_dtype: tf.DType) -> bool:
+    shape, dtype = variable.shape, variable.dtype
+    return (
+        shape.rank == 2
+        and (dtype.is_floating or dtype.is_integer)
+        and 0 < shape[1] * dtype.size <= _MOST_BYTES_OF_SHORT_ROWS
+        # The ids' dtype has to be able to count the elements of the variable.
+        and shape.num_elements() <= id_dtype.max
+    )
 
 
 def read(variable: Any) -> tf.Tensor:

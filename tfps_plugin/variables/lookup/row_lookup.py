@@ -1,8 +1,8 @@
-"""Looks up rows of a variable on parameter servers, in one way.
+"""Lookups of rows of a variable on parameter servers.
 
-The worker makes the ids distinct and sees that the table has them; each ps
-gathers its own rows; the worker repeats them where ids were repeated. What a
-tape gives back are `DistinctRows`.
+The worker checks the ids and drops repeated ones. Each ps gathers its own rows,
+and the worker repeats them where ids were repeated. The gradient is a
+`DistinctRows`.
 
 Shape legend: V rows of the table, D the rest of a row's shape, N ids asked
 for, U distinct ids among them.
@@ -25,15 +25,14 @@ from tfps_plugin.variables.lookup import graph_checks
 from tfps_plugin.variables.lookup import looked_up
 from tfps_plugin.variables.lookup import present_rows
 from tfps_plugin.variables.lookup import repeated_rows
-from tfps_plugin.variables.lookup import row_gather
-from tfps_plugin.variables.lookup import segment_sums
 from tfps_plugin.variables.lookup import shard_order
 from tfps_plugin.variables.lookup import vectorized_lookup
 from tfps_plugin.variables.lookup.distinct_rows import DistinctRows
 from tfps_plugin.variables.lookup.distinct_rows import dense_shape
+from tfps_plugin.variables.lookup.shard_order import ShardOrder
 from tfps_plugin.variables.sharding.layout import RowLayout
 
-# Puts something in another order.
+# Reorders the first axis of a tensor.
 Arrangement = Callable[[tf.Tensor], tf.Tensor]
 
 _CAST = {
@@ -52,28 +51,28 @@ class Table:
     shape: tf.TensorShape
     dtype: tf.DType
 
-    # What is read of it travels as, see `variables.wire`; None: as it is.
+    # Dtype of its values on the way, see `compression.wire`; None: its own.
     wire_dtype: tf.DType | None = None
 
-    # Whether the user was told of steps that read all of it.
+    # Whether the user was warned of steps that read all of it.
     has_warned_of_dense_reads = False
 
-    # What rounding has left off its dense gradients, a `GradientResidual`.
+    # Rounding errors of its dense gradients, see `error_feedback`.
     gradient_residual: Any = None
 
-    # Steps that its rows have still to see, a `present_rows.UnseenSteps`; a
-    # table of several shards leaves it to them.
+    # Steps that its rows have still to see, a `present_rows.UnseenSteps`. In a
+    # table of several shards, each shard has its own.
     unseen_steps: Any = None
 
-    # Whether rows of it were looked up by their numbers so far.
+    # Whether rows of it were looked up so far.
     was_looked_up = False
 
-    # What the user knows it by: the path of a keras.Variable, if it is one's.
+    # Its name for the user: the path of its keras.Variable, if it has one.
     path: str
 
     @property
     def layout(self) -> RowLayout:
-        """Which rows are in which shard."""
+        """Rows of each shard."""
         raise NotImplementedError  # every subclass has its own
 
     @property
@@ -88,13 +87,13 @@ class Table:
 
     @property
     def tape_input(self) -> tf.Tensor:
-        """What every read is a function of: its gradient is the table's."""
+        """Tensor that every read depends on: its gradient is the table's."""
         raise NotImplementedError  # every subclass has its own
 
     def sparse_read(self, indices: Any, name: str | None = None) -> tf.Tensor:
         """Looks up rows; `tf.gather` calls this.
 
-        Repeated ids are asked for once. The gradient are `DistinctRows` of
+        Repeated ids are asked for once. The gradient is a `DistinctRows` of
         the whole table.
 
         Args:
@@ -110,16 +109,16 @@ class Table:
 def table_behind(
     params: Any,
 ) -> tuple[Table, Callable[[tf.Tensor], tf.Tensor]] | None:
-    """The table that `params` is, or that a `keras.Variable` holds.
+    """Returns the table that `params` is, or that a `keras.Variable` holds.
 
     Args:
-        params: Anything that TensorFlow may be asked to look up rows of.
+        params: Any argument of TensorFlow's and Keras's lookups.
 
     Returns:
-        The table, and what has to be done with its rows: a layer of mixed
-        precision sees those of a `keras.Variable` in another dtype. None for
-        what is no table of ours; functions of a SavedModel have none, there
-        each table is a plain variable.
+        The table, and a function to apply to its rows: with mixed precision, a
+        layer sees rows of a `keras.Variable` in another dtype. None for
+        everything that is no table of ours. Functions of a SavedModel have no
+        tables; there, each is a plain variable.
     """
     if tensorflow_saving.is_saving_model():
         return None
@@ -129,7 +128,7 @@ def table_behind(
         params._value, Table
     ):
         return None
-    # Also where Keras only looks for the shapes of a model.
+    # Also where Keras only infers the shapes of a model.
     params._value.was_looked_up = True
     if keras_compat.has_stateless_value(params):
         return None
@@ -152,15 +151,14 @@ def look_up(
     """Looks up rows.
 
     Args:
-        table: What has the rows.
+        table: The table.
         indices: Row numbers, an integer tensor of any shape.
         from_end: Whether a negative id counts from the end of the table.
-        are_inside: Whether it is known that the table has all of them.
-        in_shard_order: Whether those of a shard come before those of the
-            next one.
-        arranged: From something for each of `indices` to the same in another
-            order: that of the rows that are returned. To arrange the rows
-            themselves is to copy them once more.
+        are_inside: Whether the table is known to have all of them.
+        in_shard_order: Whether ids of a shard come before those of the next
+            one.
+        arranged: Reorders values of `indices` to the order in which the rows
+            are to be returned. This saves a copy of the rows themselves.
 
     Returns:
         The rows, of shape `indices.shape + table.shape[1:]`.
@@ -188,7 +186,7 @@ def distinct_rows(
     """Looks up each distinct row once.
 
     Args:
-        table: What has the rows.
+        table: The table.
         indices: Row numbers, an integer tensor of any shape.
         from_end: Whether a negative id counts from the end of the table.
         are_inside: As for `look_up`.
@@ -196,9 +194,9 @@ def distinct_rows(
 
     Returns:
         The distinct rows, shape `(U, D)`; and for each of `indices` its place
-        among them, int32, of the shape of `indices`. In a function that is
-        being vectorized each id has a row of its own: only all elements
-        together have distinct ones.
+        among them, int32, of the shape of `indices`. In a vectorized function
+        each id has a row of its own: only all elements together have distinct
+        ones.
     """
     number = tensorflow_vectorizing.element()
     if number is not None:
@@ -212,33 +210,62 @@ def distinct_rows(
             ),
         )
         return rows_ND, tf.reshape(tf.range(tf.size(ids)), tf.shape(ids))
-    ids_U, positions = distinct_ids(
+    order, positions = distinct_ids(
         table,
         indices,
         from_end=from_end,
         are_inside=are_inside,
         in_shard_order=in_shard_order,
     )
-    whole: Any = table.shards[0]
     if table.is_whole:
-        # TensorFlow's own gradient knows how to look up rows of one variable.
-        compat.variable_accessed(whole)
-        with tf.device(whole.device):
-            rows_UD = present_rows.gather(whole, ids_U)
-        rows_UD = wire.received(whole, rows_UD)
-        looked_up.remember(table, ids_U, rows_UD)
-        return rows_UD, positions
+        return _rows_of_whole(table, order), positions
     wire_dtype = wire.dtype_of_reads(table)
     with compat.stop_recording():
-        rows_UD = row_gather.gather_rows(
-            table.layout,
-            table.shards,
-            table.dtype,
-            ids_U,
-            wire_dtype,
-            table.shape[-1],
-        )
-    return recorded(table, ids_U, rows_UD), positions
+        rows_UD = _gather(table, order, wire_dtype)
+    return recorded(table, order, rows_UD), positions
+
+
+def _rows_of_whole(table: Table, order: ShardOrder) -> tf.Tensor:
+    """Looks up distinct rows of a table that is a variable of one ps."""
+    whole: Any = table.shards[0]
+    with compat.stop_recording():
+        with tf.device(graph_checks.CPU):
+            # On the worker, where a gradient may need them.
+            ids_U1 = tf.expand_dims(order.ids_U, 1)
+        with tf.device(whole.device):
+            rows_UD = present_rows.gather(whole, order.ids_U, ids_U1)
+    # `recorded` has an operation that reads the handle, so that the rows would
+    # travel back to the ps.
+    shape = table.shape
+    compat.record_gradient(
+        rows_UD,
+        table.tape_input,
+        lambda upstream: _gradient(upstream, order, order.ids_U, shape),
+    )
+    rows_UD = wire.received(whole, rows_UD)
+    looked_up.remember(table, order.ids_U, rows_UD)
+    return rows_UD
+
+
+def _gather(
+    table: Table, order: ShardOrder, wire_dtype: tf.DType | None
+) -> tf.Tensor:
+    """Gathers distinct rows, each on the ps that holds it.
+
+    Args:
+        table: The table.
+        order: Distinct row numbers.
+        wire_dtype: Dtype of the rows on the way; None for their own.
+
+    Returns:
+        The rows in the order of the ids, shape `(U, D)`.
+    """
+    rows = []
+    for shard, ids in zip(table.shards, order.local_ids, strict=True):
+        with tf.device(shard.device):
+            mine = present_rows.gather(shard, ids)
+            rows.append(wire.narrowed(mine, wire_dtype))
+    return wire.widened(order.join(rows), table.dtype, table.shape[-1])
 
 
 def distinct_ids(
@@ -248,19 +275,18 @@ def distinct_ids(
     from_end: bool = False,
     are_inside: bool = False,
     in_shard_order: bool = False,
-) -> tuple[tf.Tensor, tf.Tensor]:
-    """Ids that the table has, each once; found on the worker's CPU.
+) -> tuple[ShardOrder, tf.Tensor]:
+    """Checks ids and drops repeated ones, on the worker's CPU.
 
     Args:
-        table: What has the rows.
+        table: The table.
         indices: Row numbers, an integer tensor of any shape.
         from_end: Whether a negative id counts from the end of the table.
         are_inside: As for `look_up`.
         in_shard_order: As for `look_up`.
 
     Returns:
-        The distinct row numbers, shape `(U,)`, in the order of the table's
-        shards, which wait for the check that all are inside; and for each of
+        The distinct row numbers, which wait for the check; and for each of
         `indices` its place among them, int32, of the shape of `indices`.
     """
     table.was_looked_up = True
@@ -272,102 +298,72 @@ def distinct_ids(
             ids = tf.cast(ids, tf.int64)
         ids_N = tf.reshape(ids, [-1])
         if not are_inside:
-            ids_N = require_inside(
+            ids_N = graph_checks.require_inside(
                 ids_N, num_rows, table.path, from_end=from_end
             )
         if num_rows <= tf.int32.max:
-            # Half as much to compare and to send.
+            # Half as many bytes to compare and to send.
             ids_N = tf.cast(ids_N, tf.int32)
         if from_end:
             # All are inside, counted from one end or the other.
             ids_N = tf.math.floormod(ids_N, tf.constant(num_rows, ids_N.dtype))
         ids_U, positions_N = tf.unique(ids_N)
-        if table.layout.num_shards > 1:
-            # tf.unique keeps the order of what it finds first.
-            ids_U, positions_N = shard_order.sort(
-                table.layout, ids_U, positions_N, is_sorted=in_shard_order
-            )
+        # tf.unique keeps the order of first occurrences.
+        order, positions_N = shard_order.sort(
+            table.layout, ids_U, positions_N, is_sorted=in_shard_order
+        )
         positions = tf.reshape(positions_N, tf.shape(ids))
     positions.set_shape(ids.shape)
-    return ids_U, positions
+    return order, positions
 
 
-def require_inside(
-    ids_N: tf.Tensor, num_rows: int, path: str, *, from_end: bool = False
-) -> tf.Tensor:
-    """Ids that are an error unless the table has all of them.
+def recorded(table: Table, order: ShardOrder, rows_UD: tf.Tensor) -> tf.Tensor:
+    """Records a lookup for gradient tapes and for the traced function.
 
-    Args:
-        ids_N: Row numbers, shape `(N,)`, of a dtype that can count the rows;
-            none is fine.
-        num_rows: Rows of the table.
-        path: Name of the table, for the message.
-        from_end: Whether a negative id counts from the end of the table.
-
-    Returns:
-        The ids, which wait for the check: no ps is asked before.
-    """
-    lowest = -num_rows if from_end else 0
-    smallest, largest = tf.reduce_min(ids_N), tf.reduce_max(ids_N)
-    return graph_checks.gated(
-        ids_N,
-        (smallest >= lowest) & (largest <= num_rows - 1),
-        [
-            f"Ids outside of the table {path} were looked up. It has rows 0 "
-            f"to {num_rows - 1}"
-            + (f", or -{num_rows} to -1 from its end" if from_end else "")
-            + ". Received: smallest id =",
-            smallest,
-            "largest id =",
-            largest,
-            "Make the table larger (input_dim of an Embedding layer), or map "
-            "unknown ids to a row of their own before the lookup.",
-        ],
-    )
-
-
-def recorded(table: Table, ids_U: tf.Tensor, rows_UD: tf.Tensor) -> tf.Tensor:
-    """Rows that are known to be those of a table.
-
-    Gradient tapes know it, and give `DistinctRows` of the whole table; and so
-    does the function that is being traced (`looked_up`).
+    Tapes compute a `DistinctRows` of the whole table as its gradient. The
+    function that is being traced lists the lookup in `looked_up`.
 
     Args:
-        table: What was looked up.
-        ids_U: Distinct row numbers.
-        rows_UD: Their rows, gathered where no tape recorded it.
+        table: The table.
+        order: Distinct row numbers.
+        rows_UD: Their rows, gathered while no tape was recording.
 
     Returns:
         The rows.
     """
-    # The gradient's function keeps what it needs, but not the table.
-    layout, shape = table.layout, table.shape
+    # The gradient's function must not keep the table alive.
+    shape = table.shape
 
     @tf.custom_gradient
     def record(source: tf.Tensor, ids_U: tf.Tensor, rows_UD: tf.Tensor) -> Any:
         def gradient(upstream: Any) -> Any:
-            if isinstance(upstream, tf.IndexedSlices):
-                order = shard_order.known(layout, ids_U)
-                upstream = segment_sums.segment_sums(
-                    upstream.values,
-                    upstream.indices,
-                    tf.size(ids_U) if order is None else order.count,
-                )
-            # A gradient may be built in a graph of its own, which takes only
-            # what it has made or passed through an operation.
-            return (
-                DistinctRows(
-                    upstream,
-                    tf.identity(ids_U),
-                    dense_shape(shape),
-                ),
-                None,
-                None,
-            )
+            return _gradient(upstream, order, ids_U, shape), None, None
 
         return rows_UD, gradient
 
-    rows_UD = record(table.tape_input, ids_U, rows_UD)
+    rows_UD = record(table.tape_input, order.ids_U, rows_UD)
     rows_UD.set_shape(tf.TensorShape([None]).concatenate(shape[1:]))
-    looked_up.remember(table, ids_U, rows_UD)
+    looked_up.remember(table, order.ids_U, rows_UD)
     return rows_UD
+
+
+def _gradient(
+    upstream: Any, order: ShardOrder, ids_U: tf.Tensor, shape: tf.TensorShape
+) -> DistinctRows:
+    """Returns the gradient of a table from that of its distinct rows.
+
+    Args:
+        upstream: Gradient of the rows, dense or slices.
+        order: Distinct row numbers.
+        ids_U: The same in the graph of the gradient.
+        shape: Shape of the table.
+    """
+    if isinstance(upstream, tf.IndexedSlices):
+        upstream = repeated_rows.segment_sums(
+            upstream.values,
+            upstream.indices,
+            order.count if order.is_usable else tf.size(ids_U),
+        )
+    # A gradient may be built in a graph of its own. The identity is an
+    # operation of that graph.
+    return DistinctRows(upstream, tf.identity(ids_U), dense_shape(shape), order)

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tfps_plugin.variables import testing
+from tfps_plugin.variables.lookup import graph_checks
 from tfps_plugin.variables.lookup import row_lookup
 
 _ROWS = 11
@@ -74,7 +75,7 @@ def test_ids_outside_are_refused_and_named(
     lowest = -_ROWS if from_end else 0
 
     def require() -> tf.Tensor:
-        return row_lookup.require_inside(ids, _ROWS, "a/b", from_end=from_end)
+        return graph_checks.require_inside(ids, _ROWS, "a/b", from_end=from_end)
 
     if min(one, other) >= lowest and max(one, other) < _ROWS:
         np.testing.assert_array_equal(require(), ids)
@@ -109,7 +110,7 @@ def test_no_ps_is_asked_before_the_check() -> None:
     (check,) = [op for op in graph.get_operations() if op.type == "Assert"]
     assert check.device.endswith("/device:CPU:0")
     gathers = [
-        op for op in graph.get_operations() if op.type == "ResourceGather"
+        op for op in graph.get_operations() if op.type == "ResourceGatherNd"
     ]
     assert len(gathers) == 3
     for gather in gathers:

@@ -9,6 +9,14 @@ from tfps_plugin.variables.lookup import shard_order
 from tfps_plugin.variables.sharding.layout import RowLayout
 
 _LAYOUT = RowLayout((0, 3, 3, 10))
+_ROWS = 12
+
+
+@st.composite
+def _layouts(draw: st.DrawFn) -> RowLayout:
+    """Any cuts of the table; shards may be empty."""
+    cuts = draw(st.lists(st.integers(0, _ROWS), max_size=5))
+    return RowLayout((0, *sorted(cuts), _ROWS))
 
 
 @hypothesis.settings(deadline=None, max_examples=50)
@@ -46,13 +54,13 @@ def test_ids_are_those_of_before(
     def sort(
         ids_N: tf.Tensor,
     ) -> tuple[tf.Tensor, tf.Tensor, list[tf.Tensor], list[tf.Tensor]]:
-        ids_U, positions = shard_order.sort(
+        order, positions = shard_order.sort(
             _LAYOUT, *tf.unique(ids_N), is_sorted=is_sorted
         )
-        order = shard_order.known(_LAYOUT, tf.identity(ids_U))
-        assert order is not None
-        rows_U2 = tf.stack([ids_U, 2 * ids_U], 1)
-        return ids_U, positions, order.local_ids, order.cut(rows_U2)
+        rows_U2 = tf.stack([order.ids_U, 2 * order.ids_U], 1)
+        parts = order.split(rows_U2)
+        tf.debugging.assert_equal(order.join(parts), rows_U2)
+        return order.ids_U, positions, order.local_ids, parts
 
     ids_U, positions, local_ids, rows = sort(tf.constant(ids, dtype))
     assert sorted(ids_U.numpy()) == sorted(set(ids))
@@ -67,25 +75,44 @@ def test_ids_are_those_of_before(
     np.testing.assert_array_equal(ids_U, together)
 
 
-def test_what_is_not_known() -> None:
-    # Outside of functions nothing is kept.
-    ids_U, positions = shard_order.sort(_LAYOUT, *tf.unique([8, 0, 8]))
-    np.testing.assert_array_equal(ids_U, [0, 8])
+def test_order_is_usable_only_where_it_was_found() -> None:
+    outside, positions = shard_order.sort(_LAYOUT, *tf.unique([8, 0, 8]))
+    np.testing.assert_array_equal(outside.ids_U, [0, 8])
     np.testing.assert_array_equal(positions, [1, 0, 1])
-    assert shard_order.known(_LAYOUT, ids_U) is None
+    assert outside.is_usable
 
     @tf.function
     def sort() -> None:
-        ids_U, _ = shard_order.sort(_LAYOUT, *tf.unique([8, 0, 8]))
-        assert shard_order.known(_LAYOUT, ids_U) is not None
-        assert shard_order.known(RowLayout((0, 5, 10)), ids_U) is None
-        assert shard_order.known(_LAYOUT, ids_U + 1) is None
+        order, _ = shard_order.sort(_LAYOUT, *tf.unique([8, 0, 8]))
+        assert order.is_usable
+        assert not outside.is_usable
 
         @tf.function
         def inside() -> None:
-            # What comes into another function may be anything.
-            assert shard_order.known(_LAYOUT, tf.identity(ids_U)) is None
+            assert not order.is_usable
 
         inside()
 
     sort()
+
+
+@hypothesis.given(
+    _layouts(),
+    st.lists(st.integers(0, _ROWS - 1), max_size=20),
+    st.sampled_from([tf.int32, tf.int64]),
+)
+def test_each_id_goes_to_the_shard_that_holds_it(
+    layout: RowLayout, ids: list[int], dtype: tf.DType
+) -> None:
+    order = tf.range(len(ids))
+    local_ids, (parts, again) = shard_order.split_by_shard(
+        layout, tf.constant(ids, dtype), order, order * 2
+    )
+    for shard in range(layout.num_shards):
+        rows = layout.rows(shard)
+        mine = [i for i, id_ in enumerate(ids) if id_ in rows]
+        assert parts[shard].numpy().tolist() == mine
+        assert again[shard].numpy().tolist() == [2 * i for i in mine]
+        assert local_ids[shard].numpy().tolist() == [
+            ids[i] - rows.start for i in mine
+        ]

@@ -1,8 +1,8 @@
-"""Lookups in a function of one element that is vectorized.
+"""Lookups in a vectorized function of one element.
 
-Distinct ids are found among those of all elements, so nothing is looked up in
-the function itself: TensorFlow makes its operations anew for all elements, and
-then the ids are known, and one lookup serves them all.
+Ids have to be distinct among all elements, so the function itself looks nothing
+up. TensorFlow converts its operations to operations on all elements. At that
+time all ids are known, and one lookup serves all elements.
 
 Shape legend: N ids of one element, D the rest of a row's shape.
 """
@@ -23,39 +23,38 @@ def rows_of_element(
     number: tf.Tensor,
     look_up: Callable[[Any, tf.Tensor], tf.Tensor],
 ) -> tf.Tensor:
-    """Stands for the rows of one element.
+    """Returns a stand-in for the rows of one element.
 
     Args:
-        table: What has the rows.
+        table: The table.
         ids_N: Row numbers, shape `(N,)`.
-        number: Of the element; see `tensorflow_vectorizing.element`.
+        number: Number of the element; see `tensorflow_vectorizing.element`.
         look_up: Looks up rows of a table by ids of any shape.
 
     Returns:
         The rows, shape `(N, D)`, repeated where ids are.
     """
-    # The function that is traced does not keep the table.
+    # The traced function must not keep the table alive.
     of_table, path = weakref.ref(table), table.path
 
     def of_all(ids: tf.Tensor) -> tf.Tensor:
         table = of_table()
         if table is None:
             raise errors.InternalError(
-                f"Rows of a variable were to be looked up in a function that "
-                f"is vectorized. Expected: a variable that somebody keeps. "
-                f"Received: variable={path}, which is gone. Keep a reference "
-                "to it."
+                "A vectorized function looks up rows of a variable. Expected: "
+                f"a variable that exists. Received: variable={path}, which was "
+                "deleted. Keep a reference to it."
             )
         return look_up(table, ids)
 
     def no_gradient() -> Exception:
         return errors.UnsupportedError(
-            "A function that is vectorized asks for its own gradient of rows "
-            f"of {path}, which are only looked up for all elements together. "
-            "Expected: the gradient of what tf.vectorized_map or "
-            "keras.ops.vectorized_map returns. Received: a gradient inside "
-            f"of the function, variable={path}. Look the rows up before and "
-            "hand them to the function, or use tf.map_fn."
+            "A vectorized function computes a gradient of rows of a variable. "
+            "These are only looked up for all elements together. Expected: the "
+            "gradient of the result of tf.vectorized_map or "
+            "keras.ops.vectorized_map. Received: a gradient inside the "
+            f"function, variable={path}. Look up the rows outside and pass "
+            "them to the function, or use tf.map_fn."
         )
 
     return tensorflow_vectorizing.stand_in(

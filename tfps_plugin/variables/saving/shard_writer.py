@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfps_plugin.variables.lookup import row_gather
-from tfps_plugin.variables.lookup import row_lookup
+from tfps_plugin.variables.lookup import graph_checks
 from tfps_plugin.variables.lookup import shard_order
 from tfps_plugin.variables.lookup.row_lookup import Table
 from tfps_plugin.variables.methods import shard_assignment
@@ -100,7 +99,9 @@ def scatter(
         values = tf.reshape(values, [-1, *row_shape.as_list()])
         ids = tf.reshape(ids, [-1])
     ids_N = _inside(table, ids)
-    local_ids, (parts,) = row_gather.split_by_shard(table.layout, ids_N, values)
+    local_ids, (parts,) = shard_order.split_by_shard(
+        table.layout, ids_N, values
+    )
     with _named(name):
         for shard, of_shard, part in zip(
             table.shards, local_ids, parts, strict=True
@@ -135,7 +136,7 @@ def scatter_nd(
     indices_NK = tf.reshape(indices, [-1, depth])
     updates = tf.reshape(updates, [-1, *slice_shape])
     ids_N = _inside(table, indices_NK[:, 0])
-    local_ids, (rest, parts) = row_gather.split_by_shard(
+    local_ids, (rest, parts) = shard_order.split_by_shard(
         table.layout, ids_N, indices_NK[:, 1:], updates
     )
     with _named(name):
@@ -148,9 +149,7 @@ def scatter_nd(
 
 def _inside(table: Table, ids_N: tf.Tensor) -> tf.Tensor:
     """Row numbers that are an error unless the table has all of them."""
-    if shard_order.known(table.layout, ids_N) is not None:
-        return ids_N  # of a lookup, which has checked them
-    return row_lookup.require_inside(ids_N, table.layout.num_rows, table.path)
+    return graph_checks.require_inside(ids_N, table.layout.num_rows, table.path)
 
 
 def _named(name: str | None) -> contextlib.AbstractContextManager[Any]:

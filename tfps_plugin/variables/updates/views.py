@@ -18,6 +18,7 @@ import tensorflow as tf
 
 from tfps_plugin import errors
 from tfps_plugin.variables.chief import steps_in_flight
+from tfps_plugin.variables.lookup import present_rows
 from tfps_plugin.variables.updates import update_lock
 
 _thread_local = threading.local()
@@ -82,10 +83,8 @@ class RowsView:
         """The rows, gathered once, and again after they were added to."""
         if self._rows is None or not _is_here(self._rows):
             # Not sparse_read(): the ids are distinct already.
-            self._rows = tf.raw_ops.ResourceGather(
-                resource=self._shard.handle,
-                indices=self._local_ids_U,
-                dtype=self._shard.dtype,
+            self._rows = present_rows.gather_stored(
+                self._shard, self._local_ids_U
             )
         return self._rows
 

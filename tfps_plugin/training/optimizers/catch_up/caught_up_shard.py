@@ -18,6 +18,7 @@ from tfps_plugin.training.optimizers.catch_up.moment import Moment
 from tfps_plugin.training.optimizers.catch_up.step_clock import StepClock
 from tfps_plugin.training.optimizers.catch_up.zero_gradients import TABLE
 from tfps_plugin.variables.chief import chief_reads
+from tfps_plugin.variables.lookup import present_rows
 
 # A ps that settles has the rows of so many bytes of the table in its hands.
 _BLOCK_BYTES = 4 << 20
@@ -253,9 +254,7 @@ def _stored(variable: Any, ids_U: tf.Tensor | None) -> tf.Tensor:
     if ids_U is None:
         value = compat.read_resource(variable.handle, variable.dtype)
         return tf.ensure_shape(value, variable.shape)
-    return tf.raw_ops.ResourceGather(
-        resource=variable.handle, indices=ids_U, dtype=variable.dtype
-    )
+    return present_rows.gather_stored(variable, ids_U)
 
 
 def _store(variable: Any, value: tf.Tensor, ids_U: tf.Tensor | None) -> None:

@@ -1,8 +1,8 @@
-"""A function as one list of operations, those of functions it calls as well.
+"""Inlining of the functions that a function calls.
 
-What travels together is found among all operations of a step, and a step is
-functions that call functions. Loops and branches stay: what is in them is
-another list, for another time.
+A traced step consists of functions that call functions. Here it becomes one
+list of operations, so that fusion sees them all. Loops and branches stay:
+their bodies are rewritten by themselves.
 """
 
 import collections
@@ -14,7 +14,7 @@ import tensorflow as tf
 from tfps_plugin._compat import tensorflow_graphs as compat
 from tfps_plugin.transport.flat_function import FlatFunction
 from tfps_plugin.transport.flat_function import FlatOperation
-from tfps_plugin.transport.passes import needed
+from tfps_plugin.transport.passes import dead_code
 from tfps_plugin.transport.waves import Output
 
 
@@ -24,25 +24,27 @@ def flatten(
     """Lists the operations of a function that something needs.
 
     Args:
-        graph: Of the function.
-        steps_apart: Whether calls of a function that the graph itself calls
-            several times do not wait for each other; `step_order` says for what
-            they have to.
+        graph: Graph of the function.
+        steps_apart: Whether repeated calls of one function do not wait for
+            each other. `step_order` restores the order that matters.
+
+    Returns:
+        The function with all calls inlined and dead code left out.
     """
     arguments = compat.arguments(graph)
-    flattener = _Flattener()
+    inliner = _Inliner()
     if steps_apart:
-        flattener.repeated = _repeated(graph)
+        inliner.repeated = _repeated(graph)
     inputs = [
-        flattener.add(FlatOperation(tensor.op, (), (), tensor.device or ""))
+        inliner.add(FlatOperation(tensor.op, (), (), tensor.device or ""))
         for tensor in arguments
     ]
-    returned, controls = flattener.inline(
+    returned, controls = inliner.inline(
         graph, [Output(number, 0) for number in inputs], "", ()
     )
-    return needed.without_the_rest(
+    return dead_code.eliminate(
         FlatFunction(
-            flattener.operations,
+            inliner.operations,
             len(arguments),
             tuple(returned),
             tuple(controls),
@@ -61,21 +63,19 @@ def splice(
 
     Args:
         operations: The list.
-        graph: Of the other function.
-        arguments: What it is given.
-        device: Where it runs.
-        controls: What it runs after.
+        graph: Graph of the other function.
+        arguments: Its arguments.
+        device: Device that it runs on.
+        controls: Operations that it runs after.
 
     Returns:
-        What the function returns.
+        The outputs of the function.
     """
-    outputs, _ = _Flattener(operations).inline(
-        graph, arguments, device, controls
-    )
+    outputs, _ = _Inliner(operations).inline(graph, arguments, device, controls)
     return outputs
 
 
-class _Flattener:
+class _Inliner:
     """Collects operations."""
 
     def __init__(self, operations: list[FlatOperation] | None = None) -> None:
@@ -98,13 +98,13 @@ class _Flattener:
         """Adds the operations of a function.
 
         Args:
-            graph: Of the function.
-            arguments: What it is given.
-            device: Where it is called.
-            controls: What it is called after.
+            graph: Graph of the function.
+            arguments: Its arguments.
+            device: Device that it is called on.
+            controls: Operations that it is called after.
 
         Returns:
-            What it returns, and what must have run when it has ended.
+            Its outputs, and the operations that have run when it has ended.
         """
         tensors = {
             tensor.ref(): argument
@@ -113,7 +113,7 @@ class _Flattener:
             )
         }
         given = {tensor.op for tensor in compat.arguments(graph)}
-        # What has run when an operation has: itself, or those in a function.
+        # The operations that stand for each one: itself, or those of a call.
         done: dict[tf.Operation, tuple[int, ...]] = dict.fromkeys(given, ())
         # Whether an operation waits for `controls` by way of another.
         waits: dict[tf.Operation, bool] = {}
@@ -176,7 +176,7 @@ class _Flattener:
             return self.inline(inner, inputs, where, after)
         self._num_steps += 1
         self._step = self._num_steps
-        # In the same order as they are called, but not one after the other.
+        # Steps keep their order in the list, but do not wait for each other.
         after = tuple(n for n in after if not self.operations[n].step)
         try:
             return self.inline(inner, inputs, where, after)
@@ -185,7 +185,7 @@ class _Flattener:
 
 
 def _repeated(graph: compat.FuncGraph) -> set[tf.Operation]:
-    """The calls of functions that a graph itself calls more than once."""
+    """Returns the calls of functions that a graph calls more than once."""
     calls = collections.defaultdict(set)
     for operation in graph.get_operations():
         if compat.called_graph(operation) is not None:
@@ -194,7 +194,7 @@ def _repeated(graph: compat.FuncGraph) -> set[tf.Operation]:
 
 
 def _merged(device: str, around: str) -> str:
-    """The device of an operation in a function that is called on a device."""
+    """Returns the device of an operation in a call on another device."""
     if not around or device == around:
         return device
     if not device:
@@ -204,10 +204,10 @@ def _merged(device: str, around: str) -> str:
 
 
 def _in_order(graph: compat.FuncGraph) -> list[tf.Operation]:
-    """All operations, each after those that it needs.
+    """Returns all operations in topological order.
 
-    Usually the order that they were made in; but some are made to wait for
-    others afterwards.
+    Usually this is the order in which they were made. But some of them got
+    control inputs later.
     """
     ordered: list[tf.Operation] = []
     entered: set[tf.Operation] = set()

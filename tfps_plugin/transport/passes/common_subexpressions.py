@@ -1,8 +1,8 @@
-"""What a step computes again and again, computed once.
+"""Elimination of common subexpressions.
 
-An optimizer's update is traced for each variable, and most of what it computes
-is not about the variable: the learning rate of this step, the powers of its
-betas. Constants are made anew by every line that needs one.
+An optimizer's update is traced for each variable, but most of what it computes
+does not depend on the variable: the learning rate of this step, the powers of
+its betas. And every line that needs a constant makes a new one.
 """
 
 import dataclasses
@@ -21,10 +21,10 @@ from tfps_plugin.transport.sections import TAKES_LOCK
 def merge(function: FlatFunction) -> FlatFunction:
     """Merges operations that return the same.
 
-    These are of one kind, on one device, with equal attributes and the same
-    inputs; they do nothing but to compute, and wait for nothing else. What
-    does nothing but to compute does not wait for a lock either: the lock
-    waits for it (see `sections`).
+    Two operations return the same if they have the same type, device,
+    attributes and inputs, no side effects, and wait for nothing else. Pure
+    computations do not wait for a lock either: the lock waits for them (see
+    `sections`).
 
     Args:
         function: Its operations are not changed.
@@ -60,12 +60,13 @@ def merge(function: FlatFunction) -> FlatFunction:
 
 
 def _free_of_locks(operations: Sequence[FlatOperation]) -> list[FlatOperation]:
-    """The operations; those that only compute wait for no lock.
+    """Returns the operations, of which pure computations wait for no lock.
 
-    Who waited for a lock by way of one of them, and does more, waits itself.
+    An operation with effects that waited for a lock through one of them waits
+    for the lock itself.
     """
     free = []
-    # For each operation the locks that it does not wait for any more.
+    # For each operation the locks that it no longer waits for.
     dropped: list[tuple[int, ...]] = []
     for flat in operations:
         before = [output.node for output in flat.inputs] + list(flat.controls)
@@ -85,10 +86,10 @@ def _free_of_locks(operations: Sequence[FlatOperation]) -> list[FlatOperation]:
 
 
 def _locks_last(operations: Sequence[FlatOperation]) -> Iterator[int]:
-    """Their numbers, each after those that it needs, and locks last.
+    """Returns the operations' numbers in topological order, locks last.
 
-    A lock is taken when nothing is left to do without one. All else stays in
-    its order as far as it can.
+    A lock is taken when nothing is left to do without one. All else keeps its
+    order as far as possible.
     """
     return reordering.in_turn(
         operations,
@@ -100,7 +101,7 @@ def _locks_last(operations: Sequence[FlatOperation]) -> Iterator[int]:
 
 
 def _what_it_returns(flat: FlatOperation) -> Hashable | None:
-    """Equal for operations that return the same; None: nobody knows."""
+    """Returns a key, equal for operations that return the same; else None."""
     if flat.controls or compat.is_stateful(flat.operation):
         return None
     return (

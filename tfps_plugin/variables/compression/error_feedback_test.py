@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from tfps_plugin.variables import testing
-from tfps_plugin.variables.compression import gradient_residual
+from tfps_plugin.variables.compression import error_feedback
 from tfps_plugin.variables.compression import wire
 from tfps_plugin.variables.saving import shard_reader
 
@@ -23,7 +23,7 @@ def _sender(wire_dtype: tf.DType) -> Any:
 
     @tf.function
     def send(gradient: tf.Tensor) -> tf.Tensor:
-        wanted = gradient_residual.corrected(variable, gradient)
+        wanted = error_feedback.corrected(variable, gradient)
         sent = wire.narrowed(wanted, wire_dtype)
         return wire.widened(sent, gradient.dtype, gradient.shape[-1])
 

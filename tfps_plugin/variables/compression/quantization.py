@@ -1,10 +1,11 @@
-"""Rows of floats as one byte a number, and a scale for each row.
+"""Quantization of rows to int8, with a scale for each row.
 
-A row travels as its largest magnitude over 127, and for each number the
-multiple of that which is nearest; or, for gradients that nobody corrects
-later, one of the two multiples beside it, by chance, so that it is right in
-the mean. All of it in one int32 tensor: the scale's bits, then four numbers a
-word. A row that has a number that is not finite arrives as such.
+The scale of a row is its largest magnitude divided by 127. Each number becomes
+the nearest multiple of the scale. With stochastic rounding it becomes one of
+the two multiples beside it, at random, so that its expected value is exact:
+gradients without error feedback need this. One int32 tensor holds it all: the
+bits of the scale, then four numbers in each word. A row with a number that is
+not finite arrives as NaN.
 
 Shape legend: R rows, W numbers in a row, C words of its code.
 """
@@ -16,17 +17,17 @@ _MOST = 127.0
 
 
 def num_words(width: int) -> int:
-    """Words of the code of a row of so many numbers."""
+    """Returns the number of int32 words of a quantized row."""
     return 1 + -(-width // _BYTES_A_WORD)
 
 
-def encode(rows_RW: tf.Tensor, *, by_chance: bool = False) -> tf.Tensor:
-    """Codes rows.
+def quantize(rows_RW: tf.Tensor, *, stochastic: bool = False) -> tf.Tensor:
+    """Quantizes rows.
 
     Args:
         rows_RW: Floats, shape `(R, W)`; `W` is known.
-        by_chance: Whether to round up or down by chance, each as often as its
-            distance says.
+        stochastic: Whether to round up or down at random, with probabilities
+            that keep the expected value.
 
     Returns:
         Their code, int32, shape `(R, C)`.
@@ -34,15 +35,15 @@ def encode(rows_RW: tf.Tensor, *, by_chance: bool = False) -> tf.Tensor:
     rows_RW = tf.cast(rows_RW, tf.float32)
     width = rows_RW.shape[1]
     scale_R1 = tf.reduce_max(tf.abs(rows_RW), 1, keepdims=True) / _MOST
-    # The maximum passes over what is not a number.
+    # The maximum ignores NaN.
     scale_R1 += tf.reduce_sum(rows_RW * 0.0, 1, keepdims=True)
     multiples_RW = tf.math.divide_no_nan(rows_RW, scale_R1)
-    if by_chance:
+    if stochastic:
         chance_RW = tf.random.uniform(tf.shape(multiples_RW))
         multiples_RW = tf.floor(multiples_RW + chance_RW)
     else:
         multiples_RW = tf.round(multiples_RW)
-    # Quotients may be a little too large.
+    # Quotients may be slightly too large.
     multiples_RW = tf.clip_by_value(multiples_RW, -_MOST, _MOST)
     num_bytes = (num_words(width) - 1) * _BYTES_A_WORD
     bytes_RW = tf.pad(
@@ -55,11 +56,11 @@ def encode(rows_RW: tf.Tensor, *, by_chance: bool = False) -> tf.Tensor:
     return tf.concat([tf.bitcast(scale_R1, tf.int32), words_RC], 1)
 
 
-def decode(code_RC: tf.Tensor, width: int) -> tf.Tensor:
-    """Rows from their code.
+def dequantize(code_RC: tf.Tensor, width: int) -> tf.Tensor:
+    """Restores rows from their code.
 
     Args:
-        code_RC: From `encode`, shape `(R, C)`.
+        code_RC: Result of `quantize`, shape `(R, C)`.
         width: Numbers in a row.
 
     Returns:

@@ -1,7 +1,7 @@
 """Tests of what a loop's next round need not wait for."""
 
 from tfps_plugin.transport import waves
-from tfps_plugin.transport.passes import run_ahead
+from tfps_plugin.transport.passes import loop_overlap
 from tfps_plugin.transport.waves import Node
 from tfps_plugin.transport.waves import Output
 
@@ -18,7 +18,9 @@ def test_what_a_round_returns_does_not_wait_for_updates() -> None:
         _node("ps", 0),  # an update
         _node("worker", 0, controls=(1,)),  # what the round returns
     ]
-    changed, unasked = run_ahead.without_answers(nodes, [1], {1}, here="worker")
+    changed, unasked = loop_overlap.without_answers(
+        nodes, [1], {1}, here="worker"
+    )
     assert unasked == {1}
     assert [m.source for m in waves.plan(changed).messages] == ["worker"]
 
@@ -30,7 +32,7 @@ def test_effects_on_the_worker_stay_in_order() -> None:
         _node("worker", 0, controls=(1,)),
         _node("worker", 2),  # prints, say
     ]
-    changed, unasked = run_ahead.without_answers(
+    changed, unasked = loop_overlap.without_answers(
         nodes, [1, 3], {1, 3}, here="worker"
     )
     assert changed == nodes
@@ -44,7 +46,7 @@ def test_what_another_place_needs_stays_in_order() -> None:
         _node("worker", 0, controls=(1,)),
         _node("ps 1", 2),
     ]
-    changed, unasked = run_ahead.without_answers(
+    changed, unasked = loop_overlap.without_answers(
         nodes, [1, 3], {1, 3}, here="worker"
     )
     assert changed == nodes
@@ -54,7 +56,7 @@ def test_what_another_place_needs_stays_in_order() -> None:
 def test_the_end_of_a_round_waits_for_what_has_no_effect() -> None:
     # TensorFlow would leave it out.
     nodes = [_node("worker"), _node("ps", 0)]
-    changed, unasked = run_ahead.without_answers(
+    changed, unasked = loop_overlap.without_answers(
         nodes, [1], set(), here="worker"
     )
     assert changed == nodes

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as st_numpy
 
-from tfps_plugin.variables.compression import row_codes
+from tfps_plugin.variables.compression import quantization
 
 _ROWS = st_numpy.arrays(
     np.float32,
@@ -17,10 +17,10 @@ _ROWS = st_numpy.arrays(
 
 
 def _there_and_back(rows: np.ndarray, **options: bool) -> np.ndarray:
-    code = row_codes.encode(tf.constant(rows), **options)
+    code = quantization.quantize(tf.constant(rows), **options)
     assert code.dtype == tf.int32
-    assert code.shape == [len(rows), row_codes.num_words(rows.shape[1])]
-    back: np.ndarray = row_codes.decode(code, rows.shape[1]).numpy()
+    assert code.shape == [len(rows), quantization.num_words(rows.shape[1])]
+    back: np.ndarray = quantization.dequantize(code, rows.shape[1]).numpy()
     return back
 
 
@@ -34,14 +34,14 @@ def test_each_number_is_within_half_a_step_of_its_row(rows: np.ndarray) -> None:
 @given(_ROWS)
 def test_by_chance_it_is_within_a_step(rows: np.ndarray) -> None:
     steps = np.abs(rows).max(1, keepdims=True) / 127
-    error = np.abs(_there_and_back(rows, by_chance=True) - rows)
+    error = np.abs(_there_and_back(rows, stochastic=True) - rows)
     assert (error <= 1.0001 * steps + 1e-36).all()
 
 
 def test_by_chance_it_is_right_in_the_mean() -> None:
     tf.random.set_seed(1)
     row = np.array([[127.0, 0.25, -3.75, 0.0]], np.float32)
-    back = _there_and_back(np.repeat(row, 20_000, 0), by_chance=True)
+    back = _there_and_back(np.repeat(row, 20_000, 0), stochastic=True)
     # Six standard deviations of the mean.
     np.testing.assert_allclose(back.mean(0), row[0], atol=6 * 0.5 / 141)
     assert set(back[:, 1]) == {0.0, 1.0}
@@ -62,6 +62,6 @@ def test_what_is_not_finite_is_seen(wrong: float) -> None:
 
 
 def test_a_row_of_sixteen_takes_twenty_bytes() -> None:
-    assert row_codes.num_words(16) == 5
-    assert row_codes.num_words(17) == 6
-    assert row_codes.num_words(1) == 2
+    assert quantization.num_words(16) == 5
+    assert quantization.num_words(17) == 6
+    assert quantization.num_words(1) == 2

@@ -1,11 +1,11 @@
-"""What a loop's next round need not wait for. Pure: no TensorFlow.
+"""Overlap of a loop's rounds. Pure: no TensorFlow.
 
 A round of a training loop ends with updates on parameter servers. As traced,
-what it returns waits for them, and so does the next round, on the worker: each
-parameter server has to say that it is done. But the next round's operations on
-a parameter server wait for those of this round there by themselves, where
-rounds of a loop do not overlap. So the worker may go on: it sees the same
-values, and hears of the updates when the whole function has ended.
+its results wait for them, and so does the next round on the worker: each
+parameter server has to report that it is done. But on a parameter server, the
+next round's operations come after those of this round anyway, because rounds
+of a loop do not overlap on one task. So the worker may go on. It sees the same
+values, and waits for the updates when the whole function ends.
 """
 
 import dataclasses
@@ -22,22 +22,21 @@ def without_answers(
     *,
     here: str,
 ) -> tuple[list[Node], frozenset[int]]:
-    """Has nothing wait for operations elsewhere that only hands on values.
+    """Removes waits for operations elsewhere from those that only pass values.
 
     Args:
-        nodes: Of the body of a loop whose rounds will not overlap, each after
-            those that it reads and runs after.
+        nodes: Nodes of the body of a loop whose rounds do not overlap on one
+            task, in topological order.
         controls: The nodes that have run when a round has ended.
-        effects: The nodes that do more than to compute what they return.
+        effects: The nodes that have side effects.
         here: The place of the worker that runs the loop.
 
     Returns:
         The nodes; and those of `controls` that the end of a round does not
-        wait for. An effect on the worker happens after whatever it happened
-        after before.
+        wait for. Effects on the worker keep their order.
     """
     # Whether a node, or one that waits for it in this round, has an effect or
-    # is elsewhere.
+    # runs elsewhere.
     matters = [
         number in effects or node.place not in (None, here)
         for number, node in enumerate(nodes)

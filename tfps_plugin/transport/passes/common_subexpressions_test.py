@@ -5,8 +5,10 @@ from typing import Any
 import tensorflow as tf
 
 from tfps_plugin.transport.flat_function import FlatFunction
-from tfps_plugin.transport.passes import duplicates
-from tfps_plugin.transport.passes.flattening import flatten
+from tfps_plugin.transport.passes import common_subexpressions
+from tfps_plugin.transport.passes.inlining import flatten
+from tfps_plugin.variables import testing
+from tfps_plugin.variables.lookup import present_rows
 
 _LOCK = "MutexLock"
 
@@ -24,7 +26,7 @@ def _types(function: FlatFunction) -> list[str]:
 def test_equal_constants_are_one() -> None:
     flat = _flat(lambda x: x * 2.0 + tf.sin(x) * 2.0, tf.TensorSpec([]))
     assert _types(flat).count("Const") == 2
-    assert _types(duplicates.merge(flat)).count("Const") == 1
+    assert _types(common_subexpressions.merge(flat)).count("Const") == 1
 
 
 def test_what_differs_in_an_attribute_stays() -> None:
@@ -35,7 +37,7 @@ def test_what_differs_in_an_attribute_stays() -> None:
             tf.matmul(x, x),
         ]
 
-    merged = duplicates.merge(_flat(function, tf.TensorSpec([2, 2])))
+    merged = common_subexpressions.merge(_flat(function, tf.TensorSpec([2, 2])))
     assert _types(merged).count("MatMul") == 2
     first, second, third = merged.outputs
     assert first == third != second
@@ -48,7 +50,7 @@ def test_what_is_on_another_device_stays() -> None:
         with tf.device("/job:ps/task:1"):
             return here + tf.sin(x)
 
-    merged = duplicates.merge(_flat(function, tf.TensorSpec([])))
+    merged = common_subexpressions.merge(_flat(function, tf.TensorSpec([])))
     assert _types(merged).count("Sin") == 2
 
 
@@ -59,7 +61,7 @@ def test_what_waits_stays() -> None:
             checked = tf.sin(x)
         return checked + tf.sin(x)
 
-    merged = duplicates.merge(_flat(function, tf.TensorSpec([])))
+    merged = common_subexpressions.merge(_flat(function, tf.TensorSpec([])))
     assert _types(merged).count("Sin") == 2
 
 
@@ -75,7 +77,7 @@ def test_what_only_computes_waits_for_no_lock() -> None:
             with tf.control_dependencies([added]):
                 tf.raw_ops.ConsumeMutexLock(mutex_lock=lock)
 
-    merged = duplicates.merge(_flat(function, tf.TensorSpec([])))
+    merged = common_subexpressions.merge(_flat(function, tf.TensorSpec([])))
     types = _types(merged)
     assert types.count("Sin") == 1
     assert types.index("Sin") < types.index(_LOCK)
@@ -88,3 +90,26 @@ def test_what_only_computes_waits_for_no_lock() -> None:
                 merged.operations[one].operation.type == _LOCK
                 for one in flat.controls
             )
+
+
+def test_rows_and_slots_of_an_update_share_coordinates() -> None:
+    table = testing.remote_variable(tf.zeros([9, 4]))
+    slot = testing.remote_variable(tf.ones([9, 4]))
+    mutex = tf.raw_ops.MutexV2(container="", shared_name="coordinates")
+
+    def update(ids_U: tf.Tensor) -> tf.Tensor:
+        with tf.device(table.device):
+            lock = tf.raw_ops.MutexLock(mutex=mutex)
+            with tf.control_dependencies([lock]):
+                rows_UD = present_rows.gather_stored(table, ids_U)
+                rows_UD += present_rows.gather_stored(slot, ids_U)
+            with tf.control_dependencies([rows_UD]):
+                tf.raw_ops.ConsumeMutexLock(mutex_lock=lock)
+        return rows_UD
+
+    flat = _flat(update, tf.TensorSpec([None], tf.int32))
+    types = _types(common_subexpressions.merge(flat))
+    assert types.count("ResourceGatherNd") == 2
+    assert types.count("ExpandDims") == 1
+    assert types.index("ExpandDims") < types.index("MutexLock")
+    assert types.index("MutexLock") < types.index("ResourceGatherNd")

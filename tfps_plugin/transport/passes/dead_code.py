@@ -1,4 +1,4 @@
-"""What of a function has to run."""
+"""Elimination of dead code."""
 
 from collections.abc import Sequence
 
@@ -6,8 +6,8 @@ from tfps_plugin.transport.flat_function import FlatFunction
 from tfps_plugin.transport.flat_function import FlatOperation
 from tfps_plugin.transport.flat_function import Renumbering
 
-# They look, or hand on what they are given: where nobody needs what they
-# return, they need not run, and whoever waits for one waits for those before.
+# They have no effect. If nothing needs their results, they need not run, and
+# operations that wait for them wait for their inputs instead.
 _DO_NOTHING = frozenset(
     {
         "Const",
@@ -22,8 +22,11 @@ _DO_NOTHING = frozenset(
 )
 
 
-def without_the_rest(function: FlatFunction) -> FlatFunction:
-    """Leaves out what no result needs and nothing has to run for."""
+def eliminate(function: FlatFunction) -> FlatFunction:
+    """Returns the function without operations that nothing needs.
+
+    Results of the function are needed, and its operations with effects.
+    """
     operations = function.operations
     doers = _doers(operations, function.num_arguments)
     needed = set(range(function.num_arguments))
@@ -71,9 +74,9 @@ def without_the_rest(function: FlatFunction) -> FlatFunction:
 def _doers(
     operations: Sequence[FlatOperation], num_arguments: int
 ) -> list[tuple[int, ...]]:
-    """What is really waited for by whoever runs after each operation.
+    """Returns what an operation that runs after each one has to wait for.
 
-    That is the operation itself; or, if it does nothing, those before it.
+    This is the operation itself; or, if it has no effect, those before it.
     """
     doers: list[tuple[int, ...]] = []
     for number, operation in enumerate(operations):

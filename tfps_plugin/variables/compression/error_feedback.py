@@ -1,8 +1,8 @@
-"""What rounding left off a gradient, kept for the next one.
+"""Error feedback: adds a gradient's rounding error to the next gradient.
 
-Seide et al., "1-Bit Stochastic Gradient Descent and its Application to
-Data-Parallel Distributed Training of Speech DNNs" (2014): rounding errors that
-are added to the next gradient before it is rounded are not lost, only late.
+Rounding errors that are added to the next gradient before it is rounded are
+not lost, only late. See Seide et al., "1-Bit Stochastic Gradient Descent and
+its Application to Data-Parallel Distributed Training of Speech DNNs" (2014).
 """
 
 from typing import Any
@@ -21,17 +21,16 @@ from tfps_plugin.variables.saving import shard_reader
 
 
 def corrected(variable: Any, gradient: Any) -> Any:
-    """A gradient that may be rounded as any other value.
+    """Adds the rounding error of the previous gradient, and keeps the new one.
 
     Args:
         variable: A variable on parameter servers.
         gradient: Its gradient, on the worker.
 
     Returns:
-        The gradient itself, if it is sparse or does not travel as int8. Else
-        with what rounding has left off the one before; what it will leave off
-        this one is kept. Of a large table with a dense gradient nothing is
-        kept: it is rounded by chance.
+        The gradient to send. It is `gradient` itself if that is sparse or does
+        not travel as int8. No error is kept for the dense gradient of a large
+        table: it is rounded stochastically.
     """
     if not isinstance(gradient, tf.Tensor):
         return gradient
@@ -39,16 +38,16 @@ def corrected(variable: Any, gradient: Any) -> Any:
     if wire_dtype != tf.int8 or not gradient.shape.is_fully_defined():
         return gradient
 
-    def arrived(value: tf.Tensor, *, by_chance: bool) -> tf.Tensor:
-        code = wire.narrowed(value, wire_dtype, by_chance=by_chance)
+    def arrived(value: tf.Tensor, *, stochastic: bool) -> tf.Tensor:
+        code = wire.narrowed(value, wire_dtype, stochastic=stochastic)
         return wire.widened(code, value.dtype, value.shape[-1])
 
     if shard_reader.is_large(variable):
-        return arrived(gradient, by_chance=True)
+        return arrived(gradient, stochastic=True)
     if variable.gradient_residual is None:
         variable.gradient_residual = GradientResidual(gradient.shape)
     wanted = variable.gradient_residual.add_to(gradient)
-    rest = wanted - arrived(wanted, by_chance=False)
+    rest = wanted - arrived(wanted, stochastic=False)
     # A gradient that is not finite must not spoil all that follow.
     variable.gradient_residual.keep(
         tf.where(tf.math.is_finite(rest), rest, tf.zeros_like(rest))
@@ -57,19 +56,19 @@ def corrected(variable: Any, gradient: Any) -> Any:
 
 
 class GradientResidual(WorkerLocalHandle):
-    """Of one dense gradient, of every lane its own, on its worker.
+    """Rounding errors of one dense gradient, one copy for each lane.
 
-    What a worker had kept is lost with it: less than one step of rounding for
-    each number.
+    They live on the lane's worker, and are lost with it: less than one unit of
+    the last place of each number.
 
-    Threading: a lane runs one closure at a time, and has its own.
+    Threading: a lane runs one closure at a time, and has a copy of its own.
     """
 
     def __init__(self, shape: tf.TensorShape) -> None:
-        """Begins with nothing; nothing is made before somebody keeps it.
+        """Begins with zeros, which a worker allocates when it first needs them.
 
         Args:
-            shape: Of the gradient.
+            shape: Shape of the gradient.
         """
         with tf.init_scope():
             super().__init__(
@@ -82,11 +81,11 @@ class GradientResidual(WorkerLocalHandle):
         self._is_begun_on_chief = False
 
     def add_to(self, gradient: tf.Tensor) -> tf.Tensor:
-        """In a function: the gradient, and what was kept; float32."""
+        """Returns the gradient plus the residual, float32; in functions."""
         return tf.cast(gradient, tf.float32) + self.read_value()
 
     def keep(self, residual: tf.Tensor) -> None:
-        """In a function: keeps what rounding has left off."""
+        """Keeps the rounding error of the current gradient; in functions."""
         self.assign(residual)
 
     def _build_copy(self, context: DispatchContext) -> RemoteVariable:
