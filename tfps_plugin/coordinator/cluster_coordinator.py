@@ -35,9 +35,9 @@ from tfps_plugin.inputs import captured_inputs
 from tfps_plugin.inputs.worker_dataset import WorkerDataset
 from tfps_plugin.monitoring.counters import Counters
 from tfps_plugin.monitoring.events import Events
-from tfps_plugin.variables.chief import recovery_gate
-from tfps_plugin.variables.per_worker import worker_resident
+from tfps_plugin.variables.chief.recovery_gate import RecoveryGate
 from tfps_plugin.variables.per_worker import worker_seeds
+from tfps_plugin.variables.per_worker.worker_resident import Residents
 from tfps_plugin.variables.states import copies
 
 # Of each worker, unless somebody has said how many. A training that `fit` runs
@@ -198,7 +198,7 @@ class ClusterCoordinator:
             self.counters,
             self.events,
             no_worker_timeout_seconds=no_worker_timeout_seconds,
-            forget_worker=worker_resident.forget_worker,
+            forget_worker=session.connection.part(Residents).forget_worker,
             stall_watch=StallWatch(patience_seconds),
             ps_recovery=self._new_ps_recovery(inspector),
         )
@@ -237,7 +237,9 @@ class ClusterCoordinator:
             worker.start()
         await_recovery = _weakly(self, ClusterCoordinator._await_recovery)
         self._registrations.callback(
-            recovery_gate.register(lambda: bool(await_recovery()))
+            session.connection.part(RecoveryGate).register(
+                lambda: bool(await_recovery())
+            )
         )
 
         def end(error: errors.StrategySupersededError) -> bool:

@@ -1,15 +1,15 @@
-"""Rewrites a step so that it sends few messages.
+"""Communication fusion: rewrites a step so that it sends few messages.
 
 TensorFlow sends every tensor that one task makes and another one reads by
-itself: a message, an answer, and a hand-over between threads for each. A step
-of a model with many variables has hundreds. Here the operations of a step are
-made anew, so that what can travel together does (`waves`), nearly always as
-one tensor (`packing`). Nothing is computed differently; what is only copied may
-be copied in another way (`transpositions`).
+itself: each costs a message, an answer, and a hand-over between threads. A step
+of a model with many variables has hundreds of them. Fusion makes the operations
+of a step anew, so that tensors that can travel together do (`waves`), nearly
+always as one tensor (`packing`). All results stay the same; operations that
+only copy may copy in another way (`transpositions`).
 
-What is in a loop or in a branch travels together with what is in the same
-body. Variants and resources, tensors of unknown rank, and large ones travel
-by themselves, as before.
+Tensors in a loop or a branch travel together with those in the same body.
+Variants and resources, tensors of unknown rank, and large tensors travel by
+themselves, as before.
 """
 
 import threading
@@ -22,38 +22,65 @@ import tensorflow as tf
 
 from tfps_plugin._compat import tensorflow_captures
 from tfps_plugin._compat import tensorflow_graphs as compat
+from tfps_plugin.cluster.chief import connection
 from tfps_plugin.transport import explanation
 from tfps_plugin.transport import staging
 from tfps_plugin.transport.explanation import Explanation
 from tfps_plugin.transport.rewriting import Rewriting
 
-_lock = threading.Lock()
-_known: "weakref.WeakKeyDictionary[Any, Fused]" = weakref.WeakKeyDictionary()
-
 
 class Fused(NamedTuple):
-    """What became of a function.
+    """A function after fusion.
 
     Attributes:
-        function: To be called in its place; None: it itself.
-        explanation: What it sends.
+        function: The function to call in its place; None: the original.
+        explanation: The messages that it sends.
     """
 
     function: Callable[..., Any] | None
     explanation: Explanation
 
 
+class _FusedFunctions:
+    """The fused functions of one connection; one of its parts.
+
+    They belong to the connection because their handle areas do.
+
+    Guarded by `_lock`: the dictionary.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._fused: weakref.WeakKeyDictionary[Any, Fused] = (
+            weakref.WeakKeyDictionary()
+        )
+
+    def get(self, function: Any) -> Fused | None:
+        """Returns the fused function; None if it has not been fused yet."""
+        with self._lock:
+            return self._fused.get(function)
+
+    def keep(self, function: Any, fused: Fused) -> Fused:
+        """Keeps a fused function, unless another thread was faster.
+
+        Returns:
+            The one that is kept.
+        """
+        with self._lock:
+            return self._fused.setdefault(function, fused)
+
+
 def fuse(
     function: tf.types.experimental.ConcreteFunction,
 ) -> Callable[..., Any]:
-    """A function that does the same with fewer messages.
+    """Returns a function that does the same with fewer messages.
 
     Args:
-        function: Of workers, as it was traced.
+        function: A function of workers, as it was traced.
 
     Returns:
-        What to call instead, with the same arguments; the same function if
-        that would change nothing.
+        The function to call instead, with the same arguments; `function` itself
+        if fusion would change nothing.
 
     Threading: may be called from any thread.
     """
@@ -63,7 +90,7 @@ def fuse(
 def explain(
     function: tf.types.experimental.ConcreteFunction,
 ) -> Explanation:
-    """What a function sends when it runs on a worker.
+    """Explains the messages that a function sends when it runs on a worker.
 
     Args:
         function: As for `fuse`.
@@ -74,9 +101,9 @@ def explain(
 
 
 def _fused(function: tf.types.experimental.ConcreteFunction) -> Fused:
-    """Rewrites a function, once; `_lock` guards what is known."""
-    with _lock:
-        known = _known.get(function)
+    """Rewrites a function, once for each connection."""
+    functions = connection.present().part(_FusedFunctions)
+    known = functions.get(function)
     if known is not None:
         return known
     graph = function.graph
@@ -97,8 +124,7 @@ def _fused(function: tf.types.experimental.ConcreteFunction) -> Fused:
                 replacement = staging.WithHandles(replacement, handles)
         fused = Fused(replacement, Explanation(tuple(rewriting.bodies)))
     except Exception:
-        # It does run without.
+        # The function also runs without fusion.
         explanation.warn_of(graph.name)
         fused = Fused(None, Explanation(()))
-    with _lock:
-        return _known.setdefault(function, fused)
+    return functions.keep(function, fused)

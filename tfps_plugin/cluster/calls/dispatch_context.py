@@ -49,6 +49,11 @@ class DispatchContext(NamedTuple):
         """Full name of the CPU of the worker, whatever `device` is."""
         return self.device.rsplit("/device:", 1)[0] + "/device:CPU:0"
 
+    @property
+    def counted_by(self) -> object:
+        """Stands for the coordinator whose count `generation` is."""
+        return self.turns
+
 
 def dispatching(
     context: DispatchContext,

@@ -8,6 +8,7 @@ import pytest
 
 from tfps_plugin import errors
 from tfps_plugin.cluster.chief import attachment
+from tfps_plugin.cluster.chief import this_process
 from tfps_plugin.cluster.machine import ports
 from tfps_plugin.cluster.spec import ClusterSpec
 
@@ -127,7 +128,7 @@ def test_a_port_that_is_taken_is_told_at_once(
         assert f"cluster.chief[0]='c:{port}'" in str(caught.value)
         assert f"sport = :{port}" in str(caught.value)
         # It is this process's own server that has it.
-        monkeypatch.setattr(attachment, "_own_port", port)
+        monkeypatch.setattr(this_process.state, "own_port", port)
         attachment.check_own_port(cluster)
 
 

@@ -1,32 +1,29 @@
-"""Knows whether this program ends well or by an exception.
+"""Tells a program that ends normally from one that ends by an exception.
 
-A chief that crashes may be started again and go on: its cluster must wait for
-it. A chief that ends otherwise is done. Exit handlers are not told which of
-the two it is; only the hook for uncaught exceptions is.
+A chief that crashes may be started again and continue, so its cluster must
+wait for it. A chief that ends in any other way is done. Exit handlers cannot
+see the difference; only the hook for uncaught exceptions can.
 
-A `SystemExit`, with whatever code, and Ctrl-C are somebody's decision to end:
-that is ending well.
+A `SystemExit` with any code and Ctrl-C are decisions to end: they count as
+normal.
 """
 
 import sys
-import threading
 from types import TracebackType
 
-_lock = threading.Lock()
-_is_watching = False
-_has_failed = False
+from tfps_plugin.cluster.chief import this_process
 
 
 def watch() -> None:
-    """Begins to watch; call it before asking. May be called again.
+    """Begins to note uncaught exceptions; may be called again.
 
     Threading: safe from several threads.
     """
-    global _is_watching
-    with _lock:
-        if _is_watching:
+    state = this_process.state
+    with state.lock:
+        if state.watches_end:
             return
-        _is_watching = True
+        state.watches_end = True
     previous = sys.excepthook
 
     def hook(
@@ -41,15 +38,14 @@ def watch() -> None:
 
 
 def note_uncaught(exception_type: type[BaseException]) -> None:
-    """Notes that an exception was not caught by anybody."""
-    global _has_failed
-    # A person at a prompt goes on after an error.
+    """Notes an exception that nobody has caught."""
+    # A person at a prompt continues after an error.
     if not issubclass(exception_type, KeyboardInterrupt) and not hasattr(
         sys, "ps1"
     ):
-        _has_failed = True
+        this_process.state.has_failed = True
 
 
 def by_exception() -> bool:
-    """Whether the program is ending because of an uncaught exception."""
-    return _has_failed
+    """Returns whether an uncaught exception is ending the program."""
+    return this_process.state.has_failed

@@ -8,8 +8,8 @@ from typing import Any
 from tfps_plugin import errors
 from tfps_plugin._compat import tensorflow_cluster
 from tfps_plugin.cluster import health
-from tfps_plugin.cluster.chief import attachment
 from tfps_plugin.cluster.chief import connections
+from tfps_plugin.cluster.chief import this_process
 from tfps_plugin.cluster.chief.address_book import AddressBook
 from tfps_plugin.cluster.chief.server_def import make_server_def
 from tfps_plugin.cluster.spec import PARAMETER_SERVER
@@ -78,7 +78,7 @@ class RuntimeView:
             TaskLostError: If it still goes on; names who hangs.
         """
         try:
-            attachment.changes.wait(_EARLIER_CHANGE_TIMEOUT_SECONDS)
+            this_process.state.changes.wait(_EARLIER_CHANGE_TIMEOUT_SECONDS)
         except TimeoutError as error:
             raise self._unfinished(error) from error
 
@@ -112,7 +112,7 @@ class RuntimeView:
                 self._listed = listed
 
         try:
-            attachment.changes.call(
+            this_process.state.changes.call(
                 change,
                 _CHANGE_TIMEOUT_SECONDS,
                 wait_seconds=_EARLIER_CHANGE_TIMEOUT_SECONDS,
@@ -131,7 +131,7 @@ class RuntimeView:
                 for this one.
         """
         try:
-            attachment.changes.call(
+            this_process.state.changes.call(
                 lambda: tensorflow_cluster.update_server_def(
                     make_server_def(self._chief_address, (), is_first=False)
                 ),

@@ -58,6 +58,9 @@ class Table:
     # Whether the user was told of steps that read all of it.
     has_warned_of_dense_reads = False
 
+    # Whether the user was told that its regularizer sees looked-up rows only.
+    has_warned_of_penalties = False
+
     # What rounding has left off its dense gradients, a `GradientResidual`.
     gradient_residual: Any = None
 
