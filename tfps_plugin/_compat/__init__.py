@@ -14,7 +14,9 @@ tensorflow_captures.py    what graph functions capture, and where that is
 tensorflow_graphs.py      one graph function made out of another
 tensorflow_server.py      servers and sessions, without the rest of TensorFlow
 tensorflow_cluster.py     the eager context's cluster membership
-tensorflow_earlier_state.py what the process had before it became a chief
+tensorflow_earlier_state.py objects from before the process became a chief
+tensorflow_earlier_traces.py traced functions from before, on lost devices
+tensorflow_lost.py         stand-ins for tensors that the process has lost
 tensorflow_functions.py   how functions become known to the tasks
 tensorflow_execution.py   executors and concrete functions
 tensorflow_checkpoints.py what is in a tf.train.Checkpoint, what was restored

@@ -150,10 +150,11 @@ def _restore(earlier: EarlierState) -> None:
     lost = earlier.restore()
     if lost:
         _logger.warning(
-            "What was made before the strategy goes on working in this "
-            "process, except for datasets whose functions use variables or "
-            "tables, and for iterators. Make them after the strategy. "
-            "Received: %s",
+            "Some objects that the program made before the strategy do not "
+            "work anymore, and every use of them raises an error: iterators, "
+            "queues, summary writers, and datasets whose functions use "
+            "variables or tables, or run Python. Make them after the "
+            "strategy. Received: %s",
             "; ".join(lost),
         )
 
