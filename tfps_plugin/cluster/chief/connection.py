@@ -58,11 +58,11 @@ class Connection:
 
     @property
     def is_over(self) -> bool:
-        """Whether it has ended."""
+        """Returns whether the connection has ended."""
         return self._reason is not None
 
     def require(self) -> None:
-        """Does nothing while the connection lasts.
+        """Checks that the connection lasts.
 
         Raises:
             StrategySupersededError: If it has ended.
