@@ -10,13 +10,14 @@ stand-ins that refuse every use (`tensorflow_lost`).
 
 Used since TensorFlow 2.20: `BaseResourceVariable._handle`,
 `CapturableResource._resource_handle`, `DatasetV2._variant_tensor_attr`,
-`DatasetV2._functions`, `DatasetV2._inputs`, `OwnedIterator._iterator_resource`,
-`QueueBase._queue_ref`, `_ResourceSummaryWriter._resource`,
-`FuncGraph._function_captures`, `ConcreteFunction._captured_inputs`.
+`OwnedIterator._iterator_resource`, `QueueBase._queue_ref`,
+`_ResourceSummaryWriter._resource`, `FuncGraph._function_captures`,
+`ConcreteFunction._captured_inputs`.
 """
 
 import gc
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
@@ -54,6 +55,22 @@ _ATTRIBUTES: dict[type, str] = {
     _Iterator: "_iterator_resource",
     _Queue: "_queue_ref",
     _Writer: "_resource",
+}
+# Objects that cannot be made again: their descriptions, and what to do.
+_LOST: dict[type, tuple[Callable[[Any], str], str]] = {
+    _Iterator: (
+        lambda iterator: f"an iterator over {iterator.element_spec}",
+        "Call iter(dataset) after the strategy.",
+    ),
+    _Queue: (
+        lambda queue: f"a queue of {[dtype.name for dtype in queue.dtypes]}",
+        "Make the queue after the strategy.",
+    ),
+    _Writer: (
+        lambda writer: "a summary writer",
+        "Its summaries are in its files. Call tf.summary.create_file_writer "
+        "after the strategy.",
+    ),
 }
 # Marks a tensor of another task: its device may be asked for while the process
 # is connected to that task, and never again.
@@ -146,7 +163,7 @@ class EarlierState:
                     self._renew_table(table, content)
             # Keras leaves objects in cycles that nobody can reach.
             gc.collect()
-            traces = EarlierTraces(self._job)
+            traces = EarlierTraces(self._job, _own_job())
             lost = self._give_up(traces)
             for dataset in self._living(tf.data.Dataset):
                 if _is_eager(dataset._variant_tensor_attr):
@@ -159,8 +176,7 @@ class EarlierState:
                 if isinstance(table, _Restored):
                     self._renew_table(table, content)
             self._renew_captures()
-        if self._job != _own_job():
-            traces.give_up()
+        traces.give_up()
         self._values.clear()
         self._contents.clear()
         return sorted(lost)
@@ -183,15 +199,8 @@ class EarlierState:
     def _give_up(self, traces: EarlierTraces) -> set[str]:
         """Puts stand-ins into the objects that cannot be made again."""
         given_up: list[tuple[Any, str, str]] = []
-        has_moved = self._job != _own_job()
         for dataset in self._living(tf.data.Dataset):
-            # The functions, and their captures, are inside of it.
-            functions = [each.function for each in _functions_of(dataset)]
-            reason = None
-            if any(map(_uses_resources, functions)):
-                reason = "use variables or tables"
-            elif has_moved and any(map(traces.is_lost, functions)):
-                reason = "run Python"
+            reason = traces.why_lost(dataset)
             if reason is not None:
                 given_up.append(
                     (
@@ -201,31 +210,9 @@ class EarlierState:
                         "Make the dataset after the strategy.",
                     )
                 )
-        for iterator in self._living(_Iterator):
-            given_up.append(
-                (
-                    iterator,
-                    f"an iterator over {iterator.element_spec}",
-                    "Call iter(dataset) after the strategy.",
-                )
-            )
-        for queue in self._living(_Queue):
-            given_up.append(
-                (
-                    queue,
-                    f"a queue of {[d.name for d in queue.dtypes]}",
-                    "Make the queue after the strategy.",
-                )
-            )
-        for writer in self._living(_Writer):
-            given_up.append(
-                (
-                    writer,
-                    "a summary writer",
-                    "Its summaries are in its files. Call "
-                    "tf.summary.create_file_writer after the strategy.",
-                )
-            )
+        for kind, (describe, remedy) in _LOST.items():
+            for owner in self._living(kind):
+                given_up.append((owner, describe(owner), remedy))
         for owner, description, remedy in given_up:
             name = _ATTRIBUTES[_base(owner)]
             old = vars(owner)[name]
@@ -302,21 +289,6 @@ def _captured(function: Any) -> list[Any]:
     if isinstance(function, _Function):
         return list(function._captured_inputs)
     return list(function._function_captures.by_val_external.values())
-
-
-def _functions_of(dataset: Any) -> list[Any]:
-    """Returns the functions of a dataset and of those that it is made from."""
-    functions = list(dataset._functions())
-    for each in dataset._inputs():
-        functions += _functions_of(each)
-    return functions
-
-
-def _uses_resources(function: Any) -> bool:
-    """Returns whether a concrete function uses a variable or a table."""
-    return any(
-        tensor.dtype == tf.resource for tensor in function.captured_inputs
-    )
 
 
 def _is_eager(tensor: Any) -> bool:

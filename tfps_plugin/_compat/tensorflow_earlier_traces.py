@@ -7,8 +7,12 @@ so does `with tf.device(variable.device)`. A `tf.function` with such operations
 is traced again when it is next called. A concrete function cannot be, and
 refuses the call.
 
+A dataset has its functions, and their captures, inside of it: nothing can be
+renewed there.
+
 Used since TensorFlow 2.20: `Function._function_cache`,
-`ConcreteFunction._call_flat`, `Graph._functions`, `AtomicFunction.definition`.
+`ConcreteFunction._call_flat`, `Graph._functions`, `AtomicFunction.definition`,
+`DatasetV2._functions`, `DatasetV2._inputs`.
 """
 
 import gc
@@ -31,25 +35,46 @@ class EarlierTraces:
     Threading: one thread.
     """
 
-    def __init__(self, job: str) -> None:
+    def __init__(self, job: str, present_job: str) -> None:
         """Describes the job.
 
         Args:
             job: The name that this process's job had.
+            present_job: The name that it has now, often the same.
         """
         self._prefix = f"/job:{job}/"
+        self._is_gone = job != present_job
         # By name of a function that another one calls.
         self._known: dict[str, bool] = {}
 
     def is_lost(self, trace: Any) -> bool:
         """Returns whether a concrete function has operations of the job."""
-        return any(
-            operation.device.startswith(self._prefix)
-            for operation in trace.graph.get_operations()
-        ) or any(map(self._is_lost_inside, trace.graph._functions.values()))
+        return self._is_gone and (
+            any(
+                operation.device.startswith(self._prefix)
+                for operation in trace.graph.get_operations()
+            )
+            or any(map(self._is_lost_inside, trace.graph._functions.values()))
+        )
+
+    def why_lost(self, dataset: Any) -> str | None:
+        """Returns the reason why a dataset cannot be used anymore.
+
+        Args:
+            dataset: A dataset from before.
+
+        Returns:
+            What its functions do, as a verb and its object; None: it can.
+        """
+        functions = [each.function for each in _functions_of(dataset)]
+        if any(map(_uses_resources, functions)):
+            return "use variables or tables"
+        return "run Python" if any(map(self.is_lost, functions)) else None
 
     def give_up(self) -> None:
         """Has functions traced again, and concrete functions refuse calls."""
+        if not self._is_gone:
+            return
         for each in gc.get_objects():
             kind = type(each)
             if issubclass(kind, _Function):
@@ -67,6 +92,21 @@ class EarlierTraces:
                 for node in definition.node_def
             )
         return self._known[name]
+
+
+def _functions_of(dataset: Any) -> list[Any]:
+    """Returns the functions of a dataset and of those that it is made from."""
+    functions = list(dataset._functions())
+    for each in dataset._inputs():
+        functions += _functions_of(each)
+    return functions
+
+
+def _uses_resources(function: Any) -> bool:
+    """Returns whether a concrete function uses a variable or a table."""
+    return any(
+        tensor.dtype == tf.resource for tensor in function.captured_inputs
+    )
 
 
 def _refusal_of(name: str) -> Any:
