@@ -31,7 +31,7 @@ from shared_training import Seen
 
 import tfps_plugin as tfps
 from tfps_plugin.cluster import health
-from tfps_plugin.cluster.chief import open_sessions
+from tfps_plugin.cluster.chief import this_process
 from tfps_plugin.cluster.spec import ClusterSpec
 from tfps_plugin.monitoring import events
 
@@ -84,7 +84,7 @@ def addresses(
             stack.callback(os.killpg, process.pid, signal.SIGKILL)
         cluster = ClusterSpec.from_dict(jobs)
         health.wait_until_ready(cluster.serving_tasks, _START_SECONDS)
-        stack.callback(open_sessions.close, cluster)
+        stack.callback(this_process.close_session, cluster)
         yield jobs
 
 

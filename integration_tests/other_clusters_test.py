@@ -1,4 +1,4 @@
-"""Checkpoints that go from one cluster to others, of other sizes."""
+"""Checkpoints and tables that go from one cluster to others."""
 
 import pathlib
 
@@ -6,6 +6,7 @@ import keras
 import numpy as np
 import pytest
 import shared_training
+import tensorflow as tf
 
 import tfps_plugin as tfps
 
@@ -77,4 +78,19 @@ def test_any_number_of_parameter_servers(tmp_path: pathlib.Path) -> None:
             manager.sync()
             shared_training.assert_slots_are_trained(model)
             expected = shared_training.state_of(model)
+            coordinator.close()
+
+
+def test_a_table_from_outside_of_the_scope_serves_every_cluster() -> None:
+    table = tf.lookup.StaticHashTable(
+        tf.lookup.KeyValueTensorInitializer(["a", "b"], [1, 2]), 0
+    )
+    for _ in range(2):
+        # Workers of both have the same names, and keep copies of the table.
+        with tfps.LocalCluster(num_workers=1, num_ps=1) as cluster:
+            strategy = tfps.ParameterServerStrategy(cluster.cluster_resolver)
+            coordinator = tfps.ClusterCoordinator(strategy)
+            look_up = tf.function(lambda: table.lookup(tf.constant("b")))
+            values = [coordinator.schedule(look_up) for _ in range(4)]
+            assert [int(each.fetch()) for each in values] == [2] * 4
             coordinator.close()

@@ -419,6 +419,44 @@ def test_a_strategy_that_nothing_refers_to_leaves_no_thread(
             assert not thread.is_alive(), thread.name
 
 
+def test_strategies_of_one_cluster_work_at_once(
+    cluster: tfps.LocalCluster,
+) -> None:
+    # Both have copies of it on the same worker.
+    table = tf.lookup.StaticHashTable(
+        tf.lookup.KeyValueTensorInitializer(["a"], [1.0]), 0.0
+    )
+    counts, coordinators, steps = [], [], []
+
+    def step_of(count: tf.Variable) -> Any:
+        return tf.function(
+            lambda: [
+                count.assign_add(table.lookup(tf.constant("a"))).read_value()
+            ]
+        )
+
+    for _ in range(2):
+        strategy = _strategy(cluster)
+        with strategy.scope():
+            counts.append(tf.Variable(0.0))
+        coordinators.append(tfps.ClusterCoordinator(strategy))
+        steps.append(step_of(counts[-1]))
+    for _ in range(10):
+        for coordinator, step in zip(coordinators, steps, strict=True):
+            coordinator.schedule(step)
+    for coordinator in coordinators:
+        coordinator.join()
+    assert [float(count) for count in counts] == [10.0, 10.0]
+    # The end of one is not that of the other; and it can be made again.
+    coordinators[0].close()
+    coordinators[0] = tfps.ClusterCoordinator(coordinators[0].strategy)
+    for coordinator, step in zip(coordinators, steps, strict=True):
+        coordinator.schedule(step)
+        coordinator.join()
+        coordinator.close()
+    assert [float(count) for count in counts] == [11.0, 11.0]
+
+
 def test_a_strategy_is_told_of_workers_that_another_one_holds(
     cluster: tfps.LocalCluster, caplog: pytest.LogCaptureFixture
 ) -> None:

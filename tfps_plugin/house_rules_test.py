@@ -33,6 +33,48 @@ _PACKAGES_IN_OLD_PROSE = {
     "tfps_plugin/variables",
 }
 
+# Module-level names with state, which all jobs of a process share. Everything
+# else belongs to a connection (`Connection.part`), a strategy or a coordinator.
+_STATEFUL_NAMES = {
+    # TensorFlow and Python have it once for each process.
+    "tfps_plugin/_compat/tensorflow_functions.py": {"_turns"},
+    "tfps_plugin/cluster/chief/connection.py": {"_present"},
+    "tfps_plugin/cluster/chief/this_process.py": {"state"},
+    # Keras and TensorFlow are patched once for each process.
+    "tfps_plugin/training/patches/hooks.py": {"_installed"},
+    "tfps_plugin/variables/kinds/late_captures.py": {"_installed"},
+    # By function; nothing in it is of a job.
+    "tfps_plugin/coordinator/lanes/first_calls.py": {"_prepared"},
+}
+# Constructors of objects that change.
+_MUTABLE = {
+    "Counter",
+    "OrderedDict",
+    "SerialCalls",
+    "WeakKeyDictionary",
+    "WeakSet",
+    "WeakValueDictionary",
+    "count",
+    "defaultdict",
+    "deque",
+    "dict",
+    "list",
+    "set",
+}
+_MUTATORS = {
+    "add",
+    "append",
+    "clear",
+    "discard",
+    "extend",
+    "insert",
+    "pop",
+    "popitem",
+    "remove",
+    "setdefault",
+    "update",
+}
+
 _MODULES = sorted(
     path
     for folder in ("tfps_plugin", "integration_tests", "examples")
@@ -135,3 +177,117 @@ def _docstrings(path: pathlib.Path) -> list[str]:
         if isinstance(node, documented)
     )
     return [docstring for docstring in docstrings if docstring]
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        path
+        for path in sorted(_PACKAGE.rglob("*.py"))
+        if not path.name.endswith("_test.py") and path.name != "conftest.py"
+    ],
+    ids=_name,
+)
+def test_modules_keep_no_state(path: pathlib.Path) -> None:
+    found = _stateful_names(ast.parse(path.read_text()))
+    unknown = found - _STATEFUL_NAMES.get(_name(path), set())
+    assert not unknown, (
+        f"{_name(path)} keeps state in {sorted(unknown)}, which a second job "
+        "in the process shares: make it a part of the connection"
+    )
+
+
+def test_state_of_modules_is_found() -> None:
+    source = """
+import weakref
+CONSTANT = (1, 2)
+TABLE = {"a": 1}
+_cache: dict = {}
+_known = weakref.WeakSet()
+_current = None
+_rows = []
+_lock = Lock()
+class Counter: ...
+_counter = Counter()
+
+def change():
+    global _current
+    _current = 1
+    _cache["a"] = 1
+    _rows.append(1)
+    CONSTANT.count(1)
+"""
+    assert _stateful_names(ast.parse(source)) == {
+        "_cache",
+        "_counter",
+        "_current",
+        "_known",
+        "_rows",
+    }
+
+
+def _stateful_names(module: ast.Module) -> set[str]:
+    """Returns the names of a module that it changes, or that can change.
+
+    Thread-locals and locks are none: a thread has one job at a time, and a lock
+    knows nothing.
+    """
+    classes = {
+        node.name for node in module.body if isinstance(node, ast.ClassDef)
+    }
+    made_by = {
+        target.id: _constructor(statement.value)
+        for statement in module.body
+        if isinstance(statement, ast.Assign | ast.AnnAssign)
+        for target in _targets(statement)
+        if isinstance(target, ast.Name)
+    }
+    found = {
+        name
+        for name, constructor in made_by.items()
+        if constructor in _MUTABLE
+        or (constructor in classes and name != name.upper())
+    }
+    for node in ast.walk(module):
+        if isinstance(node, ast.Global):
+            found.update(node.names)
+        elif isinstance(node, ast.Assign | ast.AugAssign | ast.Delete):
+            found.update(
+                _root(target)
+                for target in _targets(node)
+                if isinstance(target, ast.Attribute | ast.Subscript)
+            )
+        elif (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and node.func.attr in _MUTATORS
+        ):
+            found.add(_root(node.func))
+    return {
+        name for name in found if name in made_by and made_by[name] != "local"
+    }
+
+
+def _targets(
+    statement: ast.Assign | ast.AnnAssign | ast.AugAssign | ast.Delete,
+) -> list[ast.expr]:
+    if isinstance(statement, ast.Assign | ast.Delete):
+        return statement.targets
+    return [statement.target]
+
+
+def _constructor(value: ast.expr | None) -> str:
+    """Returns the last name of what is called to make a value."""
+    if not isinstance(value, ast.Call):
+        return ""
+    function = value.func
+    if isinstance(function, ast.Attribute):
+        return function.attr
+    return function.id if isinstance(function, ast.Name) else ""
+
+
+def _root(node: ast.expr) -> str:
+    """Returns the name that attributes or items are taken from."""
+    while isinstance(node, ast.Attribute | ast.Subscript):
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else ""

@@ -15,7 +15,9 @@ tensorflow_captures.py     captures of graph functions, and their devices
 tensorflow_graphs.py       one graph function made out of another
 tensorflow_server.py       servers and sessions, without the rest of TensorFlow
 tensorflow_cluster.py      the eager context's cluster membership
-tensorflow_earlier_state.py  a process's state before it became a chief
+tensorflow_earlier_state.py  objects from before the process became a chief
+tensorflow_earlier_traces.py  traced functions from before, on lost devices
+tensorflow_lost.py         stand-ins for tensors that the process has lost
 tensorflow_functions.py    the registration of functions with the tasks
 tensorflow_execution.py    executors and concrete functions
 tensorflow_checkpoints.py  contents of a tf.train.Checkpoint

@@ -1,19 +1,23 @@
-"""Private TensorFlow API: a process's state before it became a chief.
+"""Private TensorFlow API: state that the process had before it became a chief.
 
 TensorFlow makes the devices of this process anew, under other names, when it
-starts a server for it. A tensor of before is still read; a variable, a lookup
-table and what a function has captured of either are not found any more, or,
-where the names are the same, assigned beside the variable. So they are made
-anew on the new devices, with the values that they had.
+starts a server for it. A tensor on an earlier device can still be read. A
+variable, a lookup table, and a function that has captured either of them fail,
+because their devices are not found; where the names are the same, an assignment
+goes to another place than a read. So all of them are made again on the new
+devices, with the values that they had. Objects that cannot be made again get
+stand-ins that refuse every use (`tensorflow_lost`).
 
 Used since TensorFlow 2.20: `BaseResourceVariable._handle`,
 `CapturableResource._resource_handle`, `DatasetV2._variant_tensor_attr`,
-`DatasetV2._functions`, `OwnedIterator._iterator_resource`,
-`FuncGraph._function_captures`, `ConcreteFunction._captured_inputs`.
+`OwnedIterator._iterator_resource`, `QueueBase._queue_ref`,
+`_ResourceSummaryWriter._resource`, `FuncGraph._function_captures`,
+`ConcreteFunction._captured_inputs`.
 """
 
 import gc
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
@@ -22,42 +26,76 @@ from tensorflow.python.eager import context
 from tensorflow.python.eager.polymorphic_function import concrete_function
 from tensorflow.python.framework import func_graph
 from tensorflow.python.framework import ops
+from tensorflow.python.ops import data_flow_ops
 from tensorflow.python.ops import lookup_ops
 from tensorflow.python.ops import resource_variable_ops
+from tensorflow.python.ops import summary_ops_v2
+from tensorflow.python.trackable import resource
+
+from tfps_plugin._compat import tensorflow_tables
+from tfps_plugin._compat.tensorflow_earlier_traces import EarlierTraces
+from tfps_plugin._compat.tensorflow_lost import LostTensor
 
 _Variable = resource_variable_ops.BaseResourceVariable
-_Table = lookup_ops.StaticHashTable
+_Table = lookup_ops.LookupInterface
+# Tables, above all, of a SavedModel that was loaded.
+_Restored = resource.RestoredResource
 _Iterator = iterator_ops.OwnedIterator
+_Queue = data_flow_ops.QueueBase
+_Writer = summary_ops_v2._ResourceSummaryWriter
 _Graph = func_graph.FuncGraph
 _Function = concrete_function.ConcreteFunction
-# Where each keeps its tensor. A variable of a parameter server keeps its handle
-# under another name.
+# The attribute in which each keeps its tensor. A variable of a parameter server
+# keeps its handle in another one.
 _ATTRIBUTES: dict[type, str] = {
     _Variable: "_handle",
     _Table: "_resource_handle_value",
+    _Restored: "_resource_handle_value",
     tf.data.Dataset: "_variant_tensor_attr",
     _Iterator: "_iterator_resource",
+    _Queue: "_queue_ref",
+    _Writer: "_resource",
 }
-# Set on a tensor of another task: its device may be asked for while it is
-# connected to that, and never again.
+# Objects that cannot be made again: their descriptions, and what to do.
+_LOST: dict[type, tuple[Callable[[Any], str], str]] = {
+    _Iterator: (
+        lambda iterator: f"an iterator over {iterator.element_spec}",
+        "Call iter(dataset) after the strategy.",
+    ),
+    _Queue: (
+        lambda queue: f"a queue of {[dtype.name for dtype in queue.dtypes]}",
+        "Make the queue after the strategy.",
+    ),
+    _Writer: (
+        lambda writer: "a summary writer",
+        "Its summaries are in its files. Call tf.summary.create_file_writer "
+        "after the strategy.",
+    ),
+}
+# Marks a tensor of another task: its device may be asked for while the process
+# is connected to that task, and never again.
 _ELSEWHERE = "_tfps_elsewhere"
 
 
 class EarlierState:
-    """Variables, tables, datasets and functions of this process's devices.
+    """Objects on the present devices of this process.
 
-    Threading: one thread. Nothing else may use TensorFlow from `read` until
+    Threading: one thread. No other thread may use TensorFlow from `read` until
     `restore` has returned.
     """
 
     def __init__(self) -> None:
-        """Finds out what there is, while all devices still exist."""
+        """Finds the objects, while all devices still exist."""
         self._found: dict[type, list[weakref.ref[Any]]] = {
             kind: [] for kind in (*_ATTRIBUTES, _Graph, _Function)
         }
         self._values: list[tuple[Any, str, Any]] = []
-        # Of captured tensors.
+        self._contents: list[tuple[Any, Any]] = []
+        self._job = ""
+        # Identities of captured tensors.
         self._local: set[int] = set()
+        # By the identity of the old tensor, which is kept for as long.
+        self._renewed: dict[int, tuple[Any, Any]] = {}
         if context.context()._context_handle is None:
             # Nothing has run yet; to ask for devices would set TensorFlow up.
             return
@@ -93,7 +131,7 @@ class EarlierState:
         return False
 
     def read(self) -> None:
-        """Reads the values, before the devices are made anew."""
+        """Reads all values, before the devices are made anew."""
         with tf.init_scope(), ops.device(None):
             for variable in self._living(_Variable):
                 if variable.dtype == tf.variant:
@@ -103,77 +141,154 @@ class EarlierState:
                 if bool(variable.is_initialized()):
                     value = variable.numpy()
                 self._values.append((variable, device, value))
+            for kind in (_Table, _Restored):
+                for table in self._living(kind):
+                    self._contents.append((table, _content(table)))
+            for writer in self._living(_Writer):
+                writer.flush()
 
     def restore(self) -> list[str]:
-        """Makes all anew on the devices that there are now.
+        """Makes all objects again on the present devices.
 
         Returns:
-            What does not work any more, in words, each once.
+            The objects that do not work anymore, in words, each once.
         """
-        # By the identity of the old tensor, which is kept for as long.
-        renewed: dict[int, tuple[Any, Any]] = {}
         with tf.init_scope(), ops.device(None):
             for variable, device, value in self._values:
                 old = variable._handle
                 variable._handle = _new_variable(variable, device, value)
-                renewed[id(old)] = old, variable._handle
-            for table in self._living(_Table):
-                old = table._resource_handle
-                table._resource_handle = table._create_resource()
-                table._initialize()
-                renewed[id(old)] = old, table._resource_handle
-            # What Keras has left in cycles is nobody's.
+                self._renew(old, variable._handle)
+            for table, content in self._contents:
+                if not isinstance(table, _Restored):
+                    self._renew_table(table, content)
+            # Keras leaves objects in cycles that nobody can reach.
             gc.collect()
-            # A dataset has its functions' captures in it.
-            lost = {
-                f"a dataset of {dataset.element_spec}"
-                for dataset in self._living(tf.data.Dataset)
-                if _captures_resources(dataset)
-            }
+            traces = EarlierTraces(self._job, _own_job())
+            lost = self._give_up(traces)
             for dataset in self._living(tf.data.Dataset):
-                dataset._variant_tensor_attr = _copy(
-                    dataset._variant_tensor_attr, renewed
-                )
-            self._renew_captures(renewed)
+                if _is_eager(dataset._variant_tensor_attr):
+                    dataset._variant_tensor_attr = self._copy(
+                        dataset._variant_tensor_attr
+                    )
+            self._renew_captures()
+            # Functions, renewed by now, make and fill these.
+            for table, content in self._contents:
+                if isinstance(table, _Restored):
+                    self._renew_table(table, content)
+            self._renew_captures()
+        traces.give_up()
         self._values.clear()
-        lost |= {
-            f"an iterator over {iterator.element_spec}"
-            for iterator in self._living(_Iterator)
-        }
+        self._contents.clear()
         return sorted(lost)
 
-    def _renew_captures(self, renewed: dict[int, tuple[Any, Any]]) -> None:
+    def _renew(self, old: Any, new: Any) -> None:
+        self._renewed[id(old)] = old, new
+
+    def _renew_table(self, table: Any, content: Any) -> None:
+        old = table._resource_handle
+        table._resource_handle = new = table._create_resource()
+        self._renew(old, new)
+        if content is None:
+            table._initialize()
+            return
+        keys, values = content
+        tf.raw_ops.LookupTableImportV2(
+            table_handle=new, keys=keys, values=values
+        )
+
+    def _give_up(self, traces: EarlierTraces) -> set[str]:
+        """Puts stand-ins into the objects that cannot be made again."""
+        given_up: list[tuple[Any, str, str]] = []
+        for dataset in self._living(tf.data.Dataset):
+            reason = traces.why_lost(dataset)
+            if reason is not None:
+                given_up.append(
+                    (
+                        dataset,
+                        f"a dataset of {dataset.element_spec} with functions "
+                        f"that {reason}",
+                        "Make the dataset after the strategy.",
+                    )
+                )
+        for kind, (describe, remedy) in _LOST.items():
+            for owner in self._living(kind):
+                given_up.append((owner, describe(owner), remedy))
+        for owner, description, remedy in given_up:
+            name = _ATTRIBUTES[_base(owner)]
+            old = vars(owner)[name]
+            new = LostTensor(old.dtype, description, remedy)
+            setattr(owner, name, new)
+            self._renew(old, new)
+        return {description for _, description, _ in given_up}
+
+    def _renew_captures(self) -> None:
         for graph in self._living(_Graph):
             captured = graph._function_captures.by_val_external
             for key, tensor in list(captured.items()):
                 if id(tensor) in self._local:
-                    captured[key] = _copy(tensor, renewed)
+                    captured[key] = self._copy(tensor)
         for function in self._living(_Function):
             function.set_external_captures(
                 [
-                    _copy(each, renewed) if id(each) in self._local else each
+                    self._copy(each) if id(each) in self._local else each
                     for each in function._captured_inputs
                 ]
             )
+
+    def _copy(self, tensor: Any) -> Any:
+        """Returns the tensor on the present devices.
+
+        A resource that is not known yet is returned as it is.
+        """
+        if id(tensor) in self._renewed:
+            return self._renewed[id(tensor)][1]
+        if tensor.dtype == tf.resource:
+            return tensor
+        with tf.device("/device:CPU:0"):
+            new = tf.identity(tensor)
+        self._renew(tensor, new)
+        return new
 
     def _living(self, kind: type) -> list[Any]:
         found = [reference() for reference in self._found[kind]]
         return [each for each in found if each is not None]
 
 
+def _base(owner: Any) -> type:
+    return next(each for each in _ATTRIBUTES if isinstance(owner, each))
+
+
+def _content(table: Any) -> tuple[Any, Any] | None:
+    """Returns keys and values as arrays; None if there is nothing to read.
+
+    A table is not filled by its initializer again: a vocabulary's file may be
+    gone, and a mutable table has changed.
+    """
+    if isinstance(table, _Restored):
+        if not tensorflow_tables.is_static_table(table):
+            return None
+        key_dtype, value_dtype = tensorflow_tables.dtypes_of(table)
+    else:
+        key_dtype, value_dtype = table.key_dtype, table.value_dtype
+    try:
+        keys, values = tf.raw_ops.LookupTableExportV2(
+            table_handle=table._resource_handle,
+            Tkeys=key_dtype,
+            Tvalues=value_dtype,
+        )
+    except tf.errors.OpError:
+        # It has not been filled yet.
+        return None
+    return (
+        tf.constant(keys.numpy(), key_dtype),
+        tf.constant(values.numpy(), value_dtype),
+    )
+
+
 def _captured(function: Any) -> list[Any]:
     if isinstance(function, _Function):
         return list(function._captured_inputs)
     return list(function._function_captures.by_val_external.values())
-
-
-def _captures_resources(dataset: Any) -> bool:
-    """Returns whether a function of a dataset uses a variable or a table."""
-    return any(
-        tensor.dtype == tf.resource
-        for function in dataset._functions()
-        for tensor in function.function.captured_inputs
-    )
 
 
 def _is_eager(tensor: Any) -> bool:
@@ -186,7 +301,7 @@ def _own_job() -> str:
 
 
 def _here(device: str) -> str:
-    """The name of a device that it has in whatever process it is in."""
+    """Returns the name of a device that it has in any process."""
     spec = tf.DeviceSpec.from_string(device)
     return f"/device:{spec.device_type}:{spec.device_index}"
 
@@ -207,15 +322,3 @@ def _new_variable(variable: Any, device: str, value: Any) -> Any:
                 value=tf.convert_to_tensor(value, variable.dtype),
             )
     return handle
-
-
-def _copy(tensor: Any, renewed: dict[int, tuple[Any, Any]]) -> Any:
-    """The tensor on the devices of now; itself, if it cannot be there."""
-    if id(tensor) in renewed:
-        return renewed[id(tensor)][1]
-    if tensor.dtype == tf.resource:
-        return tensor
-    with tf.device("/device:CPU:0"):
-        new = tf.identity(tensor)
-    renewed[id(tensor)] = tensor, new
-    return new

@@ -51,6 +51,7 @@ class _Turns:
                 self._lock.release()
 
 
+# Of the process: TensorFlow has one eager context, and one register in it.
 _turns = _Turns()
 
 

@@ -24,7 +24,7 @@ from tfps_plugin.cluster import environment
 from tfps_plugin.cluster import health
 from tfps_plugin.cluster import spec
 from tfps_plugin.cluster import tf_config
-from tfps_plugin.cluster.chief import open_sessions
+from tfps_plugin.cluster.chief import this_process
 from tfps_plugin.cluster.machine import ports
 from tfps_plugin.cluster.machine import tuning
 from tfps_plugin.cluster.output import progress_line
@@ -40,9 +40,6 @@ _logger = logging.getLogger("tfps_plugin.cluster")
 _STOP_TIMEOUT_SECONDS = 5.0
 # The part of its log that is quoted when a task dies before it serves.
 _LOG_TAIL_CHARACTERS = 3000
-
-_embedded_lock = threading.Lock()
-_embedded: "LocalCluster | None" = None
 
 
 class LocalCluster:
@@ -273,7 +270,7 @@ class LocalCluster:
             if self._is_stopped:
                 return
             self._is_stopped = True
-        open_sessions.close(self._first_spec)
+        this_process.close_session(self._first_spec)
         self._resources.close()
 
     def __enter__(self) -> Self:
@@ -399,15 +396,16 @@ def embedded_cluster() -> LocalCluster:
 
     Threading: safe from several threads.
     """
-    global _embedded
-    with _embedded_lock:
-        if _embedded is None:
+    state = this_process.state
+    with state.embedding:
+        if state.embedded_cluster is None:
             # The chief computes on the same machine: TensorFlow would let
             # whoever comes first take all of a GPU's memory.
             os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
             _logger.info("No cluster is given: starting one on this machine.")
-            _embedded = LocalCluster()
-        return _embedded
+            state.embedded_cluster = LocalCluster()
+        embedded: LocalCluster = state.embedded_cluster
+        return embedded
 
 
 def _signal_name(exit_code: int) -> str:

@@ -28,9 +28,9 @@ from tfps_plugin.inputs import captured_inputs
 from tfps_plugin.inputs.worker_dataset import WorkerDataset
 from tfps_plugin.monitoring.counters import Counters
 from tfps_plugin.monitoring.events import Events
-from tfps_plugin.variables.chief import recovery_gate
-from tfps_plugin.variables.per_worker import worker_resident
+from tfps_plugin.variables.chief.recovery_gate import RecoveryGate
 from tfps_plugin.variables.per_worker import worker_seeds
+from tfps_plugin.variables.per_worker.worker_resident import Residents
 from tfps_plugin.variables.states import copies
 
 _NO_WORKER_TIMEOUT_SECONDS = 600.0
@@ -190,7 +190,7 @@ class ClusterCoordinator:
                 else strategy.recovery.timeout_seconds,
             ),
             holdings=_holdings(strategy, session),
-            forget_worker=worker_resident.forget_worker,
+            forget_worker=session.connection.part(Residents).forget_worker,
             # A program that creates many strategies need not close each.
             is_wanted=lambda: reference() is not None,
             on_unwanted=_leave(self._registrations, self._background),
@@ -224,7 +224,7 @@ class ClusterCoordinator:
             if coordinator is not None:
                 coordinator.close()
 
-        self._registrations.callback(recovery_gate.register(await_recovery))
+        self._registrations.callback(self._connection.part(RecoveryGate).register(await_recovery))
         self._registrations.callback(self._connection.on_end(end))
         # Python's exit must not unload TensorFlow while threads use it.
         # Registered after the session's own end, this runs before it.

@@ -13,7 +13,7 @@ from tfps_plugin.coordinator.cluster_coordinator import ClusterCoordinator
 from tfps_plugin.coordinator.members import membership_thread
 from tfps_plugin.coordinator.testing import FakeSession
 from tfps_plugin.coordinator.testing import FakeStrategy
-from tfps_plugin.variables.chief import recovery_gate
+from tfps_plugin.variables.chief.recovery_gate import RecoveryGate
 
 _TIMEOUT_SECONDS = 30.0
 
@@ -44,7 +44,8 @@ def test_its_threads_end_when_nothing_refers_to_it() -> None:
         gc.collect()
         assert reference() is None
         _await_threads(before)
-    assert not recovery_gate.wait(), "nobody is asked any more"
+    gate = session.connection.part(RecoveryGate)
+    assert not gate.wait(), "nobody is asked any more"
 
 
 def test_what_was_scheduled_comes_to_its_end_first(

@@ -10,7 +10,7 @@ from tfps_plugin import errors
 from tfps_plugin.coordinator.cluster_coordinator import ClusterCoordinator
 from tfps_plugin.coordinator.testing import FakeSession
 from tfps_plugin.coordinator.testing import FakeStrategy
-from tfps_plugin.variables.chief import recovery_gate
+from tfps_plugin.variables.chief.recovery_gate import RecoveryGate
 
 _TIMEOUT_SECONDS = 30.0
 
@@ -47,10 +47,11 @@ def test_its_parameter_servers_are_asked_no_more() -> None:
     session = FakeSession(num_workers=1, num_ps=1)
     coordinator = ClusterCoordinator(FakeStrategy(session))
     session.start("ps", 0)  # It was restarted: what it held is lost.
+    gate = session.connection.part(RecoveryGate)
     with pytest.raises(errors.ParameterServerLostError):
-        recovery_gate.wait()
+        gate.wait()
     session.connection.end("superseded by a newer strategy")
-    assert not recovery_gate.wait()
+    assert not gate.wait()
     coordinator.close()
 
 

@@ -7,7 +7,7 @@ import types
 from typing import Any
 
 from tfps_plugin import errors
-from tfps_plugin.cluster.chief.connection import Connection
+from tfps_plugin.cluster.chief import connection
 from tfps_plugin.coordinator.closures.closure import ClosureState
 from tfps_plugin.strategy.chief_runs import ChiefRuns
 from tfps_plugin.strategy.options import SchedulingOptions
@@ -79,7 +79,8 @@ class FakeSession:
                 for index in range(num_ps)
             ),
         )
-        self.connection = Connection()
+        # As the real one: variables made from now on belong to it.
+        self.connection = connection.begin()
         self._lock = threading.Lock()
         tasks = (*self.cluster.workers, *self.cluster.parameter_servers)
         # The incarnation of each task; None while it is dead.

@@ -9,8 +9,10 @@ from typing import Any
 
 from tfps_plugin.cluster.calls import dispatch_context
 from tfps_plugin.cluster.calls.dispatch_context import DispatchContext
+from tfps_plugin.cluster.chief import connection
 from tfps_plugin.inputs.splits import SplitLedger
 from tfps_plugin.variables.per_worker import worker_resident
+from tfps_plugin.variables.per_worker.worker_resident import Residents
 
 # Interval at which a waiting lane checks whether it still needs a split.
 _WAKE_UP_SECONDS = 1.0
@@ -114,7 +116,7 @@ class SplitReader:
         self._shares: list[Share] = []
         self._num_waiting = 0
         self._is_closed = False
-        worker_resident.register(self)
+        connection.present().part(Residents).add(self)
 
     @property
     def num_waiting(self) -> int:

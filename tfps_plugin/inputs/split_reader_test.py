@@ -11,11 +11,12 @@ import tensorflow as tf
 
 from tfps_plugin.cluster.calls import dispatch_context
 from tfps_plugin.cluster.calls.dispatch_context import DispatchContext
+from tfps_plugin.cluster.chief import connection
 from tfps_plugin.inputs.split_reader import Share
 from tfps_plugin.inputs.split_reader import SplitReader
 from tfps_plugin.inputs.splits import SplitLedger
 from tfps_plugin.inputs.splits import Visitation
-from tfps_plugin.variables.per_worker import worker_resident
+from tfps_plugin.variables.per_worker.worker_resident import Residents
 
 _SECONDS = 20
 
@@ -168,7 +169,7 @@ def test_a_lost_worker_loses_all_that_it_reads() -> None:
     with contextlib.suppress(ZeroDivisionError), _on(reader, 0) as share:
         assert share is not None
         assert share.split == 1
-        worker_resident.forget_worker(0)
+        connection.present().part(Residents).forget_worker(0)
         assert sorted(lost) == [0, 1]
         raise ZeroDivisionError  # lost already
     assert sorted(_read(reader, 1) for _ in range(3)) == [0, 1, 2]
@@ -179,7 +180,7 @@ def test_a_lost_worker_loses_all_that_it_reads() -> None:
 def test_a_lost_split_is_left_out_at_most_once() -> None:
     reader = _reader(2, Visitation.AT_MOST_ONCE)
     with _on(reader, 0):
-        worker_resident.forget_worker(0)
+        connection.present().part(Residents).forget_worker(0)
     assert [_read(reader, 1) for _ in range(2)] == [1, None]
     assert reader.left_out == [0]
 

@@ -22,13 +22,11 @@ import tensorflow as tf
 
 from tfps_plugin._compat import tensorflow_captures
 from tfps_plugin._compat import tensorflow_graphs as compat
+from tfps_plugin.cluster.chief import connection
 from tfps_plugin.transport import explanation
 from tfps_plugin.transport import staging
 from tfps_plugin.transport.explanation import Explanation
 from tfps_plugin.transport.rewriting import Rewriting
-
-_lock = threading.Lock()
-_known: "weakref.WeakKeyDictionary[Any, Fused]" = weakref.WeakKeyDictionary()
 
 
 class Fused(NamedTuple):
@@ -41,6 +39,35 @@ class Fused(NamedTuple):
 
     function: Callable[..., Any] | None
     explanation: Explanation
+
+
+class _FusedFunctions:
+    """The fused functions of one connection; one of its parts.
+
+    They belong to the connection because their handle areas do.
+
+    Guarded by `_lock`: the dictionary.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._fused: weakref.WeakKeyDictionary[Any, Fused] = (
+            weakref.WeakKeyDictionary()
+        )
+
+    def get(self, function: Any) -> Fused | None:
+        """Returns the fused function; None if it has not been fused yet."""
+        with self._lock:
+            return self._fused.get(function)
+
+    def keep(self, function: Any, fused: Fused) -> Fused:
+        """Keeps a fused function, unless another thread was faster.
+
+        Returns:
+            The one that is kept.
+        """
+        with self._lock:
+            return self._fused.setdefault(function, fused)
 
 
 def fuse(
@@ -74,9 +101,9 @@ def explain(
 
 
 def _fused(function: tf.types.experimental.ConcreteFunction) -> Fused:
-    """Rewrites a function, once; `_lock` guards the results."""
-    with _lock:
-        known = _known.get(function)
+    """Rewrites a function, once for each connection."""
+    functions = connection.present().part(_FusedFunctions)
+    known = functions.get(function)
     if known is not None:
         return known
     graph = function.graph
@@ -97,8 +124,7 @@ def _fused(function: tf.types.experimental.ConcreteFunction) -> Fused:
                 replacement = staging.WithHandles(replacement, handles)
         fused = Fused(replacement, Explanation(tuple(rewriting.bodies)))
     except Exception:
-        # The function runs without fusion, too.
+        # The function also runs without fusion.
         explanation.warn_of(graph.name)
         fused = Fused(None, Explanation(()))
-    with _lock:
-        return _known.setdefault(function, fused)
+    return functions.keep(function, fused)

@@ -50,6 +50,11 @@ class DispatchContext(NamedTuple):
         """Full name of the worker's CPU, also if `device` is a GPU."""
         return self.device.rsplit("/device:", 1)[0] + "/device:CPU:0"
 
+    @property
+    def counted_by(self) -> object:
+        """Stands for the coordinator whose count `generation` is."""
+        return self.turns
+
 
 def dispatching(
     context: DispatchContext,

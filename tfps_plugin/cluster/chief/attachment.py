@@ -14,7 +14,7 @@ from tfps_plugin._compat import patch_table
 from tfps_plugin._compat import patches
 from tfps_plugin._compat import tensorflow_cluster
 from tfps_plugin._compat.tensorflow_earlier_state import EarlierState
-from tfps_plugin.cluster.calls import bounded_calls
+from tfps_plugin.cluster.chief import this_process
 from tfps_plugin.cluster.chief.server_def import make_server_def
 from tfps_plugin.cluster.machine import ports
 from tfps_plugin.cluster.spec import ClusterSpec
@@ -26,24 +26,18 @@ _logger = logging.getLogger("tfps_plugin.cluster")
 
 # It takes milliseconds once every task has answered.
 _TIMEOUT_SECONDS = 60.0
-# Every change of TensorFlow's view of the cluster, by whichever session: two
-# at once bring the process down.
-changes = bounded_calls.SerialCalls()
-# Where this process's own server listens. TensorFlow cannot stop one, so it
-# is kept for the next cluster.
-_own_port: int | None = None
 
 
 def earlier_state(cluster: ClusterSpec) -> EarlierState | None:
-    """What this process has of its own, if it would lose that to a cluster.
+    """Finds the state of this process that it would lose to a cluster.
 
-    To be asked for before the process leaves the cluster that it is in.
+    To be called before the process leaves the cluster that it is in.
 
     Args:
         cluster: The cluster that it is about to connect to.
 
     Returns:
-        What `attach` takes along; None if the process's devices stay.
+        The state, for `attach`; None if the process's devices stay.
     """
     return EarlierState() if _makes_server(cluster) else None
 
@@ -56,15 +50,15 @@ def attach(
     """Connects TensorFlow to tasks of a cluster, as its chief.
 
     Starts this process's own server the first time, or when the cluster asks
-    for another port. TensorFlow then makes the devices of this process anew;
-    what this process had on them before is made anew there, too.
+    for another port. TensorFlow then makes the devices of this process anew,
+    and the state that this process had on them is made again there.
 
     Args:
-        cluster: The chief's address if it is prescribed. If not, it is a free
-            port of the address by which the tasks reach this machine.
+        cluster: Has the chief's address if it is prescribed. If not, that is a
+            free port of the address by which the tasks reach this machine.
         tasks: The workers and parameter servers to connect to, which must
             answer.
-        earlier: From `earlier_state`; None: nothing is taken along.
+        earlier: From `earlier_state`; None: no state is kept.
 
     Returns:
         The chief's address.
@@ -75,13 +69,13 @@ def attach(
 
     Threading: one thread at a time.
     """
-    global _own_port
+    process = this_process.state
     started = time.monotonic()
     patches.apply(patch_table.CONNECTION)
     with contextlib.ExitStack() as stack:
         address = cluster.chief_address
         if address is None:
-            port = _own_port
+            port = process.own_port
             if port is None:
                 port = stack.enter_context(ports.reserved_port())
                 stack.enter_context(_shared_ports())
@@ -90,7 +84,7 @@ def attach(
             )
             address = join_address(host, port)
         port = split_address(address)[1]
-        is_first = port != _own_port
+        is_first = port != process.own_port
         if is_first and earlier is not None:
             earlier.read()
         server_def = make_server_def(address, tasks, is_first=is_first)
@@ -100,7 +94,7 @@ def attach(
             else tensorflow_cluster.update_server_def
         )
         try:
-            changes.call(
+            process.changes.call(
                 lambda: attach(server_def),
                 _TIMEOUT_SECONDS,
                 wait_seconds=_TIMEOUT_SECONDS,
@@ -116,17 +110,17 @@ def attach(
             ) from error
         except tf.errors.UnknownError as error:
             raise _port_error(address, error.message) from error
-        _own_port = port
+        process.own_port = port
         if is_first and earlier is not None:
             _restore(earlier)
     return address
 
 
 def check_own_port(cluster: ClusterSpec) -> None:
-    """Finds out whether the chief can serve, before it waits for the tasks.
+    """Checks that the chief can serve, before it waits for the tasks.
 
     Args:
-        cluster: As `attach` will get it.
+        cluster: The cluster that `attach` will be given.
 
     Raises:
         TaskStartError: If the port that it prescribes is taken.
@@ -134,7 +128,7 @@ def check_own_port(cluster: ClusterSpec) -> None:
     if cluster.chief_address is None:
         return
     port = split_address(cluster.chief_address)[1]
-    if port == _own_port:
+    if port == this_process.state.own_port:
         return
     reason = ports.why_unusable(port, os.environ)
     if reason is not None:
@@ -155,19 +149,21 @@ def _restore(earlier: EarlierState) -> None:
     lost = earlier.restore()
     if lost:
         _logger.warning(
-            "What was made before the strategy goes on working in this "
-            "process, except for datasets whose functions use variables or "
-            "tables, and for iterators. Make them after the strategy. "
-            "Received: %s",
+            "Some objects that the program made before the strategy do not "
+            "work anymore, and every use of them raises an error: iterators, "
+            "queues, summary writers, and datasets whose functions use "
+            "variables or tables, or run Python. Make them after the "
+            "strategy. Received: %s",
             "; ".join(lost),
         )
 
 
 def _makes_server(cluster: ClusterSpec) -> bool:
-    """Whether connecting to a cluster starts another server here."""
+    """Returns whether connecting to a cluster starts another server here."""
     if cluster.chief_address is None:
-        return _own_port is None
-    return split_address(cluster.chief_address)[1] != _own_port
+        return this_process.state.own_port is None
+    port = split_address(cluster.chief_address)[1]
+    return port != this_process.state.own_port
 
 
 @contextlib.contextmanager

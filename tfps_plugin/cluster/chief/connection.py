@@ -1,38 +1,50 @@
-"""Whether the connection that something was made on is still the present one.
+"""One connection of this process to a cluster, and all state that it owns.
 
 TensorFlow has one view of a cluster for the whole process. When the process
-connects to another cluster, what was on the tasks of the first is gone, and to
-ask TensorFlow for it fails late, by names that mean other tasks by then, or
-takes the process down. Whatever refers to tasks therefore keeps the connection
-that it was made on, and asks it first. Pure: no TensorFlow.
+connects to another cluster, everything on the tasks of the first is gone. A
+program that still asks TensorFlow for it gets a late error, reaches other tasks
+that have the same names by then, or crashes. So every object that refers to
+tasks keeps the connection that it was made on, and asks it first.
+
+State that is shared by many objects of one connected job belongs to the
+connection, too, as one of its parts (`Connection.part`); a module that kept it
+in a global would carry it into the next job. Pure: no TensorFlow.
 """
 
 import threading
 from collections.abc import Callable
+from typing import Any
 from typing import Protocol
+from typing import TypeVar
 
 from tfps_plugin import errors
 
-# Ends what goes on, as fast as it can; whether nothing goes on any more.
+T = TypeVar("T")
+
+# Ends its work as fast as it can. Returns whether nothing is left running.
 Dependent = Callable[[errors.StrategySupersededError], bool]
 
 
 class Cancellation(Protocol):
-    """Ends calls that are under way."""
+    """Cancels calls in flight."""
 
     def start(self) -> None:
-        """Has the calls end; waits for none of them."""
+        """Cancels the calls; waits for none of them."""
 
 
 class Connection:
-    """One connection of this process to a cluster, from its begin to its end.
+    """One connection of this process to a cluster, from its start to its end.
+
+    Strategies for the same cluster share one connection. A strategy for
+    another cluster gets a new one, with new parts, and ends this one.
 
     Attributes:
-        cancellation: Of the calls that the chief's own threads make
-            meanwhile; started at the end. None: nothing cancels them.
+        cancellation: Cancels the calls that the chief's own threads make;
+            started at the end. None: nothing cancels them.
 
     Guarantees: each dependent is called once, or never if it leaves before.
-    Guarded by `_lock`: the dependents, why it has ended.
+    There is one part of each kind.
+    Guarded by `_lock`: the dependents, the parts, the reason of the end.
     Never call while holding the lock: a dependent.
     """
 
@@ -40,16 +52,17 @@ class Connection:
         """Begins the connection."""
         self._lock = threading.Lock()
         self._dependents: list[Dependent] = []
+        self._parts: dict[type, Any] = {}
         self._reason: str | None = None
         self.cancellation: Cancellation | None = None
 
     @property
     def is_over(self) -> bool:
-        """Whether it has ended."""
+        """Returns whether the connection has ended."""
         return self._reason is not None
 
     def require(self) -> None:
-        """Does nothing while the connection lasts.
+        """Checks that the connection lasts.
 
         Raises:
             StrategySupersededError: If it has ended.
@@ -57,15 +70,37 @@ class Connection:
         if self._reason is not None:
             raise self._error()
 
+    def part(self, kind: type[T]) -> T:
+        """Returns the part of a kind; makes it when it is first asked for.
+
+        Modules of higher floors keep here what all their objects of one
+        connection share. The connection drops its parts when it ends.
+
+        Args:
+            kind: A class whose constructor takes no arguments and waits for
+                nothing.
+
+        Returns:
+            The only instance of `kind` that belongs to this connection.
+
+        Threading: any thread, but not while Python collects garbage. Objects
+        with finalizers ask for their parts when they are made.
+        """
+        with self._lock:
+            if kind not in self._parts:
+                self._parts[kind] = kind()
+            part: T = self._parts[kind]
+        return part
+
     def on_end(self, dependent: Dependent) -> Callable[[], None]:
-        """Has something ended together with the connection.
+        """Ends something together with the connection.
 
         Args:
             dependent: Called on the thread that ends the connection, with the
                 error for whoever asks for more.
 
         Returns:
-            A function that takes it back; calling it again is fine.
+            A function that undoes this; may be called again.
         """
         with self._lock:
             self._dependents.append(dependent)
@@ -78,22 +113,25 @@ class Connection:
         return leave
 
     def end(self, reason: str) -> bool:
-        """Ends it, and what depends on it.
+        """Ends the connection and everything that depends on it.
 
         Args:
             reason: What has happened to the strategy, as a clause.
 
         Returns:
-            Whether nothing of what depended on it goes on.
+            Whether no dependent is still running.
         """
         with self._lock:
             if self._reason is not None:
                 return True
             self._reason = reason
             dependents, self._dependents = self._dependents, []
+            # Dropped below, without the lock: finalizers may run then.
+            parts, self._parts = self._parts, {}
         if self.cancellation is not None:
             self.cancellation.start()
         is_quiet = [dependent(self._error()) for dependent in dependents]
+        parts.clear()
         return all(is_quiet)
 
     def _error(self) -> errors.StrategySupersededError:
@@ -110,7 +148,8 @@ class Connection:
 class _Present:
     """The connection that TensorFlow has now.
 
-    While there is none to a cluster, it is that of the process to itself.
+    It belongs to the process because TensorFlow's eager context does. While
+    there is none to a cluster, it is that of the process to itself.
     """
 
     def __init__(self) -> None:
@@ -121,13 +160,13 @@ _present = _Present()
 
 
 def present() -> Connection:
-    """The connection that what is made now belongs to."""
+    """Returns the connection that new objects belong to."""
     if _present.connection.is_over:
         begin()
     return _present.connection
 
 
 def begin() -> Connection:
-    """Begins a connection to a cluster; the one before has ended."""
+    """Begins a connection to a cluster; the previous one has ended."""
     _present.connection = Connection()
     return _present.connection

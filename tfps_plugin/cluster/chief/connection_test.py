@@ -1,5 +1,7 @@
 """What was made on a connection that has ended is refused by name."""
 
+import weakref
+
 import pytest
 
 from tfps_plugin import errors
@@ -53,6 +55,39 @@ def test_what_depends_on_it_ends_with_it_once() -> None:
     assert ended.end("superseded")
     assert len(told) == 2
     assert "The strategy was superseded" in told[0]
+
+
+class _Notes:
+    def __init__(self) -> None:
+        self.words: list[str] = []
+
+
+class _Others(_Notes):
+    pass
+
+
+def test_a_connection_has_one_part_of_each_kind() -> None:
+    one, other = Connection(), Connection()
+    one.part(_Notes).words.append("of one")
+    assert one.part(_Notes).words == ["of one"]
+    assert one.part(_Others).words == []
+    assert other.part(_Notes).words == []
+
+
+def test_parts_end_with_their_connection() -> None:
+    ended = Connection()
+    reference = weakref.ref(ended.part(_Notes))
+    found: list[object] = []
+
+    def dependent(error: errors.StrategySupersededError) -> bool:
+        # While it ends, it may still use what it has.
+        found.append(reference())
+        return True
+
+    ended.on_end(dependent)
+    ended.end("superseded")
+    assert found.pop() is not None
+    assert reference() is None
 
 
 def test_what_is_made_now_belongs_to_the_newest(

@@ -1,4 +1,4 @@
-"""Workers that have a thread for who comes next."""
+"""Waits until workers have threads for the functions of a new strategy."""
 
 import logging
 import threading
@@ -21,54 +21,53 @@ _logger = logging.getLogger("tfps_plugin.cluster")
 
 # A worker with a thread to spare answers in milliseconds.
 _PATIENCE_SECONDS = 10.0
-# How long a worker that ran nothing has to show that it lives.
+# The time that a worker that ran nothing has to show that it lives.
 _PROBE_SECONDS = 2.0
-# However little time is left: a worker that is well is given a moment.
+# The least time for a worker: a healthy one needs a moment.
 _LEAST_SECONDS = 0.5
-# Of the one trial call: no lane of a coordinator has it.
+# The index of the trial call's lane, which no coordinator uses.
 _NO_LANE = -1
 
 
 class _Trial:
-    """The function that workers are tried with.
+    """The function that the workers of one connection are tried with.
 
-    One eager operation would not do: a worker runs that without any of the
+    One eager operation is not enough: a worker runs it without any of the
     threads that functions hold.
 
-    Guarded by `_lock`: the function, and the connection that it was traced
-    for; it is held while the function is traced.
+    Guarded by `_lock`: the function; the lock is held while it is traced.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._traced: tuple[connection.Connection, Any] | None = None
+        self._traced: Any = None
 
     def function(self) -> Any:
-        """The function, known to the tasks that are connected to."""
+        """Returns the function, which all connected tasks know."""
         with self._lock:
-            present = connection.present()
-            if self._traced is None or self._traced[0] is not present:
+            if self._traced is None:
                 function = tf.function(lambda: tf.timestamp())
-                self._traced = present, function.get_concrete_function()
-            return self._traced[1]
+                self._traced = function.get_concrete_function()
+            return self._traced
 
 
-_trial = _Trial()
+def _trial() -> _Trial:
+    return connection.present().part(_Trial)
 
 
 def prepare(timeout_seconds: float) -> None:
-    """Makes known to all tasks what `wait_for` needs.
+    """Makes the function of `wait_for` known to all tasks.
 
     To be called while all of them answer: TensorFlow tells every task of a
-    function that is traced, and waits for one that hangs.
+    traced function, and waits for one that hangs.
 
     Args:
-        timeout_seconds: How long to wait for that.
+        timeout_seconds: How long to wait for them.
     """
     try:
-        bounded_calls.call(_trial.function, timeout_seconds)
+        bounded_calls.call(_trial().function, timeout_seconds)
     except TimeoutError as error:
-        # Whoever waits for workers waits for this, too, and no longer.
+        # Waiting for workers includes waiting for this, with its deadline.
         _logger.debug("The trial function is not known yet: %s", error)
 
 
@@ -80,20 +79,20 @@ def wait_for(
 ) -> None:
     """Waits until every worker runs what it is given.
 
-    Functions of an earlier strategy may hold all threads of a worker, which
-    answers all the same: a strategy that is made meanwhile would wait for them
-    as long as they run. A worker that hangs is not waited for.
+    Functions of an earlier strategy may hold all threads of a worker that still
+    answers probes: a new strategy would wait as long as they run. A worker that
+    hangs is not waited for.
 
     Args:
-        workers: Those that are connected to, and have just answered.
-        timeout_seconds: How long to wait for them, a moment at least.
-        answering: Returns those of some workers that answer a probe within
-            some seconds. None: all are taken to.
-        since: From when on (monotonic) the time counts; None: now.
+        workers: Connected workers that have just answered.
+        timeout_seconds: How long to wait for them; at least half a second.
+        answering: Returns those of the given workers that answer a probe within
+            the given seconds. None: all are assumed to.
+        since: The start (monotonic) of the timeout; None: now.
 
     Raises:
-        ClusterStartTimeoutError: If some still run nothing, but answer; names
-            them and the way out.
+        ClusterStartTimeoutError: If some answer, but still run nothing; names
+            them and what to do.
     """
     started = time.monotonic()
     deadline = started + timeout_seconds
@@ -110,8 +109,8 @@ def wait_for(
             device=f"{task.name}/device:CPU:0",
             cancellation=cancellation,
         )
-        # Not traced by the caller: that, too, has a deadline here.
-        function = _trial.function()
+        # Traced here, and not by the caller, so that tracing has a deadline.
+        function = _trial().function()
         executor = tensorflow_execution.new_synchronous_executor()
         with (
             dispatch_context.dispatching(context),
@@ -126,7 +125,7 @@ def wait_for(
         outcomes = bounded_calls.call_all(run, tasks, seconds)
         for outcome in outcomes.values():
             if isinstance(outcome.error, tf.errors.OpError):
-                # Whoever uses the worker judges that.
+                # The strategy that uses the worker handles such an error.
                 _logger.debug("A trial failed", exc_info=outcome.error)
             elif not isinstance(outcome.error, (TimeoutError, type(None))):
                 raise outcome.error

@@ -1,11 +1,11 @@
-"""Knows whether this program ends well or by an exception.
+"""Tells a program that ends normally from one that ends by an exception.
 
-A chief that crashes may be started again and go on: its cluster must wait for
-it. A chief that ends otherwise is done. Exit handlers are not told which of
-the two it is; only the hook for uncaught exceptions is.
+A chief that crashes may be started again and continue, so its cluster must
+wait for it. A chief that ends in any other way is done. Exit handlers cannot
+see the difference; only the hook for uncaught exceptions can.
 
-A `SystemExit`, with whatever code, and Ctrl-C are somebody's decision to end:
-that is ending well.
+A `SystemExit` with any code and Ctrl-C are decisions to end: they count as
+normal.
 """
 
 import functools
@@ -13,11 +13,11 @@ import sys
 from collections.abc import Callable
 from types import TracebackType
 
+from tfps_plugin.cluster.chief import this_process
+
 _Hook = Callable[
     [type[BaseException], BaseException, TracebackType | None], None
 ]
-
-_has_failed = False
 
 
 def noting(original: _Hook) -> _Hook:
@@ -36,15 +36,14 @@ def noting(original: _Hook) -> _Hook:
 
 
 def note_uncaught(exception_type: type[BaseException]) -> None:
-    """Notes that an exception was not caught by anybody."""
-    global _has_failed
-    # A person at a prompt goes on after an error.
+    """Notes an exception that nobody has caught."""
+    # A person at a prompt continues after an error.
     if not issubclass(exception_type, KeyboardInterrupt) and not hasattr(
         sys, "ps1"
     ):
-        _has_failed = True
+        this_process.state.has_failed = True
 
 
 def by_exception() -> bool:
-    """Whether the program is ending because of an uncaught exception."""
-    return _has_failed
+    """Returns whether an uncaught exception is ending the program."""
+    return this_process.state.has_failed

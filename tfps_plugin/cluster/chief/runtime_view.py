@@ -1,4 +1,4 @@
-"""Which tasks TensorFlow's runtime knows, and how that is changed."""
+"""The chief's view of the cluster in TensorFlow's runtime."""
 
 import logging
 import threading
@@ -8,8 +8,8 @@ from typing import Any
 from tfps_plugin import errors
 from tfps_plugin._compat import tensorflow_cluster
 from tfps_plugin.cluster import health
-from tfps_plugin.cluster.chief import attachment
 from tfps_plugin.cluster.chief import connections
+from tfps_plugin.cluster.chief import this_process
 from tfps_plugin.cluster.chief.address_book import AddressBook
 from tfps_plugin.cluster.chief.server_def import make_server_def
 from tfps_plugin.cluster.spec import PARAMETER_SERVER
@@ -17,21 +17,21 @@ from tfps_plugin.cluster.spec import Task
 
 _logger = logging.getLogger("tfps_plugin.cluster")
 
-# Changing the membership takes milliseconds once every listed task has
-# answered. Only one that dies in between holds it up.
+# A change takes milliseconds once every listed task has answered. Only a task
+# that dies in between delays it.
 _CHANGE_TIMEOUT_SECONDS = 60.0
-# How long a change waits for an earlier one that was given up, but goes on.
+# The time that a change waits for an earlier one that was given up.
 _EARLIER_CHANGE_TIMEOUT_SECONDS = 10.0
 _PROBE_TIMEOUT_SECONDS = 2.0
-# A task is only taken for dead if it fails so many probes in a row.
+# Number of probes in a row that a dead task has failed.
 _PROBES = 3
 
 
 class RuntimeView:
-    """The tasks that TensorFlow knows, of those of one cluster.
+    """The tasks of one cluster that TensorFlow knows.
 
-    Guarantees: a change that was given up because it took too long is never
-    overtaken by another; when it ends at last, `listed` says so.
+    Guarantees: no change overtakes another that was given up because it took
+    too long; when that one ends at last, `listed` shows it.
     Guarded by `_lock`: `_listed`, `_num_changes`.
     Never call while holding `_lock`: anything that waits.
     Threading: `listed` from any thread; all else from one at a time.
@@ -47,10 +47,10 @@ class RuntimeView:
         """Describes a runtime that is connected to some of the tasks.
 
         Args:
-            chief_address: Where this process's own server listens.
-            tasks: All that may be listed: workers and ps.
-            book: Where they are.
-            listed: Those that TensorFlow is connected to.
+            chief_address: Address of this process's own server.
+            tasks: All tasks that may be listed: workers and ps.
+            book: Their present addresses.
+            listed: The tasks that TensorFlow is connected to.
         """
         self._chief_address = chief_address
         self._book = book
@@ -61,7 +61,7 @@ class RuntimeView:
 
     @property
     def num_changes(self) -> int:
-        """How many changes have begun, and how many have ended, together."""
+        """The number of changes that have begun, plus those that have ended."""
         with self._lock:
             return self._num_changes
 
@@ -72,27 +72,27 @@ class RuntimeView:
             return self._listed
 
     def await_earlier_change(self) -> None:
-        """Waits for a change that was given up, for some seconds.
+        """Waits some seconds for a change that was given up.
 
         Raises:
-            TaskLostError: If it still goes on; names who hangs.
+            TaskLostError: If it still goes on; names the task that hangs.
         """
         try:
-            attachment.changes.wait(_EARLIER_CHANGE_TIMEOUT_SECONDS)
+            this_process.state.changes.wait(_EARLIER_CHANGE_TIMEOUT_SECONDS)
         except TimeoutError as error:
             raise self._unfinished(error) from error
 
     def change(self, listed: frozenset[Task]) -> None:
-        """Tells TensorFlow which tasks there are from now on.
+        """Changes the tasks that TensorFlow knows.
 
-        Whatever still waits for a task that is not among them fails.
+        Everything that still waits for another task fails.
 
         Args:
-            listed: Tasks that live: TensorFlow hangs on one that is dead.
+            listed: Tasks that live: TensorFlow hangs on a dead one.
 
         Raises:
-            TaskLostError: If TensorFlow does not finish in time; names who
-                hangs. It goes on.
+            TaskLostError: If TensorFlow does not finish in time; names the
+                task that hangs. The change goes on.
         """
         server_def = make_server_def(
             self._chief_address, map(self._book.now, listed), is_first=False
@@ -102,17 +102,17 @@ class RuntimeView:
         def change() -> None:
             with self._lock:
                 self._num_changes += 1
-            # TensorFlow waits for every call that is on its way, also to those
-            # that have nothing more to say.
+            # TensorFlow waits for every call in flight, also to tasks that do
+            # not answer anymore.
             connections.break_to(each.address for each in leaving)
             tensorflow_cluster.update_server_def(server_def)
-            # Noted here, because it may end when nobody waits any more.
+            # Noted here, because nobody may be waiting when the change ends.
             with self._lock:
                 self._num_changes += 1
                 self._listed = listed
 
         try:
-            attachment.changes.call(
+            this_process.state.changes.call(
                 change,
                 _CHANGE_TIMEOUT_SECONDS,
                 wait_seconds=_EARLIER_CHANGE_TIMEOUT_SECONDS,
@@ -121,17 +121,17 @@ class RuntimeView:
             raise self._unfinished(error) from error
 
     def detach(self, timeout_seconds: float) -> None:
-        """Lets TensorFlow forget the tasks while they still live.
+        """Makes TensorFlow forget the tasks while they still live.
 
-        Otherwise it would try to free what it has on them while they end, and
-        log each failure. Nothing happens if it cannot.
+        Otherwise it would try to free its objects on them while they end, and
+        log each failure. A failure is logged at level DEBUG.
 
         Args:
             timeout_seconds: How long to wait for an earlier change, and then
                 for this one.
         """
         try:
-            attachment.changes.call(
+            this_process.state.changes.call(
                 lambda: tensorflow_cluster.update_server_def(
                     make_server_def(self._chief_address, (), is_first=False)
                 ),
@@ -142,8 +142,8 @@ class RuntimeView:
             _logger.debug("Could not detach from the tasks: %s", error)
 
     def _unfinished(self, error: TimeoutError) -> errors.TaskLostError:
-        """The error for a change that takes too long; names who hangs."""
-        # Also those that are not listed: they may be about to be.
+        """Returns the error for a change that takes too long."""
+        # Also tasks that are not listed: they may be about to be.
         answers = health.probe_all(
             [self._book.now(task) for task in self._tasks],
             _PROBE_TIMEOUT_SECONDS,
@@ -153,7 +153,7 @@ class RuntimeView:
             for task, answer in answers.items()
             if isinstance(answer, errors.TaskUnreachableError)
         }
-        # One that fell silent since the change began holds it up no longer.
+        # A task that fell silent since the change began delays it no longer.
         connections.break_to(task.address for task in silent)
         received = ", ".join(
             f"{task} at {task.address} ({reason})"
@@ -172,11 +172,11 @@ class RuntimeView:
 def find_dead_workers(
     tasks: Iterable[Task], book: AddressBook
 ) -> frozenset[Task]:
-    """Workers that fail several probes in a row, and may not stay listed.
+    """Returns workers that fail several probes in a row.
 
     Args:
-        tasks: Workers and ps, all asked at the same time.
-        book: Where they are.
+        tasks: Workers and ps, all probed at the same time.
+        book: Their present addresses.
 
     Raises:
         TaskUnreachableError: If a ps does not answer: it is never given up

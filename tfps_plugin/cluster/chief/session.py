@@ -18,9 +18,9 @@ from tfps_plugin.cluster.chief import connection
 from tfps_plugin.cluster.chief import connections
 from tfps_plugin.cluster.chief import free_workers
 from tfps_plugin.cluster.chief import leftovers
-from tfps_plugin.cluster.chief import open_sessions
 from tfps_plugin.cluster.chief import program_end
 from tfps_plugin.cluster.chief import runtime_view
+from tfps_plugin.cluster.chief import this_process
 from tfps_plugin.cluster.chief.address_book import AddressBook
 from tfps_plugin.cluster.chief.announcer import Announcer
 from tfps_plugin.cluster.chief.runtime_view import RuntimeView
@@ -34,35 +34,33 @@ from tfps_plugin.cluster.spec import Task
 _logger = logging.getLogger("tfps_plugin.cluster")
 
 _PROBE_TIMEOUT_SECONDS = 2.0
-# Functions become known to tasks that answer within milliseconds.
+# Tasks that answer learn of functions within milliseconds.
 _PREPARE_TIMEOUT_SECONDS = 10.0
-# However little time is left: tasks that are well answer within milliseconds.
+# The least time to wait: healthy tasks answer within milliseconds.
 _LEAST_SECONDS = 0.5
-# The job's end may not be held up for long by tasks that are gone.
+# Tasks that are gone may not hold up the end of the job for long.
 _DETACH_TIMEOUT_SECONDS = 2.0
 _NO_INCARNATION = 0
-
-_connect_lock = threading.Lock()
-_current: "Session | None" = None
 
 
 class Session:
     """The chief's connection to its cluster; made by `Session.connect`.
 
-    A process has at most one. Its end is the end of the job: every task is
-    told so and ends as well.
+    A process has at most one. When it ends, the job ends: every task is told
+    so and ends as well.
 
     Attributes:
         cluster: The cluster, with the address at which tasks reach the chief.
-        connection: What everything that is made on the cluster belongs to.
+        requested: The cluster as the program described it.
+        connection: Owns everything that is made on the cluster.
 
     Guarantees:
         Every method may be called from any thread. Changes of the membership
-        happen one after the other, and hold up no method that only asks. A
-        task that is listed but dead never blocks them: it is found out and
-        taken out first. One that hangs may; until the change that waits for
+        happen one after the other, and never delay a method that only asks. A
+        task that is listed but dead never blocks them: it is detected and
+        taken out first. A task that hangs may; until the change that waits for
         it has ended, others fail with an error that names it. `close` happens
-        once and ends within some seconds, whatever state the tasks are in.
+        once and returns within some seconds, whatever state the tasks are in.
     Guarded by `_change_lock`: every call that changes TensorFlow's view of
         the cluster. It may be held for seconds.
     Guarded by `_lock`, taken after it: `_statuses`, `_is_closed`.
@@ -79,7 +77,7 @@ class Session:
         self.cluster = requested.with_chief(chief_address)
         self.connection = connection.begin()
         self.connection.cancellation = tensorflow_execution.Cancellation()
-        self._requested = requested
+        self.requested = requested
         self._chief_address = chief_address
         self._announcer = Announcer(chief_address)
         self._book = AddressBook(requested, look_up)
@@ -106,21 +104,21 @@ class Session:
         Connecting to the same cluster again returns the same session; tasks
         that were replaced since are taken into it, with nothing on them.
         Connecting to another one closes the first, whose job is then over;
-        tasks that are in both go on, and what runs on them for the first is
-        cancelled.
-        Variables, tables, datasets and functions that this process has made
-        before, on its own devices, go on working there; its iterators do not.
+        tasks of both go on, and calls that they run for the first are
+        cancelled. Variables, tables, datasets and functions that this process
+        has made before, on its own devices, go on working there; its iterators
+        do not.
 
         Args:
             cluster: The tasks; its chief's address is this process's own.
-                Without one, the address is found out.
+                Without one, it is derived.
             timeout_seconds: How long to wait for the tasks.
-            look_up: Tells where tasks are, for those that come back at
-                another address. None: nobody does.
-            min_workers: How many workers are enough to begin with. Those that
-                do not answer by then are not listed; `readmit` takes them
-                in. None: all. A session that there is already waits for none
-                that does not answer, and until the others run a function.
+            look_up: Returns the present addresses, for tasks that come back at
+                another one. None: addresses never change.
+            min_workers: The number of workers to begin with. Those that do not
+                answer by then are not listed; `readmit` takes them in. None:
+                all. An existing session waits for no worker that does not
+                answer, and for each of the others to run a function.
 
         Returns:
             The session.
@@ -135,11 +133,12 @@ class Session:
             TaskUnreachableError: If the chief's own server does not answer.
                 The tasks then go on waiting for a chief.
         """
-        global _current
-        with _connect_lock:
-            if _current is not None and _current._serves(cluster):
-                _current._rejoin(timeout_seconds)
-                return _current
+        state = this_process.state
+        with state.connecting:
+            current: Session | None = state.session
+            if current is not None and current._serves(cluster):
+                current._rejoin(timeout_seconds)
+                return current
             environment.apply_chief_environment(
                 task.host for task in cluster.tasks
             )
@@ -150,8 +149,8 @@ class Session:
                 quorum=Quorum(cluster.serving_tasks, min_workers),
             )
             earlier = attachment.earlier_state(cluster)
-            if _current is not None:
-                _current._end(
+            if current is not None:
+                current._end(
                     serving_on=cluster.serving_tasks,
                     reason="superseded by a newer strategy, which has "
                     f"connected to {cluster.as_dict()!r}",
@@ -170,25 +169,25 @@ class Session:
                     serving_on=cluster.serving_tasks, reason="never connected"
                 )
                 raise
-            _current = session
+            state.session = session
             return session
 
     @classmethod
     def current(cls) -> "Session | None":
         """Returns this process's open session; None if there is none."""
-        with _connect_lock:
-            session = _current
+        with this_process.state.connecting:
+            session: Session | None = this_process.state.session
         if session is None or session._process_id != os.getpid():
             return None
         with session._lock:
             return None if session._is_closed else session
 
     def device(self, task: Task) -> str:
-        """The device of a task that work is placed on.
+        """Returns the device of a task on which work is placed.
 
         Returns:
-            The first GPU of a worker that has one; else its CPU, as long as
-            the worker has never answered, too.
+            The first GPU of a worker that has one; else its CPU, also while
+            the worker has never answered.
         """
         if task.job == WORKER:
             with self._lock:
@@ -198,11 +197,11 @@ class Session:
         return f"{task.name}/device:CPU:0"
 
     def incarnation(self, task: Task) -> int:
-        """The incarnation of the task that this session is connected to.
+        """Returns the incarnation of the task that is connected.
 
         Returns:
-            The number; 0, which no living task has, for a task that is
-            taken out.
+            The number. For a task that is taken out it is 0, which no living
+            task has.
         """
         if task not in self._view.listed:
             return _NO_INCARNATION
@@ -219,8 +218,8 @@ class Session:
     ) -> TaskStatus:
         """Asks a task's server for its status; needs no connection.
 
-        One that is taken out is asked where the cluster resolver says that
-        it is now.
+        A task that is taken out is asked at the address that the cluster
+        resolver has for it now.
 
         Raises:
             TaskUnreachableError: If it does not answer in time, or another
@@ -233,7 +232,7 @@ class Session:
     def is_same_incarnation(
         self, task: Task, timeout_seconds: float = _PROBE_TIMEOUT_SECONDS
     ) -> bool:
-        """Whether a task lives and is still the process connected to."""
+        """Returns whether a task lives and is still the connected process."""
         try:
             status = self.probe(task, timeout_seconds)
         except errors.TaskUnreachableError:
@@ -241,23 +240,20 @@ class Session:
         return status.incarnation == self.incarnation(task)
 
     def break_connections(self, task: Task) -> None:
-        """Has everything of this process that waits for a task fail at once.
+        """Fails everything in this process that waits for a task.
 
         Args:
-            task: A worker or ps. Who calls it again connects again.
+            task: A worker or ps. The next call to it connects again.
         """
         connections.break_to([self._book.now(task).address])
 
     @property
     def num_changes(self) -> int:
-        """A number that is another one whenever the cluster has changed.
-
-        It also changes when a change begins.
-        """
+        """A number that changes when a change of the cluster begins or ends."""
         return self._view.num_changes
 
     def delist(self, task: Task) -> frozenset[Task]:
-        """Takes a task out of the cluster; what it held is gone.
+        """Takes a task out of the cluster; everything that it held is gone.
 
         TensorFlow would hang on any other listed task that is dead. Workers
         that fail several probes in a row are therefore taken out with it, and
@@ -298,8 +294,8 @@ class Session:
 
         Args:
             task: A worker or ps of the cluster that answers.
-            unless_listed: Whether one that is listed, and is the same process,
-                stays as it is: somebody else has taken it in, and uses it.
+            unless_listed: Whether to leave a task that is listed and the same
+                process as it is: another strategy has taken it in and uses it.
 
         Raises:
             TaskUnreachableError: If it, or a listed ps, does not answer.
@@ -347,8 +343,8 @@ class Session:
         if os.getpid() != self._process_id:
             return
         if not self.connection.end(reason):
-            # TensorFlow waits for all calls before it changes its view. What
-            # it cannot cancel ends with the connections to the tasks.
+            # TensorFlow waits for all calls before it changes its view. Calls
+            # that it cannot cancel end with the connections to the tasks.
             connections.break_to(
                 self._book.now(task).address
                 for task in self.cluster.serving_tasks
@@ -365,7 +361,8 @@ class Session:
         finally:
             if has_lock:
                 self._change_lock.release()
-        open_sessions.remove(self._requested)
+        if this_process.state.session is self:
+            this_process.state.session = None
         atexit.unregister(self._close_at_exit)
         kept = {task.address for task in serving_on}
         told = [
@@ -382,14 +379,14 @@ class Session:
         with self._lock:
             if self._is_closed:
                 return False
-        return cluster in (self._requested, self._book.spec())
+        return cluster in (self.requested, self._book.spec())
 
     def _rejoin(self, timeout_seconds: float) -> None:
-        """Has the tasks be ready for another strategy.
+        """Makes the tasks ready for another strategy.
 
-        A worker that does not answer now is not waited for: who uses the
-        session takes it back when it does. Nothing is traced before that is
-        known: TensorFlow would wait for one that hangs.
+        A worker that does not answer now is not waited for: the strategy takes
+        it back when it does. No function is traced before that is known:
+        TensorFlow would wait for a worker that hangs.
         """
         since = time.monotonic()
         deadline = since + timeout_seconds
@@ -397,7 +394,7 @@ class Session:
             probe_seconds = min(_PROBE_TIMEOUT_SECONDS, _left_seconds(deadline))
             if not self.is_same_incarnation(task, probe_seconds):
                 self._take_back_ps(task, deadline)
-        # Half of the time is for those that answer.
+        # The other half of the time is for those that answer.
         probe_seconds = min(_PROBE_TIMEOUT_SECONDS, _left_seconds(deadline) / 2)
         answering = self._answering(self.cluster.workers, probe_seconds)
         silent = [t for t in self.cluster.workers if t not in answering]
@@ -431,7 +428,7 @@ class Session:
     def _answering(
         self, tasks: Iterable[Task], timeout_seconds: float
     ) -> dict[Task, TaskStatus]:
-        """Those of some tasks that answer a probe, and what they say."""
+        """Returns the tasks that answer a probe, and their answers."""
         outcomes = bounded_calls.call_all(
             lambda task: self.probe(task, timeout_seconds),
             tasks,
@@ -450,10 +447,9 @@ class Session:
     def _begin(self) -> None:
         """Connects TensorFlow and makes the chief known to the tasks."""
         atexit.register(self._close_at_exit)
-        open_sessions.add(self._requested, self.close)
         self._announcer.identify()
         leftovers.free(self.cluster.parameter_servers)
-        # For the next strategy on this cluster: they have just answered.
+        # For the next strategy on this cluster: the tasks have just answered.
         free_workers.prepare(_PREPARE_TIMEOUT_SECONDS)
         # Late ones are told when they are taken in.
         listed = self.listed
@@ -476,5 +472,5 @@ class Session:
 
 
 def _left_seconds(deadline: float) -> float:
-    """How long to wait for tasks, until a time (monotonic)."""
+    """Returns how long to wait for tasks, until a time (monotonic)."""
     return max(_LEAST_SECONDS, deadline - time.monotonic())

@@ -13,14 +13,13 @@ from tfps_plugin import errors
 from tfps_plugin._compat import tensorflow_cluster
 from tfps_plugin.cluster import environment
 from tfps_plugin.cluster import health
-from tfps_plugin.cluster.calls import bounded_calls
 from tfps_plugin.cluster.chief import attachment
 from tfps_plugin.cluster.chief import connections
 from tfps_plugin.cluster.chief import free_workers
 from tfps_plugin.cluster.chief import leftovers
-from tfps_plugin.cluster.chief import open_sessions
 from tfps_plugin.cluster.chief import runtime_view
 from tfps_plugin.cluster.chief import session as session_module
+from tfps_plugin.cluster.chief import this_process
 from tfps_plugin.cluster.chief.session import Session
 from tfps_plugin.cluster.health import TaskStatus
 from tfps_plugin.cluster.serving import mailbox
@@ -114,16 +113,15 @@ def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[_World]:
     monkeypatch.setattr(tensorflow_cluster, "update_server_def", made.update)
     monkeypatch.setattr(attachment, "attach", made.attach)
     monkeypatch.setattr(attachment, "earlier_state", lambda _: None)
-    monkeypatch.setattr(attachment, "changes", bounded_calls.SerialCalls())
+    monkeypatch.setattr(this_process, "state", this_process.ThisProcess())
     monkeypatch.setattr(environment, "apply_chief_environment", lambda _: None)
     monkeypatch.setattr(free_workers, "prepare", lambda _: None)
     monkeypatch.setattr(free_workers, "wait_for", lambda *_: None)
-    monkeypatch.setattr(session_module, "_current", None)
     monkeypatch.setattr(runtime_view, "_CHANGE_TIMEOUT_SECONDS", 0.05)
     monkeypatch.setattr(runtime_view, "_EARLIER_CHANGE_TIMEOUT_SECONDS", 0.05)
     yield made
     made.go_on.set()
-    attachment.changes.wait(_TIMEOUT_SECONDS)
+    this_process.state.changes.wait(_TIMEOUT_SECONDS)
 
 
 @pytest.fixture
@@ -172,7 +170,7 @@ def test_it_says_that_the_cluster_has_changed(world: _World) -> None:
         session.delist(worker)
     seen.append(session.num_changes)
     world.go_on.set()
-    attachment.changes.wait(_TIMEOUT_SECONDS)
+    this_process.state.changes.wait(_TIMEOUT_SECONDS)
     seen.append(session.num_changes)
     assert len(set(seen)) == 5
 
@@ -212,24 +210,18 @@ def test_a_task_that_cannot_be_told_fails_no_readmission(
 def test_a_connection_that_fails_leaves_nothing_behind(
     world: _World,
     connect: Callable[..., Session],
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    opened: set[ClusterSpec] = set()
-    monkeypatch.setattr(
-        open_sessions, "add", lambda cluster, _: opened.add(cluster)
-    )
-    monkeypatch.setattr(open_sessions, "remove", opened.discard)
     world.silent.add(_CHIEF)
     with pytest.raises(errors.TaskUnreachableError):
         connect()
-    assert not opened
+    assert this_process.state.session is None
     assert world.posted == []
     assert world.num_updates == 1, "TensorFlow was told to forget the tasks"
 
     world.silent.clear()
     session = connect()
     assert connect() is session
-    assert opened == {_CLUSTER}
+    assert this_process.state.session is session
 
 
 @pytest.mark.parametrize("job", ["worker", "ps"])
@@ -366,7 +358,7 @@ def test_changes_never_overlap(
 
     # It ends at last, and is known to have ended; nothing is left to do.
     world.go_on.set()
-    attachment.changes.wait(_TIMEOUT_SECONDS)
+    this_process.state.changes.wait(_TIMEOUT_SECONDS)
     assert first not in session.listed
     assert session.delist(first) == frozenset()
     session.readmit(first)

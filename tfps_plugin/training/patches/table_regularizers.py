@@ -31,14 +31,11 @@ _SUMS_OVER_ROWS = (
     keras.regularizers.L1L2,
 )
 
-# By `_unique_id`: one word for each table.
-_announced: set[str] = set()
-
 
 def sums_over_rows(regularizer: Any) -> bool:
     """Returns whether a penalty is the sum of those of single rows.
 
-    Those of Keras are known. Others say so themselves, by an attribute
+    Keras's own regularizers are known. Others declare it with an attribute
     `row_wise = True`.
     """
     declared = getattr(regularizer, "row_wise", None)
@@ -77,12 +74,13 @@ def _is_lazy(variable: keras.Variable) -> bool:
 
 
 def _penalised(variable: keras.Variable) -> Any:
-    """The rows that this step looks up; the variable, if it does not."""
-    lookups = looked_up.lookups_of(variable.value) if _is_lazy(variable) else []
+    """Returns the rows that this step looks up; else the variable itself."""
+    table = variable.value
+    lookups = looked_up.lookups_of(table) if _is_lazy(variable) else []
     if not lookups:
         return variable
-    if variable.value._unique_id not in _announced:
-        _announced.add(variable.value._unique_id)
+    if not table.has_warned_of_penalties:
+        table.has_warned_of_penalties = True
         _logger.warning(
             "The regularizer of %s is applied to the rows that a batch looks "
             "up, not to the whole table. "
@@ -95,4 +93,4 @@ def _penalised(variable: keras.Variable) -> Any:
     # Each row once, however many layers share the table.
     ids_N = tf.concat([tf.cast(ids, tf.int64) for ids, _ in lookups], 0)
     ids_U, _ = tf.unique(ids_N)
-    return row_lookup.look_up(variable.value, ids_U)
+    return row_lookup.look_up(table, ids_U)

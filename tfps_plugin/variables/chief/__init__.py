@@ -1,6 +1,6 @@
-"""Reads of the chief, and what they wait for.
+"""Reads of the chief, and the events that they wait for.
 
-chief_reads.py      reads that go on when the cluster changes under them
-recovery_gate.py    where the chief waits while lost ps are brought back
-steps_in_flight.py  what the chief waits for before it looks at the model
+chief_reads.py      reads that survive changes of the cluster
+recovery_gate.py    place to wait while lost ps are restored
+steps_in_flight.py  steps to finish before the chief reads the model
 """

@@ -8,32 +8,33 @@ import tensorflow as tf
 
 from tfps_plugin import errors
 from tfps_plugin.cluster import runtime_errors
-from tfps_plugin.variables.chief import recovery_gate
+from tfps_plugin.cluster.chief import connection
+from tfps_plugin.variables.chief.recovery_gate import RecoveryGate
 
 T = TypeVar("T")
 
-# A change of the cluster's membership takes milliseconds; a read that was on
-# its way meanwhile may fail, whatever task it was for.
+# A change of the cluster's membership takes milliseconds; a read in flight may
+# fail meanwhile, whatever task it was for.
 _PAUSES_SECONDS = (0.05, 0.2, 0.5)
 
 
 def is_about_the_cluster(error: tf.errors.OpError) -> bool:
-    """Whether TensorFlow's error points at a task."""
+    """Returns whether TensorFlow's error points at a task."""
     return runtime_errors.is_about_the_cluster(type(error).__name__, str(error))
 
 
 def read(read_once: Callable[[], T]) -> T:
-    """Reads, and reads again if the cluster was the reason of an error.
+    """Reads a value, and reads again if the cluster caused an error.
 
     Args:
-        read_once: Reads a value; nothing must depend on how often.
+        read_once: Reads the value; it may be called several times.
 
     Returns:
-        What it returns.
+        The value.
 
     Raises:
-        tf.errors.OpError: If it is not about the cluster, or does not go
-            away within a second, and no ps that was lost is brought back.
+        tf.errors.OpError: If the error is not about the cluster, or lasts
+            longer than a second and no lost ps is restored.
         ParameterServerLostError: If a ps is lost for good.
     """
     never = threading.Event()
@@ -50,7 +51,7 @@ def read(read_once: Callable[[], T]) -> T:
         if not is_about_the_cluster(error):
             raise
         try:
-            has_recovered = recovery_gate.wait()
+            has_recovered = connection.present().part(RecoveryGate).wait()
         except errors.ParameterServerLostError as lost:
             raise lost from error
         if not has_recovered:

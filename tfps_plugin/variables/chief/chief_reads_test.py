@@ -5,8 +5,9 @@ import pytest
 import tensorflow as tf
 
 from tfps_plugin import errors
+from tfps_plugin.cluster.chief import connection
 from tfps_plugin.variables.chief import chief_reads
-from tfps_plugin.variables.chief import recovery_gate
+from tfps_plugin.variables.chief.recovery_gate import RecoveryGate
 
 
 @pytest.fixture(autouse=True)
@@ -72,7 +73,8 @@ def test_a_ps_that_is_lost_is_waited_for_or_named(
     flaky = _Flaky(3, _UNAVAILABLE)
     with contextlib.ExitStack() as stack:
         for gate in gates:
-            stack.callback(recovery_gate.register(gate))
+            part = connection.present().part(RecoveryGate)
+            stack.callback(part.register(gate))
         if expected is None:
             assert chief_reads.read(flaky) == "value"
             return

@@ -1,7 +1,7 @@
-"""Where the chief waits while lost parameter servers are brought back.
+"""Place where the chief waits while lost parameter servers are restored.
 
-Variables know nothing of the coordinator, which knows who lives. It registers
-here, and the chief's reads ask here when a task does not answer.
+Variables know nothing of the coordinator, which knows which tasks live. It
+registers here, and the chief's reads ask here when a task does not answer.
 """
 
 import threading
@@ -9,55 +9,66 @@ from collections.abc import Callable
 
 from tfps_plugin import errors
 
-# Looks for lost ps and waits until they are back; whether to try again. Raises
-# ParameterServerLostError if one cannot come back.
+# Looks for lost ps and waits until they are back. Returns whether to try again.
+# Raises ParameterServerLostError if one cannot come back.
 Gate = Callable[[], bool]
 
-_lock = threading.Lock()
-_gates: list[Gate] = []
 
+class RecoveryGate:
+    """The coordinators of one connection that reads of the chief wait for.
 
-def register(gate: Gate) -> Callable[[], None]:
-    """Has `wait` ask a coordinator.
+    It is a part of the connection, and not of a strategy: strategies for one
+    cluster share its parameter servers, and a ps that dies dies for all.
 
-    Args:
-        gate: Called on the thread of whoever waits.
-
-    Returns:
-        A function that ends this; calling it again is fine.
+    Guarded by `_lock`: the gates.
+    Never call while holding the lock: a gate.
     """
-    with _lock:
-        _gates.append(gate)
 
-    def unregister() -> None:
-        with _lock:
-            if gate in _gates:
-                _gates.remove(gate)
+    def __init__(self) -> None:
+        """Begins without any coordinator."""
+        self._lock = threading.Lock()
+        self._gates: list[Gate] = []
 
-    return unregister
+    def register(self, gate: Gate) -> Callable[[], None]:
+        """Lets `wait` ask a coordinator.
 
+        Args:
+            gate: Called on the thread that waits.
 
-def wait() -> bool:
-    """Waits until lost parameter servers are back.
+        Returns:
+            A function that undoes this; may be called again.
+        """
+        with self._lock:
+            self._gates.append(gate)
 
-    Returns:
-        Whether some were lost and are back, so that what has failed may be
-        tried again.
+        def unregister() -> None:
+            with self._lock:
+                if gate in self._gates:
+                    self._gates.remove(gate)
 
-    Raises:
-        ParameterServerLostError: If one is lost that cannot come back, and
-            none came back.
-    """
-    with _lock:
-        gates = list(_gates)
-    # All of them: it is not known whose variable could not be read.
-    has_recovered = False
-    lost: errors.ParameterServerLostError | None = None
-    for gate in gates:
-        try:
-            has_recovered |= gate()
-        except errors.ParameterServerLostError as error:
-            lost = error
-    if lost is not None and not has_recovered:
-        raise lost
-    return has_recovered
+        return unregister
+
+    def wait(self) -> bool:
+        """Waits until lost parameter servers are back.
+
+        Returns:
+            Whether some were lost and are back, so that a failed read may be
+            tried again.
+
+        Raises:
+            ParameterServerLostError: If one is lost that cannot come back, and
+                none came back.
+        """
+        with self._lock:
+            gates = list(self._gates)
+        # All of them: it is not known whose variable could not be read.
+        has_recovered = False
+        lost: errors.ParameterServerLostError | None = None
+        for gate in gates:
+            try:
+                has_recovered |= gate()
+            except errors.ParameterServerLostError as error:
+                lost = error
+        if lost is not None and not has_recovered:
+            raise lost
+        return has_recovered

@@ -1,16 +1,15 @@
-"""Handles that functions find on the parameter server that they belong to.
+"""Handles that functions find on the parameter server that holds the variables.
 
-A function that is given handles as arguments has each call carry them all; and
-in every round of a loop each ps hears from the worker that the round begins,
-before it takes what it was given. A function that takes them from an area of
-the ps, known to it by name, needs neither.
+If a function took handles as arguments, each call would carry all of them, and
+in every iteration of a loop the worker would tell each ps that the iteration
+begins. A function that takes them from a named area of the ps needs neither.
 
-An area is one of TensorFlow's staging areas, of one function on one ps. What
-is in it keeps the memory of its variables, as any handle does. It is emptied
-when one of them is gone, or the function is: not at once, for Python may find
-that out anywhere, but when the next variable is made, or the next function
-puts handles somewhere. What a chief leaves that has crashed, the next one
-frees (`cluster.leftovers`).
+An area is a staging area of TensorFlow's, for one function on one ps. Its
+handles keep the memory of their variables, as any handle does. It is emptied
+after one of the variables, or the function, is gone: not at once, because
+Python may collect them on any thread, but when the next variable is made or the
+next function stages handles. The next chief frees the areas of a chief that has
+crashed (`cluster.leftovers`).
 """
 
 import collections
@@ -37,63 +36,79 @@ _logger = logging.getLogger(__name__)
 # Each area has one set of handles.
 _KEY = 0
 
-# Areas, and which of their contents nobody needs any more; None: any.
+# An area, and which of its contents nobody needs any more; None: any.
 _Abandoned = tuple["HandleArea", int | None]
-_abandoned: collections.deque[_Abandoned] = collections.deque()
-_changes = itertools.count(1)
-# Another number whenever a handle has become another one.
-_last_change = 0
 
 
-def handles_have_changed() -> None:
-    """Has functions look handles up anew: a resource was made again."""
-    global _last_change
-    _last_change = next(_changes)
+class HandleAreas:
+    """All handle areas of one connection; one of its parts.
 
+    Attributes:
+        abandoned: Areas to empty.
+        last_change: A number that changes whenever a resource is made again.
 
-def free_abandoned() -> None:
-    """Empties the areas that nobody needs any more.
-
-    Threading: any thread, but not while Python collects garbage.
+    Threading: any thread; nothing here waits for a lock, so finalizers may
+    add to `abandoned` while Python collects garbage.
     """
-    while _abandoned:
-        try:
-            area, content = _abandoned.popleft()
-        except IndexError:
-            # Another thread has emptied it.
-            return
-        area.clear(content)
+
+    def __init__(self) -> None:
+        """Begins without any area."""
+        self.abandoned: collections.deque[_Abandoned] = collections.deque()
+        self.last_change = 0
+        self._changes = itertools.count(1)
+
+    def handles_have_changed(self) -> None:
+        """Makes functions look handles up anew: a resource was made again."""
+        self.last_change = next(self._changes)
+
+    def free_abandoned(self) -> None:
+        """Empties the areas that nobody needs any more.
+
+        Threading: any thread, but not while Python collects garbage.
+        """
+        while self.abandoned:
+            try:
+                area, content = self.abandoned.popleft()
+            except IndexError:
+                # Another thread has emptied it.
+                return
+            area.clear(content)
 
 
 class HandleArea:
-    """Where one ps keeps the handles of one function.
+    """The handles of one function on one ps.
 
-    Guarantees: nobody who needs a content later finds it cleared on account of
-    an earlier one.
-    Guarded by `_lock`: what is put there, and when. `is_stale` may be set by
-    Python's garbage collection, on any thread, which must not wait.
+    Guarantees: an earlier content that is abandoned never clears a later one.
+    Guarded by `_lock`: the content. `is_stale` may be set by Python's garbage
+    collection, on any thread, which must not wait.
 
     Attributes:
         device: Full name of the device of the ps.
-        num_handles: How many there are.
+        num_handles: Number of handles.
         is_stale: Whether there are none, or one of a variable that is gone.
     """
 
     def __init__(self, device: str, num_handles: int) -> None:
-        """Names it; there is nothing in it yet."""
+        """Names the area, which is empty.
+
+        Args:
+            device: Full name of the device of the ps.
+            num_handles: Number of handles.
+        """
         self.device = device
         self.num_handles = num_handles
         self.is_stale = True
-        # Also another one than those of an earlier chief.
+        # Unique among earlier chiefs, too.
         self._name = f"handles_{uuid.uuid4().hex}"
         self._connection = connection.present()
+        self._areas = self._connection.part(HandleAreas)
         self._lock = threading.Lock()
         # A number for each content; 0: there has been none.
         self._content = 0
         self._handles: list[weakref.ref[tf.Tensor]] = []
 
     def put(self, handles: Sequence[tf.Tensor]) -> None:
-        """Puts handles there, in the place of those before.
+        """Replaces the handles.
 
         Args:
             handles: Of this device, `num_handles`.
@@ -112,7 +127,7 @@ class HandleArea:
                 return
             self._content += 1
             gone = functools.partial(self._gone, self._content)
-            # What goes while these are put there makes them stale again.
+            # A variable that goes meanwhile makes them stale again.
             self.is_stale = False
             self._handles = [weakref.ref(each, gone) for each in handles]
             try:
@@ -123,7 +138,7 @@ class HandleArea:
 
     def _put(self, handles: Sequence[tf.Tensor]) -> None:
         with tf.init_scope(), compat.clear_device():
-            # A constant on another task would have this whole program wait.
+            # A constant on another task would make the whole program wait.
             with tf.device(graph_checks.CPU):
                 key = tf.constant(_KEY, tf.int64)
                 indices = tf.range(self.num_handles)
@@ -137,17 +152,18 @@ class HandleArea:
                     **self._attributes(),
                 )
                 num_sets = tf.raw_ops.MapSize(**self._attributes())
-        # Functions would wait for them for ever, if they were lost on the way.
+        # Functions would wait for ever for handles that were lost on the way.
         if not int(num_sets):
             raise tf.errors.UnavailableError(
                 None, None, f"Handles did not arrive at {self.device}"
             )
 
     def clear(self, content: int | None = None) -> None:
-        """Leaves nothing there.
+        """Empties the area.
 
         Args:
-            content: Only if this is what is there; None: whatever it is.
+            content: The number of the content to drop; a later one stays.
+                None: any.
         """
         with self._lock:
             if content not in (None, self._content) or not self._handles:
@@ -165,9 +181,9 @@ class HandleArea:
                 ):
                     tf.raw_ops.MapClear(**self._attributes())
             except tf.errors.OpError as error:
-                # Whoever makes a variable has nothing to do with this one.
+                # The caller, who makes a variable, is not concerned.
                 _logger.log(
-                    # What a lost ps held is gone with it.
+                    # A lost ps has lost the handles with everything else.
                     logging.DEBUG
                     if chief_reads.is_about_the_cluster(error)
                     else logging.WARNING,
@@ -178,9 +194,9 @@ class HandleArea:
                 )
 
     def take(self) -> list[tf.Tensor]:
-        """The handles, in a function that is being made.
+        """Returns the handles, in a function that is being made.
 
-        They are waited for: `put` comes before the first call.
+        The operation waits for them: `put` comes before the first call.
         """
         with compat.clear_device(), tf.device(self.device):
             handles: list[tf.Tensor] = tf.raw_ops.MapPeek(
@@ -200,16 +216,16 @@ class HandleArea:
     def _gone(self, content: int, _: object) -> None:
         if content == self._content:
             self.is_stale = True
-        _abandoned.append((self, content))
+        self._areas.abandoned.append((self, content))
 
 
 class StagedHandles:
-    """All handles of one function, on the parameter servers they belong to.
+    """All handles of one function, on the parameter servers that hold them.
 
     Guarded by `_lock`: `_as_of`.
 
     Attributes:
-        areas: By device.
+        areas: The areas by device.
 
     Threading: any thread.
     """
@@ -217,10 +233,11 @@ class StagedHandles:
     def __init__(
         self, look_ups: Mapping[str, Sequence[Callable[[], tf.Tensor]]]
     ) -> None:
-        """Looks nothing up yet.
+        """Makes the areas; looks no handle up yet.
 
         Args:
-            look_ups: By the device of a ps, what tells the handles of now.
+            look_ups: By the device of a ps, functions that return the present
+                handles.
         """
         self.areas = {
             device: HandleArea(device, len(each))
@@ -230,28 +247,29 @@ class StagedHandles:
             device: tuple(each) for device, each in look_ups.items()
         }
         self._connection = connection.present()
+        self._all_areas = self._connection.part(HandleAreas)
         self._lock = threading.Lock()
         self._as_of: int | None = None
         weakref.finalize(
             self,
-            _abandoned.extend,
+            self._all_areas.abandoned.extend,
             [(area, None) for area in self.areas.values()],
         ).atexit = False
 
     def stage(self) -> None:
-        """Sees to it that the handles of now are there; before each call.
+        """Puts the present handles there; to be called before each call.
 
         Raises:
             VariableCreationError: If a variable does not exist any more.
             StrategySupersededError: If their connection has ended.
         """
         self._connection.require()
-        if self._are_there(_last_change):
+        if self._are_there(self._all_areas.last_change):
             return
-        free_abandoned()
+        self._all_areas.free_abandoned()
         with self._lock:
             # One that changes meanwhile is looked up again for the next call.
-            change = _last_change
+            change = self._all_areas.last_change
             if self._are_there(change):
                 return
             for device, area in self.areas.items():

@@ -9,9 +9,10 @@ import pytest
 import tensorflow as tf
 
 from tfps_plugin import errors
+from tfps_plugin.cluster.chief import connection
 from tfps_plugin.variables import testing
-from tfps_plugin.variables.kinds import handle_areas
 from tfps_plugin.variables.kinds.handle_areas import HandleArea
+from tfps_plugin.variables.kinds.handle_areas import HandleAreas
 from tfps_plugin.variables.kinds.handle_areas import StagedHandles
 from tfps_plugin.variables.kinds.remote_variable import RemoteVariable
 
@@ -94,7 +95,7 @@ def test_an_area_is_emptied_when_its_function_is_gone() -> None:
     assert _num_sets(area) == 1
     del handles
     gc.collect()
-    handle_areas.free_abandoned()
+    connection.present().part(HandleAreas).free_abandoned()
     assert _num_sets(area) == 0
 
 
@@ -121,7 +122,7 @@ def test_what_was_put_there_since_stays() -> None:
     gc.collect()
     # The first handle is gone, and nobody has emptied the area for it yet.
     area.put([variable.own_handle])
-    handle_areas.free_abandoned()
+    connection.present().part(HandleAreas).free_abandoned()
     assert _reader(area)() == [3.0]
 
 
@@ -154,7 +155,7 @@ def test_lanes_put_them_there_at_the_same_time() -> None:
     def lane() -> None:
         start.wait(30.0)
         for _ in range(20):
-            handle_areas.handles_have_changed()
+            connection.present().part(HandleAreas).handles_have_changed()
             handles.stage()
             seen.append(read())
 

@@ -24,7 +24,7 @@ from tfps_plugin.cluster.calls import dispatch_context
 from tfps_plugin.cluster.chief import connection
 from tfps_plugin.variables.chief import chief_reads
 from tfps_plugin.variables.chief import steps_in_flight
-from tfps_plugin.variables.kinds import handle_areas
+from tfps_plugin.variables.kinds.handle_areas import HandleAreas
 from tfps_plugin.variables.lookup import present_rows
 from tfps_plugin.variables.methods import self_assignment
 from tfps_plugin.variables.methods import variable_copies
@@ -174,7 +174,7 @@ class LateBoundVariable(ScatterMethods, compat.ResourceVariable):
             self._handle = compat.uninitialized_handle(
                 self._shape, self._dtype, self._handle_name.removesuffix(":0")
             )
-        handle_areas.handles_have_changed()
+        connection.present().part(HandleAreas).handles_have_changed()
 
     @property
     def handle(self) -> tf.Tensor:

@@ -11,8 +11,9 @@ import tensorflow as tf
 from tfps_plugin._compat import tensorflow_saving
 from tfps_plugin._compat import tensorflow_tables
 from tfps_plugin._compat import tensorflow_variables as compat
+from tfps_plugin.cluster.chief import connection
 from tfps_plugin.variables.compression import wire
-from tfps_plugin.variables.kinds import handle_areas
+from tfps_plugin.variables.kinds.handle_areas import HandleAreas
 from tfps_plugin.variables.kinds.late_bound import LateBoundVariable
 from tfps_plugin.variables.lookup.row_lookup import Table
 from tfps_plugin.variables.saving import apart
@@ -56,7 +57,7 @@ class RemoteVariable(Table, LateBoundVariable):
             synchronization: As in `tf.Variable`.
             aggregation: As in `tf.Variable`.
         """
-        handle_areas.free_abandoned()
+        connection.present().part(HandleAreas).free_abandoned()
         with tf.device(device):
             super().__init__(
                 shape,

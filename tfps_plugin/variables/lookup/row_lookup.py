@@ -57,6 +57,9 @@ class Table:
     # Whether the user was warned of steps that read all of it.
     has_warned_of_dense_reads = False
 
+    # Whether the user was told that its regularizer sees looked-up rows only.
+    has_warned_of_penalties = False
+
     # Rounding errors of its dense gradients, see `error_feedback`.
     gradient_residual: Any = None
 

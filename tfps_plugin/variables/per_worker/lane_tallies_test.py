@@ -4,9 +4,10 @@ import tensorflow as tf
 
 from tfps_plugin.cluster.calls import dispatch_context
 from tfps_plugin.cluster.calls.dispatch_context import DispatchContext
+from tfps_plugin.cluster.chief import connection
 from tfps_plugin.variables import testing
-from tfps_plugin.variables.per_worker import worker_resident
 from tfps_plugin.variables.per_worker.lane_tallies import LaneTallies
+from tfps_plugin.variables.per_worker.worker_resident import Residents
 
 
 class _Number:
@@ -63,11 +64,11 @@ def test_what_a_lost_worker_has_added_is_not_known() -> None:
     number = _Number()
     number.add(0, 5)
     number.add(1, 7)
-    worker_resident.forget_worker(0)
+    connection.present().part(Residents).forget_worker(0)
     # It had begun before the other one did.
     assert number.tallies.total() == 12
     number.add(0, 1)
     assert number.tallies.total() == 13
-    worker_resident.forget_worker(0)
+    connection.present().part(Residents).forget_worker(0)
     # One that was the other's is missing; nothing is ever too much.
     assert number.tallies.total() == 12 < number.value.numpy()

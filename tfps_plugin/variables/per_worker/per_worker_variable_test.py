@@ -5,12 +5,13 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tfps_plugin.cluster.chief import connection
 from tfps_plugin.variables import testing
 from tfps_plugin.variables.initial_values import initialization
-from tfps_plugin.variables.per_worker import worker_resident
 from tfps_plugin.variables.per_worker.per_worker_variable import (
     PerWorkerVariable,
 )
+from tfps_plugin.variables.per_worker.worker_resident import Residents
 
 
 def _variable(value: Any) -> PerWorkerVariable:
@@ -56,7 +57,7 @@ def test_a_worker_that_comes_back_begins_anew() -> None:
     variable = _variable([1.0, 2.0])
     with testing.lane(0):
         variable.assign_add([1.0, 1.0])
-    worker_resident.forget_worker(0)
+    connection.present().part(Residents).forget_worker(0)
     with testing.lane(0):
         np.testing.assert_array_equal(variable.read_value(), [1.0, 2.0])
 

@@ -9,9 +9,10 @@ import tensorflow as tf
 from tfps_plugin import errors
 from tfps_plugin.cluster.calls import dispatch_context
 from tfps_plugin.cluster.calls.dispatch_context import DispatchContext
+from tfps_plugin.cluster.chief import connection
 from tfps_plugin.variables import testing
-from tfps_plugin.variables.per_worker import worker_resident
 from tfps_plugin.variables.per_worker.worker_local import WorkerLocalVariable
+from tfps_plugin.variables.per_worker.worker_resident import Residents
 from tfps_plugin.variables.per_worker.worker_tables import WorkerTable
 from tfps_plugin.variables.states.merge_rule import MergeRule
 
@@ -93,7 +94,7 @@ def test_a_lost_worker_takes_its_share_along() -> None:
     for lane in range(4):
         with _on_lane(lane):
             state.assign_add(1)
-    worker_resident.forget_worker(0)
+    connection.present().part(Residents).forget_worker(0)
     assert state.numpy() == 2
     with _on_lane(0, generation=1):
         state.assign_add(1)
@@ -147,7 +148,7 @@ def test_the_first_that_took_part_speaks_for_all() -> None:
         with _on_lane(lane):
             state.assign_add(lane)
     assert state.numpy() == 5
-    worker_resident.forget_worker(0)
+    connection.present().part(Residents).forget_worker(0)
     assert state.numpy() == 6
 
 

@@ -1,4 +1,4 @@
-"""One object per worker, built there when first needed."""
+"""Objects of which each worker has its own, built when first needed."""
 
 import dataclasses
 import threading
@@ -12,53 +12,85 @@ import tensorflow as tf
 
 from tfps_plugin.cluster.calls import dispatch_context
 from tfps_plugin.cluster.calls.dispatch_context import DispatchContext
+from tfps_plugin.cluster.chief import connection
+from tfps_plugin.cluster.chief.connection import Connection
 
 T = TypeVar("T")
 
 
 class Resident(Protocol):
-    """What has something on workers."""
+    """An object that keeps something on workers."""
 
     def forget_worker(self, worker_index: int) -> None:
-        """Drops what a lost worker had."""
+        """Drops everything that a lost worker had."""
 
 
-_all_residents: "weakref.WeakSet[Resident]" = weakref.WeakSet()
+class Residents:
+    """All residents of one connection; one of its parts.
+
+    Guarded by `_lock`: the residents, which it does not keep alive.
+    Never call while holding the lock: a resident.
+    """
+
+    def __init__(self) -> None:
+        """Begins without any resident."""
+        self._lock = threading.Lock()
+        self._residents: weakref.WeakSet[Resident] = weakref.WeakSet()
+
+    def add(self, resident: Resident) -> None:
+        """Tells a resident of lost workers, for as long as it lives."""
+        with self._lock:
+            self._residents.add(resident)
+
+    def remove(self, resident: Resident) -> None:
+        """Undoes `add`; does nothing for a resident that is not known."""
+        with self._lock:
+            self._residents.discard(resident)
+
+    def forget_worker(self, worker_index: int) -> None:
+        """Drops everything that a lost worker had of every resident."""
+        with self._lock:
+            residents = list(self._residents)
+        for resident in residents:
+            resident.forget_worker(worker_index)
 
 
 @dataclasses.dataclass
 class _Seat(Generic[T]):
-    """What one worker, or one of its lanes, has of a resident."""
+    """The value that one worker, or one of its lanes, has of a resident."""
 
     lock: threading.Lock
     worker_index: int
     generation: int = -1
+    # Stands for the coordinator that counts the generation.
+    counted_by: object = None
     value: T | None = None
 
 
 class WorkerResident(Generic[T]):
-    """Something every worker has its own of, such as an iterator or a table.
+    """An object that each worker has for itself: an iterator, a table.
 
-    It is built on a lane's own thread the first time that lane asks, and
-    built again when the worker was lost and came back: whatever lived on the
-    earlier incarnation is gone.
+    A lane builds it on its own thread when it first asks for it, and again
+    after the worker was lost and came back, because everything on the earlier
+    incarnation is gone. It is also built again on a new connection: a table
+    that was made before the strategy may outlive several of them.
 
-    A lane that still runs what it began in an earlier generation gets nothing
-    then: the new value is for others, who may be using it. Its closure is run
-    again.
+    A lane that still runs a closure of an earlier generation gets nothing
+    then: other lanes may be using the new value. Its closure is run again.
 
     Guarantees: `build` runs at most once at a time for each worker (for each
     lane with `per_lane`); different workers never wait for each other. If it
-    raises, the next `get` tries again.
-    Guarded by `_lock`: the dictionary of seats. Guarded by each seat's own
-    lock: its value. `build` is called with the seat's lock held, never with
-    `_lock`.
+    raises, the next `get` tries again. No connection sees the values of
+    another; coordinators of one connection share them.
+    Guarded by `_lock`: the connection, the dictionary of seats. Guarded by
+    each seat's own lock: its value. `build` is called with the seat's lock
+    held, never with `_lock`.
     """
 
     def __init__(
         self, build: Callable[[DispatchContext], T], *, per_lane: bool
     ) -> None:
-        """Creates the resident; builds nothing yet.
+        """Creates the resident; builds no value yet.
 
         Args:
             build: Makes the object for one worker. Called on a lane's thread,
@@ -68,11 +100,12 @@ class WorkerResident(Generic[T]):
         self._build = build
         self._per_lane = per_lane
         self._lock = threading.Lock()
+        self._connection: Connection | None = None
+        self._residents: Residents | None = None
         self._seats: dict[int, _Seat[T]] = {}
-        register(self)
 
     def get(self) -> T:
-        """What the worker of the current dispatch context has.
+        """Returns the value of the worker of the current dispatch context.
 
         Raises:
             InternalError: If this thread dispatches to no worker.
@@ -84,11 +117,20 @@ class WorkerResident(Generic[T]):
         context = dispatch_context.required()
         key = context.lane_index if self._per_lane else context.worker_index
         with self._lock:
+            self._move_to(connection.present())
             seat = self._seats.get(key)
             if seat is None:
                 seat = _Seat(threading.Lock(), context.worker_index)
                 self._seats[key] = seat
         with seat.lock:
+            if (
+                seat.counted_by is not context.counted_by
+                and seat.generation >= 0
+            ):
+                # Each coordinator counts generations from 0. One that loses
+                # the worker has `Residents` drop the values of all.
+                seat.generation = context.generation
+            seat.counted_by = context.counted_by
             require_same_life(
                 context.worker_index, seat.generation, context.generation
             )
@@ -98,12 +140,14 @@ class WorkerResident(Generic[T]):
             return seat.value  # type: ignore[return-value]
 
     def existing(self) -> list[T]:
-        """What workers have now, in no particular order of time."""
+        """Returns the values that workers have now, by ascending key."""
         return [*self.existing_by_key().values()]
 
     def existing_by_key(self) -> dict[int, T]:
-        """What workers have now, by their index; or by that of the lane."""
+        """Returns the values by index of the worker, or of the lane."""
         with self._lock:
+            if self._connection is None or self._connection.is_over:
+                return {}
             seats = sorted(self._seats.items())
         return {
             key: seat.value  # type: ignore[misc]
@@ -112,17 +156,17 @@ class WorkerResident(Generic[T]):
         }
 
     def forget(self) -> None:
-        """Drops every worker's; each is built anew when next needed."""
+        """Drops all values; each is built again when next needed."""
         with self._lock:
             self._seats.clear()
 
     def forget_key(self, key: int) -> None:
-        """Drops what a worker, or with `per_lane` a lane, has."""
+        """Drops the value of a worker, or with `per_lane` of a lane."""
         with self._lock:
             self._seats.pop(key, None)
 
     def forget_worker(self, worker_index: int) -> None:
-        """Drops what the given worker has."""
+        """Drops the values of a worker."""
         with self._lock:
             self._seats = {
                 key: seat
@@ -130,24 +174,31 @@ class WorkerResident(Generic[T]):
                 if seat.worker_index != worker_index
             }
 
-
-def register(resident: Resident) -> None:
-    """Has `forget_worker` tell it of lost workers, for as long as it lives."""
-    _all_residents.add(resident)
+    def _move_to(self, present: Connection) -> None:
+        """Begins anew if the connection is another one; needs `_lock`."""
+        if self._connection is present:
+            return
+        if self._residents is not None:
+            # News of the earlier cluster are about other workers.
+            self._residents.remove(self)
+        self._connection = present
+        self._residents = present.part(Residents)
+        self._residents.add(self)
+        self._seats = {}
 
 
 def require_same_life(
     worker_index: int, generation: int, own_generation: int
 ) -> None:
-    """Refuses a closure of an earlier life of its worker what a later one has.
+    """Refuses a closure that began in an earlier generation of its worker.
 
     Args:
         worker_index: The worker.
-        generation: The life of it that has the thing asked for.
-        own_generation: The life in which the closure that asks was begun.
+        generation: The generation that the requested value belongs to.
+        own_generation: The generation in which the closure began.
 
     Raises:
-        AbortedError: TensorFlow's, if the closure's is the earlier one.
+        AbortedError: TensorFlow's, if the closure's generation is the earlier.
     """
     if generation > own_generation:
         raise tf.errors.AbortedError(
@@ -157,9 +208,3 @@ def require_same_life(
             f"ran on it. Expected a closure of generation {generation}. "
             f"Received: generation={own_generation}",
         )
-
-
-def forget_worker(worker_index: int) -> None:
-    """Drops what a lost worker had of every resident of this process."""
-    for resident in list(_all_residents):
-        resident.forget_worker(worker_index)

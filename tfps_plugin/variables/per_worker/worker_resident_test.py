@@ -7,7 +7,9 @@ from tfps_plugin import errors
 from tfps_plugin.cluster import runtime_errors
 from tfps_plugin.cluster.calls import dispatch_context
 from tfps_plugin.cluster.calls.dispatch_context import DispatchContext
-from tfps_plugin.variables.per_worker import worker_resident
+from tfps_plugin.cluster.calls.turns import Turns
+from tfps_plugin.cluster.chief import connection
+from tfps_plugin.variables.per_worker.worker_resident import Residents
 from tfps_plugin.variables.per_worker.worker_resident import WorkerResident
 
 
@@ -77,8 +79,40 @@ def test_lost_workers_are_forgotten_by_all() -> None:
     for resident in (first, second):
         for worker in (0, 1):
             _get(resident, _context(worker))
-    worker_resident.forget_worker(0)
+    connection.present().part(Residents).forget_worker(0)
     assert first.existing() == second.existing() == ["10.0"]
+
+
+def test_coordinators_of_one_connection_share_it() -> None:
+    resident = WorkerResident(_named, per_lane=False)
+    first, second = (
+        _context(0, generation=n)._replace(turns=Turns()) for n in (1, 0)
+    )
+    # Each counts the lives of the worker that it has seen.
+    assert [_get(resident, each) for each in (first, second, first)] == (
+        ["0.1"] * 3
+    )
+    with pytest.raises(tf.errors.AbortedError):
+        _get(resident, first._replace(generation=0))
+
+
+def test_a_new_connection_begins_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connection, "_present", connection._Present())
+    resident = WorkerResident(_named, per_lane=False)
+    before = connection.begin()
+    residents = before.part(Residents)
+    _get(resident, _context(0, generation=1))
+    before.end("superseded by a newer strategy")
+    assert resident.existing() == []
+    present = connection.begin()
+    assert _get(resident, _context(0)) == "0.0"
+    # A late word about the earlier cluster is about other workers.
+    residents.forget_worker(0)
+    assert resident.existing() == ["0.0"]
+    present.part(Residents).forget_worker(0)
+    assert resident.existing() == []
 
 
 def test_forget_drops_all() -> None:

@@ -11,9 +11,10 @@ import tensorflow as tf
 from tfps_plugin._compat import keras as keras_compat
 from tfps_plugin.cluster.calls import dispatch_context
 from tfps_plugin.cluster.calls.dispatch_context import DispatchContext
+from tfps_plugin.cluster.chief import connection
 from tfps_plugin.variables import testing
-from tfps_plugin.variables.per_worker import worker_resident
 from tfps_plugin.variables.per_worker import worker_seeds
+from tfps_plugin.variables.per_worker.worker_resident import Residents
 from tfps_plugin.variables.per_worker.worker_seeds import WorkerLocalSeed
 
 
@@ -72,8 +73,8 @@ def test_a_worker_that_came_back_does_not_repeat_itself(ordered: bool) -> None:
         for lane in range(4):
             with _on_lane(lane, generation):
                 drawn += _draw(draw, 4)
-        worker_resident.forget_worker(0)
-        worker_resident.forget_worker(1)
+        connection.present().part(Residents).forget_worker(0)
+        connection.present().part(Residents).forget_worker(1)
     assert len(set(drawn)) == 3 * 4 * 4
 
 

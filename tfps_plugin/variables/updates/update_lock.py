@@ -22,7 +22,7 @@ from tfps_plugin._compat import tensorflow_variables as compat
 from tfps_plugin.cluster.calls import dispatch_context
 from tfps_plugin.cluster.chief import connection
 from tfps_plugin.variables.chief import chief_reads
-from tfps_plugin.variables.kinds import handle_areas
+from tfps_plugin.variables.kinds.handle_areas import HandleAreas
 
 # Locks a ps has for its large variables; small ones share another. Each costs
 # the ps a thread.
@@ -62,7 +62,7 @@ class UpdateLock:
     def forget(self) -> None:
         """Has the next call make the lock anew: its ps was replaced."""
         self._own = None
-        handle_areas.handles_have_changed()
+        self._connection.part(HandleAreas).handles_have_changed()
 
     def _handle_now(self) -> tf.Tensor:
         self._connection.require()
