@@ -41,10 +41,9 @@ _STATEFUL_NAMES = {
     "tfps_plugin/cluster/chief/connection.py": {"_present"},
     "tfps_plugin/cluster/chief/this_process.py": {"state"},
     # Keras and TensorFlow are patched once for each process.
-    "tfps_plugin/training/patches/hooks.py": {"_installed"},
-    "tfps_plugin/variables/kinds/late_captures.py": {"_installed"},
-    # By function; nothing in it is of a job.
-    "tfps_plugin/coordinator/lanes/first_calls.py": {"_prepared"},
+    "tfps_plugin/_compat/patches.py": {"_process"},
+    # Models of the process alone: each is warned about once.
+    "tfps_plugin/training/patches/scope_check.py": {"local_models"},
 }
 # Constructors of objects that change.
 _MUTABLE = {

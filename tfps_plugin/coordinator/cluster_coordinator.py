@@ -224,7 +224,9 @@ class ClusterCoordinator:
             if coordinator is not None:
                 coordinator.close()
 
-        self._registrations.callback(self._connection.part(RecoveryGate).register(await_recovery))
+        self._registrations.callback(
+            self._connection.part(RecoveryGate).register(await_recovery)
+        )
         self._registrations.callback(self._connection.on_end(end))
         # Python's exit must not unload TensorFlow while threads use it.
         # Registered after the session's own end, this runs before it.

@@ -53,7 +53,7 @@ class DispatchContext(NamedTuple):
     @property
     def counted_by(self) -> object:
         """Stands for the coordinator whose count `generation` is."""
-        return self.turns
+        return self.worker_calls
 
 
 def dispatching(

@@ -7,7 +7,7 @@ from tfps_plugin import errors
 from tfps_plugin.cluster import runtime_errors
 from tfps_plugin.cluster.calls import dispatch_context
 from tfps_plugin.cluster.calls.dispatch_context import DispatchContext
-from tfps_plugin.cluster.calls.turns import Turns
+from tfps_plugin.cluster.calls.worker_calls import WorkerCalls
 from tfps_plugin.cluster.chief import connection
 from tfps_plugin.variables.per_worker.worker_resident import Residents
 from tfps_plugin.variables.per_worker.worker_resident import WorkerResident
@@ -86,7 +86,8 @@ def test_lost_workers_are_forgotten_by_all() -> None:
 def test_coordinators_of_one_connection_share_it() -> None:
     resident = WorkerResident(_named, per_lane=False)
     first, second = (
-        _context(0, generation=n)._replace(turns=Turns()) for n in (1, 0)
+        _context(0, generation=n)._replace(worker_calls=WorkerCalls())
+        for n in (1, 0)
     )
     # Each counts the lives of the worker that it has seen.
     assert [_get(resident, each) for each in (first, second, first)] == (
