@@ -13,7 +13,6 @@ from tfps_plugin.strategy.parameter_server_strategy import (
 )
 from tfps_plugin.training.optimizers import compiled_steps
 from tfps_plugin.training.optimizers import gradient_clipping
-from tfps_plugin.training.optimizers import step as optimizer_step
 from tfps_plugin.training.optimizers import whole_matrix
 from tfps_plugin.training.optimizers.catch_up import caught_up_tables
 from tfps_plugin.training.optimizers.compiled_steps import CompiledSteps
@@ -25,9 +24,6 @@ def install() -> None:
     base = compat.TFOptimizer
     base.build = build(base.build)
     base.apply = apply(base.apply)
-    base._distributed_tf_update_step = update_step(
-        base._distributed_tf_update_step
-    )
     scaling = keras.optimizers.LossScaleOptimizer
     scaling.check_finite = check_finite(scaling.check_finite)
 
@@ -92,25 +88,6 @@ def apply(original: Callable[..., None]) -> Callable[..., None]:
         return None
 
     return apply_on_ps
-
-
-def update_step(original: Callable[..., None]) -> Callable[..., None]:
-    """`_distributed_tf_update_step` that updates all variables together."""
-
-    @functools.wraps(original)
-    def update_on_ps(
-        self: Any,
-        distribution: Any,
-        grads_and_vars: Sequence[Any],
-        learning_rate: Any,
-    ) -> None:
-        step = optimizer_step.current()
-        if step is None:
-            original(self, distribution, grads_and_vars, learning_rate)
-        else:
-            step.update_variables(grads_and_vars, learning_rate)
-
-    return update_on_ps
 
 
 def check_finite(original: Callable[..., Any]) -> Callable[..., Any]:

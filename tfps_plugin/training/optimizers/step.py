@@ -8,7 +8,6 @@ changes them.
 
 import contextlib
 import dataclasses
-import threading
 from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Sequence
@@ -38,13 +37,6 @@ from tfps_plugin.variables.compression import gradient_residual
 from tfps_plugin.variables.kinds.mirrored_scalar import MirroredScalar
 from tfps_plugin.variables.lookup.distinct_rows import distinct
 from tfps_plugin.variables.updates import views
-
-_thread_local = threading.local()
-
-
-def current() -> "OptimizerStep | None":
-    """The step whose update this thread is tracing."""
-    return getattr(_thread_local, "step", None)
 
 
 class OptimizerStep:
@@ -192,25 +184,14 @@ class OptimizerStep:
             gradients = gradient_clipping.clip(optimizer, gradients)
         if compat.decays_weights_by_itself(optimizer):
             optimizer._apply_weight_decay(self._variables)
-        _thread_local.step = self
-        try:
-            # Not update_variables() at once: Nadam has more to do here.
-            optimizer._backend_update_step(
-                gradients, self._variables, optimizer.learning_rate
-            )
-        finally:
-            _thread_local.step = None
+        compat.run_update(
+            optimizer, self._update_variables, gradients, self._variables
+        )
 
-    def update_variables(
+    def _update_variables(
         self, gradients_and_values: Sequence[Any], learning_rate: Any
     ) -> None:
-        """Runs `update_step` of all variables, each on its ps.
-
-        Args:
-            gradients_and_values: Pairs of a gradient and the value of a
-                `keras.Variable` of this step.
-            learning_rate: Handed on to the optimizer.
-        """
+        """Runs `update_step` of all variables, each on its ps."""
         variable_of = {id(compat.value_of(v)): v for v in self._variables}
         parts = []
         for gradient, value in gradients_and_values:
