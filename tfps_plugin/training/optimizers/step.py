@@ -36,6 +36,8 @@ from tfps_plugin.training.optimizers.catch_up.step_clock import StepClock
 from tfps_plugin.variables.compression import gradient_residual
 from tfps_plugin.variables.kinds.mirrored_scalar import MirroredScalar
 from tfps_plugin.variables.lookup.distinct_rows import distinct
+from tfps_plugin.variables.step_trace import StepTrace
+from tfps_plugin.variables.step_trace import View
 from tfps_plugin.variables.updates import views
 
 
@@ -115,7 +117,7 @@ class OptimizerStep:
     def _reading_scalars_once(self, number: tf.Tensor | None) -> Iterator[None]:
         """Shows every update the same step number and learning rate."""
         optimizer = self._optimizer
-        seen: dict[str, views.View] = {}
+        seen: dict[str, View] = {}
         iterations = getattr(optimizer._iterations, "value", None)
         if isinstance(iterations, MirroredScalar):
             seen[iterations._unique_id] = views.ValueView(
@@ -127,7 +129,7 @@ class OptimizerStep:
             seen[rate._unique_id] = views.ValueView(
                 rate.name, rate.read_value()
             )
-        with views.viewing(seen):
+        with StepTrace.current().viewing(seen):
             yield
 
     @contextlib.contextmanager
@@ -273,7 +275,7 @@ class OptimizerStep:
             return
         value = compat.value_of(scalar)
         seen = views.ValueView(value.name, value.read_value())
-        with views.viewing({value._unique_id: seen}):
+        with StepTrace.current().viewing({value._unique_id: seen}):
             yield
 
     def _is_exact(self, variable: keras.Variable) -> bool:

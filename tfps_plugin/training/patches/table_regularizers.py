@@ -18,9 +18,9 @@ from tfps_plugin._compat import keras_layers as compat
 from tfps_plugin.strategy.parameter_server_strategy import (
     ParameterServerStrategy,
 )
-from tfps_plugin.variables.lookup import looked_up
 from tfps_plugin.variables.lookup import row_lookup
 from tfps_plugin.variables.lookup.row_lookup import Table
+from tfps_plugin.variables.step_trace import StepTrace
 
 _logger = logging.getLogger(__name__)
 
@@ -82,7 +82,11 @@ def _is_lazy(variable: keras.Variable) -> bool:
 
 def _penalised(variable: keras.Variable) -> Any:
     """The rows that this step looks up; the variable, if it does not."""
-    lookups = looked_up.lookups_of(variable.value) if _is_lazy(variable) else []
+    lookups = (
+        StepTrace.current().lookups_of(variable.value)
+        if _is_lazy(variable)
+        else []
+    )
     if not lookups:
         return variable
     if variable.value._unique_id not in _announced:

@@ -7,7 +7,6 @@ shard_order.py        distinct ids in the order of the shards that hold them
 distinct_rows.py      slices in which every id occurs once
 segment_sums.py       sums of rows that belong together
 repeated_rows.py      rows where they are asked for, each fetched once
-looked_up.py          which rows the function being traced has looked up
 graph_checks.py       checks of values known only when a function runs
 dense_reads.py        warns of steps that move a whole sharded table
 vectorized_lookup.py  looks up rows in functions that are vectorized

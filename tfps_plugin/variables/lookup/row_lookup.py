@@ -22,7 +22,6 @@ from tfps_plugin._compat import tensorflow_variables as compat
 from tfps_plugin._compat import tensorflow_vectorizing
 from tfps_plugin.variables.compression import wire
 from tfps_plugin.variables.lookup import graph_checks
-from tfps_plugin.variables.lookup import looked_up
 from tfps_plugin.variables.lookup import present_rows
 from tfps_plugin.variables.lookup import repeated_rows
 from tfps_plugin.variables.lookup import row_gather
@@ -32,6 +31,7 @@ from tfps_plugin.variables.lookup import vectorized_lookup
 from tfps_plugin.variables.lookup.distinct_rows import DistinctRows
 from tfps_plugin.variables.lookup.distinct_rows import dense_shape
 from tfps_plugin.variables.sharding.layout import RowLayout
+from tfps_plugin.variables.step_trace import StepTrace
 
 # Puts something in another order.
 Arrangement = Callable[[tf.Tensor], tf.Tensor]
@@ -226,7 +226,7 @@ def distinct_rows(
         with tf.device(whole.device):
             rows_UD = present_rows.gather(whole, ids_U)
         rows_UD = wire.received(whole, rows_UD)
-        looked_up.remember(table, ids_U, rows_UD)
+        StepTrace.current().add_lookup(table, ids_U, rows_UD)
         return rows_UD, positions
     wire_dtype = wire.dtype_of_reads(table)
     with compat.stop_recording():
@@ -330,7 +330,7 @@ def recorded(table: Table, ids_U: tf.Tensor, rows_UD: tf.Tensor) -> tf.Tensor:
     """Rows that are known to be those of a table.
 
     Gradient tapes know it, and give `DistinctRows` of the whole table; and so
-    does the function that is being traced (`looked_up`).
+    does the function that is being traced (`StepTrace.lookups_of`).
 
     Args:
         table: What was looked up.
@@ -369,5 +369,5 @@ def recorded(table: Table, ids_U: tf.Tensor, rows_UD: tf.Tensor) -> tf.Tensor:
 
     rows_UD = record(table.tape_input, ids_U, rows_UD)
     rows_UD.set_shape(tf.TensorShape([None]).concatenate(shape[1:]))
-    looked_up.remember(table, ids_U, rows_UD)
+    StepTrace.current().add_lookup(table, ids_U, rows_UD)
     return rows_UD
