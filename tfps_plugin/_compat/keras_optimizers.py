@@ -148,6 +148,11 @@ def clips_by_itself(optimizer: Any) -> bool:
     return type(optimizer)._clip_gradients is not _clip_of_keras
 
 
+def clipped_by_itself(optimizer: Any, gradients: Sequence[Any]) -> list[Any]:
+    """Returns the gradients, clipped by the optimizer's own method."""
+    return list(optimizer._clip_gradients(gradients))
+
+
 def momentum_schedule_of(optimizer: Any) -> Any:
     """The scalar that Nadam updates once a step and then reads everywhere."""
     if isinstance(optimizer, keras.optimizers.Nadam):
@@ -161,6 +166,58 @@ def decays_weights_by_itself(optimizer: Any) -> bool:
     return decay not in (
         _decay_of_keras,
         keras.optimizers.Muon._apply_weight_decay,
+    )
+
+
+def decay_by_itself(optimizer: Any, variables: Sequence[Any]) -> None:
+    """Decays weights by the optimizer's own method."""
+    optimizer._apply_weight_decay(variables)
+
+
+def excludes_from_weight_decay(optimizer: Any, variable: Any) -> bool:
+    """Whether a variable is one whose weights are not to decay."""
+    return not optimizer._use_weight_decay(variable)
+
+
+def strategy_of(optimizer: Any) -> Any:
+    """Returns the strategy that an optimizer was made under, or None."""
+    return getattr(optimizer, "_distribution_strategy", None)
+
+
+def step_counter_of(optimizer: Any) -> keras.Variable:
+    """Returns the number of calls of `apply`.
+
+    With gradient accumulation, `optimizer.iterations` is the number of updates.
+    """
+    return optimizer._iterations
+
+
+def rate_of(optimizer: Any) -> Any:
+    """Returns the variable, schedule or callable that gives learning rates."""
+    return getattr(optimizer, "_learning_rate", None)
+
+
+def index_of(optimizer: Any, variable: Any) -> int:
+    """Returns a variable's position among those an optimizer is built for."""
+    index: int = optimizer._get_variable_index(variable)
+    return index
+
+
+def accumulator_of(optimizer: Any, variable: Any) -> Any:
+    """Returns the variable that holds the sum of a variable's gradients."""
+    return optimizer._accumulated_gradients[index_of(optimizer, variable)]
+
+
+def average_of(optimizer: Any, variable: Any) -> Any:
+    """Returns a variable's moving average; None: it has none."""
+    averages = optimizer._model_variables_moving_average
+    return averages[index_of(optimizer, variable)]
+
+
+def overwrite_with_averages(optimizer: Any) -> None:
+    """Assigns all variables of an optimizer their moving averages."""
+    optimizer._overwrite_model_variables_with_average_value(
+        optimizer._trainable_variables
     )
 
 

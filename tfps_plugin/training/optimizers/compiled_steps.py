@@ -11,12 +11,14 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tfps_plugin._compat import keras_optimizers as keras_compat
 from tfps_plugin._compat import tensorflow_variables as compat
 from tfps_plugin.training.optimizers import automatic_updates
 from tfps_plugin.training.optimizers.step import OptimizerStep
 from tfps_plugin.variables.chief import steps_in_flight
 from tfps_plugin.variables.kinds.late_bound import on_the_chief
 from tfps_plugin.variables.lookup.distinct_rows import DistinctRows
+from tfps_plugin.variables.step_trace import StepTrace
 
 # What may be changed between two steps, and is no variable.
 _SETTINGS = (bool, int, float, str, types.NoneType)
@@ -51,7 +53,7 @@ class CompiledSteps:
         """
         kinds = [_kind(gradient) for gradient in gradients]
         key = (
-            tuple(optimizer._get_variable_index(v) for v in variables),
+            tuple(keras_compat.index_of(optimizer, v) for v in variables),
             tuple(kinds),
             _settings(optimizer),
             automatic_updates.version([optimizer]),
@@ -61,12 +63,13 @@ class CompiledSteps:
         if function is None:
             shapes = [tf.TensorShape(v.shape) for v in variables]
 
-            def step(tensors: list[list[tf.Tensor]]) -> None:
+            def apply(tensors: list[list[tf.Tensor]]) -> None:
                 given = map(_gradient, kinds, tensors, shapes)
-                OptimizerStep(optimizer, variables).run(list(given))
+                step = OptimizerStep(optimizer, variables, StepTrace.current())
+                step.run(list(given))
 
             with compat.clear_device():
-                function = tf.function(step).get_concrete_function(
+                function = tf.function(apply).get_concrete_function(
                     tf.nest.map_structure(_spec_of_any_length, tensors)
                 )
             self._functions[key] = function
@@ -82,7 +85,7 @@ def can_compile(optimizer: Any) -> bool:
     """
     return on_the_chief() and all(
         type(part).__module__.partition(".")[0] == "keras"
-        for part in (optimizer, getattr(optimizer, "_learning_rate", None))
+        for part in (optimizer, keras_compat.rate_of(optimizer))
     )
 
 

@@ -17,6 +17,7 @@ from tfps_plugin.training.optimizers import whole_matrix
 from tfps_plugin.training.optimizers.catch_up import caught_up_tables
 from tfps_plugin.training.optimizers.compiled_steps import CompiledSteps
 from tfps_plugin.training.optimizers.step import OptimizerStep
+from tfps_plugin.variables.step_trace import StepTrace
 
 
 def install() -> None:
@@ -82,7 +83,8 @@ def apply(original: Callable[..., None]) -> Callable[..., None]:
                     self._tfps_compiled_steps = CompiledSteps()
                 self._tfps_compiled_steps.run(self, gradients, variables)
             elif gradients:
-                OptimizerStep(self, variables).run(gradients)
+                step = OptimizerStep(self, variables, StepTrace.current())
+                step.run(gradients)
             else:
                 self._iterations.assign_add(1)
         return None
