@@ -46,7 +46,7 @@ def gradients_to_apply(
     gradients: Sequence[Any],
     variables: Sequence[Any] | None,
 ) -> tuple[list[Any], list[Any]]:
-    """What `BaseOptimizer.apply` checks and sorts out before it updates.
+    """Checks and sorts out gradients as `BaseOptimizer.apply` does at first.
 
     Args:
         optimizer: A Keras optimizer, which is built if it is not yet.
@@ -107,7 +107,7 @@ def run_update(
     gradients: Sequence[Any],
     variables: Sequence[Any],
 ) -> None:
-    """Runs an update in the place of Keras's loop over variables.
+    """Runs an update in place of Keras's loop over variables.
 
     Args:
         optimizer: A Keras optimizer.
@@ -125,8 +125,8 @@ def run_update(
     def loop(_: Any, pairs: Sequence[Any], learning_rate: Any) -> None:
         update(pairs, learning_rate)
 
-    # Nadam, or an optimizer of the user's, does something of its own before or
-    # after the loop. This object alone gets another loop, until it has run.
+    # Nadam and some optimizers of users do work of their own before or after
+    # the loop. This object alone gets another loop, until the loop has run.
     vars(optimizer)[_LOOP] = loop
     try:
         optimizer._backend_update_step(gradients, variables, rate)
@@ -144,13 +144,8 @@ def _overrides(optimizer: Any, methods: dict[str, Any]) -> list[str]:
 
 
 def clips_by_itself(optimizer: Any) -> bool:
-    """Whether it has a way of clipping that is not Keras's own."""
+    """Returns whether it has a way of clipping that is not Keras's own."""
     return type(optimizer)._clip_gradients is not _clip_of_keras
-
-
-def clipped_by_itself(optimizer: Any, gradients: Sequence[Any]) -> list[Any]:
-    """Returns the gradients, clipped by the optimizer's own method."""
-    return list(optimizer._clip_gradients(gradients))
 
 
 def momentum_schedule_of(optimizer: Any) -> Any:
@@ -161,7 +156,7 @@ def momentum_schedule_of(optimizer: Any) -> Any:
 
 
 def decays_weights_by_itself(optimizer: Any) -> bool:
-    """Whether it has a weight decay that is not one of Keras's own."""
+    """Returns whether it has a weight decay that is not one of Keras's own."""
     decay = type(optimizer)._apply_weight_decay
     return decay not in (
         _decay_of_keras,
@@ -169,60 +164,16 @@ def decays_weights_by_itself(optimizer: Any) -> bool:
     )
 
 
-def decay_by_itself(optimizer: Any, variables: Sequence[Any]) -> None:
-    """Decays weights by the optimizer's own method."""
-    optimizer._apply_weight_decay(variables)
-
-
-def excludes_from_weight_decay(optimizer: Any, variable: Any) -> bool:
-    """Whether a variable is one whose weights are not to decay."""
-    return not optimizer._use_weight_decay(variable)
-
-
-def strategy_of(optimizer: Any) -> Any:
-    """Returns the strategy that an optimizer was made under, or None."""
-    return getattr(optimizer, "_distribution_strategy", None)
-
-
 def step_counter_of(optimizer: Any) -> keras.Variable:
-    """Returns the number of calls of `apply`.
+    """Returns the variable that counts calls of `apply`.
 
-    With gradient accumulation, `optimizer.iterations` is the number of updates.
+    With gradient accumulation, `optimizer.iterations` counts updates instead.
     """
     return optimizer._iterations
 
 
-def rate_of(optimizer: Any) -> Any:
-    """Returns the variable, schedule or callable that gives learning rates."""
-    return getattr(optimizer, "_learning_rate", None)
-
-
-def index_of(optimizer: Any, variable: Any) -> int:
-    """Returns a variable's position among those an optimizer is built for."""
-    index: int = optimizer._get_variable_index(variable)
-    return index
-
-
-def accumulator_of(optimizer: Any, variable: Any) -> Any:
-    """Returns the variable that holds the sum of a variable's gradients."""
-    return optimizer._accumulated_gradients[index_of(optimizer, variable)]
-
-
-def average_of(optimizer: Any, variable: Any) -> Any:
-    """Returns a variable's moving average; None: it has none."""
-    averages = optimizer._model_variables_moving_average
-    return averages[index_of(optimizer, variable)]
-
-
-def overwrite_with_averages(optimizer: Any) -> None:
-    """Assigns all variables of an optimizer their moving averages."""
-    optimizer._overwrite_model_variables_with_average_value(
-        optimizer._trainable_variables
-    )
-
-
 def value_of(variable: Any) -> Any:
-    """What TensorFlow knows of a variable, which may be Keras's."""
+    """Returns the variable of TensorFlow behind one of either library."""
     return variable.value if isinstance(variable, keras.Variable) else variable
 
 
@@ -249,5 +200,69 @@ def optimizer_of(multi_optimizer: Any, variable: keras.Variable) -> Any:
 
 
 def uses_adamw(muon: Any, variable: keras.Variable) -> bool:
-    """Whether Muon leaves a variable to AdamW."""
+    """Returns whether Muon leaves a variable to AdamW."""
     return muon._should_use_adamw(variable)
+
+
+def strategy_of(optimizer: Any, default: Any = None) -> Any:
+    """Returns the strategy that an optimizer was made under.
+
+    Args:
+        optimizer: A Keras optimizer, or None.
+        default: Returned if there was no strategy.
+    """
+    return getattr(optimizer, "_distribution_strategy", default)
+
+
+def learning_rate_behind(optimizer: Any) -> Any:
+    """Returns the variable, schedule or callable behind `learning_rate`."""
+    return getattr(optimizer, "_learning_rate", None)
+
+
+def index_of(optimizer: Any, variable: keras.Variable) -> int:
+    """Returns the position of a variable among those of a built optimizer."""
+    index: int = optimizer._get_variable_index(variable)
+    return index
+
+
+def slots_of(optimizer: Any, name: str) -> Any:
+    """Returns one slot for each variable of a built optimizer.
+
+    Args:
+        optimizer: A Keras optimizer.
+        name: Name of the slots in the class, such as `"momentums"`.
+    """
+    return getattr(optimizer, f"_{name}")
+
+
+def accumulator_of(optimizer: Any, variable: keras.Variable) -> Any:
+    """Returns the slot in which the gradients of a variable are added up."""
+    return optimizer._accumulated_gradients[index_of(optimizer, variable)]
+
+
+def average_of(optimizer: Any, variable: keras.Variable) -> Any:
+    """Returns the slot of a variable's moving average; None: it has none."""
+    averages = optimizer._model_variables_moving_average
+    return averages[index_of(optimizer, variable)]
+
+
+def overwrite_with_averages(optimizer: Any) -> None:
+    """Assigns the moving averages to the variables, as Keras does."""
+    optimizer._overwrite_model_variables_with_average_value(
+        optimizer._trainable_variables
+    )
+
+
+def uses_weight_decay(optimizer: Any, variable: Any) -> bool:
+    """Returns whether a variable is not excluded from weight decay."""
+    return bool(optimizer._use_weight_decay(variable))
+
+
+def clip_by_itself(optimizer: Any, gradients: Sequence[Any]) -> list[Any]:
+    """Clips gradients in the optimizer's own way (see `clips_by_itself`)."""
+    return list(optimizer._clip_gradients(gradients))
+
+
+def decay_by_itself(optimizer: Any, variables: Sequence[Any]) -> None:
+    """Decays weights in its own way (see `decays_weights_by_itself`)."""
+    optimizer._apply_weight_decay(variables)

@@ -1,9 +1,8 @@
-"""Everything that is known about a step while it is traced.
+"""Knowledge that the lookups and updates of a step share while it is traced.
 
-Keras and TensorFlow call the variables of a step from the middle of code that
-is not ours: a layer that looks up rows, an optimizer's `update_step`. They pass
-no handle along, so `StepTrace.current` is how variables, lookups and updates
-find the step that they are part of.
+Layers and optimizers that are not ours read and assign our variables, for
+example in `update_step`, and pass no handle along. So variables, lookups and
+updates find the step that they are part of through `StepTrace.current`.
 """
 
 import contextlib
@@ -38,29 +37,29 @@ class View(Protocol):
 
 
 class StepTrace:
-    """The knowledge that the functions of one step share while they are traced.
+    """Views, held locks and looked-up rows of one step.
 
-    A function that is traced inside of another one, and the bodies of loops
-    and branches, belong to the step of the outermost function. That function's
-    graph holds the step's `StepTrace`, and they end together.
+    The graph of the step's outermost function holds the `StepTrace`, for as
+    long as the graph exists. Functions, loops and branches inside of that
+    function are part of the same step.
 
-    Outside of functions, where an update runs operation by operation, each
-    thread has a `StepTrace` of its own, which knows views alone.
+    Outside of functions, an update runs operation by operation. There each
+    thread has one `StepTrace`, which holds views only.
 
     Attributes:
-        chief_waits: Whether the chief lets the step end before it changes a
-            variable. `fit` does; a custom loop need not.
+        chief_waits: Whether the chief waits for the end of the step before it
+            changes a variable. `fit` does; a custom loop may not.
 
-    Threading: used by the thread that traces the step alone.
+    Threading: only the thread that traces the step uses it.
     """
 
     def __init__(self) -> None:
-        """Begins with no knowledge."""
+        """Creates the trace of a step that has not begun."""
         self.chief_waits = False
         self._views: Mapping[str, View] = {}
         self._held_locks: dict[Any, tf.Graph] = {}
-        # By the function and the table: tensors of a function are of no use in
-        # the functions around it and inside of it.
+        # By function and table: functions inside and around a function cannot
+        # use its tensors.
         self._lookups: dict[
             tuple[tf.Graph, str], list[tuple[tf.Tensor, tf.Tensor]]
         ] = {}
@@ -89,8 +88,8 @@ class StepTrace:
         """Puts views in the place of variables, beside those that are there.
 
         Args:
-            views: By the `_unique_id` of the variables. What a view does itself
-                to a variable is done to the variable as it is.
+            views: By the `_unique_id` of the variables. A view itself reads
+                and assigns the variables without any view.
         """
         with self._seeing({**self._views, **views}):
             yield
@@ -121,7 +120,7 @@ class StepTrace:
 
         Args:
             lock: A key of the lock.
-            function: Where it is taken.
+            function: The graph of the function that takes the lock.
         """
         before = self._held_locks
         self._held_locks = {**before, lock: function}
@@ -131,7 +130,7 @@ class StepTrace:
             self._held_locks = before
 
     def holder_of(self, lock: Any) -> tf.Graph | None:
-        """Returns the function that has taken a lock; None: no function has.
+        """Returns the graph of the function that holds a lock, or None.
 
         Args:
             lock: A key of the lock.
@@ -140,7 +139,7 @@ class StepTrace:
 
     @property
     def holds_a_lock(self) -> bool:
-        """Whether any lock is held here."""
+        """True if any lock is held here."""
         return bool(self._held_locks)
 
     # Lookups.
@@ -176,7 +175,7 @@ class StepTrace:
 
 
 class _UnveiledView:
-    """A view that reads and assigns while no variable is veiled by a view."""
+    """View that reads and assigns variables without any view."""
 
     def __init__(self, step: StepTrace, view: View) -> None:
         self._step = step
@@ -200,11 +199,10 @@ def _lookup_key(table: Any) -> tuple[tf.Graph, str]:
 
 
 class _EagerSteps(threading.local):
-    """The step of each thread outside of functions.
+    """The `StepTrace` of each thread for eager execution.
 
-    The one knowledge of a step that hangs on a thread: an optimizer's
-    `update_step` that runs operation by operation has no graph, and reads
-    variables without a handle.
+    This has to be a thread-local: an `update_step` that runs operation by
+    operation has no graph, and reads variables without a handle.
     """
 
     def __init__(self) -> None:

@@ -15,12 +15,11 @@ from tfps_plugin.training.optimizers import branches
 
 
 class MovingAverages:
-    """The averages of the variables that one step updates.
+    """Moving averages of the variables that one step updates.
 
-    Keras reads variables and averages on the worker; here each ps computes the
-    averages of the variables that it has.
+    Each ps computes the averages of its own variables.
 
-    Threading: used by the thread that traces the step alone.
+    Threading: only the thread that traces the step uses it.
     """
 
     def __init__(
@@ -29,7 +28,7 @@ class MovingAverages:
         by_rows: Sequence[keras.Variable],
         whole: Sequence[keras.Variable],
     ) -> None:
-        """Prepares; computes nothing yet.
+        """Remembers the variables; computes nothing yet.
 
         Args:
             optimizer: A built Keras optimizer with `use_ema`.
@@ -41,9 +40,9 @@ class MovingAverages:
         self._whole = whole
 
     def begin(self) -> None:
-        """Has averages of rows begin as their variables are at the first step.
+        """Copies variables to their averages at the first step.
 
-        Keras's begin so as a whole; later steps see the rows of a batch alone.
+        Keras does so, too. Later steps only see the rows of their batches.
         """
         if not self._by_rows:
             return
@@ -56,20 +55,20 @@ class MovingAverages:
         )
 
     def update_whole(self) -> None:
-        """Brings averages up to date whose variables wait for more gradients.
+        """Updates the averages of whole variables between two updates.
 
-        As in Keras, averages change with every batch. Those of rows wait with
-        their variable.
+        With gradient accumulation, Keras updates averages with every batch.
+        Averages of rows only change together with their variables.
         """
         updates.run_parts(_whole_parts(self._whole), self.update)
 
     def update(self, part: UpdatePart) -> None:
-        """Brings the average of what a part sees up to date.
+        """Updates the average of the values that a part sees.
 
-        As `BaseOptimizer._update_model_variables_moving_average`.
+        Does the same as Keras's `_update_model_variables_moving_average`.
 
         Args:
-            part: Its `owner` is the variable.
+            part: Part of an update, whose `owner` is the variable.
         """
         optimizer = self._optimizer
         average = compat.average_of(optimizer, part.owner)
@@ -89,7 +88,7 @@ class MovingAverages:
         )
 
     def overwrite_if_due(self) -> None:
-        """Assigns variables their averages, every few updates."""
+        """Assigns the averages to the variables, if this step is to do so."""
         optimizer = self._optimizer
         frequency = optimizer.ema_overwrite_frequency
         if not frequency:

@@ -1,9 +1,9 @@
 """One `optimizer.apply` on variables of parameter servers.
 
-Keras's own `apply` reads variables where it runs, on the worker: tables, for
-averages, constraints and accumulators. Here the same steps, in the same
-order, run where the variables live; the optimizer's own `update_step` is what
-changes them.
+Keras's own `apply` runs on the worker and reads variables there, even whole
+tables for averages, constraints and accumulators. `OptimizerStep` does the same
+work in the same order on the parameter servers. The optimizer's own
+`update_step` changes the variables.
 """
 
 import contextlib
@@ -34,9 +34,9 @@ from tfps_plugin.variables.updates.views import ValueView
 
 
 class OptimizerStep:
-    """Applies one step's gradients.
+    """Applies the gradients of one step.
 
-    Threading: made, used and dropped by the thread that traces the step.
+    Threading: only the thread that traces or runs the step uses it.
     """
 
     def __init__(
@@ -49,8 +49,8 @@ class OptimizerStep:
 
         Args:
             optimizer: A built Keras optimizer of our strategy.
-            variables: Those that have a gradient.
-            trace: The step that is traced, or run eagerly.
+            variables: The variables that have a gradient.
+            trace: The knowledge of the step, from `StepTrace.current`.
         """
         self._optimizer = optimizer
         self._variables = list(variables)
@@ -58,7 +58,7 @@ class OptimizerStep:
         self._catch_up = CaughtUpStep(optimizer)
 
     def run(self, gradients: Sequence[Any]) -> None:
-        """Does everything that follows the gradients, and counts the step.
+        """Updates all variables, and counts the step.
 
         Args:
             gradients: A tensor or `tf.IndexedSlices` for every variable.
@@ -92,7 +92,7 @@ class OptimizerStep:
         return gradient_clipping.on_values(gradient, lambda v: v / scale)
 
     def _choose_form(self, gradients: Sequence[Any]) -> None:
-        """Has `sparse_update="auto"` decide on tables that it does not know."""
+        """Lets `sparse_update="auto"` decide how to update new tables."""
         optimizer = self._optimizer
         if compat.strategy_of(optimizer).sparse_update != "auto":
             return
@@ -107,13 +107,12 @@ class OptimizerStep:
         )
 
     def _number_if_it_decides(self) -> tf.Tensor | None:
-        """Counts the step if the optimizer does some things every n steps.
+        """Counts the step if the optimizer acts on every n-th step.
 
-        Such things must not happen twice, or never: no other step gets the
-        same number.
+        No other step gets the same number, so the optimizer acts exactly once.
 
         Returns:
-            The number of the step; None if the step is yet to be counted.
+            The number of the step, or None if the step is not counted yet.
         """
         optimizer = self._optimizer
         counter = compat.step_counter_of(optimizer).value
@@ -136,7 +135,7 @@ class OptimizerStep:
                 counter.name,
                 counter.read_exactly() if number is None else number,
             )
-        rate = getattr(compat.rate_of(optimizer), "value", None)
+        rate = getattr(compat.learning_rate_behind(optimizer), "value", None)
         if isinstance(rate, MirroredScalar):
             seen[rate._unique_id] = ValueView(rate.name, rate.read_value())
         with self._trace.viewing(seen):
@@ -184,7 +183,7 @@ class OptimizerStep:
         """Clips gradients, and runs the updates of all variables."""
         optimizer = self._optimizer
         if compat.clips_by_itself(optimizer):
-            gradients = compat.clipped_by_itself(optimizer, gradients)
+            gradients = compat.clip_by_itself(optimizer, gradients)
         else:
             gradients = gradient_clipping.clip(optimizer, gradients)
         if compat.decays_weights_by_itself(optimizer):
@@ -209,10 +208,10 @@ class OptimizerStep:
     def _parts(
         self, variable: keras.Variable, gradient: Any, learning_rate: Any
     ) -> list[UpdatePart]:
-        """Cuts the update of a variable into the work of each ps.
+        """Cuts the update of a variable into one part for each shard.
 
-        The arguments of each part are a gradient, the learning rate, and what
-        rows catch up by.
+        The arguments of a part are a gradient, the learning rate, and the
+        moments that rows catch up with.
         """
         value = compat.value_of(variable)
         is_whole = whole_updates.is_whole(self._optimizer, variable)
@@ -230,9 +229,10 @@ class OptimizerStep:
 
     @contextlib.contextmanager
     def _reading_momentum_schedule_once(self) -> Iterator[None]:
-        """Shows every update the product that Nadam has computed by now.
+        """Shows every update the product that Nadam has just computed.
 
-        It is on one ps: the others would wait for it under their locks.
+        The product is on one ps. Without this, other ps would wait for it
+        while they hold their locks.
         """
         scalar = compat.momentum_schedule_of(self._optimizer)
         if scalar is None:
@@ -262,7 +262,7 @@ class OptimizerStep:
         """Decays weights, as `TFOptimizer._apply_weight_decay`."""
         optimizer = self._optimizer
         factor = compat.weight_decay_of(optimizer, part.owner)
-        if factor is None or compat.excludes_from_weight_decay(
+        if factor is None or not compat.uses_weight_decay(
             optimizer, part.variable
         ):
             return

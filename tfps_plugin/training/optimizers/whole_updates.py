@@ -1,4 +1,4 @@
-"""The variables of which an optimizer updates all rows in every step."""
+"""Variables whose rows are all updated in every step."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from tfps_plugin.training.optimizers import whole_matrix
 
 
 def is_whole(optimizer: Any, variable: keras.Variable) -> bool:
-    """Whether a gradient of some rows updates all rows of a variable.
+    """Returns whether a gradient of some rows updates all rows of a variable.
 
     Args:
         optimizer: A Keras optimizer of our strategy.
@@ -29,7 +29,7 @@ def is_whole(optimizer: Any, variable: keras.Variable) -> bool:
 
 
 def has_to_be_whole(optimizer: Any, variable: keras.Variable) -> bool:
-    """Whether rows of a variable cannot be updated alone.
+    """Returns whether rows of a variable cannot be updated alone.
 
     Args:
         optimizer: A Keras optimizer of our strategy.
@@ -38,7 +38,7 @@ def has_to_be_whole(optimizer: Any, variable: keras.Variable) -> bool:
     constraint = getattr(variable, "constraint", None)
     form = compat.strategy_of(optimizer).sparse_update
     if constraint is not None and form == "caught_up":
-        # It applies after every step, also to rows without a gradient.
+        # The constraint applies after every step, to all rows.
         return True
     return whole_matrix.needs_whole_matrix(
         optimizer, variable

@@ -1,4 +1,4 @@
-"""One step of an optimizer, as rows see it that catch up."""
+"""One optimizer step on tables whose rows catch up."""
 
 import contextlib
 import dataclasses
@@ -22,13 +22,13 @@ from tfps_plugin.training.optimizers.catch_up.step_clock import StepClock
 
 
 class CaughtUpStep:
-    """The moments before and after a step, and the updates between them.
+    """Moments before and after a step, and the updates between them.
 
-    Threading: used by the thread that traces the step alone.
+    Threading: only the thread that traces the step uses it.
     """
 
     def __init__(self, optimizer: Any) -> None:
-        """Prepares a step.
+        """Finds the tables; traces nothing yet.
 
         Args:
             optimizer: A built Keras optimizer of our strategy, with or without
@@ -41,10 +41,10 @@ class CaughtUpStep:
 
     @contextlib.contextmanager
     def counting(self, gradients: Sequence[Any]) -> Iterator[None]:
-        """Counts the step for the rows that catch up with it.
+        """Counts the step on the clocks that rows catch up with.
 
         Args:
-            gradients: All of the step.
+            gradients: All gradients of the step.
 
         Returns:
             A context for the updates of the step.
@@ -58,7 +58,7 @@ class CaughtUpStep:
     def numbers(
         self, variable: keras.Variable, gradient: Any, *, is_whole: bool
     ) -> list[tf.Tensor]:
-        """Returns the moments as tensors that an update sends to each ps.
+        """Returns the moments as the tensors that an update sends to each ps.
 
         Args:
             variable: The variable that is updated.
@@ -66,11 +66,12 @@ class CaughtUpStep:
             is_whole: Whether the gradient updates all rows.
 
         Returns:
-            One for the moment before the step and one for the moment after it;
-            none if the variable does not catch up.
+            A tensor for the moment before the step and one for the moment after
+            it. An empty list if the variable does not catch up.
 
         Raises:
-            UnsupportedError: If the variable should catch up, but does not.
+            UnsupportedError: If the table had to be known before the optimizer
+                was built.
         """
         tables = self._tables
         clock = tables and tables.clock_of(compat.value_of(variable))
@@ -98,11 +99,11 @@ class CaughtUpStep:
     def catching_up(
         self, part: UpdatePart, numbers: Sequence[tf.Tensor]
     ) -> UpdatePart:
-        """Returns the same part of an update, which sees rows of now.
+        """Returns a part of an update that sees rows that have caught up.
 
         Args:
-            part: Its `owner` is the variable.
-            numbers: As returned by `numbers`, on the part's ps.
+            part: The part, whose `owner` is the variable.
+            numbers: The tensors of `numbers`, on the part's ps.
 
         Raises:
             UnsupportedError: If the rows catch up with another optimizer.
