@@ -42,6 +42,8 @@ _STATEFUL_NAMES = {
     "tfps_plugin/cluster/chief/this_process.py": {"state"},
     # Keras and TensorFlow are patched once for each process.
     "tfps_plugin/_compat/patches.py": {"_process"},
+    # The trace of a thread that updates without a function around it.
+    "tfps_plugin/variables/step_trace.py": {"_eager"},
     # Models of the process alone: each is warned about once.
     "tfps_plugin/training/patches/scope_check.py": {"local_models"},
 }

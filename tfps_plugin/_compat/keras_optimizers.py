@@ -3,6 +3,7 @@
 Checked against Keras 3.12 to 3.15.
 """
 
+from collections.abc import Callable
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,14 +22,22 @@ MultiOptimizer = getattr(keras.optimizers, "MultiOptimizer", ())
 
 _decay_of_keras = TFOptimizer._apply_weight_decay
 _clip_of_keras = TFOptimizer._clip_gradients
-# What our own `apply` does in the place of Keras's.
+# Keras's loop over variables, which calls `update_step`.
+_LOOP = "_distributed_tf_update_step"
+# Methods whose work our own `apply` does instead.
 _REPLACED = {
     name: getattr(TFOptimizer, name)
     for name in (
         "_backend_apply_gradients",
         "_backend_increment_gradient_accumulators",
         "_update_model_variables_moving_average",
+        _LOOP,
     )
+}
+# Methods that lead to the loop, and that an optimizer may extend.
+_AROUND_LOOP = {
+    name: getattr(TFOptimizer, name)
+    for name in ("_backend_update_step", "_all_reduce_sum_gradients")
 }
 
 
@@ -82,15 +91,56 @@ def require_no_overrides(optimizer: Any) -> None:
         UnsupportedError: If its class has a method of its own in the place of
             a private one of Keras's that runs on the worker.
     """
-    for name, of_keras in _REPLACED.items():
-        if getattr(type(optimizer), name) is not of_keras:
-            raise errors.UnsupportedError(
-                f"The optimizer {type(optimizer).__name__} has its own "
-                f"{name}(), which would read whole variables on the worker, "
-                "and is replaced on parameter servers. Expected an optimizer "
-                "that changes variables in update_step() alone. Received: "
-                f"optimizer={optimizer.name!r}. Move what it does there."
-            )
+    for name in _overrides(optimizer, _REPLACED):
+        raise errors.UnsupportedError(
+            f"The optimizer {type(optimizer).__name__} has its own {name}(), "
+            "which would read whole variables on the worker, and is replaced "
+            "on parameter servers. Expected an optimizer that changes "
+            "variables in update_step() alone. Received: "
+            f"optimizer={optimizer.name!r}. Move what it does there."
+        )
+
+
+def run_update(
+    optimizer: Any,
+    update: Callable[[Sequence[Any], Any], None],
+    gradients: Sequence[Any],
+    variables: Sequence[Any],
+) -> None:
+    """Runs an update in place of Keras's loop over variables.
+
+    Args:
+        optimizer: A Keras optimizer.
+        update: Takes pairs of a gradient and a variable's value, and the
+            learning rate.
+        gradients: Reduced over replicas.
+        variables: The `keras.Variable` of each gradient.
+    """
+    rate = optimizer.learning_rate
+    if not _overrides(optimizer, _AROUND_LOOP):
+        values = map(value_of, variables)
+        update(list(zip(gradients, values, strict=True)), rate)
+        return
+
+    def loop(_: Any, pairs: Sequence[Any], learning_rate: Any) -> None:
+        update(pairs, learning_rate)
+
+    # Nadam and some optimizers of users do work of their own before or after
+    # the loop. This object alone gets another loop, until the loop has run.
+    vars(optimizer)[_LOOP] = loop
+    try:
+        optimizer._backend_update_step(gradients, variables, rate)
+    finally:
+        del vars(optimizer)[_LOOP]
+
+
+def _overrides(optimizer: Any, methods: dict[str, Any]) -> list[str]:
+    """Returns the names of those methods that are not Keras's base class's."""
+    return [
+        name
+        for name, of_keras in methods.items()
+        if getattr(type(optimizer), name) is not of_keras
+    ]
 
 
 def clips_by_itself(optimizer: Any) -> bool:
@@ -112,6 +162,14 @@ def decays_weights_by_itself(optimizer: Any) -> bool:
         _decay_of_keras,
         keras.optimizers.Muon._apply_weight_decay,
     )
+
+
+def step_counter_of(optimizer: Any) -> keras.Variable:
+    """Returns the variable that counts calls of `apply`.
+
+    With gradient accumulation, `optimizer.iterations` counts updates instead.
+    """
+    return optimizer._iterations
 
 
 def value_of(variable: Any) -> Any:

@@ -262,13 +262,6 @@ _OPTIMIZERS = (
         "variables live.",
     ),
     Patch(
-        f"{_OPTIMIZER}._distributed_tf_update_step",
-        "self, distribution, grads_and_vars, learning_rate",
-        "training.optimizers.methods:update_step",
-        "Keras updates one variable after the other, each in a message of its "
-        "own.",
-    ),
-    Patch(
         "keras.src.optimizers.loss_scale_optimizer"
         ":LossScaleOptimizer.check_finite",
         "self, grads",

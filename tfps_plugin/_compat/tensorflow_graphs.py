@@ -5,6 +5,7 @@ function calls, nor to make an operation like one of another graph, or a
 concrete function that captures what another one does.
 """
 
+from collections.abc import Callable
 from collections.abc import Collection
 from collections.abc import Hashable
 from collections.abc import Iterable
@@ -13,6 +14,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 from typing import TypeAlias
+from typing import TypeVar
 
 import tensorflow as tf
 from tensorflow.core.framework import attr_value_pb2
@@ -27,9 +29,35 @@ from tfps_plugin._compat import tensorflow_captures
 
 FuncGraph: TypeAlias = func_graph.FuncGraph
 
+_T = TypeVar("_T")
+
 _CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
 # Calls that are compiled as a whole, or kept as one by request.
 _KEPT_WHOLE = ("_XlaMustCompile", "_noinline")
+
+
+def outermost_function(graph: tf.Graph) -> tf.Graph:
+    """Returns the function that is traced around all others, or `graph`."""
+    outer = graph
+    while isinstance(outer, func_graph.FuncGraph):
+        graph, outer = outer, outer.outer_graph
+    return graph
+
+
+def attached(graph: tf.Graph, name: str, make: Callable[[], _T]) -> _T:
+    """Returns an object that a graph holds for as long as it exists.
+
+    Args:
+        graph: The graph.
+        name: Tells this library's objects apart.
+        make: Makes the object when it is first asked for.
+    """
+    attribute = f"_tfps_{name}"
+    found: _T | None = getattr(graph, attribute, None)
+    if found is None:
+        found = make()
+        setattr(graph, attribute, found)
+    return found
 
 
 def is_kept_whole(function: tf.types.experimental.ConcreteFunction) -> bool:

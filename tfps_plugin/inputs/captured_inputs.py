@@ -10,11 +10,10 @@ import tensorflow as tf
 
 from tfps_plugin import errors
 from tfps_plugin._compat import tensorflow_captures
+from tfps_plugin._compat import tensorflow_graphs as graphs_compat
 from tfps_plugin._compat import tensorflow_inputs
 from tfps_plugin._compat import tensorflow_variables as compat
 from tfps_plugin.inputs import dataset_recipes
-
-_COLLECTION = "tfps_captured_datasets"
 
 _INSTEAD = {
     "IteratorResource": (
@@ -45,7 +44,9 @@ def sent_along(graph: Any, captured: tf.Tensor) -> tf.Tensor | None:
     if not tensorflow_inputs.is_dataset(captured):
         return None
     function = compat.outermost(graph)
-    known = function.get_collection_ref(_COLLECTION)
+    known: list[tuple[tf.Tensor, tf.Tensor]] = graphs_compat.attached(
+        function, "captured_datasets", list
+    )
     for theirs, mine in known:
         if theirs is captured:
             return mine

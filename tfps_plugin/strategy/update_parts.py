@@ -16,6 +16,7 @@ from tfps_plugin.variables.kinds.sharded_variable import ShardedVariable
 from tfps_plugin.variables.lookup import repeated_rows
 from tfps_plugin.variables.lookup.distinct_rows import DistinctRows
 from tfps_plugin.variables.lookup.distinct_rows import distinct
+from tfps_plugin.variables.step_trace import View
 from tfps_plugin.variables.updates import views
 from tfps_plugin.variables.updates.update_lock import UpdateLock
 
@@ -42,7 +43,7 @@ class UpdatePart:
     variable: Any
     device: str
     args: tuple[Any, ...]
-    seen: Mapping[str, views.View] = dataclasses.field(default_factory=dict)
+    seen: Mapping[str, View] = dataclasses.field(default_factory=dict)
     lock: UpdateLock | None = None
     is_rows: bool = False
     owner: Any = None
@@ -128,7 +129,7 @@ def _whole_part(
         _on_ps(variable, _rows_of(variable, argument, rows), shard.device)
         for argument in args
     ]
-    seen: dict[str, views.View] = {}
+    seen: dict[str, View] = {}
     if rows is not None:
         seen = {
             container._unique_id: views.ShardView(container.variables[index])

@@ -27,7 +27,7 @@ from tfps_plugin._compat.tensorflow_strategy import UpdateContext
 from tfps_plugin.strategy.update_parts import UpdatePart
 from tfps_plugin.strategy.update_parts import parts_of
 from tfps_plugin.variables.kinds.sharded_variable import ShardedVariable
-from tfps_plugin.variables.updates import views
+from tfps_plugin.variables.step_trace import StepTrace
 
 
 def update(
@@ -77,6 +77,7 @@ def run_parts(
     Returns:
         The results of `run`, in the order of `parts`.
     """
+    trace = StepTrace.current()
     results: list[Any] = [None] * len(parts)
     for section in _sections(parts):
         lock = parts[section[0]].lock
@@ -98,7 +99,7 @@ def run_parts(
                 with (
                     tf.device(part.device),
                     UpdateContext(part.device),
-                    views.viewing(part.seen),
+                    trace.viewing(part.seen),
                 ):
                     results[index] = run(part)
                     if part.finish is not None:

@@ -15,7 +15,7 @@ import tensorflow as tf
 from tfps_plugin._compat import keras as keras_compat
 from tfps_plugin._compat import tensorflow_execution
 from tfps_plugin.coordinator.cluster_coordinator import ClusterCoordinator
-from tfps_plugin.variables.chief import steps_in_flight
+from tfps_plugin.variables.step_trace import StepTrace
 
 
 def is_by_step(model: keras.Model, step: str) -> bool:
@@ -97,8 +97,8 @@ def build(
 
     @tf.autograph.experimental.do_not_convert
     def one_step(data: Any) -> Any:
-        with steps_in_flight.tracing():
-            return strategy.run(run, args=(data,))
+        StepTrace.current().chief_waits = True
+        return strategy.run(run, args=(data,))
 
     with (
         tensorflow_execution.unwrapped_errors(),

@@ -4,6 +4,9 @@ methods.py                what is put in the place of Keras's own methods
 step.py                   one optimizer.apply, where the variables live
 compiled_steps.py         steps outside of functions, as one function each
 gradient_clipping.py      clips gradients of which some are rows
+whole_updates.py          variables whose rows are all updated in every step
+moving_averages.py        moving averages of variables, on the ps
+branches.py               conditions whose branches return nothing
 gradient_accumulators.py  sums of gradients over several steps, on the ps
 whole_matrix.py           which optimizers cannot update a table by its rows
 automatic_updates.py      which tables are small enough to be updated whole

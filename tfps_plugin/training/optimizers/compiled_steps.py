@@ -18,6 +18,7 @@ from tfps_plugin.training.optimizers.step import OptimizerStep
 from tfps_plugin.variables.chief import steps_in_flight
 from tfps_plugin.variables.kinds.late_bound import on_the_chief
 from tfps_plugin.variables.lookup.distinct_rows import DistinctRows
+from tfps_plugin.variables.step_trace import StepTrace
 
 # What may be changed between two steps, and is no variable.
 _SETTINGS = (bool, int, float, str, types.NoneType)
@@ -62,12 +63,13 @@ class CompiledSteps:
         if function is None:
             shapes = [tf.TensorShape(v.shape) for v in variables]
 
-            def step(tensors: list[list[tf.Tensor]]) -> None:
+            def apply(tensors: list[list[tf.Tensor]]) -> None:
                 given = map(_gradient, kinds, tensors, shapes)
-                OptimizerStep(optimizer, variables).run(list(given))
+                step = OptimizerStep(optimizer, variables, StepTrace.current())
+                step.run(list(given))
 
             with compat.clear_device():
-                function = tf.function(step).get_concrete_function(
+                function = tf.function(apply).get_concrete_function(
                     tf.nest.map_structure(_spec_of_any_length, tensors)
                 )
             self._functions[key] = function

@@ -14,6 +14,7 @@ from tfps_plugin.training.optimizers import compiled_steps
 from tfps_plugin.training.optimizers.compiled_steps import CompiledSteps
 from tfps_plugin.variables import testing
 from tfps_plugin.variables.lookup.distinct_rows import DistinctRows
+from tfps_plugin.variables.step_trace import StepTrace
 
 
 class _Optimizer:
@@ -32,7 +33,9 @@ _traced: list[Any] = []
 
 
 class _Step:
-    def __init__(self, optimizer: Any, variables: Sequence[Any]) -> None:
+    def __init__(
+        self, optimizer: Any, variables: Sequence[Any], trace: StepTrace
+    ) -> None:
         self._optimizer, self._variables = optimizer, variables
 
     def run(self, gradients: Sequence[Any]) -> None:

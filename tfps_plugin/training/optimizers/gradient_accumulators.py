@@ -1,12 +1,40 @@
 """Sums of gradients over several steps, kept on the parameter servers."""
 
+from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from tfps_plugin.strategy import updates
+from tfps_plugin.training.optimizers import branches
 from tfps_plugin.variables.lookup.distinct_rows import DistinctRows
 from tfps_plugin.variables.updates import views
+
+
+def add_or_take(
+    accumulators: Sequence[Any],
+    gradients: Sequence[Any],
+    is_last: tf.Tensor,
+    use: Callable[[list[Any]], None],
+) -> None:
+    """Adds the gradients of a step to their sums, and uses full sums.
+
+    Args:
+        accumulators: As for `add`, one for every gradient.
+        gradients: Dense, or `DistinctRows`.
+        is_last: Whether the sums are full with this step; a boolean scalar.
+        use: Called with the sums, as returned by `take`.
+    """
+    pairs = list(zip(accumulators, gradients, strict=True))
+
+    def add_all() -> None:
+        for pair in pairs:
+            add(*pair)
+
+    branches.run_if(
+        is_last, lambda: use([take(*pair) for pair in pairs]), add_all
+    )
 
 
 def add(accumulator: Any, gradient: Any) -> None:

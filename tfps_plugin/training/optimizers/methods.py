@@ -11,11 +11,11 @@ from tfps_plugin.strategy.parameter_server_strategy import (
 )
 from tfps_plugin.training.optimizers import compiled_steps
 from tfps_plugin.training.optimizers import gradient_clipping
-from tfps_plugin.training.optimizers import step as optimizer_step
 from tfps_plugin.training.optimizers import whole_matrix
 from tfps_plugin.training.optimizers.catch_up import caught_up_tables
 from tfps_plugin.training.optimizers.compiled_steps import CompiledSteps
 from tfps_plugin.training.optimizers.step import OptimizerStep
+from tfps_plugin.variables.step_trace import StepTrace
 
 
 def is_ours(optimizer: Any) -> bool:
@@ -72,31 +72,13 @@ def apply(original: Callable[..., None]) -> Callable[..., None]:
                     self._tfps_compiled_steps = CompiledSteps()
                 self._tfps_compiled_steps.run(self, gradients, variables)
             elif gradients:
-                OptimizerStep(self, variables).run(gradients)
+                step = OptimizerStep(self, variables, StepTrace.current())
+                step.run(gradients)
             else:
                 self._iterations.assign_add(1)
         return None
 
     return apply_on_ps
-
-
-def update_step(original: Callable[..., None]) -> Callable[..., None]:
-    """Returns a `_distributed_tf_update_step` for all variables together."""
-
-    @functools.wraps(original)
-    def update_on_ps(
-        self: Any,
-        distribution: Any,
-        grads_and_vars: Sequence[Any],
-        learning_rate: Any,
-    ) -> None:
-        step = optimizer_step.current()
-        if step is None:
-            original(self, distribution, grads_and_vars, learning_rate)
-        else:
-            step.update_variables(grads_and_vars, learning_rate)
-
-    return update_on_ps
 
 
 def check_finite(original: Callable[..., Any]) -> Callable[..., Any]:

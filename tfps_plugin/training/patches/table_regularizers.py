@@ -19,9 +19,9 @@ from tfps_plugin._compat import tensorflow_strategy
 from tfps_plugin.strategy.parameter_server_strategy import (
     ParameterServerStrategy,
 )
-from tfps_plugin.variables.lookup import looked_up
 from tfps_plugin.variables.lookup import row_lookup
 from tfps_plugin.variables.lookup.row_lookup import Table
+from tfps_plugin.variables.step_trace import StepTrace
 
 _logger = logging.getLogger(__name__)
 
@@ -76,7 +76,9 @@ def _is_lazy(variable: keras.Variable) -> bool:
 def _penalised(variable: keras.Variable) -> Any:
     """Returns the rows that this step looks up; else the variable itself."""
     table = variable.value
-    lookups = looked_up.lookups_of(table) if _is_lazy(variable) else []
+    lookups = []
+    if _is_lazy(variable):
+        lookups = StepTrace.current().lookups_of(table)
     if not lookups:
         return variable
     if not table.has_warned_of_penalties:

@@ -45,19 +45,3 @@ def finishing(finisher: Callable[[], None] | None) -> Iterator[None]:
         yield
     finally:
         _thread_local.finisher = before
-
-
-@contextlib.contextmanager
-def tracing() -> Iterator[None]:
-    """Traces a step that `finish` waits for, whenever it runs."""
-    before = is_traced()
-    _thread_local.is_traced = True
-    try:
-        yield
-    finally:
-        _thread_local.is_traced = before
-
-
-def is_traced() -> bool:
-    """Whether the chief never writes to a variable beside what is traced."""
-    return getattr(_thread_local, "is_traced", False)

@@ -31,7 +31,7 @@ from tfps_plugin.variables.methods import variable_copies
 from tfps_plugin.variables.methods.argument_type import SameVariable
 from tfps_plugin.variables.methods.scatter_methods import ScatterMethods
 from tfps_plugin.variables.methods.scatter_methods import refuse_in_update
-from tfps_plugin.variables.updates import views
+from tfps_plugin.variables.step_trace import StepTrace
 from tfps_plugin.variables.updates.update_lock import UpdateLock
 
 T = TypeVar("T")
@@ -85,8 +85,8 @@ class LateBoundVariable(ScatterMethods, compat.ResourceVariable):
     """A resource variable that functions do not capture by value.
 
     Subclasses say which handle counts now. While an optimizer updates single
-    rows, reads and assignments of the variable go through the view that the
-    thread has put in its place (`views.viewing`).
+    rows, reads and assignments of the variable go through the view that stands
+    in for it (`StepTrace.viewing`).
     """
 
     # tf.Variable's metaclass would offer our arguments to variable creators.
@@ -241,7 +241,7 @@ class LateBoundVariable(ScatterMethods, compat.ResourceVariable):
     @property
     def shape(self) -> tf.TensorShape:
         """The static shape."""
-        view = views.view_of(self._unique_id)
+        view = StepTrace.current().view_of(self._unique_id)
         return self._shape if view is None else view.shape
 
     def __repr__(self) -> str:
@@ -255,15 +255,14 @@ class LateBoundVariable(ScatterMethods, compat.ResourceVariable):
     # Under a view, everything below sees and changes only what it shows.
 
     def _read_variable_op(self, no_copy: bool = False) -> tf.Tensor:
-        view = views.view_of(self._unique_id)
+        view = StepTrace.current().view_of(self._unique_id)
         if view is None:
             if on_the_chief():
                 self.finish_steps()
                 return self._as_received(super()._read_variable_op(no_copy))
             value = super()._read_variable_op(no_copy)
             return self._as_received(present_rows.present_value(self, value))
-        with views.unveiled():
-            return view.read()
+        return view.read()
 
     def sparse_read(self, indices: Any, name: str | None = None) -> tf.Tensor:
         """Looks up rows, as `tf.Variable.sparse_read`."""
@@ -279,7 +278,7 @@ class LateBoundVariable(ScatterMethods, compat.ResourceVariable):
 
     def _reads_more_than_own(self) -> bool:
         """Whether what is read is not what the resource has."""
-        return views.view_of(self._unique_id) is not None
+        return StepTrace.current().view_of(self._unique_id) is not None
 
     def _as_received(self, value: tf.Tensor) -> tf.Tensor:
         """What a reader elsewhere sees of a value."""
@@ -475,10 +474,9 @@ class LateBoundVariable(ScatterMethods, compat.ResourceVariable):
         yield given
 
     def _assigned_through_view(self, method: str, value: Any) -> bool:
-        view = views.view_of(self._unique_id)
+        view = StepTrace.current().view_of(self._unique_id)
         if view is None:
             return False
         value = tf.convert_to_tensor(value, self.dtype)
-        with views.unveiled():
-            view.assign(method, value)
+        view.assign(method, value)
         return True

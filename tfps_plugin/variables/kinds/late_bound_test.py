@@ -11,6 +11,7 @@ from tfps_plugin.cluster.calls.dispatch_context import DispatchContext
 from tfps_plugin.variables import testing
 from tfps_plugin.variables.chief import chief_reads
 from tfps_plugin.variables.kinds.remote_variable import RemoteVariable
+from tfps_plugin.variables.step_trace import StepTrace
 from tfps_plugin.variables.updates import views
 
 
@@ -94,7 +95,7 @@ def test_it_is_a_variable_to_tensorflow() -> None:
 def test_a_view_stands_in_for_the_variable() -> None:
     variable = testing.remote_variable([[1.0], [2.0], [3.0]])
     view = views.RowsView(variable, tf.constant([2, 0]))
-    with views.viewing({variable._unique_id: view}):
+    with StepTrace.current().viewing({variable._unique_id: view}):
         assert tf.identity(variable).numpy().tolist() == [[3.0], [1.0]]
         variable.assign_add([[10.0], [20.0]])
         assert variable.read_value().numpy().tolist() == [[13.0], [21.0]]

@@ -28,7 +28,7 @@ from tfps_plugin.variables.methods import self_assignment
 from tfps_plugin.variables.per_worker.lane_tallies import LaneTallies
 from tfps_plugin.variables.per_worker.worker_resident import WorkerResident
 from tfps_plugin.variables.saving import apart
-from tfps_plugin.variables.updates import views
+from tfps_plugin.variables.step_trace import StepTrace
 
 # How old what a lane knows of the others' additions may be, once training is
 # under way.
@@ -172,7 +172,7 @@ class MirroredScalar(RemoteVariable):
             graph is None
             or compat.is_in_branch()
             or tensorflow_saving.is_saving_model()
-            or views.view_of(self._unique_id) is not None
+            or StepTrace.current().view_of(self._unique_id) is not None
         ):
             return self.read_value()
         copy = self._copy_handle(graph, type(self)._copy_to_be_set)
@@ -452,7 +452,8 @@ class MirroredScalar(RemoteVariable):
         is added.
         """
         delta = self_assignment.as_addition(self, value)
-        if delta is not None and views.view_of(self._unique_id) is None:
+        view = StepTrace.current().view_of(self._unique_id)
+        if delta is not None and view is None:
             return self.assign_add(delta)
         return self._change("assign", tf.raw_ops.AssignVariableOp, value)
 
@@ -525,11 +526,10 @@ class MirroredScalar(RemoteVariable):
         return self.assign(tf.reshape(value, []))
 
     def _change(self, method: str, operation: Any, value: Any) -> Any:
-        view = views.view_of(self._unique_id)
+        view = StepTrace.current().view_of(self._unique_id)
         value = tf.convert_to_tensor(value, self._dtype)
         if view is not None:
-            with views.unveiled():
-                view.assign(method, value)
+            view.assign(method, value)
             return self
         if tensorflow_saving.is_saving_model():
             # There is no ps where the SavedModel will run.

@@ -11,6 +11,7 @@ from tfps_plugin._compat import tensorflow_variables
 from tfps_plugin.variables import testing
 from tfps_plugin.variables.kinds import mirrored_scalar
 from tfps_plugin.variables.kinds.mirrored_scalar import MirroredScalar
+from tfps_plugin.variables.step_trace import StepTrace
 from tfps_plugin.variables.updates import views
 
 
@@ -226,7 +227,7 @@ def test_functions_of_the_chief_ask_the_ps_only_for_what_may_have_changed(
 def test_under_a_view_the_value_belongs_to_the_step() -> None:
     counter = _counter()
     view = views.ValueView("counter", tf.constant(7, tf.int64))
-    with views.viewing({counter._unique_id: view}):
+    with StepTrace.current().viewing({counter._unique_id: view}):
         assert int(tf.convert_to_tensor(counter) + 1) == 8
         with pytest.raises(errors.UnsupportedError, match="counter"):
             counter.assign_add(1)

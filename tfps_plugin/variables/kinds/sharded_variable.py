@@ -23,7 +23,7 @@ from tfps_plugin.variables.saving import shard_reader
 from tfps_plugin.variables.saving import shard_writer
 from tfps_plugin.variables.saving.saved_form import SavedForm
 from tfps_plugin.variables.sharding.layout import RowLayout
-from tfps_plugin.variables.updates import views
+from tfps_plugin.variables.step_trace import StepTrace
 
 
 class ShardedVariable(ScatterMethods, SavedForm, TensorProtocol):
@@ -149,7 +149,7 @@ class ShardedVariable(ScatterMethods, SavedForm, TensorProtocol):
     @property
     def shape(self) -> tf.TensorShape:
         """Shape of the whole table."""
-        view = views.view_of(self._unique_id)
+        view = StepTrace.current().view_of(self._unique_id)
         return self._shape if view is None else view.shape
 
     def get_shape(self) -> tf.TensorShape:
@@ -222,10 +222,9 @@ class ShardedVariable(ScatterMethods, SavedForm, TensorProtocol):
 
     def read_value(self) -> tf.Tensor:
         """The whole table as one dense tensor."""
-        view = views.view_of(self._unique_id)
+        view = StepTrace.current().view_of(self._unique_id)
         if view is not None:
-            with views.unveiled():
-                return view.read()
+            return view.read()
         if tensorflow_saving.is_saving_model():
             return self.stand_in.read_value()
         dense_reads.warn_of(self)
@@ -239,7 +238,7 @@ class ShardedVariable(ScatterMethods, SavedForm, TensorProtocol):
         """
         if tensorflow_saving.is_saving_model():
             return self.stand_in[key]
-        if views.view_of(self._unique_id) is not None:
+        if StepTrace.current().view_of(self._unique_id) is not None:
             return self.read_value()[key]
         _finish_steps()
         part = table_slices.read(self, key)
@@ -252,7 +251,7 @@ class ShardedVariable(ScatterMethods, SavedForm, TensorProtocol):
         """Looks up rows; see `Table.sparse_read`."""
         if tensorflow_saving.is_saving_model():
             return self.stand_in.sparse_read(indices, name)
-        if views.view_of(self._unique_id) is not None:
+        if StepTrace.current().view_of(self._unique_id) is not None:
             return tf.gather(self.read_value(), indices)
         return super().sparse_read(indices, name)
 
@@ -307,12 +306,11 @@ class ShardedVariable(ScatterMethods, SavedForm, TensorProtocol):
     def _assign(
         self, method: str, value: Any, name: str | None, read_value: bool
     ) -> Any:
-        view = views.view_of(self._unique_id)
+        view = StepTrace.current().view_of(self._unique_id)
         if view is not None:
             # Converted under the views: another table is seen as rows too.
             value = tf.convert_to_tensor(value, self._dtype)
-            with views.unveiled():
-                view.assign(method, value)
+            view.assign(method, value)
             return self
         _finish_steps()
         if tensorflow_saving.is_saving_model():

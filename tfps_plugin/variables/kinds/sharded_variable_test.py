@@ -183,13 +183,14 @@ def test_the_shards_are_listed_in_order() -> None:
 
 
 def test_scatter_is_refused_inside_an_update() -> None:
+    from tfps_plugin.variables.step_trace import StepTrace
     from tfps_plugin.variables.updates import views
 
     _, table = _pair()
     seen = {table._unique_id: views.ShardView(table.variables[0])}
     rows = tf.IndexedSlices(tf.ones([1, 3]), tf.constant([0]))
     with (
-        views.viewing(seen),
+        StepTrace.current().viewing(seen),
         pytest.raises(errors.UnsupportedError, match="assign_add"),
     ):
         table.scatter_add(rows)

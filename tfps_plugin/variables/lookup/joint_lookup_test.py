@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tfps_plugin.variables import testing
 from tfps_plugin.variables.kinds.remote_variable import RemoteVariable
 from tfps_plugin.variables.lookup import joint_lookup
-from tfps_plugin.variables.lookup import looked_up
+from tfps_plugin.variables.step_trace import StepTrace
 
 _ROWS = 11
 
@@ -136,7 +136,7 @@ def test_the_function_being_traced_knows_the_rows() -> None:
     @tf.function
     def look_up() -> Any:
         joint_lookup.look_up_together(tables, [[3, 3, 7], [2]])
-        return [looked_up.lookups_of(table) for table in tables]
+        return [StepTrace.current().lookups_of(table) for table in tables]
 
     (((ids, rows),), ((other_ids, other_rows),)) = look_up()
     np.testing.assert_array_equal(ids, [3, 7])

@@ -22,7 +22,6 @@ from tfps_plugin._compat import tensorflow_variables as compat
 from tfps_plugin._compat import tensorflow_vectorizing
 from tfps_plugin.variables.compression import wire
 from tfps_plugin.variables.lookup import graph_checks
-from tfps_plugin.variables.lookup import looked_up
 from tfps_plugin.variables.lookup import present_rows
 from tfps_plugin.variables.lookup import repeated_rows
 from tfps_plugin.variables.lookup import shard_order
@@ -31,6 +30,7 @@ from tfps_plugin.variables.lookup.distinct_rows import DistinctRows
 from tfps_plugin.variables.lookup.distinct_rows import dense_shape
 from tfps_plugin.variables.lookup.shard_order import ShardOrder
 from tfps_plugin.variables.sharding.layout import RowLayout
+from tfps_plugin.variables.step_trace import StepTrace
 
 # Reorders the first axis of a tensor.
 Arrangement = Callable[[tf.Tensor], tf.Tensor]
@@ -246,7 +246,7 @@ def _rows_of_whole(table: Table, order: ShardOrder) -> tf.Tensor:
         lambda upstream: _gradient(upstream, order, order.ids_U, shape),
     )
     rows_UD = wire.received(whole, rows_UD)
-    looked_up.remember(table, order.ids_U, rows_UD)
+    StepTrace.current().add_lookup(table, order.ids_U, rows_UD)
     return rows_UD
 
 
@@ -324,7 +324,7 @@ def recorded(table: Table, order: ShardOrder, rows_UD: tf.Tensor) -> tf.Tensor:
     """Records a lookup for gradient tapes and for the traced function.
 
     Tapes compute a `DistinctRows` of the whole table as its gradient. The
-    function that is being traced lists the lookup in `looked_up`.
+    function that is being traced lists the lookup in its `StepTrace`.
 
     Args:
         table: The table.
@@ -346,7 +346,7 @@ def recorded(table: Table, order: ShardOrder, rows_UD: tf.Tensor) -> tf.Tensor:
 
     rows_UD = record(table.tape_input, order.ids_U, rows_UD)
     rows_UD.set_shape(tf.TensorShape([None]).concatenate(shape[1:]))
-    looked_up.remember(table, order.ids_U, rows_UD)
+    StepTrace.current().add_lookup(table, order.ids_U, rows_UD)
     return rows_UD
 
 

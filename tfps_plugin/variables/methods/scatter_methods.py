@@ -5,7 +5,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfps_plugin import errors
-from tfps_plugin.variables.updates import views
+from tfps_plugin.variables.step_trace import StepTrace
 
 
 class ScatterMethods:
@@ -195,7 +195,7 @@ def refuse_in_update(variable: Any, method: str) -> None:
     Raises:
         UnsupportedError: If this thread sees only some rows of the variable.
     """
-    if views.view_of(variable._unique_id) is not None:
+    if StepTrace.current().view_of(variable._unique_id) is not None:
         raise errors.UnsupportedError(
             f"{method} on {variable.name!r} inside an optimizer's update: "
             "the update already sees single rows only. Use assign, assign_add "

@@ -9,6 +9,7 @@ import tensorflow as tf
 from tfps_plugin import errors
 from tfps_plugin.variables import testing
 from tfps_plugin.variables.per_worker.worker_local import WorkerLocalVariable
+from tfps_plugin.variables.step_trace import StepTrace
 from tfps_plugin.variables.updates import views
 
 _VALUE = np.arange(1.0, 22.0, dtype="float32").reshape(7, 3)
@@ -85,7 +86,7 @@ def test_inside_an_update_only_its_rows_are_seen(kind: str) -> None:
     _, mine = _pair(kind)
     shard = mine.variables[1] if kind == "sharded" else mine
     seen = {mine._unique_id: views.RowsView(shard, tf.constant([1, 0]))}
-    with views.viewing(seen):
+    with StepTrace.current().viewing(seen):
         first = mine.sparse_read([0])
         place = mine.gather_nd([[1, 2]])
         for change in (

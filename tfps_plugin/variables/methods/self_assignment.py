@@ -19,7 +19,7 @@ from tfps_plugin._compat import tensorflow_variables as compat
 from tfps_plugin.variables.compression import wire
 from tfps_plugin.variables.methods import self_computation
 from tfps_plugin.variables.methods.self_computation import Computation
-from tfps_plugin.variables.updates import update_lock
+from tfps_plugin.variables.step_trace import StepTrace
 
 
 def assign(variable: Any, value: Any) -> tf.Operation | None:
@@ -98,7 +98,7 @@ def _is_computed_here(variable: Any, value: Any) -> bool:
     return (
         variable.update_lock is not None
         and compat.function_graph() is not None
-        and not update_lock.any_held()
+        and not StepTrace.current().holds_a_lock
         and isinstance(value, tf.Tensor)
         and tf.is_symbolic_tensor(value)
         and value.graph is tf.compat.v1.get_default_graph()

@@ -11,6 +11,7 @@ import tensorflow as tf
 from tfps_plugin.variables import testing
 from tfps_plugin.variables.kinds.remote_variable import RemoteVariable
 from tfps_plugin.variables.methods import self_computation
+from tfps_plugin.variables.step_trace import StepTrace
 from tfps_plugin.variables.updates import views
 from tfps_plugin.variables.updates.update_lock import UpdateLock
 
@@ -312,7 +313,7 @@ def test_under_a_lock_and_under_a_view_nothing_is_changed() -> None:
     @tf.function
     def viewed() -> None:
         view = views.RowsView(rows, tf.constant([0]))
-        with views.viewing({variable._unique_id: view}):
+        with StepTrace.current().viewing({variable._unique_id: view}):
             variable.assign(variable + 1.0)
 
     types = _types(viewed)

@@ -8,7 +8,7 @@ import tensorflow as tf
 from tfps_plugin._compat import tensorflow_variables as compat
 from tfps_plugin.variables.methods import self_computation
 from tfps_plugin.variables.methods.self_computation import Computation
-from tfps_plugin.variables.updates import update_lock
+from tfps_plugin.variables.step_trace import StepTrace
 
 
 def parts(
@@ -31,7 +31,7 @@ def parts(
     graph = tf.compat.v1.get_default_graph()
     if (
         compat.function_graph() is None
-        or update_lock.any_held()
+        or StepTrace.current().holds_a_lock
         or not isinstance(value, tf.Tensor)
         or not tf.is_symbolic_tensor(value)
         or value.graph is not graph

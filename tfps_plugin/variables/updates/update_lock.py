@@ -23,14 +23,13 @@ from tfps_plugin.cluster.calls import dispatch_context
 from tfps_plugin.cluster.chief import connection
 from tfps_plugin.variables.chief import chief_reads
 from tfps_plugin.variables.kinds.handle_areas import HandleAreas
+from tfps_plugin.variables.step_trace import StepTrace
 
 # Locks a ps has for its large variables; small ones share another. Each costs
 # the ps a thread.
 _STRIPES = 16
 # Updates of smaller variables take microseconds: one lock does for all.
 _LARGE_BYTES = 1 << 20
-
-_thread_local = threading.local()
 
 
 class UpdateLock:
@@ -97,11 +96,12 @@ class UpdateLock:
                 section of the same lock: it would wait for itself for ever.
         """
         graph = compat.function_graph()
-        held: dict[Any, Any] = getattr(_thread_local, "held", {})
-        if graph is None or held.get(self._key) is graph:
+        step = StepTrace.current()
+        holder = step.holder_of(self._key)
+        if graph is None or holder is graph:
             yield
             return
-        if self._key in held:
+        if holder is not None:
             # Its trace would be kept, and run without the lock elsewhere.
             raise self._nested_function()
         handle = compat.capture_at_call_time(
@@ -113,12 +113,8 @@ class UpdateLock:
         with tf.device(self.device), tf.control_dependencies(list(after)):
             lock = tf.raw_ops.MutexLock(mutex=handle)
         section = _Section()
-        _thread_local.held = {**held, self._key: graph}
-        try:
-            with tf.control_dependencies([lock]):
-                yield
-        finally:
-            _thread_local.held = held
+        with step.holding(self._key, graph), tf.control_dependencies([lock]):
+            yield
         section.end()
         if section.takes(lock.op.inputs[0]):
             raise self._nested_function()
@@ -137,7 +133,7 @@ class UpdateLock:
     @property
     def is_held(self) -> bool:
         """Whether this thread is tracing a section of this lock."""
-        return self._key in getattr(_thread_local, "held", {})
+        return StepTrace.current().holder_of(self._key) is not None
 
     def _nested_function(self) -> Exception:
         return errors.UnsupportedError(
@@ -151,11 +147,6 @@ class UpdateLock:
     @property
     def _key(self) -> Any:
         return ("tfps-lock", self.device, self.name)
-
-
-def any_held() -> bool:
-    """Whether this thread is tracing a section of some lock."""
-    return bool(getattr(_thread_local, "held", {}))
 
 
 class _Section:

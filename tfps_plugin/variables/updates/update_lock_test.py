@@ -11,7 +11,7 @@ import tensorflow as tf
 from tfps_plugin import errors
 from tfps_plugin.variables import testing
 from tfps_plugin.variables.kinds.remote_variable import RemoteVariable
-from tfps_plugin.variables.updates import update_lock
+from tfps_plugin.variables.step_trace import StepTrace
 from tfps_plugin.variables.updates.update_lock import UpdateLock
 from tfps_plugin.variables.updates.update_lock import UpdateLocks
 
@@ -157,8 +157,8 @@ def test_a_section_in_a_section_takes_the_lock_once() -> None:
             _increment(variable, tf.constant(1.0))
             with lock.holding():
                 _increment(variable, tf.constant(10.0))
-            assert update_lock.any_held()
-        assert not update_lock.any_held()
+            assert StepTrace.current().holds_a_lock
+        assert not StepTrace.current().holds_a_lock
 
     types = [o.type for o in add.get_concrete_function().graph.get_operations()]
     assert types.count("MutexLock") == 1
@@ -226,7 +226,7 @@ def test_a_section_that_cannot_be_traced_leaves_the_thread_free() -> None:
 
     with pytest.raises(KeyError):
         broken()
-    assert not update_lock.any_held()
+    assert not StepTrace.current().holds_a_lock
 
 
 def test_sections_of_one_function_with_reads_between() -> None:
@@ -334,12 +334,12 @@ def test_a_function_that_would_wait_for_itself_is_refused(
 
     with pytest.raises(errors.UnsupportedError, match="under the same lock"):
         outer()
-    assert not update_lock.any_held()
+    assert not StepTrace.current().holds_a_lock
 
 
 def test_eagerly_it_does_nothing() -> None:
     with _lock("eager").holding():
-        assert not update_lock.any_held()
+        assert not StepTrace.current().holds_a_lock
 
 
 def test_small_variables_share_a_lock_and_large_ones_take_turns() -> None:

@@ -3,44 +3,16 @@
 An optimizer's `update_step(gradient, variable, learning_rate)` reads and
 assigns the variable and its slots. Under a view, the same code sees the rows
 that a batch touched, or one shard of a table, and its assignments become
-updates of just those. Views belong to the thread that traces or runs the
-update; nobody else sees them.
+updates of just those. `StepTrace.viewing` puts a view in a variable's place.
 """
 
-import contextlib
-import threading
-from collections.abc import Iterator
-from collections.abc import Mapping
 from typing import Any
-from typing import Protocol
 
 import tensorflow as tf
 
 from tfps_plugin import errors
-from tfps_plugin.variables.chief import steps_in_flight
 from tfps_plugin.variables.lookup import present_rows
-from tfps_plugin.variables.updates import update_lock
-
-_thread_local = threading.local()
-
-
-class View(Protocol):
-    """What stands in for a variable while it is being updated."""
-
-    @property
-    def shape(self) -> tf.TensorShape:
-        """Shape of what is seen."""
-
-    def read(self) -> tf.Tensor:
-        """What is seen, as of the last assignment."""
-
-    def assign(self, method: str, value: Any) -> None:
-        """Assigns, adds or subtracts.
-
-        Args:
-            method: `"assign"`, `"assign_add"` or `"assign_sub"`.
-            value: Dense, of the shape that is seen.
-        """
+from tfps_plugin.variables.step_trace import StepTrace
 
 
 class RowsView:
@@ -110,9 +82,8 @@ class RowsView:
 
     def _is_alone(self) -> bool:
         """Whether nobody else changes the rows now."""
-        return update_lock.any_held() and (
-            self._is_slot or steps_in_flight.is_traced()
-        )
+        step = StepTrace.current()
+        return step.holds_a_lock and (self._is_slot or step.chief_waits)
 
 
 def _is_here(tensor: tf.Tensor) -> bool:
@@ -176,30 +147,3 @@ class ValueView:
             "it is the same for all variables of a step. Change it before or "
             "after optimizer.apply()."
         )
-
-
-@contextlib.contextmanager
-def viewing(views: Mapping[str, View]) -> Iterator[None]:
-    """Puts views in the place of variables, by their `_unique_id`."""
-    previous = getattr(_thread_local, "views", {})
-    _thread_local.views = {**previous, **views}
-    try:
-        yield
-    finally:
-        _thread_local.views = previous
-
-
-@contextlib.contextmanager
-def unveiled() -> Iterator[None]:
-    """Shows the variables themselves, for the views' own reads and writes."""
-    previous = getattr(_thread_local, "views", {})
-    _thread_local.views = {}
-    try:
-        yield
-    finally:
-        _thread_local.views = previous
-
-
-def view_of(unique_id: str) -> View | None:
-    """The view that stands for a variable on this thread, if any."""
-    return getattr(_thread_local, "views", {}).get(unique_id)

@@ -11,7 +11,7 @@ from tfps_plugin.training.optimizers.catch_up.caught_up_shard import (
     CaughtUpShard,
 )
 from tfps_plugin.training.optimizers.catch_up.moment import Moment
-from tfps_plugin.variables.updates.views import View
+from tfps_plugin.variables.step_trace import View
 
 
 class CaughtUpUpdate:

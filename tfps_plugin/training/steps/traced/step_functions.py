@@ -29,9 +29,9 @@ from tfps_plugin.training.steps.tuning.calls_in_flight import CallsInFlight
 from tfps_plugin.training.steps.tuning.loss_course import LossCourse
 from tfps_plugin.training.steps.tuning.loss_reports import LossReports
 from tfps_plugin.training.steps.tuning.packing import Pace
-from tfps_plugin.variables.chief import steps_in_flight
 from tfps_plugin.variables.lookup import graph_checks
 from tfps_plugin.variables.per_worker.worker_resident import WorkerResident
+from tfps_plugin.variables.step_trace import StepTrace
 
 _logger = logging.getLogger("tfps_plugin")
 
@@ -118,19 +118,15 @@ class StepFunctions:
 
         @tf.autograph.experimental.do_not_convert
         def one_step(data: Any) -> Any:
+            StepTrace.current().chief_waits = True
             # Parts of a step need no data, such as counting it: where the
             # input has run dry, they must not happen either.
-            with (
-                steps_in_flight.tracing(),
-                tf.control_dependencies(
-                    [
-                        part
-                        for part in tf.nest.flatten(
-                            data, expand_composites=True
-                        )
-                        if part is not None
-                    ]
-                ),
+            with tf.control_dependencies(
+                [
+                    part
+                    for part in tf.nest.flatten(data, expand_composites=True)
+                    if part is not None
+                ]
             ):
                 outputs = strategy.run(step, args=(data,))
             return tf.nest.map_structure(tf.convert_to_tensor, outputs)

@@ -1,0 +1,113 @@
+"""Moving averages of an optimizer's variables, on the parameter servers."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfps_plugin._compat import keras_optimizers as compat
+from tfps_plugin.strategy import updates
+from tfps_plugin.strategy.update_parts import UpdatePart
+from tfps_plugin.strategy.update_parts import parts_of
+from tfps_plugin.training.optimizers import branches
+
+
+class MovingAverages:
+    """Moving averages of the variables that one step updates.
+
+    Each ps computes the averages of its own variables.
+
+    Threading: only the thread that traces the step uses it.
+    """
+
+    def __init__(
+        self,
+        optimizer: Any,
+        by_rows: Sequence[keras.Variable],
+        whole: Sequence[keras.Variable],
+    ) -> None:
+        """Remembers the variables; computes nothing yet.
+
+        Args:
+            optimizer: A built Keras optimizer with `use_ema`.
+            by_rows: Variables of which the step updates some rows.
+            whole: The other variables of the step.
+        """
+        self._optimizer = optimizer
+        self._by_rows = by_rows
+        self._whole = whole
+
+    def begin(self) -> None:
+        """Copies variables to their averages at the first step.
+
+        Keras does so, too. Later steps only see the rows of their batches.
+        """
+        if not self._by_rows:
+            return
+        is_first = tf.equal(tf.convert_to_tensor(self._optimizer.iterations), 0)
+        branches.run_if(
+            is_first,
+            lambda: updates.run_parts(
+                _whole_parts(self._by_rows), self._copy_variable
+            ),
+        )
+
+    def update_whole(self) -> None:
+        """Updates the averages of whole variables between two updates.
+
+        With gradient accumulation, Keras updates averages with every batch.
+        Averages of rows only change together with their variables.
+        """
+        updates.run_parts(_whole_parts(self._whole), self.update)
+
+    def update(self, part: UpdatePart) -> None:
+        """Updates the average of the values that a part sees.
+
+        Does the same as Keras's `_update_model_variables_moving_average`.
+
+        Args:
+            part: Part of an update, whose `owner` is the variable.
+        """
+        optimizer = self._optimizer
+        average = compat.average_of(optimizer, part.owner)
+        if average is None:
+            return
+        dtype = part.variable.dtype
+        is_first = tf.equal(tf.convert_to_tensor(optimizer.iterations), 0)
+        momentum = tf.where(
+            is_first,
+            tf.zeros([], dtype),
+            tf.cast(optimizer.ema_momentum, dtype),
+        )
+        value = tf.convert_to_tensor(part.variable)
+        average.value.assign(
+            momentum * tf.convert_to_tensor(average.value)
+            + (1 - momentum) * value
+        )
+
+    def overwrite_if_due(self) -> None:
+        """Assigns the averages to the variables, if this step is to do so."""
+        optimizer = self._optimizer
+        frequency = optimizer.ema_overwrite_frequency
+        if not frequency:
+            return
+        number = tf.convert_to_tensor(optimizer.iterations) + 1
+        branches.run_if(
+            number % frequency == 0,
+            lambda: compat.overwrite_with_averages(optimizer),
+        )
+
+    def _copy_variable(self, part: UpdatePart) -> None:
+        average = compat.average_of(self._optimizer, part.owner)
+        if average is not None:
+            average.value.assign(tf.convert_to_tensor(part.variable))
+
+
+def _whole_parts(variables: Sequence[Any]) -> list[UpdatePart]:
+    return [
+        dataclasses.replace(part, owner=variable)
+        for variable in variables
+        for part in parts_of(compat.value_of(variable), (), exact=True)
+    ]

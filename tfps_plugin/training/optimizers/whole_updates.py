@@ -1,0 +1,45 @@
+"""Variables whose rows are all updated in every step."""
+
+from typing import Any
+
+import keras
+
+from tfps_plugin._compat import keras_optimizers as compat
+from tfps_plugin.training.optimizers import automatic_updates
+from tfps_plugin.training.optimizers import table_constraints
+from tfps_plugin.training.optimizers import whole_matrix
+
+
+def is_whole(optimizer: Any, variable: keras.Variable) -> bool:
+    """Returns whether a gradient of some rows updates all rows of a variable.
+
+    Args:
+        optimizer: A Keras optimizer of our strategy.
+        variable: One that it trains.
+    """
+    form = compat.strategy_of(optimizer).sparse_update
+    return (
+        form == "exact"
+        or (
+            form == "auto"
+            and automatic_updates.of(optimizer).is_exact(variable)
+        )
+        or has_to_be_whole(optimizer, variable)
+    )
+
+
+def has_to_be_whole(optimizer: Any, variable: keras.Variable) -> bool:
+    """Returns whether rows of a variable cannot be updated alone.
+
+    Args:
+        optimizer: A Keras optimizer of our strategy.
+        variable: One that it trains.
+    """
+    constraint = getattr(variable, "constraint", None)
+    form = compat.strategy_of(optimizer).sparse_update
+    if constraint is not None and form == "caught_up":
+        # The constraint applies after every step, to all rows.
+        return True
+    return whole_matrix.needs_whole_matrix(
+        optimizer, variable
+    ) or not table_constraints.is_row_wise(constraint, len(variable.shape))

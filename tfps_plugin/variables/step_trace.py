@@ -1,0 +1,212 @@
+"""Knowledge that the lookups and updates of a step share while it is traced.
+
+Layers and optimizers that are not ours read and assign our variables, for
+example in `update_step`, and pass no handle along. So variables, lookups and
+updates find the step that they are part of through `StepTrace.current`.
+"""
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from collections.abc import Mapping
+from typing import Any
+from typing import Protocol
+
+import tensorflow as tf
+
+from tfps_plugin._compat import tensorflow_graphs as compat
+
+
+class View(Protocol):
+    """Stands in for a variable while an optimizer updates it."""
+
+    @property
+    def shape(self) -> tf.TensorShape:
+        """Shape of the values seen."""
+
+    def read(self) -> tf.Tensor:
+        """Returns the values seen, as of the last assignment."""
+
+    def assign(self, method: str, value: Any) -> None:
+        """Assigns, adds or subtracts.
+
+        Args:
+            method: `"assign"`, `"assign_add"` or `"assign_sub"`.
+            value: Dense, of the shape that is seen.
+        """
+
+
+class StepTrace:
+    """Views, held locks and looked-up rows of one step.
+
+    The graph of the step's outermost function holds the `StepTrace`, for as
+    long as the graph exists. Functions, loops and branches inside of that
+    function are part of the same step.
+
+    Outside of functions, an update runs operation by operation. There each
+    thread has one `StepTrace`, which holds views only.
+
+    Attributes:
+        chief_waits: Whether the chief waits for the end of the step before it
+            changes a variable. `fit` does; a custom loop may not.
+
+    Threading: only the thread that traces the step uses it.
+    """
+
+    def __init__(self) -> None:
+        """Creates the trace of a step that has not begun."""
+        self.chief_waits = False
+        self._views: Mapping[str, View] = {}
+        self._held_locks: dict[Any, tf.Graph] = {}
+        # By function and table: functions inside and around a function cannot
+        # use its tensors.
+        self._lookups: dict[
+            tuple[tf.Graph, str], list[tuple[tf.Tensor, tf.Tensor]]
+        ] = {}
+
+    @classmethod
+    def current(cls) -> "StepTrace":
+        """Returns the step that this thread traces, or runs eagerly."""
+        if tf.executing_eagerly():
+            return _eager.step
+        return cls.of_graph(tf.compat.v1.get_default_graph())
+
+    @classmethod
+    def of_graph(cls, graph: tf.Graph) -> "StepTrace":
+        """Returns the step that a function is part of.
+
+        Args:
+            graph: The function, which may be inside of others.
+        """
+        outermost = compat.outermost_function(graph)
+        return compat.attached(outermost, "step_trace", cls)
+
+    # Views.
+
+    @contextlib.contextmanager
+    def viewing(self, views: Mapping[str, View]) -> Iterator[None]:
+        """Puts views in the place of variables, beside those that are there.
+
+        Args:
+            views: By the `_unique_id` of the variables. A view itself reads
+                and assigns the variables without any view.
+        """
+        with self._seeing({**self._views, **views}):
+            yield
+
+    def view_of(self, unique_id: str) -> View | None:
+        """Returns the view that stands for a variable, if there is one.
+
+        Args:
+            unique_id: The variable's `_unique_id`.
+        """
+        view = self._views.get(unique_id)
+        return None if view is None else _UnveiledView(self, view)
+
+    @contextlib.contextmanager
+    def _seeing(self, views: Mapping[str, View]) -> Iterator[None]:
+        before = self._views
+        self._views = views
+        try:
+            yield
+        finally:
+            self._views = before
+
+    # Locks.
+
+    @contextlib.contextmanager
+    def holding(self, lock: Any, function: tf.Graph) -> Iterator[None]:
+        """Notes that a lock is held in this context.
+
+        Args:
+            lock: A key of the lock.
+            function: The graph of the function that takes the lock.
+        """
+        before = self._held_locks
+        self._held_locks = {**before, lock: function}
+        try:
+            yield
+        finally:
+            self._held_locks = before
+
+    def holder_of(self, lock: Any) -> tf.Graph | None:
+        """Returns the graph of the function that holds a lock, or None.
+
+        Args:
+            lock: A key of the lock.
+        """
+        return self._held_locks.get(lock)
+
+    @property
+    def holds_a_lock(self) -> bool:
+        """True if any lock is held here."""
+        return bool(self._held_locks)
+
+    # Lookups.
+
+    def add_lookup(
+        self, table: Any, ids_U: tf.Tensor, rows_UD: tf.Tensor
+    ) -> None:
+        """Remembers a lookup of the current function.
+
+        Args:
+            table: The variable.
+            ids_U: Distinct row numbers.
+            rows_UD: Their rows.
+        """
+        if not tf.executing_eagerly():
+            key = _lookup_key(table)
+            self._lookups.setdefault(key, []).append((ids_U, rows_UD))
+
+    def lookups_of(self, table: Any) -> list[tuple[tf.Tensor, tf.Tensor]]:
+        """Returns the lookups that the current function has made so far.
+
+        Args:
+            table: The variable.
+
+        Returns:
+            Distinct row numbers and their rows, for every lookup; nothing
+            outside of functions, and nothing of functions inside or around
+            this one.
+        """
+        if tf.executing_eagerly():
+            return []
+        return list(self._lookups.get(_lookup_key(table), []))
+
+
+class _UnveiledView:
+    """View that reads and assigns variables without any view."""
+
+    def __init__(self, step: StepTrace, view: View) -> None:
+        self._step = step
+        self._view = view
+
+    @property
+    def shape(self) -> tf.TensorShape:
+        return self._view.shape
+
+    def read(self) -> tf.Tensor:
+        with self._step._seeing({}):
+            return self._view.read()
+
+    def assign(self, method: str, value: Any) -> None:
+        with self._step._seeing({}):
+            self._view.assign(method, value)
+
+
+def _lookup_key(table: Any) -> tuple[tf.Graph, str]:
+    return tf.compat.v1.get_default_graph(), table._unique_id
+
+
+class _EagerSteps(threading.local):
+    """The `StepTrace` of each thread for eager execution.
+
+    This has to be a thread-local: an `update_step` that runs operation by
+    operation has no graph, and reads variables without a handle.
+    """
+
+    def __init__(self) -> None:
+        self.step = StepTrace()
+
+
+_eager = _EagerSteps()
