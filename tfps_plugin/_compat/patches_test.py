@@ -4,12 +4,14 @@ import logging
 import sys
 import types
 from collections.abc import Callable
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import tensorflow as tf
 
 from tfps_plugin import errors
+from tfps_plugin._compat import patches as process_patches
 from tfps_plugin._compat.patches import ANY_PARAMETERS
 from tfps_plugin._compat.patches import Patch
 from tfps_plugin._compat.patches import Patches
@@ -167,7 +169,17 @@ def test_parameters_that_a_caller_may_leave_out_are_none_of_its_business(
     Patches().apply([_patch("Kind.own", parameters)])
 
 
-def test_what_tensorflow_dispatches_to_is_replaced(foreign: Any) -> None:
+@pytest.fixture
+def unpatched() -> Iterator[None]:
+    """TensorFlow as installed, whatever strategies ran in this process."""
+    applied = process_patches.applied()
+    process_patches.undo()
+    yield
+    process_patches.apply(applied)
+
+
+@pytest.mark.usefixtures("unpatched")
+def test_what_tensorflow_dispatches_to_is_replaced() -> None:
     row = Patch(
         "tensorflow.python.ops.ragged.ragged_gather_ops:gather",
         "params, indices",
