@@ -15,8 +15,8 @@ import pytest
 import tensorflow as tf
 
 import tfps_plugin as tfps
-from tfps_plugin.training.optimizers import automatic_updates
-from tfps_plugin.training.optimizers import ps_speed
+from tfps_plugin.training.optimizers.automatic import automatic_updates
+from tfps_plugin.training.optimizers.automatic import ps_speed
 
 pytestmark = pytest.mark.cluster(num_workers=1, num_ps=2)
 

@@ -1,6 +1,5 @@
 """Moving averages of an optimizer's variables, on the parameter servers."""
 
-import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,8 +9,8 @@ import tensorflow as tf
 from tfps_plugin._compat import keras_optimizers as compat
 from tfps_plugin.strategy import updates
 from tfps_plugin.strategy.update_parts import UpdatePart
-from tfps_plugin.strategy.update_parts import parts_of
 from tfps_plugin.training.optimizers import branches
+from tfps_plugin.training.optimizers import whole_updates
 
 
 class MovingAverages:
@@ -50,7 +49,7 @@ class MovingAverages:
         branches.run_if(
             is_first,
             lambda: updates.run_parts(
-                _whole_parts(self._by_rows), self._copy_variable
+                whole_updates.parts_of(self._by_rows), self._copy_variable
             ),
         )
 
@@ -60,7 +59,7 @@ class MovingAverages:
         With gradient accumulation, Keras updates averages with every batch.
         Averages of rows only change together with their variables.
         """
-        updates.run_parts(_whole_parts(self._whole), self.update)
+        updates.run_parts(whole_updates.parts_of(self._whole), self.update)
 
     def update(self, part: UpdatePart) -> None:
         """Updates the average of the values that a part sees.
@@ -103,11 +102,3 @@ class MovingAverages:
         average = compat.average_of(self._optimizer, part.owner)
         if average is not None:
             average.value.assign(tf.convert_to_tensor(part.variable))
-
-
-def _whole_parts(variables: Sequence[Any]) -> list[UpdatePart]:
-    return [
-        dataclasses.replace(part, owner=variable)
-        for variable in variables
-        for part in parts_of(compat.value_of(variable), (), exact=True)
-    ]

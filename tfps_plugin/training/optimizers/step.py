@@ -19,11 +19,12 @@ from tfps_plugin._compat import keras_optimizers as compat
 from tfps_plugin.strategy import updates
 from tfps_plugin.strategy.update_parts import UpdatePart
 from tfps_plugin.strategy.update_parts import parts_of
-from tfps_plugin.training.optimizers import automatic_updates
 from tfps_plugin.training.optimizers import gradient_accumulators
 from tfps_plugin.training.optimizers import gradient_clipping
 from tfps_plugin.training.optimizers import whole_updates
+from tfps_plugin.training.optimizers.automatic import automatic_updates
 from tfps_plugin.training.optimizers.catch_up.caught_up_step import CaughtUpStep
+from tfps_plugin.training.optimizers.constraints import Constraints
 from tfps_plugin.training.optimizers.moving_averages import MovingAverages
 from tfps_plugin.variables.compression import error_feedback
 from tfps_plugin.variables.kinds.mirrored_scalar import MirroredScalar
@@ -71,15 +72,19 @@ class OptimizerStep:
             self._reading_scalars_once(number),
             self._catch_up.counting(gradients),
         ):
-            averages = self._averages(gradients) if optimizer.use_ema else None
-            if averages is not None:
+            by_rows, whole = self._by_form(gradients)
+            constraints = Constraints(optimizer, by_rows, whole)
+            averages = None
+            if optimizer.use_ema:
+                averages = MovingAverages(optimizer, by_rows, whole)
                 averages.begin()
             if optimizer.gradient_accumulation_steps:
-                self._accumulate(gradients, averages)
+                self._accumulate(gradients, averages, constraints)
             else:
-                self._update(gradients, averages)
+                self._update(gradients, averages, constraints)
             if averages is not None:
                 averages.overwrite_if_due()
+            constraints.finish()
         if number is None:
             compat.step_counter_of(optimizer).assign_add(1)
 
@@ -141,7 +146,10 @@ class OptimizerStep:
         with self._trace.viewing(seen):
             yield
 
-    def _averages(self, gradients: Sequence[Any]) -> MovingAverages:
+    def _by_form(
+        self, gradients: Sequence[Any]
+    ) -> tuple[list[keras.Variable], list[keras.Variable]]:
+        """Separates variables that are updated by rows from all others."""
         by_rows: list[keras.Variable] = []
         whole: list[keras.Variable] = []
         for variable, gradient in self._pairs(gradients):
@@ -149,10 +157,13 @@ class OptimizerStep:
                 gradient, tf.IndexedSlices
             ) and not whole_updates.is_whole(self._optimizer, variable)
             (by_rows if is_rows else whole).append(variable)
-        return MovingAverages(self._optimizer, by_rows, whole)
+        return by_rows, whole
 
     def _accumulate(
-        self, gradients: Sequence[Any], averages: MovingAverages | None
+        self,
+        gradients: Sequence[Any],
+        averages: MovingAverages | None,
+        constraints: Constraints,
     ) -> None:
         """Updates with the mean of every few gradients."""
         optimizer = self._optimizer
@@ -167,7 +178,7 @@ class OptimizerStep:
                 gradient_clipping.on_values(s, lambda v: v / steps)
                 for s in sums
             ]
-            self._update(means, averages)
+            self._update(means, averages, constraints)
 
         counter = compat.step_counter_of(optimizer)
         is_last = (tf.convert_to_tensor(counter) + 1) % steps == 0
@@ -178,7 +189,10 @@ class OptimizerStep:
             averages.update_whole()
 
     def _update(
-        self, gradients: Sequence[Any], averages: MovingAverages | None
+        self,
+        gradients: Sequence[Any],
+        averages: MovingAverages | None,
+        constraints: Constraints,
     ) -> None:
         """Clips gradients, and runs the updates of all variables."""
         optimizer = self._optimizer
@@ -200,7 +214,8 @@ class OptimizerStep:
             ]
             with self._reading_momentum_schedule_once():
                 updates.run_parts(
-                    parts, lambda part: self._update_part(part, averages)
+                    parts,
+                    lambda part: self._update_part(part, averages, constraints),
                 )
 
         compat.run_update(optimizer, update, gradients, self._variables)
@@ -244,7 +259,10 @@ class OptimizerStep:
             yield
 
     def _update_part(
-        self, part: UpdatePart, averages: MovingAverages | None
+        self,
+        part: UpdatePart,
+        averages: MovingAverages | None,
+        constraints: Constraints,
     ) -> None:
         optimizer = self._optimizer
         gradient, learning_rate, *_ = part.args
@@ -254,9 +272,7 @@ class OptimizerStep:
             part.is_rows or not optimizer.gradient_accumulation_steps
         ):
             averages.update(part)
-        constraint = getattr(part.owner, "constraint", None)
-        if constraint is not None:
-            part.variable.assign(constraint(part.variable))
+        constraints.apply_to(part)
 
     def _decay(self, part: UpdatePart) -> None:
         """Decays weights, as `TFOptimizer._apply_weight_decay`."""

@@ -29,6 +29,25 @@ _GRADIENTS = [
 _OPTIMIZERS: dict[str, Callable[[], Any]] = {
     "plain": lambda: keras.optimizers.SGD(0.1),
     "constraint": lambda: keras.optimizers.SGD(0.1),
+    "constraint, averages": lambda: keras.optimizers.SGD(
+        0.1, use_ema=True, ema_momentum=0.5
+    ),
+    "constraint, overwriting": lambda: keras.optimizers.SGD(
+        0.1, use_ema=True, ema_momentum=0.5, ema_overwrite_frequency=2
+    ),
+    "constraint, accumulation": lambda: keras.optimizers.SGD(
+        0.1, gradient_accumulation_steps=3
+    ),
+    "constraint, accumulation, averages": lambda: keras.optimizers.SGD(
+        0.1, gradient_accumulation_steps=2, use_ema=True, ema_momentum=0.5
+    ),
+    "constraint, accumulation, overwriting": lambda: keras.optimizers.SGD(
+        0.1,
+        gradient_accumulation_steps=2,
+        use_ema=True,
+        ema_momentum=0.5,
+        ema_overwrite_frequency=3,
+    ),
     "slots": lambda: keras.optimizers.Adam(0.1),
     "own_step": lambda: keras.optimizers.Nadam(0.1),
     "decay": lambda: keras.optimizers.AdamW(0.1, weight_decay=0.1),
@@ -56,7 +75,7 @@ _OPTIMIZERS: dict[str, Callable[[], Any]] = {
 def _variables(name: str) -> list[keras.Variable]:
     table = keras.Variable(_TABLE, name="table")
     weight = keras.Variable(_WEIGHT, name="weight")
-    if name == "constraint":
+    if name.startswith("constraint"):
         table.constraint = keras.constraints.NonNeg()
     return [table, weight]
 
@@ -102,12 +121,22 @@ def _rows(value: np.ndarray) -> Any:
 
 
 _FORMS = [tf.constant, _rows]
+# Averages of rows change together with the rows alone.
+_DENSE_ONLY = {
+    "constraint, accumulation, averages",
+    "constraint, accumulation, overwriting",
+}
 
 
 @pytest.mark.parametrize(
     ("name", "form", "traced"),
     [
-        *((name, form, True) for name in _OPTIMIZERS for form in _FORMS),
+        *(
+            (name, form, True)
+            for name in _OPTIMIZERS
+            for form in _FORMS
+            if form is tf.constant or name not in _DENSE_ONLY
+        ),
         ("slots", _rows, False),
         ("accumulation_averages", _rows, False),
     ],

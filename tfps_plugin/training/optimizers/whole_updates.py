@@ -1,13 +1,17 @@
 """Variables whose rows are all updated in every step."""
 
+import dataclasses
+from collections.abc import Iterable
 from typing import Any
 
 import keras
 
 from tfps_plugin._compat import keras_optimizers as compat
-from tfps_plugin.training.optimizers import automatic_updates
+from tfps_plugin.strategy import update_parts
+from tfps_plugin.strategy.update_parts import UpdatePart
 from tfps_plugin.training.optimizers import table_constraints
 from tfps_plugin.training.optimizers import whole_matrix
+from tfps_plugin.training.optimizers.automatic import automatic_updates
 
 
 def is_whole(optimizer: Any, variable: keras.Variable) -> bool:
@@ -43,3 +47,18 @@ def has_to_be_whole(optimizer: Any, variable: keras.Variable) -> bool:
     return whole_matrix.needs_whole_matrix(
         optimizer, variable
     ) or not table_constraints.is_row_wise(constraint, len(variable.shape))
+
+
+def parts_of(variables: Iterable[keras.Variable]) -> list[UpdatePart]:
+    """Returns the parts of updates of all rows, without arguments.
+
+    Args:
+        variables: Keras variables of our strategy.
+    """
+    return [
+        dataclasses.replace(part, owner=variable)
+        for variable in variables
+        for part in update_parts.parts_of(
+            compat.value_of(variable), (), exact=True
+        )
+    ]

@@ -16,8 +16,8 @@ from tfps_plugin._compat import tensorflow_graphs as graphs_compat
 from tfps_plugin.coordinator.cluster_coordinator import ClusterCoordinator
 from tfps_plugin.inputs.batch_codec import BatchCodec
 from tfps_plugin.training import step_build
-from tfps_plugin.training.optimizers import automatic_updates
-from tfps_plugin.training.optimizers.update_costs import StepTimes
+from tfps_plugin.training.optimizers.automatic import automatic_updates
+from tfps_plugin.training.optimizers.automatic.update_costs import StepTimes
 from tfps_plugin.training.steps.metrics.counted_sums import Counted
 from tfps_plugin.training.steps.metrics.counted_sums import CountedSums
 from tfps_plugin.training.steps.metrics.lane_sums import LaneSums

@@ -1,9 +1,9 @@
 import hypothesis
 from hypothesis import strategies as st
 
-from tfps_plugin.training.optimizers import update_costs
-from tfps_plugin.training.optimizers.update_costs import StepTimes
-from tfps_plugin.training.optimizers.update_costs import UpdateCost
+from tfps_plugin.training.optimizers.automatic import update_costs
+from tfps_plugin.training.optimizers.automatic.update_costs import StepTimes
+from tfps_plugin.training.optimizers.automatic.update_costs import UpdateCost
 
 _SECONDS = st.floats(0, 1, allow_subnormal=False)
 _COSTS = st.lists(

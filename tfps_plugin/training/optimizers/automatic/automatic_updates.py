@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from tfps_plugin._compat import keras_optimizers as compat
-from tfps_plugin.training.optimizers import ps_speed
 from tfps_plugin.training.optimizers import table_semantics
-from tfps_plugin.training.optimizers import update_costs
+from tfps_plugin.training.optimizers.automatic import ps_speed
+from tfps_plugin.training.optimizers.automatic import update_costs
+from tfps_plugin.training.optimizers.automatic.update_costs import UpdateCost
 from tfps_plugin.training.optimizers.catch_up import caught_up_tables
-from tfps_plugin.training.optimizers.update_costs import UpdateCost
 from tfps_plugin.training.patches import table_regularizers
 from tfps_plugin.variables.kinds.remote_variable import RemoteVariable
 from tfps_plugin.variables.kinds.sharded_variable import ShardedVariable

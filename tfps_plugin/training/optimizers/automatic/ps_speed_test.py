@@ -1,6 +1,6 @@
 import tensorflow as tf
 
-from tfps_plugin.training.optimizers import ps_speed
+from tfps_plugin.training.optimizers.automatic import ps_speed
 
 
 def test_a_device_takes_some_time_for_each_element() -> None:

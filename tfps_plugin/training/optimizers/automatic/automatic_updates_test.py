@@ -10,10 +10,12 @@ import tensorflow as tf
 
 from tfps_plugin._compat import keras as keras_compat
 from tfps_plugin.strategy.options import SchedulingOptions
-from tfps_plugin.training.optimizers import automatic_updates
-from tfps_plugin.training.optimizers import ps_speed
 from tfps_plugin.training.optimizers import table_semantics
-from tfps_plugin.training.optimizers.automatic_updates import AutomaticUpdates
+from tfps_plugin.training.optimizers.automatic import automatic_updates
+from tfps_plugin.training.optimizers.automatic import ps_speed
+from tfps_plugin.training.optimizers.automatic.automatic_updates import (
+    AutomaticUpdates,
+)
 from tfps_plugin.variables import testing
 
 _SECONDS_PER_ELEMENT = 1e-8
