@@ -5,6 +5,7 @@ import contextlib
 import functools
 import os
 import pathlib
+import re
 import signal
 import socket
 import subprocess
@@ -403,7 +404,9 @@ def test_a_chief_that_fails_is_waited_for_and_another_ends_the_job() -> None:
             chief.communicate("end\n", _PATIENCE_SECONDS)
         assert chief.returncode == 0
         assert _exit_codes(cluster, _END_SECONDS) == [0, 0]
-        assert cluster.log("worker", 0).count("has connected") == 2
+        # Not "no chief has connected yet", which a slow machine adds.
+        log = cluster.log("worker", 0)
+        assert len(re.findall("The chief at .* has connected", log)) == 2
 
 
 def test_tasks_end_by_themselves_after_a_chief_that_stays_away() -> None:
@@ -456,7 +459,7 @@ def test_one_program_for_all_tasks() -> None:
             said, logged = server.communicate(timeout=_END_SECONDS)
             assert server.returncode == 0
             assert said == ""
-            for news in ("serves at", "has connected", "the job is over"):
+            for news in ("serves at", "The chief at", "the job is over"):
                 assert logged.count(news) == 1
 
 
