@@ -269,7 +269,7 @@ with contextlib.suppress(KeyError):  # if this module is imported anew
 
 
 def with_gradient_of(source: tf.Tensor, result: tf.Tensor) -> tf.Tensor:
-    """A value whose gradient is one of another tensor of the same place.
+    """Returns a value whose gradient goes to another tensor instead.
 
     Args:
         source: Gets the gradient; of the shape and dtype of `result`.
@@ -280,9 +280,10 @@ def with_gradient_of(source: tf.Tensor, result: tf.Tensor) -> tf.Tensor:
         called under a tape.
     """
     with record.stop_recording():
-        graph = function_graph()
-        if graph is not None:
-            with graph.gradient_override_map(
+        if not tf.executing_eagerly():
+            # Also of loops and branches, whose operations are differentiated
+            # as such.
+            with ops.get_default_graph().gradient_override_map(
                 {"IdentityN": _GRADIENT_OF_SECOND}
             ):
                 result, _ = tf.identity_n([result, source])
