@@ -82,7 +82,9 @@ def gather_stored(
     Returns:
         The rows, shape `(U, D)`.
     """
-    if not _has_short_rows(variable, ids_U.dtype):
+    # Eagerly, TensorFlow may not know the shape of a handle, without which
+    # `ResourceGatherNd` is refused.
+    if tf.executing_eagerly() or not _has_short_rows(variable, ids_U.dtype):
         return tf.raw_ops.ResourceGather(
             resource=variable.handle, indices=ids_U, dtype=variable.dtype
         )
