@@ -562,7 +562,7 @@ _REFUSED: dict[str, tuple[_Fit, str]] = {
         lambda model: model.fit(
             tfps.DatasetCreator(lambda context: 3), steps_per_epoch=2
         ),
-        "Received: 3",
+        "Received: result=3",
     ),
     "a number of steps without meaning": (
         lambda model: model.fit(_IDS, _TARGETS, steps_per_epoch=-2),

@@ -248,3 +248,27 @@ def test_masks_loops_and_tables_of_keras_rs(
     tfps.ClusterCoordinator(strategy).close()
     for mine, theirs in zip(actual, expected, strict=True):
         np.testing.assert_allclose(mine, theirs, rtol=1e-4, atol=1e-6)
+
+
+def test_ids_that_are_constants(strategy: tfps.ParameterServerStrategy) -> None:
+    """They travel together with gradients that are constants, too."""
+    rows = np.arange(2 * _ROWS, dtype="float32").reshape(_ROWS, 2)
+    with strategy.scope():
+        table = keras.Variable(rows, name="table")
+        optimizer = keras.optimizers.SGD(0.5)
+        optimizer.build([table])
+
+    @tf.function
+    def step() -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            found = tf.gather(table, [1, 28, _ROWS - 1])
+            loss = tf.reduce_sum(found)
+        optimizer.apply(tape.gradient(loss, [table]), [table])
+        return found
+
+    coordinator = tfps.ClusterCoordinator(strategy)
+    found = coordinator.schedule(step).fetch()
+    np.testing.assert_array_equal(found, rows[[1, 28, _ROWS - 1]])
+    expected = rows.copy()
+    np.subtract.at(expected, [1, 28, _ROWS - 1], 0.5)
+    np.testing.assert_array_equal(table.numpy(), expected)

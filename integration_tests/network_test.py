@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable
 from collections.abc import Iterator
 from typing import Any
+from typing import NamedTuple
 
 import keras
 import numpy as np
@@ -51,19 +52,32 @@ def network() -> Iterator[Network]:
         yield Network(stack)
 
 
+class _Tasks(NamedTuple):
+    """Tasks that serve, with the logs that they write."""
+
+    addresses: dict[str, list[str]]
+    logs: dict[subprocess.Popen[bytes], pathlib.Path]
+
+    def assert_alive(self) -> None:
+        for process, log in self.logs.items():
+            assert process.poll() is None, f"{log.name}: {log.read_text()}"
+
+
 @pytest.fixture(scope="module")
-def addresses(
+def tasks(
     network: Network, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[dict[str, list[str]]]:
-    """Tasks that serve, each in its own namespace."""
+) -> Iterator[_Tasks]:
+    """Tasks, each in its own namespace."""
     jobs: dict[str, list[str]] = {}
     for job, index in TASKS:
         jobs.setdefault(job, []).append(f"{network.host(job, index)}:{_PORT}")
     folder = tmp_path_factory.mktemp("tasks")
+    logs: dict[subprocess.Popen[bytes], pathlib.Path] = {}
     with contextlib.ExitStack() as stack:
         for job, index in TASKS:
             config = {"cluster": jobs, "task": {"type": job, "index": index}}
-            log = stack.enter_context((folder / f"{job}{index}").open("wb"))
+            path = folder / f"{job}{index}"
+            log = stack.enter_context(path.open("wb"))
             process = subprocess.Popen(
                 [
                     *(shared_network.tool("ip") or "ip", "netns", "exec"),
@@ -80,25 +94,26 @@ def addresses(
                 stderr=log,
                 start_new_session=True,
             )
+            logs[process] = path
             stack.callback(process.wait)
             stack.callback(os.killpg, process.pid, signal.SIGKILL)
         cluster = ClusterSpec.from_dict(jobs)
         health.wait_until_ready(cluster.serving_tasks, _START_SECONDS)
         stack.callback(this_process.close_session, cluster)
-        yield jobs
+        yield _Tasks(jobs, logs)
 
 
 @pytest.fixture
-def strategy(
-    addresses: dict[str, list[str]],
-) -> Iterator[tfps.ParameterServerStrategy]:
+def strategy(tasks: _Tasks) -> Iterator[tfps.ParameterServerStrategy]:
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
-        tf.train.ClusterSpec(addresses), task_type="chief", task_id=0
+        tf.train.ClusterSpec(tasks.addresses), task_type="chief", task_id=0
     )
+    tasks.assert_alive()
     made = tfps.ParameterServerStrategy(
         resolver, tfps.partitioners.FixedShardsPartitioner(2)
     )
     yield made
+    tasks.assert_alive()
     tfps.ClusterCoordinator(made).close()
 
 

@@ -8,6 +8,7 @@ package.
 import importlib.util
 import os
 import re
+import sys
 import sysconfig
 from collections.abc import Iterator
 from types import TracebackType
@@ -24,6 +25,7 @@ _OMITTED = re.compile(r"^    \+ \.\.\. \(Omitted \d+ frames\)$")
 # Lines of gRPC that repeat the message.
 _REPEATED = ("Additional GRPC error information ", ":UNKNOWN:")
 _ARROW = " -> |"
+_CUT = "..."
 _OF_LIBRARIES = ("tfps_plugin/", "keras/src/")
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _LIBRARIES = (
@@ -175,11 +177,31 @@ def _without_creation(lines: list[str]) -> Iterator[str]:
             continue
         creation = _CREATION.match(line)
         if creation is not None:
-            is_left_out = not next_line.startswith(_ARROW) or any(
-                name in creation["path"] for name in _OF_LIBRARIES
-            )
+            is_left_out = not next_line.startswith(
+                _ARROW
+            ) or _is_of_a_framework(creation["path"])
         if not is_left_out:
             yield line
+
+
+def _is_of_a_framework(path: str) -> bool:
+    """Returns whether a path, which may be cut, is Keras's or this package's.
+
+    A cut path may begin in the middle of a folder's name.
+    """
+    if any(name in path for name in _OF_LIBRARIES):
+        return True
+    if not path.startswith(_CUT):
+        return False
+    end = path.removeprefix(_CUT)
+    files = (
+        getattr(each, "__file__", None) for each in [*sys.modules.values()]
+    )
+    return any(
+        file.endswith(end) and file.startswith(_FRAMEWORKS)
+        for file in files
+        if file
+    )
 
 
 def _origin(node: str, own: list[str]) -> Iterator[str]:

@@ -71,6 +71,9 @@ def test_where_a_number_went_wrong_is_said_without_libraries() -> None:
         " -> |   return x / 0\n"
         "    + ...coordinator/tfps_plugin/coordinator/lanes/lane.py (L3) run\n"
         " -> |   \n"
+        # Cut within the name of a folder.
+        f"    + ...{error_text.__file__[-30:]} (L3) run\n"
+        " -> |   \n"
         "    + ...tensorflow/python/framework/ops.py (L2726) create\n"
         "    |   \n"
         "\n : Tensor had NaN values"

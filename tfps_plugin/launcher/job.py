@@ -38,9 +38,6 @@ _REASONS = {
 # The interval at which a progress bar is shown if it cannot be redrawn.
 _GLIMPSE_SECONDS = 10.0
 
-_NO_CONSEQUENCE = (
-    "It is not started again; the job goes on for as long as the chief does."
-)
 _WHERE_IS_MORE = "To see all that TensorFlow logs, add --tensorflow-logs."
 
 _STREAMS = (console_lib.STDOUT, console_lib.STDERR)
@@ -86,6 +83,8 @@ class Job:
         self._restarts = Restarts(max_restarts)
         self._chief_returncode = 0
         self._stop: StopSequence | None = None
+        # The first one; the chief ends for any other one, too.
+        self._reason: Reason | None = None
         # The tasks that were sent a signal: their end is no news.
         self._told: set[str] = set()
         # Closed when the chief has ended, so that the evaluator knows.
@@ -255,6 +254,7 @@ class Job:
 
     def _begin_to_stop(self, reason: Reason) -> None:
         self._restarts.cancel()
+        self._reason = self._reason or reason
         self._stop = StopSequence(
             plan_steps(
                 reason,
@@ -318,21 +318,20 @@ class Job:
         if child.name == CHIEF:
             self._chief_returncode = returncode
         elif child.name in self._told or (
-            self._stop is not None and child.name != EVALUATOR
+            # Ctrl-C reaches all processes of a terminal.
+            self._reason not in (None, Reason.CHIEF_ENDED)
+            and child.name != EVALUATOR
         ):
-            return  # It was told to end, or ends with the chief.
+            return
         again = None
         if self._stop is None:
             again = self._restarts.failed(
                 child.name, returncode, time.monotonic()
             )
         if returncode != 0 and child.name not in self._told:
-            consequence = again or {
-                CHIEF: "The job ends with it.",
-                EVALUATOR: "The training goes on without it."
-                if self._stop is None
-                else "The training had ended before.",
-            }.get(child.name, _NO_CONSEQUENCE)
+            consequence = again or _consequence(
+                child.name, has_chief_ended=self._stop is not None
+            )
             report = death_report(
                 child.name,
                 returncode,
@@ -350,6 +349,20 @@ class Job:
         if child.name == CHIEF and again is None:
             self._evaluators_pipe.close()
             self._begin_to_stop(Reason.CHIEF_ENDED)
+
+
+def _consequence(name: str, *, has_chief_ended: bool) -> str:
+    """Returns what the death of a process means for the job."""
+    if name == CHIEF:
+        return "The job ends with it."
+    if has_chief_ended:
+        return "The training had ended before."
+    if name == EVALUATOR:
+        return "The training goes on without it."
+    return (
+        "It is not started again; the job goes on for as long as the chief "
+        "does."
+    )
 
 
 @contextlib.contextmanager

@@ -125,6 +125,31 @@ def test_bits_are_not_looked_at(
         assert mine.numpy().tobytes() == theirs.numpy().tobytes()
 
 
+def test_tensorflow_does_not_compute_words_of_constants() -> None:
+    """Where it does, it takes small whole numbers, as floats, for zeros."""
+    with tf.Graph().as_default() as graph:
+        rows = tf.ones([2, 16])
+        table = tf.compat.v1.placeholder(tf.float32, [None, 16])
+        numbers = [
+            tf.constant([1, 8], dtype)
+            for dtype in (tf.int32, tf.int64, tf.bfloat16, tf.uint32)
+        ]
+        for given in ([table, table], [rows] * 9, [table[:, 3:], table[3:]]):
+            given = [*given, *numbers, tf.zeros(tf.shape(table))]
+            row_packing.best(given).pack(given)
+            Packing(given).pack(given)
+    casts = [
+        operation
+        for operation in graph.get_operations()
+        if operation.type == "Bitcast"
+        and operation.outputs[0].dtype == tf.float32
+    ]
+    assert len(casts) > 10
+    assert {cast.inputs[0].op.type for cast in casts} == {
+        "PlaceholderWithDefault"
+    }
+
+
 def test_every_packable_dtype_can_be_packed() -> None:
     for dtype in packing._PACKABLE:
         if dtype == tf.string:

@@ -156,7 +156,9 @@ class RowPacking:
             shapes.append(tf.shape(words))
         head = []
         if shapes:
-            head.append(tf.bitcast(word_pieces.joined(shapes), _DTYPE))
+            head.append(
+                word_pieces.of_dtype(word_pieces.joined(shapes), _DTYPE)
+            )
         if words is not None and self._num_words is not None:
             head.append(words)
         pieces = []

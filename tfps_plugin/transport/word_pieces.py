@@ -19,18 +19,29 @@ def joined(pieces: Sequence[tf.Tensor]) -> tf.Tensor:
 
 def of_dtype(words: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
     """Returns the same bits as another dtype of the same size."""
-    return words if words.dtype == dtype else tf.bitcast(words, dtype)
+    return words if words.dtype == dtype else _bitcast(words, dtype)
+
+
+def _bitcast(words: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+    if dtype == tf.float32:
+        # TensorFlow takes small whole numbers, as floats, for zeros where it
+        # computes constants before the function runs. It does not compute
+        # this operation before.
+        words = tf.raw_ops.PlaceholderWithDefault(
+            input=words, shape=words.shape
+        )
+    return tf.bitcast(words, dtype)
 
 
 def as_words(tensors: Sequence[tf.Tensor], carrier: tf.DType) -> tf.Tensor:
     """Converts numbers of one dtype, of 2 or 8 bytes, to words."""
     dtype = tensors[0].dtype
     if dtype.size > WORD_BYTES:
-        return flat(tf.bitcast(joined(tensors), carrier))
+        return flat(_bitcast(joined(tensors), carrier))
     each = WORD_BYTES // dtype.size
     missing = -tf.add_n([tf.size(tensor) for tensor in tensors]) % each
     filled = tf.concat([*tensors, tf.zeros([missing], dtype)], 0)
-    return tf.bitcast(tf.reshape(filled, [-1, each]), carrier)
+    return _bitcast(tf.reshape(filled, [-1, each]), carrier)
 
 
 def num_words(count: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
