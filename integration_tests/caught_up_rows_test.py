@@ -52,6 +52,18 @@ class _Tied(keras.layers.Layer):
         return keras.ops.matmul(mean, keras.ops.transpose(self.table))[:, :3]
 
 
+class _InBranch(_Tied):
+    """Looks up rows of a table in one branch, and other rows in the other."""
+
+    def call(self, ids: Any) -> Any:
+        rows = tf.cond(
+            tf.reduce_sum(ids) % 2 == 0,
+            lambda: keras.ops.take(self.table, ids, axis=0),
+            lambda: 2.0 * keras.ops.take(self.table, _ROWS - 1 - ids, axis=0),
+        )
+        return keras.ops.mean(rows, axis=1)
+
+
 def _embeddings() -> keras.layers.Layer:
     return keras.layers.Embedding(_ROWS, 4)
 
@@ -156,12 +168,15 @@ def test_rows_that_are_rare_catch_up_with_schedules_and_weight_decay(
     assert model.optimizer.iterations.numpy() == before + 3
 
 
-def test_a_table_that_is_also_multiplied_by_catches_up_as_a_whole(
+@pytest.mark.parametrize("make_layer", [_Tied, _InBranch])
+def test_a_table_that_is_read_otherwise_catches_up(
     strategy: tfps.ParameterServerStrategy,
+    make_layer: Callable[[], keras.layers.Layer],
 ) -> None:
-    losses, weights, _ = _in_one_process(_Tied)
+    """As a whole if it is also multiplied by; in branches of a condition."""
+    losses, weights, _ = _in_one_process(make_layer)
     with strategy.scope():
-        model = _model(_adam, _Tied)
+        model = _model(_adam, make_layer)
     history = model.fit(
         tfps.DatasetCreator(_dataset),
         epochs=2,

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable
+from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -141,21 +142,26 @@ class StepStates:
             keras_compat.set_value(holder, strategy.move_to_ps(state))
 
     def _only_in_order(self, flow: Flow) -> list[str]:
+        optimizers = step_build.optimizers_of(self._model)
+        # Always right: the number of a step is assigned under the lock, and
+        # what rows are computed from it is part of the same update.
+        catching_up = _ids_of(
+            value
+            for optimizer in optimizers
+            for value in caught_up_tables.variables_of(optimizer)
+        )
         on_ps = [
             one
             for one in flow.variables
             if isinstance(one, RemoteVariable)
             and not isinstance(one, MirroredScalar)
+            and id(one) not in catching_up
         ]
-        optimized = {
-            id(each)
-            for optimizer in step_build.optimizers_of(self._model)
-            for value in (
-                *(variable.value for variable in optimizer.variables),
-                *caught_up_tables.variables_of(optimizer),
-            )
-            for each in (value, *_shards(value))
-        }
+        optimized = _ids_of(
+            variable.value
+            for optimizer in optimizers
+            for variable in optimizer.variables
+        )
         return [
             self._described(variable)
             for variable in ps_rules.of_one_step(flow, on_ps, optimized)
@@ -221,6 +227,11 @@ def _leaves(value: Any) -> Iterator[Any]:
             yield from _leaves(one)
     else:
         yield value
+
+
+def _ids_of(values: Iterable[Any]) -> set[int]:
+    """Returns the ids of variables and of their shards."""
+    return {id(each) for value in values for each in (value, *_shards(value))}
 
 
 def _shards(value: Any) -> Sequence[Any]:
