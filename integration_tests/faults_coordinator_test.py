@@ -22,6 +22,8 @@ from tfps_plugin.monitoring import events
 _TIMEOUT_SECONDS = 120.0
 # gRPC asks so long after data have come, at most.
 _QUIET_SECONDS = 11.0
+# A thread that is not held up.
+_SHORT_SECONDS = 1.5
 
 
 class _Bench:
@@ -355,3 +357,31 @@ def test_a_function_that_kills_its_workers_is_reported(bench: _Bench) -> None:
     # The cluster is usable.
     value = coordinator.schedule(lambda: tf.constant(7) + 1)
     assert value.fetch() == 8
+
+
+def test_threads_go_on_while_a_trace_waits_for_a_ps_that_hangs(
+    bench: _Bench,
+) -> None:
+    """TensorFlow itself would hold Python's global lock for minutes."""
+    process = bench.cluster.process("ps", 0)
+    process.send_signal(signal.SIGSTOP)
+    traced: list[Any] = []
+
+    def trace() -> None:
+        function = tf.function(lambda: bench.counter.assign_add(3))
+        traced.append(function.get_concrete_function())
+
+    thread = threading.Thread(target=trace)
+    # Functions that were registered a moment ago count as an answer.
+    assert not threading.Event().wait(0.2)
+    thread.start()
+    try:
+        for _ in range(10):
+            began = time.monotonic()
+            thread.join(0.2)
+            assert time.monotonic() - began < _SHORT_SECONDS
+            assert not traced
+    finally:
+        process.send_signal(signal.SIGCONT)
+    thread.join(_TIMEOUT_SECONDS)
+    assert bench.coordinator.schedule(traced[0]).fetch() == 3

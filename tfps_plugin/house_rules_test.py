@@ -37,7 +37,7 @@ _PACKAGES_IN_OLD_PROSE = {
 # else belongs to a connection (`Connection.part`), a strategy or a coordinator.
 _STATEFUL_NAMES = {
     # TensorFlow and Python have it once for each process.
-    "tfps_plugin/_compat/tensorflow_functions.py": {"_turns"},
+    "tfps_plugin/_compat/tensorflow_functions.py": {"_roll_call", "_turns"},
     "tfps_plugin/cluster/chief/connection.py": {"_present"},
     "tfps_plugin/cluster/chief/this_process.py": {"state"},
     # Keras and TensorFlow are patched once for each process.

@@ -42,7 +42,7 @@ CONNECTION = (
     Patch(
         f"{_CONTEXT}.remove_function",
         "self, name",
-        "_compat.tensorflow_functions:in_turn",
+        "_compat.tensorflow_functions:forgotten_in_turn",
         _TURNS,
     ),
     Patch(

@@ -1,11 +1,15 @@
+import gc
 import threading
 from collections.abc import Callable
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import tensorflow as tf
 
 from tfps_plugin._compat import patch_table
 from tfps_plugin._compat import patches
+from tfps_plugin._compat import tensorflow_execution
 from tfps_plugin._compat import tensorflow_functions
 
 _PATIENCE_SECONDS = 30.0
@@ -80,3 +84,76 @@ def test_a_change_that_hangs_is_waited_for_once(
         next_one = _Elsewhere(_trace)
         assert next_one.waits()
     assert next_one.ends()
+
+
+class _Tasks:
+    """Tasks that answer or not."""
+
+    def __init__(self) -> None:
+        self.is_silent = False
+        self.num_asked = 0
+        self.num_given_up = 0
+
+    def are_answering(self) -> bool:
+        self.num_asked += 1
+        # As long as a question takes.
+        threading.Event().wait(0.01)
+        return not self.is_silent
+
+    def stop_waiting(self) -> None:
+        self.num_given_up += 1
+
+
+@pytest.fixture
+def tasks(monkeypatch: pytest.MonkeyPatch) -> Iterator[_Tasks]:
+    monkeypatch.setattr(tensorflow_functions, "_FRESH_SECONDS", 0.0)
+    monkeypatch.setattr(
+        tensorflow_functions, "_roll_call", tensorflow_functions._RollCall()
+    )
+    made = _Tasks()
+    tensorflow_functions.ask_first(made)
+    yield made
+    tensorflow_functions.ask_first(None)
+
+
+def test_traces_wait_for_silent_tasks(tasks: _Tasks) -> None:
+    _trace()
+    assert tasks.num_asked
+    tasks.is_silent = True
+    with tensorflow_functions.asking_nobody():
+        _trace()
+    elsewhere = _Elsewhere(_trace)
+    assert elsewhere.waits()
+    tasks.is_silent = False
+    assert elsewhere.ends()
+    assert not tasks.num_given_up
+
+
+def test_silent_tasks_are_waited_for_once(
+    tasks: _Tasks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tensorflow_functions, "_SILENCE_SECONDS", 0.2)
+    tasks.is_silent = True
+    assert _Elsewhere(_trace).ends()
+    assert tasks.num_given_up == 1
+    num_asked = tasks.num_asked
+    assert _Elsewhere(_trace).ends()
+    assert tasks.num_asked == num_asked
+
+
+def test_functions_are_forgotten_when_tasks_answer_again(
+    tasks: _Tasks,
+) -> None:
+    traced: list[Any] = [_trace()]
+    name = traced[0].name
+    tasks.is_silent = True
+    traced.clear()
+    gc.collect()
+    assert _is_registered(name)
+    tasks.is_silent = False
+    _trace()
+    assert not _is_registered(name)
+
+
+def _is_registered(name: bytes) -> bool:
+    return bool(tensorflow_execution.context.context().has_function(name))

@@ -158,6 +158,24 @@ def probe_all(
     return answers
 
 
+def silent_tasks(tasks: Iterable[Task], timeout_seconds: float) -> list[Task]:
+    """Returns the tasks that do not say anything at all.
+
+    Args:
+        tasks: The tasks to ask, all at the same time.
+        timeout_seconds: How long to wait for each.
+
+    Returns:
+        Those without an answer. A connection that is refused is an answer.
+    """
+    return [
+        task
+        for task, answer in probe_all(tasks, timeout_seconds).items()
+        if isinstance(answer, errors.TaskUnreachableError)
+        and answer.reason == _no_answer(timeout_seconds)
+    ]
+
+
 def probe_task(task: Task, timeout_seconds: float) -> TaskStatus:
     """Probes a task and makes sure that it is the one that answers.
 
@@ -320,7 +338,7 @@ def _reason(error: grpc.RpcError, timeout_seconds: float) -> str:
     """Why a call failed, in few words."""
     code = error.code()
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
-        return f"no answer within {timeout_seconds:.3g} s"
+        return _no_answer(timeout_seconds)
     if code is grpc.StatusCode.UNIMPLEMENTED:
         return "what answers there is not a TensorFlow task"
     details = str(error.details() or code.name)
@@ -328,6 +346,10 @@ def _reason(error: grpc.RpcError, timeout_seconds: float) -> str:
     # UNKNOWN: ipv4:127.0.0.1:1: Failed to connect ...: Connection refused".
     cause = details.rpartition("last error: ")[2]
     return _WHERE.sub("", cause) or details
+
+
+def _no_answer(timeout_seconds: float) -> str:
+    return f"no answer within {timeout_seconds:.3g} s"
 
 
 def _declare_messages() -> type[message.Message]:

@@ -11,8 +11,8 @@ from typing import Any
 from typing import NamedTuple
 
 # Without a limit, functions that wait for one another could deadlock here. To
-# prepare a large step takes a few seconds.
-_WAIT_SECONDS = 10.0
+# prepare a large step takes a few seconds, on a busy machine many times that.
+_WAIT_SECONDS = 60.0
 
 
 class InFlightCall:
@@ -82,7 +82,7 @@ class WorkerCalls:
 
     Guarantees: while a first call runs, no other begins; it begins when no
     other runs. Calls that wait to be exclusive go first. No call waits for
-    more than 10 s: then it begins anyway. No call waits for a thread that was
+    more than 60 s: then it begins anyway. No call waits for a thread that was
     given up.
     Guarded by `_changed`: everything. Nothing is called while holding it.
     """

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 from tfps_plugin import errors
 from tfps_plugin._compat import tensorflow_execution
+from tfps_plugin._compat import tensorflow_functions
 from tfps_plugin.cluster import environment
 from tfps_plugin.cluster import health
 from tfps_plugin.cluster.calls import bounded_calls
@@ -247,6 +248,32 @@ class Session:
         """
         connections.break_to([self._book.now(task).address])
 
+    def are_answering(self) -> bool:
+        """Returns whether no listed task is silent.
+
+        A dead task is not silent: its machine refuses connections to it.
+        """
+        return not self._silent_tasks()
+
+    def stop_waiting(self) -> None:
+        """Fails everything in this process that waits for a silent task."""
+        for task in self._silent_tasks():
+            _logger.warning(
+                "%s at %s does not answer, and functions are traced without "
+                "it.",
+                task,
+                task.address,
+            )
+            connections.break_to([task.address])
+
+    def _silent_tasks(self) -> list[Task]:
+        with self._lock:
+            if self._is_closed:
+                return []
+        return health.silent_tasks(
+            map(self._book.now, self.listed), _PROBE_TIMEOUT_SECONDS
+        )
+
     @property
     def num_changes(self) -> int:
         """A number that changes when a change of the cluster begins or ends."""
@@ -356,6 +383,7 @@ class Session:
                 if self._is_closed:
                     return
                 self._is_closed = True
+            tensorflow_functions.ask_first(None)
             if has_lock:
                 self._view.detach(_DETACH_TIMEOUT_SECONDS)
         finally:
@@ -449,6 +477,7 @@ class Session:
         atexit.register(self._close_at_exit)
         self._announcer.identify()
         leftovers.free(self.cluster.parameter_servers)
+        tensorflow_functions.ask_first(self)
         # For the next strategy on this cluster: the tasks have just answered.
         free_workers.prepare(_PREPARE_TIMEOUT_SECONDS)
         # Late ones are told when they are taken in.

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 
 from tfps_plugin import errors
+from tfps_plugin._compat import tensorflow_functions
 from tfps_plugin.coordinator.closures.closure_queue import ClosureQueue
 from tfps_plugin.coordinator.members.failure_examiner import FailureExaminer
 from tfps_plugin.coordinator.members.membership import Membership
@@ -109,6 +110,11 @@ class MembershipThread:
         return not self._thread.is_alive()
 
     def _run(self) -> None:
+        # Others wait for silent tasks until this thread gives them up.
+        with tensorflow_functions.asking_nobody():
+            self._run_until_stopped()
+
+    def _run_until_stopped(self) -> None:
         while not self._stop.is_set():
             # Asked first: a coordinator that is gone schedules nothing more.
             if not self._is_wanted() and not self._queue.has_work:

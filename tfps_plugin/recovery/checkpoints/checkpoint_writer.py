@@ -4,6 +4,7 @@ import threading
 from collections.abc import Callable
 from collections.abc import Sequence
 
+from tfps_plugin import errors
 from tfps_plugin._compat import tensorflow_execution
 from tfps_plugin.monitoring import events
 from tfps_plugin.recovery.checkpoints.snapshot import PendingWrite
@@ -125,5 +126,9 @@ class CheckpointWriter:
 
 
 def first_line(error: BaseException) -> str:
-    """Returns the first line of an error's message, shortened."""
-    return str(error).strip().partition("\n")[0][:300]
+    """Returns the first line of an error's message.
+
+    Messages of TensorFlow are shortened: they may go on for pages.
+    """
+    line = str(error).strip().partition("\n")[0]
+    return line if isinstance(error, errors.TfpsError) else line[:300]

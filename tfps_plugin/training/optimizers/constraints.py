@@ -10,6 +10,7 @@ from tfps_plugin.strategy import updates
 from tfps_plugin.strategy.update_parts import UpdatePart
 from tfps_plugin.training.optimizers import branches
 from tfps_plugin.training.optimizers import whole_updates
+from tfps_plugin.training.optimizers.moving_averages import is_overwrite_due
 
 
 class Constraints:
@@ -58,17 +59,15 @@ class Constraints:
         optimizer = self._optimizer
         if not self._by_rows and not self._whole:
             return
-        number = tf.convert_to_tensor(optimizer.iterations)
-        is_first, is_overwritten = tf.equal(number, 0), tf.constant(False)
-        if optimizer.use_ema and optimizer.ema_overwrite_frequency:
-            is_overwritten = tf.equal(
-                (number + 1) % optimizer.ema_overwrite_frequency, 0
-            )
+        is_overwritten = is_overwrite_due(optimizer)
         if optimizer.gradient_accumulation_steps:
             updates.run_parts(whole_updates.parts_of(self._whole), _apply)
-            # Rows change in updates alone, which apply their constraints.
-            _apply_if(is_first | is_overwritten, self._by_rows)
-        elif optimizer.use_ema and optimizer.ema_overwrite_frequency:
+            # Later, rows change in updates alone, which apply constraints.
+            is_due = tf.equal(tf.convert_to_tensor(optimizer.iterations), 0)
+            if is_overwritten is not None:
+                is_due |= is_overwritten
+            _apply_if(is_due, self._by_rows)
+        elif is_overwritten is not None:
             _apply_if(is_overwritten, [*self._whole, *self._by_rows])
 
 

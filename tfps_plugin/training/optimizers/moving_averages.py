@@ -13,6 +13,22 @@ from tfps_plugin.training.optimizers import branches
 from tfps_plugin.training.optimizers import whole_updates
 
 
+def is_overwrite_due(optimizer: Any) -> tf.Tensor | None:
+    """Returns whether this step assigns averages to variables.
+
+    Args:
+        optimizer: A Keras optimizer that has not counted the step yet.
+
+    Returns:
+        A boolean scalar; None if no step does.
+    """
+    frequency = optimizer.ema_overwrite_frequency
+    if not optimizer.use_ema or not frequency:
+        return None
+    number = tf.convert_to_tensor(optimizer.iterations) + 1
+    return tf.equal(number % frequency, 0)
+
+
 class MovingAverages:
     """Moving averages of the variables that one step updates.
 
@@ -88,15 +104,12 @@ class MovingAverages:
 
     def overwrite_if_due(self) -> None:
         """Assigns the averages to the variables, if this step is to do so."""
-        optimizer = self._optimizer
-        frequency = optimizer.ema_overwrite_frequency
-        if not frequency:
-            return
-        number = tf.convert_to_tensor(optimizer.iterations) + 1
-        branches.run_if(
-            number % frequency == 0,
-            lambda: compat.overwrite_with_averages(optimizer),
-        )
+        is_due = is_overwrite_due(self._optimizer)
+        if is_due is not None:
+            branches.run_if(
+                is_due,
+                lambda: compat.overwrite_with_averages(self._optimizer),
+            )
 
     def _copy_variable(self, part: UpdatePart) -> None:
         average = compat.average_of(self._optimizer, part.owner)
