@@ -13,7 +13,6 @@ from tfps_plugin import errors
 from tfps_plugin.variables.compression import wire
 from tfps_plugin.variables.kinds.remote_variable import RemoteVariable
 from tfps_plugin.variables.kinds.sharded_variable import ShardedVariable
-from tfps_plugin.variables.lookup import repeated_rows
 from tfps_plugin.variables.lookup.distinct_rows import DistinctRows
 from tfps_plugin.variables.lookup.distinct_rows import distinct
 from tfps_plugin.variables.step_trace import View
@@ -159,7 +158,7 @@ def _densified_part(
     position: int,
 ) -> UpdatePart:
     with tf.device(shard.device):
-        dense = repeated_rows.segment_sums(
+        dense = tf.math.unsorted_segment_sum(
             mine.values, mine.indices, shard.shape[0]
         )
         dense.set_shape(shard.shape)

@@ -2,8 +2,6 @@
 
 import dataclasses
 from collections.abc import Iterable
-from collections.abc import Sequence
-from typing import Any
 
 import tensorflow as tf
 
@@ -45,14 +43,6 @@ class FlatFunction:
     num_arguments: int
     outputs: tuple[Output, ...]
     controls: tuple[int, ...]
-
-
-def constant_scalar(operations: Sequence[FlatOperation], output: Output) -> Any:
-    """Returns the value of a constant scalar; None for all else."""
-    operation = operations[output.node].operation
-    if operation.type != "Const" or operation.outputs[0].shape.rank != 0:
-        return None
-    return tf.get_static_value(operation.outputs[0]).item()
 
 
 class Renumbering:

@@ -19,7 +19,6 @@ from tfps_plugin.transport.flat_function import FlatFunction
 from tfps_plugin.transport.passes import common_subexpressions
 from tfps_plugin.transport.passes import loop_overlap
 from tfps_plugin.transport.passes import step_order
-from tfps_plugin.transport.passes import transpositions
 from tfps_plugin.transport.passes.inlining import flatten
 from tfps_plugin.transport.staging import StagedHandle
 from tfps_plugin.transport.waves import Node
@@ -85,7 +84,6 @@ class Rewriting:
             in_places = [node.place for node in self._nodes()]
             self._take(step_order.in_order(self._flat, in_places), homes)
         self._take(common_subexpressions.merge(self._flat), homes)
-        self._take(transpositions.transpose(self._flat), homes)
         self.bodies: list[Body] = []
         self.unasked: frozenset[int] = frozenset()
         self._in_order: set[int] = set()

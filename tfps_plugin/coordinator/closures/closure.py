@@ -73,14 +73,12 @@ class Closure:
         lost_workers: Indices of the workers that were lost while they ran it.
         worker_index: The worker that ran it last.
         round: The ledger's round in which it began last.
-        began_at: When it began last, by the monotonic clock.
         cancellation: Cancels its call when its round ends; None: nothing
             does.
     """
 
     __slots__ = (
         "_listener",
-        "began_at",
         "call",
         "cancellation",
         "lost_workers",
@@ -105,7 +103,6 @@ class Closure:
         # Python's garbage collector visits each object they are made of.
         self.lost_workers: tuple[int, ...] = ()
         self.round = -1
-        self.began_at = 0.0
         self.cancellation: Cancellation | None = None
         self.worker_index: int | None = None
 

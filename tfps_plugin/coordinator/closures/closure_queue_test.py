@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import queue as pyqueue
 import threading
 from collections.abc import Callable
 from collections.abc import Iterator
@@ -14,8 +13,6 @@ from tfps_plugin import errors
 from tfps_plugin.coordinator.closures.closure import Closure
 from tfps_plugin.coordinator.closures.closure import ClosureState
 from tfps_plugin.coordinator.closures.closure_queue import ClosureQueue
-from tfps_plugin.coordinator.lanes import lane_scheduler
-from tfps_plugin.coordinator.lanes.lane_scheduler import LaneScheduler
 from tfps_plugin.coordinator.testing import FakeListener
 
 _TIMEOUT_SECONDS = 30.0
@@ -76,36 +73,6 @@ def test_get_waits_for_put() -> None:
         closure = _closure()
         queue.put(closure)
         assert getting.end().result is closure
-
-
-def test_one_lane_takes_what_ends_at_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    watching = threading.Event()
-    watch = LaneScheduler.watch
-
-    def tell_and_watch(*args: Any) -> bool:
-        # With the lock, which whoever watches gives back when it waits.
-        watching.set()
-        return watch(*args)
-
-    monkeypatch.setattr(LaneScheduler, "watch", tell_and_watch)
-    monkeypatch.setattr(lane_scheduler, "_WATCH_SECONDS", 2 * _TIMEOUT_SECONDS)
-    taken: pyqueue.Queue[Closure | None] = pyqueue.Queue()
-    with _queue() as queue:
-        first, second, third = _closure(), _closure(), _closure()
-        queue.put(first)
-        assert queue.lanes.get(0) is first
-        queue.put(second)
-        _Task(lambda: taken.put(queue.lanes.get(1)))
-        assert watching.wait(_TIMEOUT_SECONDS)
-        queue.lanes.done(first, 1, None)
-        assert queue.lanes.get(0) is second
-        queue.lanes.done(second, 1, None)
-        # By whichever of them: the one that ran them may have gone to rest.
-        _Task(lambda: taken.put(queue.lanes.get(0)))
-        queue.put(third)
-        assert taken.get(timeout=_TIMEOUT_SECONDS) is third
 
 
 def test_one_that_takes_long_holds_nobody_up() -> None:

@@ -1,12 +1,12 @@
 """Closure ledger that callers and lanes share behind one lock."""
 
 import sys
+import threading
 from collections.abc import Callable
 
 from tfps_plugin.coordinator.closures.closure import Cancellation
 from tfps_plugin.coordinator.closures.closure_ledger import ClosureLedger
 from tfps_plugin.coordinator.closures.closure_ledger import Ended
-from tfps_plugin.coordinator.lanes.convoy_free_lock import ConvoyFreeLock
 from tfps_plugin.coordinator.lanes.lane_scheduler import LaneScheduler
 
 
@@ -43,7 +43,7 @@ class SharedLedger:
         new_cancellation: Callable[[], Cancellation | None] = lambda: None,
     ) -> None:
         """Creates an empty ledger; see `ClosureQueue` for the arguments."""
-        self.lock = ConvoyFreeLock()
+        self.lock = threading.RLock()
         self.ledger = ClosureLedger(capacity, max_workers_lost)
         self.scheduler = LaneScheduler(
             self.lock,
@@ -51,9 +51,9 @@ class SharedLedger:
             self.end_round,
             lanes_per_worker,
         )
-        self.room_made = self.lock.condition()
-        self.settled = self.lock.condition()
-        self.round_ended = self.lock.condition()
+        self.room_made = threading.Condition(self.lock)
+        self.settled = threading.Condition(self.lock)
+        self.round_ended = threading.Condition(self.lock)
         self.is_stopped = False
         self.ended_by: BaseException | None = None
         self.num_untold = 0

@@ -6,7 +6,5 @@ worker.py            the lanes of one worker
 lane_queue.py        the closure queue as lanes see it
 lane_scheduler.py    wakes and starts lanes when there is work
 idle_lanes.py        pure: the choice of the lane for the next closure
-short_functions.py   pure: detects functions too short for a second thread
-convoy_free_lock.py  a lock whose waiting threads do not form a convoy
 first_calls.py       runs a function alone on a worker the first time
 """

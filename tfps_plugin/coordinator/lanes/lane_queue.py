@@ -91,8 +91,6 @@ class LaneQueue:
                 if self._shared.is_stopped:
                     return None
                 closure = self._take(worker_index, number)
-                if closure is None and scheduler.watch(worker_index, number):
-                    continue
                 # Also if this lane was woken in vain: for the next one.
                 start = scheduler.wake()
                 if closure is None and start is None:
@@ -103,10 +101,8 @@ class LaneQueue:
 
     def done(self, closure: Closure, attempt: int, result: Any) -> None:
         """Records that an attempt of a closure returned `result`."""
-        now = time.monotonic()
         # Short for `SharedLedger.change`: neither queue nor round change.
         with self._lock:
-            self._scheduler.ended(closure.began_at, now)
             ended = self._ledger.done(closure, attempt, result)
             self._shared.num_untold += len(ended)
         self._shared.tell(ended)
@@ -184,14 +180,10 @@ class LaneQueue:
 
     def _take(self, worker_index: int, number: int) -> Closure | None:
         """Begins the next closure, if there is one and the lane may."""
-        if not self._scheduler.may_take(
-            worker_index, number, self._ledger.num_running
-        ):
+        if not self._scheduler.may_take(worker_index, number):
             return None
         closure = self._ledger.take()
         if closure is not None:
-            self._scheduler.took()
-            closure.began_at = time.monotonic()
             closure.worker_index = worker_index
             closure.cancellation = self._shared.cancellation
             if self._ledger.num_queued <= self._few:

@@ -3,12 +3,9 @@
 import logging
 import sys
 import threading
-import time
 from collections.abc import Callable
 
-from tfps_plugin.coordinator.lanes.convoy_free_lock import ConvoyFreeLock
 from tfps_plugin.coordinator.lanes.idle_lanes import IdleLanes
-from tfps_plugin.coordinator.lanes.short_functions import ShortFunctions
 
 _logger = logging.getLogger(__name__)
 
@@ -19,27 +16,22 @@ _Start = Callable[[], None]
 # A lane to start, with its worker's index.
 ToStart = tuple[int, _Start]
 
-# Much longer than a lane takes between two short functions, even if it waits
-# several times for Python's global interpreter lock, 5 ms each.
-_WATCH_SECONDS = 50e-3
-
 
 class LaneScheduler:
     """Puts idle lanes to sleep, and wakes or starts them when there is work.
 
     Lanes wake each other, one at a time: many lanes that wake at once only
-    wait for each other. While functions are short (`ShortFunctions`), one lane
-    runs all of them, and one other watches over it.
+    wait for each other.
 
-    Guarantees: while closures wait, a lane that may take one is taking it, is
-    on its way, or watches the lane that does.
+    Guarantees: while closures wait, a lane that may take one is taking it or
+    is on its way.
     Guarded by the lock that it is given: everything. Callers hold the lock,
     except for `start`, which must be called without it.
     """
 
     def __init__(
         self,
-        lock: ConvoyFreeLock,
+        lock: threading.RLock,
         num_queued: Callable[[], int],
         give_up: Callable[[BaseException], None],
         most_per_worker: int = sys.maxsize,
@@ -57,7 +49,6 @@ class LaneScheduler:
         self._num_queued = num_queued
         self._give_up = give_up
         self._idle: IdleLanes[_Waiting | _Start] = IdleLanes()
-        self._functions = ShortFunctions()
         # (number, worker index, lane) of lanes that exceed the limit.
         self._spare: list[tuple[int, int, _Waiting | _Start]] = []
         self._most_per_worker = most_per_worker
@@ -66,11 +57,6 @@ class LaneScheduler:
         # The lowest number of a lane that ever arrived. Its thread lives until
         # the queue is stopped.
         self._lowest_number = sys.maxsize
-        self._watching: _Waiting | None = None
-        self._num_taken = 0
-        # Whether the lane that took the last closure comes back for the next,
-        # unless its function takes long.
-        self._is_tended = False
 
     def add(self, worker_index: int, start: _Start, number: int = 0) -> None:
         """Adds a lane that has no thread yet.
@@ -107,22 +93,14 @@ class LaneScheduler:
         """Wakes lanes of the worker again."""
         self._idle.resume(worker_index)
 
-    def may_take(
-        self, worker_index: int, number: int, num_running: int
-    ) -> bool:
+    def may_take(self, worker_index: int, number: int) -> bool:
         """Returns whether a lane that arrived may take a closure.
 
         Args:
             worker_index: The worker that the lane drives.
             number: The lane's number among those of its worker.
-            num_running: Number of closures that other lanes run.
         """
-        return not (
-            self._idle.is_paused(worker_index)
-            or self.is_spare(number)
-            # One lane runs all short functions.
-            or (num_running and self._functions.are_short)
-        )
+        return not (self._idle.is_paused(worker_index) or self.is_spare(number))
 
     def arrived(self, worker_index: int, number: int = 0) -> None:
         """Records that a lane looks for work.
@@ -132,20 +110,8 @@ class LaneScheduler:
             number: The lane's number among those of its worker.
         """
         self._lowest_number = min(self._lowest_number, number)
-        if self.is_spare(number):
-            # It may be the lane that ran the last closures.
-            self._is_tended = False
         if worker_index == self._awaited:
             self._awaited = None
-
-    def took(self) -> None:
-        """Records that a lane took a closure."""
-        self._num_taken += 1
-        self._is_tended = True
-
-    def ended(self, began_at: float, now: float) -> None:
-        """Records that a function ended, and when it began (monotonic)."""
-        self._functions.observe(began_at, now)
 
     def sleep(self, worker_index: int, number: int = 0) -> None:
         """Puts the current thread, a lane's, to sleep until it is woken.
@@ -154,42 +120,9 @@ class LaneScheduler:
             worker_index: The worker that the lane drives.
             number: The lane's number among those of its worker.
         """
-        if not self._num_queued():
-            self._is_tended = False
-        waiting = self._lock.condition()
+        waiting = threading.Condition(self._lock)
         self._add_idle(worker_index, waiting, number)
         waiting.wait()
-
-    def watch(self, worker_index: int, number: int = 0) -> bool:
-        """Watches, on a lane's thread, over the lane that runs everything.
-
-        Args:
-            worker_index: The worker that the lane drives.
-            number: The lane's number among those of its worker.
-
-        Returns:
-            False, at once, if the lane may not watch or another one does.
-        """
-        if (
-            self._watching is not None
-            or not self._functions.are_short
-            or not self._num_queued()
-            or self._idle.is_paused(worker_index)
-            or self.is_spare(number)
-        ):
-            return False
-        self._watching = self._lock.condition()
-        before = None
-        while self._num_queued() and self._functions.are_short:
-            if before == self._num_taken:
-                # The lane that runs everything is busy with a long function.
-                self._functions.found_long(time.monotonic())
-                break
-            before = self._num_taken
-            if self._watching.wait(_WATCH_SECONDS):
-                break
-        self._watching = None
-        return True
 
     def wake(self) -> ToStart | None:
         """Wakes one idle lane if there is work for it.
@@ -201,11 +134,6 @@ class LaneScheduler:
             if the lane that was woken has a thread already.
         """
         if not self._num_queued() or self._awaited is not None:
-            return None
-        if self._watching is not None and self._functions.are_short:
-            if not self._is_tended:
-                self._is_tended = True
-                self._watching.notify()
             return None
         taken = self._idle.take()
         if taken is None:
@@ -223,8 +151,6 @@ class LaneScheduler:
         for lane in (*self._idle.take_all(), *spare):
             if isinstance(lane, threading.Condition):
                 lane.notify()
-        if self._watching is not None:
-            self._watching.notify()
 
     def start(self, to_start: ToStart | None) -> None:
         """Starts a lane that `wake` returned, or else the next idle one."""

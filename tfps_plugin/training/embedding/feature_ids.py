@@ -15,7 +15,6 @@ import tensorflow as tf
 from tfps_plugin import errors
 from tfps_plugin.training.embedding.config import FeatureConfig
 from tfps_plugin.variables.lookup import graph_checks
-from tfps_plugin.variables.lookup import repeated_rows
 
 
 class FeatureIds(abc.ABC):
@@ -139,7 +138,7 @@ class SegmentedIds(FeatureIds):
         return combined
 
     def _sum(self, values: tf.Tensor) -> tf.Tensor:
-        return repeated_rows.segment_sums(
+        return tf.math.unsorted_segment_sum(
             values, self._examples_N, self._num_examples
         )
 

@@ -10,9 +10,6 @@ import tensorflow as tf
 from tfps_plugin.training.embedding import stacked_lookup
 from tfps_plugin.training.embedding.stacked_lookup import Request
 from tfps_plugin.training.embedding.stacked_lookup import Span
-from tfps_plugin.transport.passes import common_subexpressions
-from tfps_plugin.transport.passes import transpositions
-from tfps_plugin.transport.passes.inlining import flatten
 from tfps_plugin.variables import testing
 from tfps_plugin.variables.lookup import joint_lookup
 
@@ -125,7 +122,7 @@ def test_features_of_one_shard_each_are_not_sorted(
 
 # In one shard each, the features of this order are asked for in another one.
 @pytest.mark.parametrize("num_tables", [5, 18])
-def test_what_features_get_is_joined_by_a_transposition(
+def test_what_features_get_is_in_their_order(
     num_tables: int,
 ) -> None:
     rows = 2 * num_tables
@@ -145,13 +142,6 @@ def test_what_features_get_is_joined_by_a_transposition(
             loss = tf.reduce_sum(joined_BM**2)
         return joined_BM, tape.gradient(loss, stack.value)
 
-    spec = tf.TensorSpec([None], tf.int64)
-    concrete = look_up.get_concrete_function([spec] * num_tables)
-    flat = transpositions.transpose(
-        common_subexpressions.merge(flatten(concrete.graph))
-    )
-    types = [one.operation.type for one in flat.operations]
-    assert types.count("Transpose") == 2
     ids_FB = np.random.default_rng(3).integers(-2, 2, (num_tables, 4))
     joined_BM, _ = look_up([tf.constant(ids) for ids in ids_FB])
     numbers_BF = np.transpose(ids_FB % 2 + 2 * tables[:, None])

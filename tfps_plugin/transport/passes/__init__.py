@@ -5,7 +5,5 @@ dead_code.py              leaves out operations that nothing needs
 common_subexpressions.py  computes equal expressions of a step once
 step_order.py             orders the steps that one round of a loop makes
 loop_overlap.py           lets a loop's next round begin before updates end
-transpositions.py         turns a split and a concatenation into a transpose
-known_sizes.py            axes and sizes that are known before a function runs
 reordering.py             a list of operations in another order
 """

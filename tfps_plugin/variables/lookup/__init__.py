@@ -4,7 +4,6 @@ row_lookup.py         looks up rows of a variable, each distinct id once
 joint_lookup.py       looks up rows of several tables in one exchange with a ps
 shard_order.py        ids grouped by the shards that hold them
 distinct_rows.py      slices in which every id occurs once
-repeated_rows.py      repeats rows, and sums their gradients again
 graph_checks.py       checks of values known only when a function runs
 dense_reads.py        warns of steps that move a whole sharded table
 vectorized_lookup.py  looks up rows in vectorized functions

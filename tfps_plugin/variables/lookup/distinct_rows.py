@@ -6,7 +6,6 @@ on every worker, so slices that are summed already say so by their type.
 
 import tensorflow as tf
 
-from tfps_plugin.variables.lookup import repeated_rows
 from tfps_plugin.variables.lookup import shard_order
 from tfps_plugin.variables.lookup.shard_order import ShardOrder
 from tfps_plugin.variables.sharding.layout import RowLayout
@@ -92,7 +91,7 @@ def distinct(slices: tf.IndexedSlices) -> DistinctRows:
     if isinstance(slices, DistinctRows):
         return slices
     ids_U, positions_N = tf.unique(tf.convert_to_tensor(slices.indices))
-    sums_UD = repeated_rows.segment_sums(
+    sums_UD = tf.math.unsorted_segment_sum(
         tf.convert_to_tensor(slices.values), positions_N, tf.size(ids_U)
     )
     return DistinctRows(sums_UD, ids_U, slices.dense_shape)

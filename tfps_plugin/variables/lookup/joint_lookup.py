@@ -21,7 +21,6 @@ from tfps_plugin.variables.compression import quantization
 from tfps_plugin.variables.compression import wire
 from tfps_plugin.variables.lookup import graph_checks
 from tfps_plugin.variables.lookup import present_rows
-from tfps_plugin.variables.lookup import repeated_rows
 from tfps_plugin.variables.lookup import row_lookup
 from tfps_plugin.variables.lookup.row_lookup import Arrangement
 from tfps_plugin.variables.lookup.row_lookup import Table
@@ -129,7 +128,7 @@ def look_up_together(
         arrange = arranged[number]
         if arrange is not None:
             positions = arrange(positions)
-        rows[number] = repeated_rows.repeat(known_UD, positions)
+        rows[number] = tf.gather(known_UD, positions)
     return [rows[number] for number in range(len(tables))]
 
 

@@ -23,7 +23,6 @@ from tfps_plugin._compat import tensorflow_vectorizing
 from tfps_plugin.variables.compression import wire
 from tfps_plugin.variables.lookup import graph_checks
 from tfps_plugin.variables.lookup import present_rows
-from tfps_plugin.variables.lookup import repeated_rows
 from tfps_plugin.variables.lookup import shard_order
 from tfps_plugin.variables.lookup import vectorized_lookup
 from tfps_plugin.variables.lookup.distinct_rows import DistinctRows
@@ -175,7 +174,7 @@ def look_up(
     )
     if arranged is not None:
         positions = arranged(positions)
-    return repeated_rows.repeat(rows_UD, positions)
+    return tf.gather(rows_UD, positions)
 
 
 def distinct_rows(
@@ -362,7 +361,7 @@ def _gradient(
         shape: Shape of the table.
     """
     if isinstance(upstream, tf.IndexedSlices):
-        upstream = repeated_rows.segment_sums(
+        upstream = tf.math.unsorted_segment_sum(
             upstream.values,
             upstream.indices,
             order.count if order.is_usable else tf.size(ids_U),
