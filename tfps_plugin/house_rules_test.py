@@ -30,7 +30,6 @@ _PACKAGES_IN_OLD_PROSE = {
     "tfps_plugin/strategy",
     "tfps_plugin/training",
     "tfps_plugin/transport",
-    "tfps_plugin/variables",
 }
 
 # Module-level names with state, which all jobs of a process share. Everything
