@@ -48,7 +48,7 @@ class FlatFunction:
 
 
 def constant_scalar(operations: Sequence[FlatOperation], output: Output) -> Any:
-    """Returns the value of a constant scalar; None for all else."""
+    """Returns the value of a constant scalar; None for anything else."""
     operation = operations[output.node].operation
     if operation.type != "Const" or operation.outputs[0].shape.rank != 0:
         return None

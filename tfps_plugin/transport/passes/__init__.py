@@ -3,8 +3,8 @@
 inlining.py               lists a function's operations, calls inlined
 dead_code.py              leaves out operations that nothing needs
 common_subexpressions.py  computes equal expressions of a step once
-step_order.py             orders the steps that one round of a loop makes
-loop_overlap.py           lets a loop's next round begin before updates end
+step_order.py             orders the steps of one iteration of a loop
+loop_overlap.py           lets a loop's next iteration begin before updates end
 transpositions.py         turns a split and a concatenation into a transpose
 known_sizes.py            axes and sizes that are known before a function runs
 reordering.py             a list of operations in another order
