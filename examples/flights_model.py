@@ -1,4 +1,4 @@
-"""A wide and deep model in plain Keras: it knows nothing of any cluster."""
+"""A wide and deep model in plain Keras, which knows nothing about clusters."""
 
 from collections.abc import Mapping
 
@@ -28,9 +28,9 @@ def build_model(
 ) -> keras.Model:
     """Builds the model.
 
-    The wide part is a linear model: one weight for each word and each cross of
-    words. It remembers. The deep part sees an embedding of each word beside
-    the numbers. It generalises.
+    The wide part memorizes: it is a linear model, with one weight for each word
+    and each cross of words. The deep part generalizes: it sees the numbers, and
+    an embedding of each word.
 
     Args:
         table_sizes: Number of ids of each column with an embedding.
@@ -39,7 +39,7 @@ def build_model(
         numbers: Number of numeric columns.
 
     Returns:
-        From features to the probability that the flight is late.
+        A model from features to the probability that the flight is late.
     """
     ids = {
         name: keras.Input((), dtype="int32", name=name) for name in table_sizes

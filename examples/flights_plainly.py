@@ -1,4 +1,4 @@
-"""What flights.py has done by plain processes, that are in no cluster."""
+"""Plain processes, outside of any cluster, that flights.py starts."""
 
 import argparse
 import os
@@ -19,11 +19,11 @@ _HERE = pathlib.Path(__file__).parent
 def check_saved_model(
     output_dir: pathlib.Path, predicted: npt.NDArray[np.float32]
 ) -> None:
-    """Lets a plain process open the saved model and predict the same.
+    """Checks that a plain process can open the saved model, and use it.
 
     Args:
-        output_dir: Where the model was saved.
-        predicted: What the model predicted before it was saved.
+        output_dir: Folder of the saved model.
+        predicted: Predictions of the model before it was saved.
 
     Raises:
         SystemExit: If it cannot be opened, or predicts something else.
@@ -41,7 +41,7 @@ def check_saved_model(
 
 
 def run_baseline(options: argparse.Namespace) -> Scores:
-    """Trains the same model in one process: flights.py with --local.
+    """Trains the same model in one process, by flights.py with --local.
 
     Args:
         options: The command line of the run to compare with.

@@ -1,4 +1,4 @@
-"""Uses the model that flights.py has saved: plain Keras, no cluster.
+"""Uses the model that flights.py has saved, in plain Keras, without a cluster.
 
     python flights_predict.py output/flights
 

@@ -1,4 +1,4 @@
-"""From the flights to what `fit` takes: encoded, and in files for workers."""
+"""Preparation of the flights for `fit`: encodes them, and writes files."""
 
 import dataclasses
 import pathlib
@@ -21,11 +21,11 @@ class Prepared:
     """The flights, ready for training and test.
 
     Attributes:
-        encoder: Learnt from the training months.
+        encoder: Encoder, learned from the training months.
         rows: Number of flights in each part.
         base_rate: Share of late flights in the training months.
         test_features: The flights of the test months.
-        test_late: Which of them arrived late.
+        test_late: Labels of the test months: 1.0 for late flights.
     """
 
     encoder: Encoder
@@ -36,7 +36,7 @@ class Prepared:
 
 
 def prepare(data_dir: pathlib.Path) -> Prepared:
-    """Reads and encodes the flights, and writes what the workers read.
+    """Reads and encodes the flights, and writes files for the workers.
 
     Args:
         data_dir: Folder for the files of the training and validation months.

@@ -1,7 +1,7 @@
-"""Features in files, so that each worker reads its own share of them.
+"""Features in files, so that each worker reads its own share.
 
-A record is one flight: a fixed number of float32, the label first. Ids are
-among them: float32 holds whole numbers exactly up to 2**24.
+A record is one flight: a fixed number of float32 values, the label first. They
+include ids: float32 is exact for integers up to 2**24.
 """
 
 import os
@@ -26,7 +26,7 @@ _SHUFFLED_TOGETHER = 16_384
 
 
 def record_paths(folder: pathlib.Path, part: str) -> list[str]:
-    """The files of a part."""
+    """Returns the files of a part."""
     return [
         str(folder / f"{part}-{number:02d}-of-{FILES}.records")
         for number in range(FILES)
@@ -39,7 +39,7 @@ def write_records(
     features: Features,
     late: npt.NDArray[np.float32],
 ) -> None:
-    """Writes a part, its flights mixed: a file is a sample of all months."""
+    """Writes a part in random order: each file is a sample of all months."""
     columns = {"late": late, **features}
     table = np.concatenate(
         [
@@ -52,7 +52,7 @@ def write_records(
     folder.mkdir(parents=True, exist_ok=True)
     paths = record_paths(folder, part)
     for path, rows in zip(paths, np.array_split(table, FILES), strict=True):
-        # Workers may still read the old one, if the job was started again.
+        # If the job was started again, workers may still read the old file.
         rows.tofile(path + ".new")
         os.replace(path + ".new", path)
 
@@ -65,14 +65,14 @@ def read_records(
     *,
     shuffle: bool = False,
 ) -> tf.data.Dataset:
-    """One worker's share of a part, again and again.
+    """Reads one worker's share of a part, endlessly.
 
     Args:
-        folder: Where the files are, under the same name on every machine.
+        folder: Folder of the files, under the same name on every machine.
         part: "train" or "validation".
         batch_size: Flights in a batch.
-        context: Which worker this is, and of how many.
-        shuffle: Whether each round has another order.
+        context: Index of the worker, and number of workers.
+        shuffle: Whether to shuffle in each pass.
 
     Returns:
         Endless batches of (features, label).
@@ -91,8 +91,8 @@ def read_records(
     )
     if shuffle:
         records = records.shuffle(_SHUFFLED_TOGETHER)
-    # Decoded a batch at a time: decoding single records would cost more than
-    # the training.
+    # Decode a batch at a time: decoding single records would cost more than the
+    # training.
     return (
         records.repeat()
         .batch(batch_size, drop_remainder=True)
@@ -115,5 +115,5 @@ def _decode(records: Any) -> tuple[dict[str, Any], Any]:
 
 
 def steps_in(rows: int, batch_size: int) -> int:
-    """Batches that make about one round over so many flights."""
+    """Returns the number of batches in about one pass over the flights."""
     return max(1, rows // batch_size)

@@ -19,7 +19,7 @@ _ROWS = 3 * FILES
 
 @pytest.fixture
 def features(tmp_path: pathlib.Path) -> Features:
-    """Features in which every flight is another one; written as "train"."""
+    """Writes distinct flights as "train", and returns their features."""
     row = np.arange(_ROWS, dtype=np.int32)
     thirds = row.astype(np.float32) / 3
     written: Features = {

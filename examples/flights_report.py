@@ -1,4 +1,4 @@
-"""What a run comes to: its scores, its curves, and what each ps holds."""
+"""Report of a run: its scores, its curves, and the variables of each ps."""
 
 import collections
 import dataclasses
@@ -25,13 +25,13 @@ _CERTAIN = 1e-7
 
 @dataclasses.dataclass(frozen=True)
 class Scores:
-    """How good a prediction is, and what it took.
+    """Scores of a prediction, and the cost of the training.
 
     Attributes:
-        auc: How likely a late flight is ranked above one on time.
+        auc: Probability that a late flight is ranked above one on time.
         log_loss: Mean cross-entropy, in nats.
         seconds: Duration of the training.
-        curves: Of the training.
+        curves: Curves of the training.
     """
 
     auc: float
@@ -45,7 +45,7 @@ class Scores:
 
     @classmethod
     def load(cls, path: pathlib.Path) -> "Scores":
-        """Reads what `save` wrote."""
+        """Reads a file of `save`."""
         return cls(**json.loads(path.read_text()))
 
 
@@ -55,7 +55,7 @@ def score(
     seconds: float = 0.0,
     curves: Curves | None = None,
 ) -> Scores:
-    """Compares predicted probabilities with what happened."""
+    """Compares predicted probabilities with the labels."""
     truth = np.asarray(late, np.float64)
     probability = np.asarray(predicted, np.float64)
     return Scores(
@@ -69,10 +69,10 @@ def score(
 def area_under_curve(
     truth: npt.NDArray[np.float64], probability: npt.NDArray[np.float64]
 ) -> float:
-    """Area under the ROC curve, exactly; NaN if all flights are alike.
+    """Returns the exact area under the ROC curve; NaN with only one class.
 
-    Among all pairs of a late flight and one on time, the share in which the
-    late one is ranked higher: Mann and Whitney's U, with ties counted half.
+    This is the share of pairs of a late flight and one on time in which the
+    late one is ranked higher: the Mann-Whitney U, where ties count half.
     """
     positives = truth.sum()
     pairs = positives * (len(truth) - positives)
@@ -84,14 +84,14 @@ def area_under_curve(
 def log_loss(
     truth: npt.NDArray[np.float64], probability: npt.NDArray[np.float64]
 ) -> float:
-    """Mean cross-entropy in nats."""
+    """Returns the mean cross-entropy in nats."""
     probability = np.clip(probability, _CERTAIN, 1 - _CERTAIN)
     right = np.where(truth > 0, probability, 1 - probability)
     return float(-np.log(right).mean())
 
 
 def score_table(scores: Mapping[str, Scores]) -> str:
-    """The scores of several predictions as a table in plain text."""
+    """Returns the scores of several predictions as a plain-text table."""
     lines = [f"{'':24}{'test AUC':>10}{'log loss':>10}{'training':>10}"]
     for name, one in scores.items():
         seconds = f"{one.seconds:.0f} s" if one.seconds else "-"
@@ -102,7 +102,7 @@ def score_table(scores: Mapping[str, Scores]) -> str:
 
 
 def holdings_table(variables: Iterable[Any]) -> str:
-    """How many variables each task holds, and how many bytes.
+    """Returns a table of the variables and bytes that each task holds.
 
     Args:
         variables: Keras variables. A sharded one counts once on each task that
@@ -122,7 +122,7 @@ def holdings_table(variables: Iterable[Any]) -> str:
 
 
 def _task(device: str) -> str:
-    """A task's name in words: job ps, task 1 is "ps 1"."""
+    """Returns a task's name in words: job ps, task 1 is "ps 1"."""
     fields = dict(
         field.split(":", 1) for field in device.split("/") if ":" in field
     )
@@ -130,13 +130,13 @@ def _task(device: str) -> str:
 
 
 def say(text: str) -> None:
-    """Prints at once, also where a launcher reads along."""
+    """Prints at once, even if a launcher reads the output."""
     print(text, flush=True)
 
 
 def draw_curves(runs: Mapping[str, Curves], path: pathlib.Path) -> None:
     """Draws loss and AUC by epoch, of training and validation, as a PNG."""
-    # Needs no screen. Before pyplot, which would look for one.
+    # This backend needs no screen. Set it before pyplot looks for one.
     matplotlib.use("agg")
     from matplotlib import pyplot
 

@@ -20,7 +20,7 @@ with strategy.scope():
 
 
 def dataset_fn(context: tf.distribute.InputContext) -> tf.data.Dataset:
-    """What one worker reads; here: ids, and whether most are even."""
+    """Returns the data of one worker: ids, and whether most are even."""
     seeds = tf.data.Dataset.random(seed=context.input_pipeline_id)
     ids = seeds.map(
         lambda s: tf.random.stateless_uniform([5], [s, 0], 0, 5000, tf.int32)

@@ -1,4 +1,4 @@
-"""Trains, and evaluates each checkpoint in a process beside the training.
+"""Trains, and evaluates each checkpoint in a separate process.
 
 tfps run --evaluator examples/sidecar.py
 """
@@ -12,7 +12,7 @@ EPOCHS = 4
 
 
 def build_model() -> keras.Model:
-    """The model, as the training and the evaluator have it."""
+    """Builds the model, for the training and for the evaluator."""
     model = keras.Sequential(
         [
             keras.Input([5], dtype="int32"),
@@ -28,7 +28,7 @@ def build_model() -> keras.Model:
 
 
 def make_dataset(seed: int) -> tf.data.Dataset:
-    """Ids, and whether most of them are even, without end."""
+    """Returns endless batches of ids, and whether most of them are even."""
     ids = tf.data.Dataset.counter(seed * 1_000_000).map(
         lambda s: tf.random.stateless_uniform([5], [s, 0], 0, 5000, tf.int32)
     )
@@ -38,7 +38,7 @@ def make_dataset(seed: int) -> tf.data.Dataset:
 
 
 def train() -> None:
-    """What the chief does."""
+    """Trains, on the chief."""
     strategy = tfps.ParameterServerStrategy(
         variable_partitioner=tfps.partitioners.MinSizePartitioner(max_shards=2)
     )
@@ -56,7 +56,7 @@ def train() -> None:
 
 
 def evaluate() -> None:
-    """What the evaluator does, until the training is over."""
+    """Evaluates, on the evaluator, until the training is over."""
     tfps.SidecarEvaluator(
         build_model(),
         data=make_dataset(seed=1000),

@@ -2,12 +2,13 @@
 
     python examples/tutorial_custom_loop.py
 
-The tutorial at tensorflow.org/tutorials/distribute/parameter_server_training
-with `tfps.` where it says `tf.distribute.experimental.`, and with the words
-of Keras 3 where it uses those of Keras 2. tutorial_fit.py is its other half.
+This is the tutorial at
+tensorflow.org/tutorials/distribute/parameter_server_training, with `tfps.` in
+place of `tf.distribute.experimental.`, and with Keras 3 in place of Keras 2.
+tutorial_fit.py is its other half.
 
-A line of three ingredients is called spicy when chili is one of them. The
-model learns this within a few steps: an accuracy of 1.0 is expected.
+A line of three ingredients is called spicy if chili is one of them. The model
+learns this within a few steps: expect an accuracy of 1.0.
 """
 
 import random
@@ -21,23 +22,23 @@ NUM_WORKERS = 3
 NUM_PS = 2
 BATCH_SIZE = 32
 NUM_EPOCHS = 4
-STEPS_PER_EPOCH = 10  # asynchronous steps: five do not always get there
+STEPS_PER_EPOCH = 10  # asynchronous steps: five are not always enough
 NUM_EVAL_EXAMPLES = 16
 EVAL_BATCH_SIZE = 8
 
-# The cluster: real processes on this machine, in place of servers within this
-# one. With a real cluster only this line changes.
+# The cluster: real processes on this machine, instead of servers within this
+# process. With a real cluster only this line changes.
 cluster = tfps.LocalCluster(num_workers=NUM_WORKERS, num_ps=NUM_PS)
 
-# Cuts every variable of at least twice 256 KiB in two.
+# It splits every variable of at least twice 256 KiB in two.
 variable_partitioner = tfps.partitioners.MinSizePartitioner(
     min_shard_bytes=(256 << 10), max_shards=NUM_PS
 )
 strategy = tfps.ParameterServerStrategy(
     cluster.cluster_resolver,
     variable_partitioner=variable_partitioner,
-    # As TensorFlow does it. More hides the time that messages take, but here
-    # each step's gradients would come twice as late, and there are only 40.
+    # As in TensorFlow. More closures would hide the latency of messages, but
+    # gradients would be twice as stale, and there are only 40 steps.
     scheduling=tfps.SchedulingOptions(max_closures_in_flight_per_worker=1),
 )
 
@@ -67,7 +68,7 @@ with strategy.scope():
 def feature_and_label_gen(
     num_examples: int = 200,
 ) -> dict[str, list[list[str]]]:
-    """Random lines of ingredients, and what they taste like."""
+    """Returns random lines of ingredients, and how they taste."""
     features = [random.sample(feature_vocab, 3) for _ in range(num_examples)]
     label = [["spicy" if "chili" in line else "mild"] for line in features]
     return {"features": features, "label": label}
@@ -76,9 +77,9 @@ def feature_and_label_gen(
 def preprocess(
     batch: dict[str, tf.Tensor],
 ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
-    """Words to ids, wherever the dataset is read.
+    """Converts words to ids, wherever the dataset is read.
 
-    Models of Keras 3 take batches only: this comes after `batch()`.
+    Models of Keras 3 only take batches: apply this after `batch()`.
     """
     return (
         {"features": feature_preprocess_stage({"features": batch["features"]})},
@@ -90,7 +91,7 @@ examples = feature_and_label_gen()
 
 
 def dataset_fn(_: tf.distribute.InputContext) -> tf.data.Dataset:
-    """What one worker reads. All of it runs on that worker."""
+    """Returns the data of one worker. All of it runs on that worker."""
     raw_dataset = tf.data.Dataset.from_tensor_slices(examples)
     return raw_dataset.shuffle(200).batch(BATCH_SIZE).map(preprocess).repeat()
 
@@ -108,7 +109,7 @@ with strategy.scope():
     optimizer = keras.optimizers.RMSprop(learning_rate=0.1)
     accuracy = keras.metrics.Accuracy()
 
-# To Keras the table is one variable; its value is made of one shard per ps.
+# To Keras the table is one variable; its value has one shard per ps.
 shards = emb_layer.weights[0].value.variables
 assert len(shards) == NUM_PS  # noqa: S101
 for shard in shards:
@@ -117,7 +118,7 @@ for shard in shards:
 
 @tf.function
 def step_fn(iterator: tf.data.Iterator) -> tf.Tensor:
-    """One training step, on whichever worker it is scheduled."""
+    """Runs one training step, on the worker that it is scheduled on."""
 
     def replica_fn(
         batch_data: dict[str, tf.Tensor], labels: tf.Tensor
@@ -147,7 +148,7 @@ coordinator = tfps.ClusterCoordinator(strategy)
 
 @tf.function
 def per_worker_dataset_fn() -> tf.data.Dataset:
-    """Hands `dataset_fn` the input context of the worker."""
+    """Passes the input context of the worker to `dataset_fn`."""
     return strategy.distribute_datasets_from_function(dataset_fn)
 
 
@@ -160,7 +161,7 @@ for epoch in range(NUM_EPOCHS):
     accuracy.reset_state()
     for _ in range(STEPS_PER_EPOCH):
         coordinator.schedule(step_fn, args=(per_worker_iterator,))
-    # The metric is exact here: no step is under way.
+    # The metric is exact here: no step is running.
     coordinator.join()
     print(
         f"Finished epoch {epoch}, accuracy is {float(accuracy.result()):f}, "
@@ -170,8 +171,8 @@ for epoch in range(NUM_EPOCHS):
 final_loss = coordinator.schedule(step_fn, args=(per_worker_iterator,))
 print(f"Final loss is {coordinator.fetch(final_loss):f}.")
 
-# One line in four has the wrong label, in each batch as many: a model that has
-# learnt the rule is right in 0.75 of them, whichever batches it is given.
+# One line in four has the wrong label, the same number in each batch. A model
+# that has learned the rule has an accuracy of 0.75 on any batches.
 eval_examples = feature_and_label_gen(NUM_EVAL_EXAMPLES)
 for line in range(0, NUM_EVAL_EXAMPLES, 4):
     is_spicy = eval_examples["label"][line] == ["spicy"]
@@ -179,7 +180,7 @@ for line in range(0, NUM_EVAL_EXAMPLES, 4):
 
 
 def eval_dataset_fn() -> tf.data.Dataset:
-    """What this process evaluates, and what one worker does."""
+    """Returns the evaluation data, for this process and for each worker."""
     return (
         tf.data.Dataset.from_tensor_slices(eval_examples)
         .batch(EVAL_BATCH_SIZE)
@@ -217,7 +218,7 @@ def eval_step(iterator: tf.data.Iterator) -> None:
     strategy.run(replica_fn, args=(batch_data, labels))
 
 
-# Workers share no dataset: each begins its own with the first batch.
+# Workers do not share a dataset: each starts its own with the first batch.
 per_worker_eval_iterator = iter(
     coordinator.create_per_worker_dataset(eval_dataset_fn)
 )
@@ -229,5 +230,5 @@ print(
     f"{int(eval_accuracy.count)} examples"
 )
 
-# Also done when the program ends, however it ends.
+# This also happens when the program ends, however it ends.
 cluster.stop()

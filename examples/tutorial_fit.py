@@ -2,13 +2,13 @@
 
     python examples/tutorial_fit.py
 
-The tutorial at tensorflow.org/tutorials/distribute/parameter_server_training
-with `tfps.` where it says `tf.distribute.experimental.` (and where it says
-`tf.keras.utils.experimental.`, which Keras 3 no longer has).
-tutorial_custom_loop.py is its other half.
+This is the tutorial at
+tensorflow.org/tutorials/distribute/parameter_server_training, with `tfps.` in
+place of `tf.distribute.experimental.` (and of `tf.keras.utils.experimental.`,
+which Keras 3 no longer has). tutorial_custom_loop.py is its other half.
 
-The tutorial's data is noise, and so is its loss: it shows how to train, not
-what. Here the labels can be learnt, so that one can see that it does.
+The tutorial's data is noise, and so is its loss. Here the labels can be
+learned, so that the loss falls.
 """
 
 import importlib.util
@@ -28,8 +28,8 @@ NUM_FEATURES = 10
 NUM_EPOCHS = 5
 STEPS_PER_EPOCH = 20
 
-# The cluster: real processes on this machine, in place of servers within this
-# one. With a real cluster only this line changes.
+# The cluster: real processes on this machine, instead of servers within this
+# process. With a real cluster only this line changes.
 cluster = tfps.LocalCluster(num_workers=NUM_WORKERS, num_ps=NUM_PS)
 
 variable_partitioner = tfps.partitioners.MinSizePartitioner(
@@ -41,7 +41,7 @@ strategy = tfps.ParameterServerStrategy(
 
 
 def make_dataset(first_seed: int) -> tf.data.Dataset:
-    """Points, and the sum of each one's coordinates."""
+    """Returns points, and the sum of each point's coordinates."""
     x = tf.random.stateless_uniform(
         (NUM_EXAMPLES, NUM_FEATURES), seed=(first_seed, 0)
     )
@@ -50,7 +50,7 @@ def make_dataset(first_seed: int) -> tf.data.Dataset:
 
 
 def dataset_fn(input_context: tf.distribute.InputContext) -> tf.data.Dataset:
-    """What one worker reads: its share. All of it runs on that worker."""
+    """Returns one worker's share of the data. All of it runs on that worker."""
     batch_size = input_context.get_per_replica_batch_size(GLOBAL_BATCH_SIZE)
     dataset = make_dataset(first_seed=1).shard(
         input_context.num_input_pipelines, input_context.input_pipeline_id
@@ -74,11 +74,11 @@ with tempfile.TemporaryDirectory() as working_dir:
         ),
         keras.callbacks.BackupAndRestore(str(folder / "backup")),
     ]
-    # Needs `pip install tensorboard`, which TensorFlow 2.21 no longer brings.
+    # Needs `pip install tensorboard`: TensorFlow 2.21 does not include it.
     if importlib.util.find_spec("tensorboard") is not None:
         callbacks.append(keras.callbacks.TensorBoard(str(folder / "log")))
 
-    # Each worker makes its own input, by the function, and reads its share.
+    # Each worker makes its own input by the function, and reads its share.
     history = model.fit(
         tfps.DatasetCreator(dataset_fn),
         epochs=NUM_EPOCHS,
@@ -93,8 +93,8 @@ first, *_, last = history.history["loss"]
 print(f"Loss went from {first:f} to {last:f}.")
 print(f"Steps taken: {int(model.optimizer.iterations)}")
 
-# A dataset that was made on the chief is sent to the workers, as a recipe;
-# each of them reads all of it.
+# A dataset that was made on the chief is sent to the workers as its definition;
+# each worker reads all of it.
 model.fit(
     make_dataset(first_seed=2).shuffle(NUM_EXAMPLES).repeat().batch(64),
     steps_per_epoch=STEPS_PER_EPOCH,
@@ -107,5 +107,5 @@ evaluation_loss = model.evaluate(
 )
 print(f"Evaluation loss is {evaluation_loss:f}.")
 
-# Also done when the program ends, however it ends.
+# This also happens when the program ends, however it ends.
 cluster.stop()

@@ -1,7 +1,7 @@
-"""`sparse_update="auto"`, the default: exact where that is cheap.
+"""Tests of `sparse_update="auto"`, the default: exact where that is cheap.
 
-One worker, one step in flight: single-process Keras is the truth, whose
-optimizers are given dense gradients.
+With one worker and one step in flight, the reference is single-process Keras,
+whose optimizers get dense gradients.
 """
 
 import logging
@@ -24,7 +24,7 @@ _ROWS = 400
 _BATCH = 8
 _STEPS = 60
 _random = np.random.default_rng(0)
-# Most ids once in all steps.
+# Most ids occur once in all steps.
 _IDS = np.minimum(
     _random.zipf(1.3, (_STEPS * _BATCH, 2)) - 1,
     _random.integers(0, _ROWS, (_STEPS * _BATCH, 2)),
@@ -55,7 +55,7 @@ def _model() -> keras.Model:
 
 
 def _in_one_process(state: list[np.ndarray] | None = None) -> list[np.ndarray]:
-    """The state after as many steps, from that state on."""
+    """Returns the state after as many steps in one process, from a state."""
     model = _model()
     optimizer = model.optimizer
     apply = optimizer.apply

@@ -1,4 +1,4 @@
-"""`tfps.callbacks.BackupAndRestore`: fit goes on where it was."""
+"""Tests of `tfps.callbacks.BackupAndRestore`, by which fit resumes."""
 
 import pathlib
 from collections.abc import Callable
@@ -31,7 +31,7 @@ class _CrashError(Exception):
 
 
 class _Crash(keras.callbacks.Callback):
-    """Ends `fit` after some batches, as the death of the chief would."""
+    """Ends `fit` after some batches, like the death of the chief."""
 
     def __init__(self, epoch: int, batch: int) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class _Crash(keras.callbacks.Callback):
 
 
 class _Calls(keras.callbacks.Callback):
-    """What Keras says it does."""
+    """Records the epochs and batches that Keras reports."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -112,7 +112,7 @@ def _fit(model: keras.Model, data: dict[str, Any], *callbacks: Any) -> Any:
 
 
 def _everything(model: keras.Model) -> list[np.ndarray]:
-    """Metrics and the optimizer's slots included."""
+    """Returns all state, including metrics and the optimizer's slots."""
     variables = [*model.variables, *model.optimizer.variables]
     return [keras.ops.convert_to_numpy(v) for v in variables]
 
@@ -133,7 +133,7 @@ def test_training_goes_on_inside_the_epoch(
     calls = _Calls()
     second = _model(make())
     _fit(second, data(), tfps.callbacks.BackupAndRestore(folder, 4), calls)
-    # Backed up after batches 4, 8, 12, ... of each epoch.
+    # Backups are made after batches 4, 8, 12, ... of each epoch.
     assert calls.epochs == [1, 2]
     assert calls.batches == [*range(12, _STEPS), *range(_STEPS)]
     assert int(second.optimizer.iterations) == _EPOCHS * _STEPS
@@ -184,8 +184,8 @@ def test_splits_that_were_read_are_not_read_again(
     assert calls.batches[0] >= 8
     table = second.get_layer(index=0).embeddings
     trained = keras.ops.convert_to_numpy(table).reshape(num_splits, size)
-    # The first epoch was whole. Of the second, what two workers were reading
-    # was trained twice or not to its end; all else once.
+    # The first epoch was complete. In the second, batches that two workers were
+    # reading may have been trained twice or not at all; all others once.
     other = trained[(trained != 2).any(axis=1)]
     assert len(other) <= 2
     if visitation == "at_least_once":
@@ -240,7 +240,7 @@ def test_what_is_trained_is_what_would_have_been(
         _everything(second), _everything(whole), strict=True
     ):
         np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
-    # The metrics of the epoch that was broken off, too.
+    # This holds for the metrics of the interrupted epoch, too.
     for name in ("loss", "mae"):
         np.testing.assert_allclose(
             found[name], expected[name][1:], rtol=1e-5, err_msg=name

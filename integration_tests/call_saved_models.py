@@ -1,11 +1,11 @@
-"""Calls SavedModels as a program does that knows nothing of this project.
+"""Calls SavedModels like a program that knows nothing about this project.
 
     python integration_tests/call_saved_models.py FOLDER
 
 FOLDER has SavedModels and, beside each, `NAME.inputs.npz`: the arguments of its
-signature `serving_default`. For each this writes `NAME.outputs.npz`: what the
-signature answers, called by `tf.saved_model.load`, and as a server calls it, in
-a session (`session/...`); and how large the gradients of the first answer are
+signature `serving_default`. For each, this writes `NAME.outputs.npz`: the
+signature's results, called by `tf.saved_model.load`, and as a server calls it,
+in a session (`session/...`); and the sizes of the gradients of the first result
 (`gradient/...`), for the variables that the model lists.
 """
 

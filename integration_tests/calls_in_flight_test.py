@@ -1,4 +1,4 @@
-"""How many calls each worker runs at a time while a model trains."""
+"""Tests of the number of calls in flight of each worker during training."""
 
 import logging
 import re
@@ -25,7 +25,7 @@ _STARS = (1 + _IDS.sum(axis=1, keepdims=True) % 5).astype("float32")
 
 
 class _Numbers(keras.callbacks.Callback):
-    """Notes how many calls a worker may run at a time, whenever it changes."""
+    """Records the limit of a worker's calls in flight, whenever it changes."""
 
     def __init__(self, coordinator: tfps.ClusterCoordinator) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class _Numbers(keras.callbacks.Callback):
 
 
 class Reports(keras.Model):
-    """Reports another loss than it has, or none."""
+    """Model that reports a false loss, or none."""
 
     def __init__(self, report: Callable[[Any], dict[str, Any]]) -> None:
         super().__init__()
@@ -121,7 +121,7 @@ def test_one_at_a_time_until_the_loss_is_level_and_then_more_are_tried(
     assert numbers.seen == [1, 2]
     [after] = re.findall(r"After (\d+) steps, the training loss", caplog.text)
     assert 1024 <= int(after) < 1100
-    # Functions of the program's own run as ever.
+    # The program's own functions run as before.
     assert coordinator.num_lanes == 2 * coordinator.num_workers
 
 
@@ -129,7 +129,7 @@ def test_one_at_a_time_until_the_loss_is_level_and_then_more_are_tried(
     ("report", "steps"),
     [
         (lambda steps: {"loss": 100 / tf.sqrt(1 + steps)}, 2500),
-        # Nobody can say whether this falls.
+        # There is no telling whether this falls.
         (lambda steps: {"d_loss": tf.constant(0.7)}, 1500),
     ],
 )
@@ -222,7 +222,7 @@ def test_ratings_are_learnt_with_one_call_at_a_time(
 
 
 class Counts(keras.Model):
-    """Has as many steps as it has made for its loss, and learns nothing."""
+    """Model whose loss is its number of steps; it learns nothing."""
 
     def __init__(self, returned: str) -> None:
         super().__init__()
@@ -244,7 +244,7 @@ class Counts(keras.Model):
 
 
 class _Resets(keras.callbacks.Callback):
-    """Resets metrics in the midst of an epoch."""
+    """Resets metrics in the middle of an epoch."""
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         if batch == 300:
@@ -282,7 +282,7 @@ def test_the_losses_behind_what_a_step_returns(
         tfps.DatasetCreator(_dataset),
         epochs=2,
         steps_per_epoch=600,
-        # It has every call report.
+        # It makes every call report.
         callbacks=[
             _Resets()
             if returned == "reset mean"
@@ -297,7 +297,7 @@ def test_the_losses_behind_what_a_step_returns(
         assert not known
         assert seen
         return
-    # Every call is known, and by itself: the mean of an epoch would be 900.
+    # Every call reports by itself: the mean of an epoch would be 900.
     assert len(known) == len(seen)
     assert 1150 < max(known) <= 1201
     assert min(known) < 50

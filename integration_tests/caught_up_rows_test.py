@@ -1,7 +1,7 @@
-"""`sparse_update="caught_up"`: the numbers of one process, by rows.
+"""Tests that `sparse_update="caught_up"` gives the numbers of one process.
 
-One worker, one step in flight: single-process Keras is the truth, whose
-optimizers are given dense gradients, as in `parity_optimizers_test.py`.
+With one worker and one step in flight, the reference is single-process Keras,
+whose optimizers get dense gradients, as in `parity_optimizers_test.py`.
 """
 
 import pathlib
@@ -22,7 +22,7 @@ _ROWS = 500
 _BATCH = 8
 _STEPS = 60
 _random = np.random.default_rng(0)
-# A few ids in every batch, most of them once in all steps.
+# A few ids are in every batch, most of them once in all steps.
 _IDS = np.minimum(
     _random.zipf(1.3, (_STEPS * _BATCH, 2)) - 1, _random.integers(0, _ROWS)
 ).astype("int32")
@@ -38,7 +38,7 @@ def _dataset(context: Any = None) -> tf.data.Dataset:
 
 
 class _Tied(keras.layers.Layer):
-    """Looks up rows of a table, and multiplies by all of it."""
+    """Layer that looks up rows of a table, and multiplies by all of it."""
 
     def build(self, input_shape: Any) -> None:
         self.table = self.add_weight(
@@ -53,7 +53,7 @@ class _Tied(keras.layers.Layer):
 
 
 class _InBranch(_Tied):
-    """Looks up rows of a table in one branch, and other rows in the other."""
+    """Layer that looks up different rows of a table in two branches."""
 
     def call(self, ids: Any) -> Any:
         rows = tf.cond(
@@ -152,14 +152,14 @@ def test_rows_that_are_rare_catch_up_with_schedules_and_weight_decay(
         verbose=0,
     )
     np.testing.assert_allclose(history.history["loss"], losses, rtol=1e-4)
-    # Lookups of the workers, which store nothing.
+    # These lookups of the workers store nothing.
     np.testing.assert_allclose(
         model.evaluate(tfps.DatasetCreator(_dataset), steps=5, verbose=0),
         loss,
         rtol=1e-4,
     )
     _assert_same_weights(model, weights)
-    # What the chief has read is stored, and training goes on from there.
+    # The chief's read stores its values, and training goes on from there.
     model.save(tmp_path / "model.keras")
     loaded = keras.models.load_model(tmp_path / "model.keras")
     _assert_same_weights(loaded, weights)
@@ -173,7 +173,7 @@ def test_a_table_that_is_read_otherwise_catches_up(
     strategy: tfps.ParameterServerStrategy,
     make_layer: Callable[[], keras.layers.Layer],
 ) -> None:
-    """As a whole if it is also multiplied by; in branches of a condition."""
+    """The table is read as a whole, or in branches of a conditional."""
     losses, weights, _ = _in_one_process(make_layer)
     with strategy.scope():
         model = _model(_adam, make_layer)
@@ -221,7 +221,7 @@ def test_a_joint_lookup_catches_up_as_single_ones_do(
 def test_another_optimizer_goes_on_where_the_first_one_was(
     strategy: tfps.ParameterServerStrategy, momentum: float
 ) -> None:
-    """Without momentum the second one has nothing to catch up with."""
+    """Without momentum, the second one has nothing to catch up with."""
 
     def first() -> Any:
         # What it leaves of a row in its last steps would shrink what the
@@ -339,7 +339,7 @@ def test_rows_that_a_function_or_the_chief_assigns_are_of_now(
     np.testing.assert_array_equal(rows[0], [2.0] * 4)
     np.testing.assert_array_equal(rows[1], [1.0] * 4)
     assert float(tf.gather(table, [7])[0, 1]) == 5.0
-    # The others have moved, and were read as of now.
+    # The other rows have moved, and were read in their present state.
     assert np.abs(rows[2] - before[499]).max() > 0
     np.testing.assert_allclose(table.numpy()[499], rows[2], atol=1e-6)
     np.testing.assert_array_equal(table.numpy()[3], [2.0] * 4)
@@ -436,7 +436,7 @@ def test_a_checkpoint_has_what_rows_have_still_to_see(
         model = _model(_adam)
     model.fit(dataset, steps_per_epoch=20, verbose=0)
     path = tfps.Checkpoint(model=model).write(tmp_path / "checkpoint")
-    # Whoever reads it finds the rows of now.
+    # Readers of the checkpoint find the present rows.
     reader = tf.train.load_checkpoint(path)
     (table,) = (
         reader.get_tensor(name)
@@ -444,7 +444,7 @@ def test_a_checkpoint_has_what_rows_have_still_to_see(
         if shape == [_ROWS, 4] and "optimizer" not in name
     )
     np.testing.assert_array_equal(table, model.get_weights()[0])
-    # What is learnt now is lost; that the chief has seen it changes nothing.
+    # The following training is lost, although the chief has read its result.
     model.fit(dataset, steps_per_epoch=20, verbose=0)
     model.get_weights()
     if in_new_model:

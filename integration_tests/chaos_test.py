@@ -1,4 +1,4 @@
-"""Training that goes on, whatever dies and when.
+"""Tests that training goes on, whatever dies and when.
 
     pytest -s integration_tests/chaos_test.py
     TFPS_CHAOS_KILLS=60 TFPS_CHAOS_EPOCHS=20 \\
@@ -52,7 +52,7 @@ _SECONDS_TO_START_AND_TEST = 180.0
 
 
 class _Run:
-    """The example under `tfps run`."""
+    """A run of the example under `tfps run`."""
 
     def __init__(
         self, folder: pathlib.Path, num_epochs: int, *options: str
@@ -89,7 +89,7 @@ class _Run:
         return self._log.read_text(errors="replace")
 
     def backups(self) -> int:
-        """How many backups were made, those that were deleted included."""
+        """Returns the number of backups made, including deleted ones."""
         numbers = [
             int(path.stem.removeprefix("ckpt-"))
             for path in (self._folder / "backup").glob("ckpt-*.index")
@@ -97,11 +97,11 @@ class _Run:
         return max(numbers, default=0)
 
     def is_writing(self) -> bool:
-        """Whether a backup is being written now."""
+        """Returns whether a backup is being written now."""
         return any((self._folder / "backup").glob(".writing*"))
 
     def kill(self, task: str) -> Callable[[], bool]:
-        """Kills a task; returns what says whether it is started again."""
+        """Kills a task; returns a check whether it has been started again."""
         started = re.findall(
             rf"{task}(?: again)? \(pid (\d+)\)", before := self.log()
         )
@@ -111,7 +111,7 @@ class _Run:
         return lambda: self.log().count(again) > count
 
     def wait_for(self, condition: Callable[[], bool], seconds: float) -> None:
-        """Waits until something holds; the run must go on meanwhile."""
+        """Waits until a condition holds; the run must go on meanwhile."""
         deadline = time.monotonic() + seconds
         never = threading.Event()
         while not condition():
@@ -123,7 +123,7 @@ class _Run:
             never.wait(0.05)
 
     def auc(self, seconds: float) -> float:
-        """What the run comes to, when it ends."""
+        """Waits for the end of the run, and returns its AUC."""
         assert self.process.wait(seconds) == 0, self.log()[-20_000:]
         scores = self._folder / "output" / "scores.json"
         return float(json.loads(scores.read_text())["auc"])
@@ -131,11 +131,10 @@ class _Run:
 
 @dataclasses.dataclass(frozen=True)
 class _Blow:
-    """Who dies together, and when.
+    """Tasks that die together, and the moment.
 
     Attributes:
-        victims: Tasks; each of the later ones dies while the one before it
-            is away.
+        victims: Tasks; each later one dies while the one before it is away.
         while_writing: Whether the first dies while a backup is written.
     """
 
@@ -151,7 +150,7 @@ def _draw_blows(num_kills: int, seed: int) -> list[_Blow]:
     drawn = random.Random(seed)
     tasks = [f"worker {i}" for i in range(_WORKERS)]
     tasks += [f"ps {i}" for i in range(_PS)] + ["chief"]
-    # Each at least once, if there are as many kills.
+    # Each task dies at least once, if there are enough kills.
     victims = drawn.sample(tasks, min(num_kills, len(tasks)))
     victims += drawn.choices(tasks, k=num_kills - len(victims))
     blows: list[_Blow] = []
@@ -165,7 +164,7 @@ def _draw_blows(num_kills: int, seed: int) -> list[_Blow]:
 
 
 def _strike(run: _Run, blow: _Blow) -> None:
-    """Kills, and waits until it was survived."""
+    """Kills the victims, and waits until the run has recovered."""
     if blow.while_writing:
         run.wait_for(run.is_writing, _SECONDS_PER_KILL)
     are_back = [run.kill(victim) for victim in blow.victims]

@@ -1,4 +1,4 @@
-"""Checkpoints that parameter servers write, read by whoever needs them."""
+"""Tests of checkpoints that parameter servers write."""
 
 import pathlib
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ pytestmark = [
 ]
 
 _ROWS = 500
-# Of files, one after the other.
+# Number of damaged files, one after the other.
 _NUM_DAMAGES = 40
 _random = np.random.default_rng(0)
 _IDS = _random.integers(0, _ROWS, (256, 4)).astype("int32")
@@ -44,7 +44,7 @@ def strategies(
     cluster: tfps.LocalCluster,
 ) -> Iterator[dict[int, tfps.ParameterServerStrategy]]:
     made = {number: _strategy(cluster, number) for number in (2, 3)}
-    # Here, because their threads outlive the test that needs them first.
+    # Made here, because their threads outlive the first test that uses them.
     coordinators = [tfps.ClusterCoordinator(s) for s in made.values()]
     yield made
     for coordinator in coordinators:
@@ -86,7 +86,7 @@ def _who_writes(
         never = lambda *_: False  # noqa: E731
         monkeypatch.setattr(shared_folder, "is_seen_by", never)
         monkeypatch.setattr(shared_folder, "is_same_file", never)
-        # So that a table of 16,000 bytes goes in several slices.
+        # With this, a table of 16,000 bytes has several slices.
         monkeypatch.setattr(
             "tfps_plugin.recovery.checkpoints.part_files.SLICE_BYTES", 3000
         )
@@ -107,7 +107,7 @@ def test_any_number_of_shards_and_one_process(
     alone = _model(seed=2)
     tfps.Checkpoint(model=alone).restore(path)
     shared_training.assert_state(alone, expected)
-    # And back.
+    # The way back.
     back = tfps.Checkpoint(model=alone).write(tmp_path / "second")
     with strategies[3].scope():
         third = _model(seed=3)
@@ -198,7 +198,7 @@ def test_metrics_and_seeds_are_kept(
 
 
 class TestManager:
-    """`tfps.CheckpointManager`."""
+    """Tests of `tfps.CheckpointManager`."""
 
     def test_keeps_the_newest_and_the_best(
         self, trained: keras.Model, tmp_path: pathlib.Path
@@ -275,7 +275,7 @@ class TestManager:
             caplog.clear()
             restored = manager.restore_latest()
             if restored == str(tmp_path / "ckpt-2"):
-                # What nobody reads was hit, such as padding.
+                # The damage hit bytes that nobody reads, such as padding.
                 shared_training.assert_state(trained, newer)
             else:
                 assert restored == str(tmp_path / "ckpt-1"), number
@@ -290,8 +290,8 @@ class TestManager:
     def test_a_file_system_that_parameter_servers_do_not_see(
         self, trained: keras.Model
     ) -> None:
-        # TensorFlow's own, in the memory of this process: like an object
-        # store, it is no folder of the machine.
+        # TensorFlow's file system in the memory of this process: like an object
+        # store, it is not a folder of the machine.
         folder = "ram://checkpoints/of/a/job"
         manager = tfps.CheckpointManager(
             tfps.Checkpoint(model=trained), folder, 2, keep_best=1, full_every=2

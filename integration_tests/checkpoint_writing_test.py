@@ -1,6 +1,6 @@
-"""When `CheckpointManager.save` returns, and what goes on meanwhile.
+"""Tests of the time at which `CheckpointManager.save` returns.
 
-Nothing is left to chance: the writing stands still until the test lets it go.
+Nothing is left to chance: writing is blocked until the test opens a gate.
 """
 
 import pathlib
@@ -41,7 +41,7 @@ def strategy(
     strategy = tfps.ParameterServerStrategy(
         cluster.cluster_resolver, tfps.partitioners.FixedShardsPartitioner(2)
     )
-    # Here, because its threads outlive the test that needs it first.
+    # Made here, because its threads outlive the first test that uses it.
     coordinator = tfps.ClusterCoordinator(strategy)
     yield strategy
     coordinator.close()
@@ -76,7 +76,7 @@ def _fit(model: keras.Model, *callbacks: Any) -> None:
 
 
 class _Gate:
-    """Where something waits until it is let go."""
+    """A gate where threads wait until it is opened."""
 
     def __init__(self) -> None:
         self._reached = threading.Event()
@@ -95,7 +95,7 @@ class _Gate:
 
 @pytest.fixture
 def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[_Gate]:
-    """Before the first row is written."""
+    """Yields a gate before the first row is written."""
     gate = _Gate()
     save = part_files._save
 
@@ -131,7 +131,7 @@ def test_save_returns_before_files_are_written_and_steps_run_meanwhile(
     gate.open()
     manager.sync()
     assert manager.checkpoints == [path]
-    # It has what was there when it was taken, and nothing of those steps.
+    # It has the state of the time of the call, without those steps.
     assert manager.restore_latest() == path
     shared_training.assert_state(model, expected)
 
@@ -169,7 +169,7 @@ def test_another_one_waits_for_the_one_before(
     for call in (manager.save, manager.sync, manager.restore_latest):
         with pytest.raises(TimeoutError, match="write_timeout_seconds"):
             call()
-    # It was not given up.
+    # The writing was not given up.
     gate.open()
     _wait_until_written(manager)
     assert manager.checkpoints == [path]
@@ -178,7 +178,7 @@ def test_another_one_waits_for_the_one_before(
 
 
 def _wait_until_written(manager: tfps.CheckpointManager) -> None:
-    """As `sync`, with the patience of this test."""
+    """Waits like `sync`, with this test's deadline."""
     deadline = time.monotonic() + _DEADLINE_SECONDS
     while True:
         try:
@@ -221,7 +221,7 @@ def test_what_is_in_flight_in_a_custom_loop_makes_no_value_that_never_was(
 ) -> None:
     coordinator = tfps.ClusterCoordinator(strategy)
     with strategy.scope():
-        # Of two shards each; large enough that taking a value takes its time.
+        # Two shards each; large enough that taking a value takes time.
         whole = [
             tf.Variable(tf.zeros([200_000])),
             tf.Variable(tf.zeros([20_000, 16])),
@@ -254,8 +254,8 @@ def test_what_is_in_flight_in_a_custom_loop_makes_no_value_that_never_was(
             (number,) = np.unique(shard.numpy())
             assert number == int(number)
             assert done_before <= number < done
-    # A row that was being changed may be of two steps: a custom loop that
-    # minds has to join first.
+    # A row that is being changed may mix two steps: a custom loop that cares
+    # has to join first.
     for shard in rows.variables:
         numbers = np.unique(shard.numpy())
         np.testing.assert_array_equal(numbers, numbers.astype(int))

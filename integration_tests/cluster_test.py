@@ -1,4 +1,4 @@
-"""Clusters of real processes: connecting, losing tasks, and the job's end."""
+"""Tests of clusters of real processes: connections, losses, end of the job."""
 
 import concurrent.futures
 import contextlib
@@ -29,11 +29,11 @@ from tfps_plugin.cluster.spec import ClusterSpec
 from tfps_plugin.cluster.spec import Task
 
 _PATIENCE_SECONDS = 60.0
-# What a task may take to end after its chief: the promise is about a second.
+# Time for a task to end after its chief; the promise is about a second.
 _END_SECONDS = 5.0
 _ROOT = pathlib.Path(__file__).parent.parent
 
-# A program as users write it: all tasks run it.
+# A program as users write it; all tasks run it.
 _PROGRAM = """
 import sys
 from tfps_plugin.cluster import tf_config
@@ -99,20 +99,20 @@ def _is_running(process_id: int) -> bool:
         state = pathlib.Path(f"/proc/{process_id}/stat").read_text()
     except OSError:
         return False
-    # What its dead parent has not waited for stays as a zombie.
+    # A process whose dead parent has not waited for it stays as a zombie.
     return state.rpartition(")")[2].split()[0] != "Z"
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
-    """One cluster for all tests that leave it as they found it."""
+    """Yields a cluster for all tests that leave it as they found it."""
     with LocalCluster(num_workers=2, num_ps=1) as started:
         yield started
 
 
 @pytest.fixture
 def session(cluster: LocalCluster) -> Session:
-    """The chief's connection to it."""
+    """Returns the chief's connection to the cluster."""
     config = tf_config.from_cluster_resolver(cluster.cluster_resolver)
     return Session.connect(config.cluster)
 
@@ -153,7 +153,7 @@ def test_functions_run_on_workers_with_variables_on_ps(
 def _scheduling_of_threads(
     process: subprocess.Popen[bytes],
 ) -> list[tuple[frozenset[int], int]]:
-    """The cores and the scheduling policy of each thread of a task."""
+    """Returns the cores and scheduling policy of each thread of a task."""
     threads = [int(each) for each in os.listdir(f"/proc/{process.pid}/task")]
     return [
         (
@@ -198,8 +198,8 @@ def test_the_machine_is_tuned_for_tasks_if_asked() -> None:
             )
             process = cluster.process(job, index)
             threads = _scheduling_of_threads(process)
-            # All but the main thread and the one that waits for the end of
-            # this process.
+            # All threads but the main thread and the one that waits for the
+            # end of this process.
             assert threads.count(usual) == 2
             common = max(threads, key=threads.count)
             assert len(threads) - threads.count(common) == 2
@@ -288,8 +288,8 @@ def test_functions_are_traced_while_a_worker_leaves_and_comes_back(
 
         changes = pool.submit(leave_and_come_back)
         while not changes.done():
-            # Each is another function; TensorFlow tells all tasks of it.
-            # Without taking turns, one in a hundred fails.
+            # Each function is new, and TensorFlow sends it to all tasks. If
+            # threads did not take turns, one in a hundred would fail.
             add = tf.function(
                 lambda x: x + 1.0,
                 input_signature=[tf.TensorSpec([])],
@@ -351,7 +351,7 @@ def test_tasks_at_each_others_addresses_are_found_out(
     worker, _, ps = (task.address for task in cluster.cluster_spec.tasks)
     with pytest.raises(errors.ClusterConfigurationError, match="calls itself"):
         Session.connect(ClusterSpec((ps,), (worker,)))
-    # The session that there is stays open.
+    # The existing session stays open.
     assert Session.connect(cluster.cluster_spec) is session
 
 
@@ -369,7 +369,7 @@ def test_bringing_up_has_a_deadline(cluster: LocalCluster) -> None:
 def test_another_cluster_ends_the_first_job(
     cluster: LocalCluster, session: Session
 ) -> None:
-    """The last test of the shared cluster: it ends."""
+    """This is the last test of the shared cluster, which ends here."""
     with LocalCluster(num_workers=3, num_ps=1) as second:
         other = Session.connect(second.cluster_spec)
         assert _exit_codes(cluster, _END_SECONDS) == [0, 0, 0]
@@ -377,7 +377,7 @@ def test_another_cluster_ends_the_first_job(
         counter = _Counter(other)
         workers = other.cluster.workers
         assert [counter.on(worker) for worker in workers] == [1, 2, 3]
-        # The first session has nothing to say any more.
+        # The first session no longer controls anything.
         session.close()
         assert session.delist(workers[0]) == frozenset()
         assert counter.on(workers[0]) == 4
@@ -404,7 +404,7 @@ def test_a_chief_that_fails_is_waited_for_and_another_ends_the_job() -> None:
             chief.communicate("end\n", _PATIENCE_SECONDS)
         assert chief.returncode == 0
         assert _exit_codes(cluster, _END_SECONDS) == [0, 0]
-        # Not "no chief has connected yet", which a slow machine adds.
+        # Ignore "no chief has connected yet", which a slow machine adds.
         log = cluster.log("worker", 0)
         assert len(re.findall("The chief at .* has connected", log)) == 2
 
@@ -450,7 +450,7 @@ def test_one_program_for_all_tasks() -> None:
             )
         )
         _read_until_connected(chief)
-        # Preempted: a job controller would start it again.
+        # As if preempted: a job controller would start it again.
         second.terminate()
         assert second.wait(_END_SECONDS) == 128 + signal.SIGTERM
         chief.communicate("end\n", _PATIENCE_SECONDS)
@@ -487,7 +487,7 @@ def test_a_cluster_ends_with_the_process_that_started_it() -> None:
     _wait_until(
         lambda: not any(_is_running(child) for child in children), _END_SECONDS
     )
-    # Nobody was left to remove it.
+    # Nobody was left to remove the folder.
     for path in folder.iterdir():
         path.unlink()
     folder.rmdir()

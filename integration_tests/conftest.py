@@ -27,7 +27,7 @@ _LOG_CHARACTERS = 6000
 
 
 def pytest_report_header(config: pytest.Config) -> str:
-    """Says how to run the same samples again."""
+    """Returns a header that tells how to run the same samples again."""
     if config.getoption("all"):
         return "samples: none, every case runs (--all)"
     seed = config.getoption("sample_seed")
@@ -37,11 +37,11 @@ def pytest_report_header(config: pytest.Config) -> str:
 def pytest_collection_modifyitems(
     config: pytest.Config, items: list[pytest.Item]
 ) -> None:
-    """Marks, samples and orders the tests of this folder; gives them time.
+    """Marks, samples and orders the tests of this folder; sets timeouts.
 
     They come after all others: a process that has been a cluster's chief keeps
-    the names that devices have in it, and unit tests name those of a process
-    alone. Those that share a cluster follow one another; see
+    the device names of that cluster, and unit tests use those of a single
+    process. Tests that share a cluster run one after another; see
     `shared_cluster.py`.
     """
     left_out = _left_out(config, items)
@@ -60,7 +60,7 @@ def pytest_collection_modifyitems(
 def _left_out(
     config: pytest.Config, items: list[pytest.Item]
 ) -> list[pytest.Item]:
-    """Cases of functions marked with `sample` that are not in the sample."""
+    """Returns cases of functions marked `sample` that are not in the sample."""
     if config.getoption("all"):
         return []
     cases: dict[str, list[pytest.Item]] = {}
@@ -80,7 +80,7 @@ def _left_out(
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
-    """Shows with a failure the logs of tasks that are not alive any more."""
+    """Adds the logs of dead tasks to the report of a failure."""
     report: Any = yield
     if report.failed:
         report.sections += [
@@ -93,7 +93,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def steps_are_fused(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    """No step runs as it was traced because rewriting it failed."""
+    """Checks that no rewriting of a step fails."""
     yield
     failures = [
         record.getMessage()
@@ -107,10 +107,10 @@ def steps_are_fused(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def calls_are_short(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Calls have ten steps at most, as before steps were measured.
+    """Limits calls to ten steps, the limit before steps are measured.
 
-    By that, tests reckon what a lost worker leaves behind. Programs that tests
-    start, such as the examples, pack as many as they measure.
+    Tests rely on it to bound what a lost worker leaves behind. Programs that
+    tests start, such as the examples, choose the number by measurements.
     """
     few = [n for n in packing._NUMBERS if n <= shared_training.STEPS_A_CALL]
     monkeypatch.setattr(packing, "_NUMBERS", tuple(few))
@@ -139,7 +139,7 @@ def _shared_cluster() -> Iterator[SharedCluster]:
 def cluster(
     _shared_cluster: SharedCluster, request: pytest.FixtureRequest
 ) -> tfps.LocalCluster:
-    """The shared cluster of the kind that the module is marked with.
+    """Returns the shared cluster of the kind that the module is marked with.
 
     `pytestmark = pytest.mark.cluster(num_workers=1, num_ps=2)`
     """

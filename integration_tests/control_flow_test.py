@@ -1,4 +1,4 @@
-"""Lookups in loops and branches of a step: the numbers of one process."""
+"""Tests that lookups in loops and branches give the numbers of one process."""
 
 import os
 from collections.abc import Callable
@@ -23,7 +23,7 @@ _BEAMS = 3
 
 
 class Cell(keras.layers.Layer):
-    """A recurrent cell that is given ids."""
+    """A recurrent cell that takes ids."""
 
     state_size = _WIDTH
 
@@ -42,7 +42,7 @@ class Cell(keras.layers.Layer):
 
 
 class Translator(keras.Model):
-    """Reads ids and writes ids, each of which is looked up for the next."""
+    """Model that reads and writes ids, and looks each up for the next."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ class Translator(keras.Model):
     def call(self, inputs: Any, training: Any = None) -> Any:
         ids, targets = inputs["ids"], inputs["targets"]
         state = self.rnn(ids[..., None])
-        # A lookup in one branch alone, and one of each example.
+        # A lookup in one branch only, and one for each example.
         state += tf.cond(
             tf.reduce_sum(ids) % 2 == 0,
             lambda: tf.reduce_mean(self.hint(ids), 1),
@@ -69,7 +69,7 @@ class Translator(keras.Model):
         return self._beam_search(state, targets[:, 0])
 
     def _scheduled_sampling(self, state: Any, targets: Any) -> Any:
-        """The scores of each place, of what was right or written before."""
+        """Returns the sums of all places' scores, after true or sampled ids."""
 
         def place(number: Any, before: Any, state: Any, sums: Any) -> Any:
             rows = tf.cond(
@@ -100,7 +100,7 @@ class Translator(keras.Model):
         )[-1]
 
     def _beam_search(self, state: Any, first: Any) -> Any:
-        """Ids at the ends of the best beams, and their scores."""
+        """Returns ids at the ends of the best beams, and their scores."""
         states = tf.repeat(state[:, None], _BEAMS, 1)
         ends = tf.repeat(first[:, None], _BEAMS, 1)
         # Beams that are all the same would be found that often.
@@ -144,8 +144,8 @@ def _translator() -> Translator:
     keras.utils.set_random_seed(2)
     model = Translator()
     model.compile(
-        # With Adagrad, one process trains this model to other weights eagerly
-        # than in a function: no truth to compare with.
+        # With Adagrad, one process trains this model to different weights
+        # eagerly and in a function, so there is no reference.
         keras.optimizers.SGD(0.1),
         _loss(),
     )
@@ -159,7 +159,7 @@ def _weights(model: keras.Model) -> list[np.ndarray]:
 
 @pytest.fixture(scope="module")
 def alone() -> tuple[list[np.ndarray], np.ndarray]:
-    """What one process comes to, and then predicts."""
+    """Returns weights and predictions of one process."""
     model = _translator()
     model.fit(_examples(), verbose=0, shuffle=False)
     return _weights(model), model.predict(_examples(), verbose=0)
@@ -226,7 +226,7 @@ def test_a_scheduled_function_with_a_tape(
 
 
 class Scored(keras.Model):
-    """Weighs rows by what Python says of their ids."""
+    """Model that weighs rows by a Python function of their ids."""
 
     def __init__(self, score: Callable[[Any], Any]) -> None:
         super().__init__()

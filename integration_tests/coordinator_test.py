@@ -1,4 +1,4 @@
-"""The coordinator on a cluster of real processes."""
+"""Tests of the coordinator on a cluster of real processes."""
 
 import threading
 from collections.abc import Iterator
@@ -40,7 +40,7 @@ def coordinator(strategy: FakeStrategy) -> Iterator[ClusterCoordinator]:
 
 @pytest.fixture
 def counter(strategy: FakeStrategy) -> tf.Variable:
-    """A number that lives on the ps."""
+    """Returns a scalar variable on the ps."""
     (ps,) = strategy.session.cluster.parameter_servers
     with tf.device(strategy.session.device(ps)):
         return tf.Variable(0, dtype=tf.int64)
@@ -49,7 +49,7 @@ def counter(strategy: FakeStrategy) -> tf.Variable:
 def _on_every_lane(
     coordinator: ClusterCoordinator, function: Any, *args: Any
 ) -> list[Any]:
-    """What a function returns on each lane, each at the same time."""
+    """Calls a function on every lane at the same time; returns the results."""
     barrier = threading.Barrier(coordinator.num_lanes)
 
     def meet(*args: Any) -> tuple[int, Any]:
@@ -116,8 +116,8 @@ def test_functions_really_overlap_on_the_workers(
         coordinator.schedule(meet, args=(tf.constant(number),))
         for number in range(num_lanes)
     ]
-    # All of them are inside at the same time: none has left, and every one
-    # has arrived.
+    # All calls are inside at the same time: every one has arrived, and none has
+    # left.
     everybody = arrived.dequeue_many(num_lanes).numpy()
     assert sorted(everybody) == list(range(num_lanes))
     assert not any(value.is_ready() for value in values)
@@ -215,7 +215,7 @@ def test_error_of_a_step_is_raised_once(
             coordinator.schedule(fail, args=(tf.constant(1),))
         coordinator.join()
 
-    # The first may have failed before the last is scheduled.
+    # The first call may fail before the last is scheduled.
     with pytest.raises(tf.errors.InvalidArgumentError, match="big"):
         schedule_and_join()
     coordinator.join()
@@ -236,7 +236,7 @@ def test_error_of_a_step_ends_functions_that_never_end(
         return x
 
     def fail() -> None:
-        # On the chief: the others leave the workers no thread.
+        # Raised on the chief: the other calls occupy the workers' threads.
         raise ZeroDivisionError
 
     num_lanes = coordinator.num_lanes

@@ -1,4 +1,4 @@
-"""Custom training loops: what a scheduled step may do, and what it counts."""
+"""Tests of custom training loops: operations of steps, and their counts."""
 
 import contextlib
 import functools
@@ -39,7 +39,7 @@ def coordinator(
 
 
 def _numbers(dtype: str, *shape: int) -> np.ndarray:
-    """Zeros and ones, or fractions of 256: their sums are exact in float32."""
+    """Returns zeros and ones, or multiples of 1/256: sums are exact."""
     random = np.random.default_rng(0)
     if dtype == "int64":
         return random.integers(0, 2, shape)
@@ -52,7 +52,7 @@ _CLASSES = _numbers("float32", _NUM_STEPS, _BATCH_SIZE, _NUM_CLASSES)
 
 
 def _update(metric: keras.metrics.Metric, number: Any) -> None:
-    """Shows a metric one batch."""
+    """Updates a metric by one batch."""
     labels = tf.gather(_LABELS, number)
     if isinstance(metric, keras.metrics.SparseCategoricalAccuracy):
         metric.update_state(labels, tf.gather(_CLASSES, number))
@@ -61,7 +61,7 @@ def _update(metric: keras.metrics.Metric, number: Any) -> None:
     elif isinstance(metric, keras.metrics.MeanIoU):
         metric.update_state(labels, tf.gather(_PREDICTIONS, number) > 0.5)
     else:
-        # Some build their variables here, from the shapes that they are shown.
+        # Some metrics build their variables here, from the input shapes.
         metric.update_state(
             tf.cast(labels, tf.float32), tf.gather(_PREDICTIONS, number)
         )
@@ -181,7 +181,7 @@ def test_a_step_is_one_replica(coordinator: tfps.ClusterCoordinator) -> None:
 def _table_and_optimizer(
     coordinator: tfps.ClusterCoordinator, initial: str
 ) -> tuple[keras.layers.Embedding, keras.optimizers.SGD]:
-    """A table that is cut in two; a step takes a gradient as it is."""
+    """Returns a table in two shards, and SGD with a learning rate of one."""
     with coordinator.strategy.scope():
         table = keras.layers.Embedding(8, 16384, embeddings_initializer=initial)
         table.build(None)
@@ -209,7 +209,7 @@ def test_a_sharded_table_is_trained_row_by_row(
         coordinator.schedule(step, args=(tf.constant([1, 6, 1]),))
     coordinator.join()
     assert optimizer.iterations.numpy() == 10
-    # Additions of steps that run at the same time are all kept.
+    # No addition of concurrent steps is lost.
     np.testing.assert_array_equal(
         weight.numpy()[:, 0], [1, -19, 1, 1, 1, 1, -9, 1]
     )
@@ -242,7 +242,7 @@ def test_what_a_program_adds_is_kept_beside_an_optimizers_updates(
         coordinator.schedule(train)
         coordinator.schedule(add)
     coordinator.join()
-    # Each round of the one takes one away, each of the other adds one.
+    # One kind of step subtracts one, the other adds one.
     np.testing.assert_array_equal(weight.numpy()[:, 0], np.zeros(8))
 
 
@@ -259,7 +259,7 @@ def test_an_optimizer_is_applied_outside_of_functions(
 ) -> None:
     def train(scope: Any) -> tuple[list[Any], int]:
         with scope:
-            # In two shards, and whole.
+            # One variable in two shards, and one whole.
             variables = [
                 keras.Variable(np.ones((2, 70_000), "float32")),
                 keras.Variable([[3.0, 4.0]]),

@@ -1,6 +1,6 @@
-"""tfps.layers.DistributedEmbedding trains as separate Embedding layers do.
+"""Tests that DistributedEmbedding trains like separate Embedding layers.
 
-One worker, one step in flight: single-process Keras is the truth.
+With one worker and one step in flight, single-process Keras is the reference.
 """
 
 import pathlib
@@ -23,7 +23,7 @@ _IDS = 3
 _TABLES = {
     "ads": (60, 4, keras.initializers.RandomNormal(seed=1)),
     "users": (45, 4, keras.initializers.RandomUniform(seed=2)),
-    # Made in one piece only.
+    # This initializer works in one piece only.
     "words": (70, 4, keras.initializers.Orthogonal(seed=3)),
     "places": (31, 6, keras.initializers.VarianceScaling(seed=4)),
 }
@@ -122,7 +122,7 @@ def _model(embed: Any, optimizer: str) -> keras.Model:
 @pytest.mark.parametrize(
     ("optimizer", "repeated"),
     # Keras's Adagrad squares the parts of a repeated id's gradient instead of
-    # their sum, so it is no truth for those.
+    # their sum, so it is no reference for repeated ids.
     [("SGD", True), ("Adagrad", False)],
 )
 def test_training_is_that_of_separate_layers_in_one_process(
@@ -135,7 +135,7 @@ def test_training_is_that_of_separate_layers_in_one_process(
     expected = alone.fit(
         _dataset(repeated), epochs=2, steps_per_epoch=9, verbose=0
     )
-    # Read now: the first connection to a cluster renames this process.
+    # Read them now: the first connection to a cluster renames this process.
     expected_tables = {
         name: alone.get_layer(name).embeddings.numpy() for name in _TABLES
     }
@@ -168,7 +168,7 @@ _ROWS_OF_COLUMNS = [7, 12, 5, 9, 12]
 
 
 def _of_columns(joint: bool) -> keras.Model:
-    """A model of features that are columns of one matrix."""
+    """Returns a model of features that are columns of one matrix."""
     keras.utils.set_random_seed(3)
     ids = keras.Input((len(_ROWS_OF_COLUMNS),), dtype="int64")
     columns = [ids[:, n] for n in range(len(_ROWS_OF_COLUMNS))]
@@ -241,7 +241,7 @@ def test_columns_of_a_matrix_are_looked_up_together(
     )
     tables = model.get_layer("embed").get_embedding_tables()
     tfps.ClusterCoordinator(strategy).close()
-    # In the step of `fit`, too, all of which waits for its batch.
+    # This holds in the step of `fit`, too, all of which waits for its batch.
     assert seen
     assert None not in seen
     np.testing.assert_allclose(
@@ -273,7 +273,7 @@ def test_a_trained_model_is_saved_and_loaded(
     expected = model(batch).numpy()
     alone = keras.models.load_model(path)
     np.testing.assert_allclose(alone(batch), expected, rtol=1e-5)
-    # And back, into tables that are cut and have other values.
+    # The way back: into sharded tables with other values.
     weights = tmp_path / "model.weights.h5"
     alone.save_weights(weights)
     with strategy.scope():
@@ -316,7 +316,7 @@ def test_widths_share_one_exchange_with_each_ps(
     three = crossing([4, 5, 6])
     one = crossing([4, 4, 4])
     tfps.ClusterCoordinator(strategy).close()
-    # Of ids to each of two ps, and of rows from it.
+    # One message of ids to each of two ps, and one of rows from each.
     assert one == (2, 2)
     assert three == one
 

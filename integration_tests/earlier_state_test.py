@@ -1,4 +1,4 @@
-"""Objects of before the first strategy work after it, or are refused by name.
+"""Tests that objects from before the first strategy work, or are refused.
 
 A process becomes a chief once, so all cases share one program and one cluster;
 see `use_earlier_state.py`.
@@ -17,7 +17,7 @@ import use_earlier_state
 def results(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> dict[str, str | None]:
-    """How each case failed; None: it did not."""
+    """Returns the error of each case; None if it succeeded."""
     folder = tmp_path_factory.mktemp("earlier_state")
     result = subprocess.run(
         [

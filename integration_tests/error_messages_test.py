@@ -1,4 +1,4 @@
-"""What a program that fails in a step leaves on the terminal."""
+"""Tests of the terminal output of programs that fail in a step."""
 
 import json
 import os
@@ -72,7 +72,7 @@ def _line_of(text: str) -> int:
 
 
 def _failed(tmp_path: pathlib.Path, what: str) -> tuple[pathlib.Path, str, str]:
-    """The program, all that it has said, and the traceback in it."""
+    """Returns the program, its output, and the traceback in it."""
     path = tmp_path / "train.py"
     path.write_text(_PROGRAM)
     ended = subprocess.run(
@@ -136,7 +136,7 @@ def test_an_error_of_a_step_is_one_traceback_of_the_users_lines(
     )
     assert f"{made}\n" in traceback, said
     assert not re.search(r"\((?:L\d+)\) (?!call|train_step)", traceback), said
-    # Tasks do not say it all once more.
+    # Tasks do not repeat the error.
     assert not re.search(r"^(?:worker|ps) \d", said, re.MULTILINE), said
     assert len(traceback.splitlines()) < 40, said
 

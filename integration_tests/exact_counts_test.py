@@ -1,4 +1,4 @@
-"""Eight workers, thousands of steps: what is counted is exactly right."""
+"""Tests that counts of eight workers and thousands of steps are exact."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -14,8 +14,8 @@ _WORKERS = 8
 _BATCH = 8
 _STEPS = 2000
 _FEATURES = 3
-# What every example looks like: then the moving statistics are known after
-# any number of steps, in whatever order workers make them.
+# All examples are equal, so that the moving statistics are known after any
+# number of steps, in any order.
 _INPUT = np.array([1.0, 2.0, -4.0], "float32")
 _MOMENTUM = 0.999
 
@@ -31,7 +31,7 @@ def strategy(
     cluster: tfps.LocalCluster,
 ) -> Iterator[tfps.ParameterServerStrategy]:
     strategy = tfps.ParameterServerStrategy(cluster.cluster_resolver)
-    # Its threads last as long as the strategy, longer than one test.
+    # Its threads live as long as the strategy, longer than one test.
     coordinator = tfps.ClusterCoordinator(strategy)
     yield strategy
     coordinator.close()
@@ -44,7 +44,7 @@ def _dataset(context: tf.distribute.InputContext) -> tf.data.Dataset:
 
 
 class Counting(keras.layers.Layer):
-    """Counts its calls, in the ways in which users write it."""
+    """Layer that counts its calls, in the ways that users write."""
 
     def build(self, shape: Any) -> None:
         def counter(dtype: str, shape: tuple[int, ...] = ()) -> Any:
@@ -66,7 +66,7 @@ class Counting(keras.layers.Layer):
         self.examples.assign(
             self.examples + keras.ops.sum(keras.ops.ones_like(x), axis=0)
         )
-        # Exact in binary, and not an addition.
+        # This is exact in binary, and not an addition.
         self.doubled.assign((self.doubled * 2.0 + 2.0) / 2.0)
         self.most.assign(keras.ops.maximum(self.most, keras.ops.max(x)))
         return x
@@ -119,7 +119,7 @@ def _model() -> keras.Model:
 
 @pytest.fixture(scope="module")
 def model(strategy: tfps.ParameterServerStrategy) -> keras.Model:
-    """One for all tests: every worker prepares its functions for seconds."""
+    """Returns a shared model: preparing its functions takes seconds."""
     with strategy.scope():
         return _model()
 
@@ -154,7 +154,7 @@ def test_everything_is_counted_exactly(
     assert int(model.optimizer.iterations.numpy()) == _STEPS
     _check_metrics(model, _STEPS)
     assert history["seen"] == [_STEPS * _BATCH]
-    # Sixteen threads at once, and nothing that one did made another fail.
+    # Sixteen threads ran at once, and none made another fail.
     counters = tfps.ClusterCoordinator(strategy).counters
     assert counters.value("closures_retried") == 0
 
@@ -178,7 +178,7 @@ def test_everything_is_counted_exactly(
     for weight in (*model.weights, *model.optimizer.variables):
         assert np.isfinite(np.asarray(weight.numpy())).all(), weight.path
 
-    # What was counted in training is none of the evaluation's.
+    # The evaluation does not include counts of the training.
     model.evaluate(tfps.DatasetCreator(_dataset), steps=100, verbose=0)
     _check_metrics(model, 100)
     assert int(model.optimizer.iterations.numpy()) == _STEPS
@@ -190,11 +190,11 @@ def test_nothing_is_left_over_between_epochs_and_evaluations(
 ) -> None:
     class Watch(keras.callbacks.Callback):
         def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-            # Of the validation, which is over.
+            # These are metrics of the validation, which is over.
             _check_metrics(self.model, 17)
             assert logs["seen"] == 50 * _BATCH
             assert logs["val_seen"] == 17 * _BATCH
-            # On the chief, which has a part of its own.
+            # This runs on the chief, which has a copy of its own.
             x = np.tile(_INPUT, (3 * _BATCH, 1))
             self.model.predict(x, verbose=0)
             _check_metrics(self.model, 17)

@@ -1,4 +1,4 @@
-"""Every metric of Keras: many workers' result is that of one process."""
+"""Tests that every metric of Keras has the result of one process."""
 
 import inspect
 from collections.abc import Callable
@@ -52,7 +52,7 @@ _GUESSES = np.clip(
 ).astype("float32")
 _WEIGHTS = _random.integers(1, 4, (_BATCHES, _BATCH)).astype("float32")
 
-# What a metric is given, for every batch.
+# Arguments of metrics, for every batch.
 _INPUTS = {
     "binary": (_BINARY, _GUESSES, _WEIGHTS),
     "equal": (_BINARY, np.round(_GUESSES), _WEIGHTS),
@@ -150,7 +150,7 @@ _METRICS: dict[str, dict[str, Callable[[], Any]]] = {
 
 
 class Written(keras.metrics.Metric):
-    """States of several dtypes, by both ways of adding."""
+    """Metric with states of several dtypes, and both ways of adding."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -214,7 +214,7 @@ def test_none_is_missing() -> None:
 
 
 def _require_rules(name: str, metric: Any) -> None:
-    """Every state has a rule, found in the operations that assign it."""
+    """Checks that the operations that assign each state yield a rule."""
     for state in metric.variables:
         path = f"{name}.{state.name}"
         assert state.value.is_settled, path
@@ -262,7 +262,7 @@ def test_the_result_of_many_workers_is_that_of_one_process(
 def test_evaluate_on_workers_is_evaluate_alone(
     strategy: tfps.ParameterServerStrategy,
 ) -> None:
-    """Each batch is read by exactly one of the workers."""
+    """Exactly one of the workers reads each batch."""
 
     def build() -> keras.Model:
         model = keras.Sequential(

@@ -1,4 +1,4 @@
-"""No two workers, and no two lanes of one, draw the same numbers."""
+"""Tests that no two workers or lanes draw the same numbers."""
 
 from collections.abc import Callable
 from collections.abc import Iterator
@@ -46,7 +46,7 @@ class OwnGenerator(keras.layers.Layer):
 def _results(
     strategy: tfps.ParameterServerStrategy, layer: Any
 ) -> list[np.ndarray]:
-    """What the layer returns in many closures, and on the chief between."""
+    """Returns a layer's results in many closures; the chief calls it, too."""
     coordinator = tfps.ClusterCoordinator(strategy)
 
     @tf.function
@@ -77,7 +77,7 @@ def _results(
 def test_nothing_is_drawn_twice(
     strategy: tfps.ParameterServerStrategy, make: Callable[[], Any]
 ) -> None:
-    # On the chief and before the scope: Keras keeps that generator.
+    # Called on the chief, before the scope: Keras keeps that generator.
     keras.utils.set_random_seed(1)
     keras.random.normal((2,))
     with strategy.scope():

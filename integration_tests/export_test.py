@@ -1,4 +1,4 @@
-"""SavedModels of models on parameter servers, called in a plain process."""
+"""Tests of SavedModels from parameter servers, called in a plain process."""
 
 import dataclasses
 import functools
@@ -43,11 +43,11 @@ def strategy(
 
 @dataclasses.dataclass(frozen=True)
 class _Exported:
-    """What is known of an exported model.
+    """An exported model's inputs and result.
 
     Attributes:
         inputs: Arguments of its signature.
-        answer: What the model said to them on the cluster.
+        answer: The model's result for them on the cluster.
     """
 
     inputs: dict[str, np.ndarray]
@@ -92,7 +92,7 @@ def _strings_and_numbers(
 
 
 class Custom(keras.Model):
-    """Uses its tables in ways of its own, and has a function of its own."""
+    """Model with custom uses of its tables, and a function of its own."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -177,7 +177,7 @@ def _endpoints(
         return model(tf.tile(table.lookup(words)[:, None], [1, 4]))
 
     words = np.array(["a", "b", "?"])
-    # Traced before, and not for a SavedModel.
+    # The function was traced before, and not for a SavedModel.
     answer = of_words(tf.constant(words)).numpy()
     archive = keras.export.ExportArchive()
     archive.track(model)
@@ -224,7 +224,7 @@ def _many_tables(
 def _signature_of_preprocessing(
     strategy: tfps.ParameterServerStrategy, path: pathlib.Path
 ) -> _Exported:
-    """As TensorFlow's tutorial of preprocessing on parameter servers."""
+    """Exports as in TensorFlow's tutorial of preprocessing."""
     words = ["a", "b", "c"]
     with strategy.scope():
         lookup = keras.layers.StringLookup(vocabulary=words, num_oov_indices=0)
@@ -272,7 +272,7 @@ def _lora(
                 keras.layers.Dense(1),
             ]
         )
-    # Zeros at first.
+    # They are initially zero.
     table.lora_embeddings_b.assign(np.full((2, 8), 0.3))
     ids = _ids(_BATCH, 4)
     model.export(path, verbose=False)
@@ -332,7 +332,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 def exported(
     strategy: tfps.ParameterServerStrategy, folder: pathlib.Path
 ) -> dict[str, _Exported]:
-    """All models, exported, and called by a plain process."""
+    """Exports all models, and calls them in a plain process."""
     models = {}
     for name, export in _EXPORTERS.items():
         models[name] = export(strategy, folder / name)
@@ -362,7 +362,7 @@ def test_a_plain_process_predicts_the_same(
         np.testing.assert_allclose(
             answers[key], exported[name].answer, rtol=1e-5, atol=1e-6
         )
-    # The variables that the SavedModel lists are those that it uses.
+    # The SavedModel lists exactly the variables that it uses.
     gradients = [key for key in answers if key.startswith("gradient/")]
     assert all(answers[key] > 0 for key in gradients)
     assert bool(gradients) == (not name.startswith("by_tensorflow"))
@@ -409,7 +409,7 @@ def test_no_table_passes_through_the_chief(
 def test_training_goes_on_after_an_export(
     strategy: tfps.ParameterServerStrategy, exported: dict[str, _Exported]
 ) -> None:
-    """What was traced for the SavedModel is not what training uses."""
+    """Training does not use the traces for the SavedModel."""
     model = _custom(strategy)
     before = model.table.embeddings.numpy()
     _train(model, _ids(_BATCH, 4))
@@ -447,7 +447,7 @@ def test_a_saved_model_is_trained_on(
     tmp_path: pathlib.Path,
     endpoints: dict[str, str],
 ) -> None:
-    """As a layer of a model, and exported again with it."""
+    """It is a layer of a model, and is exported again with it."""
 
     class Layer(keras.layers.TFSMLayer):
         def call(self, inputs: Any, training: bool = False) -> Any:

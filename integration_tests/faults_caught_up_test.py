@@ -1,7 +1,7 @@
-"""Parameter servers die while the rows of their tables are behind.
+"""Tests of parameter servers that die while rows of their tables are behind.
 
-One worker, one step in flight: what a lost shard has then is what its rows had
-at the checkpoint, and what steps without a gradient have made of them since.
+With one worker and one step in flight, a restored shard has the rows of the
+checkpoint, changed by all later steps as steps without a gradient.
 """
 
 import pathlib
@@ -19,11 +19,11 @@ import tfps_plugin as tfps
 _ROWS = 300
 _BATCH = 8
 _random = np.random.default_rng(0)
-# A few ids in every batch, most of them once.
+# A few ids are in every batch, most of them once.
 _IDS = np.minimum(
     _random.zipf(1.3, (60 * _BATCH, 2)) - 1, _random.integers(0, _ROWS)
 ).astype("int32")
-# Half of them in the second shard.
+# Half of them are in the second shard.
 _IDS[:, 1] += _ROWS // 2
 _IDS %= _ROWS
 _TARGETS = _random.integers(0, 2, (60 * _BATCH, 1)).astype("float32")
@@ -86,7 +86,7 @@ def _in_one_process() -> keras.Model:
 
 
 def _pass_steps(model: keras.Model, number: int) -> None:
-    """Steps of all rows without a gradient."""
+    """Makes steps of all rows without a gradient."""
     table = model.trainable_variables[0]
     for _ in range(number):
         model.optimizer.apply(
@@ -138,7 +138,7 @@ def test_a_lost_shard_goes_on_from_its_checkpoint_by_steps_without_gradient(
     cluster.kill("ps", lost)
     cluster.start("ps", lost, wait=True)
 
-    # The chief's own reading finds out, and waits.
+    # The chief's own read notices, and waits.
     half = _ROWS // 2
     mine = [model.trainable_variables[0], *_slots(model)]
     of_survivor = [survivor.trainable_variables[0], *_slots(survivor)]

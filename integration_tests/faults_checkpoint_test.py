@@ -1,7 +1,6 @@
-"""Processes die while a checkpoint is written, or while it is restored.
+"""Tests of processes that die while a checkpoint is written or restored.
 
-The moment is never left to chance: what the chief is about to do then does the
-killing first.
+The moment is never left to chance: a patched function of the chief kills first.
 """
 
 import os
@@ -39,7 +38,7 @@ def cluster() -> Iterator[tfps.LocalCluster]:
 
 
 class _Training:
-    """A model, its first checkpoint, and what happened since."""
+    """A model, its first checkpoint, and the events since."""
 
     def __init__(
         self, cluster: tfps.LocalCluster, folder: pathlib.Path
@@ -84,14 +83,14 @@ class _Training:
         self.cluster.start("ps", index)
 
     def recovered(self) -> list[tuple[int, str]]:
-        """Which ps were restored from which checkpoint."""
+        """Returns the restored ps, and the checkpoint of each."""
         return [
             (event.ps_index, pathlib.Path(event.source).name)
             for event in self.seen.of(events.ParameterServerRecovered)
         ]
 
     def failed(self) -> list[str]:
-        """Checkpoints that could not be written."""
+        """Returns the checkpoints that could not be written."""
         return [
             pathlib.Path(event.path).name
             for event in self.seen.of(events.CheckpointFailed)
@@ -124,7 +123,7 @@ class _SaveAt(keras.callbacks.Callback):
 
 
 def _once(action: Callable[[], None]) -> Callable[[], None]:
-    """Does something when it is called first, by whichever thread."""
+    """Returns a function that acts on its first call only, on any thread."""
     lock = threading.Lock()
     is_done = False
 
@@ -144,7 +143,7 @@ def _before(
     name: str,
     action: Callable[[], None],
 ) -> None:
-    """Has something be done before a function of ours is called first."""
+    """Runs an action before the first call of a function of ours."""
     original, act = getattr(module, name), _once(action)
 
     def do(*arguments: Any) -> Any:
@@ -178,12 +177,12 @@ def test_a_ps_dies_when_it_has_written(
 ) -> None:
     _before(monkeypatch, committing, "commit", lambda: training.restart_ps(0))
     history = training.fit(_SaveAt(training.manager, 20))
-    # What it had to write is there, and it was given that itself.
+    # Its part was written, and it was restored from that very checkpoint.
     assert training.failed() == []
     assert training.recovered() == [(0, "ckpt-2")]
     shared_training.assert_went_on(training.model, history, 2 * _STEPS)
     assert training.manager.restore_latest() == str(tmp_path / "ckpt-2")
-    # All that were asked for before it was taken, and none that was not.
+    # It has exactly the steps that were requested before it was taken.
     assert int(training.model.optimizer.iterations) == 21
 
 
@@ -244,7 +243,7 @@ def test_a_step_of_the_chief_fails_as_tensorflow_has_it(
     training.restart_ps(1)
     with pytest.raises(tf.errors.OpError):
         step()
-    # Who asks next finds out, and waits until it is restored.
+    # The next caller notices, and waits until it is restored.
     history = training.fit()
     shared_training.assert_went_on(training.model, history, 2 * _STEPS)
     assert training.recovered() == [(1, "ckpt-1")]
@@ -262,7 +261,7 @@ def test_a_ps_is_lost_before_the_first_step_is_traced(
 
 @pytest.fixture
 def small_disk(tmp_path: pathlib.Path) -> Iterator[pathlib.Path]:
-    """A file system of its own, of 1 MiB."""
+    """Yields a separate file system of 1 MiB."""
     folder = tmp_path / "disk"
     folder.mkdir()
     mounted = subprocess.run(
@@ -296,7 +295,7 @@ def test_a_disk_that_is_full(
     shared_training.assert_went_on(training.model, history, 2 * _STEPS)
     assert int(training.model.optimizer.iterations) == 2 * _STEPS
     filler.unlink()
-    # Nothing of it is left, and the one before is as it was.
+    # Nothing of it is left, and the previous checkpoint is unchanged.
     assert sorted(small_disk.rglob("*")) == files
     assert manager.restore_latest() == str(small_disk / "ckpt-1")
     shared_training.assert_state(training.model, expected)
@@ -305,7 +304,7 @@ def test_a_disk_that_is_full(
     assert manager.latest_checkpoint == str(small_disk / "ckpt-2")
 
 
-# Ends as a chief does that is killed: at once, in the middle of a write.
+# It ends like a killed chief: at once, in the middle of a write.
 _CHIEF = """
 import os
 import signal
@@ -357,7 +356,7 @@ def test_the_chief_dies_while_it_writes(
 ) -> None:
     ended = subprocess.run(
         [sys.executable, "-c", _CHIEF, str(tmp_path), moment],
-        # Nobody is left to remove what its cluster has written there.
+        # Nobody is left to remove the files of its cluster there.
         env={**os.environ, "TMPDIR": str(tmp_path_factory.mktemp("chief"))},
         capture_output=True,
         text=True,
@@ -365,7 +364,7 @@ def test_the_chief_dies_while_it_writes(
     )
     assert ended.returncode == -signal.SIGKILL, ended.stderr
     assert list(tmp_path.glob(".writing*")) != []
-    # A program of one process takes it up.
+    # A program of one process resumes from it.
     table = tf.Variable(tf.zeros([100, 8]))
     manager = tfps.CheckpointManager(tfps.Checkpoint(table=table), tmp_path)
     assert list(tmp_path.glob(".writing*")) == []

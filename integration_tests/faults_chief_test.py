@@ -1,4 +1,4 @@
-"""The chief is killed in `fit`, and a new one goes on with the same cluster."""
+"""Tests of a chief that is killed in `fit`, and of its successor."""
 
 import json
 import os
@@ -15,7 +15,7 @@ import train_with_backup as program
 import tfps_plugin as tfps
 
 _WORKERS, _PS = 2, 2
-# Importing TensorFlow included, on a machine that does other things as well.
+# This includes the import of TensorFlow, on a busy machine.
 _PROGRAM_SECONDS = 120.0
 # In the second of three epochs, between two backups.
 _DIES_AT = (1, 16)
@@ -24,13 +24,13 @@ _BACKED_UP = (1, 10)
 
 @pytest.fixture
 def cluster() -> Iterator[tfps.LocalCluster]:
-    """For one test: its tasks end with the job of the second chief."""
+    """Yields a cluster for one test: it ends with the second chief's job."""
     with tfps.LocalCluster(num_workers=_WORKERS, num_ps=_PS) as cluster:
         yield cluster
 
 
 class _Chief:
-    """The program, as a process."""
+    """A process that runs the program."""
 
     def __init__(
         self, cluster: tfps.LocalCluster, folder: pathlib.Path, *options: Any
@@ -54,7 +54,7 @@ class _Chief:
         )
 
     def wait(self, returncode: int = 0) -> str:
-        """Waits for its end; returns what it said."""
+        """Waits for its end; returns its output."""
         try:
             said, _ = self.process.communicate(timeout=_PROGRAM_SECONDS)
         except subprocess.TimeoutExpired:
@@ -79,17 +79,17 @@ def _pids(cluster: tfps.LocalCluster) -> dict[tuple[str, int], int]:
 
 @pytest.fixture
 def broken_off(cluster: tfps.LocalCluster, tmp_path: pathlib.Path) -> Any:
-    """A folder with the backups of a chief that was killed in `fit`."""
+    """Returns a folder with backups of a chief that was killed in `fit`."""
     _Chief(cluster, tmp_path, "--die-at", *_DIES_AT).wait(-signal.SIGKILL)
     assert not (tmp_path / "result.json").exists()
     return tmp_path
 
 
 def _check_that_it_went_on(result: dict[str, Any]) -> None:
-    """From the last backup, to the end, without a step too many."""
+    """Checks that it went on from the last backup, without extra steps."""
     epoch, batch = _BACKED_UP
     steps = epoch * program.STEPS + batch
-    # At most what was done since the last backup is done again.
+    # At most the steps since the last backup are repeated.
     assert result["began_at"] == [epoch, batch, steps]
     assert len(result["losses"]) == program.EPOCHS - epoch
     assert result["losses"][-1] < result["losses"][0]
@@ -103,7 +103,7 @@ def test_a_new_chief_goes_on_inside_the_epoch(
     result = _Chief(cluster, broken_off).result()
     _check_that_it_went_on(result)
     assert result["iterations"] == program.EPOCHS * program.STEPS
-    # It has taken over what survived.
+    # It has taken over the surviving tasks.
     assert _pids(cluster) == pids
 
 

@@ -1,4 +1,4 @@
-"""What the coordinator does when real processes die, hang and come back."""
+"""Tests of the coordinator when real processes die, hang and come back."""
 
 import signal
 import threading
@@ -20,14 +20,14 @@ from tfps_plugin.inputs.worker_dataset import WorkerIterator
 from tfps_plugin.monitoring import events
 
 _TIMEOUT_SECONDS = 120.0
-# gRPC asks so long after data have come, at most.
+# gRPC sends a keepalive ping at most this long after data have arrived.
 _QUIET_SECONDS = 11.0
 # A thread that is not held up.
 _SHORT_SECONDS = 1.5
 
 
 class _Bench:
-    """A cluster, a coordinator of it, and what happened to it."""
+    """A cluster, its coordinator, and the coordinator's events."""
 
     def __init__(self, cluster: LocalCluster) -> None:
         self.cluster = cluster
@@ -48,7 +48,7 @@ class _Bench:
             self._condition.notify_all()
 
     def wait_for(self, kind: type[events.Event], number: int = 1) -> Any:
-        """The event of that kind and number, counted from one."""
+        """Waits for the event of that kind and number, counted from one."""
 
         def found() -> list[events.Event]:
             return [each for each in self._seen if isinstance(each, kind)]
@@ -60,11 +60,11 @@ class _Bench:
             return found()[number - 1]
 
     def iterator(self) -> WorkerIterator:
-        """Even numbers on worker 0, odd ones on worker 1."""
+        """Returns even numbers on worker 0, odd ones on worker 1."""
         return iter(self.coordinator.create_per_worker_dataset(_numbers))
 
     def on_every_lane(self, function: Any, *args: Any) -> list[Any]:
-        """What a function returns on each lane, each at the same time."""
+        """Calls a function on every lane at the same time; returns results."""
         barrier = threading.Barrier(self.coordinator.num_lanes)
 
         def meet(*args: Any) -> tuple[int, Any]:
@@ -110,7 +110,7 @@ def test_workers_die_and_come_back(bench: _Bench) -> None:
 
     assert (1, 1) in bench.on_every_lane(_next, iterator)
 
-    # Killed in the middle of things.
+    # The worker is killed in the middle of these.
     values = [coordinator.schedule(step, args=(iterator,)) for _ in range(300)]
     values[20].get(_TIMEOUT_SECONDS)
     cluster.kill("worker", 1)
@@ -125,12 +125,12 @@ def test_workers_die_and_come_back(bench: _Bench) -> None:
     back = bench.wait_for(events.WorkerReadmitted)
     assert (back.worker_index, back.generation) == (1, 1)
     assert coordinator.absent_workers == ()
-    # It takes part again, and its dataset begins again.
+    # It takes part again, and its dataset starts over.
     again = bench.on_every_lane(_next, iterator)
     assert [element for worker, element in again if worker == 1] == [1, 3]
     assert coordinator.schedule(step, args=(iterator,)).fetch() > 0
 
-    # Restarted before anybody notices.
+    # It is restarted before anybody notices.
     cluster.kill("worker", 0)
     cluster.start("worker", 0, wait=True)
     values = [coordinator.schedule(step, args=(iterator,)) for _ in range(500)]
@@ -187,7 +187,7 @@ def test_worker_hangs_and_goes_on(bench: _Bench) -> None:
         assert bench.wait_for(events.WorkerLost).worker_index == 1
     finally:
         process.send_signal(signal.SIGCONT)
-    # All but what its own two lanes held had run before it was given up.
+    # All closures but those of its own two lanes had run before the loss.
     assert done_at_loss == [48]
     bench.wait_for(events.WorkerReadmitted)
     again = bench.on_every_lane(_next, iterator)
@@ -195,8 +195,8 @@ def test_worker_hangs_and_goes_on(bench: _Bench) -> None:
 
 
 def test_a_worker_hangs_while_nothing_is_on_its_way(bench: _Bench) -> None:
-    # gRPC notices only after minutes: it asks for a sign of life when data
-    # arrive. TensorFlow changes no cluster while a call is on its way.
+    # gRPC would notice only after minutes: it sends keepalive pings when data
+    # arrive. TensorFlow cannot change a cluster while a call is in flight.
     coordinator, cluster = bench.coordinator, bench.cluster
 
     @tf.function
@@ -222,7 +222,7 @@ def test_a_worker_hangs_while_nothing_is_on_its_way(bench: _Bench) -> None:
         deadline = time.monotonic() + _TIMEOUT_SECONDS
         while hanging in bench.session.listed:
             assert time.monotonic() < deadline
-            # Others are not held up.
+            # Other closures are not delayed.
             assert coordinator.schedule(lambda: tf.constant(1)).fetch() == 1
         with tf.device(bench.session.device(other)):
             tf.raw_ops.QueueEnqueueV2(handle=_queue("never"), components=[7.0])
@@ -239,7 +239,7 @@ def _queue(name: str) -> tf.Tensor:
 
 
 def _in_order_of_who_has_begun(session: Session) -> list[Task]:
-    """The workers, first the one that has something in its queue "begun"."""
+    """Returns the workers, first the one whose queue "begun" is not empty."""
 
     def has_begun(worker: Task) -> bool:
         with tf.device(session.device(worker)):
@@ -269,7 +269,7 @@ def test_ps_dies(bench: _Bench) -> None:
     assert f"Parameter server 0 at {ps.address}" in str(caught.value)
     assert isinstance(caught.value.__cause__, tf.errors.OpError)
     assert all(value.is_ready() for value in values)
-    # What needs no ps still runs.
+    # Closures that need no ps still run.
     assert coordinator.schedule(lambda: tf.constant(1)).fetch() == 1
 
 
@@ -291,7 +291,7 @@ def test_ps_hangs(bench: _Bench) -> None:
     process = bench.cluster.process("ps", 0)
     process.send_signal(signal.SIGSTOP)
     try:
-        # One lane waits for the ps; who does not need it does not.
+        # One lane waits for the ps; lanes that do not need it do not wait.
         coordinator.schedule(step)
         for _ in range(20):
             value = coordinator.schedule(lambda: tf.constant(1) + 1)
@@ -316,8 +316,8 @@ def test_the_chief_alone_waits_for_a_ps_that_hangs(bench: _Bench) -> None:
 
     bench.coordinator.events.subscribe(note)
     bench.counter.assign(7)
-    # Nothing is on its way, so gRPC would ask after five minutes. Who answers
-    # is not given up, though nobody calls it.
+    # No call is in flight, so gRPC would ping after five minutes. A worker that
+    # answers is not given up, although nobody calls it.
     assert not lost.wait(_QUIET_SECONDS)
     process = bench.cluster.process("ps", 0)
     process.send_signal(signal.SIGSTOP)
@@ -331,7 +331,7 @@ def test_the_chief_alone_waits_for_a_ps_that_hangs(bench: _Bench) -> None:
     waited_seconds = time.monotonic() - began
     print(f"waited {waited_seconds:.1f} s")
     assert waited_seconds < _TIMEOUT_SECONDS
-    # It lives and has what it had.
+    # It is alive and has its value.
     assert bench.counter.numpy() == 7
 
 
@@ -345,7 +345,7 @@ def test_a_function_that_kills_its_workers_is_reported(bench: _Bench) -> None:
         victims.append(context.worker_index)
         cluster.kill("worker", context.worker_index)
         cluster.start("worker", context.worker_index)
-        # On the worker, which is gone.
+        # `x` is on the worker, which is gone.
         return tf.identity(x) + 1
 
     coordinator.schedule(kill, args=(tf.zeros([3]),))

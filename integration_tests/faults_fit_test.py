@@ -1,4 +1,4 @@
-"""fit() goes on when a worker dies in the middle of it."""
+"""Tests that fit() goes on when a worker dies in the middle of it."""
 
 import logging
 import signal
@@ -46,7 +46,7 @@ def _model(strategy: tfps.ParameterServerStrategy) -> keras.Model:
 
 
 class _At(keras.callbacks.Callback):
-    """Does something at the end of one batch of one epoch."""
+    """Runs an action at the end of one batch of one epoch."""
 
     def __init__(self, epoch: int, batch: int, action: Any) -> None:
         super().__init__()
@@ -67,7 +67,7 @@ def _assert_few_again(
     coordinator: tfps.ClusterCoordinator,
     num_workers_lost: int,
 ) -> int:
-    """At least once: what a lost worker had begun is run again, no more."""
+    """Checks that only steps that a lost worker had begun are repeated."""
     again = coordinator.counters.value("steps_again")
     most_calls = num_workers_lost * coordinator.in_flight_limits.most
     assert again <= most_calls * STEPS_A_CALL
@@ -136,8 +136,8 @@ def test_a_worker_that_hangs_does_not_hold_up_the_rest(
     seen.on_event = note
     process = cluster.process("worker", 0)
     try:
-        # It is silent until everything is over, the reading of metrics and of
-        # weights included.
+        # It is silent until everything is over, including the reads of metrics
+        # and weights.
         history = model.fit(
             tfps.DatasetCreator(_dataset),
             epochs=3,
@@ -156,7 +156,7 @@ def test_a_worker_that_hangs_does_not_hold_up_the_rest(
         _assert_few_again(model, coordinator, num_workers_lost=1)
     finally:
         process.send_signal(signal.SIGCONT)
-    # When it was given up, the other one had done all but what it held.
+    # At the loss, the other worker had done everything that it did not hold.
     assert len(done_at_loss) == 1
     held = coordinator.in_flight_limits.most * STEPS_A_CALL
     assert done_at_loss[0] >= _STEPS - held
@@ -174,7 +174,7 @@ def test_a_worker_that_is_preempted(cluster: tfps.LocalCluster) -> None:
     process = cluster.process("worker", 0)
 
     def preempt() -> None:
-        # As cluster managers do; it has to be gone soon, unasked.
+        # Cluster managers do this; the worker has to end soon by itself.
         process.send_signal(signal.SIGTERM)
         assert process.wait(30.0) == 128 + signal.SIGTERM
         cluster.start("worker", 0)
@@ -231,7 +231,7 @@ def test_all_workers_die_in_fit_and_come_back(
 
 
 def _slow(dataset: tf.data.Dataset, seconds: float) -> tf.data.Dataset:
-    """The same elements, each after some time."""
+    """Returns the dataset with a delay before each element."""
     variant = tf.raw_ops.SleepDataset(
         input_dataset=tf.data.experimental.to_variant(dataset),
         sleep_microseconds=tf.constant(int(seconds * 1e6), tf.int64),
@@ -272,7 +272,7 @@ def test_a_slow_worker_does_not_hold_up_the_others(
     (table,) = model.get_weights()
     slow, fast = table[:, 0]
     assert slow + fast == _STEPS
-    # It takes several at a time, whose end the epoch waits for.
+    # It takes several steps at a time, and the epoch waits for their end.
     assert 1 <= slow <= _STEPS / 5
     for kind in (events.WorkerLost, events.ClosureRetried):
         assert not seen.of(kind)

@@ -1,4 +1,4 @@
-"""What is read, and what is counted, when a worker dies while it reads."""
+"""Tests of rows read and counted when a worker dies while it reads."""
 
 import logging
 from collections.abc import Callable
@@ -12,13 +12,13 @@ import tensorflow as tf
 
 import tfps_plugin as tfps
 
-# More than has been read when a worker is killed: it is within its first split.
+# More rows than are read before the kill: the worker is in its first split.
 _ROWS_OF_SPLIT = 384
 _SPLITS = 7
 _ROWS = _SPLITS * _ROWS_OF_SPLIT
 _ROWS_OF_WORKER = _ROWS // 2
 _BATCH = 4
-# What a worker that dies was running: a closure of each of its two lanes.
+# Steps that a dying worker was running: a closure of each of its two lanes.
 _STEPS_IN_FLIGHT = 2 * 10
 _X = np.random.default_rng(0).normal(size=(_ROWS, 2)).astype("float32")
 
@@ -36,7 +36,7 @@ def strategy(
     strategy = tfps.ParameterServerStrategy(cluster.cluster_resolver)
     yield strategy
     tfps.ClusterCoordinator(strategy).close()
-    # Who is still starting would be lost to the next test, too.
+    # A task that is still starting would be missing in the next test, too.
     cluster.wait_until_ready()
 
 
@@ -56,7 +56,7 @@ class Kill(keras.callbacks.Callback):
             self.start()
 
     def start(self) -> None:
-        """Has all workers run again."""
+        """Starts the worker again if it is down."""
         if self._is_down:
             self._cluster.start("worker", 0, wait=True)
             self._is_down = False
@@ -72,7 +72,7 @@ class Kill(keras.callbacks.Callback):
 
 
 class Seen(keras.metrics.Metric):
-    """How often each row was seen; the targets are the rows' numbers."""
+    """Counts how often each row is seen; targets are the rows' numbers."""
 
     def __init__(self) -> None:
         super().__init__(name="seen")
@@ -103,7 +103,7 @@ def _model(strategy: tfps.ParameterServerStrategy) -> tuple[Any, Seen]:
 
 
 def _counting_model(strategy: tfps.ParameterServerStrategy) -> keras.Model:
-    """Adds one to a row of its table for each time it is trained on it."""
+    """Returns a model that adds one to a row of its table at each training."""
     with strategy.scope():
         model = keras.Sequential(
             [
@@ -111,7 +111,7 @@ def _counting_model(strategy: tfps.ParameterServerStrategy) -> keras.Model:
                 keras.layers.Embedding(_ROWS, 1, "zeros"),
             ]
         )
-        # What is minimised is the mean of a batch.
+        # The loss is the mean over a batch.
         model.compile(
             keras.optimizers.SGD(float(_BATCH)), lambda y, p: -p[:, 0]
         )
@@ -119,12 +119,12 @@ def _counting_model(strategy: tfps.ParameterServerStrategy) -> keras.Model:
 
 
 def _times_trained(model: keras.Model) -> np.ndarray:
-    """How often the gradient of each row was applied."""
+    """Returns how often the gradient of each row was applied."""
     return model.layers[0].embeddings.numpy()[:, 0]
 
 
 def _numbers(begin: Any, size: Any) -> tf.data.Dataset:
-    """The numbers of some rows, as inputs and as targets."""
+    """Returns the numbers of some rows, as inputs and as targets."""
     numbers = tf.data.Dataset.range(_ROWS).skip(begin).take(size).batch(_BATCH)
     return tf.data.Dataset.zip((numbers, numbers))
 
@@ -139,7 +139,7 @@ def _numbers_of_worker(context: tf.distribute.InputContext) -> tf.data.Dataset:
     )
 
 
-# By who reads what: the input of fit().
+# Inputs of fit(), by the reader.
 _FIT_INPUTS: dict[str, Callable[[str], Any]] = {
     "splits": lambda visitation: tfps.DatasetCreator(
         _numbers_of_split, splits=range(_SPLITS), visitation=visitation
@@ -232,8 +232,8 @@ def test_without_failures_fit_trains_on_every_row_once(
     assert int(model.optimizer.iterations) == _ROWS // _BATCH
 
 
-# How many rows may be trained on twice: what the worker that dies was reading,
-# from its beginning; of what the chief reads, the batches that it was given.
+# Number of rows that may be trained on twice: all of its own input that the
+# dying worker had read; if the chief reads, the batches that it had received.
 _MOST_ROWS_AGAIN = {
     "splits": 2 * _ROWS_OF_SPLIT,
     "shares": _ROWS_OF_WORKER,
@@ -263,8 +263,8 @@ def test_a_worker_that_dies_loses_no_step_of_fit(
         assert len(np.unique(again // _ROWS_OF_WORKER)) <= 1
     else:
         assert len(again) <= counters.value("steps_again") * _BATCH
-    # Counting a step and applying its gradient are two things: of each step
-    # that was broken off, one of them may have been done.
+    # Counting a step and applying its gradient are separate: an interrupted
+    # step may have done only one of them.
     iterations = int(model.optimizer.iterations)
     assert iterations >= _ROWS // _BATCH
     assert abs(iterations - counts.sum() / _BATCH) <= 2

@@ -1,6 +1,6 @@
-"""Parameter servers die in `evaluate` and `predict`, and beside bad files.
+"""Tests of parameter servers that die in `evaluate` and `predict`.
 
-And under a function that does not end any more.
+Other tests have damaged files, or a function that hangs.
 """
 
 import pathlib
@@ -34,7 +34,7 @@ def cluster() -> Iterator[tfps.LocalCluster]:
 
 
 class _Training:
-    """A trained model, its checkpoints, and what happened since."""
+    """A trained model, its checkpoints, and the events since."""
 
     def __init__(
         self, cluster: tfps.LocalCluster, folder: pathlib.Path
@@ -114,7 +114,7 @@ def test_what_is_computed_while_a_ps_is_lost_is_the_same(
     model = training.model
     expected = call(model)
     found = call(model, At({20: lambda: training.restart_ps(1)}))
-    # The weights of the checkpoint are those that were lost.
+    # The checkpoint has the weights that were lost.
     np.testing.assert_allclose(found, expected, rtol=1e-5)
     assert training.seen.recovered() == [1]
     assert int(model.optimizer.iterations) == _STEPS
@@ -129,7 +129,7 @@ def _queue(name: str) -> tf.Tensor:
 
 
 def _wait_until_one_has(task_devices: list[str], name: str) -> None:
-    """Waits until something is in the queue of that name of some task."""
+    """Waits until any task's queue of that name has an element."""
     deadline = time.monotonic() + 60
     sizes: list[int] = []
     while not any(sizes):
@@ -144,8 +144,8 @@ def _wait_until_one_has(task_devices: list[str], name: str) -> None:
 def test_a_function_that_never_ends_after_the_loss_of_a_ps(
     training: _Training,
 ) -> None:
-    # TensorFlow leaves functions hanging in a race that no test arranges; here
-    # one waits for what nobody puts there before it is to run once more.
+    # TensorFlow leaves functions hanging in a race that no test can arrange.
+    # Here, a function waits for an element that comes only before its next run.
     table = training.model.layers[0].embeddings.value
 
     @tf.function
@@ -167,14 +167,14 @@ def test_a_function_that_never_ends_after_the_loss_of_a_ps(
     ]
     _wait_until_one_has(workers, "begun")
     training.restart_ps(1)
-    # The chief, which reads, finds out.
+    # The chief's read notices.
     shared_training.shards_of(training.model)
     lost = training.seen.wait_for(events.WorkerLost)
     assert "does not end a function" in lost.reason
     training.seen.wait_for(events.WorkerReadmitted)
     for device in workers:
         with tf.device(device):
-            # For those that hang, too.
+            # Elements for the hanging functions, too.
             for _ in range(4):
                 tf.raw_ops.QueueEnqueueV2(
                     handle=_queue("never"), components=[7.0]

@@ -1,4 +1,4 @@
-"""Parameter servers die, and come back with what a checkpoint has."""
+"""Tests of parameter servers that die, and are restored from a checkpoint."""
 
 import pathlib
 import signal
@@ -91,7 +91,7 @@ Saved = Callable[..., tfps.CheckpointManager]
 
 @pytest.fixture
 def saved(tmp_path: pathlib.Path) -> Saved:
-    """Makes managers that have saved a model once; they live with the test."""
+    """Returns a maker of managers that have saved once; keeps them alive."""
     made = []
 
     def saved(model: keras.Model, **options: Any) -> tfps.CheckpointManager:
@@ -155,7 +155,7 @@ def test_fit_goes_on_after_ps_are_lost(
     manager = saved(model)
     history = _fit(
         model,
-        # In the second epoch: in the first, functions are traced anyway.
+        # Kill it in the second epoch: functions are traced in the first anyway.
         At({_STEPS + 20: kill}),
         epochs=3,
     )
@@ -166,7 +166,7 @@ def test_fit_goes_on_after_ps_are_lost(
     _assert_few_twice(model, strategy, 3, len(lost))
     assert traced_before[0] > 0
     assert len(traces) == traced_before[0], "nothing is traced again"
-    # The same model saves and is read as ever.
+    # The same model can be saved and read as before.
     manager.save()
     manager.sync()
     assert manager.restore_latest() == str(tmp_path / "ckpt-2")
@@ -203,7 +203,7 @@ def test_a_ps_that_comes_back_at_another_address(
     assert seen.recovered() == [1]
     assert cluster.cluster_spec.parameter_servers[1].address != before
     shared_training.assert_went_on(model, history, 2 * _STEPS)
-    # It is the same cluster to whoever connects to it next.
+    # The next strategy that connects finds the same cluster.
     session = strategy.session
     assert make().session is session
 
@@ -246,7 +246,7 @@ def test_what_survived_is_kept_and_what_was_lost_is_the_checkpoints(
     iterations = int(model.optimizer.iterations)
     cluster.kill("ps", 1)
     cluster.start("ps", 1, wait=True)
-    # The chief's own reading finds out, and waits.
+    # The chief's own read notices, and waits.
     now = shared_training.shards_of(model)
     for before, after, (path, index, value) in zip(
         kept, trained, now, strict=True
@@ -255,7 +255,7 @@ def test_what_survived_is_kept_and_what_was_lost_is_the_checkpoints(
         np.testing.assert_array_equal(value, expected[2], path)
         assert not np.array_equal(before[2], after[2]), path
     assert {index for _, index, _ in now} == {0, 1}
-    # Workers know better than the checkpoint how far training is.
+    # Workers know the number of steps better than the checkpoint.
     assert int(model.optimizer.iterations) == iterations == 2 * _STEPS
 
 
@@ -290,8 +290,8 @@ def test_what_was_lost_comes_back_from_an_increment(
     ):
         expected = before if index == 1 else after
         np.testing.assert_array_equal(value, expected[2], path)
-    # The next one has the table whole, because nobody knows any more what of
-    # it has changed.
+    # The next checkpoint has the whole table, because the record of changed
+    # rows was lost.
     newest = manager.save()
     manager.sync()
     assert ".increments" in newest
@@ -315,7 +315,7 @@ def test_everything_is_set_back_where_it_is_to_be_consistent(
     _fit(model)
     cluster.kill("ps", 1)
     cluster.start("ps", 1, wait=True)
-    # What is read before the lost ones are missed is of before.
+    # Reads before the loss is noticed return earlier values.
     shared_training.state_of(model)
     shared_training.assert_state(model, kept)
     assert int(model.optimizer.iterations) == _STEPS
@@ -362,7 +362,7 @@ def test_a_custom_loop_goes_on(
     )
     # The checkpoint has 20, and 150 closures ran after that.
     assert 20 + 150 <= lost < 50 + 150
-    # Closures that had failed on one ps may have been applied on the other.
+    # Closures that failed on one ps may have been applied on the other.
     assert kept >= 200
     assert len(traces) == traced_before, "nothing is traced again"
 

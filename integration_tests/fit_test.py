@@ -1,4 +1,4 @@
-"""Keras's fit, evaluate, predict and save on a real cluster."""
+"""Tests of Keras's fit, evaluate, predict and save on a real cluster."""
 
 import contextlib
 import logging
@@ -43,7 +43,7 @@ def strategy(
 
 
 def _dataset(context: tf.distribute.InputContext) -> tf.data.Dataset:
-    """Every worker has half of the rows."""
+    """Returns half of the rows for each worker."""
     return (
         tf.data.Dataset.from_tensor_slices((_IDS, _TARGETS))
         .shard(context.num_input_pipelines, context.input_pipeline_id)
@@ -153,7 +153,7 @@ def test_weights_do_not_depend_on_the_number_of_shards(
 
 
 class OwnStep(keras.Model):
-    """A train_step that reports what it likes."""
+    """Model with a train_step that reports logs of its own."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -227,7 +227,7 @@ def test_how_many_calls_run_at_a_time_is_tried_and_kept(
     coordinator = tfps.ClusterCoordinator(strategy)
     try:
         with strategy.scope():
-            # Of a loss that is level from the beginning.
+            # Its loss is constant from the beginning.
             model = _model(optimizer=keras.optimizers.SGD(0.0))
         tried: set[int] = set()
 
@@ -457,12 +457,12 @@ def _is_waiting(thread: threading.Thread) -> bool:
 def test_ctrl_c_leaves_the_cluster_usable(
     strategy: tfps.ParameterServerStrategy, tmp_path: pathlib.Path
 ) -> None:
-    """It arrives where `fit` waits for workers, in no code of the user's."""
+    """It arrives while `fit` waits for workers, outside of user code."""
     gate = tmp_path / "gate"
     has_begun = threading.Event()
 
     def held_up(context: tf.distribute.InputContext) -> tf.data.Dataset:
-        # Asks again and again whether the file is there.
+        # It polls for the file.
         is_open = (
             tf.data.Dataset.range(10**9)
             .filter(lambda _: tf.size(tf.io.matching_files(str(gate))) > 0)
@@ -732,7 +732,7 @@ def test_models_outside_the_strategy_are_left_alone_with_a_warning(
 
 
 class Balanced(keras.Model):
-    """Its optimizer takes from every row what its step adds to it."""
+    """Model whose optimizer subtracts what its step adds to every row."""
 
     # Large enough that updates of two workers meet.
     shape = (4096, 32)

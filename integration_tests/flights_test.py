@@ -1,4 +1,4 @@
-"""The main example, shortened, as a user runs it."""
+"""Test of the main example, shortened, as a user runs it."""
 
 import os
 import pathlib

@@ -1,4 +1,4 @@
-"""A second strategy on a cluster of which a worker hangs."""
+"""Tests of a second strategy on a cluster where a worker hangs."""
 
 import signal
 import time
@@ -19,7 +19,7 @@ _HANGING = 1
 def strategy(
     cluster: tfps.LocalCluster,
 ) -> Iterator[tfps.ParameterServerStrategy]:
-    """A strategy under which every worker has had work."""
+    """Yields a strategy under which every worker has had work."""
     strategy = tfps.ParameterServerStrategy(cluster.cluster_resolver)
     yield strategy
     tfps.ClusterCoordinator(strategy).close()
@@ -33,7 +33,7 @@ def hang(
     process.send_signal(signal.SIGSTOP)
     yield
     process.send_signal(signal.SIGCONT)
-    # It is as well as before for the tests that follow.
+    # The worker has recovered, for the tests that follow.
     (_, device) = strategy.worker_devices
     with tf.device(device):
         assert int(tf.constant(1) + 1) == 2
@@ -41,7 +41,7 @@ def hang(
 
 @pytest.fixture
 def work(strategy: tfps.ParameterServerStrategy) -> list[tf.Tensor]:
-    """Tensors on every worker, which TensorFlow frees at the end."""
+    """Returns tensors on every worker, which TensorFlow frees at the end."""
     tensors = []
     for device in strategy.worker_devices:
         with tf.device(device):

@@ -1,4 +1,4 @@
-"""Checkpoints that have only what has changed."""
+"""Tests of checkpoints with changed rows only."""
 
 import contextlib
 import gc
@@ -26,7 +26,7 @@ pytestmark = [
 _ROWS = 500
 _SMALL_TABLE = 40
 _WIDTH = 8
-# Of files, one after the other.
+# Number of damaged files, one after the other.
 _NUM_DAMAGES = 30
 
 
@@ -43,7 +43,7 @@ def strategies(
         )
         for number in (2, 3)
     }
-    # Here, because their threads outlive the test that needs them first.
+    # Made here, because their threads outlive the first test that uses them.
     coordinators = [tfps.ClusterCoordinator(s) for s in made.values()]
     yield made
     for coordinator in coordinators:
@@ -84,7 +84,7 @@ def _train(model: keras.Model, first: int, end: int) -> None:
 
 
 def _rows_in(prefix: str) -> list[int]:
-    """The numbers of rows of the large table that an increment has."""
+    """Returns the row numbers of the large table that an increment has."""
     reader = tf.train.load_checkpoint(prefix)
     found: list[int] = []
     for key in reader.get_variable_to_shape_map():
@@ -101,7 +101,7 @@ def _who_writes(
         never = lambda *_: False  # noqa: E731
         monkeypatch.setattr(shared_folder, "is_seen_by", never)
         monkeypatch.setattr(shared_folder, "is_same_file", never)
-    # So that changed rows go in several pieces.
+    # With this, changed rows go in several pieces.
     for module in (
         "checkpoints.part_files",
         "incremental.change_files",
@@ -139,7 +139,7 @@ def test_each_is_restored_anywhere(
     assert _rows_in(manager.checkpoints[1]) == list(range(3, 40))
     assert _rows_in(manager.checkpoints[2]) == [499]
     assert _rows_in(manager.checkpoints[3]) == []
-    # TensorFlow sees the full ones only.
+    # TensorFlow only sees the full checkpoints.
     assert tf.train.latest_checkpoint(tmp_path) == str(tmp_path / "ckpt-5")
     with strategies[3].scope():
         other = _model(seed=1)
@@ -171,13 +171,13 @@ def test_what_is_made_later_gets_its_value_from_an_increment(
         later.table = tf.Variable(tf.zeros([_ROWS, _WIDTH]))
     (expected,) = model.get_layer("large").get_weights()
     np.testing.assert_array_equal(later.table.numpy(), expected)
-    # The files that it was restored from go with the last who knows them.
+    # The files that it was restored from are deleted with their last user.
     del later
     gc.collect()
 
 
 class _Three:
-    """A full checkpoint, two increments of it, and what each has."""
+    """A full checkpoint, two increments of it, and the state of each."""
 
     def __init__(self, model: keras.Model, folder: pathlib.Path) -> None:
         self.model = model
@@ -194,7 +194,7 @@ class _Three:
 
     @contextlib.contextmanager
     def kept(self) -> Iterator[pathlib.Path]:
-        """The folder; what is done to its files is undone."""
+        """Yields the folder; undoes all changes to its files."""
         good = {
             path: path.read_bytes()
             for path in self._folder.rglob("ckpt-*")
@@ -222,13 +222,13 @@ def three(
 
 
 class TestDamage:
-    """Increments whose files are not what they were."""
+    """Tests of increments whose files are damaged."""
 
     @pytest.mark.parametrize("kind", shared_damage.KINDS)
     @pytest.mark.parametrize(
         ("damaged", "newest", "unreadable"),
         [
-            # Whatever the one in the middle has lost, the last needs it.
+            # The last increment needs all of the one in the middle.
             ("ckpt-1.increments/ckpt-2.data*", "ckpt-1", {"2", "3"}),
             ("ckpt-1.increments/ckpt-2.index", "ckpt-1", {"2", "3"}),
             ("ckpt-1.increments/ckpt-3.data*", "ckpt-2", {"3"}),
@@ -251,7 +251,7 @@ class TestDamage:
         assert restored is not None
         assert pathlib.Path(restored).name == newest
         shared_training.assert_state(three.model, three.expected[restored])
-        # What has no index any more is named by the one that needs it.
+        # A checkpoint without an index is named by the one that needs it.
         named = re.findall(
             r"ckpt-(\d+)(?: cannot be read|' is gone)", caplog.text
         )
@@ -279,7 +279,7 @@ class TestDamage:
 
 
 class TestFolder:
-    """What the manager makes of its folder."""
+    """Tests of the manager's folder."""
 
     @pytest.fixture
     def model(
@@ -366,7 +366,7 @@ class TestFolder:
         increment = manager.save()
         manager.sync()
         shutil.copytree(tmp_path / "ckpt-1.increments", tmp_path / "copy")
-        # A full one under the same name, and the old increment beside it.
+        # A full checkpoint under the same name, next to the old increment.
         manager.save(checkpoint_number=1)
         manager.sync()
         assert manager.checkpoints == [str(tmp_path / "ckpt-1")]

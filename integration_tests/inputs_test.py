@@ -1,4 +1,4 @@
-"""What fit, evaluate and predict read: everything, and every row once."""
+"""Tests that fit, evaluate and predict read every row once."""
 
 import pathlib
 import threading
@@ -32,7 +32,7 @@ def strategy(
 
 
 class Seen(keras.metrics.Metric):
-    """How often each row was seen; the targets are the rows' numbers."""
+    """Counts how often each row is seen; targets are the rows' numbers."""
 
     def __init__(self, name: str = "seen") -> None:
         super().__init__(name=name)
@@ -82,7 +82,7 @@ def _rows(begin: Any, end: Any) -> tf.data.Dataset:
 
 
 def _shares(context: tf.distribute.InputContext) -> tf.data.Dataset:
-    """The first of two workers has 100 rows, the second all others."""
+    """Returns 100 rows for the first of two workers, the rest for the other."""
     bounds = [0, 100, _ROWS] if context.num_input_pipelines == 2 else [0, _ROWS]
     i = context.input_pipeline_id
     return _rows(bounds[i], bounds[i + 1]).batch(_BATCH)
@@ -111,7 +111,7 @@ class Batches(keras.callbacks.Callback):
         self.per_epoch[-1] += 1
 
     def on_test_begin(self, logs: Any = None) -> None:
-        # Validation follows the epoch, and counts anew.
+        # Validation follows the epoch, and counts from zero.
         self.rows_of_epoch.append(_counts(self.model))
 
 
@@ -130,7 +130,7 @@ def _generator() -> Iterator[Any]:
 
 
 _LENGTH = -(-_ROWS // _BATCH)
-# What is given to fit(), and how many batches that makes.
+# Inputs of fit(), and the number of batches of each.
 _INPUTS: dict[str, Any] = {
     "shares": (lambda: (tfps.DatasetCreator(_shares),), 7 + 27),
     "splits": (
@@ -232,7 +232,7 @@ def test_input_that_ends_too_soon_warns_and_stops_the_epoch(
 
 
 def _for_the_first_alone(context: tf.distribute.InputContext) -> Any:
-    """Repeated without end; of the second of two workers, nothing."""
+    """Returns endless rows for the first of two workers, none for the other."""
     nothing = context.input_pipeline_id == 1
     batches = _rows(0, 160).batch(_BATCH).filter(lambda x, i: not nothing)
     return batches.repeat()
@@ -254,7 +254,7 @@ def test_a_worker_with_nothing_to_repeat_makes_no_steps(
         epochs=2,
         verbose=0,
     )
-    # All steps were made, of the rows that there are.
+    # All steps were made, with the existing rows.
     assert int(model.optimizer.iterations) == 80
     np.testing.assert_array_equal(_counts(model)[:160], 4)
     assert "worker 1 has ended" in caplog.text
@@ -311,7 +311,7 @@ def test_files_that_the_function_opens_are_splits(
         pathlib.Path(file).write_text(f"i,unused\n{number},0\n{number + 10},0")
 
     def dataset_fn(file: str) -> tf.data.Dataset:
-        # Sees to the columns of the file, as in one process.
+        # This reads the columns of the file, as in one process.
         data = tf.data.experimental.make_csv_dataset(
             file, 2, select_columns=["i"], num_epochs=1, shuffle=False
         )
@@ -384,7 +384,7 @@ def test_the_data_service_is_read_by_workers(
 
 
 class Interfering(keras.callbacks.Callback):
-    """Looks at the model in the middle of an epoch, in many ways."""
+    """Reads the model in the middle of an epoch, in many ways."""
 
     def __init__(self, path: pathlib.Path) -> None:
         super().__init__()
@@ -436,7 +436,7 @@ def test_what_a_callback_sees_lies_between_two_steps(
 
 
 class Opening(keras.callbacks.Callback):
-    """Makes a file after some batches, or after too long."""
+    """Makes a file after some batches, or after a timeout."""
 
     def __init__(self, file: pathlib.Path, num_batches: int) -> None:
         super().__init__()
@@ -482,7 +482,7 @@ def test_a_slow_split_holds_nobody_up(
 
     def dataset_fn(split: Any) -> tf.data.Dataset:
         number, gate = split
-        # Asks again and again whether the file is there.
+        # It polls for the file.
         is_open = (
             tf.data.Dataset.range(10**9)
             .filter(lambda _: tf.size(tf.io.matching_files(gate)) > 0)

@@ -1,4 +1,4 @@
-"""A job that starts without one of its workers, which joins later."""
+"""Tests of a job that starts without one of its workers, which joins later."""
 
 import threading
 from collections.abc import Iterator
@@ -25,9 +25,9 @@ _JOIN_SECONDS = 60.0
 def strategy(
     cluster: tfps.LocalCluster,
 ) -> Iterator[tfps.ParameterServerStrategy]:
-    """A strategy that has started with worker 0 alone."""
+    """Yields a strategy that has started with worker 0 alone."""
     cluster.kill("worker", 1)
-    # Connecting to other tasks ends the connection that there may be.
+    # Connecting to other tasks ends an existing connection.
     fewer = cluster.cluster_spec.as_dict()
     fewer["worker"] = fewer["worker"][:1]
     tfps.ParameterServerStrategy(
@@ -43,7 +43,7 @@ def strategy(
 
 
 class Join(keras.callbacks.Callback):
-    """Starts the worker that is missing, and waits until it takes part."""
+    """Starts the missing worker, and waits until it takes part."""
 
     def __init__(
         self, cluster: tfps.LocalCluster, coordinator: tfps.ClusterCoordinator
@@ -68,7 +68,7 @@ class Join(keras.callbacks.Callback):
 
 
 def _numbers(begin: Any, size: Any) -> tf.data.Dataset:
-    """The numbers of some rows, as inputs and as targets."""
+    """Returns the numbers of some rows, as inputs and as targets."""
     numbers = tf.data.Dataset.range(_ROWS).skip(begin).take(size).batch(_BATCH)
     return tf.data.Dataset.zip((numbers, numbers))
 
@@ -86,7 +86,7 @@ def _of_worker(context: tf.distribute.InputContext) -> tf.data.Dataset:
 def _counting_model(
     strategy: tfps.ParameterServerStrategy,
 ) -> tuple[keras.Model, Any]:
-    """Counts how often it is trained on a row, and the steps of a worker."""
+    """Returns a model that counts its trainings on rows, and workers' steps."""
     with strategy.scope():
         steps = tf.Variable(0, per_worker_variable=True)
         model = keras.Sequential(
@@ -100,13 +100,13 @@ def _counting_model(
             steps.assign_add(1)
             return -p[:, 0]
 
-        # What is minimised is the mean of a batch.
+        # The loss is the mean over a batch.
         model.compile(keras.optimizers.SGD(float(_BATCH)), loss)
     return model, steps
 
 
 def _assert_trained(model: keras.Model, times: int) -> None:
-    """Every row was trained on so often, and every step counts once."""
+    """Checks how often every row was trained on, and that steps count once."""
     counts = model.layers[0].embeddings.numpy()[:, 0]
     np.testing.assert_array_equal(counts, times)
     assert int(model.optimizer.iterations) == times * _ROWS // _BATCH
@@ -133,7 +133,7 @@ def test_the_others_begin_and_it_takes_part_from_when_it_joins(
 
     assert [next_number() for _ in range(3)] == [0, _BATCH, 2 * _BATCH]
 
-    # The one that is there reads the share of the one that is missing, too.
+    # The present worker reads the share of the missing one, too.
     model, steps = _counting_model(strategy)
     model.fit(tfps.DatasetCreator(_of_worker), verbose=0)
     _assert_trained(model, times=1)

@@ -1,4 +1,4 @@
-"""`tfps run` as its users see it: real processes, signals and terminals."""
+"""Tests of `tfps run` with real processes, signals and terminals."""
 
 import contextlib
 import io
@@ -18,7 +18,7 @@ from collections.abc import Sequence
 
 import pytest
 
-# Option handling is what differs between releases of click.
+# Releases of click differ in the handling of options.
 pytestmark = pytest.mark.compat
 
 _DEADLINE_SECONDS = 120
@@ -30,14 +30,14 @@ _WAIT = "open(sys.argv[1]).read()"
 
 @pytest.fixture
 def fifo(tmp_path: pathlib.Path) -> str:
-    """A named pipe by which a test tells a script to go on."""
+    """Returns a named pipe by which a test tells a script to go on."""
     path = str(tmp_path / "fifo")
     os.mkfifo(path)
     return path
 
 
 class _Launcher:
-    """A running `tfps run`, and what it has written so far."""
+    """A running `tfps run`, and its output so far."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class _Launcher:
         self.seen = ""
 
     def wait_for(self, pattern: str) -> re.Match[str]:
-        """Reads up to the line that has `pattern` in it."""
+        """Reads up to the line that contains `pattern`."""
         assert self.process.stdout is not None
         for line in self.process.stdout:
             self.seen += line
@@ -200,7 +200,7 @@ os.execv(sys.argv[1], sys.argv[1:])
 def _in_terminal(
     script: pathlib.Path, *arguments: str
 ) -> Iterator[tuple[subprocess.Popen[bytes], io.FileIO]]:
-    """Runs a script on a cluster; gives the launcher and its terminal."""
+    """Runs a script on a cluster; yields the launcher and its terminal."""
     ours, its = pty.openpty()
     termios.tcsetwinsize(its, (30, 100))
     options = ("--workers", "1", "--ps", "1")
@@ -248,7 +248,7 @@ def test_in_a_terminal_the_script_draws_as_it_likes(
     assert seen.count(b"interrupted (SIGINT)") == 1
 
 
-# Asks, draws a bar and reports trouble, all on its standard error.
+# The script prompts, draws a bar and reports trouble, all on standard error.
 _TALKS = """
 import os, sys, time
 def say(text):
@@ -274,7 +274,7 @@ def test_in_a_terminal_only_noise_is_missing(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "script.py"
     path.write_text(_TALKS)
     with _in_terminal(path, _NOISE) as (process, terminal):
-        # Does not end its line, and begins like noise: it still arrives.
+        # This does not end its line, and begins like noise, but still arrives.
         seen = _read_until(terminal, b"WAR")
         termios.tcsetwinsize(terminal, (30, 90))
         terminal.write(b"you\n")
@@ -299,7 +299,7 @@ _IMPORTS_TENSORFLOW = (
 def test_tensorflow_starts_quietly(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Set for all tests; a user has nothing there.
+    # It is set for all tests, but not for users.
     monkeypatch.delenv("TF_CPP_MIN_LOG_LEVEL", raising=False)
     launcher = _Launcher(tmp_path, _IMPORTS_TENSORFLOW)
     with _running(launcher):
@@ -318,13 +318,13 @@ def test_tensorflow_may_say_everything(tmp_path: pathlib.Path) -> None:
     with _running(launcher):
         assert launcher.finish() == 0
     assert "| level 0\n" in launcher.seen
-    # Every release says this of itself, on every machine.
+    # Every release of TensorFlow logs this, on every machine.
     assert re.search(r"chief +\| .*cpu_feature_guard\.cc", launcher.seen)
 
 
 @pytest.mark.parametrize("command", [["--help"], ["run", "--help"]])
 def test_help_answers_at_once(command: list[str]) -> None:
-    # The best of several: what else the machine does is not our business.
+    # Take the best of several, because of other load on the machine.
     best_seconds = float("inf")
     for _ in range(5):
         start = time.monotonic()

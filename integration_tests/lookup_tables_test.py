@@ -1,4 +1,4 @@
-"""Lookup tables: each worker looks up in a copy of its own."""
+"""Tests that each worker has its own copy of a lookup table."""
 
 import threading
 from collections.abc import Callable
@@ -67,14 +67,14 @@ def coordinator(
     params=[_static_hash_table, _static_vocabulary_table, _string_lookup]
 )
 def make(request: pytest.FixtureRequest) -> Callable[[], LookUp]:
-    """Makes something that has a lookup table."""
+    """Returns a maker of an object with a lookup table."""
     function: Callable[[], LookUp] = request.param
     return function
 
 
 @pytest.fixture
 def tables(monkeypatch: pytest.MonkeyPatch) -> list[WorkerTable]:
-    """The tables that are made in the course of the test."""
+    """Returns the tables that are made during the test."""
     made = []
 
     def make_and_keep(*args: Any, **kwargs: Any) -> WorkerTable:
@@ -90,7 +90,7 @@ def _task_of(device: str) -> str:
 
 
 def _homes(table: WorkerTable) -> list[str]:
-    """The tasks that have a copy of the table."""
+    """Returns the tasks that have a copy of the table."""
     return sorted(
         _task_of(copy.resource_handle.device)
         for copy in table.copies.resident.existing()
@@ -100,7 +100,7 @@ def _homes(table: WorkerTable) -> list[str]:
 def _on_both_workers(
     coordinator: tfps.ClusterCoordinator, function: Any, *args: Any
 ) -> list[Any]:
-    """What a function returns on each lane of each worker."""
+    """Calls a function on each lane of each worker; returns the results."""
     barrier = threading.Barrier(coordinator.num_lanes)
 
     def call() -> Any:
@@ -119,7 +119,7 @@ def _on_both_workers(
 def _resources(
     coordinator: tfps.ClusterCoordinator, function: Any
 ) -> set[tuple[int, str]]:
-    """Which worker's calls of the function use resources of which task."""
+    """Returns pairs of a worker and a task whose resources its calls use."""
 
     def used() -> tuple[int, tuple[str, ...]]:
         context = dispatch_context.current()
@@ -196,7 +196,7 @@ def test_datasets_look_up_on_their_own_worker(
     make: Callable[[], LookUp],
     tables: list[WorkerTable],
 ) -> None:
-    """A table from outside the dataset function: one, with two copies."""
+    """A table from outside the dataset function has two copies."""
     expected = make()(tf.constant(_QUERY)).numpy()
     with coordinator.strategy.scope():
         look_up = make()
@@ -217,7 +217,7 @@ def test_dataset_functions_make_tables_on_their_worker(
     make: Callable[[], LookUp],
     tables: list[WorkerTable],
 ) -> None:
-    """A table from inside: the function is called once for each worker."""
+    """The dataset function is called once for each worker."""
     expected = make()(tf.constant(_QUERY)).numpy()
 
     def dataset_fn(context: tf.distribute.InputContext) -> tf.data.Dataset:

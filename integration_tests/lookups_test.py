@@ -1,4 +1,4 @@
-"""Lookups of rows on a cluster: the numbers of one process, and its errors."""
+"""Tests that lookups on a cluster give one process's numbers and errors."""
 
 from collections.abc import Callable
 from collections.abc import Iterator
@@ -179,7 +179,7 @@ def test_lookups_of_a_custom_loop(
 
 
 def _recurrent() -> keras.Model:
-    """A mask, a loop, and the layer of another library that has many tables."""
+    """Returns a model with a mask, a loop, and another library's layer."""
     keras_rs = pytest.importorskip("keras_rs")
     keras.utils.set_random_seed(3)
     inputs = {
@@ -237,7 +237,7 @@ def test_masks_loops_and_tables_of_keras_rs(
     expected = [v.numpy() for v in alone.trainable_variables]
     strategy = tfps.ParameterServerStrategy(
         cluster.cluster_resolver,
-        # Cuts all variables, those of the recurrent cell too.
+        # It shards all variables, including those of the recurrent cell.
         tfps.partitioners.FixedShardsPartitioner(2),
         scheduling=tfps.SchedulingOptions(max_closures_in_flight_per_worker=1),
     )
@@ -251,7 +251,7 @@ def test_masks_loops_and_tables_of_keras_rs(
 
 
 def test_ids_that_are_constants(strategy: tfps.ParameterServerStrategy) -> None:
-    """They travel together with gradients that are constants, too."""
+    """They travel together with gradients that are constants as well."""
     rows = np.arange(2 * _ROWS, dtype="float32").reshape(_ROWS, 2)
     with strategy.scope():
         table = keras.Variable(rows, name="table")

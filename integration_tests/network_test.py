@@ -1,4 +1,4 @@
-"""Networks that are cut, partly cut, slow and lossy.
+"""Tests of networks that are cut, partly cut, slow and lossy.
 
 Every task is in a network namespace of its own, behind a bridge. That needs
 root and the `ip` command; where they are missing, the tests are skipped.
@@ -53,7 +53,7 @@ def network() -> Iterator[Network]:
 
 
 class _Tasks(NamedTuple):
-    """Tasks that serve, with the logs that they write."""
+    """Serving tasks and their logs."""
 
     addresses: dict[str, list[str]]
     logs: dict[subprocess.Popen[bytes], pathlib.Path]
@@ -67,7 +67,7 @@ class _Tasks(NamedTuple):
 def tasks(
     network: Network, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[_Tasks]:
-    """Tasks, each in its own namespace."""
+    """Yields tasks, each in its own namespace."""
     jobs: dict[str, list[str]] = {}
     for job, index in TASKS:
         jobs.setdefault(job, []).append(f"{network.host(job, index)}:{_PORT}")
@@ -159,7 +159,7 @@ def _fit_until_worker_0_is_missed(
     strategy: tfps.ParameterServerStrategy,
     cut: Callable[[], None],
 ) -> float:
-    """Cuts it off during an epoch; it may have nothing more to do in that."""
+    """Cuts worker 0 off during an epoch; it may have no more work in it."""
     deadline = time.monotonic() + _MISSED_SECONDS
     loss = _fit(model, _At({50: cut}))
     while tfps.ClusterCoordinator(strategy).absent_workers != (0,):
@@ -198,7 +198,7 @@ def test_a_worker_that_does_not_reach_a_ps(
         loss = _fit(model, _At({50: lambda: network.cut_between(*pair)}))
     finally:
         network.mend_between(*pair)
-    # It has been noticed, at that worker and no other one, and nobody is lost.
+    # Only this worker has noticed, and no task was lost.
     retried = {e.worker_index for e in seen.of(events.ClosureRetried)}
     assert retried == {0}
     for kind in (events.WorkerLost, events.ParameterServerLost):
@@ -215,7 +215,7 @@ def test_a_worker_that_the_chief_alone_does_not_reach(
     seen = _seen(strategy)
     pair = ("worker", 0), CHIEF
     try:
-        # Although it reaches the parameter servers.
+        # It is missed although it reaches the parameter servers.
         loss = _fit_until_worker_0_is_missed(
             model, strategy, lambda: network.cut_between(*pair)
         )
@@ -233,7 +233,7 @@ def _assert_fit_goes_on_after_a_cut(
     cut: Callable[[], None],
     mend: Callable[[], None],
 ) -> None:
-    """It is mended when training waits for it, and no sooner."""
+    """Mends the cut when training waits for it, and checks that fit goes on."""
     model = _model(strategy)
     seen = _seen(strategy)
     manager = tfps.CheckpointManager(tfps.Checkpoint(model=model), folder)
@@ -289,7 +289,7 @@ def test_a_link_that_comes_and_goes(
     timers: list[threading.Timer] = []
 
     def cut_shortly() -> None:
-        # What is on its way is lost, and sent again by TCP.
+        # Packets in flight are lost, and TCP sends them again.
         network.cut("worker", 0)
         timers.append(
             threading.Timer(_OUTAGE_SECONDS, network.mend, ("worker", 0))
@@ -302,12 +302,12 @@ def test_a_link_that_comes_and_goes(
         for timer in timers:
             timer.join()
     assert len(timers) == 4
-    # Each time, the calls of its lanes may be made again.
+    # Each cut may cause retries of the calls of its lanes.
     calls = 4 * tfps.ClusterCoordinator(strategy).in_flight_limits.most
     num_steps = int(model.optimizer.iterations)
     assert _STEPS <= num_steps <= _STEPS + calls * STEPS_A_CALL
-    # TCP waits longer before each attempt: that the worker was found lost is
-    # as good as that it was not, if only it comes back.
+    # TCP waits longer before each attempt. So the worker may be found lost or
+    # not, as long as it comes back.
     if seen.of(events.WorkerLost):
         seen.wait_for(events.WorkerReadmitted)
     _fit(model)

@@ -1,4 +1,4 @@
-"""A program in the cells of a notebook, in a kernel of its own."""
+"""Tests of a program in the cells of a notebook, in a kernel of its own."""
 
 import contextlib
 import json
@@ -14,7 +14,7 @@ import pytest
 
 _ROOT = pathlib.Path(__file__).parent.parent
 _CELL_SECONDS = 120
-# What a task may take to end after its chief.
+# Time for a task to end after its chief.
 _END_SECONDS = 5.0
 
 _DATA = """
@@ -45,7 +45,7 @@ strategy.explain(model)
 _TABLE = """
 print(strategy.explain(model, print_fn=None))
 """
-# What a front end does when "interrupt the kernel" is chosen.
+# A front end does this for "interrupt the kernel".
 _INTERRUPT = """
 class Interrupt(keras.callbacks.Callback):
     def on_train_batch_end(self, batch, logs=None):
@@ -76,7 +76,7 @@ cluster = local_cluster.embedded_cluster()
 
 
 class Notebook:
-    """A notebook that is open, and runs."""
+    """An open, running notebook."""
 
     def __init__(self, client: nbclient.NotebookClient) -> None:
         self._client = client
@@ -88,8 +88,7 @@ class Notebook:
             source: Its code.
 
         Returns:
-            What is printed below it, but for what goes to standard error, and
-            its value.
+            The cell's standard output, and its value.
 
         Raises:
             CellExecutionError: If the cell raises.
@@ -107,7 +106,7 @@ class Notebook:
 
 @contextlib.contextmanager
 def _open_notebook() -> Iterator[Notebook]:
-    """An empty notebook; its kernel ends at the end, as when it is closed."""
+    """Yields an empty notebook; ends its kernel, as when it is closed."""
     client = nbclient.NotebookClient(
         nbformat.v4.new_notebook(), timeout=_CELL_SECONDS
     )
@@ -140,7 +139,7 @@ def test_cells_train_are_interrupted_and_run_again() -> None:
         assert int(notebook.run(_GO_ON)) == 512 // 32
 
         tasks = json.loads(notebook.run(_TASKS))
-        # Both cells once more: another strategy, on the same cluster.
+        # Both cells run once more: another strategy, on the same cluster.
         notebook.run(_STRATEGY)
         assert float(notebook.run(_TRAIN).splitlines()[-1]) < 0.1
         assert json.loads(notebook.run(_TASKS)) == tasks

@@ -1,4 +1,4 @@
-"""Checkpoints and tables that go from one cluster to others."""
+"""Tests of checkpoints and tables that move to other clusters."""
 
 import pathlib
 
@@ -17,7 +17,7 @@ _BATCH = 8
 
 @pytest.fixture(autouse=True)
 def _tables_may_be_small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else an increment would have all of each."""
+    """Makes increments of small tables partial."""
     monkeypatch.setattr(
         "tfps_plugin.recovery.incremental.row_marks.SMALLEST_TABLE_BYTES",
         _ROWS * _WIDTH * 4,
@@ -49,7 +49,7 @@ def _train(model: keras.Model, first: int, end: int) -> None:
 
 def test_any_number_of_parameter_servers(tmp_path: pathlib.Path) -> None:
     expected = None
-    # One shard on each; in between, tables are cut where they were not.
+    # There is one shard on each ps, so the shard boundaries change each time.
     for seed, num_ps in enumerate((2, 3, 1)):
         with tfps.LocalCluster(num_workers=1, num_ps=num_ps) as cluster:
             strategy = tfps.ParameterServerStrategy(
@@ -63,7 +63,7 @@ def test_any_number_of_parameter_servers(tmp_path: pathlib.Path) -> None:
             )
             restored = manager.restore_latest()
             if expected is not None:
-                # Of another cluster, and an increment.
+                # The checkpoint is an increment, and from another cluster.
                 assert restored is not None
                 assert ".increments" in restored
                 shared_training.assert_state(model, expected)
@@ -86,7 +86,7 @@ def test_a_table_from_outside_of_the_scope_serves_every_cluster() -> None:
         tf.lookup.KeyValueTensorInitializer(["a", "b"], [1, 2]), 0
     )
     for _ in range(2):
-        # Workers of both have the same names, and keep copies of the table.
+        # Workers of both clusters have the same names, and copies of the table.
         with tfps.LocalCluster(num_workers=1, num_ps=1) as cluster:
             strategy = tfps.ParameterServerStrategy(cluster.cluster_resolver)
             coordinator = tfps.ClusterCoordinator(strategy)

@@ -1,7 +1,7 @@
-"""fit() gives the numbers of one process, where it can.
+"""Tests that fit() gives the numbers of one process, where it can.
 
-One worker, one step in flight, a fixed seed: then training on a cluster is no
-longer asynchronous, and single-process Keras is the truth.
+With one worker, one step in flight and a fixed seed, training on a cluster is
+not asynchronous, and single-process Keras is the reference.
 """
 
 from typing import Any
@@ -22,10 +22,10 @@ _TARGETS = np.random.default_rng(1).integers(0, 2, (_BATCH * _BATCHES, 1))
 
 
 def _dataset(context: Any = None) -> tf.data.Dataset:
-    """No id occurs twice in a batch.
+    """Returns batches in which no id occurs twice.
 
     Keras's Adagrad squares the parts of a repeated id's gradient instead of
-    their sum, so it is no truth for those.
+    their sum, so it is no reference for repeated ids.
     """
     random = np.random.default_rng(5)
     ids = np.concatenate(
@@ -79,8 +79,8 @@ def _compiled(model: str, optimizer: str, rate: float) -> keras.Model:
     return built
 
 
-# On tables, optimizers with momentum are lazy: no parity there. What others do
-# with sparse_update="exact" is in parity_optimizers_test.py.
+# On tables, optimizers with momentum are lazy, so there is no parity.
+# parity_optimizers_test.py has tests of sparse_update="exact".
 @pytest.mark.compat
 @pytest.mark.parametrize(
     ("model", "optimizer", "rate"),
@@ -100,12 +100,12 @@ def test_one_step_at_a_time_is_training_in_one_process(
 ) -> None:
     alone = _compiled(model, optimizer, rate)
     expected = alone.fit(_dataset(), epochs=2, steps_per_epoch=25, verbose=0)
-    # The first strategy of a process ends what was there before it.
+    # The first strategy of a process invalidates earlier variables.
     expected_weights = [weight.numpy() for weight in alone.weights]
     strategy = tfps.ParameterServerStrategy(
         cluster.cluster_resolver,
         tfps.partitioners.FixedShardsPartitioner(num_shards),
-        # A step that begins before the last update has another gradient.
+        # A step that begins before the last update has a different gradient.
         scheduling=tfps.SchedulingOptions(prefetch_embeddings=False),
     )
     with strategy.scope():

@@ -1,9 +1,9 @@
-"""Every optimizer gives the numbers of one process, on tables too.
+"""Tests that every optimizer gives the numbers of one process, on tables too.
 
-One worker, one step in flight, a fixed seed, `sparse_update="exact"`: then
-single-process Keras is the truth, with one correction. Where an id occurs
+With one worker, one step in flight, a fixed seed and `sparse_update="exact"`,
+single-process Keras is the reference, with one correction. If an id occurs
 twice in a batch, Keras's optimizers see two gradients instead of their sum;
-the truth here is given the sum.
+the reference here gets the sum.
 """
 
 import functools
@@ -20,8 +20,8 @@ import tfps_plugin as tfps
 pytestmark = pytest.mark.cluster(num_workers=1, num_ps=2)
 
 _ROWS = 60
-# Rows of a variable -> into how many shards it is cut: three tables, and the
-# kernel of a dense layer.
+# Rows of a variable -> number of its shards: three tables, and the kernel of a
+# dense layer.
 _SHARDS = {_ROWS: 1, _ROWS + 1: 2, _ROWS + 2: 3, 36: 2}
 _BATCH = 16
 _BATCHES = 10
@@ -84,14 +84,14 @@ _BY_ROWS = _EVERY | _OPTIONS
 
 
 def _repeated(context: Any = None) -> tf.data.Dataset:
-    """The same ids many times in every batch, and twice in every example."""
+    """Returns batches with repeated ids, even within examples."""
     ids = np.random.default_rng(5).integers(0, _ROWS, (len(_TARGETS), 3))
     ids[:, 1] = ids[:, 0]
     return _dataset(ids)
 
 
 def _unique(context: Any = None) -> tf.data.Dataset:
-    """No id twice in a batch."""
+    """Returns batches in which no id occurs twice."""
     random = np.random.default_rng(5)
     return _dataset(
         np.concatenate(
@@ -118,10 +118,12 @@ def _cut(shape: Any, dtype: Any, axis: int = 0) -> list[int]:
 
 
 def _model(optimizer: Any, *embeddings: dict[str, Any]) -> keras.Model:
-    """The same ids in three tables, which are cut differently.
+    """Returns a model that looks up the same ids in three tables.
+
+    The tables have different numbers of shards.
 
     Args:
-        optimizer: What it is compiled with.
+        optimizer: Optimizer of the model.
         *embeddings: Options of each table, if there are any.
     """
     keras.utils.set_random_seed(3)
@@ -136,15 +138,15 @@ def _model(optimizer: Any, *embeddings: dict[str, Any]) -> keras.Model:
     model = keras.Model(
         ids, keras.layers.Dense(1, activation="sigmoid")(hidden)
     )
-    # Keras first resets what ScheduleFreeAdamW begins with where an optimizer
-    # is built inside the step.
+    # If an optimizer is built inside the step, Keras first resets the initial
+    # state of ScheduleFreeAdamW.
     optimizer.build(model.trainable_variables)
     model.compile(optimizer, "binary_crossentropy", metrics=["accuracy"])
     return model
 
 
 def _summing(optimizer: Any) -> Any:
-    """An optimizer that is given dense gradients: sums for repeated ids."""
+    """Makes an optimizer see dense gradients: the sums for repeated ids."""
     inner = [optimizer]
     if hasattr(optimizer, "inner_optimizer"):
         inner = [optimizer.inner_optimizer]
@@ -169,8 +171,8 @@ def _in_one_process(name: str, summing: bool) -> Any:
     model = _model(_summing(optimizer) if summing else optimizer)
     dataset = _repeated() if summing else _unique()
     history = model.fit(dataset, steps_per_epoch=_STEPS, verbose=0)
-    # As arrays, while they can be read: connecting to another cluster ends
-    # what was before.
+    # Convert to arrays while they can be read: connecting to another cluster
+    # invalidates earlier variables.
     return (
         history.history["loss"],
         [v.numpy() for v in model.variables],
@@ -296,7 +298,7 @@ def test_optimizers_of_whole_matrices_refuse_shards_in_compile(
 
 
 def test_constraints_of_rows(cluster: tfps.LocalCluster) -> None:
-    """One of each kind: on a table of 1, of 2 and of 3 shards."""
+    """There is one of each kind, on a table of 1, of 2 and of 3 shards."""
     constraints = [
         keras.constraints.UnitNorm(axis=-1),
         keras.constraints.MaxNorm(0.05, axis=1),
@@ -345,7 +347,7 @@ def test_a_constraint_of_the_whole_table_is_refused(
 def test_swapping_averages_in_and_out(
     cluster: tfps.LocalCluster,
 ) -> None:
-    """The model is left with the averages: those of one process."""
+    """The model ends with the same averages as in one process."""
 
     def make(optimizer: Any) -> keras.Model:
         return _model(optimizer)

@@ -1,7 +1,8 @@
-"""Preprocessing layers give on workers what they give in one process.
+"""Tests that preprocessing layers give the same as in one process.
 
 Every epoch is one step on one batch of all rows, so that it does not matter
-which worker computes it: single-process Keras is the truth for losses, too.
+which worker computes it: single-process Keras is the reference, even for
+losses.
 """
 
 import itertools
@@ -47,7 +48,7 @@ def _adapted(layer: Any, data: Any) -> Any:
 
 
 def _from_file(folder: pathlib.Path) -> layers.StringLookup:
-    """Workers on other machines do not have the chief's file."""
+    """Makes a layer from a file that workers elsewhere do not have."""
     path = folder / "vocabulary.txt"
     path.write_text("\n".join(_WORDS))
     layer = layers.StringLookup(vocabulary=str(path))
@@ -61,7 +62,7 @@ def _set_later(folder: pathlib.Path) -> layers.StringLookup:
     return layer
 
 
-# What is made by which function, of which column. A test's folder is given.
+# Makes a layer in the test's folder. Tables below list the column of each, too.
 _Make = Callable[[pathlib.Path], Any]
 _GIVEN: dict[str, tuple[str, _Make]] = {
     "int": ("words", lambda _: layers.StringLookup(vocabulary=_WORDS)),
@@ -154,7 +155,7 @@ _ADAPTED: dict[str, tuple[str, _Make]] = {
 
 
 class _All:
-    """Some layers, as one function of all columns."""
+    """Some layers as one function of all columns."""
 
     def __init__(
         self, made_by: dict[str, tuple[str, _Make]], folder: pathlib.Path
@@ -210,9 +211,9 @@ def _in_scope_if(
 def _on_both_workers(
     strategy: tfps.ParameterServerStrategy, call: Callable[[], Any]
 ) -> list[Any]:
-    """What a function returns on each lane of each worker.
+    """Calls a function on each lane of each worker; returns the results.
 
-    A call that is run again, because its worker was lost, waits for nobody.
+    A call that runs again because its worker was lost does not wait for others.
     """
     coordinator = tfps.ClusterCoordinator(strategy)
     barrier = threading.Barrier(coordinator.num_lanes)
@@ -234,7 +235,7 @@ def _on_both_workers(
 
 
 def _homes(function: Any) -> set[str]:
-    """Tasks whose tables and iterators a call of now would use."""
+    """Returns the tasks whose tables and iterators a call would use now."""
     return {
         tensor.device.partition("/device")[0]
         for tensor in function.captured_inputs
@@ -263,7 +264,7 @@ def test_steps_compute_on_their_own_worker(
 ) -> None:
     expected = _numpy(_All(_GIVEN | _ADAPTED, tmp_path)(_COLUMN_TENSORS))
     ours = _in_scope_if(scope, strategy, _All, _GIVEN | _ADAPTED, tmp_path)
-    # One in the program of the chief, which has tables of its own.
+    # A call in the chief's own program uses the chief's tables.
     _require_equal(_numpy(ours(_COLUMN_TENSORS)), expected)
     with strategy.scope():
         step = tf.function(lambda: ours(_COLUMN_TENSORS))
@@ -290,7 +291,7 @@ def test_datasets_compute_on_their_own_worker(
 ) -> None:
     made_by = _GIVEN if where == "inside" else _GIVEN | _ADAPTED
     if where in ("inside", "dataset"):
-        # What is made on the workers themselves: they read the file.
+        # The workers make these layers, and would have to read the file.
         made_by = {k: v for k, v in made_by.items() if k != "file"}
     expected = _numpy(_All(made_by, tmp_path)(_COLUMN_TENSORS))
     ours = None
@@ -357,7 +358,7 @@ def _data(context: Any = None) -> tf.data.Dataset:
 
 
 class _Layers:
-    """What the models below have in front, adapted."""
+    """Adapted preprocessing layers of the models below."""
 
     def __init__(self) -> None:
         self.lookup = _adapted(
@@ -427,7 +428,7 @@ def _fit(model: keras.Model, data: Any) -> list[float]:
 def _require_same_training(
     ours: keras.Model, alone: keras.Model, data: Any
 ) -> None:
-    """fit, evaluate and predict give what they give in one process."""
+    """Checks that fit, evaluate and predict give the same as in one process."""
     creator = tfps.DatasetCreator(data)
     np.testing.assert_allclose(
         _fit(ours, creator), _fit(alone, data()), rtol=1e-5
@@ -468,7 +469,7 @@ def _word_data(context: Any = None) -> tf.data.Dataset:
 def test_a_model_has_what_its_layer_learnt_when_it_is_compiled(
     strategy: tfps.ParameterServerStrategy,
 ) -> None:
-    """As in one process, steps that were traced before know the old words."""
+    """As in one process, steps that were traced before use the old words."""
 
     def make() -> keras.Model:
         return keras.Sequential(
@@ -664,7 +665,7 @@ def test_saved_models_that_have_tables(
         head = layers.Dense(1, activation="sigmoid")
         return keras.Model(words, head(layer(words)))
 
-    # Its variable is trained, so it has to be on a ps.
+    # Its variable is trainable, so it has to be on a ps.
     endpoint = "weigh" if scope else "look_up"
 
     def layer() -> Any:
@@ -743,7 +744,7 @@ def test_a_worker_that_comes_back_has_its_tables_again(
     coordinator.events.subscribe(note)
     cluster.kill("worker", 0)
     cluster.start("worker", 0)
-    # Whoever calls it finds out that it is gone.
+    # Callers notice that it is gone.
     _on_both_workers(strategy, call)
     assert back.wait(_TIMEOUT_SECONDS)
     for results in _on_both_workers(strategy, call):

@@ -1,4 +1,4 @@
-"""A ps that cannot keep up slows its workers down; nothing piles up."""
+"""Tests that a ps that cannot keep up slows its workers; nothing piles up."""
 
 import pathlib
 import re
@@ -16,7 +16,7 @@ from shared_training import At
 import tfps_plugin as tfps
 
 _WIDTH = 1024
-# Of the gradient of a step: what would pile up, step by step.
+# Size of a step's gradient, which would pile up with each step.
 _STEP_MIB = _WIDTH * _WIDTH * 4 / 2**20
 _STEPS = 200
 _PAUSE_SECONDS = 8.0
@@ -63,7 +63,7 @@ def test_a_ps_that_stands_still_makes_workers_wait(
         model.fit(data, steps_per_epoch=_STEPS, verbose=0, callbacks=[at])
 
     try:
-        # What it needs anyway, and how fast it is.
+        # This measures the baseline memory and the speed.
         fit(At({}))
         start = time.monotonic()
         fit(At({}))
@@ -78,18 +78,18 @@ def test_a_ps_that_stands_still_makes_workers_wait(
         processes[0].send_signal(signal.SIGCONT)
     assert timers
     assert int(model.optimizer.iterations) == 3 * _STEPS
-    # No one was given up for it.
+    # No task was given up because of it.
     coordinator = tfps.ClusterCoordinator(strategy)
     assert coordinator.counters.value("closures_retried") == 0
     coordinator.close()
-    # Had workers gone on, gradients of all that time would have waited.
+    # If workers had gone on, all their gradients would have waited.
     without_waiting = _PAUSE_SECONDS * steps_per_second * _STEP_MIB
     grown = [late - early for early, late in zip(before, after, strict=True)]
     assert sum(grown) < 0.2 * without_waiting, (grown, without_waiting)
 
 
 def _peak_mib(pid: int) -> float:
-    """The most memory that a process ever had."""
+    """Returns the peak memory of a process."""
     status = pathlib.Path(f"/proc/{pid}/status").read_text()
     found = re.search(r"VmHWM:\s*(\d+) kB", status)
     assert found is not None

@@ -1,4 +1,4 @@
-"""The README's example, as a user runs it."""
+"""Tests of the README's example, as a user runs it."""
 
 import os
 import pathlib

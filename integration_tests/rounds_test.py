@@ -1,4 +1,4 @@
-"""Rounds of several steps train as rounds of one do."""
+"""Tests that rounds of several steps train like rounds of one step."""
 
 import logging
 import pathlib
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.cluster(num_workers=1, num_ps=2)
 
 _ROWS = 50
 _BATCH = 8
-# Not whole rounds of four.
+# Not a whole number of rounds of four steps.
 _STEPS_OF_AN_EPOCH = 53
 
 
@@ -69,7 +69,7 @@ def _model(*layers: Callable[[], keras.layers.Layer]) -> keras.Model:
 
 
 def _initial(model: keras.Model) -> list[np.ndarray]:
-    """Weights to begin with: tables in pieces draw other ones."""
+    """Returns initial weights, because sharded tables draw different ones."""
     source = np.random.default_rng(2)
     return [
         source.uniform(0.1, 0.4, weight.shape).astype(weight.dtype)
@@ -81,8 +81,8 @@ def _fit(
     cluster: tfps.LocalCluster,
     *layers: Callable[[], keras.layers.Layer],
 ) -> tuple[list[np.ndarray], dict[str, list[float]], str]:
-    """Weights and logs after three epochs, and what the steps sent."""
-    # One call at a time, so that steps are in one order.
+    """Returns weights and logs after three epochs, and the steps' messages."""
+    # One call at a time, so that the order of steps is fixed.
     strategy = tfps.ParameterServerStrategy(
         cluster.cluster_resolver,
         tfps.partitioners.FixedShardsPartitioner(2),
@@ -139,7 +139,7 @@ def test_they_train_as_one_process_does(cluster: tfps.LocalCluster) -> None:
 
 
 class _SeededNoise(keras.layers.Layer):
-    """Random numbers of an operation that counts how often it ran."""
+    """Layer with random numbers of an operation that counts its runs."""
 
     def call(self, x: Any) -> Any:
         return x + tf.random.normal(tf.shape(x), stddev=0.1, seed=4)

@@ -20,8 +20,8 @@ def sample(
 
     Args:
         cases: The cases of each function, by its name.
-        counts: How many cases of it are drawn, by its name.
-        seed: Of the drawing.
+        counts: The number of cases to draw of each function, by its name.
+        seed: Seed of the drawing.
 
     Returns:
         The drawn cases.

@@ -1,4 +1,4 @@
-"""Models go on from files, with other shards or in one process."""
+"""Tests of models restored from files, with other shards or in one process."""
 
 import pathlib
 from typing import Any
@@ -21,7 +21,7 @@ _BATCH = 32
 
 @pytest.fixture(autouse=True)
 def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    # The table has 16,000 bytes, so it goes in 16 blocks; a shard in several.
+    # The table has 16,000 bytes, so it goes in 16 blocks, several per shard.
     monkeypatch.setattr(shard_reader, "BLOCK_BYTES", 1000)
 
 
@@ -41,7 +41,7 @@ def _strategy(
 
 
 def _dataset(context: Any = None) -> tf.data.Dataset:
-    """No id occurs twice in a batch: Keras's Adagrad is no truth for those."""
+    """Makes batches without repeated ids: Adagrad is no reference for them."""
     random = np.random.default_rng(5)
     ids = np.concatenate(
         [random.permutation(_ROWS)[: 4 * _BATCH] for _ in range(4)]
@@ -72,7 +72,7 @@ def _model(
 
 
 def _built(model: keras.Model) -> keras.Model:
-    """The model, with the slots of its optimizer."""
+    """Builds a model's optimizer; returns the model."""
     model.optimizer.build(model.trainable_variables)
     return model
 
@@ -85,7 +85,7 @@ def _save(model: keras.Model, path: pathlib.Path) -> None:
     if path.suffix == ".keras":
         model.save(path)
     elif path.suffix == ".json":
-        # Of 16 kB each; the table and its slot do not fit into one.
+        # The table and its slot have 16 kB each, and do not fit into one file.
         model.save_weights(path, max_shard_size=20_000 / 2**30)
     else:
         model.save_weights(path)
@@ -166,7 +166,7 @@ def test_inside_of_the_scope_it_is_the_same(
     _assert_equal(_values(ours), _values(alone), rtol=1e-4, atol=1e-6)
 
 
-# What the model of the file has, by what the one of the program has smaller.
+# Options of the saved model, by the part that is smaller in the program.
 _OTHER_SHAPES: dict[str, dict[str, int]] = {
     "embedding": {"num_rows": _ROWS + 100},
     "dense": {"num_units": 24},
@@ -194,7 +194,7 @@ def test_layers_of_another_shape_are_left_out_on_request(
         with pytest.warns(UserWarning, match="could not be loaded"):
             model.load_weights(path, skip_mismatch=True)
     _assert_equal(_values(ours), _values(alone))
-    # A layer that does not fit is as it was, any other is what was saved.
+    # A layer that does not fit is unchanged, any other is restored.
     for layer, in_file, untouched in zip(
         ours.layers, saved.layers, fresh.layers, strict=True
     ):
@@ -211,7 +211,7 @@ def test_layers_of_another_shape_are_left_out_on_request(
 def test_a_table_begins_with_rows_of_a_saved_model(
     cluster: tfps.LocalCluster, tmp_path: pathlib.Path, exporter: str
 ) -> None:
-    """All of them, and the first of a larger one."""
+    """These are all rows of an equal table, or the first of a larger one."""
     strategy = _strategy(cluster, 3)
     alone = _built(_model(1))
     with strategy.scope():
@@ -274,7 +274,7 @@ def test_a_checkpoint_fits_any_number_of_shards_and_one_process(
     alone = _model(2)
     with second.scope():
         ours = _model(3)
-    # Of ours, the optimizer's slots are made later and restored then.
+    # Our optimizer's slots are made later, and restored then.
     restored = tf.train.Checkpoint(model=ours).restore(path)
     _built(alone)
     tf.train.Checkpoint(model=alone).restore(path).assert_consumed()
@@ -285,8 +285,8 @@ def test_a_checkpoint_fits_any_number_of_shards_and_one_process(
     _assert_equal(_values(ours), _values(alone), rtol=1e-4, atol=1e-6)
     assert not np.array_equal(_values(ours)[0], truth[0])
 
-    # Back again: into what has its slots, from the chief's device, and from a
-    # process without a cluster.
+    # The way back: into a model with slots, and from a process without a
+    # cluster, read on the chief's device.
     tf.train.Checkpoint(model=ours).restore(path).assert_consumed()
     _assert_equal(_values(ours), truth)
     path = tf.train.Checkpoint(model=alone).write(str(tmp_path / "alone"))
@@ -296,7 +296,7 @@ def test_a_checkpoint_fits_any_number_of_shards_and_one_process(
     tf.train.Checkpoint(model=ours).read(path, on_chief).assert_consumed()
     _assert_equal(_values(ours), _values(alone))
 
-    # Written while training goes on: the values are those of the call.
+    # It is written while training goes on, with the values of the call.
     options = tf.train.CheckpointOptions(enable_async=True)
     checkpoint = tf.train.Checkpoint(model=ours)
     for name in ("first", "second"):
@@ -307,7 +307,7 @@ def test_a_checkpoint_fits_any_number_of_shards_and_one_process(
         restored = tf.train.Checkpoint(model=alone).read(str(tmp_path / name))
         restored.assert_existing_objects_matched().expect_partial()
         _assert_equal(_values(alone), before)
-    # TensorFlow ends the thread that wrote when the process ends.
+    # TensorFlow only ends the writing thread with the process.
     checkpoint._async_checkpointer()._join_async_save_thread()
     tfps.ClusterCoordinator(second).close()
 
@@ -319,7 +319,7 @@ def test_other_files_and_arrays_of_keras(
     with strategy.scope():
         ours = _built(_model(1))
     weights = [value.numpy() for value in ours.weights]
-    # A folder, and the legacy format, which has no slots once it is loaded.
+    # A folder, and the legacy format, which loads without slots.
     keras.saving.save_model(ours, tmp_path / "folder", zipped=False)
     ours.save(tmp_path / "model.h5")
     for name in ("folder", "model.h5"):

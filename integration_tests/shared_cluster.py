@@ -1,8 +1,8 @@
-"""One cluster that tests share who let its tasks live.
+"""One cluster for all tests that do not kill its tasks.
 
-Starting a cluster takes longer than most tests do, and connecting to another
-one ends it. So there is one at a time, and the modules that need the same kind
-run one after the other.
+Starting a cluster takes longer than most tests, and connecting to another one
+ends it. So there is one at a time, and the modules that need the same kind run
+one after the other.
 """
 
 import pytest
@@ -20,11 +20,11 @@ class SharedCluster:
         self._cluster: tfps.LocalCluster | None = None
 
     def of(self, num_workers: int, num_ps: int) -> tfps.LocalCluster:
-        """The running cluster if it is of that kind and well, or a new one.
+        """Returns the running cluster if it fits and is healthy, or a new one.
 
         Args:
-            num_workers: How many workers it has.
-            num_ps: How many parameter servers.
+            num_workers: Number of workers.
+            num_ps: Number of parameter servers.
         """
         if self._cluster is not None:
             if self._shape == (num_workers, num_ps) and self._is_well():
@@ -41,7 +41,7 @@ class SharedCluster:
         self._cluster = self._shape = None
 
     def _is_well(self) -> bool:
-        """Not if a test that failed has left a task dead."""
+        """Returns False if a failed test has left a task dead."""
         assert self._cluster is not None
         return all(
             self._cluster.process(task.job, task.index).poll() is None
@@ -50,7 +50,7 @@ class SharedCluster:
 
 
 def shape_of(item: pytest.Item) -> Shape | None:
-    """The kind of shared cluster that a test runs on; None if on none."""
+    """Returns the kind of shared cluster that a test uses, if it uses one."""
     marker = item.get_closest_marker("cluster")
     if marker is None:
         return None

@@ -1,10 +1,10 @@
-"""Does to files what disks and transfers do."""
+"""Damages files like disks and transfers do."""
 
 import pathlib
 
 import numpy as np
 
-# What happens to a file of which one can say beforehand that it is no good.
+# Kinds of damage that are sure to make a file useless.
 KINDS = ("cut off", "flipped", "gone")
 
 
@@ -26,11 +26,11 @@ def damage(path: pathlib.Path, kind: str) -> None:
 
 
 def damage_somehow(path: pathlib.Path, random: np.random.Generator) -> None:
-    """Does anything to a file; what nobody reads may be hit, such as padding.
+    """Damages a file at random; may only hit unused bytes, such as padding.
 
     Args:
         path: The file.
-        random: Says what, and where.
+        random: Chooses the damage and the place.
     """
     content = bytearray(path.read_bytes())
     place = int(random.integers(len(content)))

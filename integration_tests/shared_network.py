@@ -1,4 +1,4 @@
-"""A network of its own for each task, to be cut, mended, slowed down and lossy.
+"""Networks that tests cut, mend, slow down, or make lossy.
 
 Every task is in a network namespace of its own, behind a bridge. That needs
 root and the `ip` command.
@@ -16,14 +16,14 @@ TASKS: tuple[Task, ...] = (
     ("ps", 0),
     ("ps", 1),
 )
-# In no namespace of its own, but where the bridge is.
+# The chief has no namespace of its own; it is where the bridge is.
 CHIEF: Task = ("chief", 0)
-# The third number is chosen, so that other networks are not in the way.
+# The third number is chosen to avoid other networks.
 _SUBNETS = "10.231"
 
 
 def tool(name: str) -> str | None:
-    """Where a command of root's is, which may not be on everybody's path."""
+    """Returns the path of a root command, which may not be on the PATH."""
     path = [os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"]
     return shutil.which(name, path=os.pathsep.join(path))
 
@@ -38,9 +38,9 @@ def _ip(*arguments: str, check: bool = True) -> str:
 
 
 def _free_subnet() -> str:
-    """One that no other run uses, nor what a run that was killed left."""
+    """Returns a subnet that no other run uses, not even a killed one."""
     taken = _ip("-4", "addr")
-    # Runs that begin at the same time look for it in different places.
+    # Runs that begin at the same time try different numbers.
     numbers = [(os.getpid() + i) % 256 for i in range(256)]
     return next(
         subnet
@@ -50,7 +50,7 @@ def _free_subnet() -> str:
 
 
 def why_not() -> str:
-    """Why there are no namespaces here; "" if there are."""
+    """Returns the reason why namespaces are not available; "" if they are."""
     if os.geteuid() != 0 or tool("ip") is None:
         return "network namespaces need root and the ip command"
     name = f"tfps-try-{os.getpid()}"
@@ -65,11 +65,11 @@ def why_not() -> str:
 
 
 class NotPossibleError(Exception):
-    """What is asked for cannot be done on this machine, and why."""
+    """The machine does not support the request; the message says why."""
 
 
 class Network:
-    """Namespaces for tasks, and what is wrong between them."""
+    """Namespaces for tasks, and the faults between them."""
 
     def __init__(self, stack: contextlib.ExitStack) -> None:
         self._bridge = f"tfps{os.getpid() % 100_000}"
@@ -104,21 +104,21 @@ class Network:
         return f"{self._subnet}.{TASKS.index((job, index)) + 2}"
 
     def cut(self, job: str, index: int) -> None:
-        """Cuts a task off from everybody."""
+        """Cuts a task off from all others."""
         _ip("link", "set", self._link(job, index), "down")
 
     def mend(self, job: str, index: int) -> None:
         _ip("link", "set", self._link(job, index), "up")
 
     def cut_between(self, one: Task, other: Task) -> None:
-        """Cuts two tasks, or one and the chief, off from each other alone."""
+        """Cuts two tasks, or one and the chief, off from each other only."""
         self._route("add", one, other)
 
     def mend_between(self, one: Task, other: Task) -> None:
         self._route("del", one, other, check=False)
 
     def degrade(self, *what: str) -> None:
-        """Has every link lose or delay packets; no arguments: no longer.
+        """Makes every link lose or delay packets; without arguments, stops.
 
         Raises:
             NotPossibleError: If links cannot be degraded here.
@@ -146,7 +146,7 @@ class Network:
     def _route(
         self, action: str, one: Task, other: Task, check: bool = True
     ) -> None:
-        # What the one sends the other, answers included, goes nowhere.
+        # Packets from one to the other, including answers, are dropped.
         _ip(
             *("-n", self.namespace(*one), "route", action),
             *("blackhole", f"{self.host(*other)}/32"),

@@ -1,4 +1,4 @@
-"""What tests of training ask of a model: its whole state, and its course."""
+"""Helpers of training tests: a model's state, events, and assertions."""
 
 import threading
 import time
@@ -11,13 +11,13 @@ import numpy as np
 import tfps_plugin as tfps
 from tfps_plugin.monitoring import events
 
-# At most, as long as `steps_per_execution` is not given.
+# Maximum number of steps, unless `steps_per_execution` is given.
 STEPS_A_CALL = 10
 _EVENT_SECONDS = 120.0
 
 
 class At(keras.callbacks.Callback):
-    """Does something after some batches of the whole call."""
+    """Runs actions after some batches of the whole call."""
 
     def __init__(self, actions: dict[int, Callable[[], None]]) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ class At(keras.callbacks.Callback):
 
 
 class Seen:
-    """What a coordinator has published, and waiting for more."""
+    """Events that a coordinator has published; waits for more."""
 
     def __init__(self, coordinator: tfps.ClusterCoordinator) -> None:
         self._changed = threading.Condition()
@@ -50,12 +50,12 @@ class Seen:
         coordinator.events.subscribe(self._note)
 
     def of(self, kind: type) -> list[Any]:
-        """All events of a kind so far, in their order."""
+        """Returns all events of a kind so far, in their order."""
         with self._changed:
             return [each for each in self._events if isinstance(each, kind)]
 
     def wait_for(self, kind: type, number: int = 1) -> Any:
-        """The event of that kind and number, counted from one."""
+        """Waits for the event of that kind and number, counted from one."""
 
         def has_come() -> bool:
             return sum(isinstance(e, kind) for e in self._events) >= number
@@ -67,10 +67,10 @@ class Seen:
         return self.of(kind)[number - 1]
 
     def wait_for_all_workers(self) -> None:
-        """Waits until none is absent.
+        """Waits until all workers are present.
 
-        One that came back may be taken out once more, and back in, when its
-        earlier connection breaks the new one.
+        A worker that came back may be removed and readmitted once more, when
+        its earlier connection breaks the new one.
         """
         deadline = time.monotonic() + _EVENT_SECONDS
         with self._changed:
@@ -80,7 +80,7 @@ class Seen:
                 self._changed.wait(0.1)
 
     def recovered(self) -> list[int]:
-        """The parameter servers that were restored, in their order."""
+        """Returns the parameter servers that were restored, in their order."""
         return [e.ps_index for e in self.of(events.ParameterServerRecovered)]
 
     def _note(self, event: Any) -> None:
@@ -91,7 +91,7 @@ class Seen:
 
 
 class Load(threading.Thread):
-    """Schedules a function without end, as a custom loop does."""
+    """Schedules a function endlessly, as a custom loop does."""
 
     def __init__(
         self, coordinator: tfps.ClusterCoordinator, function: Callable[[], Any]
@@ -109,7 +109,7 @@ class Load(threading.Thread):
             value.on_ended(self._count)
 
     def wait_for(self, number: int) -> int:
-        """Waits until so many have ended; how many have, by then."""
+        """Waits until so many calls have ended; returns the actual number."""
         with self._changed:
             assert self._changed.wait_for(
                 lambda: self._done >= number, _EVENT_SECONDS
@@ -117,7 +117,7 @@ class Load(threading.Thread):
             return self._done
 
     def end(self) -> int:
-        """Schedules no more; how many have ended when all have."""
+        """Stops scheduling; returns the number of all ended calls."""
         self._is_over.set()
         self.join(_EVENT_SECONDS)
         self._coordinator.join()
@@ -132,17 +132,17 @@ class Load(threading.Thread):
 def ids_and_targets(
     num_rows: int, num_examples: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Ids of a table, of shape `(N, 4)`, and what is to be learnt of them."""
+    """Returns ids of a table, of shape `(N, 4)`, and targets to learn."""
     random = np.random.default_rng(0)
     ids = random.integers(0, num_rows, (num_examples, 4)).astype("int32")
     return ids, (ids.mean(axis=1, keepdims=True) / num_rows).astype("float32")
 
 
 def variables_of(model: keras.Model) -> list[Any]:
-    """All that a checkpoint brings back, the optimizer's slots included.
+    """Returns all that a checkpoint restores, including optimizer slots.
 
-    `model.variables` has nothing of the optimizer. Metrics are left out: they
-    begin anew with the next call anyway.
+    `model.variables` does not include the optimizer. Metrics are left out: the
+    next call resets them anyway.
     """
     metrics = {id(v) for v in model.metrics_variables}
     everything = [*model.variables, *model.optimizer.variables]
@@ -150,12 +150,12 @@ def variables_of(model: keras.Model) -> list[Any]:
 
 
 def state_of(model: keras.Model) -> list[np.ndarray]:
-    """The values of `variables_of` a model."""
+    """Returns the values of `variables_of` a model."""
     return [keras.ops.convert_to_numpy(v) for v in variables_of(model)]
 
 
 def assert_state(model: keras.Model, expected: list[np.ndarray]) -> None:
-    """Every variable and every slot has that value, to the last bit."""
+    """Checks that every variable and slot has that value, to the last bit."""
     variables = variables_of(model)
     for variable, value in zip(variables, expected, strict=True):
         np.testing.assert_array_equal(
@@ -164,12 +164,12 @@ def assert_state(model: keras.Model, expected: list[np.ndarray]) -> None:
 
 
 def slots_of(model: keras.Model) -> list[Any]:
-    """What the optimizer keeps for each weight: not its few single numbers."""
+    """Returns the optimizer's slots: its variables that are no scalars."""
     return [v for v in model.optimizer.variables if len(v.shape)]
 
 
 def assert_slots_are_trained(model: keras.Model) -> None:
-    """A comparison of slots means something: none is as it was made."""
+    """Checks that all slots have changed, so that comparing them is useful."""
     slots = slots_of(model)
     assert len(slots) >= len(model.trainable_variables), "no slots"
     for slot in slots:
@@ -177,7 +177,7 @@ def assert_slots_are_trained(model: keras.Model) -> None:
 
 
 def shards_of(model: keras.Model) -> list[tuple[str, int, np.ndarray]]:
-    """Path, number of its ps, and value of each shard, those of slots too."""
+    """Returns path, ps and value of each shard, including those of slots."""
     found = []
     for variable in variables_of(model):
         if len(variable.shape):
@@ -189,12 +189,12 @@ def shards_of(model: keras.Model) -> list[tuple[str, int, np.ndarray]]:
 
 
 def assert_went_on(model: keras.Model, history: Any, num_steps: int) -> None:
-    """It has learnt, nothing is broken, and all steps were made.
+    """Checks that it has learned, is intact, and has made all steps.
 
     Args:
-        model: After `fit`.
-        history: What `fit` has returned, or its `history`.
-        num_steps: That were asked for since the model was made.
+        model: The model after `fit`.
+        history: The result of `fit`, or its `history`.
+        num_steps: Steps requested since the model was made.
     """
     losses = getattr(history, "history", history)["loss"]
     assert np.isfinite(losses).all(), losses
@@ -212,16 +212,17 @@ def assert_few_steps_twice(
     num_steps: int,
     num_losses: int,
 ) -> None:
-    """What was applied twice is known, and is little, after losses of a ps.
+    """Checks that few, counted steps were applied twice after losses of a ps.
 
-    A call may be begun more often: workers try it until they have found the
-    ps again, and apply nothing without it.
+    A call may begin more often: workers retry until they have found the ps
+    again, and apply nothing without it.
 
     Args:
-        model: After `fit`.
-        coordinator: Has made these steps and no others.
-        num_steps: That were asked for since the model was made.
-        num_losses: How often a ps was lost; each breaks off a call a lane.
+        model: The model after `fit`.
+        coordinator: The coordinator, which has made only these steps.
+        num_steps: Steps requested since the model was made.
+        num_losses: Number of losses of a ps; each interrupts a call of each
+            lane.
     """
     counters = coordinator.counters
     twice = int(model.optimizer.iterations) - num_steps

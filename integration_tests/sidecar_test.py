@@ -1,4 +1,4 @@
-"""The evaluator beside a training on real processes."""
+"""Tests of the evaluator of a training on real processes."""
 
 import contextlib
 import dataclasses
@@ -57,7 +57,7 @@ def test_the_example_evaluates_up_to_the_last_checkpoint(
     lines = re.findall(r"^evaluator \| (.*)$", ended.stdout, re.MULTILINE)
     assert lines[-2].startswith("epoch-4.keras (step 400): ")
     assert lines[-1] == "The evaluator ends: the job is over."
-    # The best is what it is said to be, by Keras alone.
+    # Keras alone confirms the score of the best model.
     best = tmp_path / "best" / "model.keras"
     note = json.loads(best.with_name("model.keras.json").read_text())
     model = keras.models.load_model(tmp_path / note["checkpoint"])
@@ -72,7 +72,7 @@ def test_the_example_evaluates_up_to_the_last_checkpoint(
     assert again["accuracy"] > 0.8
 
 
-# A training whose tables are cut over two ps, and its checkpoints.
+# A training whose tables are sharded over two ps, and its checkpoints.
 
 
 def _make_model() -> keras.Model:
@@ -149,7 +149,7 @@ _WRITERS: dict[str, Callable[[pathlib.Path, keras.Model], None]] = {
 
 @dataclasses.dataclass
 class _Training:
-    """What is left of a training that is over."""
+    """Results of a training that is over."""
 
     folder: pathlib.Path
     weights: list[np.ndarray]
@@ -183,7 +183,7 @@ def training(tmp_path_factory: pytest.TempPathFactory) -> _Training:
             tfps.SidecarEvaluator(model, _data(), folder)
         x, y = _data()
         tasks = resolver.cluster_spec().as_dict()
-        # This process is the chief, and does not end.
+        # The chief is this process, which does not end.
         tasks.pop("chief", None)
         job = ProbedJob(
             ClusterSpec.from_dict(tasks),
@@ -216,7 +216,7 @@ def test_a_plain_model_gets_what_was_trained_in_shards(
     )
     (evaluation,) = evaluator.start()
     assert evaluation.step == 20
-    # An increment alone is no model.
+    # An increment alone is not a model.
     assert ".increments" not in evaluation.checkpoint
     assert evaluation.metrics == pytest.approx(training.metrics, rel=1e-5)
     plain: list[Any] = evaluator.model.weights
@@ -235,7 +235,7 @@ def test_a_job_is_over_when_its_tasks_are_gone(training: _Training) -> None:
         assert time.monotonic() < deadline
 
 
-# An evaluator of a job whose tasks are stand-ins: they take down who calls.
+# An evaluator of a job whose tasks are stand-ins that record the calls.
 
 _GET_STATUS = "/tensorflow.WorkerService/GetStatus"
 _EVALUATOR = """
@@ -257,7 +257,7 @@ assert tfps.init().job == "evaluator"
 
 
 def _status(name: str) -> bytes:
-    """The GetStatusResponse of a task with one device."""
+    """Returns the GetStatusResponse of a task with one device."""
     device = device_attributes_pb2.DeviceAttributes(
         name=f"{name}/device:CPU:0", device_type="CPU", incarnation=7
     ).SerializeToString()
@@ -265,19 +265,19 @@ def _status(name: str) -> bytes:
 
 
 class _StandIn(grpc.GenericRpcHandler):
-    """Serves as a task does, and notes what it is asked.
+    """A server in place of a task that records the calls.
 
     Attributes:
-        asked: The names of the methods.
+        asked: The names of the called methods.
     """
 
     def __init__(self, answer: bytes | None) -> None:
-        """Knows its status, or refuses to answer."""
+        """Creates a stand-in with an answer; None to refuse."""
         self.asked: set[str] = set()
         self._answer = answer
 
     def service(self, details: grpc.HandlerCallDetails) -> Any:
-        """Notes the method; knows no other than that for its status."""
+        """Records the method; supports only that for its status."""
         self.asked.add(details.method)
         if self._answer is None or details.method != _GET_STATUS:
             return None
@@ -286,7 +286,7 @@ class _StandIn(grpc.GenericRpcHandler):
 
 @contextlib.contextmanager
 def _serving(stand_in: _StandIn) -> Iterator[str]:
-    """Yields its address."""
+    """Serves a stand-in; yields its address."""
     with futures.ThreadPoolExecutor(2) as pool:
         server = grpc.server(pool, [stand_in])
         port = server.add_insecure_port("127.0.0.1:0")
@@ -303,7 +303,7 @@ def test_it_asks_tasks_whether_they_live_and_connects_to_none(
     model = keras.Sequential([keras.Input([2]), keras.layers.Dense(1)])
     model.compile("sgd", "mse")
     model.save(tmp_path / "m-1.keras")
-    # A chief that is not there yet, so that the ps is asked, too.
+    # The chief is not ready yet, so that the ps is asked, too.
     chief = _StandIn(None)
     parameter_server = _StandIn(_status("/job:ps/replica:0/task:0"))
     with (

@@ -1,4 +1,4 @@
-"""Parameter servers that hold copies of one another."""
+"""Tests of parameter servers that hold copies of one another."""
 
 import pathlib
 import time
@@ -39,7 +39,7 @@ def _tables_may_be_small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         "tfps_plugin.recovery.incremental.row_marks.SMALLEST_TABLE_BYTES", 1000
     )
-    # So that rows travel in several slices.
+    # With this, rows travel in several slices.
     monkeypatch.setattr("tfps_plugin.recovery.transfers.SLICE_BYTES", 3000)
 
 
@@ -118,7 +118,7 @@ def test_a_lost_ps_comes_back_with_what_it_had_without_any_file(
     model = _model(strategy)
     _fit(model)
     _wait_for_copies(strategy)
-    # What was trained last, too.
+    # Copy the results of the last steps, too.
     _copies(strategy).update()
     shared_training.assert_slots_are_trained(model)
     expected = shared_training.state_of(model)
@@ -127,7 +127,7 @@ def test_a_lost_ps_comes_back_with_what_it_had_without_any_file(
         cluster.kill("ps", index)
         cluster.start("ps", index, wait=True)
         shared_training.assert_state(model, expected)
-        # Of the ps that was lost, copies of others are made again.
+        # The lost ps held copies of others, which are made again.
         _copies(strategy).update()
     assert seen.recovered() == [1, 2, 1]
     recovered = seen.of(events.ParameterServerRecovered)
@@ -171,7 +171,7 @@ def test_what_a_custom_loop_loses_is_bounded(
         load = Load(coordinator, add)
         load.start()
         try:
-            # More than may be lost: who comes back with nothing is noticed.
+            # These are more than may be lost, which reveals an empty restore.
             acknowledged = load.wait_for(2 * every_steps)
             cluster.kill("ps", index)
             cluster.start("ps", index)
@@ -183,7 +183,8 @@ def test_what_a_custom_loop_loses_is_bounded(
         print(f"lost {lost:.0f} of {acknowledged} that were acknowledged")
         if "cannot be updated as often" in caplog.text:
             pytest.skip("this machine is too slow for what was asked for")
-        # What was run when the ps died may be in the copy, and is run again.
+        # The copy may include closures that were running at the death of the
+        # ps, and that run again.
         assert -coordinator.num_lanes <= lost <= every_steps
 
 
@@ -229,7 +230,7 @@ def test_two_neighbours_at_once_fall_back_to_the_checkpoint(
     for before, after, (path, index, value) in zip(
         saved, trained, now, strict=True
     ):
-        # The copy of what ps 0 held was on ps 1, that of ps 1 on ps 2.
+        # The copy of ps 0 was on ps 1, that of ps 1 on ps 2.
         expected = before if index == 0 else after
         np.testing.assert_array_equal(value, expected[2], path)
     assert sorted(seen.recovered()) == [0, 1]

@@ -1,4 +1,4 @@
-"""States that steps assign: merged by rules, kept in order, or refused."""
+"""Tests of states that are merged by rules, kept in order, or refused."""
 
 from collections.abc import Callable
 from collections.abc import Iterator
@@ -34,7 +34,7 @@ def strategy(
 
 
 class _Extremes(keras.metrics.Metric):
-    """States that are no sums, and a sum that does not begin at zero."""
+    """Metric with states that are no sums, and a sum that begins above zero."""
 
     def __init__(self) -> None:
         super().__init__(name="extremes")
@@ -72,7 +72,7 @@ class _Extremes(keras.metrics.Metric):
 
 
 class _Average(keras.metrics.Metric):
-    """A moving average, which depends on the order of the batches."""
+    """Metric with a moving average, which depends on the order of batches."""
 
     def __init__(self) -> None:
         super().__init__(name="average")
@@ -86,7 +86,7 @@ class _Average(keras.metrics.Metric):
 
 
 class _Welford(keras.metrics.Metric):
-    """A count and a mean that is computed with it; and the last batch's."""
+    """Metric with a count, a mean that uses it, and the last batch's value."""
 
     def __init__(self) -> None:
         super().__init__(name="welford")
@@ -113,7 +113,7 @@ def _model(*metrics: Callable[[], Any]) -> keras.Model:
             ),
         ]
     )
-    # The rate is zero: which batches a worker gets changes nothing.
+    # The learning rate is zero, so the workers' batches change nothing.
     model.compile(
         keras.optimizers.SGD(0.0), "mse", metrics=[make() for make in metrics]
     )
@@ -179,7 +179,7 @@ def test_a_moving_average_is_one_for_all_workers(
             result = 0.9 * result + 0.1 * distance
         return result
 
-    # In any order of the batches, each once.
+    # Bounds over all orders of the batches.
     least = average(sorted(distances, reverse=True))
     most = average(sorted(distances))
     for data in (_DATA, {"x": _creator(), "verbose": 0}):
@@ -236,7 +236,7 @@ _STEPS: dict[str, Any] = {"batch_size": _BATCH, "verbose": 0}
 
 
 class _Cell(keras.layers.Layer):
-    """A cell of the program's own."""
+    """A custom cell."""
 
     state_size = output_size = 5
 
@@ -349,12 +349,12 @@ def test_a_weight_that_a_layer_normalizes_is_assigned_in_order(
 
 
 class Counting(keras.Model):
-    """A step that assigns a variable of the program's own."""
+    """Model with a step that assigns the program's own variable."""
 
     def __init__(self, count: tf.Variable) -> None:
         super().__init__()
         self.dense = keras.layers.Dense(1)
-        # In a list of lists: Keras does not list it among the model's.
+        # Keras does not track a variable in a list of lists.
         self.hidden = [[count]]
 
     def call(self, inputs: Any) -> Any:
@@ -385,7 +385,7 @@ def test_variables_that_a_custom_step_assigns(
 def test_steps_that_use_a_state_in_two_ways_share_one(
     strategy: tfps.ParameterServerStrategy,
 ) -> None:
-    """What `evaluate` merges moves once `fit` assigns it in another way."""
+    """The state moves to a ps once `fit` assigns it in an unmergeable way."""
 
     class Model(keras.Sequential):
         def test_step(self, data: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The tf.distribute face of the strategy, on a real cluster."""
+"""Tests of the strategy's tf.distribute interface, on a real cluster."""
 
 import concurrent.futures
 import gc
@@ -58,7 +58,7 @@ def test_a_ps_that_has_no_room_is_named_with_what_it_holds(
     with strategy.scope():
         held = [tf.Variable(tf.zeros([1000]), name=f"v{i}") for i in range(3)]
         with pytest.raises(tf.errors.ResourceExhaustedError) as raised:
-            # More than there are addresses.
+            # This is larger than the address space.
             tf.Variable(lambda: tf.zeros([2**46]), name="huge")
         (note,) = raised.value.__notes__
         assert "no room for the variable 'huge' on parameter server" in note
@@ -67,7 +67,7 @@ def test_a_ps_that_has_no_room_is_named_with_what_it_holds(
             and f"{v.name.removesuffix(':0')} (3.9 KiB)" in note
             for v in held
         )
-        # The cluster is usable.
+        # The cluster is still usable.
         assert tf.Variable(1.0).numpy() == 1.0
 
 
@@ -81,7 +81,7 @@ def test_run_and_reduce(cluster: tfps.LocalCluster) -> None:
 
     with pytest.warns(UserWarning, match="workers wait"):
         value = strategy.run(replica_fn, args=(tf.constant([1.0, 3.0]),))
-    # It is told of once, and Keras's own steps on the chief are not.
+    # It warns once, and not of Keras's own steps on the chief.
     strategy.run(replica_fn, args=(tf.constant([1.0, 3.0]),))
     assert value.numpy().tolist() == [2.0, 6.0]
     assert strategy.experimental_local_results(value) == (value,)
@@ -342,7 +342,7 @@ def test_only_what_runs_here_is_explained(cluster: tfps.LocalCluster) -> None:
 def test_updates_of_variables_with_several_locks_do_not_hold_each_other_up(
     cluster: tfps.LocalCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # As if all were large, and so many that they share locks.
+    # As if all variables were large, and so many that they share locks.
     monkeypatch.setattr(update_lock, "_LARGE_BYTES", 0)
     monkeypatch.setattr(update_lock, "_STRIPES", 2)
     strategy = _strategy(cluster, tfps.partitioners.FixedShardsPartitioner(3))
@@ -370,7 +370,7 @@ def test_updates_of_variables_with_several_locks_do_not_hold_each_other_up(
         assert [_locks_of(slot) for slot in slots] == [own, own]
         locks += own
     assert len(set(map(id, locks))) == 6
-    # Two lanes, each with the updates of all variables at the same time.
+    # Two lanes update all variables at the same time.
     x = np.random.default_rng(1).integers(0, 60, (_ROUNDS * 4, 3))
     model.fit(x, x[:, :1] / 60.0, batch_size=4, verbose=0)
     assert int(optimizer.iterations) == _ROUNDS
@@ -447,7 +447,7 @@ def test_strategies_of_one_cluster_work_at_once(
     for coordinator in coordinators:
         coordinator.join()
     assert [float(count) for count in counts] == [10.0, 10.0]
-    # The end of one is not that of the other; and it can be made again.
+    # The end of one does not end the other; and it can be made again.
     coordinators[0].close()
     coordinators[0] = tfps.ClusterCoordinator(coordinators[0].strategy)
     for coordinator, step in zip(coordinators, steps, strict=True):
@@ -464,7 +464,7 @@ def test_a_strategy_is_told_of_workers_that_another_one_holds(
     coordinator = tfps.ClusterCoordinator(older)
 
     def run_for_ever(number: tf.Tensor) -> tf.Tensor:
-        # Nothing random: what has a state, TensorFlow runs one after another.
+        # Not random: TensorFlow runs stateful operations one after another.
         while number > 0.0:
             number = 1.0 + 1.0 / number
         return number
@@ -501,7 +501,7 @@ def test_a_strategy_is_told_of_workers_that_another_one_holds(
 
 
 def _wait_until_held(cluster: tfps.LocalCluster) -> None:
-    """Raises when functions hold all threads of a worker, in a minute."""
+    """Waits, for a minute, until functions hold all threads of a worker."""
     deadline = time.monotonic() + 60.0
     while time.monotonic() < deadline:
         free_workers.wait_for(cluster.cluster_spec.workers, 1.0)
@@ -518,7 +518,7 @@ def _run_for_ever() -> tf.Tensor:
 def test_a_newer_strategy_supersedes_one_that_still_runs(
     cluster: tfps.LocalCluster,
 ) -> None:
-    """The last test of the cluster: its chief has another address then."""
+    """This is the last test of the cluster: its chief's address changes."""
     x, y = np.ones((16, 3), "float32"), np.zeros((16, 1), "float32")
 
     def model_of(strategy: tfps.ParameterServerStrategy) -> keras.Model:

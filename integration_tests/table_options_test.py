@@ -1,7 +1,7 @@
-"""What else people put on tables: penalties, averages, lazy updates.
+"""Tests of other options of tables: penalties, averages, lazy updates.
 
-One worker, one step in flight, a fixed seed: the truth is one process, told
-to do what the lazy form says.
+With one worker, one step in flight and a fixed seed, the reference is one
+process that computes the lazy form.
 """
 
 import logging
@@ -78,7 +78,7 @@ def _on_cluster(
 
 
 class _PenalisingRows(keras.layers.Embedding):
-    """The lazy penalty, in one process: on the distinct rows of a batch."""
+    """Layer with the lazy penalty, on the distinct rows of a batch."""
 
     def call(self, inputs: tf.Tensor) -> tf.Tensor:
         distinct, _ = tf.unique(tf.reshape(inputs, [-1]))
@@ -137,7 +137,7 @@ def test_an_exact_penalty_is_on_all_rows(
 def _lazily(
     optimizer: Any, table: np.ndarray, gradients: list[tuple[Any, Any]]
 ) -> np.ndarray:
-    """Keras's optimizer on every row by itself, when a batch touches it.
+    """Applies Keras's optimizer to each row that a batch touches.
 
     Each row is a variable with slots of its own; all share the step number.
     """
@@ -172,7 +172,7 @@ def _lazily(
 def test_lazy_updates_are_those_of_single_rows(
     cluster: tfps.LocalCluster, name: str, options: Any, num_shards: int
 ) -> None:
-    """The loss is linear in the rows, so that gradients are known."""
+    """The loss is linear in the rows, so the gradients are known."""
     random = np.random.default_rng(7)
     table = random.normal(size=(_ROWS, 4)).astype("float32")
     batches = [
@@ -251,7 +251,7 @@ def test_an_optimizer_may_train_variables_of_tensorflow(
 def test_averages_begin_with_what_the_weights_are_at_the_first_step(
     coordinator: tfps.ClusterCoordinator,
 ) -> None:
-    """Such as those of a pretrained model, loaded into a built one."""
+    """An example is a pretrained model, loaded into a built one."""
     with coordinator.strategy.scope():
         table = keras.Variable(np.zeros((10, 2), "float32"), name="table")
         optimizer = keras.optimizers.SGD(0.5, use_ema=True, ema_momentum=0.9)

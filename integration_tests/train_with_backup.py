@@ -1,10 +1,10 @@
-"""A chief that trains with backups, and dies where it is told to.
+"""A chief that trains with backups, and dies at a given batch.
 
     python integration_tests/train_with_backup.py FOLDER CLUSTER
         [--die-at EPOCH BATCH] [--kill-before-restoring PID]
 
 CLUSTER is a JSON object of the addresses of workers and ps. Backups are in
-FOLDER; where training began, and what came of it, goes to FOLDER/result.json.
+FOLDER; the start of training and its result go to FOLDER/result.json.
 """
 
 import argparse
@@ -29,7 +29,7 @@ STEPS_BETWEEN_BACKUPS = 10
 
 
 class _Chronicle(keras.callbacks.Callback):
-    """Notes where training begins; dies where it is told to."""
+    """Records where training begins; dies at the given batch."""
 
     def __init__(self, backup: Any, die_at: tuple[int, int] | None) -> None:
         super().__init__()
@@ -48,13 +48,13 @@ class _Chronicle(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         if (self._epoch, batch) == self._die_at:
-            # What is being written then is another test's.
+            # Another test covers a death during a write.
             self._backup._manager.sync()
             os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _kill_before_restoring(pid: int) -> None:
-    """Has a process killed when the first values are about to be restored."""
+    """Kills a process when the first values are about to be restored."""
     original = part_files.on_every_device
     pids = [pid]
 

@@ -1,4 +1,4 @@
-"""Examples, run as a user runs them: the tutorial's, and one of many tables."""
+"""Tests of examples, as a user runs them: the tutorial, and many tables."""
 
 import os
 import pathlib
@@ -13,7 +13,7 @@ _TIMEOUT_SECONDS = 240.0
 
 
 def _run(name: str) -> str:
-    """What the example prints."""
+    """Runs an example, and returns its output."""
     path = os.environ.get("PYTHONPATH")
     ended = subprocess.run(
         [sys.executable, f"examples/{name}"],

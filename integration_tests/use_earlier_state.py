@@ -1,10 +1,10 @@
-"""A program that uses objects of before its first strategy after it.
+"""A program whose first strategy comes between uses of other objects.
 
     python integration_tests/use_earlier_state.py FOLDER
 
 Each case makes objects, yields, and uses them again when the process is a chief
-that has trained a model on a cluster. FOLDER/result.json tells of each case how
-it failed; null if it did not.
+that has trained a model on a cluster. FOLDER/result.json has the error of each
+case; null if it succeeded.
 """
 
 import json
@@ -54,7 +54,7 @@ def _case(case: Case) -> Case:
 
 
 def _refused(use: Callable[[], Any], *words: str) -> None:
-    """Checks that a use is refused by name, with what to do."""
+    """Checks that a use is refused by name, with advice."""
     message = ""
     try:
         use()
@@ -193,7 +193,7 @@ def custom_loop(folder: pathlib.Path) -> Iterator[None]:
 
 @_case
 def metrics(folder: pathlib.Path) -> Iterator[None]:
-    """Metrics go on counting."""
+    """Metrics, which go on counting."""
     mean = keras.metrics.Mean()
     auc = keras.metrics.AUC()
     update = tf.function(lambda value: mean.update_state(value))
@@ -367,7 +367,7 @@ def iterators(folder: pathlib.Path) -> Iterator[None]:
     _refused(iterator.get_next_as_optional, *words)
     _refused(lambda: given(iterator), *words)
     _refused(captured, *words)
-    # The function works on another one.
+    # The function still works on another iterator.
     assert int(given(iter(tf.data.Dataset.range(4)))) == 0
 
 
@@ -444,7 +444,7 @@ def preprocessing_layers(folder: pathlib.Path) -> Iterator[None]:
 
 @_case
 def random_numbers(folder: pathlib.Path) -> Iterator[None]:
-    """Generators go on where they were."""
+    """Generators, which go on where they were."""
     tf.random.set_seed(7)
     generators = [tf.random.Generator.from_seed(1) for _ in range(2)]
     seeds = [keras.random.SeedGenerator(1) for _ in range(2)]

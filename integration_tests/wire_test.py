@@ -1,4 +1,4 @@
-"""What a smaller dtype on the way does to training, and to what is sent."""
+"""Tests of the effect of smaller wire dtypes on training and messages."""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.cluster(num_workers=1, num_ps=2)
 _ROWS, _WIDTH, _FEATURES, _BATCH, _STEPS = 40, 8, 3, 16, 10
 _RATE = 0.1
 _rng = np.random.default_rng(3)
-# Ids that are repeated in a batch.
+# Ids with repetitions in a batch.
 _IDS = _rng.integers(0, _ROWS, (_STEPS, _BATCH, _FEATURES)).astype("int32")
 _TARGETS = _rng.normal(size=(_STEPS, _BATCH, 1)).astype("float32")
 _TABLE = _rng.normal(size=(_ROWS, _WIDTH)).astype("float32")
@@ -35,7 +35,7 @@ def _expected(
     of_kernel: Callable[[np.ndarray], np.ndarray],
     of_gradients: Callable[[np.ndarray], np.ndarray] | None = None,
 ) -> list[np.ndarray]:
-    """Gradient descent in NumPy, with what travels rounded."""
+    """Runs gradient descent in NumPy, and rounds the values that travel."""
     of_gradients = of_gradients or of_table
     table, kernel = _TABLE.copy(), _KERNEL.copy()
     for ids, targets in zip(_IDS, _TARGETS, strict=True):
@@ -57,11 +57,11 @@ def _dataset(context: tf.distribute.InputContext) -> tf.data.Dataset:
 def _trained(
     cluster: tfps.LocalCluster, wire_dtype: Any, partitioner: Any
 ) -> tuple[list[np.ndarray], int]:
-    """The weights after some steps, and how many bytes are known to travel."""
+    """Returns the weights after some steps, and the known bytes of messages."""
     strategy = tfps.ParameterServerStrategy(
         cluster.cluster_resolver,
         partitioner,
-        # Steps one after the other, as NumPy's.
+        # Steps run one after the other, as in NumPy.
         scheduling=tfps.SchedulingOptions(max_closures_in_flight_per_worker=1),
         communication=tfps.CommunicationOptions(wire_dtype=wire_dtype),
     )
@@ -107,7 +107,7 @@ def test_weights_are_those_of_rounded_reads_and_gradients(
     rounded = _expected(_bfloat16, of_kernel)
     exact = _expected(_as_it_is, _as_it_is)
     for mine, theirs, other in zip(weights, rounded, exact, strict=True):
-        # A sum in another order may be rounded to the other side.
+        # A sum in another order may round in the other direction.
         difference = np.abs(mine - theirs).max()
         assert difference < 2e-3
         assert difference < 0.3 * np.abs(mine - other).max()
@@ -126,14 +126,14 @@ def test_weights_are_about_those_of_rows_of_bytes(
     cluster: tfps.LocalCluster, partitioner: Any
 ) -> None:
     (table, kernel), _ = _trained(cluster, "int8", partitioner)
-    # Gradients of rows are rounded by chance, each to a step up or down.
+    # Gradients of rows are rounded stochastically, one step up or down.
     expected, expected_kernel = _expected(
         _bytes, _as_it_is, of_gradients=_as_it_is
     )
     difference = table - expected
     assert 0.0 < np.abs(difference).max() < 0.006
     assert abs(difference.mean()) < 1e-4
-    # It has one column, and travels as it is.
+    # The kernel has one column, and is not rounded.
     np.testing.assert_allclose(kernel, expected_kernel, atol=0.02)
 
 
@@ -143,7 +143,7 @@ def test_without_it_nothing_is_rounded(cluster: tfps.LocalCluster) -> None:
         weights, _expected(_as_it_is, _as_it_is), strict=True
     ):
         np.testing.assert_allclose(mine, theirs, atol=1e-5)
-    # The kernel and its gradient; and some sizes that need not travel.
+    # The kernel and its gradient; and some sizes that are not sent.
     _, half = _trained(cluster, "bfloat16", None)
     _, without_kernel = _trained(cluster, _not_the_kernel, None)
     assert _KERNEL.nbytes <= num_bytes - half < _KERNEL.nbytes + 16

@@ -4,7 +4,7 @@
 
 Contestants are two workers and two parameter servers of this library, of
 TensorFlow's strategy with tf-keras, and one process of Keras 3 and of tf-keras;
-the program is the same, and unmodified Keras. They take turns on one machine,
+all run the same program, in unmodified Keras. They take turns on one machine,
 round by round. Prints, for each workload, the median and the range of steps per
 second, CPU milliseconds of all processes for a step, and how many times as fast
 as each of the others this library is. With `--json FILE` the figures are
@@ -86,7 +86,7 @@ def _as_json(
 
 
 def _draw(found: Mapping[str, Sequence[Result]], path: pathlib.Path) -> None:
-    """Bars of steps per second, with their ranges."""
+    """Draws bars of steps per second, with their ranges."""
     import matplotlib as mpl
 
     mpl.use("Agg")

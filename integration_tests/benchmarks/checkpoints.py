@@ -1,4 +1,4 @@
-"""How fast checkpoints are, how long training waits, and what changes cost.
+"""Measures the speed of checkpoints, and how long training waits for them.
 
     python -m integration_tests.benchmarks.checkpoints [--mebibytes 2048]
 
@@ -89,7 +89,7 @@ class _Bench:
             )
             self._model.compile(keras.optimizers.SGD(0.001), "mse")
         self._measured: dict[str, list[float]] = {}
-        # What is loaded and traced at first use is none of a checkpoint's.
+        # Loading and tracing at first use are not part of a checkpoint.
         self._fit()
 
     def compare_speed(self) -> None:
@@ -131,7 +131,7 @@ class _Bench:
         for name in ("full", "increment"):
             stride = 1
             if name == "increment":
-                # What was trained since the full one is in the first.
+                # The first increment has all changes since the full one.
                 manager.save()
                 manager.sync()
                 stride = 100
@@ -167,7 +167,7 @@ class _Bench:
         manager.delete_all()
 
     def _touch_every(self, stride: int) -> None:
-        """Changes one of so many rows."""
+        """Changes every `stride`-th row."""
         table: Any = self._model.layers[0].embeddings.value
         rows = tf.range(0, self._rows, stride, dtype=tf.int64)
         table.scatter_add(tf.IndexedSlices(tf.ones([len(rows), _WIDTH]), rows))
@@ -175,7 +175,7 @@ class _Bench:
     def _fit(
         self, action: Callable[[], None] | None = None, stride: int = 1
     ) -> None:
-        """Trains on one of so many rows; acts after a third of it."""
+        """Trains on every `stride`-th row; acts after a third of the steps."""
         rows = self._rows // stride
 
         def dataset(context: tf.distribute.InputContext) -> tf.data.Dataset:

@@ -1,10 +1,10 @@
-"""What the chief needs to create a large sharded table.
+"""Measures the chief's memory and time to create a large sharded table.
 
     python -m integration_tests.benchmarks.chief_memory [--megabytes 1024]
 
 Creates a `keras.layers.Embedding` of that size over two parameter servers and
 prints, for the chief and for each ps, the peak of resident memory before and
-after, and how long it took. Beside it the same layer in one process.
+after, and how long it took; and the same for the layer in one process.
 """
 
 import argparse
@@ -85,12 +85,12 @@ def _create(keras: Any, rows: int) -> Any:
 
 
 def _own_peak() -> float:
-    """Peak of this process's resident memory, in MiB."""
+    """Returns the peak of this process's resident memory, in MiB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def _peak_of(pid: int) -> float:
-    """Peak of another process's resident memory, in MiB."""
+    """Returns the peak of another process's resident memory, in MiB."""
     with open(f"/proc/{pid}/status") as status:
         for line in status:
             if line.startswith("VmHWM:"):

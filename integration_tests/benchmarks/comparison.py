@@ -79,8 +79,8 @@ def compare(
 ) -> list[Result]:
     """Lets contestants take turns on one workload.
 
-    Whatever else the machine does falls on all of them: each round, every one
-    trains for about the same time, one after the other.
+    Other load of the machine affects all of them: in each round, all train for
+    about the same time, one after the other.
 
     Args:
         workload: One of `workloads.WORKLOADS`.
@@ -124,7 +124,7 @@ def _runner(
     if contestant.trains_alone(name):
         environ.update(tuning.task_variables(environ, tune=tune))
     else:
-        # Its tasks are tuned, and not the process that tells them what to do.
+        # This tunes its tasks, but not the process that controls them.
         environ[tuning.VARIABLE] = "1" if tune else "0"
     process = subprocess.Popen(
         [
@@ -204,7 +204,7 @@ def _answer_of(runner: subprocess.Popen[str]) -> dict[str, Any]:
 
 
 def table(workload: str, results: Sequence[Result], *, tune: bool) -> str:
-    """Returns the results for people; ratios are to the first."""
+    """Returns the results as text; ratios are to the first."""
     batch = WORKLOADS[workload].batch
     machine = "tuned for all" if tune else "tuned for none"
     lines = [

@@ -1,13 +1,13 @@
-"""What the coordinator itself costs, with workers that do nothing.
+"""Measures the cost of the coordinator itself, with workers that do nothing.
 
     python -m integration_tests.benchmarks.coordinator_scale
 
 The workers exist in name only: a scheduled function returns at once. Prints,
 for 10, 100 and 1,000 of them, how many functions a second go from `schedule`
 to their end (median and range of the rounds), the chief's CPU microseconds for
-each, and the threads and the memory that a worker takes. What the first
-coordinator of a program takes beside, whatever it has (modules, the stacks of
-its first threads), is printed before.
+each, and the threads and the memory that a worker takes. Before that, it prints
+the fixed memory of a program's first coordinator (modules, the stacks of its
+first threads).
 """
 
 import argparse
@@ -66,7 +66,7 @@ def _measure(num_workers: int, num_rounds: int, num_closures: int) -> None:
 
 
 def _coordinator(num_workers: int) -> ClusterCoordinator:
-    """One that has run something on each of its workers."""
+    """Returns a coordinator that has run a function on each worker."""
     coordinator = ClusterCoordinator(
         FakeStrategy(FakeSession(num_workers, num_ps=1))
     )

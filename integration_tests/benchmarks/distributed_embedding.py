@@ -1,4 +1,4 @@
-"""What one DistributedEmbedding saves over one Embedding for each table.
+"""Compares one DistributedEmbedding to one Embedding for each table.
 
     python -m integration_tests.benchmarks.distributed_embedding
 
@@ -34,7 +34,7 @@ _BATCHES = 8
 
 def _dataset(context: Any = None) -> tf.data.Dataset:
     random = np.random.default_rng(3)
-    # As ids are: a few are frequent, most are rare.
+    # As usual for ids, a few are frequent, and most are rare.
     ids = random.zipf(1.2, (_BATCHES * _BATCH, _TABLES)) % _ROWS
     targets = random.integers(0, 2, (_BATCHES * _BATCH, 1))
     features = {f"c{i}": ids[:, i].astype("int32") for i in range(_TABLES)}
@@ -94,7 +94,7 @@ def main() -> None:
         for name, embed in kinds.items():
             with strategy.scope():
                 models[name] = _model(embed)
-            # Traces, and fills what is filled at first use.
+            # This traces, and fills caches.
             models[name].fit(data, steps_per_epoch=20, verbose=0)
             bodies = strategy.explain(models[name], print_fn=None).bodies
             travels[name] = (

@@ -17,7 +17,7 @@ _STEPS_PER_CALL = 10
 
 
 class HandFused:
-    """What `fit` of the model does, and nothing else."""
+    """A model that runs the arithmetic of `fit`, and nothing else."""
 
     def __init__(self) -> None:
         """Makes the variables."""
@@ -43,11 +43,11 @@ class HandFused:
     def fit(
         self, data: tf.data.Dataset, *, steps_per_epoch: int, **_: Any
     ) -> None:
-        """Trains; other arguments of `fit` are not looked at.
+        """Trains; ignores other arguments of `fit`.
 
         Args:
-            data: Batches without end.
-            steps_per_epoch: How many of them, rounded down to tens.
+            data: Endless batches.
+            steps_per_epoch: Number of batches, rounded down to tens.
         """
         iterator = iter(data)
         for _call in range(steps_per_epoch // _STEPS_PER_CALL):

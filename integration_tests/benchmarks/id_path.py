@@ -5,9 +5,8 @@
 A model with one Embedding is trained for two steps on two parameter servers. A
 file of this library counts if a function of it is on the stack while an
 operation on ids is created, or while a step is sent to a worker. Ids are the
-only numbers of 16 bits in the program. Whole numbers that are computed from
-them count, too: local row numbers, counts, positions. Rows and gradients do
-not.
+only numbers of 16 bits in the program. Integers that are computed from them
+count, too: local row numbers, counts, positions. Rows and gradients do not.
 """
 
 import collections
@@ -75,7 +74,7 @@ def _frames(frame: FrameType | None) -> Iterator[FrameType]:
 
 
 def _observe(path: IdPath) -> None:
-    """Has TensorFlow tell of operations that it creates, and of its calls."""
+    """Observes the operations that TensorFlow creates, and its calls."""
     create = tensorflow_graphs.FuncGraph._create_op_internal
     call = tensorflow_execution.context.Context.call_function
 

@@ -1,4 +1,4 @@
-"""What it costs that the chief reads the input, instead of the workers.
+"""Measures the cost of input that the chief reads, instead of the workers.
 
     python -m integration_tests.benchmarks.input_kinds
 
@@ -51,7 +51,7 @@ def _model(strategy: Any) -> keras.Model:
 def _inputs(
     ids: np.ndarray, labels: np.ndarray, batch: int
 ) -> dict[str, Callable[[], dict[str, Any]]]:
-    """Arguments of `fit` for each kind of input."""
+    """Returns arguments of `fit` for each kind of input."""
     steps = len(ids) // batch
 
     def share(context: tf.distribute.InputContext) -> tf.data.Dataset:
@@ -119,7 +119,7 @@ def main() -> None:
                     ),
                 )
                 before = cpu_seconds(processes)
-                # Of the second epoch: the first makes pipelines and traces.
+                # Time the second epoch: the first makes pipelines and traces.
                 model.fit(**make(), epochs=2, verbose=0, callbacks=[clock])
                 used = cpu_seconds(processes) - before
                 if number:

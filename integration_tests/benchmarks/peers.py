@@ -15,8 +15,8 @@ from tfps_plugin.cluster.spec import ClusterSpec
 from .workloads import Workload
 
 _TASKS = (("worker", 0), ("worker", 1), ("ps", 0), ("ps", 1))
-# As TensorFlow's tutorial starts them on machines with few cores; tuned in the
-# same way as our own tasks, if the environment says so.
+# Servers start as in TensorFlow's tutorial for machines with few cores. They
+# are tuned in the same way as our own tasks, if the environment says so.
 _SERVER = """
 import contextlib, json, os, sys
 import tensorflow as tf
@@ -41,7 +41,7 @@ sys.stdin.read()
 def tensorflow_strategy(
     workload: Workload, steps_per_call: int | None
 ) -> Iterator[Any]:
-    """TensorFlow's ParameterServerStrategy, on two workers and two ps."""
+    """Yields a model on TensorFlow's strategy, with two workers and two ps."""
     os.environ["GRPC_FAIL_FAST"] = "use_caller"
     with _servers() as found:
         import tensorflow as tf
@@ -68,7 +68,7 @@ def tensorflow_strategy(
 def tf_keras_alone(
     workload: Workload, steps_per_call: int | None
 ) -> Iterator[Any]:
-    """Keras 2 in one process."""
+    """Yields a Keras 2 model in one process."""
     import tf_keras
 
     yield workload.model(tf_keras, steps_per_call), workload.dataset()
@@ -98,7 +98,7 @@ def _servers() -> Iterator[dict[str, list[str]]]:
                     **tuning.task_variables(os.environ, tune=tune),
                     "TF_GRPC_REUSE_PORT": "1",
                 },
-                # It ends with us, however we end.
+                # The server ends with this process, however it ends.
                 stdin=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
             )

@@ -1,4 +1,4 @@
-"""What processes have computed."""
+"""Processor time of processes."""
 
 import os
 import pathlib
@@ -6,21 +6,21 @@ from collections.abc import Iterable
 
 
 def cpu_seconds(pids: Iterable[int]) -> float:
-    """Of these processes so far, together."""
+    """Returns the processor time of processes so far, in total."""
     return sum(sum(user_and_system_seconds(pid)) for pid in pids)
 
 
 def user_and_system_seconds(pid: int) -> tuple[float, float]:
-    """What a process has computed so far, in the program and in the kernel."""
+    """Returns a process's processor time so far, in user mode and kernel."""
     fields = pathlib.Path(f"/proc/{pid}/stat").read_text()
-    # After the name, which may have blanks.
+    # The fields follow the name, which may contain spaces.
     user, system = fields.rpartition(")")[2].split()[11:13]
     tick = os.sysconf("SC_CLK_TCK")
     return int(user) / tick, int(system) / tick
 
 
 def with_descendants(pid: int) -> list[int]:
-    """A process and all that it, and they, have started."""
+    """Returns a process and all its descendants."""
     children: dict[int, list[int]] = {}
     for entry in pathlib.Path("/proc").iterdir():
         if not entry.name.isdigit():

@@ -1,4 +1,4 @@
-"""How long training stalls when a parameter server is killed inside fit().
+"""Measures the stall of training when a parameter server dies inside fit().
 
     python -m integration_tests.benchmarks.ps_loss [--mebibytes 256]
 

@@ -1,14 +1,14 @@
-"""What saving and loading a table costs the chief and each ps in memory.
+"""Measures the memory of the chief and each ps for saving and loading a table.
 
     python -m integration_tests.benchmarks.saving_memory [--mebibytes 2048]
 
 Trains a model with an Embedding of that size on one worker and two ps for some
 steps, saves it and loads it again, in each form in a run of its own: a `.keras`
 file, a `.weights.h5` file, a checkpoint of TensorFlow's, and a SavedModel.
-After each load it compares rows of which some were changed before. A
+After each load it compares rows, some of which were changed before. A
 SavedModel is not loaded into the model, but called by another process, without
-a cluster. Prints for the chief, for each ps and for that process resident
-memory before, and how much more there was of it at the peak, in MiB.
+a cluster. Prints the resident memory of the chief, each ps and that process
+before, and the increase at the peak, in MiB.
 
 Needs twice the table's size in memory, and once or twice on the disk.
 """
@@ -89,10 +89,10 @@ class _Meter:
         self._folders = [pathlib.Path(f"/proc/{pid}") for pid in pids]
 
     def measure(self, phase: str, run: Callable[[], object]) -> _Line:
-        """Runs something and says what memory it took meanwhile."""
+        """Runs a phase and returns the memory that it took."""
         before = [self._mebibytes(folder, "VmRSS") for folder in self._folders]
         for folder in self._folders:
-            # Has the kernel count the peak from now on.
+            # This makes the kernel count the peak from now on.
             (folder / "clear_refs").write_text("5")
         start = time.perf_counter()
         run()
@@ -116,7 +116,7 @@ def _measure(form: str, path: str, rows: int) -> list[_Line]:
             cluster.cluster_resolver,
             tfps.partitioners.FixedShardsPartitioner(2),
         )
-        # What is loaded at first use is none of the table's.
+        # Modules that load at first use are not part of the table's memory.
         with strategy.scope():
             small = _trained_model(1000)
         save, load = _calls(form, small, f"{path}.small.{form}")
@@ -139,7 +139,7 @@ def _measure(form: str, path: str, rows: int) -> list[_Line]:
 def _calls(
     form: str, model: Any, path: str
 ) -> tuple[Callable[[], object], Callable[[], object]]:
-    """What saves a model in a form, and what loads it."""
+    """Returns functions that save and load a model in a form."""
     import tensorflow as tf
 
     if form == "keras":
@@ -198,7 +198,7 @@ def _trained_model(rows: int) -> Any:
 
 
 def _change_rows(model: Any) -> Any:
-    """Changes some rows of the table; returns what they were."""
+    """Changes some rows of the table; returns their earlier values."""
     import tensorflow as tf
 
     rows, width = model.layers[0].embeddings.shape

@@ -1,10 +1,10 @@
-"""What a step costs each task: processor time, switches of threads, bytes.
+"""Measures a step's cost for each task: processor time, switches, bytes.
 
     python -m integration_tests.benchmarks.step_costs [dlrm26 ...]
 
 Two workers and two parameter servers on this machine train each workload of
-`workloads.WORKLOADS`. Where a process spends its time, tools such as `perf`
-say, which need its number: it is printed. The chief comes first, then workers
+`workloads.WORKLOADS`. Prints the id of each process, too, for tools such as
+`perf` that show where it spends its time. The chief comes first, then workers
 and parameter servers.
 """
 
@@ -21,17 +21,17 @@ from . import processes
 from .workloads import WORKLOADS
 
 _WARM_UP_STEPS = 100
-# Those that a thread wanted, and those that it did not.
+# Voluntary and involuntary context switches.
 _SWITCHES = re.compile(r"voluntary_ctxt_switches:\s*(\d+)")
 
 
 class _Costs(NamedTuple):
-    """What a process has used so far.
+    """Resources that a process has used so far.
 
     Attributes:
-        user_seconds: Of the processor, in the program.
-        system_seconds: Of the processor, in the kernel.
-        switches: How often one of its threads gave up a processor.
+        user_seconds: Processor time in user mode.
+        system_seconds: Processor time in the kernel.
+        switches: Number of context switches of its threads.
     """
 
     user_seconds: float
@@ -40,11 +40,11 @@ class _Costs(NamedTuple):
 
     @classmethod
     def of(cls, pid: int) -> "_Costs":
-        """Those of a process, and of the threads that it has now."""
+        """Returns the costs of a process and its current threads."""
         user, system = processes.user_and_system_seconds(pid)
         switches = 0
         for status in pathlib.Path(f"/proc/{pid}").glob("task/*/status"):
-            # A thread may end before it is looked at.
+            # A thread may end before its file is read.
             with contextlib.suppress(OSError):
                 found = _SWITCHES.findall(status.read_text())
                 switches += sum(map(int, found))
@@ -95,7 +95,7 @@ def _measure(name: str, steps: int) -> None:
 
 
 def _loopback() -> tuple[int, int]:
-    """Bytes and packets that this machine has sent to itself."""
+    """Returns the bytes and packets that this machine has sent to itself."""
     for line in pathlib.Path("/proc/net/dev").read_text().splitlines():
         interface, _, fields = line.partition(":")
         if interface.strip() == "lo":

@@ -1,4 +1,4 @@
-"""Sees when steps are made, by reading the optimizer's counter on its ps."""
+"""Records when steps are made, from the optimizer's counter on its ps."""
 
 import itertools
 import threading
@@ -11,16 +11,16 @@ _POLL_SECONDS = 0.01
 
 
 class StepsWatch(threading.Thread):
-    """Records when the number of steps was seen to change.
+    """Records when the number of steps changes.
 
-    It looks about a hundred times a second.
+    It reads the counter about a hundred times a second.
 
     Attributes:
-        seen: Moments, of `time.perf_counter`, and the counter then.
+        seen: Times of `time.perf_counter`, and the values of the counter.
     """
 
     def __init__(self, iterations: Any) -> None:
-        """Watches, from `start` on.
+        """Creates a watch, which begins with `start`.
 
         Args:
             iterations: The optimizer's counter.
@@ -31,7 +31,7 @@ class StepsWatch(threading.Thread):
         self.seen: list[tuple[float, int]] = []
 
     def run(self) -> None:
-        """Looks until it is stopped; while a ps is away, it sees nothing."""
+        """Watches until it is stopped; sees nothing while a ps is away."""
         while not self._ended.wait(_POLL_SECONDS):
             try:
                 steps = int(self._iterations.numpy())
@@ -41,21 +41,21 @@ class StepsWatch(threading.Thread):
                 self.seen.append((time.perf_counter(), steps))
 
     def stop(self) -> None:
-        """Ends it."""
+        """Stops the watch."""
         self._ended.set()
         self.join()
 
     def first_after(self, moment: float) -> float:
-        """When the first step after a moment was seen."""
+        """Returns the time at which the first step after a moment was seen."""
         return next(t for t, _ in self.seen if t > moment)
 
     def longest_gap(self, start: float, end: float) -> float:
-        """Longest time without a step between two moments, in seconds."""
+        """Returns the longest time without a step, in seconds."""
         times = [t for t, _ in self.seen if start <= t <= end]
         return max((b - a for a, b in itertools.pairwise(times)), default=0.0)
 
     def rate(self, start: float, end: float) -> float:
-        """Steps per second between two moments."""
+        """Returns the steps per second between two moments."""
         inside = [(t, n) for t, n in self.seen if start <= t <= end]
         (t0, n0), (t1, n1) = inside[0], inside[-1]
         return (n1 - n0) / (t1 - t0)

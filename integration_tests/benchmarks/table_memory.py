@@ -1,4 +1,4 @@
-"""What a table of 2 GiB with its slots costs the chief, and each ps.
+"""Measures the memory of the chief and each ps for a table and its slots.
 
     python -m integration_tests.benchmarks.table_memory [--mebibytes 2048]
 
@@ -43,19 +43,19 @@ class _Process:
         self._folder = pathlib.Path(f"/proc/{pid}")
 
     def forget_peak(self) -> None:
-        """Has the kernel count the peak from now on."""
+        """Makes the kernel count the peak from now on."""
         (self._folder / "clear_refs").write_text("5")
 
     def resident(self) -> float:
-        """What it has now."""
+        """Returns the current resident memory."""
         return self._field("VmRSS")
 
     def own(self) -> float:
-        """What it has now that is no page of a file."""
+        """Returns the current resident memory, without pages of files."""
         return self._field("RssAnon")
 
     def peak(self) -> float:
-        """The most it has had since `forget_peak`."""
+        """Returns the peak since `forget_peak`."""
         return self._field("VmHWM")
 
     def _field(self, name: str) -> float:
@@ -84,9 +84,9 @@ class _Phases:
         """Runs a phase.
 
         Args:
-            name: What is printed.
-            phase: What is run.
-            shards: Gives the MiB of shards of each ps, afterwards.
+            name: Name to print.
+            phase: Function to run.
+            shards: Returns the MiB of each ps's shards after the phase.
         """
         for process in (self._chief, *self._servers):
             process.forget_peak()
@@ -135,7 +135,7 @@ def _model(rows: int) -> keras.Model:
 
 
 def _shard_mebibytes(model: keras.Model) -> list[float]:
-    """What the variables of a model take on each ps."""
+    """Returns the MiB of a model's variables on each ps."""
     sizes = [0.0, 0.0]
     for variable in [*model.variables, *model.optimizer.variables]:
         value = variable.value
@@ -177,7 +177,7 @@ def main() -> None:
                 _dataset(number), steps_per_epoch=options.steps, verbose=0
             )
 
-        # What is loaded at first use is none of the table's.
+        # Modules that load at first use are not part of the table's memory.
         small = make(1000)
         train(small, 1000)
         small.save_weights(path)

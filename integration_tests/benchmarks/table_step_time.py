@@ -9,11 +9,12 @@ round by round, so that what else the machine does falls on all. Prints the
 median and the range of the rounds' milliseconds per step, CPU milliseconds per
 step of all processes together, and the ratio of the largest to the smallest.
 
-A batch of random ids has fewer distinct ones the smaller the table, so fewer
-rows travel. Therefore each table is also trained on ids of which only 10
-thousand occur, spread over the table: the same number of distinct rows.
+The smaller the table, the fewer distinct ids a batch of random ids has, so
+fewer rows travel. Therefore each table is also trained on only 10 thousand
+ids, spread over the table, for the same number of distinct rows.
 
-Beside it Keras in one process, few steps: there each costs the whole table.
+For comparison, Keras runs a few steps in one process: there, each step costs
+the whole table.
 """
 
 import argparse
@@ -37,13 +38,13 @@ _BATCH = 512
 _FIELDS = 26
 _SIZES = (10_000, 1_000_000, 20_000_000)
 _OPTIMIZERS = ("Adam", "Adagrad", "SGD")
-# How many different ids there are; None: as many as rows.
+# Number of different ids; None for as many as rows.
 _KINDS = {"any rows": None, "10,000 of them": 10_000}
 _STEPS_ALONE = {10_000: 30, 1_000_000: 6, 20_000_000: 2}
 
 
 def _ids(rows: int, different: int | None, batch: Any) -> tf.Tensor:
-    """The ids of a batch; no two batches are alike."""
+    """Returns the ids of a batch; no two batches are alike."""
     limit = different or rows
     drawn = tf.random.stateless_uniform(
         [_BATCH, _FIELDS], [7, batch], maxval=limit, dtype=tf.int32
@@ -61,12 +62,12 @@ def _dataset(rows: int, different: int | None) -> tf.data.Dataset:
 
 
 def creator(rows: int, different: int | None) -> tfps.DatasetCreator:
-    """Batches of ids of which `different` occur; None: all rows."""
+    """Creates batches of `different` distinct ids; None for all rows."""
     return tfps.DatasetCreator(lambda context: _dataset(rows, different))
 
 
 def make_model(optimizer: str, rows: int) -> keras.Model:
-    """A model of one table, compiled."""
+    """Returns a compiled model of one table."""
     model = keras.Sequential(
         [
             keras.Input((_FIELDS,), dtype="int32"),
@@ -102,7 +103,7 @@ class _SecondEpoch(keras.callbacks.Callback):
 def milliseconds(
     model: keras.Model, data: Any, steps: int, processes: list[int]
 ) -> tuple[float, float]:
-    """Of one step, and the CPU's, while `fit` runs `steps` of them."""
+    """Returns wall and CPU milliseconds per step, while `fit` runs."""
     timer = _SecondEpoch(processes)
     model.fit(
         data, epochs=2, steps_per_epoch=steps, callbacks=[timer], verbose=0
@@ -198,7 +199,7 @@ def main() -> None:
         f"{'':44}{'ms/step':>9}{'range':>20}{'CPU ms':>10}{'distinct':>10}"
     )
     for optimizer in [] if options.no_keras else options.optimizers:
-        # A process of its own, whose memory is given back.
+        # Use a separate process, whose memory is freed at its end.
         with multiprocessing.get_context("spawn").Pool(1) as pool:
             alone = pool.apply(_alone, (optimizer, options.rows))
         for rows, one in alone.items():

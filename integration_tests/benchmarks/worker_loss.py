@@ -1,4 +1,4 @@
-"""How long training stalls when a worker is killed in the middle of fit().
+"""Measures the stall of training when a worker is killed inside fit().
 
     python -m integration_tests.benchmarks.worker_loss
 

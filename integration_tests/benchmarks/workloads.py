@@ -1,7 +1,7 @@
-"""What is trained in comparisons: models and data, for any Keras.
+"""Workloads of comparisons: models and data, for any Keras.
 
-Every workload is made with the `keras` that it is given, which is Keras 3 or
-tf-keras: both understand these programs.
+The caller passes the `keras` to use, which is Keras 3 or tf-keras: both
+understand these programs.
 """
 
 import dataclasses
@@ -24,7 +24,7 @@ _CRITEO_ROWS = (
     *(18, 15, 286_181, 105, 142_572),
 )
 _WIDTH = 16
-# Batches that are read again and again.
+# Number of batches, which are read repeatedly.
 _BATCHES = 16
 
 
@@ -34,11 +34,11 @@ class Workload:
 
     Attributes:
         batch: Rows of a batch.
-        model: From a Keras and the steps of a call to a compiled model.
-        rows: From a source of random numbers and a number of rows to the
-            features and targets, which may be random.
-        min_shard_bytes: What a shard of a table has at least. As by default
-            in `MinSizePartitioner`, TensorFlow's and ours.
+        model: Makes a compiled model from a Keras and the steps of a call.
+        rows: Makes features and targets, which may be random, from a source of
+            random numbers and a number of rows.
+        min_shard_bytes: Minimum size of a table's shard. By default that of
+            `MinSizePartitioner`, TensorFlow's and ours.
         joint_model: The same with one `tfps.layers.DistributedEmbedding` in
             place of an embedding for each table.
     """
@@ -50,7 +50,7 @@ class Workload:
     joint_model: Callable[[Any, int | None], Any] | None = None
 
     def dataset(self, context: Any = None) -> tf.data.Dataset:
-        """Batches without end; other ones on each worker."""
+        """Returns endless batches, different ones on each worker."""
         worker = context.input_pipeline_id if context else 0
         random = np.random.default_rng(1000 + worker)
         return (
@@ -74,11 +74,11 @@ def _separate(keras: Any, ids: Any, rows_of_tables: Sequence[int]) -> list[Any]:
 def joint_rows(
     ids: Mapping[str, Any], rows_of_tables: Mapping[str, int]
 ) -> list[Any]:
-    """The rows of one `DistributedEmbedding`, in the order of the tables.
+    """Returns rows of one `DistributedEmbedding`, in the order of the tables.
 
     Args:
-        ids: By the name of its table, a Keras tensor of shape `(B,)`.
-        rows_of_tables: By their names.
+        ids: Keras tensors of shape `(B,)`, by the names of their tables.
+        rows_of_tables: Numbers of rows, by the names of the tables.
     """
     import tfps_plugin as tfps
 
@@ -110,7 +110,7 @@ def _tables(
     hidden: Sequence[int],
     embed: Callable[[Any, Any, Sequence[int]], list[Any]] = _separate,
 ) -> Callable[[Any, int | None], Any]:
-    """A model of one embedding for each table and dense layers on top."""
+    """Returns a model of an embedding per table, with dense layers on top."""
 
     def make(keras: Any, steps_per_call: int | None) -> Any:
         ids = keras.Input((len(rows_of_tables),), dtype="int64", name="ids")
@@ -147,7 +147,7 @@ def _dense(keras: Any, steps_per_call: int | None) -> Any:
 
 
 def _wide_and_deep(keras: Any, steps_per_call: int | None) -> Any:
-    """The model of the flights example."""
+    """Returns the model of the flights example."""
     flights = _flights()
     sizes = flights.encoder.table_sizes
     ids = {name: keras.Input((), dtype="int32", name=name) for name in sizes}
@@ -190,8 +190,8 @@ class _Flights:
     """The flights of the training months.
 
     Attributes:
-        encoder: Of the example.
-        widths: Of its embeddings.
+        encoder: The encoder of the example.
+        widths: Widths of the embeddings.
         rows: Features and labels.
     """
 
@@ -275,7 +275,7 @@ WORKLOADS = {
         _uniform_ids(_SMALL),
         min_shard_bytes=64 << 20,
     ),
-    # The same with everything cut, as FixedShardsPartitioner(2) does.
+    # The same with every variable in two shards, by FixedShardsPartitioner(2).
     "dlrm26_cut": Workload(
         512,
         _tables(_SMALL, (256, 128)),

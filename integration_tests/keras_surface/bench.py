@@ -4,7 +4,7 @@ Its output is linear in its weights, and so is its loss, which is a sum over
 examples: each example adds the same gradient, whenever it is seen and in
 whichever batch. After asynchronous training the weights are therefore what
 they are in one process if, and only if, every example was trained on as
-often, with the same weight. What is measured on equal weights is equal too.
+often, with the same weight. Measurements on equal weights are equal, too.
 """
 
 from collections.abc import Callable
@@ -29,7 +29,7 @@ INPUTS = {"ids": IDS, "x": X}
 
 @keras.saving.register_keras_serializable("keras_surface")
 class LinearLoss(keras.losses.Loss):
-    """Minus the prediction for targets of 1, the prediction for those of 0."""
+    """Minus the prediction for targets of 1; the prediction for those of 0."""
 
     def __init__(self, reduction: str = "sum", name: str = "linear") -> None:
         super().__init__(name=name, reduction=reduction)
@@ -40,7 +40,7 @@ class LinearLoss(keras.losses.Loss):
 
 @keras.saving.register_keras_serializable("keras_surface")
 class Examples(keras.metrics.Metric):
-    """How many examples were seen, or what they weigh."""
+    """Number of examples seen, or their total weight."""
 
     def __init__(self, name: str = "examples", **arguments: Any) -> None:
         super().__init__(name=name, **arguments)
@@ -65,12 +65,12 @@ def build(
     model_class: type[keras.Model] = keras.Model,
     **compile_arguments: Any,
 ) -> keras.Model:
-    """The model, compiled; the same weights each time.
+    """Returns the compiled model, with the same weights each time.
 
     Args:
         optimizer: Makes its optimizer.
-        model_class: What it is.
-        **compile_arguments: For `compile`.
+        model_class: Class of the model.
+        **compile_arguments: Arguments of `compile`.
     """
     keras.utils.set_random_seed(11)
     ids = keras.Input((2,), dtype="int32", name="ids")
@@ -103,7 +103,7 @@ class Bench:
 
     Attributes:
         model: The model; after `reset`, as it was when it was built.
-        is_ours: Whether it is one of a parameter-server strategy.
+        is_ours: Whether it belongs to a parameter-server strategy.
     """
 
     def __init__(self, model: keras.Model, *, is_ours: bool) -> None:
@@ -115,14 +115,14 @@ class Bench:
         self._state = [np.array(v) for v in model.optimizer.variables]
 
     def reset(self) -> keras.Model:
-        """The model as it was in the beginning."""
+        """Returns the model in its initial state."""
         self.model.set_weights(self._weights)
         for variable, value in zip(
             self.model.optimizer.variables, self._state, strict=True
         ):
             variable.assign(value)
         self.model.stop_training = False
-        # Where BackupAndRestore has begun; Keras forgets it in no fit.
+        # BackupAndRestore sets this, and Keras never resets it in fit.
         self.model._initial_epoch = None
         keras.utils.set_random_seed(11)
         return self.model
@@ -132,11 +132,11 @@ def in_every_placement(
     strategies: dict[str, tfps.ParameterServerStrategy],
     make: Callable[[], keras.Model],
 ) -> dict[str, Bench]:
-    """A model in one process ("alone") and in each placement.
+    """Returns a model in one process ("alone") and in each placement.
 
     Args:
-        strategies: By the name of the placement.
-        make: Makes the model, compiled.
+        strategies: Strategies by the name of the placement.
+        make: Makes the compiled model.
     """
     benches = {"alone": Bench(make(), is_ours=False)}
     for name, strategy in strategies.items():

@@ -1,7 +1,6 @@
-"""The same batch again and again, read in every way that callbacks may meet.
+"""The same batch repeatedly, read in every way that callbacks may meet.
 
-What a callback sees after a number of steps is then known, whatever the order
-they ran in.
+With it, the state after a number of steps is known, in any order of the steps.
 """
 
 from typing import Any
@@ -16,7 +15,7 @@ from .bench import BATCH
 from .bench import INPUTS
 from .bench import Y
 
-# Of an epoch, unless a test asks for more.
+# Steps of an epoch, unless a test asks for more.
 STEPS = 8
 _NUM_SPLITS = 4
 
@@ -30,13 +29,13 @@ class InputKind(Protocol):
         num_steps: int = STEPS,
         bad_from: int | None = None,
     ) -> dict[str, Any]:
-        """Makes them.
+        """Makes the arguments.
 
         Args:
             is_ours: For our strategy, or for one process.
-            num_steps: Of an epoch.
-            bad_from: The first batch that holds what is no number, of every
-                pipeline; later ones may, too. None: none does.
+            num_steps: Steps of an epoch.
+            bad_from: The first batch of every pipeline with NaN; later ones may
+                have NaN, too. None for no NaN.
         """
 
 
@@ -110,7 +109,7 @@ INPUT_KINDS: dict[str, InputKind] = {
     _WITHOUT_STEPS: _of_creator_without_steps,
     "NumPy": _of_arrays,
 }
-# For those that may treat splits in a way of their own.
+# For callbacks that may treat splits differently.
 INPUT_KINDS_AND_SPLITS: dict[str, InputKind] = {
     **INPUT_KINDS,
     _SPLITS: _of_splits,
@@ -118,9 +117,9 @@ INPUT_KINDS_AND_SPLITS: dict[str, InputKind] = {
 
 
 def runs_ahead(input_kind: str) -> bool:
-    """Whether nobody knows how many steps there are: workers run ahead.
+    """Returns whether workers run ahead: the number of steps is not known.
 
     Args:
-        input_kind: Its name.
+        input_kind: Name of the kind of input.
     """
     return input_kind in (_WITHOUT_STEPS, _SPLITS)

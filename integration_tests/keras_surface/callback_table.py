@@ -1,6 +1,6 @@
-"""Every callback of Keras: how it is made, and what it leaves.
+"""Every callback of Keras, with its construction and its results.
 
-Its input is that of callback_inputs.py.
+The input comes from callback_inputs.py.
 """
 
 import csv
@@ -25,10 +25,10 @@ EPOCHS = 4
 
 
 class Lockstep(keras.callbacks.Callback):
-    """Lets no step begin before the one before has ended; counts them.
+    """Lets no step begin before the previous one has ended; counts them.
 
     Attributes:
-        iterations: The optimizer's, after each batch.
+        iterations: The optimizer's count after each batch.
     """
 
     def __init__(self) -> None:
@@ -41,13 +41,13 @@ class Lockstep(keras.callbacks.Callback):
 
 @dataclasses.dataclass(frozen=True)
 class Trained:
-    """A fit that has ended, for those who look at what it left.
+    """A fit that has ended, for the inspection of its results.
 
     Attributes:
         model: The model.
         callback: The callback.
-        folder: Where it has written.
-        history: What `fit` returned.
+        folder: Folder of the callback's files.
+        history: The result of `fit`.
         start: The model before.
         end: The model afterwards.
     """
@@ -62,13 +62,13 @@ class Trained:
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """How a callback is used.
+    """Use of a callback.
 
     Attributes:
-        make: Makes it, or several, given a folder of its own.
-        observe: What it left, as numbers, strings and arrays.
-        observe_ahead: The same where workers run ahead of callbacks, if it is
-            not: then what was seen at a batch is checked, and not returned.
+        make: Makes one callback or several, given a folder of its own.
+        observe: Returns its results as numbers, strings and arrays.
+        observe_ahead: Replaces `observe` if workers run ahead of callbacks: it
+            checks observations at batches, and does not return them.
         needs: A package that it needs.
     """
 
@@ -137,11 +137,11 @@ class _Received(http.server.BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, *args: Any) -> None:
-        """Says nothing."""
+        """Logs nothing."""
 
 
 class _Remote(keras.callbacks.RemoteMonitor):
-    """Sends to a server of its own, for as long as training takes."""
+    """Sends to a server of its own, which runs during training."""
 
     def __init__(self) -> None:
         self.bodies: list[Any] = []
@@ -228,8 +228,8 @@ def _orbax_ahead(trained: Trained) -> Any:
     return [path.name for path in paths]
 
 
-# By name: the class, and after it what is special. callbacks_test.py has
-# those that need more than one fit.
+# Cases by name: the class, followed by its variant. callbacks_test.py has those
+# that need more than one fit.
 CASES: dict[str, Case] = {
     "Callback": Case(
         lambda folder: Lockstep(),
@@ -299,5 +299,5 @@ CASES: dict[str, Case] = {
         update_freq=3, write_images=True, histogram_freq=2, write_graph=False
     ),
 }
-# What has tests of its own.
+# Callbacks with tests of their own.
 OTHERS = ("BackupAndRestore", "SwapEMAWeights", "TerminateOnNaN")

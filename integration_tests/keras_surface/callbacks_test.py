@@ -1,4 +1,4 @@
-"""Every callback of Keras does on the cluster what it does in one process."""
+"""Tests that every callback of Keras does the same as in one process."""
 
 import functools
 import pathlib
@@ -38,7 +38,7 @@ in_every_placement = pytest.mark.parametrize("placement", placements.NAMES)
 def benches(
     strategies: dict[str, tfps.ParameterServerStrategy],
 ) -> dict[str, Bench]:
-    """The model, in one process and in each placement."""
+    """Returns the model in one process and in each placement."""
     return bench.in_every_placement(strategies, bench.build)
 
 
@@ -54,7 +54,7 @@ def test_no_callback_of_keras_is_forgotten(cluster: Any) -> None:
 def _run(
     each: Bench, feature: str, input_kind: str, folder: pathlib.Path
 ) -> tuple[Any, Any, Any]:
-    """What the callback left; the history; all calls of a callback."""
+    """Returns the callback's results, the history, and all hook calls."""
     case = callback_table.CASES[feature]
     calls = Calls()
     model = each.reset()
@@ -89,7 +89,7 @@ def _run(
 def alone(
     benches: dict[str, Bench], tmp_path_factory: pytest.TempPathFactory
 ) -> Any:
-    """Runs in one process, each once."""
+    """Returns cached runs in one process."""
 
     @functools.cache
     def run(feature: str, input_kind: str) -> Any:
@@ -166,7 +166,7 @@ class Interrupting(keras.callbacks.Callback):
 
 
 class _Interrupted(Exception):
-    """The machine was taken away."""
+    """The loss of the machine."""
 
 
 @in_every_placement
@@ -202,7 +202,7 @@ def test_an_interrupted_fit_goes_on_where_it_was(
 def _interrupted_and_resumed(
     each: Bench, save_freq: Any, input_kind: str, folder: pathlib.Path
 ) -> tuple[list[Any], Moment]:
-    """The calls of the second fit, and the model after it."""
+    """Returns the calls of the second fit, and the model after it."""
 
     def backup() -> Any:
         return keras.callbacks.BackupAndRestore(folder, save_freq)
@@ -226,7 +226,7 @@ def _interrupted_and_resumed(
 def averaging(
     strategies: dict[str, tfps.ParameterServerStrategy],
 ) -> dict[str, Bench]:
-    """A model whose optimizer keeps averages."""
+    """Returns a model whose optimizer keeps averages."""
     return bench.in_every_placement(
         strategies,
         lambda: bench.build(
@@ -237,8 +237,8 @@ def averaging(
     )
 
 
-# Averages tell in which order steps ran; where workers run ahead of
-# `Lockstep`, nobody knows it.
+# Averages depend on the order of the steps, which is unknown if workers run
+# ahead of `Lockstep`.
 @in_every_placement
 @pytest.mark.parametrize("input_kind", ["DatasetCreator", "NumPy"])
 @pytest.mark.parametrize("feature", ["SwapEMAWeights"])

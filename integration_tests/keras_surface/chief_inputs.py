@@ -1,4 +1,4 @@
-"""What the chief reads."""
+"""Inputs that the chief reads."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -27,7 +27,7 @@ class Sequence(keras.utils.PyDataset):
     """All rows, batch by batch.
 
     Attributes:
-        told: What Keras has told it, in order.
+        told: Notifications from Keras, in order.
     """
 
     def __init__(self, **arguments: Any) -> None:
@@ -129,7 +129,7 @@ def _data(is_ours: bool) -> Arguments:
 
 
 def _data_built_outside(is_ours: bool) -> Arguments:
-    # TensorFlow itself can iterate no dataset from before it was connected.
+    # TensorFlow itself cannot iterate a dataset from before it was connected.
     data = _BUILT_OUTSIDE if is_ours else input_arguments.batched(INPUTS, Y)
     return input_arguments.same({"x": data}, validation_data=data)
 
@@ -145,7 +145,7 @@ def _weighted_data(is_ours: bool) -> Arguments:
 
 
 def _too_little_data(is_ours: bool) -> Arguments:
-    """Ten batches, of twelve that are asked for."""
+    """Returns ten batches, where twelve are requested."""
     data = input_arguments.batched(INPUTS, Y)
     return Arguments(
         {"x": data, "epochs": 1, "steps_per_epoch": 12},

@@ -1,4 +1,4 @@
-"""What two runs of the same Keras program have to have in common."""
+"""Comparison of two runs of the same Keras program."""
 
 import io
 import itertools
@@ -25,7 +25,7 @@ _WITH_LOGS = ("on_train_end", "on_epoch_end", "on_test_end")
 
 
 class Calls(keras.callbacks.Callback):
-    """Notes every call of a callback: which, of what, with which logs.
+    """Records every call of a callback: the hook, its argument, its logs.
 
     Attributes:
         made: The calls, in order.
@@ -36,7 +36,7 @@ class Calls(keras.callbacks.Callback):
         self.made: list[tuple[Any, ...]] = []
 
     def count(self, hook: str) -> int:
-        """How often a method was called."""
+        """Returns how often a hook was called."""
         return sum(call[0] == hook for call in self.made)
 
 
@@ -58,7 +58,7 @@ for _hook in _HOOKS:
 def assert_same(
     ours: Any, alone: Any, *, rtol: float = 1e-4, atol: float = 1e-5
 ) -> None:
-    """Compares nested structures: texts as they are, numbers nearly."""
+    """Compares nested structures: strings exactly, numbers approximately."""
     keras.tree.assert_same_structure(ours, alone)
     for mine, theirs in zip(
         keras.tree.flatten(ours), keras.tree.flatten(alone), strict=True
@@ -77,7 +77,7 @@ def _difference(mine: str, theirs: str) -> str:
 
 
 def contents(path: pathlib.Path) -> Any:
-    """What a file of weights, or of a model, holds: names and values."""
+    """Returns the names and values in a file of weights or of a model."""
     if path.suffix != ".keras":
         return _datasets(path)
     with zipfile.ZipFile(path) as archive:
@@ -92,7 +92,7 @@ def contents(path: pathlib.Path) -> Any:
 
 
 def _renumbered(config: str) -> str:
-    """What Keras numbers by its place in memory, by its place in the text."""
+    """Replaces object ids, which are addresses, by their order in the text."""
     numbers: dict[str, str] = {}
     return re.sub(
         r'(?<="shared_object_id": )\d+',

@@ -12,17 +12,17 @@ from . import placements
 from . import selection
 
 _HERE = pathlib.Path(__file__).parent
-# Of so many cells of the table one runs.
+# One of this many cells of the table runs.
 _SHARE = 8
 
 
 def pytest_collection_modifyitems(
     config: pytest.Config, items: list[pytest.Item]
 ) -> None:
-    """Leaves out most cells, but no row of the table.
+    """Deselects most cells, but no row of the table.
 
-    A row is a feature of a test function, its cells are kinds of input and
-    placements. Another `--sample-seed` keeps others; `--all` keeps every one.
+    A row is a feature of a test function; its cells are kinds of input and
+    placements. Each `--sample-seed` keeps different cells; `--all` keeps all.
     """
     if config.getoption("all"):
         return
@@ -43,9 +43,9 @@ def pytest_collection_modifyitems(
 def _rows_by_file(
     items: list[pytest.Item],
 ) -> dict[pathlib.Path, dict[tuple[str, ...], list[pytest.Item]]]:
-    """The cells of each row of each file.
+    """Returns the cells of each row of each file.
 
-    By file, so that what runs of one does not depend on which others do.
+    The sample of one file does not depend on which other files run.
     """
     files: dict[pathlib.Path, dict[tuple[str, ...], list[pytest.Item]]] = {}
     for item in items:
@@ -57,7 +57,7 @@ def _rows_by_file(
                 parameters["feature"],
             )
             if item.path.stem == "inputs_test":
-                # Where the kind of input is what is tested.
+                # There, the kind of input is tested.
                 row += (parameters["input_kind"],)
             files.setdefault(item.path, {}).setdefault(row, []).append(item)
     return files
@@ -67,10 +67,10 @@ def _rows_by_file(
 def strategies(
     cluster: tfps.LocalCluster,
 ) -> Iterator[dict[str, tfps.ParameterServerStrategy]]:
-    """A strategy for each placement of variables.
+    """Yields a strategy for each placement of variables.
 
-    With one worker, one step is in flight at a time: then training on the
-    cluster is as sequential as that of one process.
+    With one worker, one step is in flight at a time, so that training on the
+    cluster is as sequential as in one process.
     """
     in_flight = 1 if len(cluster.cluster_spec.workers) == 1 else 2
     strategies = {
@@ -83,7 +83,7 @@ def strategies(
         )
         for name, partitioner in placements.PARTITIONERS.items()
     }
-    # Here, because their threads outlive the test that needs them first.
+    # Made here, because their threads outlive the first test that uses them.
     coordinators = [tfps.ClusterCoordinator(s) for s in strategies.values()]
     yield strategies
     for coordinator in coordinators:
@@ -94,11 +94,11 @@ def strategies(
 def strategy(
     strategies: dict[str, tfps.ParameterServerStrategy], placement: str
 ) -> tfps.ParameterServerStrategy:
-    """The strategy of the test's `placement`."""
+    """Returns the strategy of the test's `placement`."""
     return strategies[placement]
 
 
 @pytest.fixture(scope="module")
 def paced(cluster: tfps.LocalCluster) -> Iterator[paces.Benches]:
-    """A model for each pace and placement."""
+    """Yields a model for each pace and placement."""
     yield from paces.benches(cluster)

@@ -1,4 +1,4 @@
-"""What the workers read."""
+"""Inputs that the workers read."""
 
 import functools
 from collections.abc import Callable
@@ -88,7 +88,7 @@ def _one_batch_for_ever() -> tf.data.Dataset:
 
 
 def _creator_with_steps(is_ours: bool) -> Arguments:
-    """No partial batches, so that any ten batches train the same rows."""
+    """Makes no partial batches, so that any ten batches train the same rows."""
 
     def dataset_fn(context: Any) -> tf.data.Dataset:
         return _one_batch_for_ever()
@@ -107,9 +107,9 @@ def _creator_with_steps(is_ours: bool) -> Arguments:
 
 
 def _creator_of_too_little(is_ours: bool) -> Arguments:
-    """Four batches, of eight that are asked for, which the chief reads.
+    """Returns four batches, where eight are requested, read by the chief.
 
-    Where workers read them, it takes a while until that is known.
+    If workers read them, it would take a while to notice the end.
     """
 
     def dataset_fn(context: Any) -> tf.data.Dataset:

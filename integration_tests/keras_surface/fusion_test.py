@@ -1,7 +1,7 @@
-"""Whatever a model sends, together or one by one, comes to the same.
+"""Tests that combining messages does not change results.
 
-On one worker, with one step in flight at a time: then steps follow one
-another, and every number is the same bit for bit.
+There is one worker, with one step in flight at a time, so that steps run one
+after another, and every number is the same bit for bit.
 """
 
 import collections
@@ -55,7 +55,7 @@ def test_results_are_the_same(
         for sent in body.sent:
             way = (sent.source, sent.destination, sent.wave)
             messages[way] += sent.num_parcels
-            # A ps that waited for another one would be lost with it.
+            # A ps that waits for another one would be lost with it.
             assert not (
                 "/job:ps/" in sent.source and "/job:ps/" in sent.destination
             ), str(explanation)

@@ -1,4 +1,4 @@
-"""Arguments of fit, evaluate and predict, and what they are made of."""
+"""Arguments of fit, evaluate and predict, and their parts."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,10 +13,10 @@ CLASS_WEIGHTS = {0: 0.5, 1: 2.0}
 
 
 class Arguments(NamedTuple):
-    """What to call a model's methods with.
+    """Arguments of a model's methods.
 
     Attributes:
-        fit: Arguments of `fit`; those of every kind are added.
+        fit: Arguments of `fit`; tests add those that all kinds share.
         evaluate: Arguments of `evaluate`.
         predict: Arguments of `predict`.
     """
@@ -32,7 +32,7 @@ class Kind(NamedTuple):
     Attributes:
         make: Makes the arguments: for our strategy, or for one process, which
             reads what all workers read, one pipeline after the other.
-        methods: Which methods take what is special about it.
+        methods: The methods that take this kind of input.
     """
 
     make: Callable[[bool], Arguments]
@@ -40,22 +40,22 @@ class Kind(NamedTuple):
 
 
 def dataset(*parts: Any) -> tf.data.Dataset:
-    """One element for each row."""
+    """Returns a dataset with an element for each row."""
     return tf.data.Dataset.from_tensor_slices(parts)
 
 
 def batched(*parts: Any) -> tf.data.Dataset:
-    """One element for each batch; the last has fewer rows."""
+    """Returns a dataset of batches; the last has fewer rows."""
     return dataset(*parts).batch(BATCH)
 
 
 def same(arguments: dict[str, Any], **fit: Any) -> Arguments:
-    """Arrays or datasets that all three methods take."""
+    """Returns arguments that all three methods take."""
     predict = {k: v for k, v in arguments.items() if k != "y"}
     predict.pop("sample_weight", None)
     return Arguments({**arguments, **fit}, arguments, predict)
 
 
 def of_fit(**arguments: Any) -> Arguments:
-    """What `fit` alone takes."""
+    """Returns arguments of `fit` alone."""
     return Arguments(arguments, {}, {})

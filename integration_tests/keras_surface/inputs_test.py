@@ -1,4 +1,4 @@
-"""Every kind of input: each example once, and Keras's loop as it is."""
+"""Tests of every kind of input: each example once, Keras's loop unchanged."""
 
 import functools
 import warnings
@@ -28,7 +28,7 @@ pytestmark = [
 def benches(
     strategies: dict[str, tfps.ParameterServerStrategy],
 ) -> dict[str, Bench]:
-    """The model, in one process and in each placement."""
+    """Returns the model in one process and in each placement."""
     return bench.in_every_placement(strategies, bench.build)
 
 
@@ -37,8 +37,8 @@ def _fit(model: keras.Model, arguments: Arguments, calls: Calls) -> Any:
         **{"epochs": 2, "verbose": 0, "callbacks": [calls], **arguments.fit}
     ).history
     return {
-        # What steps return while others run depends on their order. Validation
-        # is measured on equal weights, and examples are counted.
+        # The results of steps depend on their order. But validation uses equal
+        # weights, and examples are counted.
         "history": {
             key: values
             if key.startswith("val_") or key in ("examples", "weight")
@@ -64,14 +64,14 @@ _METHODS = {"fit": _fit, "evaluate": _evaluate, "predict": _predict}
 
 
 class Run:
-    """One call of a method, and what came of it.
+    """One call of a method, and its results.
 
     Attributes:
-        outcome: What it returned and left.
+        outcome: Its return value and effects.
         calls: The calls of its callback.
-        told: What Keras told a `PyDataset`.
+        told: Keras's notifications to a `PyDataset`.
         ran_dry: Whether there was a warning that input ended too soon.
-        is_counted: Whether it was told how many batches there are to be.
+        is_counted: Whether the number of batches was an argument.
     """
 
     def __init__(self, bench: Bench, feature: str, input_kind: str) -> None:
@@ -90,7 +90,7 @@ class Run:
 
 @pytest.fixture(scope="module")
 def alone(benches: dict[str, Bench]) -> Any:
-    """Runs in one process, each once."""
+    """Returns cached runs in one process."""
     return functools.cache(
         lambda feature, input_kind: Run(benches["alone"], feature, input_kind)
     )
@@ -107,8 +107,8 @@ def test_input(
 ) -> None:
     expected = alone(feature, input_kind)
     actual = Run(benches[placement], feature, input_kind)
-    # Not asked for a number of batches, Keras warns of every end that it has
-    # not foreseen, we of none: it is the end of an epoch.
+    # Without a number of batches, Keras warns of every unexpected end. We never
+    # do: it is the end of an epoch.
     assert actual.ran_dry == (expected.ran_dry and expected.is_counted)
     assert actual.calls == expected.calls
     assert actual.told == expected.told

@@ -1,7 +1,7 @@
 """Models in the manner of keras.io's examples: steps of their own, no `call`.
 
-Small, and with weights and random numbers from seeds, so that two runs can be
-compared.
+They are small, and have seeds for weights and random numbers, so that two runs
+can be compared.
 """
 
 from collections.abc import Callable
@@ -38,7 +38,7 @@ def _network(name: str, sizes: list[int]) -> keras.Model:
 
 
 class Sampling(layers.Layer):
-    """Draws a point of the latent space."""
+    """Layer that draws a point of the latent space."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -89,7 +89,7 @@ class VAE(keras.Model):
 
 
 def vae() -> keras.Model:
-    """The autoencoder, compiled."""
+    """Returns the compiled autoencoder."""
     images = keras.Input((WIDTH,))
     x = _dense(8, seed=1, activation="relu")(images)
     mean, log_var = _dense(LATENT, seed=2)(x), _dense(LATENT, seed=3)(x)
@@ -155,7 +155,7 @@ class GAN(keras.Model):
 
 
 def gan() -> keras.Model:
-    """The pair of networks, compiled."""
+    """Returns the compiled pair of networks."""
     model = GAN(
         _network("discriminator", [WIDTH, 8, 1]),
         _network("generator", [LATENT, 8, WIDTH]),
@@ -169,7 +169,7 @@ def gan() -> keras.Model:
 
 
 class WGAN(GAN):
-    """With the distance of Wasserstein, and a penalty on gradients."""
+    """GAN with the Wasserstein distance, and a gradient penalty."""
 
     extra_steps = 2
 
@@ -206,7 +206,7 @@ class WGAN(GAN):
 
 
 def wgan_gp() -> keras.Model:
-    """The same pair, compiled."""
+    """Returns the compiled pair with gradient penalty."""
     model = WGAN(
         _network("discriminator", [WIDTH, 8, 1]),
         _network("generator", [LATENT, 8, WIDTH]),
@@ -220,7 +220,7 @@ def wgan_gp() -> keras.Model:
 
 
 class Towers(keras.Model):
-    """Takes the batch apart itself; nothing of it is built before."""
+    """Two towers that unpack the batch themselves, and build lazily."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -253,7 +253,7 @@ class Towers(keras.Model):
 
 
 def towers() -> keras.Model:
-    """The towers, compiled."""
+    """Returns the compiled towers."""
     model = Towers()
     model.compile(keras.optimizers.SGD(0.1), "mse", metrics=["mae"])
     return model

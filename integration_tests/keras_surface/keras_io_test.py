@@ -1,4 +1,4 @@
-"""keras.io's models with steps of their own train as in one process."""
+"""Tests that keras.io's models with custom steps train as in one process."""
 
 from typing import Any
 
@@ -59,7 +59,7 @@ def test_a_program_of_keras_io(
 def test_workers_read_what_the_step_takes_apart(
     sharded: tfps.ParameterServerStrategy,
 ) -> None:
-    """Evaluated first: its own test step builds it."""
+    """Evaluation comes first: the model's own test step builds it."""
 
     def dataset(context: Any) -> tf.data.Dataset:
         del context

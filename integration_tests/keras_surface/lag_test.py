@@ -1,4 +1,4 @@
-"""How far what callbacks see is behind the steps, or ahead of them."""
+"""Tests of the lag between the steps and what callbacks see."""
 
 import math
 from typing import Any
@@ -31,10 +31,10 @@ in_every_placement = pytest.mark.parametrize("placement", placements.NAMES)
 
 
 class Shown(keras.callbacks.Callback):
-    """Notes how many steps the logs of each batch have seen.
+    """Records how many steps the logs of each batch have seen.
 
     Attributes:
-        num_steps: Of each batch.
+        num_steps: The number of steps of each batch.
     """
 
     def __init__(self, num_averaged: int) -> None:
@@ -69,17 +69,17 @@ def test_logs_of_batches_lag_by_no_more_than_is_in_flight(
     assert len(behind) == STEPS
     in_flight = PACES[feature].in_flight
     if callback_inputs.runs_ahead(input_kind):
-        # Keras is told of steps that have run.
+        # Keras only hears of steps that have run.
         assert -in_flight <= min(behind) <= max(behind) <= 0
     else:
         assert 0 <= min(behind) <= max(behind) <= in_flight
 
 
 class Reading(keras.callbacks.Callback):
-    """Reads the optimizer's count now and then.
+    """Reads the optimizer's count occasionally.
 
     Attributes:
-        ahead: How many steps it had seen more than there were batches.
+        ahead: The counts minus the numbers of batches.
     """
 
     def __init__(self) -> None:
@@ -135,7 +135,7 @@ def test_training_ends_soon_after_a_loss_that_is_no_number(
     assert np.isnan(history["loss"][0])
     ended = calls.count("on_train_batch_end")
     in_flight = PACES[STEP_BY_STEP].in_flight
-    # Each worker may have read what is good of its own first.
+    # Each worker may have read its own good batches first.
     assert ended <= NUM_WORKERS * good + 1 + in_flight
     beyond = int(model.optimizer.iterations) - ended
     if callback_inputs.runs_ahead(input_kind):
@@ -146,7 +146,7 @@ def test_training_ends_soon_after_a_loss_that_is_no_number(
 
 
 def test_one_process_ends_at_that_loss() -> None:
-    """What the lag is measured against: there is none."""
+    """This is the reference of the lag: one process has none."""
     model, calls = bench.build(), Calls()
     model.fit(
         **INPUT_KINDS["NumPy"](False, STEPS, bad_from=5),

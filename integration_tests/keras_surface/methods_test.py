@@ -1,4 +1,4 @@
-"""What people do around fit, evaluate and predict: as in one process."""
+"""Tests of uses around fit, evaluate and predict, compared to one process."""
 
 import pathlib
 from collections.abc import Iterator
@@ -40,7 +40,7 @@ in_every_placement = pytest.mark.parametrize("placement", placements.NAMES)
 def benches(
     strategies: dict[str, tfps.ParameterServerStrategy],
 ) -> dict[str, Bench]:
-    """The model, in one process and in each placement."""
+    """Returns the model in one process and in each placement."""
     return bench.in_every_placement(strategies, bench.build)
 
 
@@ -75,7 +75,7 @@ def test_single_batches(
 
 
 class _Watched(bench.LinearLoss):
-    """Notes what a debugger would see in it."""
+    """Loss that records what a debugger would see in it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -142,7 +142,7 @@ def test_jit_compilation_is_ignored_with_one_warning(
 
 
 class _Ending(keras.callbacks.Callback):
-    """Does something at one batch of the second epoch."""
+    """Runs an action at one batch of the second epoch."""
 
     def __init__(self, how: str) -> None:
         super().__init__()
@@ -180,7 +180,7 @@ def test_an_early_end_leaves_everything_usable(
             assert feature == "KeyboardInterrupt"
         least = most = STEPS + 5
         if each.is_ours and feature == "KeyboardInterrupt":
-            # What was asked for may still have been in flight.
+            # Requested steps may still have been in flight.
             least = STEPS
         if each.is_ours and callback_inputs.runs_ahead(input_kind):
             most = 2 * STEPS
@@ -236,7 +236,7 @@ def test_steps_in_one_execution(
 
 def _short_creator(is_ours: bool) -> dict[str, Any]:
     def dataset_fn(context: Any) -> tf.data.Dataset:
-        # Between two workers: two batches each.
+        # Two workers share the batches: two each.
         rows = 2 * BATCH if is_ours else 4 * BATCH
         return tf.data.Dataset.from_tensor_slices(
             ({name: array[:rows] for name, array in INPUTS.items()}, Y[:rows])
@@ -320,7 +320,7 @@ def test_a_save_within_an_epoch_is_of_one_moment(
     placement: str,
     tmp_path: pathlib.Path,
 ) -> None:
-    """Each step adds the same to every weight, so that a mixture shows."""
+    """Each step adds the same to every weight, which reveals a mixture."""
 
     class Save(keras.callbacks.Callback):
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:

@@ -1,4 +1,4 @@
-"""What a model of the table comes to when it is trained and used."""
+"""Results of a model of the table that is trained and used."""
 
 from typing import Any
 
@@ -33,14 +33,14 @@ _INPUT_KINDS = {"NumPy": _of_arrays, "DatasetCreator": _of_creator}
 def run(
     feature: str, strategy: Any = None
 ) -> tuple[dict[str, Any], keras.Model]:
-    """What fit, evaluate and predict come to, one after the other.
+    """Runs fit, evaluate and predict, one after the other.
 
     Args:
         feature: The model's row of the table.
-        strategy: Under whose scope it is made; None: in one process.
+        strategy: Strategy of the model; None for one process.
 
     Returns:
-        By kind of input what was seen, and the model.
+        The results by kind of input, and the model.
     """
     case = CASES[feature]
     is_ours = strategy is not None

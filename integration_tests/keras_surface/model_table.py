@@ -1,9 +1,9 @@
 """Every kind of model.
 
-Each is made twice with the same seeds, in one process and under a strategy,
-and has to train to the same numbers. So each draws its dropout from a seed of
-its own, and is trained by an optimizer that keeps no state for the rows of a
-table, where that would be updated lazily.
+Each is made twice with the same seeds, in one process and under a strategy, and
+has to train to the same numbers. So each draws its dropout from a seed of its
+own, and models with tables use optimizers without state for each row, which
+would be updated lazily.
 """
 
 import contextlib
@@ -29,15 +29,15 @@ _registered = keras.saving.register_keras_serializable("keras_surface")
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """A model and what it learns from.
+    """A model and its training data.
 
     Attributes:
-        make: Makes it, compiled.
+        make: Makes the compiled model.
         x: Its inputs, as arrays.
-        y: Its targets, as arrays; None: it has none.
-        rtol: How close the numbers have to be.
-        policy: The dtype policy that it is made under.
-        is_saved_whole: Whether Keras can make it again from its file.
+        y: Its targets, as arrays; None if it has none.
+        rtol: Relative tolerance of the numbers.
+        policy: The dtype policy of the model.
+        is_saved_whole: Whether Keras can load it from its file.
     """
 
     make: Callable[[], keras.Model]
@@ -49,11 +49,11 @@ class Case:
 
 
 def build(case: Case, strategy: Any = None) -> keras.Model:
-    """The model of a case; the same weights and names each time.
+    """Returns the model of a case, with the same weights and names each time.
 
     Args:
         case: The case.
-        strategy: Under whose scope it is made; None: in one process.
+        strategy: Strategy of the model; None for one process.
     """
     keras.utils.clear_session(free_memory=False)
     keras.utils.set_random_seed(23)
@@ -92,7 +92,7 @@ def _sequential() -> keras.Model:
 
 
 def _functional() -> keras.Model:
-    """Trained by Adam: it has no table."""
+    """Returns a model that Adam trains: it has no table."""
     x = keras.Input((5,))
     hidden = layers.Dense(8, activation="gelu", kernel_regularizer="l2")(x)
     hidden = layers.Add()([hidden, layers.Dense(8)(x)])
@@ -185,7 +185,7 @@ def _add_loss() -> keras.Model:
 
 @_registered
 class OwnSteps(keras.Model):
-    """Its own train_step, test_step and predict_step."""
+    """Model with its own train_step, test_step and predict_step."""
 
     def __init__(self, **arguments: Any) -> None:
         super().__init__(**arguments)
@@ -229,7 +229,7 @@ def _own_steps() -> keras.Model:
 
 @_registered
 class OwnLoss(keras.Model):
-    """Its own compute_loss and compute_metrics."""
+    """Model with its own compute_loss and compute_metrics."""
 
     def __init__(self, **arguments: Any) -> None:
         super().__init__(**arguments)
@@ -446,7 +446,7 @@ CASES: dict[str, Case] = {
         TOKENS,
         rtol=2e-2,
         policy="mixed_float16",
-        # Keras does not find the loss scale again in what it has saved.
+        # Keras does not find the loss scale in its own file.
         is_saved_whole=False,
     ),
     "mixed_bfloat16": Case(

@@ -1,7 +1,7 @@
-"""Every kind of model trains, is evaluated and predicts as in one process.
+"""Tests that every kind of model trains, evaluates and predicts the same.
 
-On one worker, with one step in flight at a time: then training on a cluster
-is no longer asynchronous, and single-process Keras is the truth.
+With one worker and one step in flight, training on a cluster is not
+asynchronous, and single-process Keras is the reference.
 """
 
 import functools
@@ -24,7 +24,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def alone(cluster: Any) -> Any:
-    """Runs in one process, each once."""
+    """Returns cached runs in one process."""
     return functools.cache(model_runs.run)
 
 

@@ -1,6 +1,6 @@
 """Moments of a training in which every step adds the same.
 
-So weights tell how many steps they have seen, and a mixture of moments shows.
+So weights show how many steps they have seen, and reveal a mixture of moments.
 """
 
 import pathlib
@@ -17,7 +17,7 @@ class Moment(NamedTuple):
     """A model at one time.
 
     Attributes:
-        num_steps: How many steps its optimizer has counted.
+        num_steps: Number of steps that its optimizer has counted.
         weights: Its weights.
     """
 
@@ -26,7 +26,7 @@ class Moment(NamedTuple):
 
 
 def now(model: keras.Model) -> Moment:
-    """What the model is now.
+    """Returns the present state of the model.
 
     Args:
         model: The model; no step may be in flight.
@@ -35,23 +35,23 @@ def now(model: keras.Model) -> Moment:
 
 
 def saved(model: keras.Model, path: pathlib.Path) -> Moment:
-    """What was saved, restored into the model.
+    """Restores a saved model, and returns its state.
 
     Args:
         model: A model of the same kind; it is changed.
-        path: What `load_weights` takes.
+        path: Argument of `load_weights`.
     """
     model.load_weights(str(path))
     return now(model)
 
 
 def assert_on_the_way(moment: Moment, start: Moment, end: Moment) -> None:
-    """One moment it has to be, with all the steps that its weights have seen.
+    """Checks that a state is consistent: one moment of a training.
 
     Args:
-        moment: What was seen.
-        start: A moment before.
-        end: Another one, of the same training or of one that adds the same.
+        moment: The observed state.
+        start: An earlier moment.
+        end: Another moment, of the same training or of one that adds the same.
     """
     part = (moment.num_steps - start.num_steps) / (
         end.num_steps - start.num_steps
@@ -66,12 +66,12 @@ def assert_on_the_way(moment: Moment, start: Moment, end: Moment) -> None:
 
 
 def assert_at_batch(num_steps: int, num_batches: int) -> None:
-    """A callback sees what it was told of, and perhaps more of the epoch.
+    """Checks that a callback sees its batches, and perhaps more of the epoch.
 
     Args:
-        num_steps: Steps that it has seen, where workers run ahead.
-        num_batches: Batches that it was told of, both counted from the first
-            epoch on.
+        num_steps: Number of steps that it has seen, where workers run ahead.
+        num_batches: Number of batches that were reported to it; both count
+            from the first epoch on.
     """
     end_of_epoch = -(-num_batches // STEPS) * STEPS
     assert num_batches <= num_steps <= end_of_epoch

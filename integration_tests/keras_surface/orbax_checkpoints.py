@@ -1,4 +1,4 @@
-"""What Orbax's callback has written; needs Orbax itself only to restore."""
+"""Files of Orbax's callback; needs Orbax itself only to restore."""
 
 import pathlib
 import shutil
@@ -12,19 +12,19 @@ from .moments import Moment
 
 
 def folders(folder: pathlib.Path) -> list[pathlib.Path]:
-    """A folder for each checkpoint, the oldest first.
+    """Returns the folder of each checkpoint, the oldest first.
 
     Args:
-        folder: As given to the callback.
+        folder: The callback's folder.
     """
     return sorted(folder.iterdir(), key=lambda path: int(path.name))
 
 
 def observed(folder: pathlib.Path, model: keras.Model) -> Any:
-    """What is in each checkpoint, restored in two ways.
+    """Returns the contents of each checkpoint, restored in two ways.
 
     Args:
-        folder: As given to the callback.
+        folder: The callback's folder.
         model: A model of the same kind; it is changed.
     """
     return {
@@ -36,13 +36,13 @@ def observed(folder: pathlib.Path, model: keras.Model) -> Any:
 
 
 def restored(model: keras.Model, checkpoint: pathlib.Path) -> Moment:
-    """What is in one checkpoint, restored into the model.
+    """Restores one checkpoint into the model, and returns its state.
 
     Args:
         model: A model of the same kind; it is changed.
         checkpoint: One of `folders`.
     """
-    # Keras takes the newest of a folder, and no other.
+    # Keras only takes the newest of a folder.
     with tempfile.TemporaryDirectory() as folder:
         alone = pathlib.Path(folder)
         shutil.copytree(checkpoint, alone / checkpoint.name)
@@ -50,9 +50,9 @@ def restored(model: keras.Model, checkpoint: pathlib.Path) -> Moment:
 
 
 def loaded(folder: pathlib.Path) -> Moment:
-    """The newest, as a model of its own; in the scope around the call, if any.
+    """Loads the newest as a new model, in the present scope, if any.
 
     Args:
-        folder: As given to the callback.
+        folder: The callback's folder.
     """
     return moments.now(keras.saving.load_model(str(folder)))

@@ -1,4 +1,4 @@
-"""How steps are packed, and an epoch in which that shows.
+"""Ways to pack steps, and an epoch that shows them.
 
 docs/inputs_and_callbacks.md promises the numbers.
 """
@@ -17,16 +17,16 @@ from . import placements
 from .bench import Bench
 
 NUM_WORKERS = 2
-# Many more than may be in flight; no epoch could hide that it shows nothing.
+# Many more than may be in flight, so that a lag cannot hide in an epoch.
 STEPS = 200
 
 
 class Pace(NamedTuple):
-    """How steps are packed.
+    """A way to pack steps.
 
     Attributes:
-        steps_per_closure: Of `tfps.SchedulingOptions`.
-        in_flight: How many steps may be in flight.
+        steps_per_closure: Option of `tfps.SchedulingOptions`.
+        in_flight: Maximum number of steps in flight.
     """
 
     steps_per_closure: int | None
@@ -43,11 +43,11 @@ BASE = 8.0
 
 
 class Counting(keras.Model):
-    """Its logs tell how many steps have come to their end.
+    """Model whose logs show how many steps have ended.
 
     Attributes:
-        ended: How many. No scalar, of which workers would have copies, as they
-            have of the optimizer's count.
+        ended: Number of steps. It is no scalar, of which workers would have
+            copies, as of the optimizer's count.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -67,10 +67,10 @@ Benches = dict[tuple[str, str], Bench]
 
 
 def benches(cluster: tfps.LocalCluster) -> Iterator[Benches]:
-    """The model, by pace and placement; they end when the iterator does.
+    """Yields the model by pace and placement; ends them afterwards.
 
     Args:
-        cluster: With that many workers.
+        cluster: A cluster with the required number of workers.
     """
     strategies = {
         (name, placement): tfps.ParameterServerStrategy(
@@ -85,7 +85,7 @@ def benches(cluster: tfps.LocalCluster) -> Iterator[Benches]:
         for name, pace in PACES.items()
         for placement, partitioner in placements.PARTITIONERS.items()
     }
-    # Here, because their threads outlive the test that needs them first.
+    # Made here, because their threads outlive the first test that uses them.
     coordinators = [tfps.ClusterCoordinator(s) for s in strategies.values()]
     made = {}
     for key, strategy in strategies.items():
@@ -97,7 +97,7 @@ def benches(cluster: tfps.LocalCluster) -> Iterator[Benches]:
 
 
 def coordinator(model: keras.Model) -> tfps.ClusterCoordinator:
-    """Who runs a model's steps.
+    """Returns the coordinator that runs a model's steps.
 
     Args:
         model: The model.
@@ -106,7 +106,7 @@ def coordinator(model: keras.Model) -> tfps.ClusterCoordinator:
 
 
 def reset(each: Bench) -> keras.Model:
-    """The model as it was in the beginning.
+    """Returns the model in its initial state.
 
     Args:
         each: One of `benches`.

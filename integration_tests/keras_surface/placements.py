@@ -1,4 +1,4 @@
-"""Where the variables are: whole on a ps, or in shards on two."""
+"""Placements of the variables: whole on a ps, or in shards on two."""
 
 import tfps_plugin as tfps
 from tfps_plugin.variables.sharding.partitioners import Partitioner

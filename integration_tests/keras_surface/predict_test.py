@@ -1,4 +1,4 @@
-"""Predictions come from the workers, in the order of the input."""
+"""Tests that workers predict, and results keep the order of the input."""
 
 import time
 from typing import Any
@@ -24,7 +24,7 @@ in_every_placement = pytest.mark.parametrize("placement", placements.NAMES)
 
 
 class Shapes(keras.Model):
-    """Predicts tensors of many kinds."""
+    """Model that predicts tensors of many kinds."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -64,10 +64,10 @@ def test_predictions_of_many_kinds_are_in_order(
 
 
 class Where(keras.Model):
-    """Predicts for each row which process computes it."""
+    """Model that predicts, for each row, the process that computes it."""
 
     def call(self, ids: Any) -> Any:
-        # Read when it runs, where it runs.
+        # The file is read at run time, where the model runs.
         status = tf.io.read_file("/proc/self/stat")
         number = tf.strings.to_number(tf.strings.split(status)[0], tf.int64)
         return tf.repeat(number, tf.shape(ids)[0])
@@ -100,7 +100,7 @@ def test_all_workers_predict_and_nobody_else(
         model = Where()
     workers = {cluster.process("worker", index).pid for index in range(2)}
     seen: set[int] = set()
-    # One worker may be so fast that it leaves the other nothing.
+    # One worker may be so fast that nothing is left for the other.
     deadline = time.monotonic() + 60
     while seen != workers and time.monotonic() < deadline:
         predicted = model.predict(**_INPUT_KINDS[input_kind], verbose=0)

@@ -1,4 +1,4 @@
-"""The progress bar: it moves with the steps, and costs what it shows."""
+"""Tests that the progress bar moves with the steps, and costs little."""
 
 import io
 import itertools
@@ -43,7 +43,7 @@ in_every_placement = pytest.mark.parametrize("placement", placements.NAMES)
 def benches(
     strategies: dict[str, tfps.ParameterServerStrategy],
 ) -> dict[str, Bench]:
-    """The model, in one process and in each placement."""
+    """Returns the model in one process and in each placement."""
     return bench.in_every_placement(strategies, bench.build)
 
 
@@ -99,7 +99,7 @@ def _clock(reading: Callable[[], float]) -> Any:
 
 @pytest.fixture
 def brought(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Where each tensor was that the chief has brought from a worker."""
+    """Returns the devices of tensors that the chief fetches from workers."""
     devices: list[str] = []
     tensor = type(tf.constant(0.0))
     owner: Any = next(k for k in tensor.__mro__ if "numpy" in vars(k))
@@ -115,7 +115,7 @@ def brought(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 class LookingAtBatches(keras.callbacks.Callback):
-    """Might look at the logs of batches."""
+    """Callback that might read the logs of batches."""
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         pass
@@ -132,7 +132,7 @@ def test_results_that_nobody_sees_are_not_brought(
     brought: list[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    # Ten times a second is never again while the clock stands still.
+    # While the clock stands still, a tenth of a second never passes.
     monkeypatch.setattr(progress_logs, "time", _clock(lambda: 0.0))
     each = paced[STEP_BY_STEP, placement]
     num_brought = {}
@@ -149,18 +149,18 @@ def test_results_that_nobody_sees_are_not_brought(
         ).history
         num_brought[name] = len(brought)
     num_lanes = paces.coordinator(model).num_lanes
-    # The first result and the last of each lane, and of each what it has
-    # counted, in one tensor.
+    # The first result, the last of each lane, and the counts of each lane in
+    # one tensor.
     most = len(history) * (1 + num_lanes) + num_lanes
     assert num_brought["none"] <= most
     assert num_brought["of batches"] >= len(history) * STEPS
 
 
 class Screen(io.StringIO):
-    """Notes what is printed, and how many steps are done at that time.
+    """Records what is printed, and the number of steps at that time.
 
     Attributes:
-        lines: The text, and how many.
+        lines: The text, and the number of steps.
     """
 
     def __init__(self, num_done: Callable[[], float]) -> None:
@@ -169,13 +169,13 @@ class Screen(io.StringIO):
         self._num_done = num_done
 
     def write(self, text: str) -> int:
-        """Notes it, and prints nothing."""
+        """Records the text, and prints nothing."""
         self.lines.append((text, self._num_done()))
         return len(text)
 
 
 class EveryUpdate(keras.callbacks.Callback):
-    """Has a progress bar print each time, however little time went by."""
+    """Makes a progress bar print each time, however little time passed."""
 
     def __init__(self, logger: keras.callbacks.ProgbarLogger) -> None:
         super().__init__()
@@ -195,7 +195,7 @@ def test_the_progress_bar_moves_with_the_steps(
     placement: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    # A second goes by between two looks at it: all results are shown.
+    # A second passes between two reads of the clock: all results are shown.
     clock = itertools.count()
     monkeypatch.setattr(progress_logs, "time", _clock(clock.__next__))
     model = paces.reset(paced[STEP_BY_STEP, placement])
@@ -218,7 +218,7 @@ def test_the_progress_bar_moves_with_the_steps(
         if (found := re.search(r"(\d+)/(?:\d+|Unknown)", text))
     ]
     assert [count for count, _, _ in shown] == [*range(1, STEPS + 1), STEPS]
-    # A step is done a moment before it is counted.
+    # A step ends a moment before it is counted.
     most = PACES[STEP_BY_STEP].in_flight + coordinator.num_lanes
     assert max(count - num_done for count, num_done, _ in shown) <= most
     examples = {

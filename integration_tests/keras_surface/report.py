@@ -1,4 +1,4 @@
-"""Table of what works on a cluster.
+"""Table of features that work on a cluster.
 
     python -m integration_tests.keras_surface.report [pytest's arguments]
 
@@ -32,7 +32,7 @@ class Table:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: Any, call: Any) -> Any:
-        """Notes what became of a test."""
+        """Records the outcome of a test."""
         report = yield
         parameters = getattr(getattr(item, "callspec", None), "params", {})
         if "feature" in parameters and (
@@ -53,7 +53,7 @@ class Table:
         return report
 
     def __str__(self) -> str:
-        """The tables, one below the other."""
+        """Returns the tables, one below the other."""
         lines = [f"TensorFlow {tf.__version__}, Keras {keras.__version__}"]
         for table, rows in self.cells.items():
             columns = list(

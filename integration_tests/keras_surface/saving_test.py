@@ -1,4 +1,4 @@
-"""Files of weights and models: the same inside, wherever they come from."""
+"""Tests that files of weights and models have the same content."""
 
 import contextlib
 import pathlib
@@ -22,7 +22,7 @@ pytestmark = [
 
 
 def _filled(feature: str, seed: int, strategy: Any = None) -> keras.Model:
-    """A model, built, with numbers in all weights and slots."""
+    """Returns a built model with numbers in all weights and slots."""
     model = model_table.build(CASES[feature], strategy)
     x = CASES[feature].x
     if isinstance(model, model_table.Task):
@@ -60,7 +60,8 @@ def test_saved(
             comparison.contents(tmp_path / "ours" / file),
             comparison.contents(tmp_path / "alone" / file),
         )
-    # And back: from one process into shards, from shards into one process.
+    # The way back: from one process into shards, and from shards into one
+    # process.
     expected = _numbers(alone)
     other.load_weights(tmp_path / "alone" / "model.weights.h5")
     comparison.assert_same(_numbers(other), expected)

@@ -7,17 +7,16 @@ Pure: knows no pytest.
 def kept_cells(
     row: int, num_cells: int, share: int, seed: int = 0
 ) -> list[int]:
-    """The cells of a row that run, about one of `share`, never none.
+    """Returns the cells of a row that run: about one of `share`, never none.
 
-    What the first row leaves out, later ones keep: of `share` rows that follow
-    one another each cell is kept by at least one.
+    Among `share` consecutive rows, at least one keeps each cell.
 
     Args:
         row: Number of the row, from 0.
-        num_cells: How many cells it has.
-        share: Of how many cells one is kept; 1: all are.
-        seed: Another one keeps other cells; `share` seeds that follow one
-            another keep all.
+        num_cells: Number of cells of the row.
+        share: One of this many cells is kept; 1 keeps all.
+        seed: Each seed keeps different cells; `share` consecutive seeds keep
+            all.
 
     Returns:
         Numbers of cells, from 0, in order.

@@ -1,4 +1,4 @@
-"""What TensorBoard's callback has written, and whether it can be true."""
+"""Files of TensorBoard's callback, and checks that they are plausible."""
 
 import pathlib
 from typing import Any
@@ -7,15 +7,15 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-# By run and tag: each step, and what was written at it.
+# By run and tag, each step and its value.
 Events = dict[str, dict[str, list[tuple[int, np.ndarray]]]]
 
 
 def read(folder: pathlib.Path) -> Events:
-    """All that was written into a folder.
+    """Reads all events in a folder.
 
     Args:
-        folder: As given to the callback.
+        folder: The callback's folder.
     """
     found: Events = {}
     for path in sorted(folder.rglob("*tfevents*")):
@@ -31,15 +31,15 @@ def read(folder: pathlib.Path) -> Events:
 def observed(
     folder: pathlib.Path, model: keras.Model, history: dict[str, list[Any]]
 ) -> Any:
-    """What has to be the same in one process, once the rest makes sense.
+    """Checks the events, and returns those that one process has to share.
 
     Args:
-        folder: As given to the callback.
+        folder: The callback's folder.
         model: The model that was trained.
-        history: What `fit` returned.
+        history: The result of `fit`.
     """
-    # By what Keras 3.15 calls weights, and by what Keras 3.12 does: several
-    # have the same name.
+    # Names of weights in Keras 3.15 and in Keras 3.12; several weights have the
+    # same name.
     sizes: dict[str, set[int]] = {}
     for layer in model.layers:
         for weight in layer.weights:
@@ -67,17 +67,17 @@ def observed(
 
 
 def _outline(histogram: np.ndarray, sizes: set[int]) -> list[float]:
-    """From where to where it reaches, and how many elements it counts."""
+    """Returns a histogram's bounds and its number of elements."""
     lefts, rights, counts = histogram.T
     assert counts.sum() in sizes
-    # Where all elements are alike, it reaches as far to either side of them.
+    # If all elements are equal, the bounds are symmetric around them.
     middle = lefts[0] + rights[-1]
     assert abs(middle) > 1e-6, "the weights are all zero"
     return [float(lefts[0]), float(rights[-1]), float(counts.sum())]
 
 
 def _size(image: np.ndarray) -> list[int]:
-    """Width and height of the only image; it is one."""
+    """Returns width and height of the only image."""
     width, height, encoded = image
     shape = tf.io.decode_png(encoded).shape
     assert shape[:2] == (int(height), int(width))
@@ -97,11 +97,11 @@ def _scalars(
     name = tag.removeprefix("epoch_")
     in_history = f"val_{name}" if run == "validation" else name
     if in_history in history:
-        # Not every epoch is written where only every n-th batch is.
+        # If only every n-th batch is written, not every epoch is.
         expected = [history[in_history][epoch] for epoch, _ in written]
         values = [float(value) for _, value in written]
         np.testing.assert_allclose(values, expected, rtol=1e-5)
     if run == "validation" or name == "learning_rate":
-        # Measured on equal weights.
+        # These are measured on equal weights.
         return [(step, float(value)) for step, value in written]
     return [step for step, _ in written]

@@ -59,10 +59,10 @@ class Emission:
             plan: Messages, and the wave of each node.
             inner: New functions for those that an operation runs.
             unasked: Operations that run although nothing waits for them.
-            in_order: Loops whose rounds must not overlap on one task.
+            in_order: Loops whose iterations must not overlap on one task.
             staged: Arguments that are taken from their parameter servers.
             is_inner: Whether a loop or a branch runs the function. It still
-                gets these arguments and returns them, by which loops see that
+                takes these arguments and returns them, so that loops see that
                 they do not change.
         """
         self.sent: list[Sent] = []
@@ -92,7 +92,7 @@ class Emission:
             Output(number, 0): tensor for number, tensor in arguments.items()
         }
         handed_on = dict(self._tensors)
-        # By place, the first message to it in a body of a loop or branch.
+        # In the body of a loop or branch, the first message to each place.
         self._first: dict[str, tf.Operation] = {}
         self._copies: dict[tuple[int, str], tf.Tensor] = {}
         self._arrived: dict[tuple[Output, str], tf.Tensor] = {}
@@ -124,7 +124,7 @@ class Emission:
         """Makes operations without inputs elsewhere wait for a first message.
 
         TensorFlow would make them wait for the loop or branch that runs the
-        function, which takes another message to each place in each round.
+        function, which takes another message to each place in each iteration.
         """
         for operation in self.graph.get_operations():
             if operation.inputs or operation.control_inputs:
@@ -274,11 +274,11 @@ class Emission:
         return num_parcels
 
     def _begins(self, message: Message) -> bool:
-        """Returns whether a message may tell a place that a round begins.
+        """Returns whether a message may tell a place that an iteration begins.
 
         Its values must not depend on anything that waits for such a message
-        itself, in whatever place. A loop on the worker that has a handle of a
-        parameter server among its inputs does, and so do its results.
+        itself, in any place. A loop on the worker waits for one if an input is
+        a handle of a parameter server, and so do the loop's results.
         """
         return (
             self._is_inner
@@ -296,7 +296,7 @@ class Emission:
     ) -> list[tf.Tensor]:
         """Makes the first parcel leave after some operations.
 
-        If there is no parcel, it makes one without content.
+        If there is no parcel, it makes an empty one.
         """
         if not controls:
             return list(parcels)

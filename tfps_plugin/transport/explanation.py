@@ -54,7 +54,7 @@ class Body:
 
 @dataclasses.dataclass(frozen=True, slots=True, repr=False)
 class Explanation:
-    """The messages of a step; printed, a table.
+    """The messages of a step; prints as a table.
 
     Attributes:
         bodies: The function, its loops and branches, if they send messages.
@@ -123,7 +123,7 @@ def _line(row: Sequence[str], widths: Sequence[int]) -> str:
 
 
 def _bytes(sent: Sent) -> str:
-    """Returns such as `1,024`, or `1,024 + 3 of unknown size`."""
+    """Returns text such as `1,024`, or `1,024 + 3 of unknown size`."""
     if not sent.num_unsized:
         return f"{sent.num_bytes:,}"
     if sent.num_unsized == sent.num_tensors:
@@ -142,7 +142,7 @@ def _task(place: str) -> str:
 def warn_of(name: str) -> None:
     """Warns of a function that stays as it was traced.
 
-    To be called in the handler of the exception that says why.
+    Call it in the handler of the exception that gives the reason.
 
     Args:
         name: Name of the function, and of the loop or branch in it.

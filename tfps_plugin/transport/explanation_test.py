@@ -1,4 +1,4 @@
-"""Tests of what a step sends, for people."""
+"""Tests of the table of a step's messages."""
 
 import dataclasses
 

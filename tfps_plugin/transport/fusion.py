@@ -2,9 +2,9 @@
 
 TensorFlow sends every tensor that one task makes and another one reads in a
 message of its own, with an answer and a hand-over between threads. A step of a
-model with many variables has hundreds of them. Fusion makes a copy of the step
-in which all tensors that can travel together do (`waves`), nearly always as one
-tensor (`packing`). The computations stay the same.
+model with many variables has hundreds of such messages. Fusion makes a copy of
+the step in which all tensors that can travel together do (`waves`), nearly
+always as one tensor (`packing`). The computations stay the same.
 
 Tensors in a loop or a branch travel together with others of the same body.
 Variants, resources, tensors of unknown rank, and large tensors travel by

@@ -1,8 +1,8 @@
 """Tests of steps that send few messages.
 
-The parameter server of these tests is this process, by its full name; the
-worker is wherever a function is called, which is this process as well. So
-functions run here, and still everything that would travel is packed.
+The parameter server of these tests is this process, under its full name. The
+worker is the caller's process, which is the same. So functions run here, but
+everything that would travel is packed.
 """
 
 import gc
@@ -25,7 +25,7 @@ _PS = "/job:localhost/replica:0/task:0/device:CPU:0"
 
 
 def _sends(function: Any) -> list[tuple[str, int, int]]:
-    """From where, how many tensors, and as how many."""
+    """Returns the source, number of tensors and number of parcels of each."""
     return [
         (sent.source or "worker", sent.num_tensors, sent.num_parcels)
         for body in fusion.explain(function).bodies
@@ -196,7 +196,7 @@ def test_what_is_computed_several_times_is_computed_once() -> None:
         for v in variables:
             rate = 1.0 - tf.pow(0.9, tf.cast(n, tf.float32))
             v.assign_sub(tf.fill([2], rate * x))
-        # Not the same, although alike.
+        # The two operations look the same, but draw different numbers.
         noise = [tf.random.uniform([]) for _ in range(2)]
         return tf.stack(noise)
 
@@ -224,7 +224,7 @@ def test_a_function_may_have_been_differentiated_before() -> None:
 
     x = tf.constant([0.5, -0.5])
     concrete = called.get_concrete_function()
-    # Its graph has more outputs from then on.
+    # From then on, its graph has more outputs.
     with tf.GradientTape() as tape:
         y = concrete(x)
     tape.gradient(y, v)
@@ -366,7 +366,7 @@ def test_a_loops_rounds_do_not_wait_for_updates(parallel: int) -> None:
         results.append([result, *tables])
     for theirs, mine in zip(*results, strict=True):
         np.testing.assert_array_equal(mine, theirs)
-    # What is read; but not that it was written.
+    # Values that were read travel, but no notice of the write.
     answers = [name for name, _, _ in _sends(function) if name != "worker"]
     assert len(answers) == 1
 
@@ -393,7 +393,7 @@ def test_what_follows_a_loop_sees_what_it_did() -> None:
     for one in (function, fusion.fuse(function)):
         table.assign(0.0)
         np.testing.assert_allclose(one(50), expected, rtol=1e-5)
-    # Each round says that it is done.
+    # Each iteration reports its end.
     sends = _sends(function)
     assert [name for name, _, _ in sends if name != "worker"]
 
@@ -427,7 +427,7 @@ def test_handles_of_parameter_servers_are_no_arguments() -> None:
     assert float(bias) == changed
     graph = fused.__wrapped__.graph
     assert [tensor.dtype for tensor in graph.inputs] == [tf.float32]
-    # Each parameter server hears of a round by what it is sent for it alone.
+    # Each parameter server learns of an iteration by its own message only.
     (loop,) = (o for o in graph.get_operations() if o.type == "While")
     body = compat.functions_of(loop)["body"]
     first = [
@@ -460,8 +460,8 @@ def test_a_loop_in_a_loop_may_look_at_variables() -> None:
     total = testing.remote_variable(tf.zeros([3]))
 
     def round_of(i: tf.Tensor, x: tf.Tensor) -> Any:
-        # The inner loop is given a handle, and what it returns leaves for the
-        # parameter server that has taken it.
+        # The inner loop takes a handle, and its result travels to the parameter
+        # server that holds the handle.
         _, rows = tf.while_loop(
             lambda j, _: j < 3,
             lambda j, rows: (j + 1, rows + _on_ps(tf.gather, table, j)),
@@ -520,7 +520,7 @@ def test_a_body_that_cannot_be_rewritten_stays_as_it_is(
     assert fused is not function
     names = [body.name for body in fusion.explain(function).bodies]
     assert any("While body" in name for name in names) == is_right
-    # What is around it sends less all the same.
+    # The function around it still sends fewer messages.
     assert any(sent[1:] == (3, 1) for sent in _sends(function))
     assert ("While body" in caplog.text) != is_right
     assert ("wait for each other" in caplog.text) != is_right

@@ -1,4 +1,4 @@
-"""Tests of checks of ids in functions that were fused."""
+"""Tests of id checks in fused functions."""
 
 from collections.abc import Callable
 from typing import Any
@@ -16,7 +16,7 @@ _IDS = tf.TensorSpec([None], tf.int64)
 
 
 def _on_ps(ids: tf.Tensor) -> tf.Tensor:
-    """What a parameter server makes of ids."""
+    """Computes something from ids on a parameter server."""
     with tf.device(testing.LOCAL_DEVICE):
         return tf.cast(ids, tf.float32) * 2.0 + 1.0
 
@@ -43,7 +43,7 @@ def _looks_up_all(*ids: tf.Tensor) -> list[tf.Tensor]:
 def test_ids_that_are_inside_go_on() -> None:
     fused = _fused(_looks_up_all, *[_IDS] * 3)
     ids = [np.arange(rows, dtype=np.int64)[::-1] for rows in _ROWS]
-    ids[1] = ids[1][:0]  # a batch without any
+    ids[1] = ids[1][:0]  # a batch without ids
     for found, expected in zip(fused(*map(tf.constant, ids)), ids, strict=True):
         np.testing.assert_array_equal(found, 2.0 * expected + 1.0)
 
@@ -110,7 +110,7 @@ def test_ids_that_depend_on_checked_ones_are_checked_after_them() -> None:
 
 
 def test_what_is_done_between_checks_is_done_in_order() -> None:
-    """It runs after the check of what it is given."""
+    """Each operation runs after the check of its inputs."""
     done = tf.Variable(0.0)
 
     def step(ids: tf.Tensor, others: tf.Tensor) -> list[tf.Tensor]:
@@ -170,5 +170,5 @@ def test_loops_and_branches_check_their_own() -> None:
     ids = tf.constant([1, 3], tf.int64)
     assert float(fused(ids, ids)) == 2 * 2 * (3.0 + 7.0)
     with pytest.raises(tf.errors.InvalidArgumentError, match="table 0 "):
-        # Only the second round looks up these in the smallest table.
+        # Only the second iteration looks these up in the smallest table.
         fused(ids, tf.constant([6], tf.int64))

@@ -35,7 +35,7 @@ WORDS = frozenset(
 # Those of them to use with GPUs. TensorFlow keeps int32 in host memory there:
 # floats that are cut out of it would move to the GPU one by one.
 WHOLE_NUMBERS = frozenset({tf.int32, tf.int64})
-# A copy of more takes longer than a message of its own, about 0.1 ms.
+# A copy of more bytes takes longer than a separate message, about 0.1 ms.
 _LARGE_BYTES = 1 << 20
 
 
@@ -57,7 +57,7 @@ class Packing:
     tensor of its own.
 
     There are two kinds of sizes: the lengths of flattened tensors, and single
-    dimensions. Those that the receiver needs are the header in front of the
+    dimensions. Those that the receiver needs form the header in front of the
     words.
     """
 
@@ -127,7 +127,7 @@ class Packing:
 
     @property
     def has_words(self) -> bool:
-        """Whether the first parcel holds words."""
+        """True if the first parcel holds words."""
         return bool(self._header_size or self._joint or self._single)
 
     def pack(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
@@ -163,7 +163,7 @@ class Packing:
         self, tensors: Sequence[tf.Tensor], flat: Mapping[int, tf.Tensor]
     ) -> list[tf.Tensor]:
         sizes: list[tf.Tensor] = []
-        # Lengths of one dtype are together.
+        # Lengths of one dtype stand together.
         for _, places in itertools.groupby(
             self._lengths, lambda place: self._dtypes[place]
         ):
@@ -213,7 +213,7 @@ class Packing:
     ) -> dict[int, tf.Tensor]:
         lengths = []
         if header is not None:
-            # Split off together with the others, which saves a copy of these.
+            # Splitting the header off with the rest saves a copy of the rest.
             lengths.append(tf.constant([self._header_size]))
         for dtype, places in self._joint.items():
             total = tf.reduce_sum(self._sizes(places, header))

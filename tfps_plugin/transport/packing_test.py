@@ -1,4 +1,4 @@
-"""Tests of many tensors as few."""
+"""Tests of packing many tensors into few."""
 
 import hypothesis
 import numpy as np
@@ -15,8 +15,8 @@ _DTYPES = [tf.float32, tf.int32, tf.int64, tf.bool, tf.string, tf.bfloat16]
 
 @st.composite
 def _rows(draw: st.DrawFn) -> list[tuple[tf.TensorSpec, np.ndarray]]:
-    """Rows of tables, most of them of one width, and other tensors."""
-    # Of 16 numbers, one table alone is laid as rows.
+    """Draws rows of tables, mostly of one width, and other tensors."""
+    # With a width of 16, even a single table travels as rows.
     width = draw(st.sampled_from([1, 2, 3, 5, 16]))
     made = draw(_tensors())[: draw(st.integers(0, 3))]
     for number in range(draw(st.integers(1, 5))):
@@ -30,7 +30,7 @@ def _rows(draw: st.DrawFn) -> list[tuple[tf.TensorSpec, np.ndarray]]:
 
 @st.composite
 def _tensors(draw: st.DrawFn) -> list[tuple[tf.TensorSpec, np.ndarray]]:
-    """Some tensors, and what is known of each when a step is traced."""
+    """Draws tensors, each with its spec at the time of tracing."""
     dtypes = draw(
         st.lists(st.sampled_from(_DTYPES), min_size=1, max_size=3, unique=True)
     )
@@ -80,7 +80,7 @@ def test_what_is_unpacked_is_what_was_packed(
         np.testing.assert_array_equal(
             result.numpy(), tf.constant(value, spec.dtype).numpy()
         )
-    # One for all numbers and the sizes, and one for each other dtype.
+    # One parcel for all numbers and the sizes, and one for each other dtype.
     (count,) = counts
     dtypes = {spec.dtype for spec, _ in tensors}
     assert count <= len(dtypes - packing.WORDS) + 1
@@ -98,12 +98,12 @@ def _bits(of: np.ndarray) -> list[tf.Tensor]:
 @pytest.mark.parametrize(
     "bits",
     [
-        # As floats, these are not numbers; and these are denormal ones.
+        # As floats, the first are NaNs, and the second are denormal.
         np.arange(0x7F800000, 0x80000000, 0x1001, dtype=np.uint32),
         np.arange(0, 50, dtype=np.uint32),
     ],
 )
-# Words travel as whole numbers, or as floats where most of them are.
+# Words travel as integers, or as floats if most of them are floats.
 @pytest.mark.parametrize("more_floats", [0, 2])
 @pytest.mark.parametrize("words", [packing.WORDS, packing.WHOLE_NUMBERS])
 def test_bits_are_not_looked_at(
@@ -126,7 +126,7 @@ def test_bits_are_not_looked_at(
 
 
 def test_tensorflow_does_not_compute_words_of_constants() -> None:
-    """Where it does, it takes small whole numbers, as floats, for zeros."""
+    """Otherwise it would flush small integers, as floats, to zero."""
     with tf.Graph().as_default() as graph:
         rows = tf.ones([2, 16])
         table = tf.compat.v1.placeholder(tf.float32, [None, 16])

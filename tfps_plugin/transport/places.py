@@ -31,7 +31,7 @@ def cpu_of(place: str) -> str:
 
 
 def is_on_cpu(device: str) -> bool:
-    """Returns whether a device name says that it is a CPU."""
+    """Returns whether a device name is that of a CPU."""
     return bool(tf.DeviceSpec.from_string(device).device_type == "CPU")
 
 

@@ -1,9 +1,9 @@
-"""Tests of random programs: rewritten, they do what they did.
+"""Tests that random programs do the same after rewriting.
 
 A program is a few lines, each of which computes something at one of three
-places, looks at or changes a variable, or runs a block of lines in a loop, in a
-branch or in a function. The places are this process, by three of its names, so
-that programs run here, and all that would travel between tasks is packed.
+places, reads or changes a variable, or runs a block of lines in a loop, in a
+branch or in a function. The places are this process, under three of its names.
+So programs run here, but everything that would travel between tasks is packed.
 """
 
 import dataclasses
@@ -25,7 +25,7 @@ from tfps_plugin.variables.kinds.sharded_variable import ShardedVariable
 from tfps_plugin.variables.lookup import row_lookup
 from tfps_plugin.variables.sharding.layout import RowLayout
 
-# Names of one device; to `places`, as below, each is a task of its own.
+# Names of one device; `places`, as patched below, takes each for a task.
 _PS = (
     "/job:localhost/replica:0/task:0/device:CPU:0",
     "/job:localhost/replica:0/device:CPU:0",
@@ -36,7 +36,7 @@ _WIDTH = 2
 
 @dataclasses.dataclass(frozen=True)
 class _Compute:
-    """Makes a value of two others, at a place."""
+    """Computes a value from two others, at a place."""
 
     place: int
     kind: int
@@ -46,7 +46,7 @@ class _Compute:
 
 @dataclasses.dataclass(frozen=True)
 class _Read:
-    """Looks at a variable."""
+    """Reads a variable."""
 
     variable: int
 
@@ -104,7 +104,7 @@ _BLOCK = st.recursive(
 )
 
 
-# What the inner loop returns leaves for where its handle is from.
+# The result of the inner loop travels to the task of the loop's handle.
 _HANDLES_IN_A_LOOP = (
     _Run("loop", 0, (_Read(0), _LookUp(0)), ()),
     _Compute(1, 0, 1, 1),
@@ -115,7 +115,7 @@ _HANDLES_IN_A_LOOP = (
 
 
 class _Machine:
-    """What programs run on."""
+    """Machine with the variables that programs use."""
 
     def __init__(self) -> None:
         self.variables = [
@@ -149,7 +149,7 @@ class _Machine:
     def run(
         self, lines: Sequence[Any], values: Sequence[tf.Tensor]
     ) -> tf.Tensor:
-        """Runs lines; they see the values, and those of lines before."""
+        """Runs lines; each sees the values, and those of earlier lines."""
         values = list(values)
 
         def value(number: int) -> tf.Tensor:
@@ -205,14 +205,14 @@ def _compute(kind: int, left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
         return tf.tanh(left + right)
     if kind == 2:
         return left * right
-    # As many numbers as nobody knows before.
+    # Their number is not known before the program runs.
     chosen = tf.boolean_mask(left, left > right)
     return left - 0.5 * tf.reduce_sum(chosen)
 
 
 @pytest.fixture(scope="module")
 def machine() -> _Machine:
-    """Made once: variables take longer than programs."""
+    """Returns a shared machine: making variables takes longer than running."""
     return _Machine()
 
 
@@ -231,7 +231,7 @@ def _each_name_is_a_task(monkeypatch: pytest.MonkeyPatch) -> None:
 @hypothesis.settings(
     max_examples=12,
     deadline=None,
-    # A smaller program takes a second to try, and there are many.
+    # No shrinking: each attempt takes a second, and there would be many.
     phases=[hypothesis.Phase.explicit, hypothesis.Phase.generate],
 )
 @hypothesis.example(lines=_HANDLES_IN_A_LOOP, of_steps=True)
@@ -243,7 +243,7 @@ def test_a_program_does_what_it_did(
     def program(x: tf.Tensor) -> tf.Tensor:
         if not of_steps:
             return machine.run(lines, [x])
-        # Several times, as a worker makes steps.
+        # Run it several times, as a worker runs steps.
         step = tf.function(lambda x: machine.run(lines, [x]), autograph=False)
         return tf.while_loop(
             lambda i, _: i < 2,
@@ -273,7 +273,7 @@ def test_a_program_does_what_it_did(
 
 
 class _Warnings(logging.Handler):
-    """What was warned of."""
+    """Handler that collects warnings."""
 
     def __init__(self) -> None:
         super().__init__()

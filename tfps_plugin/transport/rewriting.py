@@ -24,7 +24,8 @@ from tfps_plugin.transport.staging import StagedHandle
 from tfps_plugin.transport.waves import Node
 from tfps_plugin.transport.waves import Output
 
-# By type, the number of inputs before those of the functions that it runs.
+# Operations that run functions, with the number of inputs before those of the
+# functions.
 _RUNS_FUNCTIONS = {
     "Case": 1,
     "If": 1,
@@ -33,9 +34,9 @@ _RUNS_FUNCTIONS = {
     "StatelessWhile": 0,
     "While": 0,
 }
-# Loops and branches that ask other places last two waves: question and answer.
+# Loops and branches that message other places last two waves: there and back.
 _LASTS = 2
-# They may look at anything.
+# Operations that run Python code, which may use anything.
 _RUN_PYTHON = frozenset({"EagerPyFunc", "PyFunc", "PyFuncStateless"})
 # Larger constants are sent, as TensorFlow would.
 _MOST_BYTES_COPIED = 64 << 10
@@ -144,7 +145,7 @@ class Rewriting:
             and not places.job(device)
             and not compat.runs_functions(flat.operation)
         ):
-            # As TensorFlow does: with the resource that it works on.
+            # Like TensorFlow, place it with the resource that it works on.
             device = homes[0]
             soundness.check_device(flat.operation, device, homes)
         if places.job(device):
@@ -192,7 +193,7 @@ class Rewriting:
         yield from self._known_devices[operation]
 
     def _locks(self) -> dict[int, list[int]]:
-        """Returns the operations that give each lock back, by its taker."""
+        """Returns the operations that release each lock, by its acquisition."""
         locks: dict[int, list[int]] = {}
         for number, flat in enumerate(self._flat.operations):
             if flat.operation.type == sections.TAKES_LOCK:
@@ -257,7 +258,7 @@ class Rewriting:
                         overlaps=name == "body" and self._may_overlap(number),
                     )
                 except Exception:
-                    # This body runs without fusion; all else is rewritten.
+                    # This body runs without fusion; the rest is rewritten.
                     explanation.warn_of(full_name)
                     continue
                 self.bodies += rewriting.bodies
@@ -271,7 +272,7 @@ class Rewriting:
 
 
 def _is_copied(operation: tf.Operation) -> bool:
-    """Returns whether every place gets its own copy: of small constants."""
+    """Returns whether every place gets a copy, as of small constants."""
     if operation.type != "Const":
         return False
     tensor = operation.outputs[0]

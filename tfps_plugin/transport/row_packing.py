@@ -1,9 +1,9 @@
-"""Packing of tensors of which most are rows of one width.
+"""Packing of tensors, most of which are rows of one width.
 
 Rows and gradients of tables of one width are concatenated as they are. If they
-were flattened as all else, each would need a reshape before and after the
-transfer. And TensorFlow splits rows without a copy if they begin at aligned
-addresses.
+were flattened like everything else, each would need a reshape before and after
+the transfer. Also, TensorFlow splits rows without a copy if they begin at
+aligned addresses.
 
 Shape legend: D numbers in a row, M rows that travel.
 """
@@ -20,7 +20,7 @@ from tfps_plugin.transport import word_pieces
 from tfps_plugin.transport.packing import WORDS
 from tfps_plugin.transport.packing import Packing
 
-# Dtype of the rows, and of the words beside them.
+# Dtype of the rows, and of the words that travel with them.
 _DTYPE = tf.float32
 # A single table saves no operation; it may save a copy.
 _LEAST_TABLES = 2
@@ -88,8 +88,8 @@ class RowPacking:
     """Packs tensors as rows of one width.
 
     First come the numbers of rows that do not follow from the total; then the
-    words of all tensors that are no such rows, from `Packing`; then tables, and
-    other tensors whose size is a multiple of the width.
+    words of all other tensors, from `Packing`; then tables, and other tensors
+    whose size is a multiple of the width.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class RowPacking:
         if self._rest:
             rest = [tensors[place] for place in self._rest]
             self._inner = Packing(rest, words, carrier=_DTYPE)
-        # None if only known when the step runs. Set when packing.
+        # None if only known when the step runs. `pack` sets it.
         self._num_words: int | None = 0
 
     def _has_known_rows(self, tensor: tf.Tensor) -> bool:
@@ -216,7 +216,7 @@ class RowPacking:
         return [parts[place] for place in range(len(self._shapes))]
 
     def _read_head(self, rows_MD: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns the numbers in front, int32, and the words beside them."""
+        """Returns the numbers at the front, int32, and the words after them."""
         if not self._head_size:
             return tf.zeros([0], tf.int32), tf.zeros([0], _DTYPE)
         head = word_pieces.flat(rows_MD[: self._num_head_rows])

@@ -25,14 +25,14 @@ def before_locks(
     """Makes locks wait for what their sections receive from other places.
 
     Args:
-        nodes: In topological order.
-        locks: The nodes that take a lock, each with those that give it back.
+        nodes: Nodes in topological order.
+        locks: The nodes that acquire a lock, each with those that release it.
 
     Returns:
-        The nodes. Those that take a lock wait for all inputs of their section
-        that were made before it. Tensors between operations of one section
-        stay out of messages. A lock is given back without waiting for other
-        locks, although TensorFlow orders such operations.
+        The nodes. Those that acquire a lock wait for all inputs of their
+        section that were made before it. Tensors between operations of one
+        section stay out of messages. The release of a lock does not wait for
+        other locks, although TensorFlow orders such operations.
     """
     takers = list(locks)
     bits = {taker: 1 << place for place, taker in enumerate(takers)}
@@ -99,7 +99,7 @@ def _given_back_at_once(
     locks: Mapping[int, Collection[int]],
     bits: Mapping[int, int],
 ) -> list[Node]:
-    """Makes nodes that give a lock back wait only for its own section."""
+    """Makes nodes that release a lock wait only for its own section."""
     after = _after(nodes, bits)
     changed = list(nodes)
     for taker, givers in locks.items():
@@ -113,7 +113,7 @@ def _given_back_at_once(
 
 
 def _after(nodes: Sequence[Node], bits: Mapping[int, int]) -> list[int]:
-    """Returns the locks taken before each node runs, as bits."""
+    """Returns the locks acquired before each node runs, as bits."""
     after: list[int] = []
     for number, node in enumerate(nodes):
         taken = bits.get(number, 0)
@@ -130,7 +130,7 @@ def _before(
     locks: Mapping[int, Collection[int]],
     bits: Mapping[int, int],
 ) -> list[int]:
-    """Returns the locks given back after each node has run, as bits."""
+    """Returns the locks released after each node has run, as bits."""
     before = [0] * len(nodes)
     for taker, givers in locks.items():
         for giver in givers:

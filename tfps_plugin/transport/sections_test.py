@@ -1,4 +1,4 @@
-"""Tests of what a lock waits for."""
+"""Tests of the operations that a lock waits for."""
 
 from tfps_plugin.transport import sections
 from tfps_plugin.transport import waves
@@ -35,7 +35,7 @@ def test_a_lock_waits_for_what_its_section_runs_after_there() -> None:
 
 def test_a_section_is_given_nothing_that_leaves_after_its_lock() -> None:
     # The gradient of the first section could travel with that of the second,
-    # which depends on what another section returns.
+    # which depends on a result of another section.
     nodes = [
         Node("worker"),
         Node("ps", (), (0,)),  # takes the first lock

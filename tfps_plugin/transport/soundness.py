@@ -1,8 +1,8 @@
 """Checks that a rewritten function can run.
 
 TensorFlow would find an error when it runs the function for the first time, and
-the step would fail. Here, errors of a rewriting are found at once. The function
-is then left as it was traced, which is slower but right.
+the step would fail. These checks find errors of a rewriting at once. The
+function then stays as it was traced, which is slower but correct.
 """
 
 from collections.abc import Collection
@@ -41,7 +41,7 @@ def check_device(
         homes: The devices of the resources that it works on.
 
     Raises:
-        InternalError: If a resource is of another task than the device.
+        InternalError: If a resource is on another task than the device.
     """
     wanted = {places.place(home) for home in homes}
     if wanted - {places.place(device)}:

@@ -1,4 +1,4 @@
-"""Tests of finding out whether a function that was made anew can run."""
+"""Tests of the checks that a rewritten function can run."""
 
 from typing import Any
 
@@ -27,7 +27,7 @@ def test_a_cycle_is_one(needs: list[set[int]]) -> None:
             two in needs[one] for one, two in zip(found, behind, strict=True)
         )
         return
-    # Then all can run, one after the other.
+    # Without a cycle, all can run, one after the other.
     left = set(range(len(needs)))
     while left:
         ready = {one for one in left if not needs[one] & left}

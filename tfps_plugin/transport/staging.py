@@ -1,6 +1,6 @@
 """Resource handles that a function reads on their parameter servers.
 
-`variables.handle_areas` explains why they are no arguments of the function.
+`variables.handle_areas` explains why the function has no arguments for them.
 """
 
 import collections
@@ -65,7 +65,7 @@ def of_captures(
 def take(
     staged: Mapping[Output, StagedHandle], graph: compat.FuncGraph
 ) -> dict[Output, tf.Tensor]:
-    """Takes handles from their areas, in a function that is being made.
+    """Takes handles from their areas, in a function that is being built.
 
     Args:
         staged: Places of handles, by the arguments that they replace.

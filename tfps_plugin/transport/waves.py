@@ -35,13 +35,13 @@ class Node:
     """An operation, as far as messages are concerned.
 
     Attributes:
-        place: Its place; None if every place has its own copy, as of a
+        place: Its place; None if every place has its own copy, as with a
             constant.
         inputs: The outputs that it reads.
         controls: The nodes that it runs after.
         stays: Inputs and controls that no message carries.
-        lasts: Number of transfers while it runs: a loop or a branch may ask
-            other places itself.
+        lasts: Number of transfers while it runs: a loop or a branch may send
+            messages to other places itself.
     """
 
     place: str | None
@@ -76,7 +76,7 @@ class Plan:
 
     Attributes:
         waves: The wave of each node, in which it begins.
-        messages: In the order of their waves.
+        messages: The messages in the order of their waves.
     """
 
     waves: tuple[int, ...]
@@ -99,7 +99,7 @@ def plan(nodes: Sequence[Node]) -> Plan:
     """Finds waves, and the fewest messages that they allow.
 
     Args:
-        nodes: In topological order.
+        nodes: Nodes in topological order.
 
     Returns:
         The plan. No message carries a tensor for a reader that has it among
@@ -215,7 +215,7 @@ def _crossings(
 
     def add(what: Output | int, earlier: int, reader: int) -> None:
         departures = crossings[
-            # Neither is None: copies of each place do not travel.
+            # Neither is None: copies at each place do not travel.
             str(nodes[earlier].place), str(nodes[reader].place)
         ]
         last = waves[reader] - 1

@@ -1,4 +1,4 @@
-"""Tests of which tensors of a step travel together."""
+"""Tests of the tensors of a step that travel together."""
 
 import hypothesis
 from hypothesis import strategies as st
@@ -58,7 +58,7 @@ def test_what_is_needed_later_waits_for_company() -> None:
 
 
 def test_what_is_made_of_values_from_elsewhere_is_made_when_needed() -> None:
-    # Node 4 is made of the two shards of a weight (1, 2), and read with rows.
+    # Node 4 joins the two shards of a weight (1, 2), and is read with rows.
     plan = waves.plan(
         [
             _node("worker"),
@@ -120,19 +120,19 @@ def test_crossings_are_counted_as_if_each_travelled_alone() -> None:
         _node(None),
         _node("ps", 3),
     ]
-    # One tensor, for both its readers, and one that is waited for.
+    # One tensor for both of its readers, and the end of one node.
     assert waves.num_crossings(nodes) == 2
 
 
 @st.composite
 def graphs(draw: st.DrawFn) -> list[Node]:
-    """Graphs of up to 30 nodes on three places."""
+    """Draws graphs of up to 30 nodes on three places."""
     nodes: list[Node] = []
     for number in range(draw(st.integers(1, 30))):
         earlier = st.integers(0, number - 1)
         some = st.lists(earlier, max_size=3) if number else st.just([])
         place = draw(st.sampled_from(["worker", "ps 0", "ps 1", None]))
-        # What is everywhere reads nothing.
+        # Nodes with a copy at every place read nothing.
         inputs = [] if place is None else draw(some)
         controls = [] if place is None else draw(some)
         nodes.append(
@@ -203,7 +203,7 @@ def test_a_pair_of_places_sends_once_a_wave(nodes: list[Node]) -> None:
 
 
 def test_what_asks_other_places_itself_takes_its_time() -> None:
-    # What a loop (1) returns leaves later than what is there before it (0).
+    # The result of a loop (1) leaves later than a value from before it (0).
     nodes = [
         _node("worker"),
         Node("worker", lasts=2),

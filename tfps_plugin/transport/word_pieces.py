@@ -1,4 +1,4 @@
-"""Numbers as words of 4 bytes, concatenated and split."""
+"""Conversion of numbers to 4-byte words, which are concatenated and split."""
 
 from collections.abc import Sequence
 
@@ -24,9 +24,8 @@ def of_dtype(words: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
 
 def _bitcast(words: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
     if dtype == tf.float32:
-        # TensorFlow takes small whole numbers, as floats, for zeros where it
-        # computes constants before the function runs. It does not compute
-        # this operation before.
+        # When TensorFlow folds constants, it flushes small integers, as floats,
+        # to zero. It does not fold this operation.
         words = tf.raw_ops.PlaceholderWithDefault(
             input=words, shape=words.shape
         )

@@ -1,7 +1,7 @@
-"""What a parameter is, where it lives, and which rows are in which shard.
+"""Variables: their kinds, their shards, and where they live.
 
 states/          the rules of states that a step assigns
-step_trace.py    what lookups and updates know of the step being traced
+step_trace.py    knowledge that lookups and updates share while a step is traced
 testing.py       variables on this process's own device, for tests
 kinds/           kinds of variables on parameter servers
 methods/         the methods of a `tf.Variable`, for all kinds

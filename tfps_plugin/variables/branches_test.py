@@ -14,7 +14,7 @@ _IDS = tf.constant([[5, 0, 5], [2, 6, 0]])
 
 
 def _tables() -> list[Any]:
-    """One that is sharded, and one that is whole."""
+    """Returns a sharded table and a whole one."""
     return [
         testing.sharded_variable(_VALUE, 3),
         testing.remote_variable(_VALUE),
@@ -143,7 +143,7 @@ def test_a_branch_without_a_lookup_gives_no_rows() -> None:
 
 
 def test_nobody_else_is_changed() -> None:
-    # Zeros that are slices in one branch, a tensor in the next.
+    # Zeros that are slices in one branch and a tensor in the next.
     variable = tf.Variable(_VALUE)
 
     @tf.function

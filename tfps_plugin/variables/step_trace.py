@@ -1,8 +1,8 @@
 """Knowledge that the lookups and updates of a step share while it is traced.
 
-Layers and optimizers that are not ours read and assign our variables, for
-example in `update_step`, and pass no handle along. So variables, lookups and
-updates find the step that they are part of through `StepTrace.current`.
+Third-party layers and optimizers read and assign our variables, for example in
+`update_step`, and pass no handle along. So variables, lookups and updates find
+the step that they are part of through `StepTrace.current`.
 """
 
 import contextlib
@@ -32,7 +32,7 @@ class View(Protocol):
 
         Args:
             method: `"assign"`, `"assign_add"` or `"assign_sub"`.
-            value: Dense, of the shape that is seen.
+            value: A dense value of the shape that is seen.
         """
 
 
@@ -43,7 +43,7 @@ class StepTrace:
     long as the graph exists. Functions, loops and branches inside of that
     function are part of the same step.
 
-    Outside of functions, an update runs operation by operation. There each
+    Outside of functions, an update runs operation by operation. For that, each
     thread has one `StepTrace`, which holds views only.
 
     Attributes:
@@ -85,11 +85,11 @@ class StepTrace:
 
     @contextlib.contextmanager
     def viewing(self, views: Mapping[str, View]) -> Iterator[None]:
-        """Puts views in the place of variables, beside those that are there.
+        """Replaces variables by views, in addition to present views.
 
         Args:
-            views: By the `_unique_id` of the variables. A view itself reads
-                and assigns the variables without any view.
+            views: Views by the `_unique_id` of the variables. A view itself
+                reads and assigns the variables without any view.
         """
         with self._seeing({**self._views, **views}):
             yield

@@ -1,4 +1,4 @@
-"""Tests of the knowledge that the functions of a step share."""
+"""Tests of `StepTrace`, the knowledge that the functions of a step share."""
 
 import gc
 import threading

@@ -1,4 +1,4 @@
-"""Variables of a connection that has ended are asked nothing of TensorFlow."""
+"""Tests that variables of an ended connection never call TensorFlow."""
 
 from collections.abc import Callable
 from typing import Any
@@ -32,7 +32,7 @@ _USES: dict[str, Callable[[Any], Any]] = {
 
 @pytest.fixture
 def ended(monkeypatch: pytest.MonkeyPatch) -> Callable[[], object]:
-    """Ends the connection that the test makes its variables on."""
+    """Returns a function that ends the connection of the test's variables."""
     monkeypatch.setattr(connection, "_present", connection._Present())
     made_on = connection.begin()
     return lambda: made_on.end("superseded by a newer strategy")

@@ -1,6 +1,6 @@
-"""Variables on this process's own device, for the tests beside.
+"""Variables on this process's own device, for tests of this package.
 
-With the first of them, the patches that variables need are applied.
+Making the first one applies the patches that variables need.
 """
 
 from contextlib import AbstractContextManager
@@ -22,7 +22,7 @@ LOCAL_DEVICE = "/job:localhost/replica:0/task:0/device:CPU:0"
 
 
 def lane(index: int) -> AbstractContextManager[None]:
-    """Has this thread be a lane, each on a worker of its own."""
+    """Makes this thread a lane; each lane is on a worker of its own."""
     return dispatch_context.dispatching(
         DispatchContext(
             worker_index=index,
@@ -34,7 +34,7 @@ def lane(index: int) -> AbstractContextManager[None]:
 
 
 def remote_variable(value: Any, **options: Any) -> RemoteVariable:
-    """A whole variable with the given value."""
+    """Returns a whole variable with the given value."""
     patches.apply(patch_table.VARIABLES)
     value = tf.convert_to_tensor(value)
     variable = RemoteVariable(
@@ -45,7 +45,7 @@ def remote_variable(value: Any, **options: Any) -> RemoteVariable:
 
 
 def sharded_variable(value: Any, num_shards: int) -> ShardedVariable:
-    """A table with the given value."""
+    """Returns a table with the given value."""
     value = tf.convert_to_tensor(value)
     table = _empty(value.shape, value.dtype, num_shards)
     table.assign(value)
@@ -58,7 +58,7 @@ def initialized_table(
     num_shards: int,
     dtype: str = "float32",
 ) -> ShardedVariable:
-    """A table filled shard by shard by a Keras initializer."""
+    """Returns a table that a Keras initializer fills shard by shard."""
     table = _empty(tf.TensorShape(shape), tf.as_dtype(dtype), num_shards)
     described = initialization.InitialValue(
         tf.TensorShape(shape),

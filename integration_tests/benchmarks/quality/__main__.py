@@ -1,4 +1,4 @@
-"""Measures what calls in flight and forms of updates cost in quality.
+"""Measures the cost of calls in flight and forms of updates in quality.
 
     python -m integration_tests.benchmarks.quality --data /tmp/packages
 

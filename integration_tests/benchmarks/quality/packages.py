@@ -8,18 +8,18 @@ import sys
 def fetch(
     folder: pathlib.Path, requirement: str, file_name: str
 ) -> pathlib.Path:
-    """Has pip download a package, if it is not there yet.
+    """Downloads a package by pip, if it is not there yet.
 
     Args:
-        folder: Where packages are kept.
+        folder: Folder of packages.
         requirement: Name and version.
-        file_name: Of what pip downloads then.
+        file_name: Name of the downloaded file.
 
     Returns:
         The file.
 
     Raises:
-        subprocess.CalledProcessError: If pip cannot.
+        subprocess.CalledProcessError: If pip fails.
     """
     file = folder / file_name
     if not file.exists():

@@ -1,4 +1,4 @@
-"""A data set, a model of it, and how good its answers are."""
+"""A data set, a model of it, and a score of its answers."""
 
 import dataclasses
 import pathlib
@@ -16,10 +16,10 @@ class Rows:
     """Examples.
 
     Attributes:
-        ids: Of shape `(rows, columns)`, int32; no two columns share an id,
-            where a model has one table for all.
-        numbers: Of shape `(rows, columns)`, float32; None: there are none.
-        labels: Of shape `(rows,)`, float32.
+        ids: Ids of shape `(rows, columns)`, int32; no two columns share an id
+            if a model has one table for all.
+        numbers: Numbers of shape `(rows, columns)`, float32; None for none.
+        labels: Labels of shape `(rows,)`, float32.
     """
 
     ids: npt.NDArray[np.int32]
@@ -31,7 +31,7 @@ class Rows:
 
     @property
     def features(self) -> Any:
-        """What the model takes."""
+        """The input of the model."""
         if self.numbers is None:
             return self.ids
         return {"ids": self.ids, "numbers": self.numbers}
@@ -39,10 +39,10 @@ class Rows:
     def dataset_fn(
         self, path: pathlib.Path, batch: int
     ) -> Callable[[tf.distribute.InputContext], tf.data.Dataset]:
-        """Makes batches in random order, without end, of a worker's share.
+        """Makes endless batches of a worker's share, in random order.
 
         Args:
-            path: A file that those who train can read; it is written here.
+            path: A file that workers can read; it is written here.
             batch: Rows of a batch.
         """
         ids = self.ids.astype(np.int32)
@@ -87,18 +87,18 @@ class Rows:
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
-    """What is to be learnt.
+    """A learning problem.
 
     Attributes:
-        name: For people.
+        name: Name in tables.
         make_model: Makes a compiled model.
         batch: Rows of a step's batch.
-        epochs: How often to train on all rows.
-        train: Rows to learn from.
-        questions: What the trained model is asked.
-        score: What its answers are worth.
-        metric: The score's name.
-        higher_is_better: Whether a greater score is a better one.
+        epochs: Number of passes over all training rows.
+        train: Training rows.
+        questions: Test input of the trained model.
+        score: Scores the model's answers.
+        metric: Name of the score.
+        higher_is_better: Whether a higher score is better.
     """
 
     name: str
@@ -113,5 +113,5 @@ class Problem:
 
     @property
     def steps(self) -> int:
-        """Of one epoch."""
+        """Number of steps of one epoch."""
         return len(self.train) // self.batch

@@ -1,4 +1,4 @@
-"""What answers are worth."""
+"""Scores of answers."""
 
 import numpy as np
 import numpy.typing as npt
@@ -7,17 +7,17 @@ _Floats = npt.NDArray[np.float32]
 
 
 def rmse(answers: _Floats, labels: _Floats) -> float:
-    """Root of the mean squared error."""
+    """Returns the root of the mean squared error."""
     return float(np.sqrt(np.mean((answers.ravel() - labels) ** 2)))
 
 
 def auc(answers: _Floats, labels: _Floats) -> float:
-    """Area under the curve: how often a one is ranked before a zero."""
+    """Returns the area under the ROC curve."""
     answers, positive = answers.ravel(), labels > 0.5
     _, places, counts = np.unique(
         answers, return_inverse=True, return_counts=True
     )
-    # Those that are equal share the mean of their ranks.
+    # Equal answers share the mean of their ranks.
     ranks = (np.cumsum(counts) - (counts - 1) / 2)[places]
     ones = int(positive.sum())
     zeros = len(labels) - ones
@@ -28,12 +28,12 @@ def auc(answers: _Floats, labels: _Floats) -> float:
 def recall(
     scores: _Floats, seen: npt.NDArray[np.bool_], wanted: npt.NDArray[np.bool_]
 ) -> float:
-    """Part of what each wanted that is among the first 20, averaged.
+    """Returns the mean share of wanted items among each user's first 20.
 
     Args:
-        scores: Of shape `(users, items)`.
-        seen: Whether an item is left out; same shape.
-        wanted: Whether it ought to be found; same shape.
+        scores: Scores of shape `(users, items)`.
+        seen: Whether to leave out an item; same shape.
+        wanted: Whether an item should be found; same shape.
     """
     scores = np.where(seen, -np.inf, scores)
     first = np.argpartition(-scores, 20, axis=1)[:, :20]

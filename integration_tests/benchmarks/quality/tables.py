@@ -11,7 +11,7 @@ from .training import Setting
 
 
 def table(problem: Problem, found: Mapping[Setting, Sequence[Course]]) -> str:
-    """Medians and ranges over the repetitions, a row for each setting."""
+    """Returns medians and ranges over repetitions, a row for each setting."""
     best = max if problem.higher_is_better else min
     lines = [
         f"### {problem.name}",
@@ -47,7 +47,7 @@ def table(problem: Problem, found: Mapping[Setting, Sequence[Course]]) -> str:
 
 
 def _seconds(course: Course) -> float:
-    """Of one epoch; the first one traces."""
+    """Returns the seconds of an epoch, without the first one, which traces."""
     return statistics.median(course.seconds[1:])
 
 

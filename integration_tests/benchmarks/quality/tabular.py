@@ -6,16 +6,16 @@ import keras
 def model(
     num_ids: int, columns: int, numbers: int, learning_rate: float
 ) -> keras.Model:
-    """Makes it.
+    """Makes the model.
 
     Args:
         num_ids: Rows of the tables.
-        columns: How many ids an example has.
-        numbers: How many numbers.
-        learning_rate: Of Adam.
+        columns: Number of ids of an example.
+        numbers: Number of numbers of an example.
+        learning_rate: Learning rate of Adam.
 
     Returns:
-        From ids and numbers to a probability; compiled.
+        A compiled model from ids and numbers to a probability.
     """
     ids = keras.Input((columns,), dtype="int32", name="ids")
     values = keras.Input((numbers,), name="numbers")

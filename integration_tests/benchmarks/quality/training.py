@@ -22,10 +22,10 @@ _SMALLEST_SHARD_BYTES = 16 << 10
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """How to train.
+    """Setting of a training.
 
     Attributes:
-        sparse_update: Of the strategy; None: in one process, without any.
+        sparse_update: Option of the strategy; None for one process.
         in_flight: `max_closures_in_flight_per_worker`.
         prefetch: `prefetch_embeddings`.
     """
@@ -45,13 +45,13 @@ class Setting:
 
 @dataclasses.dataclass
 class Course:
-    """What a training came to, epoch by epoch.
+    """Figures of a training, epoch by epoch.
 
     Attributes:
-        losses: Of the training.
-        scores: On what it has not learnt from.
-        seconds: Of the training alone.
-        calls: What was found to be the best number of calls at a time.
+        losses: Training losses.
+        scores: Scores on test rows.
+        seconds: Seconds of training alone.
+        calls: The number of calls in flight that was found to be best.
     """
 
     losses: list[float] = dataclasses.field(default_factory=list)
@@ -61,7 +61,7 @@ class Course:
 
 
 class _Watch(keras.callbacks.Callback):
-    """Notes an epoch when it has ended."""
+    """Records an epoch when it has ended."""
 
     def __init__(self, problem: Problem, course: Course) -> None:
         super().__init__()
@@ -91,11 +91,11 @@ def train(
     """Trains a new model.
 
     Args:
-        problem: What to learn.
-        setting: How.
-        seed: Of the first weights.
-        cluster: Where.
-        folder: For a file of the rows.
+        problem: The problem to learn.
+        setting: The setting.
+        seed: Seed of the initial weights.
+        cluster: The cluster to train on.
+        folder: Folder for a file of the rows.
     """
     course = Course()
     keras.utils.set_random_seed(seed)

@@ -2,7 +2,7 @@
 
 An optimizer's update is traced for each variable, but most of what it computes
 does not depend on the variable: the learning rate of this step, the powers of
-its betas. And every line that needs a constant makes a new one.
+its betas. Also, every line that needs a constant makes a new one.
 """
 
 import dataclasses
@@ -30,7 +30,7 @@ def merge(function: FlatFunction) -> FlatFunction:
         function: Its operations are not changed.
 
     Returns:
-        The function, with one operation in the place of several.
+        The function, with one operation in place of several.
     """
     first: dict[Hashable, int] = {}
     new = Renumbering()
@@ -60,7 +60,7 @@ def merge(function: FlatFunction) -> FlatFunction:
 
 
 def _free_of_locks(operations: Sequence[FlatOperation]) -> list[FlatOperation]:
-    """Returns the operations, of which pure computations wait for no lock.
+    """Returns the operations, with pure computations free of locks.
 
     An operation with effects that waited for a lock through one of them waits
     for the lock itself.
@@ -88,8 +88,8 @@ def _free_of_locks(operations: Sequence[FlatOperation]) -> list[FlatOperation]:
 def _locks_last(operations: Sequence[FlatOperation]) -> Iterator[int]:
     """Returns the operations' numbers in topological order, locks last.
 
-    A lock is taken when nothing is left to do without one. All else keeps its
-    order as far as possible.
+    A lock is acquired when nothing is left to do without one. Everything else
+    keeps its order as far as possible.
     """
     return reordering.in_turn(
         operations,

@@ -1,4 +1,4 @@
-"""Tests of what is computed once in the place of several times."""
+"""Tests of expressions that are computed once instead of several times."""
 
 from typing import Any
 
@@ -81,7 +81,7 @@ def test_what_only_computes_waits_for_no_lock() -> None:
     types = _types(merged)
     assert types.count("Sin") == 1
     assert types.index("Sin") < types.index(_LOCK)
-    # Who changes a variable does wait, and each needs what comes before it.
+    # Operations that change a variable wait; inputs precede their readers.
     for number, flat in enumerate(merged.operations):
         before = [output.node for output in flat.inputs] + list(flat.controls)
         assert all(one < number for one in before)

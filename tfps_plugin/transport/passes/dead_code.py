@@ -6,8 +6,8 @@ from tfps_plugin.transport.flat_function import FlatFunction
 from tfps_plugin.transport.flat_function import FlatOperation
 from tfps_plugin.transport.flat_function import Renumbering
 
-# They have no effect. If nothing needs their results, they need not run, and
-# operations that wait for them wait for their inputs instead.
+# Operations without effects. If nothing needs their results, they need not run,
+# and operations that wait for them wait for their inputs instead.
 _DO_NOTHING = frozenset(
     {
         "Const",
@@ -74,9 +74,9 @@ def eliminate(function: FlatFunction) -> FlatFunction:
 def _doers(
     operations: Sequence[FlatOperation], num_arguments: int
 ) -> list[tuple[int, ...]]:
-    """Returns what an operation that runs after each one has to wait for.
+    """Returns, for each operation, the operations that successors wait for.
 
-    This is the operation itself; or, if it has no effect, those before it.
+    This is the operation itself or, if it has no effect, those before it.
     """
     doers: list[tuple[int, ...]] = []
     for number, operation in enumerate(operations):

@@ -171,7 +171,7 @@ class _Inliner:
         where: str,
         after: tuple[int, ...],
     ) -> tuple[list[Output], list[int]]:
-        """Adds the operations of a function that one calls."""
+        """Adds the operations of a called function."""
         if operation not in self.repeated:
             return self.inline(inner, inputs, where, after)
         self._num_steps += 1

@@ -1,11 +1,11 @@
-"""Overlap of a loop's rounds. Pure: no TensorFlow.
+"""Overlap of a loop's iterations. Pure: no TensorFlow.
 
-A round of a training loop ends with updates on parameter servers. As traced,
-its results wait for them, and so does the next round on the worker: each
-parameter server has to report that it is done. But on a parameter server, the
-next round's operations come after those of this round anyway, because rounds
-of a loop do not overlap on one task. So the worker may go on. It sees the same
-values, and waits for the updates when the whole function ends.
+An iteration of a training loop ends with updates on parameter servers. As
+traced, its results wait for them, and so does the next iteration on the worker:
+each parameter server has to report that it is done. But on a parameter server,
+the next iteration's operations come after those of this one anyway, because
+iterations of a loop do not overlap on one task. So the worker may go on. It
+sees the same values, and waits for the updates when the whole function ends.
 """
 
 import dataclasses
@@ -22,21 +22,21 @@ def without_answers(
     *,
     here: str,
 ) -> tuple[list[Node], frozenset[int]]:
-    """Removes waits for operations elsewhere from those that only pass values.
+    """Removes waits for remote operations from nodes that only pass values.
 
     Args:
-        nodes: Nodes of the body of a loop whose rounds do not overlap on one
-            task, in topological order.
-        controls: The nodes that have run when a round has ended.
+        nodes: Nodes of the body of a loop whose iterations do not overlap on
+            one task, in topological order.
+        controls: The nodes that have run when an iteration has ended.
         effects: The nodes that have side effects.
         here: The place of the worker that runs the loop.
 
     Returns:
-        The nodes; and those of `controls` that the end of a round does not
-        wait for. Effects on the worker keep their order.
+        The nodes; and those of `controls` that the end of an iteration does
+        not wait for. Effects on the worker keep their order.
     """
-    # Whether a node, or one that waits for it in this round, has an effect or
-    # runs elsewhere.
+    # Whether a node, or one that waits for it in this iteration, has an effect
+    # or runs elsewhere.
     matters = [
         number in effects or node.place not in (None, here)
         for number, node in enumerate(nodes)

@@ -1,4 +1,4 @@
-"""Tests of what a loop's next round need not wait for."""
+"""Tests of waits that a loop's next iteration can skip."""
 
 from tfps_plugin.transport import waves
 from tfps_plugin.transport.passes import loop_overlap
@@ -16,7 +16,7 @@ def test_what_a_round_returns_does_not_wait_for_updates() -> None:
     nodes = [
         _node("worker"),
         _node("ps", 0),  # an update
-        _node("worker", 0, controls=(1,)),  # what the round returns
+        _node("worker", 0, controls=(1,)),  # a result of the iteration
     ]
     changed, unasked = loop_overlap.without_answers(
         nodes, [1], {1}, here="worker"
@@ -30,7 +30,7 @@ def test_effects_on_the_worker_stay_in_order() -> None:
         _node("worker"),
         _node("ps", 0),
         _node("worker", 0, controls=(1,)),
-        _node("worker", 2),  # prints, say
+        _node("worker", 2),  # a print, for example
     ]
     changed, unasked = loop_overlap.without_answers(
         nodes, [1, 3], {1, 3}, here="worker"
@@ -54,7 +54,7 @@ def test_what_another_place_needs_stays_in_order() -> None:
 
 
 def test_the_end_of_a_round_waits_for_what_has_no_effect() -> None:
-    # TensorFlow would leave it out.
+    # TensorFlow would prune it.
     nodes = [_node("worker"), _node("ps", 0)]
     changed, unasked = loop_overlap.without_answers(
         nodes, [1], set(), here="worker"

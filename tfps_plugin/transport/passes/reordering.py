@@ -21,7 +21,7 @@ def in_turn(
     """Yields the numbers of operations in topological order.
 
     Args:
-        operations: In any order.
+        operations: Operations in any order.
         turn: Maps a number to its priority. Of the operations that are ready,
             the one with the lowest comes first.
 
@@ -67,7 +67,7 @@ def in_order(
         without: Operations that are left out because nothing needs them.
         turns: Maps operations to those whose turn they take. An operation that
             replaces another takes its turn. Otherwise it would come late,
-            behind locks that are to be taken last (`common_subexpressions`).
+            after locks that should come last (`common_subexpressions`).
     """
     new = Renumbering()
     turns = turns or {}

@@ -1,4 +1,4 @@
-"""Order of the steps that one round of a loop makes.
+"""Order of the steps in one iteration of a loop.
 
 As traced, a step begins when the step before it has ended on the worker and on
 all parameter servers, each of which has to report back. This pass keeps only
@@ -8,8 +8,8 @@ with effects (such as a print) in the same place, run in the order of the steps.
 This is nearly what TensorFlow promises of operations within one function
 (automatic control dependencies), and what `loop_overlap` relies on. Two
 differences remain. A print on a parameter server and a print on the worker may
-change places. And where an assertion fails in one step, a later step of the
-same round may already have changed variables elsewhere.
+change places. And if an assertion fails in one step, a later step of the same
+iteration may already have changed variables elsewhere.
 """
 
 import collections
@@ -26,7 +26,7 @@ from tfps_plugin.transport.flat_function import FlatOperation
 from tfps_plugin.transport.sections import GIVES_BACK_LOCK
 from tfps_plugin.transport.waves import Output
 
-# They read a variable, and change nothing.
+# Operations that read a variable, and change nothing.
 _LOOK = frozenset(
     {
         "ReadVariableOp",
@@ -43,7 +43,7 @@ class _Users:
 
     def __init__(self) -> None:
         self._step = 0
-        # Those of the latest step, and those of earlier steps that matter.
+        # Operations of the latest step, and those of earlier steps that matter.
         self._now: tuple[list[int], list[int]] = ([], [])
         self._changed: list[int] = []
         self._looked: list[int] = []
@@ -98,8 +98,7 @@ def _things(
 ) -> Iterator[Hashable]:
     """Yields what an operation uses: variables, or else its place."""
     if flat.operation.type == GIVES_BACK_LOCK:
-        # It waits for its own section only; whoever takes the lock waits for
-        # it.
+        # It waits for its own section only; the next section waits for it.
         return
     tensors = flat.operation.inputs
     resources = [
@@ -117,7 +116,7 @@ def _things(
 
 
 def _origin(function: FlatFunction, output: Output) -> Output | None:
-    """Returns the argument that a resource is; None if it is none."""
+    """Returns the argument that a resource is; None if it is not one."""
     while output.node >= function.num_arguments:
         flat = function.operations[output.node]
         if flat.operation.type != "Identity":

@@ -1,6 +1,6 @@
-"""Steps of one round do what steps of several do.
+"""Tests that steps of one iteration have the effect of separate steps.
 
-As in `fusion_test`, the parameter server is this process, by its full name.
+As in `fusion_test`, the parameter server is this process, under its full name.
 """
 
 import functools
@@ -29,7 +29,7 @@ def _on_ps(function: Callable[..., Any], *args: Any) -> Any:
 
 
 def _loop(step: Any, steps_of_a_round: int) -> Any:
-    """A function that makes as many rounds as it is told."""
+    """Returns a function that runs a given number of iterations."""
 
     def rounds(count: tf.Tensor) -> tf.Tensor:
         def body(done: tf.Tensor, result: tf.Tensor) -> Any:
@@ -52,7 +52,7 @@ def _loop(step: Any, steps_of_a_round: int) -> Any:
 
 
 def _training(source: random.Random, variables: list[tf.Variable]) -> _Step:
-    """A step that looks at some variables, and changes some, in some order."""
+    """Returns a step that reads and changes some variables in some order."""
     which = source.sample(range(len(variables)), 4)
     looked_at, changed = which[:3], which[1:]
     factors = [source.choice((0.5, -0.75, 1.25)) for _ in changed]
@@ -63,7 +63,7 @@ def _training(source: random.Random, variables: list[tf.Variable]) -> _Step:
         gradient = tf.tanh(tf.add_n(read) + number)
         for n, factor in zip(changed, factors, strict=True):
             variable = variables[n]
-            # Another order of steps gives other numbers.
+            # The numbers depend on the order of the steps.
             _at(
                 variable,
                 functools.partial(_change, variable, factor, gradient),
@@ -133,7 +133,7 @@ def test_a_step_s_gradients_leave_with_the_next_one_s_ids() -> None:
         return body.num_parcels
 
     assert messages(1) == 3
-    # Ids, rows, and gradients with ids as often as there is a next step.
+    # Ids, rows, and gradients; gradients travel with the next step's ids.
     assert messages(2) == 5
     assert messages(4) == 9
 
@@ -157,7 +157,7 @@ def test_a_step_does_not_wait_for_the_ids_of_the_next() -> None:
             for operation in compat.operations_within(fused.graph)
         )
 
-    # One for each table of a step.
+    # One check for each table of a step.
     assert [checks(1), checks(2), checks(4)] == [2, 4, 8]
 
 

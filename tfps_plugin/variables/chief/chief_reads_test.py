@@ -63,7 +63,7 @@ def _lost() -> bool:
         ([lambda: False], tf.errors.UnavailableError),
         ([_lost], errors.ParameterServerLostError),
         ([_lost, lambda: False], errors.ParameterServerLostError),
-        # The variable may have been of the cluster that is whole again.
+        # The variable may live on the cluster that has recovered.
         ([_lost, lambda: True], None),
     ],
 )

@@ -61,7 +61,7 @@ class RecoveryGate:
         """
         with self._lock:
             gates = list(self._gates)
-        # All of them: it is not known whose variable could not be read.
+        # Ask all: nobody knows whose variable could not be read.
         has_recovered = False
         lost: errors.ParameterServerLostError | None = None
         for gate in gates:

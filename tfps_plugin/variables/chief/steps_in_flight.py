@@ -1,11 +1,11 @@
-"""What the chief has to wait for before it looks at the model.
+"""Steps that the chief has to wait for before it looks at the model.
 
 While `fit` runs, workers change the variables behind the back of the thread
-that called it. A callback that saves, copies or replaces them there means the
-model between two steps; so the chief's reads, and its assignments of more than
-a single number, first have the steps in flight come to their end.
+that called it. A callback that saves, copies or replaces them expects the model
+between two steps. So the chief first waits for the steps in flight when it
+reads a variable, or assigns more than a single number.
 
-Threading: all of it is about the calling thread alone.
+Threading: everything here concerns the calling thread only.
 """
 
 import contextlib
@@ -26,18 +26,18 @@ def finish() -> None:
         _thread_local, "finisher", None
     )
     if finisher is not None:
-        # While it waits it may read, too.
+        # The finisher may read variables, too.
         with finishing(None):
             finisher()
 
 
 @contextlib.contextmanager
 def finishing(finisher: Callable[[], None] | None) -> Iterator[None]:
-    """Says how the steps in flight of this thread come to their end.
+    """Sets how to finish the steps that this thread has in flight.
 
     Args:
-        finisher: Called before the chief looks at the model; it has to be
-            cheap where nothing is in flight. None: nothing will be.
+        finisher: Called before the chief looks at the model; it must be cheap
+            if nothing is in flight. None if nothing will be in flight.
     """
     before = getattr(_thread_local, "finisher", None)
     _thread_local.finisher = finisher

@@ -1,4 +1,4 @@
-"""Tests of what rounding leaves off gradients."""
+"""Tests of the rounding errors of gradients."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from tfps_plugin.variables.compression import error_feedback
 from tfps_plugin.variables.compression import wire
 from tfps_plugin.variables.saving import shard_reader
 
-# Beside 127, steps of one: what is smaller than half is rounded off.
+# Next to 127, the step is one: numbers below one half are rounded to zero.
 _GRADIENT = np.array(
     [[127.0, 0.3, -0.2, 0.0, 0.4, 0.1, -0.45, 1.25]], "float32"
 )
@@ -37,7 +37,7 @@ def test_what_is_left_off_comes_later() -> None:
         for number in range(1, 41):
             total += send(tf.constant(_GRADIENT)).numpy()
             error = np.abs(total - number * _GRADIENT)
-            # A step of the scale that the gradient and the rest have.
+            # One step of the scale of the gradient plus its residual.
             assert error.max() <= 0.51 * 128 / 127
 
 

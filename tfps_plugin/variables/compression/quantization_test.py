@@ -1,4 +1,4 @@
-"""Tests of rows as one byte a number."""
+"""Tests of rows with one byte for each number."""
 
 import numpy as np
 import pytest

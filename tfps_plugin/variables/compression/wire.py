@@ -28,7 +28,8 @@ from tfps_plugin.variables.compression import quantization
 DTYPES = (tf.bfloat16, tf.float16, tf.int8)
 # For shorter rows, the scale would cost most of what is saved.
 _LEAST_WIDTH = 8
-# One for all variables; or one, or None, for the path of each.
+# One dtype for all variables, or a function from a variable's path to its dtype
+# or None.
 WireDtype: TypeAlias = str | tf.DType | Callable[[str], Any] | None
 # Part of the names of operations, by which rounded reads are recognized.
 _RECEIVED = "tfps_received"
@@ -38,7 +39,7 @@ def chooser(wire_dtype: WireDtype) -> Callable[[str], tf.DType | None]:
     """Returns a function that chooses the dtype of each variable on the way.
 
     Args:
-        wire_dtype: Of `tfps.CommunicationOptions`.
+        wire_dtype: As in `tfps.CommunicationOptions`.
 
     Returns:
         A function from the path of a variable to its dtype on the way, or to
@@ -151,9 +152,9 @@ def widened(value: tf.Tensor, dtype: tf.DType, width: Any = None) -> tf.Tensor:
 
 
 def received(variable: Any, value: tf.Tensor) -> tf.Tensor:
-    """Rounds what was read of a variable on its way to the worker.
+    """Rounds a value that was read, on its way to the worker.
 
-    Gradients are not rounded here, but when they are sent themselves.
+    Gradients are not rounded here, but when they are sent.
 
     Args:
         variable: A variable on one parameter server.
@@ -163,7 +164,7 @@ def received(variable: Any, value: tf.Tensor) -> tf.Tensor:
         The value that the worker sees.
     """
     wire_dtype = dtype_of_reads(variable)
-    # An update reads the variable where it is.
+    # An update reads the variable where it lives.
     if wire_dtype is None or tensorflow_strategy.is_in_update():
         return value
 

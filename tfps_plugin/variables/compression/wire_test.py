@@ -1,4 +1,4 @@
-"""Tests of fewer bits for what travels."""
+"""Tests of values that travel in fewer bits."""
 
 from typing import Any
 
@@ -55,7 +55,7 @@ def test_a_step_reads_what_has_travelled_and_others_do_not() -> None:
 
     @tf.function
     def look() -> tuple[tf.Tensor, tf.Tensor]:
-        # Nobody learns from it.
+        # Nothing is trained with these values.
         return variable.read_value(), tf.gather(variable, [2, 0])
 
     exact, exact_rows = look()
@@ -93,7 +93,7 @@ def _read_slice(variable: Any) -> tuple[tf.Tensor, np.ndarray]:
 def _read_together(variable: Any) -> tuple[tf.Tensor, np.ndarray]:
     with tf.init_scope():
         other = testing.sharded_variable(_ROWS, 2)
-    # Functions do not keep what they use, and this is all that the caller has.
+    # Functions do not keep the variables that they use alive.
     variable.looked_up_with = other
     ids = [[6, 1], [1, 0]]
     (found, exact) = joint_lookup.look_up_together([variable, other], [ids] * 2)

@@ -32,23 +32,23 @@ from tfps_plugin.variables.sharding.layout import RowLayout
 _logger = logging.getLogger(__name__)
 
 # Rows are drawn in blocks of about this size, which bounds what a ps needs
-# beside the shard itself.
+# in addition to the shard itself.
 _BLOCK_BYTES = 32 << 20
-# From this size on, a value that has to be made in one piece is worth a word.
+# Larger values cause a warning if they have to be made in one piece.
 _LARGE_BYTES = 256 << 20
 
 
 @dataclasses.dataclass(frozen=True)
 class InitialValue:
-    """What a variable starts with, described without making it.
+    """Description of an initial value that has not been made yet.
 
     Attributes:
         shape: Full shape of the variable.
         dtype: Dtype of the variable.
         make: Makes the whole value on the current device.
         initializer: The Keras initializer behind `make`, if there is one.
-        partitioned: What makes some rows, if the user's initializer takes
-            `partition_shape` and `partition_offset`.
+        partitioned: Makes some rows only. None unless the user's initializer
+            takes `partition_shape` and `partition_offset`.
     """
 
     shape: tf.TensorShape
@@ -64,19 +64,19 @@ class InitialValue:
 
 
 def num_bytes(shape: tf.TensorShape, dtype: tf.DType) -> int:
-    """Size in bytes; a string counts for 16."""
+    """Returns the size in bytes; a string counts as 16."""
     item = 16 if dtype == tf.string else dtype.size
     return math.prod(shape.as_list()) * item
 
 
 def describe(initial_value: Any, dtype: Any, shape: Any) -> InitialValue:
-    """Finds out shape and dtype of an initial value without making it.
+    """Determines shape and dtype of an initial value without making it.
 
     Args:
-        initial_value: What `tf.Variable` was given: a tensor, an array, or a
+        initial_value: The argument of `tf.Variable`: a tensor, an array, or a
             callable without arguments that makes one.
-        dtype: The dtype asked for, or None.
-        shape: The shape asked for, or None.
+        dtype: The requested dtype, or None.
+        shape: The requested shape, or None.
 
     Returns:
         The description.
@@ -121,7 +121,7 @@ def describe(initial_value: Any, dtype: Any, shape: Any) -> InitialValue:
 def _partitioned(
     initializer: Any, shape: tf.TensorShape, dtype: tf.DType
 ) -> PartitionedRows | None:
-    """The rows that an initializer of Keras's protocol makes in parts."""
+    """Returns the rows that a Keras initializer can make in parts."""
     return partitioned_rows.rows_of(
         initializer,
         lambda **part: initializer(
@@ -144,12 +144,12 @@ def fill_shards(
     initial_value: InitialValue,
     name: str,
 ) -> None:
-    """Gives every shard its rows, each ps drawing its own at the same time.
+    """Fills every shard; each ps draws its own rows, all ps in parallel.
 
     Args:
         shards: The shards, without a value.
         layout: Rows of each shard.
-        initial_value: What the whole variable starts with.
+        initial_value: Initial value of the whole variable.
         name: Name of the variable, for the log.
     """
     make_rows = _row_maker(initial_value, name)
@@ -159,7 +159,7 @@ def fill_shards(
     row_bytes = initial_value.num_bytes // layout.num_rows
     rows_per_block = max(1, _BLOCK_BYTES // max(1, row_bytes))
     if initial_value.partitioned is not None:
-        # As TensorFlow asks them: for each shard, once.
+        # As in TensorFlow, the initializer is asked once for each shard.
         rows_per_block = layout.num_rows
 
     def fill_shard(index: int) -> None:
@@ -177,7 +177,7 @@ def fill_shards(
 def _row_maker(
     initial_value: InitialValue, name: str
 ) -> Callable[[int, int], tf.Tensor] | None:
-    """How to make a block of rows alone; None where that is not known."""
+    """Returns a function that makes a block of rows alone, if there is one."""
     if initial_value.partitioned is not None:
         return initial_value.partitioned.rows
     initializer = initial_value.initializer
@@ -205,7 +205,7 @@ def _row_maker(
 def _stack_row_maker(
     initial_value: InitialValue, initializer: StackedInitializer, name: str
 ) -> Callable[[int, int], tf.Tensor]:
-    """Makes rows of a stack of tables, each table by its own initializer."""
+    """Returns a function that makes rows of a stack, table by table."""
     initializer.require_rows(initial_value.shape.as_list())
     offsets = itertools.accumulate(initializer.rows, initial=0)
     makers = []
@@ -214,7 +214,7 @@ def _stack_row_maker(
     ):
         part = _part(initial_value, own, rows)
         makers.append(_row_maker(part, name) or _WholePart(part, name).rows)
-    # Parts are consecutive rows, as shards are.
+    # Parts are consecutive rows, just like shards.
     parts = RowLayout(tuple(offsets))
 
     def make_rows(start: int, stop: int) -> tf.Tensor:
@@ -244,10 +244,10 @@ def _part(stack: InitialValue, initializer: Any, rows: int) -> InitialValue:
 class _WholePart:
     """A table of a stack that can only be made in one piece.
 
-    It is made once, on the ps whose rows are asked for first: made again, it
-    might be another.
+    It is made once, on the ps that needs its rows first. A second call might
+    make another value.
 
-    Guarantees: one value, whichever thread asks.
+    Guarantees: all threads get the same value.
     Guarded by `_lock`: `_whole`.
     """
 
@@ -258,7 +258,7 @@ class _WholePart:
         self._whole: tf.Tensor | None = None
 
     def rows(self, start: int, stop: int) -> tf.Tensor:
-        """Some rows, where they were made."""
+        """Returns some rows, on the device that made the table."""
         with self._lock:
             if self._whole is None:
                 self._whole = self._initial_value.make()

@@ -37,7 +37,7 @@ def test_shards_hold_what_keras_makes_in_one_piece(
     num_shards: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    # Several blocks to a shard, none of them a whole number of counters.
+    # Several blocks per shard, none of them a whole number of counters.
     monkeypatch.setattr(initialization, "_BLOCK_BYTES", 37 * 4)
     table = testing.initialized_table(initializer, (101, 5), num_shards)
     whole = keras.ops.convert_to_numpy(initializer((101, 5)))

@@ -1,8 +1,8 @@
-"""Initializers that are asked for some rows of a variable alone.
+"""Initializers that are asked for some rows of a variable only.
 
-`tf.distribute.ParameterServerStrategy` asks the initial value of a variable
-that is cut with `partition_shape` and `partition_offset`, once for each shard.
-Those that take the two arguments are asked so here, too.
+`tf.distribute.ParameterServerStrategy` calls the initializer of a sharded
+variable once for each shard, with `partition_shape` and `partition_offset`.
+Initializers that take these two arguments are called like that here, too.
 """
 
 import inspect
@@ -18,13 +18,13 @@ _ARGUMENTS = ("partition_shape", "partition_offset")
 
 
 class PartitionedRows:
-    """The rows that an initializer makes when it is asked for a part.
+    """Rows that an initializer makes part by part.
 
-    An initializer that takes any keyword may still make all rows; it is then
-    asked once.
+    An initializer that takes any keyword may still make all rows. It is then
+    called once.
 
-    Threading: safe from several threads; the initializer is called by one at
-    a time. Guarded by `_lock`: `_whole`, and the calls.
+    Threading: safe from several threads; one thread at a time calls the
+    initializer. Guarded by `_lock`: `_whole`, and the calls.
     """
 
     def __init__(
@@ -35,14 +35,15 @@ class PartitionedRows:
         *,
         is_sure: bool,
     ) -> None:
-        """Creates the rows; asks for nothing yet.
+        """Prepares the rows; does not call the initializer yet.
 
         Args:
             ask: Takes `partition_shape` and `partition_offset`, or neither.
             shape: Shape of the whole variable.
             dtype: Dtype of the variable.
-            is_sure: Whether it names both arguments. If not, it may refuse
-                them with a TypeError or ValueError.
+            is_sure: Whether the signature of the initializer names both
+                arguments. If not, it may refuse them with a TypeError or
+                ValueError.
         """
         self._ask = ask
         self._shape = shape
@@ -55,8 +56,8 @@ class PartitionedRows:
         """Makes the rows from `start` up to `stop`, on the current device.
 
         Raises:
-            VariableCreationError: If the initializer answers with neither
-                these rows nor all of them.
+            VariableCreationError: If the initializer returns neither these
+                rows nor all of them.
         """
         with self._lock:
             if self._whole is not None:
@@ -94,18 +95,18 @@ def rows_of(
     shape: tf.TensorShape,
     dtype: tf.DType,
 ) -> PartitionedRows | None:
-    """The rows that an initializer makes part by part, if it can.
+    """Returns the rows of an initializer that can make them part by part.
 
     Args:
-        initializer: What the user wrote, whose arguments say so.
+        initializer: The user's initializer, whose signature is inspected.
         ask: Calls it, with the two arguments or without.
         shape: Shape of the whole variable.
         dtype: Dtype of the variable.
 
     Returns:
-        The rows; None if the initializer makes the whole variable only.
-        TensorFlow's own are asked for the whole: with a seed, they make the
-        same numbers for each part.
+        The rows; None if the initializer makes the whole variable only, and
+        for TensorFlow's own: with a seed, they make the same numbers for each
+        part.
     """
     if _module_of(initializer).partition(".")[0] == "tensorflow":
         return None

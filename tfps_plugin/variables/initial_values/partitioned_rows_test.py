@@ -22,7 +22,7 @@ def _numbers(shape: Any, offset: Any) -> tf.Tensor:
 
 
 class _Aware:
-    """Numbers the elements of a variable, and notes what it was asked."""
+    """Initializer that numbers the elements, and records its arguments."""
 
     def __init__(self) -> None:
         self.asked: list[Any] = []

@@ -1,11 +1,11 @@
-"""Any block of rows of what a random initializer would make in one piece.
+"""Any block of rows of a random initializer's full value.
 
 TensorFlow's stateless random operations draw from Philox, a counter-based
 generator (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC
 2011): the value at a position depends only on the key and on the position. So
 the rows of one block can be drawn by themselves, by starting the counter where
-they begin, and they are exactly those of the whole table. How a table is cut
-then has no influence on its values.
+they begin, and they are exactly those of the whole table. The sharding of a
+table then has no influence on its values.
 """
 
 import dataclasses
@@ -19,18 +19,18 @@ import tensorflow as tf
 # numbers; one 64-bit output takes two of them.
 _OUTPUTS_PER_COUNT_32 = 4
 _OUTPUTS_PER_COUNT_64 = 2
-# Truncation draws again what falls outside, so each output of a group reserves
-# this many counts.
+# Truncation draws values outside of its bounds again, so each output of a group
+# reserves this many counts.
 _TRUNCATED_COUNTS_PER_OUTPUT = 64
 
 
 @dataclasses.dataclass(frozen=True)
 class RandomDraw:
-    """What a random initializer draws for a whole variable.
+    """Distribution and seed of a whole variable's random initial value.
 
     Attributes:
         distribution: Name of the distribution.
-        parameters: Mean and standard deviation, or lower and upper end of a
+        parameters: Mean and standard deviation, or lower and upper bound of a
             uniform distribution.
         seed: The two numbers that TensorFlow's stateless operations take.
     """
@@ -41,16 +41,16 @@ class RandomDraw:
 
 
 def outputs_per_count(dtype: tf.DType) -> int:
-    """How many neighbouring outputs share one value of the counter."""
+    """Returns the number of adjacent outputs that share one counter value."""
     return _OUTPUTS_PER_COUNT_64 if dtype.size == 8 else _OUTPUTS_PER_COUNT_32
 
 
 def advance(counter: tuple[int, int], counts: int) -> tuple[int, int]:
-    """Moves a Philox counter on.
+    """Advances a Philox counter.
 
     Args:
         counter: Low and high 64 bits.
-        counts: How far.
+        counts: Number to add.
 
     Returns:
         The new low and high 64 bits.
@@ -60,7 +60,7 @@ def advance(counter: tuple[int, int], counts: int) -> tuple[int, int]:
 
 
 class RandomBlocks:
-    """Draws blocks of rows on the device that is current when asked."""
+    """Draws blocks of rows on the device that is current at the call."""
 
     def __init__(
         self, draw: RandomDraw, row_shape: tuple[int, ...], dtype: tf.DType
@@ -68,7 +68,7 @@ class RandomBlocks:
         """Prepares the counter; draws nothing.
 
         Args:
-            draw: What the initializer draws.
+            draw: Distribution and seed of the whole variable.
             row_shape: Shape of one row.
             dtype: Floating dtype of the variable.
         """
@@ -85,10 +85,10 @@ class RandomBlocks:
         self._counter = (low, high)
 
     def rows(self, start: int, stop: int) -> tf.Tensor:
-        """The rows `start <= row < stop` of the whole variable."""
+        """Returns the rows `start <= row < stop` of the whole variable."""
         group = outputs_per_count(self._dtype)
         first = start * self._row_size
-        # Counters start at whole groups: draw from there, drop the rest.
+        # Counters start at whole groups: draw from there, drop the surplus.
         skipped = first % group
         length = (stop - start) * self._row_size
         flat = self._draw_flat((first - skipped) // group, skipped + length)
@@ -107,7 +107,7 @@ class RandomBlocks:
             "counter": tf.constant(
                 np.array(advance(self._counter, counts), np.uint64)
             ),
-            # Philox: what "auto_select" chooses on a CPU.
+            # Philox, which "auto_select" chooses on a CPU.
             "alg": tf.constant(1, tf.int32),
             "dtype": self._dtype,
         }
@@ -118,7 +118,7 @@ class RandomBlocks:
         }[draw.distribution]
         drawn = operation(**arguments)
         if draw.distribution == "uniform":
-            # Keras casts the ends, by way of float32; TensorFlow converts.
+            # Keras casts the bounds, by way of float32; TensorFlow converts.
             low, high = (tf.cast(p, self._dtype) for p in draw.parameters)
             return tf.add(drawn * (high - low), low)
         mean, stddev = (

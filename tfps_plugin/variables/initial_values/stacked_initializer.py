@@ -1,4 +1,4 @@
-"""Initial values of several tables that lie behind one another."""
+"""Initial values of several tables stacked in one variable."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,10 +8,10 @@ import keras
 
 @keras.saving.register_keras_serializable(package="tfps_plugin")
 class StackedInitializer(keras.initializers.Initializer):
-    """Gives each table of a stack what its own initializer makes.
+    """Initializes each table of a stack with its own initializer.
 
-    Each initializer is asked for its own table's shape, so the values are
-    those the table would start with if it were a variable by itself.
+    Each initializer is called with its own table's shape, so the values are
+    those that the table would start with if it were a variable by itself.
 
     Shards of a stack are filled part by part where they live, see
     `initialization.fill_shards`; only plain Keras calls this object.
@@ -28,7 +28,7 @@ class StackedInitializer(keras.initializers.Initializer):
             rows: Number of rows of each table.
 
         Raises:
-            ValueError: If there are not as many of one as of the other.
+            ValueError: If the numbers of initializers and tables differ.
         """
         self.initializers = [keras.initializers.get(i) for i in initializers]
         self.rows = [int(number) for number in rows]
@@ -47,7 +47,7 @@ class StackedInitializer(keras.initializers.Initializer):
             dtype: Dtype of the values.
 
         Returns:
-            The tables, one behind the other.
+            The tables, one after the other.
 
         Raises:
             ValueError: If `shape` has another number of rows.
@@ -73,7 +73,7 @@ class StackedInitializer(keras.initializers.Initializer):
             )
 
     def get_config(self) -> dict[str, Any]:
-        """What `from_config` needs."""
+        """Returns the arguments of `from_config`."""
         return {
             "initializers": [
                 keras.initializers.serialize(i) for i in self.initializers

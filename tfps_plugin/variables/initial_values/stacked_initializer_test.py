@@ -20,7 +20,7 @@ def _initializers() -> list[Any]:
         # Its scale depends on the number of rows.
         keras.initializers.VarianceScaling(mode="fan_out", seed=4),
         keras.initializers.Constant(0.4),
-        # Made in one piece only.
+        # It can only be made in one piece.
         keras.initializers.Orthogonal(seed=5),
         keras.initializers.RandomNormal(seed=3),
     ]

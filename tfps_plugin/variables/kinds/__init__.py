@@ -2,9 +2,9 @@
 
 late_bound.py        a variable whose handle is looked up at call time
 remote_variable.py   a whole variable on one ps
-sharded_variable.py  a table cut over several ps, one value to the user
+sharded_variable.py  a table sharded over several ps, one value to the user
 mirrored_scalar.py   step counter, learning rate: on a ps, read from copies
-tape_anchor.py       what a gradient tape watches in the place of shards
+tape_anchor.py       stand-in for the shards that a gradient tape watches
 handle_areas.py      handles that functions find on their ps
-late_captures.py     what functions capture of things that exist already
+late_captures.py     captures of tables and variables from outside the scope
 """

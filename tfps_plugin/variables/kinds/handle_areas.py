@@ -4,11 +4,11 @@ If a function took handles as arguments, each call would carry all of them, and
 in every iteration of a loop the worker would tell each ps that the iteration
 begins. A function that takes them from a named area of the ps needs neither.
 
-An area is a staging area of TensorFlow's, for one function on one ps. Its
-handles keep the memory of their variables, as any handle does. It is emptied
-after one of the variables, or the function, is gone: not at once, because
-Python may collect them on any thread, but when the next variable is made or the
-next function stages handles. The next chief frees the areas of a chief that has
+An area is a TensorFlow staging area, for one function on one ps. Like any
+handle, its handles keep the memory of their variables. It is emptied after one
+of the variables, or the function, is gone: not at once, because Python may
+collect them on any thread, but when the next variable is made or the next
+function stages handles. The next chief frees the areas of a chief that has
 crashed (`cluster.leftovers`).
 """
 
@@ -36,7 +36,7 @@ _logger = logging.getLogger(__name__)
 # Each area has one set of handles.
 _KEY = 0
 
-# An area, and which of its contents nobody needs any more; None: any.
+# An area, and the number of the content that is no longer needed; None: any.
 _Abandoned = tuple["HandleArea", int | None]
 
 
@@ -58,11 +58,11 @@ class HandleAreas:
         self._changes = itertools.count(1)
 
     def handles_have_changed(self) -> None:
-        """Makes functions look handles up anew: a resource was made again."""
+        """Makes functions look up handles again: a resource was recreated."""
         self.last_change = next(self._changes)
 
     def free_abandoned(self) -> None:
-        """Empties the areas that nobody needs any more.
+        """Empties the areas that are no longer needed.
 
         Threading: any thread, but not while Python collects garbage.
         """
@@ -85,7 +85,8 @@ class HandleArea:
     Attributes:
         device: Full name of the device of the ps.
         num_handles: Number of handles.
-        is_stale: Whether there are none, or one of a variable that is gone.
+        is_stale: Whether the area has no handles, or one of a variable that
+            is gone.
     """
 
     def __init__(self, device: str, num_handles: int) -> None:
@@ -98,12 +99,12 @@ class HandleArea:
         self.device = device
         self.num_handles = num_handles
         self.is_stale = True
-        # Unique among earlier chiefs, too.
+        # Unique across earlier chiefs, too.
         self._name = f"handles_{uuid.uuid4().hex}"
         self._connection = connection.present()
         self._areas = self._connection.part(HandleAreas)
         self._lock = threading.Lock()
-        # A number for each content; 0: there has been none.
+        # The number of the content; 0 if there has been none.
         self._content = 0
         self._handles: list[weakref.ref[tf.Tensor]] = []
 
@@ -111,7 +112,7 @@ class HandleArea:
         """Replaces the handles.
 
         Args:
-            handles: Of this device, `num_handles`.
+            handles: `num_handles` handles of this device.
 
         Raises:
             StrategySupersededError: If its connection has ended.
@@ -127,7 +128,7 @@ class HandleArea:
                 return
             self._content += 1
             gone = functools.partial(self._gone, self._content)
-            # A variable that goes meanwhile makes them stale again.
+            # A variable that is deleted meanwhile makes them stale again.
             self.is_stale = False
             self._handles = [weakref.ref(each, gone) for each in handles]
             try:
@@ -152,7 +153,7 @@ class HandleArea:
                     **self._attributes(),
                 )
                 num_sets = tf.raw_ops.MapSize(**self._attributes())
-        # Functions would wait for ever for handles that were lost on the way.
+        # Functions would wait forever for handles that were lost on the way.
         if not int(num_sets):
             raise tf.errors.UnavailableError(
                 None, None, f"Handles did not arrive at {self.device}"
@@ -181,9 +182,9 @@ class HandleArea:
                 ):
                     tf.raw_ops.MapClear(**self._attributes())
             except tf.errors.OpError as error:
-                # The caller, who makes a variable, is not concerned.
+                # This does not concern the caller, which makes a variable.
                 _logger.log(
-                    # A lost ps has lost the handles with everything else.
+                    # A lost ps has lost its handles, too.
                     logging.DEBUG
                     if chief_reads.is_about_the_cluster(error)
                     else logging.WARNING,
@@ -194,9 +195,9 @@ class HandleArea:
                 )
 
     def take(self) -> list[tf.Tensor]:
-        """Returns the handles, in a function that is being made.
+        """Returns the handles, in a function that is being traced.
 
-        The operation waits for them: `put` comes before the first call.
+        The operation waits for the handles: call `put` before the function.
         """
         with compat.clear_device(), tf.device(self.device):
             handles: list[tf.Tensor] = tf.raw_ops.MapPeek(
@@ -233,10 +234,10 @@ class StagedHandles:
     def __init__(
         self, look_ups: Mapping[str, Sequence[Callable[[], tf.Tensor]]]
     ) -> None:
-        """Makes the areas; looks no handle up yet.
+        """Makes the areas; does not look up handles yet.
 
         Args:
-            look_ups: By the device of a ps, functions that return the present
+            look_ups: By the device of a ps, functions that return the current
                 handles.
         """
         self.areas = {
@@ -257,10 +258,10 @@ class StagedHandles:
         ).atexit = False
 
     def stage(self) -> None:
-        """Puts the present handles there; to be called before each call.
+        """Stages the current handles; must precede each call of the function.
 
         Raises:
-            VariableCreationError: If a variable does not exist any more.
+            VariableCreationError: If a variable no longer exists.
             StrategySupersededError: If their connection has ended.
         """
         self._connection.require()
@@ -268,7 +269,7 @@ class StagedHandles:
             return
         self._all_areas.free_abandoned()
         with self._lock:
-            # One that changes meanwhile is looked up again for the next call.
+            # A handle that changes meanwhile is looked up for the next call.
             change = self._all_areas.last_change
             if self._are_there(change):
                 return

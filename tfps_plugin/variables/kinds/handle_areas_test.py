@@ -1,4 +1,4 @@
-"""Handles that are taken from areas, on this process's own device."""
+"""Tests of handles taken from areas on this process's own device."""
 
 import gc
 import threading
@@ -29,7 +29,7 @@ def _handle(variable: RemoteVariable) -> tf.Tensor:
 
 
 def _reader(area: HandleArea) -> Callable[[], list[float]]:
-    """Reads all variables whose handles are in an area."""
+    """Returns a function that reads all variables of an area."""
 
     @tf.function
     def read() -> list[tf.Tensor]:
@@ -42,7 +42,7 @@ def _reader(area: HandleArea) -> Callable[[], list[float]]:
 
 
 def _num_sets(area: HandleArea) -> int:
-    """How many sets of handles are in an area."""
+    """Returns the number of sets of handles in an area."""
     return int(tf.raw_ops.MapSize(**area._attributes()))
 
 
@@ -54,7 +54,7 @@ def test_a_function_finds_the_handles_of_now() -> None:
     assert read() == [0.0, 1.0, 2.0]
     variables[1].assign(5.0)
     assert read() == [0.0, 5.0, 2.0]
-    # As after its parameter server was replaced.
+    # As if its parameter server had been replaced.
     variables[1].remake()
     variables[1].assign(7.0)
     handles.stage()
@@ -69,7 +69,7 @@ def test_they_are_put_there_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(HandleArea, "_put", lambda _, each: put.append(each))
     for _ in range(3):
         handles.stage()
-    # Another one's resource was made again.
+    # The resource of another variable is made again.
     testing.remote_variable(2.0).remake()
     handles.stage()
     assert len(put) == 1
@@ -81,7 +81,7 @@ def test_an_area_is_emptied_when_a_variable_is_gone() -> None:
     handles.stage()
     del variables[0]
     gc.collect()
-    # The next variable is made when the memory of this one is free.
+    # Creating the next variable frees the memory of this one.
     testing.remote_variable(2.0)
     assert _num_sets(area) == 0
     with pytest.raises(errors.VariableCreationError, match="not exist any"):
@@ -107,7 +107,7 @@ def test_an_area_that_cannot_be_emptied_fails_no_variable(
     handles.stage()
     variables.clear()
     gc.collect()
-    # As when its ps has been taken out of the cluster.
+    # As if its ps had been removed from the cluster.
     monkeypatch.setattr(area, "device", "/job:ps/task:7/device:CPU:0")
     assert float(testing.remote_variable(2.0)) == 2.0
     assert "/job:ps/task:7" in caplog.text
@@ -120,7 +120,7 @@ def test_what_was_put_there_since_stays() -> None:
     variable.remake()
     variable.assign(3.0)
     gc.collect()
-    # The first handle is gone, and nobody has emptied the area for it yet.
+    # The first handle is gone, but the area has not been emptied yet.
     area.put([variable.own_handle])
     connection.present().part(HandleAreas).free_abandoned()
     assert _reader(area)() == [3.0]

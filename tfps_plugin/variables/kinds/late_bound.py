@@ -2,9 +2,9 @@
 
 TensorFlow's functions capture the handles of the variables they use, by
 value, when they are traced. A handle is bound to one incarnation of one
-server, so a function traced yesterday is of no use after its parameter server
-was replaced. Here a traced function holds a placeholder, and every call asks
-the variable for the handle it has now.
+server, so a traced function is useless once its parameter server has been
+replaced. Here a traced function holds a placeholder, and every call asks the
+variable for its current handle.
 """
 
 import contextlib
@@ -38,23 +38,22 @@ T = TypeVar("T")
 
 
 def on_the_chief() -> bool:
-    """Whether operations of this thread run now, and on the chief."""
+    """Returns whether this thread runs operations eagerly, on the chief."""
     return tf.executing_eagerly() and dispatch_context.current() is None
 
 
 class _OwnHandle:
     """A handle that TensorFlow cannot take without asking the variable.
 
-    Eager operations that are given a variable read it in C++, by the handle
-    in its attribute `_handle`, if that is a tensor. Neither the copy of this
-    lane nor a view would count then. What is no tensor is left to Python,
-    which asks for the value.
+    If a variable's attribute `_handle` is a tensor, eager operations read the
+    variable by it in C++, and ignore the lane's copy and any view. If it is
+    not a tensor, Python asks the variable for its value instead.
     """
 
     def __init__(self, tensor: tf.Tensor) -> None:
         self._tensor = tensor
-        # Not even the device of a handle may be asked for afterwards: what it
-        # points to is gone, and so would be this process.
+        # After the end of the connection, even asking a handle for its device
+        # would crash this process: the handle points to freed memory.
         self._connection = connection.present()
         self.device: str = tensor.device
 
@@ -64,7 +63,7 @@ class _OwnHandle:
 
     @property
     def is_gone(self) -> bool:
-        """Whether the connection that it was made on has ended."""
+        """True if the connection that it was made on has ended."""
         return self._connection.is_over
 
     @property
@@ -84,7 +83,7 @@ class _OwnHandle:
 class LateBoundVariable(ScatterMethods, compat.ResourceVariable):
     """A resource variable that functions do not capture by value.
 
-    Subclasses say which handle counts now. While an optimizer updates single
+    Subclasses define the current handle. While an optimizer updates single
     rows, reads and assignments of the variable go through the view that stands
     in for it (`StepTrace.viewing`).
     """
@@ -92,10 +91,10 @@ class LateBoundVariable(ScatterMethods, compat.ResourceVariable):
     # tf.Variable's metaclass would offer our arguments to variable creators.
     _variable_call = None
 
-    # Held by updates that read and then assign; None: they are not guarded.
+    # Held by updates that read and then assign; None if they are not guarded.
     update_lock: UpdateLock | None = None
 
-    # Steps that its rows have still to see, a `present_rows.UnseenSteps`.
+    # Steps that its rows have yet to see, a `present_rows.UnseenSteps`.
     unseen_steps: Any = None
 
     def __init__(
@@ -145,7 +144,7 @@ class LateBoundVariable(ScatterMethods, compat.ResourceVariable):
 
     @property
     def is_gone(self) -> bool:
-        """Whether the connection that it was made on has ended."""
+        """True if the connection that it was made on has ended."""
         return self._own.is_gone
 
     @property
@@ -154,19 +153,19 @@ class LateBoundVariable(ScatterMethods, compat.ResourceVariable):
         return self._own.tensor
 
     def _handle_now(self) -> tf.Tensor:
-        """The handle that a call made now, on this thread, has to use."""
+        """Returns the handle that a call on this thread has to use now."""
         return self.own_handle
 
     @property
     def _home(self) -> str:
-        """The device of the handles that calls use; empty: their worker's."""
+        """The device of the handles that calls use; "" for the worker's own."""
         return ""
 
     def remake(self) -> None:
         """Makes the resource again, without a value.
 
-        To be called when the task that held it was replaced. Functions that
-        use the variable find the new one.
+        Call it when the task that held the resource was replaced. Functions
+        that use the variable find the new resource.
         """
         # Another cluster may have a task of that name.
         device = self.own_handle.device
@@ -178,13 +177,12 @@ class LateBoundVariable(ScatterMethods, compat.ResourceVariable):
 
     @property
     def handle(self) -> tf.Tensor:
-        """The handle: a placeholder of the function that is being traced,
-        or the handle of now."""
+        """In functions, a placeholder; elsewhere the current handle."""
         graph = compat.function_graph()
         if graph is None:
             return self._handle_now()
         if tensorflow_saving.is_saving_model():
-            # TensorFlow knows by it which variable the SavedModel needs.
+            # It tells TensorFlow which variable the SavedModel needs.
             return self.own_handle
         return compat.capture_at_call_time(
             graph,
@@ -196,7 +194,7 @@ class LateBoundVariable(ScatterMethods, compat.ResourceVariable):
         )
 
     def __tf_tracing_type__(self, context: Any) -> SameVariable:
-        """What functions are traced by that are given the variable."""
+        """Returns the type by which functions that take it are traced."""
         del context
         return SameVariable(self)
 
@@ -212,10 +210,10 @@ class LateBoundVariable(ScatterMethods, compat.ResourceVariable):
     def _weakly(
         self, look_up: Callable[[Any], tf.Tensor]
     ) -> Callable[[], tf.Tensor]:
-        """A look-up for traced functions, which do not keep the variable.
+        """Returns a lookup for traced functions that keeps no variable alive.
 
-        As with any `tf.Variable`, the program that calls a function keeps the
-        variables that it uses.
+        As with any `tf.Variable`, the program that calls a function has to
+        keep the variables that the function uses.
         """
         reference = weakref.ref(self)
         name = self.name
@@ -252,7 +250,7 @@ class LateBoundVariable(ScatterMethods, compat.ResourceVariable):
             f"dtype={self._dtype.name}, of a strategy that has ended>"
         )
 
-    # Under a view, everything below sees and changes only what it shows.
+    # Under a view, everything below sees and changes only the view's part.
 
     def _read_variable_op(self, no_copy: bool = False) -> tf.Tensor:
         view = StepTrace.current().view_of(self._unique_id)
@@ -277,24 +275,24 @@ class LateBoundVariable(ScatterMethods, compat.ResourceVariable):
         return super().gather_nd(indices, name)
 
     def _reads_more_than_own(self) -> bool:
-        """Whether what is read is not what the resource has."""
+        """True if a view stands in for the resource."""
         return StepTrace.current().view_of(self._unique_id) is not None
 
     def _as_received(self, value: tf.Tensor) -> tf.Tensor:
-        """What a reader elsewhere sees of a value."""
+        """Returns a value as a reader on another task sees it."""
         return value
 
     # Reads of the chief.
 
     def read_value(self) -> tf.Tensor:
-        """The value; in a function, as of where it stands in the program."""
+        """Returns the value, as of this point of the program."""
         return self._read_on_chief(super().read_value)
 
     def value(self) -> tf.Tensor:
-        """The value; in the chief's own program, a copy that is the chief's.
+        """Returns the value; on the chief, a copy in this process.
 
-        Keras makes constants of some variables. On a ps they would be lost
-        together with it.
+        Keras turns some variables into constants. A constant on a ps would be
+        lost with the ps.
         """
         if not on_the_chief():
             return super().value()
@@ -302,16 +300,16 @@ class LateBoundVariable(ScatterMethods, compat.ResourceVariable):
         return self._read_on_chief(lambda: tf.identity(read_once()))
 
     def numpy(self) -> np.ndarray:
-        """The value as an array in this process."""
+        """Returns the value as an array in this process."""
         return self._read_on_chief(super().numpy)
 
     def _read_on_chief(self, read_once: Callable[[], T]) -> T:
         if not on_the_chief():
-            # In a closure the coordinator judges the error, as TensorFlow
-            # raised it, and runs the closure again where that helps.
+            # In a closure, the coordinator handles TensorFlow's own error, and
+            # runs the closure again where that helps.
             return read_once()
         self._own.require()
-        # Also what reads without `_read_variable_op`.
+        # Also for reads that do not use `_read_variable_op`.
         self.finish_steps()
         try:
             return chief_reads.read(read_once)
@@ -333,7 +331,7 @@ class LateBoundVariable(ScatterMethods, compat.ResourceVariable):
     def __reduce__(self) -> Any:
         return variable_copies.reduced(self)
 
-    # What TensorFlow's checkpoints ask for; they read later, by the handle.
+    # For TensorFlow's checkpoints, which read later, by the handle.
 
     def _serialize_to_tensors(self) -> Any:
         self.finish_steps()
@@ -352,9 +350,9 @@ class LateBoundVariable(ScatterMethods, compat.ResourceVariable):
         name: str | None = None,
         read_value: bool = True,
     ) -> Any:
-        """As `tf.Variable.assign`.
+        """Assigns a value, as `tf.Variable.assign`.
 
-        In a function, what was computed from the variable itself is computed
+        In a function, a value that depends on the variable itself is computed
         on the ps, so that no worker undoes what another one assigns
         (`self_assignment.assign`).
         """
@@ -374,7 +372,7 @@ class LateBoundVariable(ScatterMethods, compat.ResourceVariable):
         name: str | None = None,
         read_value: bool = True,
     ) -> Any:
-        """As `tf.Variable.assign_add`: atomic, whatever steps do meanwhile."""
+        """Adds a value atomically, as `tf.Variable.assign_add`."""
         if self._assigned_through_view("assign_add", delta):
             return self
         if self._is_computed_on_ps():
@@ -391,7 +389,7 @@ class LateBoundVariable(ScatterMethods, compat.ResourceVariable):
         name: str | None = None,
         read_value: bool = True,
     ) -> Any:
-        """As `tf.Variable.assign_sub`: atomic, whatever steps do meanwhile."""
+        """Subtracts a value atomically, as `tf.Variable.assign_sub`."""
         if self._assigned_through_view("assign_sub", delta):
             return self
         if self._is_computed_on_ps():
@@ -402,10 +400,10 @@ class LateBoundVariable(ScatterMethods, compat.ResourceVariable):
             return super().assign_sub(delta, use_locking, name, read_value)
 
     def _is_computed_on_ps(self) -> bool:
-        """Whether what is computed from the variable is computed again there.
+        """True if the ps repeats computations on the variable's own value.
 
-        There is no ps where a SavedModel will run; and rows that have still to
-        catch up are not what the computation has read.
+        A SavedModel runs without a ps. And the stored rows of a table that
+        catches up differ from those that the computation has read.
         """
         return (
             not tensorflow_saving.is_saving_model()
@@ -444,31 +442,29 @@ class LateBoundVariable(ScatterMethods, compat.ResourceVariable):
             return super()._strided_slice_assign(*args, value=value, **kwargs)
 
     def count_up_to(self, limit: Any) -> Any:
-        """As `tf.Variable.count_up_to`."""
+        """Counts up to a limit, as `tf.Variable.count_up_to`."""
         refuse_in_update(self, "count_up_to")
         self.gather_own_value()
         count = super().count_up_to
         if tf.executing_eagerly() and self._dtype in (tf.int32, tf.int64):
-            # TensorFlow cannot run the operation of another task by itself.
+            # TensorFlow cannot run this operation eagerly on another task.
             return tf.function(lambda: count(limit)).get_concrete_function()()
         return count(limit)
 
     def gather_own_value(self) -> None:
-        """Has the own resource hold the whole value, before it is changed
-        in part."""
+        """Puts the whole value into its resource before a partial change."""
 
     @contextlib.contextmanager
     def beside_steps(self, given: Any) -> Iterator[Any]:
-        """Where the program changes the variable itself.
+        """Context in which the program itself changes the variable.
 
         Args:
-            given: What it is changed by: a value, rows, or a tuple of
-                tensors.
+            given: The value, the rows, or a tuple of tensors to change it by.
 
-        Returns:
-            A context in which nothing comes between; it gives `given`.
+        Yields:
+            `given`; no step interferes inside the context.
         """
-        # A single number, such as a learning rate, is for steps to come.
+        # A single number, such as a learning rate, is meant for later steps.
         if self._shape.rank != 0 and on_the_chief():
             self.finish_steps()
         yield given

@@ -16,7 +16,7 @@ from tfps_plugin.variables.updates import views
 
 
 def _replace(variable: RemoteVariable, value: object) -> None:
-    """What recovery does: the variable gets another resource."""
+    """Gives the variable another resource, as recovery does."""
     other = testing.remote_variable(value)
     variable._handle = other._handle
 
@@ -159,7 +159,7 @@ def test_in_a_closure_the_error_is_left_to_the_coordinator(
 
 
 def test_no_name_of_one_resource_is_anothers() -> None:
-    """TensorFlow appends the number of the resource, and nothing between."""
+    """TensorFlow appends the resource's number without a separator."""
     number = re.compile(r'name="(.*?)(\d+)", device')
     names = []
     for name in ("part_1", "part_11"):

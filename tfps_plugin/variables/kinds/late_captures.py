@@ -1,8 +1,8 @@
-"""What functions for workers capture of things that exist already.
+"""Captures of tables and variables that were made outside the scope.
 
-Some things are captured although they know nothing of workers: a lookup table
-that was made outside the strategy's scope, as by a layer that was adapted
-before it, and whatever the functions of a loaded SavedModel use.
+Functions for workers capture some objects that know nothing of workers: a
+lookup table that was made outside the strategy's scope, for example by a layer
+that was adapted before, and whatever the functions of a loaded SavedModel use.
 """
 
 from collections.abc import Callable
@@ -23,14 +23,14 @@ def bound_late(
 ) -> Callable[..., tf.Tensor]:
     """Returns a `FuncGraph.capture` that binds them when a function is called.
 
-    A table is bound to the worker's copy, a variable on a ps to the handle
-    that it has then.
+    A table is bound to the worker's copy, a variable on a ps to its handle at
+    that time.
 
     Args:
-        original: TensorFlow's own.
-        in_scope: Whether this thread traces a function for workers.
-        replace_variant: From the function and a captured tensor of variant
-            dtype, such as a dataset, to what it has in its place, or None.
+        original: TensorFlow's own `FuncGraph.capture`.
+        in_scope: Returns whether this thread traces a function for workers.
+        replace_variant: Maps the function and a captured tensor of variant
+            dtype, such as a dataset, to a replacement, or to None.
     """
 
     def replacement(graph: Any, handle: tf.Tensor) -> tf.Tensor | None:

@@ -1,4 +1,4 @@
-"""Functions for workers use a worker's own copy of any table."""
+"""Tests that functions for workers use a worker's own copy of any table."""
 
 import pathlib
 from collections.abc import Callable
@@ -24,7 +24,7 @@ _EXPECTED = [6, -1]
 
 
 class _Scope:
-    """Whether functions are traced for workers now."""
+    """Flag that says whether functions are being traced for workers."""
 
     entered = False
 
@@ -83,7 +83,7 @@ def test_tables_from_outside_have_copies(
 
     @tf.function
     def look_up(words: tf.Tensor) -> tf.Tensor:
-        # In branches and loops, too.
+        # It works in branches and loops, too.
         found = tf.cond(
             tf.size(words) > 0,
             lambda: made.lookup(words),
@@ -113,7 +113,7 @@ def test_tables_from_outside_have_copies(
 
 
 def test_tables_that_are_not_filled_yet(scope: _Scope) -> None:
-    """What a function makes, it fills wherever it runs."""
+    """A function fills the table that it makes, wherever it runs."""
     tables: list[tf.lookup.StaticHashTable] = []
 
     @tf.function
@@ -132,7 +132,7 @@ def test_tables_that_are_not_filled_yet(scope: _Scope) -> None:
 
 
 def test_tables_that_change_have_no_copies(scope: _Scope) -> None:
-    """What a worker inserts is for everybody."""
+    """All workers see the keys that one of them inserts."""
     table = tf.lookup.experimental.MutableHashTable(tf.string, tf.int64, -1)
     scope.entered = True
     function = tf.function(lambda: table.lookup(_QUERY)).get_concrete_function()
@@ -163,7 +163,7 @@ class _Rows(tf.Module):
 def test_every_function_of_a_saved_model_has_gradients(
     scope: _Scope, tmp_path: pathlib.Path, endpoint: str, traced: bool
 ) -> None:
-    """And finds the variable where it is when it is called."""
+    """The function finds the variable where it lives at call time."""
     module = _Rows()
     tf.saved_model.save(module, tmp_path, signatures=module.squares)
     with tf.variable_creator_scope(_remote):

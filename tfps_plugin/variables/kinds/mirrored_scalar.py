@@ -1,9 +1,9 @@
 """Scalars that every step reads: step counters and learning rates.
 
-Read from the one ps that holds it, such a number would make that ps answer
-every worker in every step, and the other ps wait for it. Here the ps keeps
-the exact value, and workers read copies of their own; but for the step number
-of an optimizer, which travels with the weights.
+If workers read such a number from its ps, that ps would answer every worker in
+every step, and the other ps would wait for it. Here the ps keeps the exact
+value, and workers read copies of their own. The exception is an optimizer's
+step number, which travels with the weights.
 """
 
 import contextlib
@@ -30,31 +30,31 @@ from tfps_plugin.variables.per_worker.worker_resident import WorkerResident
 from tfps_plugin.variables.saving import apart
 from tfps_plugin.variables.step_trace import StepTrace
 
-# How old what a lane knows of the others' additions may be, once training is
+# Maximum age of a lane's knowledge of the others' additions, once training is
 # under way.
 _MAX_AGE_SECONDS = 0.05
-# The same for functions that ask the ps themselves: it is for those that may
-# do so, but did not, such as a loop of no rounds.
+# The same for functions that ask the ps themselves. It matters for those that
+# could have asked, but did not, such as a loop without iterations.
 _MAX_AGE_OF_ASKING_SECONDS = 5.0
-# Before that, in so many first calls, a few steps more or less make a
-# difference: in Adam's correction of its bias, or in a warm-up.
+# In this many first calls, a few steps more or less make a difference: in
+# Adam's bias correction, or in a warm-up.
 _FIRST_CALLS = 1000
-# Stands for the chief among the numbers of lanes.
+# The chief's number among the lanes.
 _CHIEF = -1
-# Before all steps: the lane has set its copy in none.
+# Number before all steps: the lane has not set its copy in any step.
 _NO_STEP = -1
 
 
 @dataclasses.dataclass
 class _Copy:
-    """What one lane reads.
+    """The copy that one lane reads.
 
     Attributes:
         variable: The copy, on the worker.
-        refreshed_at: When it last took in what others did, in seconds of the
-            monotonic clock.
-        step: The step that the lane has last set the copy in, beside it; None
-            where nobody asks (`note_step`).
+        refreshed_at: Time at which it last took in the changes of others, in
+            seconds of the monotonic clock.
+        step: The step in which the lane last set the copy, on the same device;
+            None unless steps are noted (`note_step`).
     """
 
     variable: RemoteVariable
@@ -67,24 +67,24 @@ class MirroredScalar(RemoteVariable):
 
     In functions:
 
-    - A read takes the lane's copy: no message. It has all that this lane has
-      added, and what others had added up to about 50 ms before the function
-      was called; in the first thousand calls, up to the call. With one lane
-      it is exact.
+    - A read uses the lane's copy and costs no message. The copy has everything
+      that this lane has added, and everything that others had added about
+      50 ms before the function was called; in the first thousand calls, up to
+      the call. With one lane it is exact.
     - `read_exactly` asks the ps, and brings the lane's copy up to date. In a
-      function that asks it for weights anyhow this costs less than to ask
+      function that asks the ps for weights anyway, this costs less than asking
       before each call.
-    - `assign_add` and `assign_sub` change the ps, atomically, and the lane's
-      copy. Nothing is lost if a worker dies: the sum is on the ps. If the ps
-      dies, lanes know what they have added (`LaneTallies`).
+    - `assign_add` and `assign_sub` change the value on the ps, atomically, and
+      the lane's copy. Nothing is lost if a worker dies: the sum is on the ps.
+      If the ps dies, lanes know what they have added (`LaneTallies`).
     - `assign` sets both; other lanes follow within 50 ms.
-    - `take` counts: each number is given out once.
+    - `take` counts: it hands out each number once.
 
-    On the chief, a read is exact, and an assignment is seen by every function
-    that is called after it.
+    On the chief, a read is exact, and every function that is called after an
+    assignment sees it.
 
-    Guarded by `_lock`: what the chief last read of the ps, and the calls it
-    has counted. No operation runs while holding it.
+    Guarded by `_lock`: the value that the chief last read from the ps, and the
+    number of calls. No operation runs while holding it.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class MirroredScalar(RemoteVariable):
         )
         self._tallies = LaneTallies(name, dtype, self._weakly(_read_from_ps))
         self._lock = threading.Lock()
-        # A NumPy number: see `_refresh`.
+        # A NumPy number; see `_refresh`.
         self._known: Any = None
         self._known_since = 0.0
         self._num_forgotten = 0
@@ -117,7 +117,7 @@ class MirroredScalar(RemoteVariable):
         self._chief_num_forgotten = 0
         self._count: Any = None
 
-    # Where functions find it.
+    # Its handles in functions.
 
     @property
     def handle(self) -> tf.Tensor:
@@ -130,13 +130,13 @@ class MirroredScalar(RemoteVariable):
     def _copy_handle(
         self, graph: Any, look_up: Callable[["MirroredScalar"], tf.Tensor]
     ) -> tf.Tensor:
-        """In functions, the handle of the caller's copy.
+        """Returns the handle of the caller's copy, in functions.
 
         Args:
             graph: The function.
             look_up: Finds the copy when the function is called; not used if
-                the function has the handle already. There is but one, by which
-                TensorFlow orders reads and writes.
+                the function has the handle already. A function has only one,
+                by which TensorFlow orders reads and writes.
         """
         return compat.capture_at_call_time(
             graph,
@@ -147,11 +147,11 @@ class MirroredScalar(RemoteVariable):
 
     @property
     def _exact_handle(self) -> tf.Tensor:
-        """In functions too, the handle of what the ps holds."""
+        """The handle of the value on the ps, in functions too."""
         return LateBoundVariable.handle.__get__(self)
 
     def _tally_handle(self, graph: Any) -> tf.Tensor:
-        """In functions, what counts the additions of the caller."""
+        """Returns the handle of the caller's tally, in functions."""
         return compat.capture_at_call_time(
             graph,
             self._weakly(lambda variable: variable._tallies.handle()),
@@ -160,12 +160,12 @@ class MirroredScalar(RemoteVariable):
         )
 
     def read_exactly(self) -> tf.Tensor:
-        """What the ps has, where a function can ask it at little cost.
+        """Returns the exact value, where a function can get it at little cost.
 
-        In a branch of a condition the function would wait for the ps once
-        more, and the caller's copy is read as ever. Elsewhere the request
-        travels with those for weights, and the caller's copy is set to the
-        answer.
+        In a branch of a conditional, the function would have to wait for the
+        ps once more, so the caller's copy is read instead. Elsewhere the
+        request travels with those for weights, and the caller's copy is set to
+        the answer.
         """
         graph = compat.function_graph()
         if (
@@ -178,7 +178,7 @@ class MirroredScalar(RemoteVariable):
         copy = self._copy_handle(graph, type(self)._copy_to_be_set)
         with compat.clear_device(), tf.device(self.device):
             value = compat.read_resource(self._exact_handle, self._dtype)
-        # Updates are to get it from the caller: a ps asks no other ps.
+        # Updates get it from the caller: a ps never asks another ps.
         with compat.clear_device(), tf.device(graph_checks.CPU):
             value = tf.identity(value)
         with compat.clear_device():
@@ -186,7 +186,7 @@ class MirroredScalar(RemoteVariable):
         return value
 
     def _copy_to_be_set(self) -> tf.Tensor:
-        """For functions that bring it up to date themselves."""
+        """Returns the copy's handle, for functions that refresh the copy."""
         return self._copy_now(_MAX_AGE_OF_ASKING_SECONDS)
 
     def _copy_now(self, max_age_seconds: float | None = None) -> tf.Tensor:
@@ -204,13 +204,13 @@ class MirroredScalar(RemoteVariable):
         context: DispatchContext,
         max_age: float | None,
     ) -> None:
-        """Takes in what other lanes have done, where that is due.
+        """Takes in the changes of other lanes, if it is time.
 
         Args:
-            copy: Of the lane that calls.
-            context: Its own.
-            max_age: How old, in seconds, what it knows may be; None: as old
-                as for any function.
+            copy: The copy of the calling lane.
+            context: The dispatch context of the calling lane.
+            max_age: Maximum age of the lane's knowledge, in seconds; None for
+                the default.
         """
         now = time.monotonic()
         with self._lock:
@@ -250,10 +250,10 @@ class MirroredScalar(RemoteVariable):
         )
 
     def _copy_of_chief(self, max_age_seconds: float) -> tf.Tensor:
-        """For functions that the chief calls itself, such as predict's.
+        """Returns the copy for functions that the chief calls, as in predict.
 
         Args:
-            max_age_seconds: How old what it knows of lanes may be.
+            max_age_seconds: Maximum age of its knowledge of the lanes.
         """
         now = time.monotonic()
         with self._lock:
@@ -268,7 +268,7 @@ class MirroredScalar(RemoteVariable):
                 not self._is_changed_by_steps
                 or now - copy.refreshed_at < max_age_seconds
             ):
-                # An eager step calls a function: it need not ask the ps.
+                # An eager step calls a function, which need not ask the ps.
                 return copy.variable.own_handle
             copy.variable.assign(
                 compat.read_resource(self.own_handle, self._dtype),
@@ -280,52 +280,52 @@ class MirroredScalar(RemoteVariable):
         return copy.variable.own_handle
 
     def _value_since(self, earliest: float, now: float) -> Any:
-        """A value of the ps that is new enough: one read serves all lanes."""
+        """Returns a recent value; one read of the ps serves all lanes."""
         with self._lock:
             if self._known is not None and self._known_since >= earliest:
                 return self._known
             num_forgotten = self._num_forgotten
         value = compat.read_resource(self.own_handle, self._dtype).numpy()
         with self._lock:
-            # Else the chief has assigned another since we asked.
+            # Otherwise the chief has assigned another value since we asked.
             if num_forgotten == self._num_forgotten:
                 self._known, self._known_since = value, now
         return value
 
     def _refresh(self, copy: RemoteVariable, number: Any) -> None:
         # Each lane has to make a tensor of its own: once TensorFlow has begun
-        # to send one to a worker, another thread's operation there takes it
-        # for sent, and fails if it comes first ("Unable to find the relevant
+        # to send a tensor to a worker, another thread's operation assumes that
+        # it is there, and fails if it runs first ("Unable to find the relevant
         # tensor remote_handle").
-        # It is sent with the operation below, which lets other threads run:
-        # made there, it would have this whole program wait for the worker.
+        # The operation below sends it, and lets other threads run. If it were
+        # made on the worker, this whole process would wait for the worker.
         with compat.clear_device(), tf.device(graph_checks.CPU):
             value = tf.constant(np.asarray(number), self._dtype)
         with compat.clear_device(), tf.device(copy.device):
             if self._only_grows:
-                # What this lane has added since the value was read counts.
+                # Keep what this lane has added since the value was read.
                 own = compat.read_resource(copy.own_handle, self._dtype)
                 value = tf.maximum(own, value)
             copy.assign(value, read_value=False)
 
-    # After its ps was replaced.
+    # Recovery after its ps was replaced.
 
-    # Whether what lanes know is better than a checkpoint, though it may fall.
-    # To be set before the first function is traced; steps then have to say
-    # their number (`note_step`).
+    # Whether the lanes' copies are better than a checkpoint, though the value
+    # may fall. Set it before the first function is traced; steps then have to
+    # note their number (`note_step`).
     outlives_ps = False
 
     @property
     def only_grows(self) -> bool:
-        """Whether steps have changed it, by nothing but additions."""
+        """True if steps have changed it, and only by additions."""
         return self._is_changed_by_steps and self._only_grows
 
     def note_step(self, number: tf.Tensor) -> None:
-        """In functions: notes the step that the caller has just set it in.
+        """Notes the step in which the caller has just set it; in functions.
 
         Args:
-            number: Of the step, a scalar of the dtype of this one; later steps
-                have larger ones, whichever lane makes them.
+            number: The step's number, a scalar of this scalar's dtype. Later
+                steps have larger numbers, whichever lane runs them.
         """
         graph = compat.function_graph()
         if graph is None or tensorflow_saving.is_saving_model():
@@ -337,7 +337,7 @@ class MirroredScalar(RemoteVariable):
             key=("tfps-step", self._unique_id),
         )
         with compat.clear_device():
-            # A step that fails may have done either: not this one alone.
+            # A step that fails must not note its number without its value.
             is_set = compat.read_resource(self.handle, self._dtype)
             with tf.control_dependencies([is_set]):
                 tf.raw_ops.AssignVariableOp(resource=step, value=number)
@@ -358,20 +358,21 @@ class MirroredScalar(RemoteVariable):
         return copy.step.own_handle
 
     def newest_copy(self) -> tf.Tensor | None:
-        """What the lost ps had at least, as far as lanes and the chief know.
+        """Returns a lower bound of the value that a lost ps held.
 
-        One that `outlives_ps` may fall: the copy counts that was set in the
-        latest step, whatever it is.
+        With `outlives_ps`, the value may have fallen: the result is then the
+        copy that was set in the latest step.
 
         Returns:
-            A value of this process; None: nobody that lives knows one.
+            A value in this process; None if no lane that is alive, nor the
+            chief, knows one.
         """
         copies = self._resident.existing()
         if self.outlives_ps:
             return self._copy_of_latest_step(copies)
         known = [self._known, self._tallies.total()]
         for copy in copies:
-            # A worker that does not answer has no say.
+            # Ignore workers that do not answer.
             with contextlib.suppress(tf.errors.OpError):
                 known.append(_number(copy.variable))
         known = [number for number in known if number is not None]
@@ -386,10 +387,11 @@ class MirroredScalar(RemoteVariable):
         return tf.constant(max(dated)[-1], self._dtype) if dated else None
 
     def catch_up(self, value: tf.Tensor | None) -> None:
-        """Sets it to what was known of it, if that is newer than it has.
+        """Restores the newest known value, unless the present one is newer.
 
         Args:
-            value: From `newest_copy`, before the resource was made again.
+            value: Result of `newest_copy`, from before the resource was made
+                again.
         """
         self._forget_copies()
         if value is None:
@@ -407,13 +409,13 @@ class MirroredScalar(RemoteVariable):
             self._known = None
             self._num_forgotten += 1
 
-    # Changing it.
+    # Changes.
 
     def take(self) -> tf.Tensor:
-        """Adds 1, in one indivisible step, and returns what was before.
+        """Adds 1 atomically, and returns the value before.
 
         Returns:
-            A number that nobody else gets, of the scalar's integer dtype.
+            A number that no other caller gets, of the scalar's integer dtype.
         """
         if compat.function_graph() is None:
             if self._count is None:
@@ -430,8 +432,8 @@ class MirroredScalar(RemoteVariable):
         return number
 
     def _count_up(self) -> tf.Tensor:
-        """In functions alone: TensorFlow knows too little of the handles of
-        other tasks to run the operation by itself."""
+        """Counts up; only in functions: TensorFlow knows too little of handles
+        of other tasks to run the operation eagerly."""
         with compat.clear_device(), tf.device(self.device):
             return tf.raw_ops.ResourceCountUpTo(
                 resource=self._exact_handle,
@@ -446,10 +448,10 @@ class MirroredScalar(RemoteVariable):
         name: str | None = None,
         read_value: bool = True,
     ) -> Any:
-        """As `tf.Variable.assign`.
+        """Assigns a value, as `tf.Variable.assign`.
 
-        In functions, what was computed from the scalar itself by an addition
-        is added.
+        In functions, a value that is the scalar itself plus an addend becomes
+        an atomic addition.
         """
         delta = self_assignment.as_addition(self, value)
         view = StepTrace.current().view_of(self._unique_id)
@@ -458,7 +460,7 @@ class MirroredScalar(RemoteVariable):
         return self._change("assign", tf.raw_ops.AssignVariableOp, value)
 
     def _serialize_to_tensors(self) -> dict[str, Any]:
-        """As TensorFlow's checkpoints save any variable."""
+        """Serializes it as TensorFlow's checkpoints do any variable."""
         if apart.is_apart():
             return {tensorflow_saving.VARIABLE_VALUE_KEY: {}}
 
@@ -470,11 +472,11 @@ class MirroredScalar(RemoteVariable):
         return {tensorflow_saving.VARIABLE_VALUE_KEY: value}
 
     def _restore_from_tensors(self, restored_tensors: dict[str, Any]) -> Any:
-        """As TensorFlow's checkpoints restore any variable."""
+        """Restores it as TensorFlow's checkpoints do any variable."""
         if apart.is_apart():
             return None
         (value,) = restored_tensors.values()
-        # Even if this is being traced: it is, each time that it is run.
+        # Even while this is being traced: it is traced each time that it runs.
         self._forget_copies()
         self._change("assign", tf.raw_ops.AssignVariableOp, value)
         return tf.no_op() if compat.function_graph() is not None else None
@@ -486,7 +488,7 @@ class MirroredScalar(RemoteVariable):
         name: str | None = None,
         read_value: bool = True,
     ) -> Any:
-        """As `tf.Variable.assign_add`: one atomic operation on the ps."""
+        """Adds by one atomic operation on the ps."""
         return self._change("assign_add", tf.raw_ops.AssignAddVariableOp, delta)
 
     def assign_sub(
@@ -496,10 +498,10 @@ class MirroredScalar(RemoteVariable):
         name: str | None = None,
         read_value: bool = True,
     ) -> Any:
-        """As `tf.Variable.assign_sub`: one atomic operation on the ps."""
+        """Subtracts by one atomic operation on the ps."""
         return self._change("assign_sub", tf.raw_ops.AssignSubVariableOp, delta)
 
-    # In functions, the handle is that of a copy: no other change is exact.
+    # In functions, the handle is that of a copy: other changes are not exact.
 
     def _scatter(self, method: str, *_: Any) -> Any:
         raise self._refusal(method)
@@ -508,7 +510,7 @@ class MirroredScalar(RemoteVariable):
         raise self._refusal(method)
 
     def count_up_to(self, limit: Any) -> Any:
-        """Refused: use `assign_add`."""
+        """Raises an error: use `assign_add`."""
         raise self._refusal(f"count_up_to({limit!r})")
 
     def _refusal(self, method: str) -> Exception:
@@ -532,7 +534,7 @@ class MirroredScalar(RemoteVariable):
             view.assign(method, value)
             return self
         if tensorflow_saving.is_saving_model():
-            # There is no ps where the SavedModel will run.
+            # A SavedModel runs without a ps.
             operation(resource=self.handle, value=value)
             return self
         with compat.clear_device(), tf.device(self.device):
@@ -554,14 +556,14 @@ class MirroredScalar(RemoteVariable):
         return self
 
     def _add_to_copy(self, value: tf.Tensor) -> None:
-        """In functions: adds to what the caller reads, and to its tally."""
+        """Adds to the caller's copy, and to its tally; in functions."""
         tally = self._tally_handle(compat.function_graph())
         for handle in (self.handle, tally):
             tf.raw_ops.AssignAddVariableOp(resource=handle, value=value)
 
 
 def _read_from_ps(variable: MirroredScalar) -> tf.Tensor:
-    """Of the ps."""
+    """Reads the value on the ps."""
     return compat.read_resource(variable.own_handle, variable.dtype)
 
 

@@ -25,13 +25,13 @@ def _counter(dtype: Any = tf.int64) -> MirroredScalar:
 
 @pytest.fixture
 def early(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first calls go on for ever."""
+    """Makes every call one of the first calls."""
     monkeypatch.setattr(mirrored_scalar, "_FIRST_CALLS", 10**9)
 
 
 @pytest.fixture
 def late(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Training is under way, and what a lane knows is never too old."""
+    """Puts training under way, with copies that are never too old."""
     monkeypatch.setattr(mirrored_scalar, "_FIRST_CALLS", 0)
     monkeypatch.setattr(mirrored_scalar, "_MAX_AGE_SECONDS", 3600.0)
 
@@ -59,7 +59,7 @@ def test_lanes_count_apart_and_the_sum_is_exact(late: None) -> None:
     with testing.lane(0):
         step()
     with testing.lane(1):
-        # Its copy is new: it begins with what the ps has.
+        # Its copy is new: it begins with the value on the ps.
         assert int(step()) == 2
     with testing.lane(0):
         assert int(step()) == 2
@@ -218,7 +218,7 @@ def test_functions_of_the_chief_ask_the_ps_only_for_what_may_have_changed(
     monkeypatch.setattr(tensorflow_variables, "read_resource", counted)
     assert [float(value) for value in step()] == [1, 0.5]
     assert not asked
-    # What the chief assigns meanwhile is not missed.
+    # Functions do not miss an assignment of the chief.
     rate.assign(0.25)
     counter.assign(7)
     assert [float(value) for value in step()] == [7, 0.25]
@@ -234,7 +234,7 @@ def test_under_a_view_the_value_belongs_to_the_step() -> None:
 
 
 def test_a_step_asks_the_ps_for_nothing() -> None:
-    """What goes to the ps is one addition; what is read is the copy."""
+    """The ps gets one addition; the step reads the copy."""
     counter = _counter()
     graph = _step(counter).get_concrete_function().graph
     captured = graph._function_captures.by_ref_internal
@@ -263,7 +263,7 @@ def test_a_step_that_asks_the_ps_hears_of_all_at_once(late: None) -> None:
         with testing.lane(number % 3):
             before, after = step()
             assert [int(before), int(after)] == [number, number + 1]
-            # Other functions find what this lane was told.
+            # Other functions of this lane read the ps's answer from the copy.
             assert int(read()) == number + 1
     with testing.lane(0):
         assert int(read()) == 4
@@ -431,7 +431,7 @@ def test_a_checkpoint_restores_the_exact_value_and_all_copies(
         step()
 
     def restore() -> None:
-        # TensorFlow restores in a function where several tasks have a part.
+        # TensorFlow restores in a function if several tasks are involved.
         tensors = {"VARIABLE_VALUE": tf.constant(7, tf.int64)}
         counter._restore_from_tensors(tensors)
 
@@ -448,7 +448,7 @@ def test_a_checkpoint_restores_the_exact_value_and_all_copies(
 def test_after_a_loss_the_copy_of_the_latest_step_counts(
     late: None, late_lane: int
 ) -> None:
-    """It may have fallen since another lane made its only step."""
+    """The value may have fallen since another lane's only step."""
     scalar = MirroredScalar(
         testing.LOCAL_DEVICE, tf.float64, "potential", trainable=False
     )
@@ -469,7 +469,7 @@ def test_after_a_loss_the_copy_of_the_latest_step_counts(
     run(1 - late_lane, 1.0, 1)
     run(late_lane, 0.5, 2)
     run(late_lane, 0.01, 3)
-    # Reads, and lanes that have set it in no step, have no say.
+    # Reads do not count, nor do lanes that have not set it in any step.
     read = tf.function(lambda: scalar.read_value())
     for lane in (1 - late_lane, 2):
         with testing.lane(lane):
@@ -477,7 +477,7 @@ def test_after_a_loss_the_copy_of_the_latest_step_counts(
     newest = scalar.newest_copy()
     assert newest is not None
     assert float(newest) == 0.01
-    # A checkpoint was restored: it is of before.
+    # As if an earlier checkpoint had been restored.
     scalar._change("assign", tf.raw_ops.AssignVariableOp, 0.7)
     scalar.catch_up(newest)
     assert float(scalar.numpy()) == 0.01
@@ -491,7 +491,7 @@ def test_without_steps_the_copy_that_was_made_last_counts(late: None) -> None:
     scalar.outlives_ps = True
     read = tf.function(lambda: scalar.read_value())
     for lane, value in enumerate((3.0, 1.0, 2.0)):
-        # As another lane's step does, of which this one's copy knows nothing.
+        # As another lane's step does, which this lane's copy does not see.
         tf.raw_ops.AssignVariableOp(
             resource=scalar.own_handle, value=tf.constant(value, tf.float64)
         )

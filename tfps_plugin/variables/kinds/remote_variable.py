@@ -24,13 +24,13 @@ from tfps_plugin.variables.sharding.layout import RowLayout
 class RemoteVariable(Table, LateBoundVariable):
     """A `tf.Variable` that lives on a parameter server.
 
-    It is also what a shard of a `ShardedVariable` is.
+    The shards of a `ShardedVariable` are such variables, too.
 
     Threading: reads and assignments are safe from several threads; each is
     one operation on the ps.
     """
 
-    # A variable that functions ask for the handle of this one.
+    # The replaced variable that functions ask for the handle of this one.
     stands_for: Any = None
 
     def __init__(
@@ -77,7 +77,7 @@ class RemoteVariable(Table, LateBoundVariable):
         self._be_known_by_handle()
 
     def _be_known_by_handle(self) -> None:
-        """Lets functions of SavedModels find it, which know handles alone."""
+        """Lets functions of SavedModels find it by its handle."""
         tensorflow_tables.set_owner(self.own_handle, self)
         tensorflow_tables.look_up_in_loaded_functions(self.own_handle, self)
 
@@ -90,7 +90,7 @@ class RemoteVariable(Table, LateBoundVariable):
 
     @property
     def layout(self) -> RowLayout:
-        """All rows are in one shard, which is this variable."""
+        """All rows in one shard, which is this variable."""
         return RowLayout((0, self._shape[0]))
 
     @property
@@ -106,7 +106,7 @@ class RemoteVariable(Table, LateBoundVariable):
 
     def sparse_read(self, indices: Any, name: str | None = None) -> tf.Tensor:
         """Looks up rows; see `Table.sparse_read`."""
-        # A number has no rows, which is for TensorFlow to say.
+        # A scalar has no rows; TensorFlow raises the error.
         if tensorflow_saving.is_saving_model() or self._shape.rank == 0:
             return LateBoundVariable.sparse_read(self, indices, name)
         if self._reads_more_than_own():
@@ -117,7 +117,7 @@ class RemoteVariable(Table, LateBoundVariable):
     def beside_steps(self, given: Any) -> Iterator[Any]:
         """Holds the lock of a table in functions, once `given` has arrived.
 
-        Updates of rows write what they have computed from what they read.
+        Updates of rows read, compute and write.
         """
         lock = self.update_lock
         if (
@@ -152,15 +152,15 @@ class RemoteVariable(Table, LateBoundVariable):
             yield given
 
     def fetch_rows(self, rows: range) -> np.ndarray:
-        """Some consecutive rows as an array in this process."""
+        """Returns some consecutive rows as an array in this process."""
 
         def read_once() -> np.ndarray:
             with tf.device(self.device):
                 if len(rows) == self._shape[0]:
                     part = compat.read_resource(self.own_handle, self.dtype)
                 else:
-                    # Once rows were looked up, reading a variable copies it:
-                    # all of it, even if only a slice is asked for.
+                    # Once rows have been looked up, a read copies the whole
+                    # variable, even if only a slice is needed.
                     part = tf.raw_ops.ResourceGather(
                         resource=self.own_handle,
                         indices=tf.range(rows.start, rows.stop),
@@ -171,14 +171,14 @@ class RemoteVariable(Table, LateBoundVariable):
         return self._read_on_chief(read_once)
 
     def _serialize_to_tensors(self) -> dict[str, Any]:
-        """As TensorFlow's checkpoints save any variable."""
+        """Serializes it as TensorFlow's checkpoints do any variable."""
         if apart.is_apart():
             return {tensorflow_saving.VARIABLE_VALUE_KEY: {}}
         tensors: dict[str, Any] = super()._serialize_to_tensors()
         return tensors
 
     def _restore_from_tensors(self, restored_tensors: dict[str, Any]) -> Any:
-        """As TensorFlow's checkpoints restore any variable."""
+        """Restores it as TensorFlow's checkpoints do any variable."""
         if apart.is_apart():
             return None
         (value,) = restored_tensors.values()
@@ -203,7 +203,7 @@ class RemoteVariable(Table, LateBoundVariable):
 
 
 def _rows_of(given: Any) -> tf.Tensor | None:
-    """The rows that an assignment is about; None: all of them."""
+    """Returns the rows that an assignment changes; None for all of them."""
     if isinstance(given, tf.IndexedSlices):
         return given.indices
     if isinstance(given, tuple) and len(given) == 2:

@@ -1,4 +1,4 @@
-"""A table cut over several parameter servers, one value to the user."""
+"""A table sharded over several parameter servers, one value to the user."""
 
 import weakref
 from collections.abc import Iterable
@@ -29,7 +29,7 @@ from tfps_plugin.variables.step_trace import StepTrace
 class ShardedVariable(ScatterMethods, SavedForm, TensorProtocol):
     """A variable whose rows are spread over parameter servers.
 
-    It behaves as a `tf.Variable` does and works as the value of a
+    It behaves like a `tf.Variable` and works as the value of a
     `keras.Variable`: arithmetic, slicing, conversion, assignment. Looking up
     rows (`tf.gather`, `keras.layers.Embedding`) asks each ps for the distinct
     rows it holds and gives one gradient, the `DistinctRows` of the whole
@@ -55,7 +55,7 @@ class ShardedVariable(ScatterMethods, SavedForm, TensorProtocol):
         ),
         aggregation: tf.VariableAggregation = tf.VariableAggregation.NONE,
     ) -> None:
-        """Joins shards to one variable.
+        """Joins shards into one variable.
 
         Args:
             variables: The shards, in the order of their rows.
@@ -91,7 +91,7 @@ class ShardedVariable(ScatterMethods, SavedForm, TensorProtocol):
             shard._distributed_container = lambda: self
 
     def __tf_tracing_type__(self, context: Any) -> SameVariable:
-        """What functions are traced by that are given the variable."""
+        """Returns the type by which functions that take it are traced."""
         del context
         return SameVariable(self)
 
@@ -112,7 +112,7 @@ class ShardedVariable(ScatterMethods, SavedForm, TensorProtocol):
         """The slots that are updated with this variable and still exist."""
         return [slot for ref in self._family if (slot := ref()) is not None]
 
-    # What it is.
+    # Attributes.
 
     @property
     def variables(self) -> list[RemoteVariable]:
@@ -126,7 +126,7 @@ class ShardedVariable(ScatterMethods, SavedForm, TensorProtocol):
 
     @property
     def layout(self) -> RowLayout:
-        """Which rows are in which shard."""
+        """The rows of each shard."""
         return self._layout
 
     @property
@@ -141,7 +141,7 @@ class ShardedVariable(ScatterMethods, SavedForm, TensorProtocol):
 
     @property
     def handle(self) -> tf.Tensor:
-        """The handle that gradient tapes know the whole variable by."""
+        """The handle by which gradient tapes know the whole variable."""
         if tensorflow_saving.is_saving_model():
             return self.stand_in.handle
         return self._anchor.handle
@@ -178,7 +178,7 @@ class ShardedVariable(ScatterMethods, SavedForm, TensorProtocol):
 
     @property
     def trainable(self) -> bool:
-        """Whether gradient tapes watch it by themselves."""
+        """True if gradient tapes watch it automatically."""
         return self._trainable
 
     @property
@@ -221,7 +221,7 @@ class ShardedVariable(ScatterMethods, SavedForm, TensorProtocol):
         )
 
     def read_value(self) -> tf.Tensor:
-        """The whole table as one dense tensor."""
+        """Returns the whole table as one dense tensor."""
         view = StepTrace.current().view_of(self._unique_id)
         if view is not None:
             return view.read()
@@ -232,9 +232,9 @@ class ShardedVariable(ScatterMethods, SavedForm, TensorProtocol):
         return shard_reader.read_whole(self)
 
     def __getitem__(self, key: Any) -> tf.Tensor:
-        """Slices; some rows are read from the ps that hold them.
+        """Slices the table; rows are read from the ps that hold them.
 
-        As of a `tf.Variable`, the slice has a method `assign`.
+        As with a `tf.Variable`, the slice has a method `assign`.
         """
         if tensorflow_saving.is_saving_model():
             return self.stand_in[key]
@@ -280,7 +280,7 @@ class ShardedVariable(ScatterMethods, SavedForm, TensorProtocol):
         name: str | None = None,
         read_value: bool = True,
     ) -> Any:
-        """As `tf.Variable.assign`; returns this variable."""
+        """Assigns as `tf.Variable.assign`; returns this variable."""
         return self._assign("assign", value, name, read_value)
 
     def assign_add(
@@ -290,7 +290,7 @@ class ShardedVariable(ScatterMethods, SavedForm, TensorProtocol):
         name: str | None = None,
         read_value: bool = True,
     ) -> Any:
-        """As `tf.Variable.assign_add`; returns this variable."""
+        """Adds as `tf.Variable.assign_add`; returns this variable."""
         return self._assign("assign_add", delta, name, read_value)
 
     def assign_sub(
@@ -300,7 +300,7 @@ class ShardedVariable(ScatterMethods, SavedForm, TensorProtocol):
         name: str | None = None,
         read_value: bool = True,
     ) -> Any:
-        """As `tf.Variable.assign_sub`; returns this variable."""
+        """Subtracts as `tf.Variable.assign_sub`; returns this variable."""
         return self._assign("assign_sub", delta, name, read_value)
 
     def _assign(
@@ -308,7 +308,7 @@ class ShardedVariable(ScatterMethods, SavedForm, TensorProtocol):
     ) -> Any:
         view = StepTrace.current().view_of(self._unique_id)
         if view is not None:
-            # Converted under the views: another table is seen as rows too.
+            # Convert it under the views: another table shows its rows, too.
             value = tf.convert_to_tensor(value, self._dtype)
             view.assign(method, value)
             return self
@@ -347,6 +347,6 @@ class ShardedVariable(ScatterMethods, SavedForm, TensorProtocol):
 
 
 def _finish_steps() -> None:
-    """What the chief reads and writes lies between two steps."""
+    """Brings the model to its state between two steps, on the chief."""
     if on_the_chief():
         steps_in_flight.finish()

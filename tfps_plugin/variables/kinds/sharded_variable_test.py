@@ -19,7 +19,7 @@ _UPDATE = np.random.default_rng(1).normal(size=(_ROWS, 3)).astype("float32")
 
 
 def _pair(num_shards: int = 3) -> tuple[tf.Variable, ShardedVariable]:
-    """A plain variable, which is right, and a table of the same value."""
+    """Returns a plain variable as the reference, and a table of its value."""
     return tf.Variable(_VALUE), testing.sharded_variable(_VALUE, num_shards)
 
 

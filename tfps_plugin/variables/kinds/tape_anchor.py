@@ -1,4 +1,4 @@
-"""What a gradient tape watches in the place of the shards of a table."""
+"""A stand-in for the shards of a table, for gradient tapes to watch."""
 
 import weakref
 from typing import Any
@@ -29,13 +29,14 @@ class TapeAnchor(WorkerLocalHandle):
         table: Any,
         **options: Any,
     ) -> None:
-        """Makes the chief's own.
+        """Makes the chief's own anchor.
 
         Args:
             shape: Full static shape of the table.
             dtype: Dtype of the table.
             name: Name shown to the user.
-            table: What tapes and functions say they use. It is not kept.
+            table: The variable that tapes and functions report as used. It is
+                not kept alive.
             **options: As for `WorkerLocalHandle`.
         """
         super().__init__(shape, dtype, name, **options)
@@ -57,9 +58,9 @@ class TapeAnchor(WorkerLocalHandle):
 
     @property
     def token(self) -> tf.Tensor:
-        """A tensor whose gradient is that of the table.
+        """Returns a tensor whose gradient is that of the table.
 
-        Not the handle: TensorFlow cannot differentiate a loop in which a
+        It is not the handle: TensorFlow cannot differentiate a loop in which a
         handle goes through a function with a custom gradient.
         """
         compat.variable_accessed(self._table())

@@ -17,7 +17,7 @@ from tfps_plugin.variables.lookup.row_lookup import Table
 _LARGE_BYTES = 32 << 20
 
 _PATHS = sysconfig.get_paths()
-# Folders without code of the user.
+# Folders without user code.
 _LIBRARIES = tuple(
     os.path.realpath(folder) + os.sep
     for folder in (

@@ -1,7 +1,7 @@
 """Rows of a table in which no row number occurs twice.
 
 An update must see each row once, with the sum of its gradients. Sums cost time
-on every worker, so slices that are summed already say so by their type.
+on every worker, so slices that are already summed have a type of their own.
 """
 
 import tensorflow as tf
@@ -14,8 +14,9 @@ from tfps_plugin.variables.sharding.layout import RowLayout
 class DistinctRows(tf.IndexedSlices):
     """Slices in which every id occurs once.
 
-    The gradient of a table that was looked up once. TensorFlow concatenates
-    the gradients of several lookups to a plain `tf.IndexedSlices`.
+    This is the gradient of a table that was looked up once. TensorFlow
+    concatenates the gradients of several lookups into a plain
+    `tf.IndexedSlices`.
     """
 
     def __init__(
@@ -31,7 +32,7 @@ class DistinctRows(tf.IndexedSlices):
             values: A row for each id, shape `(U, D)`.
             indices: Distinct row numbers, shape `(U,)`.
             dense_shape: Shape of the table.
-            order: The same ids grouped by shard, if a lookup found them so.
+            order: The same ids grouped by shard, if a lookup grouped them.
         """
         super().__init__(values, indices, dense_shape)
         self._order = order
@@ -51,7 +52,7 @@ class DistinctRows(tf.IndexedSlices):
 
         Returns:
             For each shard its ids, counted from its own first row; and for
-            each shard the values of these.
+            each shard the values of these ids.
         """
         order = self._order
         if order is not None and order.layout == layout and order.is_usable:
@@ -63,7 +64,7 @@ class DistinctRows(tf.IndexedSlices):
 
 
 def dense_shape(shape: tf.TensorShape) -> tf.Tensor:
-    """Returns the shape of a table as a tensor, as its slices have it.
+    """Returns the shape of a table as its slices have it, as a tensor.
 
     Args:
         shape: Shape of the table, fully defined.

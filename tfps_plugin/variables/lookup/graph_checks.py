@@ -22,7 +22,7 @@ def gated(value: tf.Tensor, condition: tf.Tensor, data: Sequence[Any]) -> Any:
     Returns:
         The value. It waits for the check, and so does everything that uses it.
     """
-    # Assertions of tf.debugging are conditionals, which cost more.
+    # The assertions of tf.debugging are conditionals, which cost more.
     check = tf.raw_ops.Assert(
         condition=condition, data=[tf.convert_to_tensor(d) for d in data]
     )

@@ -53,7 +53,7 @@ class _Part:
 
     @property
     def is_coded(self) -> bool:
-        """Whether rows travel quantized; see `quantization`."""
+        """True if rows travel quantized; see `quantization`."""
         return self.dtype == tf.int8 != self.shard.dtype
 
 
@@ -181,7 +181,7 @@ def _gather(
 
 
 def _exchange(device: str, parts: Sequence[_Part]) -> dict[_Part, tf.Tensor]:
-    """Asks one ps for the rows of all parts that it has.
+    """Fetches the rows of all parts on one ps.
 
     Args:
         device: Device of the ps.

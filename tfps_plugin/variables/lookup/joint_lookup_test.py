@@ -1,4 +1,4 @@
-"""NumPy is the truth for rows and gradients."""
+"""Tests of joint lookups, against rows and gradients computed by NumPy."""
 
 import gc
 import weakref
@@ -19,7 +19,7 @@ _ROWS = 11
 
 
 def _table(value: np.ndarray, num_shards: int) -> Any:
-    """Whole on one ps, or of some shards."""
+    """Returns a table that is whole on one ps, or sharded."""
     if num_shards == 0:
         return testing.remote_variable(value)
     return testing.sharded_variable(value, num_shards)
@@ -114,7 +114,7 @@ def test_a_table_may_be_asked_twice() -> None:
 def test_tables_whose_rows_are_not_used_have_no_gradient(
     num_shards: int, traced: bool
 ) -> None:
-    """Zeros would be an update: moments and counters move by them."""
+    """A gradient of zeros would be an update of moments and counters."""
     tables = [_table(_value(n, (2,), "float32"), num_shards) for n in range(2)]
     found = []
 
@@ -246,7 +246,7 @@ def test_ids_outside_are_refused_and_named() -> None:
 
 
 def test_traced_functions_do_not_keep_tables() -> None:
-    """TensorFlow keeps the graphs of custom gradients for ever."""
+    """TensorFlow keeps the graphs of custom gradients forever."""
 
     def use_tables() -> list[weakref.ref[Any]]:
         tables = [_table(np.ones((9, 2), "float32"), n) for n in (0, 3)]

@@ -14,12 +14,12 @@ import tensorflow as tf
 
 from tfps_plugin._compat import tensorflow_variables as compat
 
-# Longer rows are gathered as fast by both operations, or faster by the first.
+# For longer rows, `ResourceGather` is as fast or faster.
 _MOST_BYTES_OF_SHORT_ROWS = 256
 
 
 class UnseenSteps(Protocol):
-    """Steps that the rows of one variable on one ps have still to see."""
+    """Steps that the rows of one variable on one ps have yet to see."""
 
     def caught_up(
         self, stored_UD: tf.Tensor, ids_U: tf.Tensor | None
@@ -32,14 +32,14 @@ class UnseenSteps(Protocol):
         """
 
     def now(self) -> tf.Tensor:
-        """Returns the newest step, on the ps; to be called before its lock."""
+        """Returns the newest step, on the ps; call it before locking."""
 
     def store(self, ids: tf.Tensor | None, now: tf.Tensor) -> None:
         """Stores the present value of rows, under the lock of the variable.
 
         Args:
             ids: Their numbers, of any shape; None for all rows.
-            now: From `now`.
+            now: Result of `now`.
         """
 
     def settle(self) -> None:
@@ -49,7 +49,7 @@ class UnseenSteps(Protocol):
 def gather(
     variable: Any, ids_U: tf.Tensor, ids_U1: tf.Tensor | None = None
 ) -> tf.Tensor:
-    """Gathers rows of a variable on its ps, where the caller has to be.
+    """Gathers rows of a variable, in code that is placed on its ps.
 
     Args:
         variable: A `RemoteVariable`.
@@ -74,10 +74,10 @@ def gather_stored(
     Gathers are the largest part of a parameter server's work with large tables.
 
     Args:
-        variable: A `RemoteVariable`, on whose ps the caller has to be.
+        variable: A `RemoteVariable`; the caller places the code on its ps.
         ids_U: Row numbers, shape `(U,)`.
         ids_U1: The same as a column, if the caller has it. Functions that
-            differentiate the graph read it where it is.
+            differentiate the graph read it on its own device.
 
     Returns:
         The rows, shape `(U, D)`.
@@ -105,7 +105,7 @@ def _has_short_rows(variable: Any, id_dtype: tf.DType) -> bool:
 
 
 def read(variable: Any) -> tf.Tensor:
-    """Reads all of a variable on its ps, where the caller has to be.
+    """Reads all of a variable, in code that is placed on its ps.
 
     Args:
         variable: A `RemoteVariable`.
@@ -122,7 +122,7 @@ def present_value(variable: Any, stored: tf.Tensor) -> tf.Tensor:
 
     Args:
         variable: A `RemoteVariable`.
-        stored: The value that was read of it.
+        stored: The value that was read from it.
     """
     return _present(variable, stored, None)
 

@@ -1,4 +1,4 @@
-"""Present rows, their gradients, and what is left of traced steps."""
+"""Tests of present rows, their gradients, and leftovers of traced steps."""
 
 import gc
 import weakref
@@ -41,7 +41,7 @@ def _table(steps: Any) -> Any:
 
 
 def _traced_by_itself(function: Any) -> Any:
-    """A tape outside then has TensorFlow differentiate the graph."""
+    """Traces a function, so that a tape outside differentiates its graph."""
     return tf.function(function)
 
 
@@ -120,7 +120,7 @@ def test_short_rows_are_gathered_by_coordinates(
     ("shape", "operation"),
     [
         ((5, 64), "ResourceGatherNd"),
-        # Long rows; numbers; rows of no number; blocks of rows.
+        # Long rows; scalars as rows; empty rows; blocks of rows.
         ((5, 65), "ResourceGather"),
         ((5,), "ResourceGather"),
         ((5, 0), "ResourceGather"),
@@ -143,7 +143,7 @@ def test_only_short_rows_are_gathered_so(
 
 
 def test_ids_have_to_count_the_elements_of_a_variable() -> None:
-    # TensorFlow refuses coordinates that cannot.
+    # TensorFlow refuses ids of a dtype that cannot count the elements.
     table = SimpleNamespace(shape=tf.TensorShape([1 << 30, 2]), dtype=tf.int8)
     assert not present_rows._has_short_rows(table, tf.int32)
     assert present_rows._has_short_rows(table, tf.int64)

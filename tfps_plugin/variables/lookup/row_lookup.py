@@ -50,7 +50,7 @@ class Table:
     shape: tf.TensorShape
     dtype: tf.DType
 
-    # Dtype of its values on the way, see `compression.wire`; None: its own.
+    # Dtype of its values on the way, see `compression.wire`; None for its own.
     wire_dtype: tf.DType | None = None
 
     # Whether the user was warned of steps that read all of it.
@@ -62,11 +62,11 @@ class Table:
     # Rounding errors of its dense gradients, see `error_feedback`.
     gradient_residual: Any = None
 
-    # Steps that its rows have still to see, a `present_rows.UnseenSteps`. In a
+    # Steps that its rows have yet to see, a `present_rows.UnseenSteps`. In a
     # table of several shards, each shard has its own.
     unseen_steps: Any = None
 
-    # Whether rows of it were looked up so far.
+    # Whether any of its rows have been looked up.
     was_looked_up = False
 
     # Its name for the user: the path of its keras.Variable, if it has one.
@@ -84,7 +84,7 @@ class Table:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the table is a variable of one ps itself."""
+        """True if the table is itself a variable on one ps."""
         return self.shards[0] is self
 
     @property
@@ -119,8 +119,8 @@ def table_behind(
     Returns:
         The table, and a function to apply to its rows: with mixed precision, a
         layer sees rows of a `keras.Variable` in another dtype. None for
-        everything that is no table of ours. Functions of a SavedModel have no
-        tables; there, each is a plain variable.
+        everything else. Functions of a SavedModel have no tables; there, each
+        is a plain variable.
     """
     if tensorflow_saving.is_saving_model():
         return None
@@ -158,7 +158,7 @@ def look_up(
         from_end: Whether a negative id counts from the end of the table.
         are_inside: Whether the table is known to have all of them.
         in_shard_order: Whether ids of a shard come before those of the next
-            one.
+            shard.
         arranged: Reorders values of `indices` to the order in which the rows
             are to be returned. This saves a copy of the rows themselves.
 
@@ -228,7 +228,7 @@ def distinct_rows(
 
 
 def _rows_of_whole(table: Table, order: ShardOrder) -> tf.Tensor:
-    """Looks up distinct rows of a table that is a variable of one ps."""
+    """Looks up distinct rows of a table that is a variable on one ps."""
     whole: Any = table.shards[0]
     with compat.stop_recording():
         with tf.device(graph_checks.CPU):

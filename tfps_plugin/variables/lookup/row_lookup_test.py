@@ -99,7 +99,7 @@ def test_a_table_may_have_more_rows_than_an_id_can_count() -> None:
 
 
 def test_no_ps_is_asked_before_the_check() -> None:
-    """And the check is on the CPU: a GPU's gather lets any id pass."""
+    """The check is on the CPU, too: a GPU's gather accepts any id."""
     _, table = _table(3, (2,))
 
     @tf.function
@@ -138,7 +138,7 @@ def test_only_tables_are_found() -> None:
 
 @pytest.mark.parametrize("num_shards", [0, 1, 3])
 def test_traced_functions_do_not_keep_tables(num_shards: int) -> None:
-    """TensorFlow keeps the graphs of custom gradients for ever."""
+    """TensorFlow keeps the graphs of custom gradients forever."""
 
     def use_a_table() -> list[weakref.ref[Any]]:
         value = np.ones((10, 2), "float32")
@@ -165,7 +165,7 @@ def test_traced_functions_do_not_keep_tables(num_shards: int) -> None:
 
 @pytest.mark.parametrize("num_shards", [0, 2])
 def test_loops_can_be_differentiated(num_shards: int) -> None:
-    """As recurrent layers do: the tape is around the loop."""
+    """The tape is around the loop, as in recurrent layers."""
     value = np.random.default_rng(0).normal(size=(10, 4)).astype("float32")
 
     def gradient_of(table: Any) -> tuple[tf.Tensor, tf.Tensor]:

@@ -43,10 +43,10 @@ class ShardOrder:
 
     @property
     def is_usable(self) -> bool:
-        """Whether the code that runs now may use its tensors.
+        """True if the code that runs now may use its tensors.
 
-        A gradient may be traced in a function of its own. There, they would
-        be captured, which costs more than to find the shards again.
+        A gradient may be traced in a function of its own. That function would
+        have to capture them, which costs more than finding the shards again.
         """
         if not tf.is_symbolic_tensor(self.ids_U):
             return tf.executing_eagerly()
@@ -69,7 +69,7 @@ class ShardOrder:
         return parts
 
     def join(self, parts: Sequence[tf.Tensor]) -> tf.Tensor:
-        """Joins values of each shard to values for all ids, `(U, ...)`."""
+        """Joins the values of all shards, in the order of the ids."""
         return parts[0] if len(parts) == 1 else tf.concat(list(parts), 0)
 
 
@@ -132,16 +132,16 @@ def sort(
     *,
     is_sorted: bool = False,
 ) -> tuple[ShardOrder, tf.Tensor]:
-    """Brings distinct ids into the order of shards, on the worker's CPU.
+    """Sorts distinct ids by shard, on the worker's CPU.
 
     Args:
         layout: Rows of each shard.
         ids_U: Distinct row numbers, shape `(U,)`.
         positions: Places among them, int32, of any shape.
-        is_sorted: Whether they are in that order already.
+        is_sorted: Whether the ids are in that order already.
 
     Returns:
-        The ids in their new order; and the same ids' places there.
+        The ids in their new order; and the places of the same ids there.
     """
     with tf.device(graph_checks.CPU):
         count = tf.size(ids_U)
@@ -166,7 +166,7 @@ def sort(
 
 
 def _counts_in_order(layout: RowLayout, ids_U: tf.Tensor) -> tf.Tensor:
-    """Counts the ids of each shard, of ids in the order of shards."""
+    """Counts the ids of each shard; the ids are sorted by shard."""
     # A binary search only compares some ids with a boundary, and all ids
     # below it come first. The order within a shard does not matter.
     ends = tf.raw_ops.LowerBound(

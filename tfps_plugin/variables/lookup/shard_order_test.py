@@ -14,7 +14,7 @@ _ROWS = 12
 
 @st.composite
 def _layouts(draw: st.DrawFn) -> RowLayout:
-    """Any cuts of the table; shards may be empty."""
+    """Draws any sharding of a table; shards may be empty."""
     cuts = draw(st.lists(st.integers(0, _ROWS), max_size=5))
     return RowLayout((0, *sorted(cuts), _ROWS))
 
@@ -31,7 +31,7 @@ def test_numbers_of_shards(sizes: list[int], dtype: tf.DType) -> None:
     shards = shard_order.shard_numbers(layout, ids)
     assert shards.dtype == tf.int32
     np.testing.assert_array_equal(shards, inside)
-    # What is outside is somebody's, too.
+    # Ids outside of the table belong to some shard, too.
     outside = tf.constant([-7, layout.num_rows, layout.num_rows + 7], dtype)
     shards = shard_order.shard_numbers(layout, outside).numpy()
     assert set(shards) <= set(range(len(sizes)))
@@ -47,7 +47,7 @@ def test_ids_are_those_of_before(
     ids: list[int], dtype: tf.DType, is_sorted: bool
 ) -> None:
     if is_sorted:
-        # Those of each shard in any order.
+        # The ids of each shard may be in any order.
         ids = sorted(ids, key=lambda number: number >= 3)
 
     @tf.function(input_signature=[tf.TensorSpec([None], dtype)])
@@ -65,7 +65,7 @@ def test_ids_are_those_of_before(
     ids_U, positions, local_ids, rows = sort(tf.constant(ids, dtype))
     assert sorted(ids_U.numpy()) == sorted(set(ids))
     np.testing.assert_array_equal(tf.gather(ids_U, positions), ids)
-    # Each shard's in turn, with what belongs to them.
+    # The ids of each shard in turn, with their values.
     together = []
     for shard, (mine, mine_U2) in enumerate(zip(local_ids, rows, strict=True)):
         held = np.asarray(mine) + _LAYOUT.offsets[shard]

@@ -1,8 +1,8 @@
 """Lookups in a vectorized function of one element.
 
-Ids have to be distinct among all elements, so the function itself looks nothing
-up. TensorFlow converts its operations to operations on all elements. At that
-time all ids are known, and one lookup serves all elements.
+Ids have to be distinct among all elements, so the function itself does not look
+up rows. TensorFlow converts its operations to operations on all elements. At
+that time all ids are known, and one lookup serves all elements.
 
 Shape legend: N ids of one element, D the rest of a row's shape.
 """

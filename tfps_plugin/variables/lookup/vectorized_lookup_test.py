@@ -12,12 +12,12 @@ from tfps_plugin.variables import testing
 from tfps_plugin.variables.lookup import joint_lookup
 
 _VALUE = np.random.default_rng(0).normal(size=(10, 4)).astype("float32")
-# Not as many distinct ones in each row.
+# The number of distinct ids differs from row to row.
 _IDS = np.array([[1, 2, 1], [3, 3, 3], [9, 0, 1]])
 
 
 def _tables() -> list[Any]:
-    """One that is sharded, and one that is whole."""
+    """Returns a sharded table and a whole one."""
     return [
         testing.sharded_variable(_VALUE, 3),
         testing.remote_variable(_VALUE),

@@ -1,9 +1,9 @@
 """A variable as an argument of a `tf.function`.
 
-TensorFlow hands a function the handle of such a variable, and traces it once
-for all variables of a kind. Ours is looked up when the function is called, by
-the variable that it was traced with: so there is a trace for each, as for any
-other Python object.
+TensorFlow passes the handle of its own variables to the function, and traces
+once for all variables of a kind. The handle of our variables is looked up at
+call time, through the variable that the function was traced with. So each
+variable has a trace of its own, like any other Python object.
 """
 
 import weakref
@@ -14,54 +14,54 @@ import tensorflow as tf
 
 
 class SameVariable(tf.types.experimental.TraceType):
-    """The type of one variable: nothing else is of it.
+    """The type of one variable, and of nothing else.
 
-    It does not keep the variable.
+    It does not keep the variable alive.
     """
 
     def __init__(self, variable: Any) -> None:
         """Names the variable.
 
         Args:
-            variable: What has to exist as long as functions of it are called.
+            variable: It has to exist as long as functions of it are called.
         """
         self._variable = weakref.ref(variable)
         self._hash = id(variable)
 
     def is_subtype_of(self, other: Any) -> bool:
-        """Whether it is the type of the same variable."""
+        """Returns whether `other` is the type of the same variable."""
         return bool(self == other)
 
     def most_specific_common_supertype(
         self, others: Sequence[Any]
     ) -> "SameVariable | None":
-        """Itself, if all are of the same variable."""
+        """Returns itself, if all are types of the same variable."""
         return self if all(self == other for other in others) else None
 
     def placeholder_value(self, placeholder_context: Any) -> Any:
-        """The variable, which a function that is traced is given."""
+        """Returns the variable, as the argument of the traced function."""
         del placeholder_context
         return self._variable()
 
     def to_tensors(self, value: Any) -> list[tf.Tensor]:
-        """Nothing: what a function needs of it, it captures."""
+        """Returns no tensors: functions capture what they need."""
         del value
         return []
 
     def from_tensors(self, tensors: Any) -> Any:
-        """The variable."""
+        """Returns the variable."""
         del tensors
         return self._variable()
 
     def flatten(self) -> list[Any]:
-        """No type of a tensor: see `to_tensors`."""
+        """Returns no types of tensors; see `to_tensors`."""
         return []
 
     def cast(self, value: Any, cast_context: Any) -> Any:
-        """The variable; of another one it is refused.
+        """Returns the variable.
 
         Raises:
-            TypeError: If `value` is something else.
+            TypeError: If `value` is anything but this variable.
         """
         del cast_context
         if value is not self._variable():

@@ -36,7 +36,7 @@ class ScatterMethods:
         Args:
             method: Name of the method of `tf.Variable`.
             indices: Coordinates, shape `(..., K)`.
-            updates: Values, one for each of them.
+            updates: Values, one for each coordinate.
             name: Name of the operation.
         """
         raise NotImplementedError  # every subclass has its own
@@ -126,8 +126,8 @@ class ScatterMethods:
     ) -> Any:
         """Assigns along the last axis of the indices, batch by batch.
 
-        As `tf.Variable.batch_scatter_update`: the axes before the last one of
-        `sparse_delta.indices` are those of the variable.
+        As in `tf.Variable.batch_scatter_update`, the axes before the last one
+        of `sparse_delta.indices` are those of the variable.
         """
         _require_slices("batch_scatter_update", sparse_delta)
         indices = tf.convert_to_tensor(sparse_delta.indices)
@@ -186,11 +186,11 @@ class ScatterMethods:
 
 
 def refuse_in_update(variable: Any, method: str) -> None:
-    """Refuses what an optimizer's update would do to other rows.
+    """Refuses a method that would change rows outside of an update's view.
 
     Args:
         variable: A variable.
-        method: What was called.
+        method: Name of the method.
 
     Raises:
         UnsupportedError: If this thread sees only some rows of the variable.
@@ -204,7 +204,7 @@ def refuse_in_update(variable: Any, method: str) -> None:
 
 
 def _with_batch_coordinates(indices: tf.Tensor) -> tf.Tensor:
-    """Coordinates of places that are numbered along the last axis alone."""
+    """Adds the batch coordinates to indices along the last axis."""
     sizes = tf.unstack(tf.shape(indices), indices.shape.rank)
     *batch, _ = tf.meshgrid(*map(tf.range, sizes), indexing="ij")
     return tf.stack(

@@ -1,11 +1,11 @@
 """Makes `variable.assign(f(variable))` lose nothing on a parameter server.
 
 Layers write `mean.assign(mean * momentum + x * (1 - momentum))` and
-`seen.assign(seen + 1)`. As the program says it, a worker reads, computes and
-assigns, and whatever others have assigned meanwhile is lost. Here the ps
-computes instead: it reads the variable again, does what the worker did, and
-assigns, all under the variable's lock. What does not depend on the variable
-is computed by the worker and sent.
+`seen.assign(seen + 1)`. Taken literally, a worker would read, compute and
+assign, and lose whatever others had assigned meanwhile. Here the ps computes
+instead: it reads the variable again, repeats the computation, and assigns, all
+under the variable's lock. The worker computes and sends whatever does not
+depend on the variable.
 
 A program that runs alone gets the same numbers, to the bit.
 """
@@ -23,23 +23,23 @@ from tfps_plugin.variables.step_trace import StepTrace
 
 
 def assign(variable: Any, value: Any) -> tf.Operation | None:
-    """Assigns what was computed from the variable itself, if it was.
+    """Assigns a value that was computed from the variable itself.
 
     The assignment is atomic with other such assignments and with updates
     under the variable's lock. Plain additions (`assign_add`, and `v + x` and
-    `v - x` here) are atomic among themselves and with reads; those of a table
-    hold the lock. Others take none: do not mix them with other
+    `v - x` here) are atomic among themselves and with reads. Additions to a
+    table hold the lock; others take none, so do not mix them with other
     self-assignments of the same variable.
 
     Args:
         variable: A `RemoteVariable`.
-        value: What it is to be assigned.
+        value: The value to assign.
 
     Returns:
-        The operation that assigns. None if there is nothing to do other than
-        what the program says: outside of functions, in an update that holds
-        a lock already, and if `value` is not made from a read of the variable
-        in the same function by a few elementwise operations.
+        The operation that assigns. None if the caller has to assign the value
+        as it is: outside of functions, in an update that holds a lock already,
+        and if `value` is not made from a read of the variable in the same
+        function by a few elementwise operations.
     """
     if not _is_computed_here(variable, value):
         return None
@@ -71,15 +71,15 @@ def assign(variable: Any, value: Any) -> tf.Operation | None:
 def change(
     variable: Any, delta: Any, operation: Callable[..., tf.Tensor]
 ) -> tf.Operation | None:
-    """Adds or subtracts what was computed from a state itself, if it was.
+    """Adds or subtracts a value that was computed from a state itself.
 
-    `mean.assign_add(rate * (x - mean))` is `mean.assign(mean + ...)`: what is
-    added has to belong to the value that it is added to. To a weight, as much
-    is added as the program says: gradients are of earlier values.
+    `mean.assign_add(rate * (x - mean))` is `mean.assign(mean + ...)`: the
+    addend has to be computed from the value that it is added to. A weight gets
+    the addend as it is: gradients belong to earlier values.
 
     Args:
         variable: A `RemoteVariable`.
-        delta: What is to be added or subtracted.
+        delta: The value to add or subtract.
         operation: `tf.add` or `tf.subtract`.
 
     Returns:
@@ -94,7 +94,7 @@ def change(
 
 
 def _is_computed_here(variable: Any, value: Any) -> bool:
-    """Whether the ps could compute a value in the place of the worker."""
+    """Returns whether the ps could compute a value in place of the worker."""
     return (
         variable.update_lock is not None
         and compat.function_graph() is not None
@@ -112,16 +112,16 @@ def _descend(
 ) -> tf.Operation | None:
     """Adds to a weight what `weight.assign(weight - rate * gradient)` adds.
 
-    The gradient depends on the weight, as it was when the step read it; others
-    may have changed the weight since, and that is to stay.
+    The gradient depends on the weight as the step has read it. Others may have
+    changed the weight since; their changes are kept.
 
     Args:
         variable: The weight.
-        value: What it is to be assigned.
+        value: The value to assign.
         handle: The weight's handle in the function.
 
     Returns:
-        The operation; None if the value is no such sum.
+        The operation; None if the value is not of this form.
     """
     last = self_computation.behind_identities(value).op
     if not variable.trainable or last.type not in (
@@ -159,11 +159,11 @@ def _descend(
 
 
 def as_addition(variable: Any, value: Any) -> tf.Tensor | None:
-    """What is added, if a value is a variable's own and something more.
+    """Returns the addend if a value is the variable itself plus an addend.
 
     Args:
-        variable: A variable whose `handle` functions read it by.
-        value: What it is to be assigned.
+        variable: A variable that functions read by its `handle`.
+        value: The value to assign.
 
     Returns:
         The addend; None outside of functions, and for any other value.

@@ -27,7 +27,7 @@ _PATIENCE_SECONDS = 30
 
 
 def _guarded(value: Any) -> RemoteVariable:
-    """A variable as a strategy makes it."""
+    """Returns a variable as a strategy makes it."""
     variable = testing.remote_variable(value, trainable=False)
     variable.update_lock = UpdateLock(
         testing.LOCAL_DEVICE, "self_assignment_test"
@@ -140,7 +140,7 @@ def test_other_dtypes(dtype: str) -> None:
 
 
 def test_what_others_assign_meanwhile_is_kept() -> None:
-    """What the worker computed from is never assigned."""
+    """The value that the worker has read is never assigned."""
     variable = _guarded(1.0)
 
     def meanwhile(array: np.ndarray) -> np.ndarray:
@@ -153,7 +153,7 @@ def test_what_others_assign_meanwhile_is_kept() -> None:
         # On the worker, after the read and before the assignment.
         one = tf.numpy_function(meanwhile, [read], tf.float32) * 0.0 + 1.0
         one.set_shape([])
-        # Not a function of the read, to who does not look into Python.
+        # Not a function of the read, unless one looks into the Python code.
         with tf.control_dependencies([one]):
             variable.assign(variable * 2.0)
 
@@ -252,7 +252,7 @@ def test_reads_of_an_earlier_value_stay_reads_of_it() -> None:
 
 
 def test_a_read_of_the_function_around() -> None:
-    """The branch does not see where its value came from: as it says."""
+    """The branch cannot see where its value came from, so it is assigned."""
     variable = _guarded(1.0)
 
     @tf.function(autograph=False)
@@ -375,7 +375,7 @@ def test_each_repeated_operation_can_be_made_by_its_names() -> None:
 
 
 def test_batch_normalization_and_counters_of_layers() -> None:
-    """What Keras and its users write comes out as one operation, or locked."""
+    """Assignments of Keras become one operation each, or hold the lock."""
 
     class Counting(keras.layers.Layer):
         def build(self, shape: Any) -> None:
@@ -420,7 +420,7 @@ def test_batch_normalization_and_counters_of_layers() -> None:
         np.testing.assert_array_equal(mine.numpy(), theirs.numpy())
     types = _types(traced, batch)
     assert types.count("MutexLock") == 2, "the mean and the variance"
-    # keras.Variable.assign_add is hooked by a strategy only.
+    # Only a strategy hooks keras.Variable.assign_add.
     assert types.count("AssignAddVariableOp") == 2
 
 
@@ -428,7 +428,7 @@ def test_batch_normalization_and_counters_of_layers() -> None:
 def test_a_difference_from_a_state_is_added_to_what_it_is_then(
     method: str,
 ) -> None:
-    """As `mean.assign_add(rate * (x - mean))`, with another step between."""
+    """Test of `mean.assign_add(rate * (x - mean))` with a step in between."""
     mean = _guarded(np.float32(2.0))
     sign = 1.0 if method == "assign_add" else -1.0
 
@@ -444,7 +444,7 @@ def test_a_difference_from_a_state_is_added_to_what_it_is_then(
 
 
 def test_a_weight_goes_down_by_a_gradient_of_its_own() -> None:
-    """What others did to it meanwhile stays: it is not assigned."""
+    """It is not assigned, so the changes of others stay."""
     weight = testing.remote_variable(_VALUE)
     weight.update_lock = UpdateLock(testing.LOCAL_DEVICE, "descend")
     x = tf.constant(_DENSE)
@@ -486,7 +486,7 @@ def test_a_weight_that_has_changed_since_it_was_read_is_assigned() -> None:
 def test_shards_are_assigned_as_the_whole_is(
     compute: Compute, argument: Any, trainable: bool
 ) -> None:
-    """Each computes from its own rows, under its lock or atomically."""
+    """Each shard computes from its own rows, under its lock or atomically."""
     table = testing.sharded_variable(_VALUE, 2)
     table._trainable = trainable
     for index, shard in enumerate(table.variables):

@@ -1,4 +1,4 @@
-"""How a value of a traced function was computed from a variable itself."""
+"""Computations of values of a traced function from a variable itself."""
 
 from collections.abc import Collection
 from collections.abc import Sequence
@@ -8,13 +8,13 @@ import tensorflow as tf
 
 from tfps_plugin.variables.compression import wire
 
-# What is computed on the ps again: one element of the result for each of the
-# variable's, and no state. By the names that TensorFlow gives its operations.
+# TensorFlow's names of the operations that the ps can repeat: they have no
+# state, and one element of the result for each element of the variable.
 _REPEATED = frozenset(
     [
         *("Identity", "StopGradient", "Cast"),
         *("Add", "AddV2", "Sub", "Mul", "Div", "RealDiv", "DivNoNan"),
-        # What keras.ops.add makes of an addition to every row.
+        # keras.ops.add uses it for an addition to every row.
         "BiasAdd",
         *("FloorDiv", "FloorMod", "MulNoNan", "Pow", "SquaredDifference"),
         *("Maximum", "Minimum", "ClipByValue"),
@@ -33,10 +33,10 @@ _ATTRIBUTES = {
     "Equal": ("incompatible_shape_error",),
     "NotEqual": ("incompatible_shape_error",),
 }
-# Longer computations are not those of a moving average or a counter, and
-# would keep the lock for long.
+# Longer computations are not those of a moving average or a counter, and would
+# hold the lock for too long.
 _MOST_OPERATIONS = 32
-# How far is looked for what depends on the variable.
+# Limit of the search for operations that depend on the variable.
 _MOST_DEPENDENTS = 20_000
 
 READS = ("ReadVariableOp", "ResourceGather", "ResourceGatherNd")
@@ -44,24 +44,25 @@ ADDITIONS = ("Add", "AddV2")
 
 
 class Computation:
-    """How a value was computed from reads of one variable.
+    """Computation of a value from reads of one variable.
 
     Attributes:
-        inputs: What does not depend on the variable, by the tensor's `id`.
+        inputs: Inputs that do not depend on the variable, by the tensor's
+            `id`.
     """
 
     def __init__(self, value: tf.Tensor, wholes: Collection[str] = ()) -> None:
-        """Starts at the end; `find` makes complete ones.
+        """Starts at the end; `find` returns complete computations.
 
         Args:
             value: The end.
-            wholes: Names of operations that give what the variable holds,
-                beside those that read it.
+            wholes: Names of operations that return the variable's value, in
+                addition to those that read it.
         """
         self._value = value
         self._wholes = wholes
         self._reads: dict[int, tf.Tensor] = {}
-        # Each after those that it depends on.
+        # Each operation comes after those that it depends on.
         self._steps: list[tf.Operation] = []
         self.inputs: dict[int, tf.Tensor] = {}
 
@@ -74,10 +75,9 @@ class Computation:
             handle: The variable's handle in that function.
 
         Returns:
-            None if `value` does not depend on the variable, or in another way
-            than by elementwise operations, or if the variable was changed
-            between the reads and now: those reads are of a value that is
-            gone.
+            None if `value` does not depend on the variable, or does by other
+            than elementwise operations, or if the variable was changed after
+            the reads, so that they are out of date.
         """
         return cls.find_of_shards(value, [handle], ())
 
@@ -88,12 +88,12 @@ class Computation:
         handles: Sequence[tf.Tensor],
         wholes: Collection[str],
     ) -> "Computation | None":
-        """Walks back likewise, from what was computed from several shards.
+        """Walks back likewise, to reads of several shards.
 
         Args:
             value: A tensor of a function.
             handles: The handles of the shards in that function.
-            wholes: Names of operations that give all shards as one.
+            wholes: Names of operations that return all shards as one tensor.
         """
         users = [user for handle in handles for user in handle.consumers()]
         reads = [user for user in users if user.type == "ReadVariableOp"]
@@ -113,7 +113,7 @@ class Computation:
         return found
 
     def _walk(self, dependents: set[str]) -> bool:
-        """Fills in the steps; False if one of them cannot be repeated."""
+        """Fills in the steps; returns False if one cannot be repeated."""
         waiting = [self._value.op]
         begun: set[str] = set()
         ended: set[str] = set()
@@ -132,8 +132,8 @@ class Computation:
                 or operation.name in self._wholes
                 or wire.is_received(operation)
             ):
-                # Of the variable: a read of another depends on nothing. The ps
-                # computes with what it has, not with what travelled.
+                # It reads this variable: a read of another one depends on
+                # nothing. The ps uses its own value, not the one that traveled.
                 for read in operation.outputs:
                     self._reads[id(read)] = read
                 ended.add(operation.name)
@@ -149,7 +149,7 @@ class Computation:
         return True
 
     def as_addition(self) -> tuple[Any, tf.Tensor] | None:
-        """How one atomic operation does the same.
+        """Returns an atomic operation that does the same, if there is one.
 
         Returns:
             The operation and what it adds or subtracts, if the value is
@@ -182,11 +182,11 @@ class Computation:
         return id(behind_identities(tensor)) in self._reads
 
     def repeat(self, now: tf.Tensor, given: dict[int, tf.Tensor]) -> tf.Tensor:
-        """Computes the value anew.
+        """Computes the value again.
 
         Args:
-            now: What the variable is now.
-            given: What stands for `inputs`, by the same keys.
+            now: The variable's current value.
+            given: Replacements for `inputs`, by the same keys.
         """
         made = {**given, **dict.fromkeys(self._reads, now)}
         for step in self._steps:
@@ -205,7 +205,7 @@ class Computation:
 
 
 def dependents_of(reads: list[tf.Operation]) -> set[str] | None:
-    """The names of the operations that reads flow into; None: too many."""
+    """Returns the names of operations that depend on reads, if not too many."""
     found = {read.name for read in reads}
     waiting = list(reads)
     while waiting:
@@ -222,7 +222,7 @@ def dependents_of(reads: list[tf.Operation]) -> set[str] | None:
 def all_before(
     operations: list[tf.Operation], others: list[tf.Operation]
 ) -> bool:
-    """Whether the program made all of the first before any of the others."""
+    """Returns whether all operations were made before any of the others."""
     place = {
         operation.name: index
         for index, operation in enumerate(others[0].graph.get_operations())

@@ -1,4 +1,4 @@
-"""Makes `table.assign(f(table))` of a variable that is cut lose nothing."""
+"""Makes `table.assign(f(table))` of a sharded variable lose nothing."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,19 +14,20 @@ from tfps_plugin.variables.step_trace import StepTrace
 def parts(
     table: Any, method: str, value: Any
 ) -> tuple[str, list[tf.Tensor]] | None:
-    """What each shard is assigned, if that was computed from the whole table.
+    """Returns each shard's part of a value computed from the whole table.
 
-    `mean.assign(mean * 0.9 + x * 0.1)` of a variable that is cut is the same of
-    every shard with its rows of `x`; there, `self_assignment` finds it.
+    `mean.assign(mean * 0.9 + x * 0.1)` of a sharded variable becomes the same
+    assignment of every shard, with its rows of `x`; `self_assignment` does the
+    rest.
 
     Args:
         table: A sharded variable.
         method: `"assign"`, `"assign_add"` or `"assign_sub"`.
-        value: What it is given.
+        value: The argument of the method.
 
     Returns:
         The method to call on the shards, and its argument for each; None
-        where the value is to be cut as it is.
+        if the value is to be split as it is.
     """
     graph = tf.compat.v1.get_default_graph()
     if (
@@ -65,7 +66,7 @@ def parts(
 
 
 def _wholes(handles: Sequence[tf.Tensor]) -> set[str]:
-    """The operations of a function that give all shards as one tensor."""
+    """Returns the operations of a function that join all shards."""
     found: set[str] = set()
     waiting = [t for read in handles[0].consumers() for t in read.outputs]
     while waiting:
@@ -76,7 +77,7 @@ def _wholes(handles: Sequence[tf.Tensor]) -> set[str]:
                 id(handle) for handle in handles
             ]:
                 found.add(user.name)
-                # What a function with a gradient of its own returns.
+                # The results of a function with a custom gradient.
                 found |= {
                     one.name
                     for one in user.outputs[0].consumers()
@@ -86,7 +87,7 @@ def _wholes(handles: Sequence[tf.Tensor]) -> set[str]:
 
 
 def _handles_of(joined: tf.Operation) -> list[int]:
-    """The ids of the handles whose values a concatenation along rows joins."""
+    """Returns ids of the handles whose values a concatenation of rows joins."""
     *parts, axis = joined.inputs
     if tf.get_static_value(axis) != 0:
         return []
@@ -97,7 +98,7 @@ def _handles_of(joined: tf.Operation) -> list[int]:
 
 
 def _cut(table: Any, value: tf.Tensor) -> list[tf.Tensor]:
-    """The parts of a value that meet the rows of each shard."""
+    """Returns the parts of a value that correspond to the shards' rows."""
     num_shards = table.layout.num_shards
     if value.shape.rank != table.shape.rank or value.shape[0] == 1:
         return [value] * num_shards

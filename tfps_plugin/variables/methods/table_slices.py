@@ -18,18 +18,18 @@ from tfps_plugin.variables.saving import shard_reader
 
 
 def read(table: Table, key: Any) -> tf.Tensor | None:
-    """The slice of a table, if only some of its rows are needed.
+    """Returns the slice of a table, if only some of its rows are needed.
 
     Args:
         table: A sharded table.
-        key: What stands in brackets.
+        key: The index expression.
 
     Returns:
-        The slice; None where all rows have to be read for it.
+        The slice; None if all rows have to be read for it.
 
     Raises:
-        InvalidArgumentError: TensorFlow's, if the table has not the row that
-            an integer asks for; ValueError while a function is traced.
+        InvalidArgumentError: TensorFlow's, if an integer is not a row of the
+            table; ValueError while a function is traced.
     """
     first, rest = _split(key)
     num_rows = table.layout.num_rows
@@ -49,11 +49,11 @@ def read(table: Table, key: Any) -> tf.Tensor | None:
 
 
 def assigner(table: Any, key: Any, part: tf.Tensor) -> Callable[..., Any]:
-    """Assigns what was sliced; TensorFlow calls it `slice.assign`.
+    """Returns a function that assigns a slice, TensorFlow's `slice.assign`.
 
     Args:
         table: A sharded variable.
-        key: What stands in brackets.
+        key: The index expression.
         part: The slice that was read.
 
     Returns:
@@ -73,7 +73,7 @@ def _assign(
     num_rows = table.layout.num_rows
     value = tf.convert_to_tensor(value, table.dtype)
     if first is Ellipsis:
-        # Does it stand for the first axis, or for none?
+        # Does it stand for the first axis, or for no axis?
         if len([k for k in rest if k is not None]) < table.shape.rank:
             first, rest = slice(None), (Ellipsis, *rest)
         else:
@@ -116,7 +116,7 @@ def _assign(
 
 
 def static_rows(key: Any, num_rows: int) -> range | None:
-    """The rows that the first part of a key asks for, if that is known."""
+    """Returns the rows that the first part of a key selects, if known."""
     if _is_integer(key):
         row = _row_number(key, num_rows)
         return range(row, row + 1)
@@ -139,7 +139,7 @@ def _is_integer(key: Any) -> bool:
 
 
 def _row_number(key: Any, num_rows: int) -> int:
-    """The row that an integer asks for, which may count from the end."""
+    """Returns the row of an integer, which may count from the end."""
     row = int(key) + (num_rows if key < 0 else 0)
     if 0 <= row < num_rows:
         return row
@@ -147,7 +147,7 @@ def _row_number(key: Any, num_rows: int) -> int:
         f"slice index {row} of dimension 0 out of bounds: the variable has "
         f"the rows 0 to {num_rows - 1}. Received: index={key}"
     )
-    # As of any tensor or variable.
+    # The same errors as for any tensor or variable.
     if tf.executing_eagerly():
         raise tf.errors.InvalidArgumentError(None, None, text)
     raise ValueError(text)

@@ -1,4 +1,4 @@
-"""What makes a container of variables a `tf.Variable` to TensorFlow."""
+"""Interface of a `tf.Variable` for containers of variables."""
 
 from typing import Any
 from typing import NoReturn
@@ -26,39 +26,39 @@ class TensorProtocol(tf.Variable, tf.__internal__.types.Tensor):
     # Gradient tapes then ask for `.handle` as they do with a tf.Variable.
     _should_act_as_resource_variable = True
 
-    # As the attributes of a resource variable that was made eagerly.
+    # Like the attributes of a resource variable that was made eagerly.
     constraint = None
     initializer = None
 
     # Reading.
 
     def read_value(self) -> tf.Tensor:
-        """The whole value as one dense tensor."""
+        """Returns the whole value as one dense tensor."""
         raise NotImplementedError  # every subclass has its own
 
     def read_value_no_copy(self) -> tf.Tensor:
-        """The whole value as one dense tensor."""
+        """Returns the whole value as one dense tensor."""
         return self.read_value()
 
     def value(self) -> tf.Tensor:
-        """The whole value as one dense tensor."""
+        """Returns the whole value as one dense tensor."""
         return self.read_value()
 
     def numpy(self) -> np.ndarray:
-        """The whole value as an array in this process."""
+        """Returns the whole value as an array in this process."""
         return self.read_value().numpy()
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
-        """The whole value as an array, for NumPy's own functions."""
+        """Returns the whole value as an array, for NumPy's own functions."""
         return np.asarray(self.numpy(), dtype)
 
     def __tf_tensor__(
         self, dtype: Any = None, name: str | None = None
     ) -> tf.Tensor:
-        """The whole value, for TensorFlow's own functions.
+        """Returns the whole value, for TensorFlow's own functions.
 
         Raises:
-            ValueError: If another dtype is asked for.
+            ValueError: If another dtype is requested.
         """
         del name
         if dtype is not None and not self.dtype.is_compatible_with(dtype):
@@ -81,7 +81,7 @@ class TensorProtocol(tf.Variable, tf.__internal__.types.Tensor):
     def __complex__(self) -> complex:
         return complex(self.numpy())
 
-    # What it is.
+    # Attributes.
 
     def set_shape(self, shape: Any) -> None:
         """Checks that the variable has the given shape.
@@ -93,15 +93,15 @@ class TensorProtocol(tf.Variable, tf.__internal__.types.Tensor):
 
     @property
     def op(self) -> NoReturn:
-        """Not there for variables that are made eagerly."""
+        """Not available for variables that are made eagerly."""
         raise _attribute_error("op")
 
     @property
     def graph(self) -> NoReturn:
-        """Not there for variables that are made eagerly."""
+        """Not available for variables that are made eagerly."""
         raise _attribute_error("graph")
 
-    # What TensorFlow 1 had sessions for.
+    # Methods for sessions of TensorFlow 1.
 
     @property
     def initial_value(self) -> NoReturn:
@@ -110,16 +110,16 @@ class TensorProtocol(tf.Variable, tf.__internal__.types.Tensor):
 
     @property
     def create(self) -> NoReturn:
-        """Not there for variables that are made eagerly."""
+        """Not available for variables that are made eagerly."""
         raise _runtime_error("create", "variable.assign(value)")
 
     def eval(self, session: Any = None) -> NoReturn:
-        """Refused: there is no session."""
+        """Raises an error: there is no session."""
         del session
         raise _runtime_error("eval()", "variable.numpy()")
 
     def to_proto(self, export_scope: str | None = None) -> NoReturn:
-        """Refused: there is no graph that has the variable."""
+        """Raises an error: no graph has the variable."""
         del export_scope
         raise _runtime_error("to_proto()", "tf.train.Checkpoint")
 
@@ -127,7 +127,7 @@ class TensorProtocol(tf.Variable, tf.__internal__.types.Tensor):
     def from_proto(
         variable_def: Any, import_scope: str | None = None
     ) -> NoReturn:
-        """Refused: there is no graph that has the variable."""
+        """Raises an error: no graph has the variable."""
         del variable_def, import_scope
         raise _runtime_error("from_proto()", "tf.train.Checkpoint")
 
@@ -137,12 +137,12 @@ class TensorProtocol(tf.Variable, tf.__internal__.types.Tensor):
         self.assign(value)
 
     def initialized_value(self) -> tf.Tensor:
-        """The value: a variable has one as soon as it exists."""
+        """Returns the value, which a variable has as soon as it exists."""
         with tf.init_scope():
             return self.read_value()
 
     def count_up_to(self, limit: Any) -> NoReturn:
-        """Refused: only numbers count."""
+        """Raises an error: only scalars count."""
         raise errors.UnsupportedError(
             "count_up_to() counts with a single integer; expected a variable "
             f"of shape (). Received: {self.name!r} of shape "

@@ -1,6 +1,6 @@
-"""Tests that every kind of variable has the face of a tf.Variable.
+"""Tests that every kind of variable has the interface of a tf.Variable.
 
-`tf.Variable` itself says what is right, attribute by attribute.
+`tf.Variable` itself is the reference, attribute by attribute.
 """
 
 import inspect
@@ -110,7 +110,7 @@ _USES: dict[str, Callable[[Any], Any]] = {
 
 
 def _outcome(use: Callable[[Any], Any], variable: Any) -> tuple[Any, Any]:
-    """What a use gives or raises, and what the variable is then."""
+    """Returns the result or error of a use, and the variable's value then."""
     try:
         result = use(variable)
         if isinstance(result, tf.Tensor | tf.Variable):
@@ -161,7 +161,7 @@ def test_it_does_what_a_variable_does_or_refuses(
     result, value = _outcome(_USES[attribute], variable)
     _assert_alike(result, right)
     if isinstance(result, errors.UnsupportedError):
-        # A reason and a way out, and nothing was changed.
+        # The error gives a reason and a way out, and nothing was changed.
         assert "Received: " in str(result)
         assert "Use " in str(result)
     else:

@@ -1,7 +1,7 @@
 """Copies of variables, by `copy.deepcopy` and `pickle`.
 
-A copy is a variable of the scope that it is made in: on parameter servers
-again, or in a process that knows nothing of them.
+A copy belongs to the scope in which it is made: it is on parameter servers
+again, or in a process that knows nothing about them.
 """
 
 import functools
@@ -14,8 +14,8 @@ def deep(variable: Any, memo: dict[int, Any]) -> Any:
     """Copies a variable, for `copy.deepcopy`.
 
     Args:
-        variable: Any of ours.
-        memo: What has been copied, by the identity of the original.
+        variable: Any variable of this package.
+        memo: The copies made so far, by the identity of the original.
 
     Returns:
         A variable of the same value.
@@ -26,7 +26,7 @@ def deep(variable: Any, memo: dict[int, Any]) -> Any:
 
 
 def reduced(variable: Any) -> tuple[Any, tuple[()]]:
-    """What `pickle` writes of a variable: its value as an array."""
+    """Reduces a variable to its value as an array, for `pickle`."""
     return (
         functools.partial(_make, variable.numpy(), **_description(variable)),
         (),

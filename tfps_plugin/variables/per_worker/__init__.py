@@ -1,10 +1,10 @@
 """Resources of which every worker or lane has its own.
 
-worker_local.py         metric states: one copy per lane, put together to read
+worker_local.py         metric states: one copy per lane, merged when read
 worker_local_handle.py  a resource of which every worker or lane has its own
 worker_resident.py      one object per worker, rebuilt when the worker returns
 worker_seeds.py         seed generators: every lane draws its own sequence
 worker_tables.py        lookup tables: one copy per worker
-lane_tallies.py         how much every lane has added to a number
+lane_tallies.py         the sums that lanes have added to a number
 per_worker_variable.py  a variable that each worker has for itself
 """

@@ -1,7 +1,7 @@
-"""How much every lane has added to a number, counted where the lane runs.
+"""Sums that lanes have added to a number, kept where each lane runs.
 
-A number on a ps that is lost takes all additions with it. What lanes have
-counted beside it says how much it was.
+If a ps is lost, its numbers are lost with all additions. The tallies of the
+lanes restore such a number.
 """
 
 import contextlib
@@ -23,10 +23,10 @@ _CHIEF = "/device:CPU:0"
 
 @dataclasses.dataclass(frozen=True)
 class _Tally:
-    """What one lane has added.
+    """The sum that one lane has added.
 
     Attributes:
-        began_at: What the number was, just before the lane's first addition.
+        began_at: Value of the number just before the lane's first addition.
         added: The sum of its additions since, on the worker.
     """
 
@@ -37,9 +37,8 @@ class _Tally:
 class LaneTallies:
     """The additions of all lanes to one number that only grows.
 
-    The number is at least the smallest `began_at` and all that was added
-    since; and exactly that as long as no lane was lost and nothing but lanes
-    has changed it.
+    The number is at least the smallest `began_at` plus all additions. It is
+    exactly that as long as no lane is lost and only lanes change the number.
 
     Threading: safe from several threads. Guarded by `_lock`: the chief's own
     tally.
@@ -51,9 +50,9 @@ class LaneTallies:
         """Begins without additions.
 
         Args:
-            name: Name of the number, for people.
-            dtype: Its dtype.
-            read: Reads it.
+            name: Name of the number, for messages.
+            dtype: Dtype of the number.
+            read: Reads the number.
         """
         self._name = f"{name}/added"
         self._dtype = dtype
@@ -65,7 +64,7 @@ class LaneTallies:
         )
 
     def handle(self) -> tf.Tensor:
-        """What the lane that calls is to add to, too; or else the chief."""
+        """Returns the handle of the calling lane's, or the chief's, tally."""
         if dispatch_context.current() is not None:
             return self._resident.get().added.own_handle
         with self._lock:
@@ -74,10 +73,10 @@ class LaneTallies:
             return self._of_chief.added.own_handle
 
     def total(self) -> Any:
-        """At least so much the number was.
+        """Returns a lower bound of the number.
 
         Returns:
-            A NumPy number; None: nobody that lives has added to it.
+            A NumPy number; None if no lane that is alive has added to it.
         """
         tallies = self._resident.existing()
         with self._lock:
@@ -85,7 +84,7 @@ class LaneTallies:
                 tallies.append(self._of_chief)
         counted = []
         for tally in tallies:
-            # Of a worker that does not answer nothing is known.
+            # The tally of a worker that does not answer is not known.
             with contextlib.suppress(tf.errors.OpError):
                 counted.append((tally.began_at, _number(tally.added)))
         if not counted:
@@ -94,7 +93,7 @@ class LaneTallies:
         return min(began_at) + sum(added)
 
     def forget(self) -> None:
-        """Begins anew, because the number was set to something else."""
+        """Starts over, because the number was set to another value."""
         self._resident.forget()
         with self._lock:
             self._of_chief = None

@@ -11,14 +11,14 @@ from tfps_plugin.variables.per_worker.worker_resident import Residents
 
 
 class _Number:
-    """A number, and what is known of it."""
+    """A number and its tallies."""
 
     def __init__(self) -> None:
         self.value = tf.Variable(0, dtype=tf.int64)
         self.tallies = LaneTallies("number", tf.int64, self.value.read_value)
 
     def add(self, lane: int | None, value: int = 1) -> None:
-        """An addition, by a lane or by the chief."""
+        """Adds a value, as a lane or as the chief."""
         if lane is None:
             self._add(value)
             return
@@ -65,10 +65,10 @@ def test_what_a_lost_worker_has_added_is_not_known() -> None:
     number.add(0, 5)
     number.add(1, 7)
     connection.present().part(Residents).forget_worker(0)
-    # It had begun before the other one did.
+    # The other lane began at 5, so the total is still exact.
     assert number.tallies.total() == 12
     number.add(0, 1)
     assert number.tallies.total() == 13
     connection.present().part(Residents).forget_worker(0)
-    # One that was the other's is missing; nothing is ever too much.
+    # An addition of the other lane is missing; the total is never too large.
     assert number.tallies.total() == 12 < number.value.numpy()

@@ -1,4 +1,4 @@
-"""Variables of which each worker has its own, and nobody adds them up.
+"""Variables of which each worker has its own, and which are never merged.
 
 `tf.Variable(value, per_worker_variable=True)` under the scope of a strategy
 gives one, as under `tf.distribute.ParameterServerStrategy`.
@@ -18,13 +18,13 @@ from tfps_plugin.variables.per_worker.worker_local import WorkerLocalHandle
 class PerWorkerVariable(WorkerLocalHandle):
     """A variable that each worker, and the chief, has for itself.
 
-    In a function, and in a Python callable that a worker runs, it is the one
-    of that worker: to read and to assign it costs no message. On the chief it
-    is the chief's own; `read_all` brings those of all workers. Gradient tapes
-    do not watch it.
+    In a function, and in a Python callable that a worker runs, it is that
+    worker's own: reads and assignments cost no message. On the chief it is the
+    chief's own; `read_all` fetches those of all workers. Gradient tapes do not
+    watch it.
 
-    A worker's begins with the initial value when the worker first uses it,
-    and again when the worker was lost and came back.
+    A worker's variable starts with the initial value when the worker first
+    uses it, and again after the worker was lost and came back.
 
     Threading: the functions that one worker runs at the same time share it;
     single operations, such as `assign_add`, are atomic.
@@ -41,7 +41,7 @@ class PerWorkerVariable(WorkerLocalHandle):
         Args:
             initial_value: Made on each worker, for that worker.
             name: Name shown to the user.
-            num_workers: How many workers the cluster has.
+            num_workers: Returns the number of workers in the cluster.
         """
         self._described = initial_value
         self._num_workers = num_workers
@@ -60,10 +60,10 @@ class PerWorkerVariable(WorkerLocalHandle):
         return copy
 
     def read_all(self) -> list[tf.Tensor]:
-        """The values of all workers, in their order.
+        """Returns the values of all workers, in their order.
 
-        A worker that has not used the variable yet counts with the value
-        that the chief's began with.
+        For a worker that has not used the variable yet, it is the initial
+        value of the chief's own.
 
         Returns:
             One tensor for each worker.

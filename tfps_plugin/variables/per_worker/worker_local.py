@@ -1,13 +1,13 @@
 """Variables of which every lane has its own copy: metric states.
 
-A metric state on a parameter server would be read and assigned by all workers
-at once, and lose what they add in between; Keras writes
-`state.assign(state + x)`. A copy of its own for every lane is exact, and
-costs no message at all. The chief puts the copies together when it reads.
+If all workers read and assigned a metric state on a parameter server at once,
+it would lose additions: Keras writes `state.assign(state + x)`. A copy for
+every lane is exact, and costs no message at all. The chief merges the copies
+when it reads the state.
 
-How they are put together says the variable's rule (`MergeRule`): that of its
-`aggregation`, if the program gave one, or else the one that is found in the
-operations that assign it, when a step is traced (`states.local_rules`).
+The variable's `MergeRule` defines how. The rule follows from the variable's
+`aggregation`, if the program has set one. Otherwise it is found in the
+operations that assign the state, when a step is traced (`states.local_rules`).
 """
 
 import functools
@@ -38,18 +38,18 @@ _logger = logging.getLogger(__name__)
 class WorkerLocalVariable(WorkerLocalHandle):
     """A metric state: every lane assigns its own copy, exactly.
 
-    What the chief reads depends on the rule; see `MergeRule`. Copies of sums,
-    maxima and minima begin at a neutral element, and the chief's own value
-    counts beside them. Other copies begin at the chief's value, and only those
-    count that were assigned since the chief last assigned all; its own value
-    if none was.
+    The value on the chief depends on the rule; see `MergeRule`. Copies of sums,
+    maxima and minima begin at a neutral element, and are merged with the
+    chief's own value. Other copies begin at the chief's value, and only those
+    count that were assigned since the chief last assigned all; if none was, the
+    chief's own value counts.
 
-    What the chief assigns replaces them all. The copies of a worker that was
-    lost are gone: what it had counted since they were last brought to the
-    chief, or dropped, is not in the sum.
+    An assignment of the chief replaces all copies. The copies of a lost worker
+    are lost: the sum does not include what the worker had counted since the
+    chief last fetched or dropped the copies.
 
-    Threading: a lane runs one closure at a time and nobody else touches its
-    copy. The chief's reads are exact when no closure is running.
+    Threading: a lane runs one closure at a time, and only this lane uses its
+    copy. The chief's reads are exact while no closure is running.
     """
 
     def __init__(
@@ -69,14 +69,14 @@ class WorkerLocalVariable(WorkerLocalHandle):
             initial_value: Value on the chief.
             name: Name shown to the user.
             synchronization: As in `tf.Variable`.
-            aggregation: How the chief puts the copies together.
-            rule_is_given: Whether the program has asked for a sum. If not, it
-                is what Keras says of every state of a metric, and the
-                operations that assign the state say more.
+            aggregation: How the chief merges the copies.
+            rule_is_given: Whether the program has asked for a sum. If not,
+                the sum is Keras's default for metric states, and the rule is
+                found in the operations that assign the state.
 
         Raises:
-            VariableCreationError: If it is not said how, or values of that
-                dtype have no mean.
+            VariableCreationError: If the arguments do not define a rule, or
+                values of that dtype have no mean.
         """
         rule = aggregations.rule_of(
             initial_value.dtype, name, synchronization, aggregation
@@ -95,31 +95,31 @@ class WorkerLocalVariable(WorkerLocalHandle):
         self._rule_is_given = rule_is_given or (self._rule is not MergeRule.SUM)
         self._is_settled = self._rule_is_given
         self._was_assigned = None if self._rule.reduces else AssignedFlag(name)
-        # What holds the state in the place of the copies, if anything does.
+        # The variable that holds the state instead of the copies, if any.
         self._instead: RemoteVariable | None = None
         self._are_neutral = False
         self.assign(initial_value)
 
     @property
     def rule(self) -> MergeRule:
-        """How the chief puts the copies together."""
+        """The rule by which the chief merges the copies."""
         return self._rule
 
     @property
     def rule_is_given(self) -> bool:
-        """Whether the program has said the rule."""
+        """True if the program has set the rule."""
         return self._rule_is_given
 
     @property
     def is_settled(self) -> bool:
-        """Whether the program or a traced function has said the rule."""
+        """True if the program or a traced function has set the rule."""
         return self._is_settled
 
     def settle(self, rule: MergeRule) -> None:
-        """Says how copies are put together, before a function uses them.
+        """Sets the rule to merge copies by, before a function uses them.
 
         Args:
-            rule: What the operations of a step ask for.
+            rule: The rule that the operations of a step require.
 
         Raises:
             InternalError: If it has another rule already.
@@ -144,21 +144,20 @@ class WorkerLocalVariable(WorkerLocalHandle):
 
     @property
     def is_replaced(self) -> bool:
-        """Whether functions that use it have to be traced anew."""
+        """True if functions that use it have to be traced again."""
         return self._instead is not None
 
     def replace_by(self, variable: RemoteVariable) -> None:
-        """Has all lanes and the chief use one variable in its place.
+        """Makes all lanes and the chief use another variable instead.
 
-        Functions that were traced before, and run on the chief, go on with
-        that.
+        Functions that were traced before, and run on the chief, use it, too.
 
         Args:
-            variable: On a ps; it has the value of all.
+            variable: A variable on a ps with the merged value.
         """
         self._forget_copies()
         self._instead = variable
-        # Who has the new one keeps this one, too, which functions look up.
+        # The new variable keeps this one alive, which functions look up.
         variable.stands_for = self
 
     def _build_copy(self, context: DispatchContext) -> RemoteVariable:
@@ -177,7 +176,7 @@ class WorkerLocalVariable(WorkerLocalHandle):
     def _weakly(
         self, look_up: Callable[[Any], tf.Tensor]
     ) -> Callable[[], tf.Tensor]:
-        """A function of the chief finds the value of all; see `_gather`."""
+        """Returns a lookup that merges copies on the chief; see `_gather`."""
 
         def look_up_gathered(variable: Any) -> tf.Tensor:
             if on_the_chief():
@@ -187,10 +186,10 @@ class WorkerLocalVariable(WorkerLocalHandle):
         return super()._weakly(look_up_gathered)
 
     def _gather(self) -> None:
-        """Takes what lanes have into the chief's own value.
+        """Merges the lanes' copies into the chief's own value.
 
-        What a function does to the state on the chief, such as to reset it,
-        is done to all of it then. No closure may be running.
+        A function on the chief that changes the state, for example resets it,
+        then changes all of it. No closure may be running.
         """
         if self._instead is not None or not self._resident.existing():
             return
@@ -205,7 +204,7 @@ class WorkerLocalVariable(WorkerLocalHandle):
         return compat.read_resource(self.own_handle, self._dtype)
 
     def neutral(self) -> tf.Tensor:
-        """The value of a copy that changes nothing."""
+        """Returns the value of a copy that changes nothing."""
         return merging.neutral(self._rule, self._shape, self._dtype)
 
     def _read_variable_op(self, no_copy: bool = False) -> tf.Tensor:
@@ -215,7 +214,7 @@ class WorkerLocalVariable(WorkerLocalHandle):
         return self._put_together(value, self._read_copies())
 
     def _read_copies(self) -> list[tf.Tensor]:
-        """The copies that count, in the order of lanes."""
+        """Returns the copies that count, in the order of lanes."""
         if self._rule is MergeRule.CONSTANT:
             return []
         values = []
@@ -224,7 +223,7 @@ class WorkerLocalVariable(WorkerLocalHandle):
                 if self._counts(lane_index):
                     values.append(copy.read_value())
             except errors.ParameterServerLostError:
-                # Not a ps: a copy is on the worker that adds to it.
+                # The copy is on the worker that adds to it, not on a ps.
                 _logger.warning(
                     "A worker died before its share of %s was read; what it "
                     "counted since the last reset is missing.",
@@ -233,18 +232,18 @@ class WorkerLocalVariable(WorkerLocalHandle):
         return values
 
     def _counts(self, lane_index: int) -> bool:
-        """Whether the value of all depends on a lane's copy."""
+        """Returns whether the merged value depends on a lane's copy."""
         flag = self._was_assigned
         return flag is None or flag.is_set(lane_index)
 
     def _put_together(
         self, own: tf.Tensor, copies: list[tf.Tensor]
     ) -> tf.Tensor:
-        """What the chief sees.
+        """Merges copies into the value on the chief.
 
         Args:
             own: The chief's own value.
-            copies: Those of lanes.
+            copies: The copies of the lanes.
         """
         if self._rule.reduces:
             return functools.reduce(
@@ -260,7 +259,7 @@ class WorkerLocalVariable(WorkerLocalHandle):
         return on_the_chief() or super()._reads_more_than_own()
 
     def gather_own_value(self) -> None:
-        """On the chief: replaces the copies by what they are together."""
+        """Replaces the copies by their merged value, on the chief."""
         if on_the_chief():
             self.assign(self.read_value())
 
@@ -270,7 +269,7 @@ class WorkerLocalVariable(WorkerLocalHandle):
             self._was_assigned.forget()
 
     def _serialize_to_tensors(self) -> dict[str, Any]:
-        """As TensorFlow's checkpoints save any variable: the value of all."""
+        """Serializes the merged value as TensorFlow does any variable."""
 
         def read() -> tf.Tensor:
             # Checkpoints are written by a function that is traced each time.
@@ -281,8 +280,7 @@ class WorkerLocalVariable(WorkerLocalHandle):
         return {tensorflow_saving.VARIABLE_VALUE_KEY: value}
 
     def _restore_from_tensors(self, restored_tensors: dict[str, Any]) -> Any:
-        """As TensorFlow's checkpoints restore any variable."""
-        # What is restored is the value of all.
+        """Restores the merged value as TensorFlow does any variable."""
         self._forget_copies()
         return super()._restore_from_tensors(restored_tensors)
 
@@ -293,9 +291,9 @@ class WorkerLocalVariable(WorkerLocalHandle):
         name: str | None = None,
         read_value: bool = True,
     ) -> Any:
-        """Assigns this lane's copy; on the chief, the value of all."""
+        """Assigns this lane's copy; on the chief, the merged value."""
         if on_the_chief():
-            # Of the value now, which may be computed from the copies.
+            # Convert it now: the value may be computed from the copies.
             value = tf.convert_to_tensor(value, self._dtype)
             if not self._are_neutral:
                 self._forget_copies()
@@ -311,7 +309,7 @@ class WorkerLocalVariable(WorkerLocalHandle):
         name: str | None = None,
         read_value: bool = True,
     ) -> Any:
-        """Adds to this lane's copy; on the chief, to the value of all."""
+        """Adds to this lane's copy; on the chief, to the merged value."""
         if not on_the_chief():
             self._note_assignment()
         elif self._rule is not MergeRule.SUM:
@@ -335,7 +333,7 @@ class WorkerLocalVariable(WorkerLocalHandle):
         return super().assign_sub(delta, use_locking, name, read_value)
 
     def _require_rule(self) -> None:
-        """Refuses what an eager closure assigns without a known rule."""
+        """Refuses assignments of an eager closure if the rule is unknown."""
         if self._is_settled or not tf.executing_eagerly():
             return
         raise errors.UnsupportedError(
@@ -348,19 +346,19 @@ class WorkerLocalVariable(WorkerLocalHandle):
         )
 
     def _note_assignment(self) -> None:
-        """Has the lane that runs this say that its copy counts."""
+        """Notes that the copy of the lane that runs this counts."""
         if self._was_assigned is not None:
             self._was_assigned.set()
 
     def forget_copies(self) -> None:
-        """Drops what lanes have added; each begins anew when it next adds."""
+        """Drops what lanes have added; each starts over when it next adds."""
         self._forget_copies()
 
-    # What brings the copies of many variables at once; of those alone whose
-    # rule reduces.
+    # Methods that fetch the copies of many variables at once, for variables
+    # whose rule reduces.
 
     def copies_by_lane(self) -> dict[int, RemoteVariable]:
-        """The copies that lanes have; none if all are known to be neutral."""
+        """Returns the lanes' copies; none if all are known to be neutral."""
         return {} if self._are_neutral else self._resident.existing_by_key()
 
     def forget_copy(self, lane_index: int) -> None:
@@ -368,10 +366,10 @@ class WorkerLocalVariable(WorkerLocalHandle):
         self._resident.forget_key(lane_index)
 
     def take_over(self, value: Any) -> None:
-        """On the chief: takes in the value of copies, which are to be cleared.
+        """Merges the value of copies that will be cleared, on the chief.
 
         Args:
-            value: As an array or tensor, of the variable's shape and dtype.
+            value: An array or tensor of the variable's shape and dtype.
         """
         with compat.clear_device(), tf.device(self.device):
             own = compat.read_resource(self.own_handle, self._dtype)
@@ -381,5 +379,5 @@ class WorkerLocalVariable(WorkerLocalHandle):
             tf.raw_ops.AssignVariableOp(resource=self.own_handle, value=total)
 
     def copies_are_neutral(self) -> None:
-        """Says that all copies are neutral, until a lane asks for its own."""
+        """Notes that all copies are neutral, until a lane uses its own."""
         self._are_neutral = True

@@ -13,8 +13,8 @@ from tfps_plugin.variables.per_worker.worker_resident import WorkerResident
 class WorkerLocalHandle(LateBoundVariable):
     """A resource that resolves to the calling worker's own.
 
-    On the chief's own threads it is a resource of the chief; in a closure it
-    is one of the worker, so that passing it costs no message.
+    On the chief's own threads it is a resource of the chief. In a closure it
+    is a resource of the worker, so passing it costs no message.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class WorkerLocalHandle(LateBoundVariable):
             dtype: Dtype of the elements.
             name: Name shown to the user.
             trainable: Whether gradient tapes watch it by themselves.
-            per_lane: Whether each lane has its own, or each worker.
+            per_lane: Whether each lane, and not just each worker, has its own.
             synchronization: As in `tf.Variable`.
             aggregation: As in `tf.Variable`.
         """
@@ -70,13 +70,13 @@ class WorkerLocalHandle(LateBoundVariable):
 
 
 class AssignedFlag(WorkerLocalHandle):
-    """Whether each lane has assigned its copy of a state."""
+    """Flag of each lane that has assigned its copy of a state."""
 
     def __init__(self, name: str) -> None:
         """Begins with no lane.
 
         Args:
-            name: Of the state.
+            name: Name of the state.
         """
         super().__init__(
             tf.TensorShape([]),
@@ -93,14 +93,14 @@ class AssignedFlag(WorkerLocalHandle):
         return copy
 
     def set(self) -> None:
-        """Says so of the lane that runs this; in functions, when it does."""
+        """Sets the flag of the lane that runs this, at run time."""
         tf.raw_ops.AssignVariableOp(resource=self.handle, value=True)
 
     def is_set(self, lane_index: int) -> bool:
-        """Whether a lane has said so."""
+        """Returns whether the flag of a lane is set."""
         copy = self._resident.existing_by_key().get(lane_index)
         return copy is not None and bool(copy.read_value())
 
     def forget(self) -> None:
-        """Begins anew, with no lane."""
+        """Clears the flags of all lanes."""
         self._resident.forget()

@@ -26,7 +26,7 @@ def _on_lane(lane: int, generation: int = 0) -> Iterator[None]:
 
 
 def _sum(value: Any) -> WorkerLocalVariable:
-    """A state that the program has said to be a sum."""
+    """Returns a state that the program has declared a sum."""
     return WorkerLocalVariable(
         tf.convert_to_tensor(value), "state", rule_is_given=True
     )
@@ -37,7 +37,7 @@ def test_what_lanes_add_is_summed_on_the_chief() -> None:
 
     @tf.function
     def add(x: tf.Tensor) -> None:
-        # As Keras's confusion matrices do: read, then assign.
+        # Read, then assign, as Keras's confusion matrices do.
         state.assign(state + x)
 
     for lane in range(4):
@@ -204,7 +204,7 @@ def test_every_worker_looks_up_in_a_table_of_its_own() -> None:
 
 
 def test_eager_operations_ask_for_the_value() -> None:
-    """Given a variable, they would read its own handle by themselves."""
+    """Given a variable, they would bypass it and read its own handle."""
     state = _sum([1.0, 2.0])
     with _on_lane(0):
         state.assign([3.0, 4.0])

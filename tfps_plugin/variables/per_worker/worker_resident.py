@@ -38,7 +38,7 @@ class Residents:
         self._residents: weakref.WeakSet[Resident] = weakref.WeakSet()
 
     def add(self, resident: Resident) -> None:
-        """Tells a resident of lost workers, for as long as it lives."""
+        """Notifies a resident of lost workers, for as long as it lives."""
         with self._lock:
             self._residents.add(resident)
 
@@ -75,8 +75,8 @@ class WorkerResident(Generic[T]):
     incarnation is gone. It is also built again on a new connection: a table
     that was made before the strategy may outlive several of them.
 
-    A lane that still runs a closure of an earlier generation gets nothing
-    then: other lanes may be using the new value. Its closure is run again.
+    A lane that still runs a closure of an earlier generation then gets an
+    error: other lanes may be using the new value. Its closure is run again.
 
     Guarantees: `build` runs at most once at a time for each worker (for each
     lane with `per_lane`); different workers never wait for each other. If it
@@ -94,7 +94,7 @@ class WorkerResident(Generic[T]):
 
         Args:
             build: Makes the object for one worker. Called on a lane's thread,
-                with the dispatch context that it is for.
+                with the lane's dispatch context.
             per_lane: Whether each lane of a worker has its own.
         """
         self._build = build
@@ -111,7 +111,7 @@ class WorkerResident(Generic[T]):
             InternalError: If this thread dispatches to no worker.
             AbortedError: TensorFlow's, if the worker was lost and came back
                 since this thread dispatched to it, and has a new one by now.
-                The coordinator takes it as any failure on a lost worker, and
+                The coordinator treats it as any failure on a lost worker, and
                 runs the closure again.
         """
         context = dispatch_context.required()
@@ -127,8 +127,8 @@ class WorkerResident(Generic[T]):
                 seat.counted_by is not context.counted_by
                 and seat.generation >= 0
             ):
-                # Each coordinator counts generations from 0. One that loses
-                # the worker has `Residents` drop the values of all.
+                # Each coordinator counts generations from 0. When one loses
+                # the worker, it makes `Residents` drop all values.
                 seat.generation = context.generation
             seat.counted_by = context.counted_by
             require_same_life(
@@ -175,11 +175,11 @@ class WorkerResident(Generic[T]):
             }
 
     def _move_to(self, present: Connection) -> None:
-        """Begins anew if the connection is another one; needs `_lock`."""
+        """Starts over if the connection is a new one; needs `_lock`."""
         if self._connection is present:
             return
         if self._residents is not None:
-            # News of the earlier cluster are about other workers.
+            # News from the earlier cluster is about other workers.
             self._residents.remove(self)
         self._connection = present
         self._residents = present.part(Residents)

@@ -89,7 +89,7 @@ def test_coordinators_of_one_connection_share_it() -> None:
         _context(0, generation=n)._replace(worker_calls=WorkerCalls())
         for n in (1, 0)
     )
-    # Each counts the lives of the worker that it has seen.
+    # Each coordinator counts the worker's lives that it has seen.
     assert [_get(resident, each) for each in (first, second, first)] == (
         ["0.1"] * 3
     )
@@ -109,7 +109,7 @@ def test_a_new_connection_begins_anew(
     assert resident.existing() == []
     present = connection.begin()
     assert _get(resident, _context(0)) == "0.0"
-    # A late word about the earlier cluster is about other workers.
+    # Late news from the earlier cluster is about other workers.
     residents.forget_worker(0)
     assert resident.existing() == ["0.0"]
     present.part(Residents).forget_worker(0)

@@ -17,10 +17,10 @@ from tfps_plugin.cluster.calls.dispatch_context import DispatchContext
 from tfps_plugin.variables.kinds.late_bound import on_the_chief
 from tfps_plugin.variables.per_worker.worker_local import WorkerLocalVariable
 
-# Seeds of neighbouring lanes are this far apart: a prime, so that no two of
-# them meet where Keras takes remainders of seeds, by 933199 or 2**31 - 2.
+# Distance of the seeds of adjacent lanes: a prime, so that no two seeds collide
+# when Keras takes their remainders modulo 933199 or 2**31 - 2.
 _SEED_STRIDE = 1_000_003
-# A worker that came back counts as so many lanes further on.
+# Lanes of a worker that came back are numbered from this much further on.
 _LANES_PER_GENERATION = 10_007
 # More generations than any worker has.
 _GENERATIONS = 1009
@@ -29,21 +29,21 @@ _GENERATIONS = 1009
 class WorkerLocalSeed(WorkerLocalVariable):
     """The state of a random seed generator: every lane has its own sequence.
 
-    The first lane's is the one that a single process would draw from, so that
-    a run with one lane reproduces a run without a cluster. A worker that was
-    lost and came back draws from yet another: it does not repeat itself.
+    The first lane's sequence is that of a single process, so that a run with
+    one lane reproduces a run without a cluster. A worker that was lost and came
+    back gets a new sequence, so that it does not repeat itself.
 
     The chief sees its own seed, and the count of the lane that drew most
-    often. So what it saves is a state to go on from, and what it draws itself
-    starts nobody's sequence again. (A generator that Keras uses without order,
-    as its global one, keeps no count; there the chief sees its own state.)
+    often. So it saves a state to continue from, and its own draws repeat no
+    lane's sequence. (Generators that Keras uses without order, such as its
+    global one, keep no count; there the chief sees its own state.)
     """
 
     def __init__(self, value: tf.Tensor, name: str, **options: Any) -> None:
         """Creates the state.
 
         Args:
-            value: What the first lane begins with: the seed, and the count of
+            value: Initial state of the first lane: the seed, and the number of
                 draws.
             name: Name shown to the user.
             **options: As for `WorkerLocalVariable`.
@@ -52,10 +52,10 @@ class WorkerLocalSeed(WorkerLocalVariable):
         self._begin = value.numpy()
 
     def successor(self) -> tf.Tensor:
-        """A state to go on from where this one was lost with its cluster.
+        """Returns a state to continue from after the cluster was lost.
 
         Returns:
-            One that no lane has had; the same for the same seed.
+            A state that no lane has had; the same for the same seed.
         """
         seed = int(self._begin[0]) + _GENERATIONS * _LANES_PER_GENERATION
         return tf.constant([seed % self._dtype.max, 0], self._dtype)
@@ -63,7 +63,7 @@ class WorkerLocalSeed(WorkerLocalVariable):
     def _weakly(
         self, look_up: Callable[[Any], tf.Tensor]
     ) -> Callable[[], tf.Tensor]:
-        """Functions keep it: Keras replaces its global generator at will."""
+        """Makes functions keep it: Keras may replace its global generator."""
         return functools.partial(look_up, self)
 
     def _initial_copy(self, context: DispatchContext) -> tf.Tensor:
@@ -97,9 +97,9 @@ class WorkerLocalSeed(WorkerLocalVariable):
         name: str | None = None,
         read_value: bool = True,
     ) -> Any:
-        """Assigns this lane's state; on the chief, that of all.
+        """Assigns this lane's state; on the chief, the state of all lanes.
 
-        A draw of the chief without order changes its own alone.
+        An unordered draw on the chief changes only the chief's own state.
         """
         if on_the_chief() and self._resident.existing():
             own = compat.read_resource(self.own_handle, self._dtype)
@@ -112,11 +112,11 @@ class WorkerLocalSeed(WorkerLocalVariable):
 
 
 def claim_global_seeds(strategy: tf.distribute.Strategy) -> None:
-    """Has draws without a seed, such as `keras.random.normal(shape)`, use a
-    generator of this strategy.
+    """Makes draws without a seed use a generator of this strategy.
 
-    Keras makes one generator for the whole process when it is first needed:
-    on the chief, or under another strategy, whose workers may be gone.
+    An example is `keras.random.normal(shape)`. Keras makes one generator for
+    the whole process when it is first needed: on the chief, or under another
+    strategy, whose workers may be gone.
 
     Args:
         strategy: The strategy whose scope is entered.
@@ -124,7 +124,7 @@ def claim_global_seeds(strategy: tf.distribute.Strategy) -> None:
     state = keras_compat.global_seed_state()
     if state is None or tensorflow_strategy.strategy_of(state) is strategy:
         return
-    # Not what the lanes of another strategy have drawn.
+    # Do not take over the draws of another strategy's lanes.
     if not isinstance(state, WorkerLocalSeed):
         value = compat.read_resource(state.handle, state.dtype)
     elif state.is_gone:
@@ -135,5 +135,5 @@ def claim_global_seeds(strategy: tf.distribute.Strategy) -> None:
 
 
 def _first_of(state: tf.Tensor) -> tf.Tensor:
-    """One at the seed itself, zero at the count of draws."""
+    """Returns a mask: one for the seed itself, zero for the number of draws."""
     return tf.one_hot(0, state.shape[0], dtype=state.dtype)

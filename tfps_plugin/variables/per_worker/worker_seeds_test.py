@@ -39,7 +39,7 @@ def _generator(seed: int) -> keras.random.SeedGenerator:
 
 
 def _drawer(generator: Any, ordered: bool = True) -> Any:
-    """A traced function that draws four numbers."""
+    """Returns a traced function that draws four numbers."""
 
     def draw() -> tf.Tensor:
         seed = generator.next(ordered=ordered)
@@ -88,7 +88,7 @@ def test_a_draw_of_the_chief_starts_no_sequence_again(ordered: bool) -> None:
         for lane in range(3):
             with _on_lane(lane):
                 drawn += _draw(draw, 5)
-        # Eagerly, as a call of a layer does; it assigns the state.
+        # A draw outside of functions, as in a layer's call, assigns the state.
         seed = tf.cast(generator.next(ordered=ordered), tf.int32)
         by_chief.append(
             tuple(tf.random.stateless_uniform([4], seed).numpy().tolist())
@@ -120,7 +120,7 @@ def test_what_is_saved_is_where_to_go_on() -> None:
 
 
 def test_no_two_lanes_of_any_generation_meet() -> None:
-    """Keras takes seeds by these two remainders."""
+    """Keras reduces seeds by these two moduli."""
     generations, lanes = range(40), range(2000)
     offsets = {
         (lane + generation * worker_seeds._LANES_PER_GENERATION)

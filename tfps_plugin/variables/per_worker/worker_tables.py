@@ -1,9 +1,10 @@
 """Lookup tables, such as those of `StringLookup`: one copy per worker.
 
-A table of the chief would make every lookup of every worker a call to the
-chief. Tables are read-only after initialization, so each worker builds its
-own when it first needs it, with what the chief's has in it: no worker needs
-the vocabulary's file, or a layer that was made outside the strategy's scope.
+If the table were only on the chief, every lookup of every worker would call the
+chief. Tables are read-only after initialization, so each worker builds its own
+when it first needs it, with the content of the chief's table. So no worker
+needs the vocabulary file, or a layer that was made outside the strategy's
+scope.
 """
 
 import threading
@@ -37,7 +38,7 @@ class TableCopies:
         """Describes the copies; none is made yet.
 
         Args:
-            chief_handle: The handle of the chief's own table.
+            chief_handle: Returns the handle of the chief's own table.
             key_dtype: Dtype of its keys.
             value_dtype: Dtype of its values.
         """
@@ -54,20 +55,20 @@ class TableCopies:
                 _ContentOf(
                     self._chief_handle(), self._key_dtype, self._value_dtype
                 ),
-                # Who looks up brings the default along.
+                # Each lookup passes its own default.
                 tf.zeros([], self._value_dtype),
                 # Freed with its last handle, instead of with its worker.
                 experimental_is_anonymous=True,
             )
 
     def handle_now(self) -> tf.Tensor:
-        """The handle of the table where an operation of this thread runs."""
+        """Returns the table's handle for operations of this thread."""
         if dispatch_context.current() is None:
             return self._chief_handle()
         return self.resident.get().resource_handle
 
     def handle_in(self, graph: Any) -> tf.Tensor:
-        """The handle where the function will run, for its graph."""
+        """Returns the table's handle for a function, where it will run."""
         return compat.capture_at_call_time(
             graph,
             self.handle_now,
@@ -81,15 +82,15 @@ class WorkerTable(tf.lookup.StaticHashTable):
 
     On the chief's own threads it is an ordinary table of the chief.
 
-    Made while a function is traced, it may be given tensors of that function.
-    The function itself then fills the table of the worker that it runs on;
-    TensorFlow has that do nothing where the table is filled already.
+    If it is made while a function is traced, its arguments may be tensors of
+    that function. The function itself then fills the table of the worker that
+    it runs on; if the table is filled already, this does nothing.
     """
 
     def __init__(
         self, initializer: Any, default_value: Any, **options: Any
     ) -> None:
-        """As `tf.lookup.StaticHashTable`.
+        """Makes the chief's own table, as `tf.lookup.StaticHashTable`.
 
         Args:
             initializer: Fills the table.
@@ -124,7 +125,7 @@ class WorkerTable(tf.lookup.StaticHashTable):
 
     @property
     def resource_handle(self) -> tf.Tensor:
-        """The handle of the table where the current function will run."""
+        """The table's handle where the current function will run."""
         graph = compat.function_graph()
         if graph is None:
             return self._copies.handle_now()
@@ -134,13 +135,13 @@ class WorkerTable(tf.lookup.StaticHashTable):
 
 
 class _ContentOf:
-    """Stands in for an initializer: fills a table with what another has.
+    """Initializer that fills a table with the content of another.
 
-    One that is not filled yet leaves the other empty, too: a function that
+    If the other is not filled yet, the table stays empty, too: a function that
     makes a table fills it itself, wherever it runs.
     """
 
-    # What StaticHashTable asks of an initializer; it finds its own name.
+    # StaticHashTable reads this from an initializer; it makes its own name.
     _shared_name = ""
 
     def __init__(
@@ -169,12 +170,12 @@ class _ContentOf:
 
 
 def copies_of(handle: tf.Tensor, table: Any) -> TableCopies:
-    """The workers' copies of any static table.
+    """Returns the workers' copies of any static table.
 
     Args:
         handle: The handle of the chief's table.
-        table: A `WorkerTable`, or one that was made without a strategy, by
-            the program or by `tf.saved_model.load`.
+        table: A `WorkerTable`, or a table that was made without a strategy,
+            by the program or by `tf.saved_model.load`.
     """
     if isinstance(table, WorkerTable):
         return table.copies

@@ -3,5 +3,5 @@
 saved_form.py    a table in TensorFlow's checkpoints and SavedModels
 shard_reader.py  reads all shards of a table as one value
 shard_writer.py  assigns all shards of a table from one value
-apart.py         has checkpoints leave out what ps write themselves
+apart.py         leaves out of checkpoints what ps write themselves
 """

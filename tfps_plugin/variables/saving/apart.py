@@ -1,10 +1,10 @@
-"""Has checkpoints leave out what parameter servers write and read themselves.
+"""Leaves out of checkpoints what parameter servers write and read themselves.
 
-TensorFlow's checkpoints ask every variable for what it has to save or to
-restore. What is saved and restored *apart* answers: nothing. It stays part of
-the checkpoint's graph of objects.
+TensorFlow's checkpoints ask every variable what to save or restore. Variables
+that are saved and restored *apart* answer: nothing. They stay part of the
+checkpoint's object graph.
 
-Threading: all of it is about the calling thread alone.
+Threading: everything here concerns the calling thread only.
 """
 
 import contextlib
@@ -15,13 +15,13 @@ _thread_local = threading.local()
 
 
 def is_apart() -> bool:
-    """Whether variables of parameter servers are to answer: nothing."""
+    """Returns whether variables on parameter servers save nothing here."""
     return bool(getattr(_thread_local, "is_apart", False))
 
 
 @contextlib.contextmanager
 def apart() -> Iterator[None]:
-    """Has variables of parameter servers answer: nothing."""
+    """Makes variables on parameter servers save and restore nothing."""
     before = is_apart()
     _thread_local.is_apart = True
     try:

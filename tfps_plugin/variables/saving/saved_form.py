@@ -1,11 +1,10 @@
-"""What a table looks like in TensorFlow's checkpoints and SavedModels.
+"""Form of a table in TensorFlow's checkpoints and SavedModels.
 
-In both it is one variable. A checkpoint has it in slices, one for each shard,
-which the ps write and read themselves; TensorFlow puts slices together, and
-cuts them, for whoever asks for others. A SavedModel has a checkpoint and
-functions, which are traced again when it is made: the table then shows itself
-as a plain variable of this process, which never gets a value
-(`SavedForm.stand_in`).
+In both it is one variable. A checkpoint has it in slices, one or more for each
+shard, which the ps write and read themselves; TensorFlow joins and cuts slices
+if a reader needs others. A SavedModel has a checkpoint and functions, which are
+traced again when it is made: the table then appears as a plain variable of this
+process, which never gets a value (`SavedForm.stand_in`).
 """
 
 import functools
@@ -23,18 +22,19 @@ from tfps_plugin.variables.saving import apart
 
 _VALUE = compat.VARIABLE_VALUE_KEY
 
-# About the size of a slice in a checkpoint.
+# Approximate size of a slice in a checkpoint.
 _SLICE_BYTES = 64 << 20
-# So many rows of any dtype end at an address that TensorFlow takes.
+# Slices that begin at a multiple of this number of rows are aligned in memory
+# as TensorFlow requires, for any dtype.
 _ALIGNED_ROWS = 64
 
 
 class SavedForm(Table):
-    """The part of a sharded variable that TensorFlow's savers talk to."""
+    """The part of a sharded variable that TensorFlow's savers use."""
 
     _stand_in: tf.Variable | None = None
 
-    # What the subclass has.
+    # Attributes of the subclass.
 
     @property
     def name(self) -> str:
@@ -43,7 +43,7 @@ class SavedForm(Table):
 
     @property
     def trainable(self) -> bool:
-        """Whether gradient tapes watch it by themselves."""
+        """True if gradient tapes watch it automatically."""
         raise NotImplementedError  # every subclass has its own
 
     @property
@@ -59,10 +59,10 @@ class SavedForm(Table):
     # Checkpoints.
 
     def _serialize_to_tensors(self) -> dict[str, Any]:
-        """The table in slices, which the ps that have them write.
+        """Returns the table in slices, which the ps that hold them write.
 
-        There are more of them than shards: whoever reads other slices of a
-        checkpoint than it has, reads all of those that have something of it.
+        There are more slices than shards: a reader that needs other slices has
+        to read every stored slice that overlaps with them.
         """
         if apart.is_apart():
             return {_VALUE: {}}
@@ -70,7 +70,7 @@ class SavedForm(Table):
         return {_VALUE: _slices(self, self.shards, _SLICE_BYTES)}
 
     def slices_to_restore(self) -> dict[str, Any]:
-        """The shards, each as a slice that its own ps reads."""
+        """Returns the shards, each as a slice that its own ps reads."""
         if apart.is_apart():
             return {}
         return _slices(self, self.shards, None)
@@ -88,8 +88,7 @@ class SavedForm(Table):
         ]
 
     def _copy_trackable_to_cpu(self, object_map: Any) -> None:
-        """Copies the shards, on their ps, for a checkpoint that is written
-        while training goes on."""
+        """Copies the shards on their ps, for an asynchronous checkpoint."""
         self._finish_steps()
         for shard in self.shards:
             shard._copy_trackable_to_cpu(object_map)
@@ -116,7 +115,7 @@ class SavedForm(Table):
                 synchronization=self.synchronization,
                 aggregation=self.aggregation,
             )
-            # Whoever finds it in a function finds the table by it.
+            # It leads from this variable in a function to the table.
             self._stand_in._distributed_container = weakref.ref(self)
         return self._stand_in
 
@@ -136,7 +135,7 @@ class SavedForm(Table):
 
 
 class _Copy(tf.__internal__.tracking.Trackable):
-    """Copies of the shards of a table, to be written in its place."""
+    """Copies of the shards of a table, which are written in its place."""
 
     def __init__(self, table: SavedForm, copies: list[tf.Variable]) -> None:
         super().__init__()
@@ -147,21 +146,21 @@ class _Copy(tf.__internal__.tracking.Trackable):
         return {_VALUE: _slices(self._table, self._copies, _SLICE_BYTES)}
 
     def _restore_from_tensors(self, restored_tensors: dict[str, Any]) -> Any:
-        return None  # a copy is written only
+        return None  # a copy is only written
 
 
 def _slices(
     table: SavedForm, shards: Sequence[Any], max_bytes: int | None
 ) -> dict[str, Any]:
-    """Slices of a table, to be read where they are.
+    """Returns slices of a table, to be read where they are.
 
     Args:
-        table: The whole.
-        shards: What has its rows.
+        table: The whole table.
+        shards: Variables or copies that have its rows.
         max_bytes: Size of a slice; None for one slice for each shard.
 
     Returns:
-        What reads each slice, by the name that checkpoints have for it.
+        The deferred read of each slice, by the slice's name in checkpoints.
     """
     slices = {}
     for offset, shard in zip(table.layout.offsets, shards, strict=False):
@@ -183,11 +182,11 @@ def pieces(variable: Any, max_bytes: int | None) -> Iterator[range]:
     """Cuts the rows of a variable.
 
     Args:
-        variable: Has at least one axis.
+        variable: A variable with at least one axis.
         max_bytes: Size of a piece; None for all rows in one.
 
     Yields:
-        Rows. Each piece begins where TensorFlow can slice without copying.
+        Ranges of rows. TensorFlow can slice each piece without a copy.
     """
     num_rows, *row_shape = variable.shape.as_list()
     step = max(1, num_rows)
@@ -200,7 +199,7 @@ def pieces(variable: Any, max_bytes: int | None) -> Iterator[range]:
 
 def _read(variable: Any, rows: range) -> tf.Tensor:
     with tf.device(variable.device):
-        # Neither this nor the slice is a copy: a ps has no room for two.
+        # Neither this nor the slice is a copy: a ps may not have the memory.
         whole = variable.read_value_no_copy()
         return whole[rows.start : rows.stop]
 
@@ -208,15 +207,17 @@ def _read(variable: Any, rows: range) -> tf.Tensor:
 def restore_in_place(variable: Any, value: tf.Tensor) -> tf.Operation | None:
     """Assigns a large variable in its own memory, piece by piece.
 
-    Assigned at once, what rows were looked up of would be made anew.
+    If rows of the variable have been looked up, assigning all at once would
+    allocate its memory again.
 
     Args:
-        variable: On a ps.
-        value: Of its dtype and shape, on the same ps.
+        variable: A variable on a ps.
+        value: A value of its dtype and shape, on the same ps.
 
     Returns:
-        What is done when all is assigned; None where nothing was, because the
-        variable is small, has no value yet or another shape.
+        The operation that completes the assignment. None if nothing was
+        assigned, because the variable is small, has no value yet or another
+        shape.
     """
     shape = variable.shape
     if shape.rank == 0 or not shape.is_compatible_with(value.shape):
@@ -228,9 +229,9 @@ def restore_in_place(variable: Any, value: tf.Tensor) -> tf.Operation | None:
         ):
             return None
     with tf.device(variable.device):
-        # A function does not know what shape it will read.
+        # A function does not know the shape that it will read.
         value = tf.ensure_shape(value, shape)
-        # In their order: each is an update of the same variable.
+        # In order: each piece is an update of the same variable.
         for rows in rows_of_pieces:
             done = tf.raw_ops.ResourceScatterUpdate(
                 resource=variable.handle,

@@ -22,7 +22,7 @@ def _value(seed: int = 3) -> np.ndarray:
 
 @pytest.fixture
 def nothing_whole(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    """Refuses whole tables; undone by its `undo()`."""
+    """Makes reads of whole tables fail, until `undo()` is called."""
 
     def refuse(*args: Any, **kwargs: Any) -> Any:
         pytest.fail("a whole table is read")
@@ -40,7 +40,7 @@ def _slices(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if request.param == "many slices":
-        # Of two rows.
+        # Slices of two rows.
         monkeypatch.setattr(saved_form, "_SLICE_BYTES", 16)
         monkeypatch.setattr(saved_form, "_ALIGNED_ROWS", 1)
 
@@ -138,7 +138,7 @@ def test_a_mirrored_scalar_is_saved_as_it_is_on_its_ps(
 ) -> None:
     scalar = MirroredScalar(testing.LOCAL_DEVICE, tf.int64, "steps")
     scalar.assign(7)
-    # A copy, which nobody may take for the number itself.
+    # The value is a copy, which must not be confused with the scalar itself.
     read = tf.function(lambda: tf.identity(scalar))
     assert read() == 7
     scalar.assign_add(1)
@@ -209,7 +209,7 @@ def test_a_saved_model_knows_no_shards(
     assert loaded.table.shape == [_ROWS, 2]
     assert not hasattr(loaded.table, "variables")
     _assert_same(_answers(loaded), truth)
-    # It can be changed, and the same happens to the module itself.
+    # The loaded module can be changed, with the same result as the original.
     assert loaded.change().numpy() == module.change().numpy() == 7
     np.testing.assert_allclose(loaded.table.numpy(), module.table.numpy())
     _assert_same(_answers(loaded), _answers(module))
@@ -233,7 +233,7 @@ def test_a_concrete_function_of_before_is_refused(
     tmp_path: pathlib.Path,
 ) -> None:
     module = _Module(3)
-    # Traced for a value, which nobody has when it is traced for the file.
+    # It is traced for a value, which is missing when saving traces it again.
     serve = tf.function(lambda ids: module.serve(ids))
     concrete = serve.get_concrete_function(tf.constant([1]))
     module.kept = serve

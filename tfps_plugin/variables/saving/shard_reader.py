@@ -19,7 +19,7 @@ BLOCK_BYTES = 16 << 20
 
 
 def read_whole(table: Table) -> tf.Tensor:
-    """The whole table as one tensor, with a dense gradient."""
+    """Returns the whole table as one tensor, with a dense gradient."""
     wire_dtype = wire.dtype_of_reads(table)
 
     @tf.custom_gradient
@@ -38,15 +38,15 @@ def read_whole(table: Table) -> tf.Tensor:
 
 
 def read_rows(table: Table, start: int, stop: int) -> tf.Tensor:
-    """Consecutive rows, from the ps that hold them.
+    """Reads consecutive rows from the ps that hold them.
 
     Args:
-        table: What has the rows.
+        table: The table.
         start: First row.
-        stop: The row behind the last; not above `start` for none.
+        stop: The row after the last; no rows unless it is above `start`.
 
     Returns:
-        The rows; their gradient are the `DistinctRows`.
+        The rows; their gradient is a `DistinctRows`.
     """
     shape = table.shape
     wire_dtype = wire.dtype_of_reads(table)
@@ -78,7 +78,7 @@ def read_rows(table: Table, start: int, stop: int) -> tf.Tensor:
 
 
 def to_array(table: Table) -> np.ndarray:
-    """The whole table as an array in this process, fetched by blocks."""
+    """Returns the whole table as an array, fetched block by block."""
     array = np.empty(table.shape.as_list(), table.dtype.as_numpy_dtype)
     for first, block in fetch_blocks(table):
         array[first : first + len(block)] = block
@@ -88,10 +88,10 @@ def to_array(table: Table) -> np.ndarray:
 def fetch_blocks(
     table: Table, wanted: range | None = None
 ) -> Iterator[tuple[int, np.ndarray]]:
-    """Rows of a table, block by block, in their order.
+    """Fetches rows of a table, block by block, in their order.
 
     Args:
-        table: What has the rows.
+        table: The table.
         wanted: Consecutive rows; None for all.
 
     Yields:
@@ -109,13 +109,13 @@ def blocks(
     """Cuts rows of a table into blocks of one message each.
 
     Args:
-        table: What has the rows.
+        table: The table.
         wanted: Consecutive rows; None for all.
 
     Yields:
         The number of a shard, and some of its rows, counted from its own
-        first. What is not above two blocks goes in one piece: rows of most
-        variables are then read without looking them up.
+        first row. Up to two blocks go in one piece, so that the rows of most
+        variables are read without a lookup.
     """
     if wanted is None:
         wanted = range(table.layout.num_rows)
@@ -128,6 +128,6 @@ def blocks(
 
 
 def is_large(table: Table) -> bool:
-    """Whether a table is too large to be anywhere else than on its ps."""
+    """Returns whether a table is too large to be anywhere but on its ps."""
     num_bytes = math.prod(table.shape.as_list()) * table.dtype.size
     return num_bytes > BLOCK_BYTES

@@ -29,9 +29,9 @@ def assign(
     """Assigns, adds or subtracts a value of the table's shape.
 
     Args:
-        table: What is assigned.
+        table: The table to assign.
         method: `"assign"`, `"assign_add"` or `"assign_sub"`.
-        value: Another table, an array, or what can be made a tensor.
+        value: Another table, an array, or a value that converts to a tensor.
         name: Name of the operations.
 
     Returns:
@@ -41,7 +41,7 @@ def assign(
         ValueError: If the value has another shape.
     """
     if isinstance(value, Table) and _cut_alike(table, value):
-        # The same rows on both sides: nothing passes through the caller.
+        # Both tables have the same layout: nothing passes through the caller.
         done = []
         for shard, other in zip(table.shards, value.shards, strict=True):
             with tf.device(shard.device):
@@ -78,15 +78,15 @@ def scatter(
     """Changes single rows of a sharded table.
 
     Args:
-        table: What is changed.
+        table: The table to change.
         method: Name of the method of `tf.Variable`.
-        rows: The rows, by their numbers in the table; of each number, a row
-            or one scalar for all.
+        rows: Values, by the numbers of their rows in the table: a row for each
+            number, or one scalar for all.
         name: Name of the operations.
 
     Raises:
-        InvalidArgumentError: TensorFlow's, if the table has not all of the
-            rows; nothing is changed then.
+        InvalidArgumentError: TensorFlow's, if some of the rows are not in the
+            table; nothing is changed then.
     """
     ids = tf.convert_to_tensor(rows.indices)
     values = tf.convert_to_tensor(rows.values, table.dtype)
@@ -119,15 +119,15 @@ def scatter_nd(
     """Changes single elements or slices of a sharded table.
 
     Args:
-        table: What is changed.
+        table: The table to change.
         method: Name of the method of `tf.Variable`.
         indices: Coordinates, shape `(..., K)`; the first is the row.
         updates: A value for each of them.
         name: Name of the operations.
 
     Raises:
-        InvalidArgumentError: TensorFlow's, if the table has not all of the
-            places; nothing is changed if it has not all of the rows.
+        InvalidArgumentError: TensorFlow's, if some of the places are not in
+            the table; if some of the rows are not, nothing is changed.
     """
     indices = tf.convert_to_tensor(indices)
     updates = tf.convert_to_tensor(updates, table.dtype)
@@ -148,7 +148,7 @@ def scatter_nd(
 
 
 def _inside(table: Table, ids_N: tf.Tensor) -> tf.Tensor:
-    """Row numbers that are an error unless the table has all of them."""
+    """Returns row numbers that raise an error unless the table has them all."""
     return graph_checks.require_inside(ids_N, table.layout.num_rows, table.path)
 
 
@@ -168,10 +168,10 @@ def assign_blocks(
     Only on the chief, outside of functions.
 
     Args:
-        table: What is assigned.
+        table: The table to assign.
         method: `"assign"`, `"assign_add"` or `"assign_sub"`.
-        read: The value of the rows from one up to another, as an array or
-            what can be made a tensor of the table's dtype.
+        read: Returns the value of the rows from one up to another, as an array
+            or a value that converts to a tensor of the table's dtype.
     """
     for index, rows in shard_reader.blocks(table):
         shard = table.shards[index]

@@ -1,8 +1,8 @@
-"""Shards: how many, which rows, on which parameter server.
+"""Shards: their number, their rows, and their parameter servers.
 
-partitioners.py  pure: into how many shards a variable is cut
+partitioners.py  pure: the number of shards of a variable
 layout.py        pure: the contiguous row ranges of the shards of a table
-placement.py     pure: which ps takes the next bytes
-inventory.py     what each ps holds, so that it can be made again
-holdings.py      pure: what a ps holds, for people
+placement.py     pure: the ps for the next variable, by bytes
+inventory.py     lists the variables of each ps, to make them again
+holdings.py      pure: summary of what a ps holds, for messages
 """

@@ -1,4 +1,4 @@
-"""What a parameter server holds, for people. Pure."""
+"""Summary of what a parameter server holds, for messages. Pure."""
 
 from collections.abc import Sequence
 
@@ -7,13 +7,13 @@ _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 def describe(sizes: Sequence[tuple[str, int]]) -> str:
-    """The sum of what there is, and the biggest of it.
+    """Describes the total size of variables, and the largest of them.
 
     Args:
         sizes: Name and bytes of each variable or shard.
 
     Returns:
-        Such as "3.0 GiB in 12 variables and shards; the biggest: ...".
+        Text such as "3.0 GiB in 12 variables and shards; the biggest: ...".
     """
     if not sizes:
         return "no variables"

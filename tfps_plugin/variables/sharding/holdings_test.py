@@ -1,4 +1,4 @@
-"""What a parameter server holds, in words."""
+"""Tests of summaries of what a parameter server holds."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What each parameter server holds, so that it can be made again."""
+"""Variables of each parameter server, listed so they can be made again."""
 
 import threading
 import weakref
@@ -9,14 +9,14 @@ from tfps_plugin.variables.kinds.remote_variable import RemoteVariable
 from tfps_plugin.variables.sharding import holdings
 from tfps_plugin.variables.updates.update_lock import UpdateLocks
 
-# From so many on, those that are gone are taken off the list now and then.
+# From this number on, deleted variables are removed from the list at times.
 _PRUNE_FROM = 256
 
 
 class Inventory:
     """The variables of all parameter servers, and their locks.
 
-    It keeps no variable alive: what the program has dropped is not listed.
+    It keeps no variable alive: variables that the program drops are not listed.
 
     Threading: safe from several threads. Guarded by `_lock`: the list.
     """
@@ -25,7 +25,7 @@ class Inventory:
         """Begins with nothing.
 
         Args:
-            locks: Of the same parameter servers.
+            locks: The locks of the same parameter servers.
         """
         self._locks = locks
         self._lock = threading.Lock()
@@ -33,7 +33,7 @@ class Inventory:
         self._num_to_prune = _PRUNE_FROM
 
     def add(self, variable: RemoteVariable) -> None:
-        """Lists a variable; a shard is one of its own."""
+        """Lists a variable; each shard counts as a variable."""
         with self._lock:
             self._variables.append(weakref.ref(variable))
             if len(self._variables) >= self._num_to_prune:
@@ -43,7 +43,7 @@ class Inventory:
                 self._num_to_prune = max(_PRUNE_FROM, 2 * len(self._variables))
 
     def on(self, devices: Iterable[str]) -> list[RemoteVariable]:
-        """The variables on some parameter servers, oldest first.
+        """Returns the variables on some parameter servers, oldest first.
 
         Args:
             devices: Full names of their devices.
@@ -55,7 +55,7 @@ class Inventory:
         return [v for v in variables if v is not None and v.device in wanted]
 
     def describe(self, device: str) -> str:
-        """What a parameter server holds, for people.
+        """Describes what a parameter server holds, for messages.
 
         Args:
             device: Full name of its device.
@@ -68,7 +68,7 @@ class Inventory:
         )
 
     def remake(self, devices: Iterable[str]) -> list[RemoteVariable]:
-        """Makes everything again, without values, on replaced servers.
+        """Makes all resources again, without values, on replaced servers.
 
         Args:
             devices: Full names of their devices.

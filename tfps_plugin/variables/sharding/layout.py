@@ -1,4 +1,4 @@
-"""Which rows of a table are in which shard. Pure: no TensorFlow."""
+"""Rows of each shard of a table. Pure: no TensorFlow."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -54,11 +54,11 @@ class RowLayout:
         return self.offsets[-1]
 
     def rows(self, shard: int) -> range:
-        """The rows that `shard` holds."""
+        """Returns the rows that `shard` holds."""
         return range(self.offsets[shard], self.offsets[shard + 1])
 
     def overlaps(self, start: int, stop: int) -> Iterator[tuple[int, range]]:
-        """The parts of `start <= row < stop`, shard by shard.
+        """Yields the parts of `start <= row < stop`, shard by shard.
 
         Yields:
             `(shard, local_rows)` for every shard with rows in the range;

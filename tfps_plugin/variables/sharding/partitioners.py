@@ -1,9 +1,9 @@
-"""Into how many shards a variable is cut.
+"""Partitioners, which choose the number of shards of a variable.
 
-The three partitioners of `tf.distribute.experimental.partitioners`, with the
-same arguments and the same results. A partitioner is any callable
-`(shape, dtype) -> [number of parts along each axis]`, with an argument `axis`,
-which is 0, or without.
+These are the three partitioners of `tf.distribute.experimental.partitioners`,
+with the same arguments and the same results. A partitioner is any callable
+`(shape, dtype) -> [number of parts along each axis]`. It may have an argument
+`axis`, which is 0.
 """
 
 import inspect
@@ -37,13 +37,13 @@ class FixedShardsPartitioner:
         self._num_shards = num_shards
 
     def __call__(self, shape: Any, dtype: Any, axis: int = 0) -> list[int]:
-        """Number of parts along each axis of `shape`."""
+        """Returns the number of parts along each axis of `shape`."""
         dimensions = _dimensions(shape)
         return _parts(dimensions, axis, min(self._num_shards, dimensions[axis]))
 
 
 class MinSizePartitioner:
-    """As many shards as there can be with each about a minimum size."""
+    """Cuts into as many shards as possible, each of about a minimum size."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class MinSizePartitioner:
         self._bytes_per_string = bytes_per_string
 
     def __call__(self, shape: Any, dtype: Any, axis: int = 0) -> list[int]:
-        """Number of parts along each axis of `shape`."""
+        """Returns the number of parts along each axis of `shape`."""
         dimensions = _dimensions(shape)
         total = math.prod(dimensions) * _item_bytes(
             dtype, self._bytes_per_string
@@ -81,7 +81,7 @@ class MinSizePartitioner:
 
 
 class MaxSizePartitioner:
-    """As few shards as there can be with each no larger than a maximum."""
+    """Cuts into as few shards as possible, each of at most a maximum size."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class MaxSizePartitioner:
         Args:
             max_shard_bytes: Largest size of a shard, in bytes. A single row
                 is never cut, and `max_shards` wins over it.
-            max_shards: Upper bound of the number of shards; None: none.
+            max_shards: Upper bound of the number of shards; None for no bound.
             bytes_per_string: Size that a string counts for, in bytes.
 
         Raises:
@@ -109,7 +109,7 @@ class MaxSizePartitioner:
         self._bytes_per_string = bytes_per_string
 
     def __call__(self, shape: Any, dtype: Any, axis: int = 0) -> list[int]:
-        """Number of parts along each axis of `shape`."""
+        """Returns the number of parts along each axis of `shape`."""
         dimensions = _dimensions(shape)
         row_bytes = (
             math.prod(dimensions)
@@ -174,7 +174,7 @@ def _needs_axis(partitioner: Partitioner) -> bool:
     try:
         axis = inspect.signature(partitioner).parameters.get("axis")
     except (TypeError, ValueError):
-        return False  # No signature to read, as of some builtins.
+        return False  # No signature to read, as with some builtins.
     return axis is not None and axis.default is axis.empty
 
 

@@ -1,4 +1,4 @@
-"""Which parameter server takes the next variable. Pure: no TensorFlow."""
+"""Placement of variables on parameter servers. Pure: no TensorFlow."""
 
 import threading
 from collections.abc import Sequence
@@ -39,7 +39,7 @@ class BytePlacement:
         """Picks a ps for each of several pieces of one variable.
 
         Pieces of one variable go to different ps as long as there are any, so
-        that reading the whole is done by all of them.
+        that all ps share the work of reading the whole.
 
         Args:
             piece_bytes: Size of each piece, in bytes.

@@ -1,4 +1,4 @@
-"""The rules that TensorFlow's aggregations of variables ask for."""
+"""Rules that TensorFlow's aggregations of variables require."""
 
 import tensorflow as tf
 
@@ -18,17 +18,18 @@ def rule_of(
     synchronization: tf.VariableSynchronization,
     aggregation: tf.VariableAggregation,
 ) -> MergeRule:
-    """Returns the rule that a variable's aggregation asks for.
+    """Returns the rule that a variable's aggregation requires.
 
     Args:
-        dtype: Of the variable.
-        name: Its name, for the error.
+        dtype: Dtype of the variable.
+        name: Name of the variable, for the error.
         synchronization: As in `tf.Variable`.
         aggregation: As in `tf.Variable`.
 
     Raises:
-        VariableCreationError: If copies are to be read and it is not said how
-            they are put together, or values of that dtype have no mean.
+        VariableCreationError: If copies are to be read but the aggregation
+            does not say how to merge them, or values of that dtype have no
+            mean.
     """
     on_read = synchronization == tf.VariableSynchronization.ON_READ
     if on_read and aggregation == tf.VariableAggregation.NONE:

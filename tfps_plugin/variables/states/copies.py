@@ -1,4 +1,4 @@
-"""The states of which every lane has a copy, and their rules."""
+"""States of which every lane has a copy, and their rules."""
 
 import tensorflow as tf
 
@@ -11,7 +11,7 @@ from tfps_plugin.variables.states.flow import Flow
 
 
 def of(flow: Flow) -> list[WorkerLocalVariable]:
-    """The metric states that a traced function uses."""
+    """Returns the metric states that a traced function uses."""
     return [
         one
         for one in flow.variables
@@ -21,14 +21,14 @@ def of(flow: Flow) -> list[WorkerLocalVariable]:
 
 
 def settle(flow: Flow) -> list[WorkerLocalVariable]:
-    """Gives states the rules that a function's operations ask for.
+    """Sets the rules of states, as a function's operations require.
 
     Args:
-        flow: Of the function, as it was traced.
+        flow: The data flow of the traced function.
 
     Returns:
-        The states whose copies cannot be put together, be it because another
-        function has asked for another rule.
+        The states whose copies cannot be merged. One reason may be that
+        another function requires another rule.
     """
     states = of(flow)
     rules = local_rules.find(flow, states) if states else {}
@@ -45,13 +45,13 @@ def settle(flow: Flow) -> list[WorkerLocalVariable]:
 
 
 def settle_or_refuse(graph: tf.Graph) -> None:
-    """Gives the states of a function that nobody can change their rules.
+    """Sets the rules of a function's states, if the function is final.
 
     Args:
-        graph: Of the function, as it was traced.
+        graph: Graph of the traced function, which nobody can change.
 
     Raises:
-        UnsupportedError: If copies of a state cannot be put together.
+        UnsupportedError: If copies of a state cannot be merged.
     """
     variables = tensorflow_captures.variables(graph).values()
     if not any(isinstance(one, WorkerLocalVariable) for one in variables):
@@ -62,7 +62,7 @@ def settle_or_refuse(graph: tf.Graph) -> None:
 
 
 def without_rule(state: WorkerLocalVariable) -> errors.UnsupportedError:
-    """The refusal of a state whose copies cannot be put together."""
+    """Returns the error for a state whose copies cannot be merged."""
     return errors.UnsupportedError(
         f"Every worker has a copy of the metric state {state.path!r}, and "
         "nothing says how the copies are put together. Expected a state that "

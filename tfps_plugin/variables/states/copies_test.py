@@ -1,4 +1,4 @@
-"""States get the rules that functions ask for, or are refused by name."""
+"""Tests that states get the rules that functions require, or are refused."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What a traced function writes, and which reads of variables flow into it."""
+"""Data flow of a traced function, from reads of variables to its writes."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -11,9 +11,9 @@ import tensorflow as tf
 from tfps_plugin._compat import tensorflow_captures
 from tfps_plugin._compat import tensorflow_graphs as compat
 
-# They give what a variable holds.
+# Operations that return what a variable holds.
 _READS = frozenset({"ReadVariableOp", "ResourceGather", "ResourceGatherNd"})
-# They look at a variable, and not at its value.
+# Operations that use a variable, but not its value.
 _LOOKS = frozenset({"VarIsInitializedOp", "VariableShape"})
 _CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
 _BRANCHES = frozenset({"If", "StatelessIf", "Case", "StatelessCase"})
@@ -25,15 +25,15 @@ _FIRST_READ_BIT = 1
 
 
 class Frame:
-    """A function's graph where it is run: from which call, with what.
+    """One call of a function: its graph and its arguments.
 
     Attributes:
         graph: The graph.
-        is_conditional: Whether it may not be run in a step.
-        is_loop: Whether it may be run several times in a step.
-        given: By the ids of its arguments, the caller's frame and tensor;
-            none in loops, where an argument is something else each time.
-        inner: By the names of its operations, the frames of what they run.
+        is_conditional: Whether a step may not run it.
+        is_loop: Whether a step may run it several times.
+        given: The caller's frame and tensor, by the ids of the arguments;
+            empty in loops, where arguments change with each iteration.
+        inner: The frames that its operations run, by the operations' names.
     """
 
     def __init__(
@@ -58,21 +58,21 @@ class Frame:
 
     @property
     def control(self) -> int:
-        """What decides whether, or how often, it is run."""
+        """The reads that decide whether, or how often, it runs, as bits."""
         return self._control
 
     def mask(self, tensor: tf.Tensor) -> int:
-        """The reads that flow into a tensor, as bits."""
+        """Returns the reads that flow into a tensor, as bits."""
         return self._masks.get(id(tensor), 0)
 
     def variables(self, tensor: tf.Tensor) -> tuple[Any, ...]:
-        """The variables that a handle may be of."""
+        """Returns the variables that a handle may belong to."""
         return self._variables.get(id(tensor), ())
 
     def know(
         self, tensor: tf.Tensor, mask: int, variables: Sequence[Any] = ()
     ) -> None:
-        """Notes what is known of a tensor."""
+        """Records the reads and variables of a tensor."""
         self._kept.append(tensor)
         self._masks[id(tensor)] = mask
         self._variables[id(tensor)] = tuple(variables)
@@ -85,10 +85,10 @@ class Write:
     Attributes:
         variable: The variable.
         operation: The operation.
-        frame: Where it stands.
-        data: The reads that flow into what it does.
-        mask: These, and the reads that decide whether it is run.
-        lock: The lock that it is run under, unique in the flow; or None.
+        frame: The frame that it belongs to.
+        data: The reads that flow into its arguments.
+        mask: The same, and the reads that decide whether it runs.
+        lock: The lock that it runs under, unique in the flow; or None.
     """
 
     variable: Any
@@ -100,22 +100,22 @@ class Write:
 
 
 class Flow:
-    """What a function writes, and which reads flow into that.
+    """Writes of a function, and the reads that flow into them.
 
-    Follows values through branches, loops and calls of functions. Whatever an
-    operation is given flows into all its outputs.
+    Follows values through branches, loops and calls of functions. All inputs
+    of an operation flow into all its outputs.
 
     Attributes:
         root: The function's own frame.
         writes: All of its writes, in the order of the program.
-        outputs: The reads that flow into what it returns.
+        outputs: The reads that flow into its results.
     """
 
     def __init__(self, graph: compat.FuncGraph) -> None:
         """Walks through a function.
 
         Args:
-            graph: Its graph, as it was traced.
+            graph: Graph of the traced function.
         """
         self.root = Frame(graph)
         self.writes: list[Write] = []
@@ -137,7 +137,7 @@ class Flow:
         self.outputs = _union(self.root.mask(t) for t in graph.outputs)
 
     def reads(self, variable: Any) -> int:
-        """The bits of all reads of a variable."""
+        """Returns the bits of all reads of a variable."""
         return _union(
             bit
             for (owner, _), bit in self._bits.items()
@@ -145,11 +145,11 @@ class Flow:
         )
 
     def reads_under(self, variable: Any, lock: Any) -> int:
-        """The bit of its reads under a lock; 0 if there are none."""
+        """Returns the bit of its reads under a lock; 0 if there are none."""
         return 0 if lock is None else self._bits.get((id(variable), lock), 0)
 
     def all_reads_under(self, lock: Any) -> int:
-        """The bits of all reads under a lock."""
+        """Returns the bits of all reads under a lock."""
         return _union(
             bit
             for (_, under), bit in self._bits.items()
@@ -157,7 +157,7 @@ class Flow:
         )
 
     def writes_of(self, variable: Any) -> list[Write]:
-        """The writes of a variable, in the order of the program."""
+        """Returns the writes of a variable, in the order of the program."""
         return [one for one in self.writes if one.variable is variable]
 
     def _read_bit(self, variable: Any, lock: Any) -> int:
@@ -218,7 +218,7 @@ class Flow:
         condition: int,
         num_conditions: int,
     ) -> None:
-        """Walks through what a call runs, or all branches of a condition."""
+        """Walks through a called function, or all branches of a conditional."""
         inner = []
         for graph in compat.functions_of(operation).values():
             called = Frame(
@@ -248,7 +248,7 @@ class Flow:
     def _walk_loop(
         self, frame: Frame, operation: tf.Operation, inputs: list[tf.Tensor]
     ) -> None:
-        """Walks through a loop until nothing more flows around it."""
+        """Walks through a loop until no further reads flow around it."""
         functions = compat.functions_of(operation)
         masks = [frame.mask(t) for t in inputs]
         control = frame.control

@@ -1,4 +1,4 @@
-"""Which of Keras's layers have states that need steps in order."""
+"""Tests which of Keras's layers have states that need steps in order."""
 
 from collections.abc import Callable
 from typing import Any
@@ -20,7 +20,7 @@ _SEQUENCE = (4, 3, 2)
 
 
 def _create(next_creator: Any, **kwargs: Any) -> RemoteVariable:
-    """A variable as a strategy makes it, on this process's own device."""
+    """Makes a variable as a strategy does, on this process's own device."""
     value = kwargs["initial_value"]
     variable = testing.remote_variable(
         value() if callable(value) else value,
@@ -32,7 +32,7 @@ def _create(next_creator: Any, **kwargs: Any) -> RemoteVariable:
 
 
 def _found(make: Make, shape: tuple[int, ...]) -> set[str]:
-    """The names of the states in question, in a step of training."""
+    """Returns the names of such states in a training step."""
     with tf.variable_creator_scope(_create):
         layer = make()
         layer.build(shape)

@@ -1,8 +1,8 @@
 """The merge rule of a metric state, from the operations that assign it.
 
-Every lane has its own copy of such a state. Copies can be put together where
-each batch adds something to the state, or raises or lowers it, and that
-something depends on no state of which there are copies.
+Every lane has its own copy of such a state. Copies can be merged if each batch
+adds a value to the state, or takes their maximum or minimum, and the value does
+not depend on any state that has copies.
 """
 
 from typing import Any
@@ -14,8 +14,8 @@ from tfps_plugin.variables.states.flow import Frame
 from tfps_plugin.variables.states.flow import Write
 from tfps_plugin.variables.states.merge_rule import MergeRule
 
-# What a value is, seen from one state: what the state was; something that
-# depends on no copy of a state; or what a rule makes of these two.
+# The form of a value with respect to one state: the state's own value; a free
+# value, which depends on no copy of a state; or a rule's combination of both.
 _OWN = "own"
 _FREE = "free"
 _Form = MergeRule | str | None
@@ -23,11 +23,11 @@ _Form = MergeRule | str | None
 _SUM, _MAX, _MIN = MergeRule.SUM, MergeRule.MAX, MergeRule.MIN
 
 _SAME_VALUE = frozenset({"Identity", "StopGradient", "EnsureShape"})
-# Of the state and a free value, on either side.
+# Operations on the state and a free value, on either side.
 _EITHER_SIDE = {
     "Add": _SUM,
     "AddV2": _SUM,
-    # What keras.ops.add makes of an addition to every row.
+    # keras.ops.add uses it for an addition to every row.
     "BiasAdd": _SUM,
     "AddN": _SUM,
     "Maximum": _MAX,
@@ -35,7 +35,7 @@ _EITHER_SIDE = {
     "Minimum": _MIN,
     "LogicalAnd": _MIN,
 }
-# Of the state first, and free values.
+# Operations on the state, as the first input, and free values.
 _STATE_FIRST = {
     "Sub": _SUM,
     "TensorScatterAdd": _SUM,
@@ -43,7 +43,7 @@ _STATE_FIRST = {
     "TensorScatterMax": _MAX,
     "TensorScatterMin": _MIN,
 }
-# Of the state and free values in one tensor.
+# Operations on the state and free values in one tensor.
 _REDUCTIONS = {
     "Sum": _SUM,
     "Max": _MAX,
@@ -52,7 +52,7 @@ _REDUCTIONS = {
     "All": _MIN,
 }
 _REARRANGES = frozenset({"Pack", "ConcatV2", "ExpandDims", "Reshape"})
-# Operations that change the variable that they are given first.
+# Operations that change the variable that is their first input.
 _CHANGES = {
     "AssignAddVariableOp": _SUM,
     "AssignSubVariableOp": _SUM,
@@ -70,15 +70,16 @@ _SELECTS = frozenset({"Select", "SelectV2"})
 
 
 def find(flow: Flow, states: list[Any]) -> dict[int, MergeRule | None]:
-    """The rules of states of which every lane has a copy.
+    """Finds the rules of states of which every lane has a copy.
 
     Args:
-        flow: Of a step that was traced.
-        states: Its variables that are such states.
+        flow: The data flow of a traced step.
+        states: The variables of the step that are such states.
 
     Returns:
-        By the states' ids. None: there is no rule. States that a step neither
-        assigns nor uses for anything but what it returns are left out.
+        The rules by the states' ids; None if there is no rule. States that a
+        step does not assign, and uses for nothing but its results, are left
+        out.
     """
     assigned = [state for state in states if flow.writes_of(state)]
     copies = 0
@@ -96,7 +97,7 @@ def find(flow: Flow, states: list[Any]) -> dict[int, MergeRule | None]:
 
 
 def _flows_into_others(flow: Flow, state: Any) -> bool:
-    """Whether anything else that the step changes depends on a state."""
+    """Returns whether any other variable's new value depends on a state."""
     reads = flow.reads(state)
     return bool(reads) and any(
         write.mask & reads
@@ -109,25 +110,25 @@ class _Assignments:
     """All assignments of one state in a step."""
 
     def __init__(self, flow: Flow, state: Any, copies: int) -> None:
-        """Takes the state.
+        """Stores the arguments.
 
         Args:
-            flow: Of the step.
+            flow: The data flow of the step.
             state: The state.
-            copies: The reads of all states of which there are copies.
+            copies: The reads of all states that have copies.
         """
         self._flow = flow
         self._state = state
         self._copies = copies
 
     def rule(self) -> MergeRule | None:
-        """The rule that all of them follow, if there is one."""
+        """Returns the rule that all of them follow, if there is one."""
         found = {self._of_write(w) for w in self._flow.writes_of(self._state)}
         found.discard(_OWN)
         if None in found:
             return None
         if MergeRule.LAST in found:
-            # Whatever else the batch does to it starts or ends there.
+            # Everything else that the batch does to it starts or ends there.
             return MergeRule.LAST
         if len(found) != 1:
             return None
@@ -144,7 +145,7 @@ class _Assignments:
         form = self._form(frame, operation.inputs[1])
         if form != _FREE:
             return form
-        # Of a batch that does not assign it, the state tells nothing.
+        # A batch that does not assign the state leaves an earlier value there.
         is_certain = not (frame.is_conditional or frame.is_loop)
         return MergeRule.LAST if is_certain else None
 
@@ -183,7 +184,7 @@ class _Assignments:
     def _of_cast(
         self, frame: Frame, given: tf.Tensor, tensor: tf.Tensor
     ) -> _Form:
-        """Rounds at most: a whole number would lose what batches add to it."""
+        """Returns a cast's form; None if it may lose what batches add."""
         keeps = given.dtype == tensor.dtype or (
             given.dtype.is_floating and tensor.dtype.is_floating
         )
@@ -195,7 +196,7 @@ class _Assignments:
         return self._form(frame, given) if keeps or widens else None
 
     def _of_reduction(self, frame: Frame, operation: tf.Operation) -> _Form:
-        """Of the state beside free values, such as `max(stack([v, x]))`."""
+        """Returns the form of a reduction, such as `max(stack([v, x]))`."""
         rule = _REDUCTIONS[operation.type]
         values, axes = operation.inputs
         (result,) = operation.outputs
@@ -217,7 +218,7 @@ class _Assignments:
         return _combined(rule, forms)
 
     def _of_parts(self, frame: Frame, tensor: tf.Tensor) -> list[_Form]:
-        """The forms of what was put together in a tensor, in any shape."""
+        """Returns the forms of the parts of a tensor, in any shape."""
         operation = tensor.op
         if (
             operation.type not in _REARRANGES
@@ -232,7 +233,7 @@ class _Assignments:
         return [form for one in inputs for form in self._of_parts(frame, one)]
 
     def _of_call(self, frame: Frame, tensor: tf.Tensor) -> _Form:
-        """Of a function's result, or of one of several branches."""
+        """Returns the form of a result of a function or conditional."""
         operation = tensor.op
         inner = frame.inner.get(operation.name)
         if not inner or any(one.is_loop for one in inner):
@@ -246,7 +247,7 @@ class _Assignments:
 
 
 def _combined(rule: MergeRule, forms: list[_Form]) -> _Form:
-    """What an operation of a rule makes of the state and free values."""
+    """Returns the form that an operation of a rule gives its inputs' forms."""
     states = [form for form in forms if form != _FREE]
     if len(states) == 1 and states[0] in (_OWN, rule):
         return rule
@@ -254,7 +255,7 @@ def _combined(rule: MergeRule, forms: list[_Form]) -> _Form:
 
 
 def _one_of(forms: list[_Form]) -> _Form:
-    """What may be one or the other."""
+    """Returns the form of a value that is one of several alternatives."""
     found = set(forms)
     if len(found) > 1:
         found.discard(_OWN)

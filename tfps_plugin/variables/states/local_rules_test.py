@@ -1,4 +1,4 @@
-"""The rules of metric states, found in the operations that assign them."""
+"""Tests of rules found in the operations that assign metric states."""
 
 from collections.abc import Callable
 from typing import Any
@@ -20,7 +20,7 @@ Update = Callable[[Any, Any], Any]
 def _rule(
     update: Update, state: WorkerLocalVariable, *others: Any
 ) -> MergeRule | str | None:
-    """The rule of a state; `unused` if nothing says that it needs one."""
+    """Returns the rule of a state; `unused` if it does not need one."""
     concrete = tf.function(
         lambda x: update(state, x), autograph=False
     ).get_concrete_function(_X)
@@ -166,7 +166,7 @@ def test_booleans(update: Update, rule: MergeRule) -> None:
             ),
             MergeRule.MAX,
         ),
-        # Along the state's own axis: no element is itself any more.
+        # A reduction along the state's own axis mixes its elements.
         (
             lambda v, x: v.assign(tf.reduce_max(tf.stack([v, [x, x]]), 1)),
             None,

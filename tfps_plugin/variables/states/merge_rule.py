@@ -1,4 +1,4 @@
-"""How copies of one state become one value. Pure: no TensorFlow."""
+"""Rules to merge copies of one state into one value. Pure: no TensorFlow."""
 
 import enum
 
@@ -6,19 +6,19 @@ import numpy as np
 
 
 class MergeRule(enum.Enum):
-    """A way to put together what lanes have in their copies of a state.
+    """A way to merge the lanes' copies of a state.
 
-    Of booleans, SUM and MAX say whether any is true, and MIN whether all are.
+    For booleans, SUM and MAX mean "any", and MIN means "all".
 
     Attributes:
-        SUM: The chief's own value and all copies, added up.
+        SUM: The sum of the chief's own value and all copies.
         MAX: The largest of them, element by element.
         MIN: The smallest of them, element by element.
         MEAN: The mean of the copies that were assigned.
         FIRST: The copy of the first lane that assigned it.
-        LAST: A copy that holds what a lane's latest batch came to; which
-            batch is the latest of all is not defined where lanes run side by
-            side. Copies of one lane belong to one batch.
+        LAST: A copy with the result of a lane's latest batch. If lanes run in
+            parallel, it is not defined which batch is the latest of all.
+            Copies of one lane belong to one batch.
         CONSTANT: The chief's own value, which no step assigns.
     """
 
@@ -32,11 +32,11 @@ class MergeRule(enum.Enum):
 
     @property
     def reduces(self) -> bool:
-        """Whether copies begin at a neutral element, and all of them count."""
+        """True if copies begin at a neutral element, and all of them count."""
         return self in (MergeRule.SUM, MergeRule.MAX, MergeRule.MIN)
 
     def neutral(self, dtype: np.dtype) -> np.ndarray:
-        """The value that changes nothing when it is combined with another.
+        """Returns the value that changes nothing when combined with another.
 
         Args:
             dtype: Dtype of the state.
@@ -52,18 +52,18 @@ class MergeRule(enum.Enum):
         if dtype.kind in "iu":
             limits = np.iinfo(dtype)
             return np.asarray(limits.min if is_max else limits.max, dtype)
-        # Also of dtypes that NumPy does not know, such as bfloat16.
+        # This works for dtypes that NumPy does not know, too, such as bfloat16.
         return np.asarray(-np.inf if is_max else np.inf).astype(dtype)
 
     def combine(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
-        """Two values as one.
+        """Combines two values.
 
         Args:
             first: A value of the state, or several of them in one array.
-            second: Of the same shape and dtype.
+            second: An array of the same shape and dtype.
 
         Returns:
-            Of the same shape and dtype.
+            An array of the same shape and dtype.
         """
         result: np.ndarray
         if self is MergeRule.SUM:

@@ -1,4 +1,4 @@
-"""Neutral elements change nothing, whatever they are combined with."""
+"""Tests that neutral elements change nothing they are combined with."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Puts values of one state together, by a rule that reduces."""
+"""Merges values of one state, by a rule that reduces."""
 
 from typing import Any
 
@@ -11,12 +11,12 @@ from tfps_plugin.variables.states.merge_rule import MergeRule
 def neutral(
     rule: MergeRule, shape: tf.TensorShape, dtype: tf.DType
 ) -> tf.Tensor:
-    """The value that changes nothing where it is combined with another.
+    """Returns the value that changes nothing when combined with another.
 
     Args:
-        rule: One that reduces.
-        shape: Of the state.
-        dtype: Of the state.
+        rule: A rule that reduces.
+        shape: Shape of the state.
+        dtype: Dtype of the state.
     """
     if rule is MergeRule.SUM:
         return tf.zeros(shape, dtype)
@@ -26,7 +26,7 @@ def neutral(
 
 
 def combined(rule: MergeRule, first: Any, second: Any) -> tf.Tensor:
-    """Two values of a state as one, by a rule that reduces."""
+    """Combines two values of a state, by a rule that reduces."""
     if first.dtype == tf.bool:
         is_all = rule is MergeRule.MIN
         return (tf.logical_and if is_all else tf.logical_or)(first, second)

@@ -1,9 +1,9 @@
-"""States on parameter servers that several workers at once would spoil.
+"""States on parameter servers that concurrent workers would corrupt.
 
-A layer's state is one variable for all workers. Additions to it are atomic,
-and what is computed from the state itself is computed on its parameter server,
-under a lock (`self_assignment`). Whatever else a step assigns to it holds only
-if no other step comes in between: such steps have to follow one another.
+A layer's state is one variable for all workers. Additions to it are atomic, and
+its parameter server computes new values from the state itself, under a lock
+(`self_assignment`). Any other assignment is only correct if no other step comes
+in between: such steps have to run one after another.
 """
 
 from collections.abc import Collection
@@ -28,15 +28,15 @@ _ADDITIONS = frozenset(
 def of_one_step(
     flow: Flow, states: Collection[Any], optimized: Collection[Any]
 ) -> list[Any]:
-    """The variables that only steps in order, one after another, get right.
+    """Returns the variables that are only correct if steps run in order.
 
     Args:
-        flow: Of a step that was traced.
-        states: Those on parameter servers that it is about; no other counts.
-        optimized: The ids of those that an optimizer has for itself.
+        flow: The data flow of a traced step.
+        states: The variables on parameter servers to consider.
+        optimized: The ids of variables that only an optimizer uses.
 
     Returns:
-        In the order of `flow.variables`.
+        Variables, in the order of `flow.variables`.
     """
     assigned = [one for one in states if flow.writes_of(one)]
     shared = [
@@ -57,11 +57,11 @@ def of_one_step(
 
 
 def _spoils_weight(flow: Flow, write: Write) -> bool:
-    """Whether an assignment undoes what others did to a weight meanwhile.
+    """Returns whether an assignment undoes concurrent changes of a weight.
 
-    What depends on the weight in a gradient may be as old as gradients are; so
-    may a decision to leave out a step. An update under the lock computes the
-    weight from itself or from its slots, as they are then.
+    Gradients may depend on an old value of the weight, and so may a decision to
+    skip a step. An update under the lock computes the weight from its current
+    value, or from its slots.
     """
     if write.operation.type in _ADDITIONS:
         return False
@@ -72,13 +72,13 @@ def _spoils_weight(flow: Flow, write: Write) -> bool:
 
 
 def _spoils_state(flow: Flow, write: Write, shared: list[Any]) -> bool:
-    """Whether an assignment of a state needs that no other comes between."""
+    """Returns whether a concurrent assignment would corrupt a state."""
     variable = write.variable
     own = flow.reads(variable)
     fresh = flow.reads_under(variable, write.lock)
     if write.mask & own & ~fresh:
         return True
-    # Of one layer: a count and a mean, the sums behind a codebook.
+    # States of one layer, such as a count and a mean, or a codebook's sums.
     for other in shared:
         if (
             other is not variable
@@ -88,13 +88,13 @@ def _spoils_state(flow: Flow, write: Write, shared: list[Any]) -> bool:
             return True
     if write.operation.type in _ADDITIONS or write.mask & fresh:
         return False
-    # Of the last batch: nobody may ask for an earlier one's, but weights have
-    # copies.
+    # The state describes the last batch. That is only a problem if the step
+    # uses it. Copies of weights do not depend on the batch.
     return bool(write.mask & flows.DATA) and _is_used(flow, variable)
 
 
 def _is_used(flow: Flow, variable: Any) -> bool:
-    """Whether anything that the step does depends on a variable."""
+    """Returns whether results or writes of the step depend on a variable."""
     reads = flow.reads(variable)
     return bool(flow.outputs & reads) or any(
         write.mask & reads for write in flow.writes
@@ -102,7 +102,7 @@ def _is_used(flow: Flow, variable: Any) -> bool:
 
 
 def _owner(variable: Any) -> str:
-    """The layer or metric of a variable, as its path says."""
+    """Returns the layer or metric of a variable, according to its path."""
     container = getattr(variable, "_distributed_container", None)
     whole = variable if container is None else container()
     head, _, _ = whole.path.rpartition("/")

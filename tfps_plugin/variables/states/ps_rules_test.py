@@ -1,4 +1,4 @@
-"""Which states on parameter servers need that steps follow one another."""
+"""Tests which states on parameter servers need steps in order."""
 
 from collections.abc import Callable
 from typing import Any
@@ -77,12 +77,12 @@ def _in_branch(layer: _Layer, x: Any) -> None:
         lambda layer, x: layer.state.assign_add(0.1 * (x - layer.state)),
         lambda layer, x: layer.state.assign(tf.maximum(layer.state, x)),
         _in_branch,
-        # Statistics of what a layer before has normalized by its own.
+        # Statistics of inputs that a previous layer has normalized.
         lambda layer, x: (
             layer.far.assign(layer.far * 0.9 + x * 0.1),
             layer.state.assign(layer.state * 0.9 + x * layer.far * 0.1),
         ),
-        # Of the last batch, for others to look at.
+        # A value of the last batch, for others to look at.
         _assign_doubled,
         # An average, and a copy, of weights.
         _average_weights,
@@ -97,7 +97,7 @@ def test_what_several_workers_get_right(step: Step) -> None:
 @pytest.mark.parametrize(
     ("step", "paths"),
     [
-        # What an RNN carries from batch to batch.
+        # The state that an RNN carries from batch to batch.
         (
             lambda layer, x: layer.state.assign(tf.matmul(x, layer.state)),
             ["layer/state"],
@@ -106,7 +106,7 @@ def test_what_several_workers_get_right(step: Step) -> None:
             lambda layer, x: layer.state.assign_add(tf.matmul(x, layer.state)),
             ["layer/state"],
         ),
-        # What was kept of the batch before.
+        # A value kept from the previous batch.
         (
             lambda layer, x: (x - layer.state, layer.state.assign(x))[0],
             ["layer/state"],
@@ -128,7 +128,7 @@ def test_what_several_workers_get_right(step: Step) -> None:
             ),
             ["layer/state"],
         ),
-        # Whether it is assigned depends on what it is.
+        # A state whose value decides whether it is assigned.
         (
             lambda layer, x: tf.cond(
                 x[0, 0] > layer.state[0, 0],
@@ -137,7 +137,7 @@ def test_what_several_workers_get_right(step: Step) -> None:
             ),
             ["layer/state"],
         ),
-        # A place to write to, which is counted on.
+        # A write position, which counts up.
         (
             lambda layer, x: (
                 layer.other.assign_add(tf.ones([2, 2])),
@@ -149,7 +149,7 @@ def test_what_several_workers_get_right(step: Step) -> None:
             ),
             ["layer/state"],
         ),
-        # Undoes what others did to the weight.
+        # An assignment that undoes the changes of others to the weight.
         (
             lambda layer, x: layer.weight.assign(
                 layer.weight / tf.linalg.norm(layer.weight)
@@ -177,7 +177,7 @@ def test_an_optimizer_updates_under_a_lock() -> None:
 
 
 def test_an_optimizer_may_leave_out_a_step_and_forget_a_weight() -> None:
-    """As a loss scale does, and Ftrl, which keeps sums in slots."""
+    """Loss scaling skips steps; Ftrl computes weights from sums in slots."""
 
     def step(layer: _Layer, x: Any) -> None:
         gradient = tf.matmul(x, layer.weight)

@@ -1,12 +1,12 @@
 """Lets one update of a variable at a time run on its parameter server.
 
 An optimizer's update reads a variable and its slots, computes, and assigns
-them. Two workers that do so at once lose one of the updates, and may leave
-slots that do not belong together: a second moment below zero, and then NaN.
-TensorFlow's variables guard single operations only.
+them. If two workers do so at once, one of the updates is lost, and slots may
+become inconsistent: a second moment below zero leads to NaN. TensorFlow's
+variables guard single operations only.
 
-A lock is taken on the ps, by the ps, and is held while operations of that ps
-run: nothing that a worker or the network could delay.
+The ps itself takes the lock, and holds it only while its own operations run, so
+that no worker or network can delay the release.
 """
 
 import contextlib
@@ -25,10 +25,10 @@ from tfps_plugin.variables.chief import chief_reads
 from tfps_plugin.variables.kinds.handle_areas import HandleAreas
 from tfps_plugin.variables.step_trace import StepTrace
 
-# Locks a ps has for its large variables; small ones share another. Each costs
-# the ps a thread.
+# Number of locks of a ps for its large variables; small ones share another
+# lock. Each lock costs the ps a thread.
 _STRIPES = 16
-# Updates of smaller variables take microseconds: one lock does for all.
+# Updates of smaller variables take microseconds: one lock suffices for all.
 _LARGE_BYTES = 1 << 20
 
 
@@ -36,14 +36,14 @@ class UpdateLock:
     """A lock on one parameter server, taken inside traced functions.
 
     Guarantees: sections of any functions of any workers that hold the same
-    lock never overlap; a section that fails or is cancelled gives it back;
-    sections inside a section, traced on the same thread, take it only once.
+    lock never overlap; a section that fails or is cancelled releases it;
+    nested sections, traced on the same thread, acquire it only once.
     Sections of one function follow each other in the order of the program.
-    The lock is taken when everything has been computed that the section
-    needs from outside, so that no section waits for another one's lock.
+    A section acquires the lock after everything that it needs from outside
+    has been computed, so that no section waits for another one's lock.
 
-    The lock is a resource of the ps, looked up at call time as a variable's
-    handle is.
+    The lock is a resource of the ps, looked up at call time like a variable's
+    handle.
     """
 
     def __init__(self, device: str, name: str) -> None:
@@ -51,7 +51,7 @@ class UpdateLock:
 
         Args:
             device: Full device name of the ps.
-            name: Unique on that ps.
+            name: A name that is unique on that ps.
         """
         self.device = device
         self.name = name
@@ -59,7 +59,7 @@ class UpdateLock:
         self._connection = connection.present()
 
     def forget(self) -> None:
-        """Has the next call make the lock anew: its ps was replaced."""
+        """Makes the next call create the lock again: its ps was replaced."""
         self._own = None
         self._connection.part(HandleAreas).handles_have_changed()
 
@@ -67,8 +67,8 @@ class UpdateLock:
         self._connection.require()
         if self._own is None:
             if dispatch_context.current() is None:
-                # The chief, which traces or runs a step: if the ps is lost, it
-                # waits for it, as with whatever it reads.
+                # The chief traces or runs a step. If the ps is lost, it waits
+                # for the ps, as in any read.
                 self._own = chief_reads.read(self._make)
             else:
                 self._own = self._make()
@@ -86,14 +86,14 @@ class UpdateLock:
         single operations.
 
         Args:
-            after: What must have arrived on the ps before the lock is taken,
-                such as gradients: nobody waits for a worker under a lock.
-                Tensors of the ps that the section goes on with; a tensor of
-                a worker is waited for, but may still be on its way then.
+            after: Tensors on the ps that the section uses, such as gradients.
+                They must have arrived before the lock is acquired, so that no
+                section waits for a worker. A tensor on a worker will have been
+                computed by then, but may still be on its way.
 
         Raises:
             UnsupportedError: If the section calls a `tf.function` that has a
-                section of the same lock: it would wait for itself for ever.
+                section of the same lock: it would wait for itself forever.
         """
         graph = compat.function_graph()
         step = StepTrace.current()
@@ -102,7 +102,7 @@ class UpdateLock:
             yield
             return
         if holder is not None:
-            # Its trace would be kept, and run without the lock elsewhere.
+            # Its trace would be reused elsewhere, without the lock.
             raise self._nested_function()
         handle = compat.capture_at_call_time(
             graph,
@@ -120,10 +120,10 @@ class UpdateLock:
             raise self._nested_function()
         compat.run_after(lock.op, section.needs(lock.op))
         for change in section.changes():
-            # tf.control_dependencies leaves out what seems to follow already,
-            # from a handle that was captured in this context: it does not.
+            # tf.control_dependencies drops dependencies that seem to follow
+            # from a handle that was captured in this context; they do not.
             compat.run_after(change, [lock.op])
-        # The lock lives as long as something is going to use it.
+        # The lock is held as long as an operation is going to use it.
         with (
             tf.device(self.device),
             tf.control_dependencies(section.changes()),
@@ -132,7 +132,7 @@ class UpdateLock:
 
     @property
     def is_held(self) -> bool:
-        """Whether this thread is tracing a section of this lock."""
+        """True if this thread is tracing a section of this lock."""
         return StepTrace.current().holder_of(self._key) is not None
 
     def _nested_function(self) -> Exception:
@@ -150,7 +150,7 @@ class UpdateLock:
 
 
 class _Section:
-    """The operations that are added to the present graph until `end`."""
+    """The operations that are added to the current graph until `end`."""
 
     def __init__(self) -> None:
         self._graph = tf.compat.v1.get_default_graph()
@@ -158,7 +158,7 @@ class _Section:
         self._operations: list[tf.Operation] = []
 
     def end(self) -> None:
-        """Takes what was added so far for the whole section."""
+        """Ends the section: it has the operations added so far."""
         self._operations = [
             operation
             for operation in self._graph.get_operations()[self._start :]
@@ -166,7 +166,7 @@ class _Section:
         ]
 
     def changes(self) -> list[tf.Operation]:
-        """Those that read or change a variable."""
+        """Returns the operations that read or change a variable."""
         return [
             operation
             for operation in self._operations
@@ -174,7 +174,7 @@ class _Section:
         ]
 
     def takes(self, handle: tf.Tensor) -> bool:
-        """Whether any of them, such as a call, is given `handle`."""
+        """Returns whether `handle` is an input of any operation."""
         return any(
             given is handle
             for operation in self._operations
@@ -182,11 +182,11 @@ class _Section:
         )
 
     def needs(self, lock: tf.Operation) -> list[tf.Operation]:
-        """Earlier operations that some of these cannot run before.
+        """Returns earlier operations that the section depends on.
 
-        They compute what the section is given, or have used its variables:
-        the function will run them in the order of the program. Waiting for
-        them under the lock might be waiting for another section, which waits
+        They compute the section's inputs, or have used its variables: the
+        function runs them in the order of the program. If the section waited
+        for them under the lock, it could wait for another section that waits
         for this one.
         """
         inside = {operation.name for operation in self._operations}
@@ -219,15 +219,15 @@ class UpdateLocks:
         self._next_stripe: dict[str, int] = {}
 
     def for_variable(self, device: str, num_bytes: int) -> UpdateLock:
-        """The lock of a new variable.
+        """Returns the lock of a new variable.
 
         Args:
             device: The ps that holds it.
             num_bytes: Its size.
 
         Returns:
-            The one that small variables of the ps share, or one of a few
-            that its large variables take in turn.
+            The lock that small variables of the ps share, or one of a few
+            locks for large variables, in turn.
         """
         with self._lock:
             stripe = 0
@@ -242,7 +242,7 @@ class UpdateLocks:
             return self._locks[key]
 
     def forget(self, device: str) -> None:
-        """Has the locks of a ps made anew, which was replaced."""
+        """Makes calls create the locks of a replaced ps again."""
         with self._lock:
             for lock in self._locks.values():
                 if lock.device == device:

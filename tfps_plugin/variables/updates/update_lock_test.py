@@ -17,7 +17,7 @@ from tfps_plugin.variables.updates.update_lock import UpdateLocks
 
 _THREADS = 4
 _CALLS = 50
-# Whoever waits longer than this waits for ever.
+# A longer wait counts as a deadlock.
 _PATIENCE_SECONDS = 20
 
 
@@ -38,12 +38,12 @@ def _in_threads(
 
 
 def _increment(variable: RemoteVariable, delta: tf.Tensor) -> None:
-    # Not by tf.Variable.assign_add, which is one operation.
+    # Do not use tf.Variable.assign_add, which is one operation.
     variable.assign(tf.sqrt(tf.square(variable.read_value())) + delta)
 
 
 class _Meeting:
-    """Has two calls meet between what they read and what they assign."""
+    """Makes two calls meet between their reads and their assignments."""
 
     def __init__(self) -> None:
         self.barrier = threading.Barrier(2, timeout=_PATIENCE_SECONDS)
@@ -59,7 +59,7 @@ class _Meeting:
 
 
 class _Occupancy:
-    """How many calls are at one place at the same time."""
+    """Counts the calls that are at one place at the same time."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -131,8 +131,7 @@ def test_one_section_at_a_time() -> None:
 
 
 def test_a_variable_first_used_in_a_section_is_guarded_too() -> None:
-    """Its handle is captured in the section, and the function's inputs wait
-    for nothing."""
+    """Its handle is captured in the section; inputs wait for nothing."""
     variable = testing.remote_variable(0.0)
 
     @tf.function
@@ -253,10 +252,10 @@ def test_sections_of_one_function_with_reads_between() -> None:
 
 
 def test_locks_taken_in_different_orders() -> None:
-    """What one section computes is given to one of another lock.
+    """One section computes an input of a section of another lock.
 
-    If the second took its lock at once and waited for the first then, two
-    functions with the opposite order would wait for each other.
+    If the second section acquired its lock at once, and then waited for the
+    first, two functions with opposite orders would wait for each other.
     """
     variables = [testing.remote_variable(0.0) for _ in range(2)]
     locks = [_lock("first"), _lock("second")]
@@ -269,7 +268,7 @@ def test_locks_taken_in_different_orders() -> None:
             with locks[first].holding():
                 _increment(variables[first], tf.constant(1.0))
             one = variables[first].read_value() * 0.0 + 1.0
-            # Not named in `after`.
+            # `one` is not passed in `after`.
             with locks[second].holding():
                 _increment(variables[second], one)
 

@@ -18,13 +18,13 @@ from tfps_plugin.variables.step_trace import StepTrace
 class RowsView:
     """Some rows of one shard (or of a whole variable on one ps).
 
-    TensorFlow adds to rows number by number, and copies rows several times as
-    fast. So what is added is computed from what was read, and written, where
-    nobody else can have added meanwhile: to slots under the update lock, which
-    only updates change; and to the variable itself in steps of `fit`. There
-    the chief writes between two steps, and whatever else a step does to a
-    table is under the lock, too. In a custom loop it is scattered as an
-    addition: what the chief adds beside it is kept.
+    TensorFlow adds to rows number by number, but copies rows several times as
+    fast. So an addition computes new rows from those read, and writes them, if
+    nobody else can have changed them meanwhile. This holds for slots under the
+    update lock, which only updates change. It holds for the variable itself in
+    steps of `fit`: there, the chief writes between two steps, and steps change
+    a table only under the lock. In a custom loop, an addition is scattered as
+    such, so that concurrent additions of the chief are kept.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class RowsView:
         Args:
             shard: The variable on its ps.
             local_ids_U: Distinct row numbers of the shard, shape `(U,)`.
-            is_slot: Whether updates under the update lock alone change it.
+            is_slot: Whether only updates under the update lock change it.
         """
         self._shard = shard
         self._local_ids_U = local_ids_U
@@ -48,13 +48,13 @@ class RowsView:
 
     @property
     def shape(self) -> tf.TensorShape:
-        """Shape of the rows seen; how many is known at run time."""
+        """Shape of the rows seen; their number is known at run time."""
         return tf.TensorShape([None]).concatenate(self._shard.shape[1:])
 
     def read(self) -> tf.Tensor:
-        """The rows, gathered once, and again after they were added to."""
+        """Returns the rows; gathers them once, and again after an addition."""
         if self._rows is None or not _is_here(self._rows):
-            # Not sparse_read(): the ids are distinct already.
+            # No sparse_read(): the ids are already distinct.
             self._rows = present_rows.gather_stored(
                 self._shard, self._local_ids_U
             )
@@ -81,13 +81,13 @@ class RowsView:
             self._rows = None
 
     def _is_alone(self) -> bool:
-        """Whether nobody else changes the rows now."""
+        """Returns whether nobody else can change the rows now."""
         step = StepTrace.current()
         return step.holds_a_lock and (self._is_slot or step.chief_waits)
 
 
 def _is_here(tensor: tf.Tensor) -> bool:
-    """Whether a tensor may be used: not if it is of a branch or a loop."""
+    """Returns whether a tensor can be used here, in the current graph."""
     if not tf.is_symbolic_tensor(tensor):
         return True
     return tensor.graph is tf.compat.v1.get_default_graph()
@@ -106,7 +106,7 @@ class ShardView:
         return self._shard.shape
 
     def read(self) -> tf.Tensor:
-        """The shard's value."""
+        """Returns the shard's value."""
         return self._shard.read_value()
 
     def assign(self, method: str, value: Any) -> None:
@@ -115,10 +115,10 @@ class ShardView:
 
 
 class ValueView:
-    """A value that was read before, in the place of a scalar.
+    """A value that was read before, in place of a scalar.
 
-    What every update of a step needs, such as the learning rate, is read once
-    and passed on.
+    A value that every update of a step needs, such as the learning rate, is
+    read once and passed on.
     """
 
     def __init__(self, name: str, value: tf.Tensor) -> None:
@@ -126,7 +126,7 @@ class ValueView:
 
         Args:
             name: Name of the variable, for errors.
-            value: What is seen.
+            value: The value that is seen.
         """
         self._name = name
         self._value = value
@@ -137,7 +137,7 @@ class ValueView:
         return self._value.shape
 
     def read(self) -> tf.Tensor:
-        """The value."""
+        """Returns the value."""
         return self._value
 
     def assign(self, method: str, value: Any) -> None:
