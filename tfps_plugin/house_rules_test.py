@@ -28,7 +28,6 @@ _PACKAGES_IN_OLD_PROSE = {
     "tfps_plugin/cluster",
     "tfps_plugin/coordinator",
     "tfps_plugin/strategy",
-    "tfps_plugin/training",
     "tfps_plugin/transport",
     "tfps_plugin/variables",
 }

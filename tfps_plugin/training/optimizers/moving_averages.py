@@ -41,7 +41,7 @@ class MovingAverages:
     def begin(self) -> None:
         """Copies variables to their averages at the first step.
 
-        Keras does so, too. Later steps only see the rows of their batches.
+        Keras does so, too. Later steps see only the rows of their batches.
         """
         if not self._by_rows:
             return
@@ -62,7 +62,7 @@ class MovingAverages:
         updates.run_parts(whole_updates.parts_of(self._whole), self.update)
 
     def update(self, part: UpdatePart) -> None:
-        """Updates the average of the values that a part sees.
+        """Updates the averages of the values of a part.
 
         Does the same as Keras's `_update_model_variables_moving_average`.
 
@@ -87,7 +87,7 @@ class MovingAverages:
         )
 
     def overwrite_if_due(self) -> None:
-        """Assigns the averages to the variables, if this step is to do so."""
+        """Assigns the averages to the variables if this step is due to."""
         optimizer = self._optimizer
         frequency = optimizer.ema_overwrite_frequency
         if not frequency:
