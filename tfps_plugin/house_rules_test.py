@@ -26,8 +26,6 @@ _PACKAGES_IN_OLD_PROSE = {
     "integration_tests",
     "tfps_plugin/_compat",
     "tfps_plugin/cluster",
-    "tfps_plugin/coordinator",
-    "tfps_plugin/strategy",
     "tfps_plugin/transport",
     "tfps_plugin/variables",
 }

@@ -1,4 +1,4 @@
-"""A lock for which threads of Python do not queue up."""
+"""Tests of a lock whose waiting threads do not form a convoy."""
 
 import resource
 import signal
@@ -50,7 +50,7 @@ def test_interrupts_leave_it_free() -> None:
     try:
         for _ in range(300):
             fired.clear()
-            # As Ctrl-C does, at any place between two operations of Python.
+            # Interrupts, like Ctrl-C, between any two operations of Python.
             try:
                 _take_until(fired, lock)
             except _InterruptedError:
@@ -59,7 +59,7 @@ def test_interrupts_leave_it_free() -> None:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0.0)
         signal.signal(signal.SIGALRM, before)
-    # Python drops what is raised while it collects garbage.
+    # Python drops exceptions that are raised during garbage collection.
     assert num_interrupted > 250
 
 
@@ -116,8 +116,8 @@ def _take_until(fired: list[bool], lock: ConvoyFreeLock) -> None:
         waited_seconds = time.monotonic() - begun_at
         assert waited_seconds < _TIMEOUT_SECONDS
         if waited_seconds > 1.0:
-            # Python may overlook a signal that comes while it forgets the one
-            # before. It looks again when it has let go of its own lock.
+            # Python may miss a signal that arrives while it clears the last
+            # one. It checks again after it has released its own lock.
             time.sleep(0)
 
 

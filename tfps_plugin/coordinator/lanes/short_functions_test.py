@@ -1,4 +1,4 @@
-"""When functions are taken for short ones."""
+"""Tests of the detection of short functions."""
 
 from tfps_plugin.coordinator.lanes.short_functions import ShortFunctions
 
@@ -6,7 +6,7 @@ _SHORT, _LONG = 1e-5, 1e-3
 
 
 class _Clock:
-    """Functions that end one after the other."""
+    """Functions that end one after another."""
 
     def __init__(self) -> None:
         self.now = 1000.0
