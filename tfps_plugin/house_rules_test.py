@@ -25,7 +25,6 @@ _PACKAGES_IN_OLD_PROSE = {
     "examples",
     "integration_tests",
     "tfps_plugin/_compat",
-    "tfps_plugin/cluster",
     "tfps_plugin/transport",
     "tfps_plugin/variables",
 }

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from typing import Any
 from typing import NamedTuple
 
-# Without a limit, functions that wait for one another could deadlock here. To
-# prepare a large step takes a few seconds.
+# Without a limit, functions that wait for one another could deadlock here.
+# Preparing a large step takes a few seconds.
 _WAIT_SECONDS = 10.0
 
 
@@ -97,7 +97,7 @@ class WorkerCalls:
         self._changed = threading.Condition()
         self._running: list[_Turn] = []
         self._num_waiting_exclusive = 0
-        # In which state of the cluster each function was prepared.
+        # State of the cluster in which each function was prepared.
         self._prepared: weakref.WeakKeyDictionary[Any, Hashable] = (
             weakref.WeakKeyDictionary()
         )
