@@ -24,7 +24,6 @@ _CLAUSE_WORDS = {
 _PACKAGES_IN_OLD_PROSE = {
     "examples",
     "integration_tests",
-    "tfps_plugin/_compat",
     "tfps_plugin/transport",
     "tfps_plugin/variables",
 }

@@ -1,10 +1,10 @@
 """Private TensorFlow API: the registration of functions with the tasks.
 
-Whatever is traced on the chief, by whomever, is registered with its eager
-context, which sends it to every task that it knows. While the membership
-changes, it knows tasks that it cannot reach any more, and others that it does
-not send to yet: a function that is registered meanwhile fails ("Client for
-target ... not found"), or stays unknown to a task for good.
+Every function traced on the chief is registered with its eager context, which
+sends it to every task that it knows. During a change of the membership, it
+knows tasks that it can no longer reach, and others that it does not send to
+yet: a function that is registered at that time fails ("Client for target ...
+not found"), or stays unknown to a task for good.
 """
 
 import contextlib
@@ -19,24 +19,24 @@ _PATIENCE_SECONDS = 10.0
 
 
 class _Turns:
-    """One at a time registers functions or changes the membership.
+    """Turns: one thread at a time registers functions or changes membership.
 
-    Guarantees: nobody waits longer than `_PATIENCE_SECONDS`, and for one who
-    takes longer than that, nobody waits a second time: they then go on
-    without having their turn.
-    Guarded by `_lock`: nothing; it is the turn. A thread may take it again.
+    Guarantees: no thread waits longer than `_PATIENCE_SECONDS`, and no thread
+    waits a second time for one that takes longer: it then goes on without a
+    turn.
+    Guarded by `_lock`: nothing; it is the turn, and is reentrant.
     """
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
-        # Written by who has the turn, or waits for it in vain; both are
-        # single assignments.
+        # Written by the thread that has the turn, or that waited in vain;
+        # both are single assignments.
         self._number = 0
         self._given_up = -1
 
     @contextlib.contextmanager
     def take(self) -> Iterator[None]:
-        """The caller's turn."""
+        """Gives the caller a turn."""
         number = self._number
         patience = 0.0 if number == self._given_up else _PATIENCE_SECONDS
         has_turn = self._lock.acquire(timeout=patience)
@@ -51,16 +51,16 @@ class _Turns:
                 self._lock.release()
 
 
-# Of the process: TensorFlow has one eager context, and one register in it.
+# One per process: TensorFlow has one eager context with one registry.
 _turns = _Turns()
 
 
 def registered_by_nobody_else() -> contextlib.AbstractContextManager[None]:
-    """Has other threads wait before they register a function or forget one.
+    """Makes other threads wait before they register or forget a function.
 
-    For some seconds: then they go on.
+    After some seconds they go on.
 
-    Threading: from any thread; one at a time gets in.
+    Threading: any thread; one at a time enters.
     """
     return _turns.take()
 
@@ -68,8 +68,8 @@ def registered_by_nobody_else() -> contextlib.AbstractContextManager[None]:
 def in_turn(original: Callable[..., Any]) -> Callable[..., Any]:
     """Returns a method that runs under `registered_by_nobody_else`.
 
-    Every trace, that of Keras and of tf.data included, and the end of each
-    goes through such a method of TensorFlow's `Context`.
+    Every trace, including those of Keras and tf.data, is registered and removed
+    by such methods of TensorFlow's `Context`.
     """
 
     @functools.wraps(original)

@@ -197,7 +197,8 @@ class Nadam(Adam):
         products = np.cumprod(
             optimizer.beta_1 * (1 - 0.5 * np.power(0.96, numbers))
         )
-        # Product over the factors of steps 1 to `step + 1`.
+        # Product of the factors of steps 1 to `step + 1`, which are below
+        # beta_1: after the last term it makes no difference.
         index = tf.minimum(tf.cast(step, tf.int64), len(products) - 1)
         product = tf.gather(tf.constant(products), index)
         factor = optimizer.beta_1 * (1 - 0.5 * tf.pow(_wide(0.96), step + 1))
