@@ -20,14 +20,6 @@ _CLAUSE_WORDS = {
     *("How", "That", "What", "When", "Where", "Whether", "Which", "Who"),
     *("Whose", "Why"),
 }
-# Their docstrings are yet to be rewritten. The set only shrinks.
-_PACKAGES_IN_OLD_PROSE = {
-    "tfps_plugin/_compat",
-    "tfps_plugin/cluster",
-    "tfps_plugin/coordinator",
-    "tfps_plugin/strategy",
-    "tfps_plugin/training",
-}
 
 # Module-level names with state, which all jobs of a process share. Everything
 # else belongs to a connection (`Connection.part`), a strategy or a coordinator.
@@ -157,12 +149,9 @@ def test_docstrings_begin_with_a_noun_phrase_or_a_verb(package: str) -> None:
         for docstring in _docstrings(path)
         if docstring.split(maxsplit=1)[0] in _CLAUSE_WORDS
     ]
-    is_new_prose = not clauses
-    assert is_new_prose != (package in _PACKAGES_IN_OLD_PROSE), (
-        f"take {package} off the list of packages in old prose"
-        if is_new_prose
-        else "docstrings that begin with a clause; expected a noun phrase or "
-        "a verb in the third person:\n" + "\n".join(clauses)
+    assert not clauses, (
+        "docstrings that begin with a clause; expected a noun phrase or a verb "
+        "in the third person:\n" + "\n".join(clauses)
     )
 
 

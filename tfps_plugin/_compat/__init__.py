@@ -2,7 +2,7 @@
 
 Each module has one topic, and each name says why it is needed.
 
-patches.py                 replaces attributes of theirs, and puts them back
+patches.py                 replaces their attributes, and restores them
 patch_table.py             lists every attribute that is replaced
 tensorflow_variables.py    resource variables, their handles, tapes, captures
 tensorflow_tables.py       lookup tables, and functions that capture them
@@ -15,8 +15,8 @@ tensorflow_captures.py     captures of graph functions, and their devices
 tensorflow_graphs.py       one graph function made out of another
 tensorflow_server.py       servers and sessions, without the rest of TensorFlow
 tensorflow_cluster.py      the eager context's cluster membership
-tensorflow_earlier_state.py  objects from before the process became a chief
-tensorflow_earlier_traces.py  traced functions from before, on lost devices
+tensorflow_earlier_state.py  objects of a process from before it became a chief
+tensorflow_earlier_traces.py  earlier traced functions on lost devices
 tensorflow_lost.py         stand-ins for tensors that the process has lost
 tensorflow_functions.py    the registration of functions with the tasks
 tensorflow_execution.py    executors and concrete functions

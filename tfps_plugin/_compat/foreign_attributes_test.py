@@ -1,6 +1,6 @@
-"""Attributes of other packages: assigned by the table, private ones only here.
+"""Tests that only `_compat` uses private attributes of other packages.
 
-`import-linter` sees imports. This looks at what is done with objects.
+`import-linter` sees imports. These tests look at attributes of objects.
 """
 
 import ast
@@ -19,11 +19,11 @@ _FILES = [
     for path in sorted(_PACKAGE.rglob("*.py"))
     if not path.name.endswith("_test.py") and path.name != "conftest.py"
 ]
-# Names of private attributes that ours and Keras's objects have.
+# Private attributes that both our objects and Keras's have.
 _SHARED = {"_iterations", "_value"}
-# Of Python itself.
+# Attributes of Python itself.
 _PYTHON = {"_exit", "_getframe", "_is_owned"}
-# What is yet to move to `_compat`, by file. It only shrinks.
+# Accesses that have yet to move to `_compat`, by file. It only shrinks.
 _LEFT = {
     "training/optimizers/methods.py": 3,
     "training/patches/lookups.py": 4,
@@ -40,7 +40,7 @@ def _name(path: pathlib.Path) -> str:
 
 
 def _others(tree: ast.Module) -> set[str]:
-    """Names that stand for something of another package."""
+    """Returns names that refer to objects of other packages."""
     names = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -55,7 +55,7 @@ def _others(tree: ast.Module) -> set[str]:
                 "tfps_plugin"
             ):
                 names |= {alias.asname or alias.name for alias in node.names}
-    # Other names for the same: `base = keras.Model`.
+    # Aliases: `base = keras.Model`.
     for node in ast.walk(tree):
         if isinstance(node, ast.Assign) and _root(node.value) in names:
             names |= {
@@ -67,7 +67,7 @@ def _others(tree: ast.Module) -> set[str]:
 
 
 def _root(node: ast.expr) -> str | None:
-    """The name that a chain of attributes begins with."""
+    """Returns the name that a chain of attributes begins with."""
     while isinstance(node, ast.Attribute):
         node = node.value
     return node.id if isinstance(node, ast.Name) else None
@@ -92,7 +92,7 @@ def _assigned(tree: ast.Module) -> Iterator[str]:
 
 
 def _own_names(tree: ast.Module) -> set[str]:
-    """Names of attributes and functions that a module defines."""
+    """Returns names of attributes and functions that a module defines."""
     names = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
@@ -109,7 +109,7 @@ def _own_names(tree: ast.Module) -> set[str]:
 
 
 def _in_methods(tree: ast.Module) -> set[int]:
-    """The `id` of every node inside of a method, where `self` is ours."""
+    """Returns the `id` of every node inside a method, where `self` is ours."""
     return {
         id(inner)
         for node in ast.walk(tree)

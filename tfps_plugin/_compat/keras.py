@@ -10,10 +10,10 @@ from typing import Literal
 import keras
 import tensorflow as tf
 
-# Building a model from what its input looks like.
+# Builds a model from the specs of its input.
 from keras.src import backend
 
-# Where Keras keeps what it has once for the whole process.
+# Global state of Keras for the whole process.
 from keras.src.backend.common import global_state
 
 # Variables seen in a stateless scope must not be assigned in place.
@@ -22,14 +22,14 @@ from keras.src.backend.common.stateless_scope import (
     in_stateless_scope as in_stateless_scope,
 )
 
-# Keras offers no hook where variables are assigned and looked up.
+# Keras offers no hook for assignments and lookups of variables.
 from keras.src.backend.tensorflow import core as tensorflow_core
 
 # fit(), evaluate() and predict() look their epoch iterator and their step
 # functions up here.
 from keras.src.backend.tensorflow import trainer as tensorflow_trainer
 
-# The fans behind a variance-scaling initializer.
+# Computes the fans of a variance-scaling initializer.
 from keras.src.initializers import random_initializers
 
 # Seeds pass through these before they reach TensorFlow.
@@ -49,7 +49,7 @@ TensorFlowTrainer = tensorflow_trainer.TensorFlowTrainer
 
 TFEpochIterator = tensorflow_trainer.TFEpochIterator
 
-# What Keras keeps its global seed generator by; it had no constant at first.
+# Key of Keras's global seed generator; early releases have no constant for it.
 _GLOBAL_SEED_GENERATOR = "global_seed_generator"
 
 Distribution = Literal["normal", "truncated_normal", "uniform"]
@@ -58,11 +58,11 @@ Distribution = Literal["normal", "truncated_normal", "uniform"]
 def initializer_behind(
     initial_value: Any,
 ) -> tuple[Any, tuple[int, ...]] | None:
-    """The initializer and full shape behind Keras's initial-value callable.
+    """Returns initializer and full shape behind an initial-value callable.
 
-    A `keras.Variable` passes `lambda: initializer(self._shape, ...)` to
-    `tf.Variable` and no shape, so that nothing else tells what is wanted
-    without making it.
+    A `keras.Variable` passes `lambda: initializer(self._shape, ...)` and no
+    shape to `tf.Variable`. Nothing else describes the value without creating
+    it.
 
     Returns:
         `(initializer, shape)`; None if the callable is not Keras's.
@@ -79,9 +79,9 @@ def initializer_behind(
 
 
 def path_behind(initial_value: Any) -> str | None:
-    """The path of the `keras.Variable` behind its initial-value callable.
+    """Returns the path of a `keras.Variable` from its initial-value callable.
 
-    Keras passes only the last part of it, such as `embeddings`, to
+    Keras passes only the last part of the path, such as `embeddings`, to
     `tf.Variable`. None if the callable is not Keras's.
     """
     variable = _free_variables(initial_value).get("self")
@@ -113,7 +113,7 @@ def is_elementwise_constant(initializer: Any) -> bool:
 def random_draw(
     initializer: Any, shape: tuple[int, ...]
 ) -> tuple[Distribution, tuple[float, float], tuple[int, int]] | None:
-    """Returns what a random initializer draws for a variable of `shape`.
+    """Returns the distribution of a random initializer for a `shape`.
 
     Returns:
         The distribution, its parameters (mean and standard deviation, or
@@ -169,7 +169,7 @@ def _variance_scaling(
         limit = math.sqrt(3.0 * variance)
         return "uniform", (-limit, limit)
     if initializer.distribution == "truncated_normal":
-        # The standard deviation of a normal truncated at two of them.
+        # Standard deviation of a normal truncated at two deviations.
         return "truncated_normal", (
             0.0,
             math.sqrt(variance) / 0.87962566103423978,
@@ -178,7 +178,7 @@ def _variance_scaling(
 
 
 def without_optionals(model: Any, step: Any) -> Any:
-    """A step that gets None for the optional parts of a batch.
+    """Returns a step that receives None for missing parts of a batch.
 
     Keras wraps the steps of its own loop in the same way.
     """
@@ -196,7 +196,7 @@ def weighing_classes(class_weight: dict[int, float]) -> Any:
 
 
 def concatenated(outputs: list[Any]) -> Any:
-    """The predictions of several batches as one, as Keras puts them together.
+    """Concatenates the predictions of several batches, as Keras does.
 
     Args:
         outputs: Nested structures of tensors, dense, ragged or sparse.
@@ -229,7 +229,7 @@ def build_from_spec(model: Any, x_spec: Any) -> None:
 
 
 def has_own_step(model: Any, step: str) -> bool:
-    """Returns whether a model has a `train_step` or `test_step` of its own."""
+    """Returns whether a model has its own `train_step` or `test_step`."""
     own = getattr(getattr(model, step), "__func__", None)
     return own is not getattr(TensorFlowTrainer, step)
 
@@ -246,21 +246,21 @@ def compiled_parts_are_built(model: Any) -> bool:
 
 
 def layers_within(model: Any) -> list[Any]:
-    """A model and all layers in it, each after one that it is in.
+    """Returns a model and all its layers, each after one that contains it.
 
-    Keras lists only the layers that a model has itself.
+    Keras lists only the direct layers of a model.
     """
     return list(model._flatten_layers())
 
 
 def set_value(variable: Any, value: tf.Variable) -> None:
-    """Has a `keras.Variable` show another variable of TensorFlow.
+    """Makes a `keras.Variable` use another variable of TensorFlow.
 
-    Keras offers no way to say where a variable is that exists already.
+    Keras offers no way to move an existing variable.
 
     Args:
         variable: The `keras.Variable`.
-        value: Of its shape and dtype.
+        value: The other variable, with its shape and dtype.
     """
     variable._value = value
 
@@ -268,8 +268,8 @@ def set_value(variable: Any, value: tf.Variable) -> None:
 def value_of(variable: Any, default: Any = None) -> Any:
     """Returns the variable of TensorFlow behind a `keras.Variable`.
 
-    Its public `value` is another one in a stateless scope, and where mixed
-    precision casts.
+    Its public `value` differs in a stateless scope, and if mixed precision
+    casts.
 
     Args:
         variable: The `keras.Variable`, or anything else.
@@ -279,15 +279,15 @@ def value_of(variable: Any, default: Any = None) -> Any:
 
 
 def strategy_of(model: Any) -> Any:
-    """Returns the strategy that a model was made under; None: under none.
+    """Returns the strategy that a model was created under, or None.
 
-    The public `distribute_strategy` is TensorFlow's default one then.
+    In the latter case the public `distribute_strategy` is TensorFlow's default.
     """
     return getattr(model, "_distribute_strategy", None)
 
 
 def set_initial_epoch(model: Any, epoch: int) -> None:
-    """Has `fit` begin with another epoch; called before it begins.
+    """Makes `fit` begin with another epoch; call it before `fit` begins.
 
     Keras's own `BackupAndRestore` does it in the same way.
     """
@@ -299,9 +299,9 @@ def converted_for(variable: Any, value: Any, dtype: Any = None) -> tf.Tensor:
 
     Args:
         variable: The `keras.Variable`.
-        value: Anything that it takes.
-        dtype: Dtype of the tensor; None: that of the variable, whatever
-            mixed precision makes of it.
+        value: Any value that it accepts.
+        dtype: Dtype of the tensor; None: that of the variable, without
+            mixed precision.
     """
     return variable._convert_to_tensor(
         value, dtype=variable._dtype if dtype is None else dtype
@@ -326,18 +326,18 @@ def is_seed_state(initial_value: Any, name: str | None) -> bool:
 
 
 def global_seed_state() -> tf.Variable | None:
-    """Keras's global seed generator's state; None if there is none yet."""
+    """Returns the state of Keras's global seed generator, or None."""
     generator = global_state.get_global_attribute(_GLOBAL_SEED_GENERATOR)
     return None if generator is None else generator.state.value
 
 
 def make_global_seed_generator(state: tf.Tensor) -> None:
-    """Makes the global seed generator anew, in the present scope.
+    """Recreates the global seed generator in the present scope.
 
-    Keras would make it where the first number without a seed is drawn.
+    Keras would create it where it first draws a number without a seed.
 
     Args:
-        state: The state that it begins with.
+        state: Initial state of the generator.
     """
     generator = keras.random.SeedGenerator(seed=int(state[0]))
     generator.state.assign(state)

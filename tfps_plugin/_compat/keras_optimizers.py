@@ -1,4 +1,4 @@
-"""Private Keras API: what happens inside `optimizer.apply`.
+"""Private Keras API: the parts of `optimizer.apply`.
 
 Checked against Keras 3.12 to 3.15.
 """
@@ -9,7 +9,7 @@ from typing import Any
 
 import keras
 
-# Names of what an optimizer builds start with its own.
+# Names of an optimizer's variables start with its own name.
 from keras.src.backend import name_scope as name_scope
 
 # The base class of all optimizers that TensorFlow runs.
@@ -24,7 +24,7 @@ _decay_of_keras = TFOptimizer._apply_weight_decay
 _clip_of_keras = TFOptimizer._clip_gradients
 # Keras's loop over variables, which calls `update_step`.
 _LOOP = "_distributed_tf_update_step"
-# Methods whose work our own `apply` does instead.
+# Methods that our own `apply` replaces.
 _REPLACED = {
     name: getattr(TFOptimizer, name)
     for name in (
@@ -46,15 +46,15 @@ def gradients_to_apply(
     gradients: Sequence[Any],
     variables: Sequence[Any] | None,
 ) -> tuple[list[Any], list[Any]]:
-    """Checks and sorts out gradients as `BaseOptimizer.apply` does at first.
+    """Checks and filters gradients as `BaseOptimizer.apply` does at first.
 
     Args:
-        optimizer: A Keras optimizer, which is built if it is not yet.
-        gradients: One for every variable; None where there is none.
+        optimizer: A Keras optimizer; builds it if needed.
+        gradients: One for every variable; None for a variable without.
         variables: The variables; None for those it was built with.
 
     Returns:
-        The gradients that are to be applied, and their variables.
+        The gradients to apply, and their variables.
 
     Raises:
         ValueError: As Keras does, for a wrong number of gradients, unknown
@@ -88,8 +88,8 @@ def require_no_overrides(optimizer: Any) -> None:
     """Refuses an optimizer whose own code would not be called.
 
     Raises:
-        UnsupportedError: If its class has a method of its own in the place of
-            a private one of Keras's that runs on the worker.
+        UnsupportedError: If its class overrides a private method of Keras that
+            runs on the worker.
     """
     for name in _overrides(optimizer, _REPLACED):
         raise errors.UnsupportedError(
@@ -113,7 +113,7 @@ def run_update(
         optimizer: A Keras optimizer.
         update: Takes pairs of a gradient and a variable's value, and the
             learning rate.
-        gradients: Reduced over replicas.
+        gradients: Gradients, reduced over replicas.
         variables: The `keras.Variable` of each gradient.
     """
     rate = optimizer.learning_rate
@@ -125,8 +125,8 @@ def run_update(
     def loop(_: Any, pairs: Sequence[Any], learning_rate: Any) -> None:
         update(pairs, learning_rate)
 
-    # Nadam and some optimizers of users do work of their own before or after
-    # the loop. This object alone gets another loop, until the loop has run.
+    # Nadam and some optimizers of users do additional work before or after the
+    # loop. Only this object gets another loop, until the loop has run.
     vars(optimizer)[_LOOP] = loop
     try:
         optimizer._backend_update_step(gradients, variables, rate)
@@ -135,7 +135,7 @@ def run_update(
 
 
 def _overrides(optimizer: Any, methods: dict[str, Any]) -> list[str]:
-    """Returns the names of those methods that are not Keras's base class's."""
+    """Returns the names of methods that override those of the base class."""
     return [
         name
         for name, of_keras in methods.items()
@@ -144,19 +144,19 @@ def _overrides(optimizer: Any, methods: dict[str, Any]) -> list[str]:
 
 
 def clips_by_itself(optimizer: Any) -> bool:
-    """Returns whether it has a way of clipping that is not Keras's own."""
+    """Returns whether the optimizer overrides Keras's clipping."""
     return type(optimizer)._clip_gradients is not _clip_of_keras
 
 
 def momentum_schedule_of(optimizer: Any) -> Any:
-    """The scalar that Nadam updates once a step and then reads everywhere."""
+    """Returns the scalar that Nadam updates once a step, or None."""
     if isinstance(optimizer, keras.optimizers.Nadam):
         return optimizer._u_product
     return None
 
 
 def decays_weights_by_itself(optimizer: Any) -> bool:
-    """Returns whether it has a weight decay that is not one of Keras's own."""
+    """Returns whether the optimizer overrides Keras's weight decay."""
     decay = type(optimizer)._apply_weight_decay
     return decay not in (
         _decay_of_keras,
@@ -173,18 +173,18 @@ def step_counter_of(optimizer: Any) -> keras.Variable:
 
 
 def value_of(variable: Any) -> Any:
-    """Returns the variable of TensorFlow behind one of either library."""
+    """Returns TensorFlow's variable behind a variable of either library."""
     return variable.value if isinstance(variable, keras.Variable) else variable
 
 
 def path_of(variable: Any) -> str:
-    """The path of a variable of Keras, or the name of one of TensorFlow."""
+    """Returns the path of a Keras variable, or the name of a `tf.Variable`."""
     path: str = getattr(variable, "path", variable.name)
     return path
 
 
 def weight_decay_of(optimizer: Any, variable: keras.Variable) -> float | None:
-    """The factor by which a variable's weights decay; None: they do not."""
+    """Returns the factor of a variable's weight decay, or None."""
     if decays_weights_by_itself(optimizer):
         return None
     if isinstance(optimizer, keras.optimizers.Muon) and uses_adamw(
@@ -195,7 +195,7 @@ def weight_decay_of(optimizer: Any, variable: keras.Variable) -> float | None:
 
 
 def optimizer_of(multi_optimizer: Any, variable: keras.Variable) -> Any:
-    """The optimizer that a `MultiOptimizer` has for a variable."""
+    """Returns the optimizer that a `MultiOptimizer` has for a variable."""
     return multi_optimizer._optimizer_map(variable)
 
 
@@ -205,7 +205,7 @@ def uses_adamw(muon: Any, variable: keras.Variable) -> bool:
 
 
 def strategy_of(optimizer: Any, default: Any = None) -> Any:
-    """Returns the strategy that an optimizer was made under.
+    """Returns the strategy that an optimizer was created under.
 
     Args:
         optimizer: A Keras optimizer, or None.
@@ -236,12 +236,12 @@ def slots_of(optimizer: Any, name: str) -> Any:
 
 
 def accumulator_of(optimizer: Any, variable: keras.Variable) -> Any:
-    """Returns the slot in which the gradients of a variable are added up."""
+    """Returns the slot that accumulates the gradients of a variable."""
     return optimizer._accumulated_gradients[index_of(optimizer, variable)]
 
 
 def average_of(optimizer: Any, variable: keras.Variable) -> Any:
-    """Returns the slot of a variable's moving average; None: it has none."""
+    """Returns the slot of a variable's moving average, or None."""
     averages = optimizer._model_variables_moving_average
     return averages[index_of(optimizer, variable)]
 
@@ -264,5 +264,5 @@ def clip_by_itself(optimizer: Any, gradients: Sequence[Any]) -> list[Any]:
 
 
 def decay_by_itself(optimizer: Any, variables: Sequence[Any]) -> None:
-    """Decays weights in its own way (see `decays_weights_by_itself`)."""
+    """Decays weights in the optimizer's own way."""
     optimizer._apply_weight_decay(variables)

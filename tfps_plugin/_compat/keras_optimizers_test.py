@@ -1,4 +1,4 @@
-"""Tests of what our own `apply` asks of Keras's optimizers."""
+"""Tests of the parts of Keras's optimizers that our own `apply` uses."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -47,7 +47,7 @@ def test_nadam_counts_its_product_before_the_update() -> None:
 
 
 class _Around(keras.optimizers.SGD):
-    """Does something of its own before and after the loop."""
+    """Does additional work before and after the loop."""
 
     def __init__(self, seen: list[Any]) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
 """Private Keras API: files of weights.
 
-Keras has no way to say how a large variable is written or read; its stores
-take and give whole arrays.
+Keras has no hook for writing or reading a large variable; its stores use whole
+arrays.
 
 Checked against Keras 3.12 to 3.15.
 """
@@ -18,8 +18,8 @@ from keras.src.saving import saving_lib
 from keras.src.saving.saving_lib import H5IOStore as H5IOStore
 from keras.src.saving.saving_lib import ShardedH5IOStore as ShardedH5IOStore
 
-# What makes SavedModels of models; the public name is a factory since Keras
-# 3.14.
+# Class that exports models as SavedModels; the public name is a factory since
+# Keras 3.14.
 ExportArchive: Any = next(
     kind
     for kind in type(keras.export.ExportArchive()).__mro__
@@ -36,10 +36,10 @@ def write_dataset(
 ) -> None:
     """Does what `store[key] = array` does, without the array.
 
-    Byte by byte: the file is the same.
+    The resulting file is the same, byte by byte.
 
     Args:
-        store: A `H5IOStore` that is written.
+        store: A `H5IOStore` that is being written.
         key: Name of the variable in the entry that is written.
         shape: Shape of the array.
         dtype: Dtype of the array.
@@ -48,7 +48,7 @@ def write_dataset(
     if not store._h5_entry_initialized:
         store._create_h5_group(store._h5_entry_path)
     group = store._h5_entry_group
-    # HDF5 does not know the type: Keras notes it beside the bytes.
+    # HDF5 does not have the type: Keras stores its name beside the bytes.
     is_foreign = dtype.name == "bfloat16"
     dataset = group.create_dataset(
         key if is_foreign else None, shape=shape, dtype=dtype
@@ -65,15 +65,15 @@ def find_dataset(store: Any, key: str) -> Any:
     """Returns the dataset that `store[key]` reads, after Keras's own checks.
 
     Args:
-        store: A `H5IOStore` that is read.
+        store: A `H5IOStore` that is being read.
         key: Name of the variable in the present entry.
 
     Returns:
         The `h5py.Dataset`; None if this Keras has no checks that we know.
 
     Raises:
-        KeyError: If there is none.
-        ValueError: If it is not harmless.
+        KeyError: If there is no such dataset.
+        ValueError: If the dataset is unsafe.
     """
     group = store._h5_entry_group
     if hasattr(saving_lib, "safe_get_h5_dataset"):
@@ -84,7 +84,7 @@ def find_dataset(store: Any, key: str) -> Any:
     return None
 
 
-# The property of an embedding layer that merges what LoRA has learnt.
+# Property of an embedding layer that merges LoRA into the table.
 MERGED = "embeddings"
 
 
@@ -99,7 +99,7 @@ class _Showing:
         return getattr(self._layer, name)
 
     def _get_embeddings_with_merged_lora(self) -> Any:
-        # Not the layer's own bound method, which would ask the layer.
+        # Not the layer's bound method, which would use the layer's table.
         return type(self._layer)._get_embeddings_with_merged_lora(self)
 
 
@@ -116,11 +116,11 @@ class _SomeRows:
 
 
 def showing(layer: Any, embeddings: Any) -> Any:
-    """Returns a layer whose `save_own_variables` saves something else.
+    """Returns a layer whose `save_own_variables` saves another table.
 
     Args:
         layer: A `keras.layers.Embedding`.
-        embeddings: What goes into the file in the place of its table.
+        embeddings: The value to save instead of its table.
     """
     return _Showing(layer, embeddings)
 
@@ -128,7 +128,7 @@ def showing(layer: Any, embeddings: Any) -> Any:
 def table_with_lora(layer: Any) -> Any:
     """Returns the table of an embedding layer that LoRA adds to, or None.
 
-    Quantized, a layer has another way to merge, which is right as it is.
+    A quantized layer merges in another way, which is correct as it is.
     """
     if not getattr(layer, "lora_enabled", False) or (
         layer.quantization_mode is not None
@@ -150,16 +150,16 @@ def merged_embeddings(layer: Any, rows: np.ndarray, a: np.ndarray) -> Any:
 
 
 def variables_in_archive(archive: Any) -> tuple[list[Any], list[Any]]:
-    """Returns what an `ExportArchive` has found out about variables.
+    """Returns the variables that an `ExportArchive` has found.
 
     Returns:
-        The variables of Keras that its layers have, and those of TensorFlow
-        that its endpoints use.
+        The Keras variables of its layers, and TensorFlow's variables that its
+        endpoints use.
     """
     root = archive._tf_trackable
     return list(root.variables), list(root._all_variables)
 
 
 def set_used_variables(archive: Any, used: list[Any]) -> None:
-    """Has an `ExportArchive` save other variables as used by endpoints."""
+    """Makes an `ExportArchive` save other variables for its endpoints."""
     archive._tf_trackable._all_variables = used

@@ -1,7 +1,7 @@
 """The table of patches: every attribute of other packages that is replaced.
 
-Neither Keras nor TensorFlow has a hook at these places. Each replacement does
-what the original does for models, variables and functions of others.
+Neither Keras nor TensorFlow has a hook at these places. For models, variables
+and functions of others, each replacement does what the original does.
 `docs/patches.md` shows the same table, and `patches.py` explains its columns.
 """
 
@@ -25,7 +25,7 @@ _TURNS = (
     "fails, or stays unknown to a task."
 )
 
-# What a connection to a cluster needs.
+# Patches that a connection to a cluster needs.
 CONNECTION = (
     Patch(
         f"{_CONTEXT}.add_c_function",
@@ -60,7 +60,7 @@ CONNECTION = (
     ),
 )
 
-# What variables need, in whatever trains them.
+# Patches that variables need, however they are trained.
 VARIABLES = (
     Patch(
         "tensorflow.python.ops.while_v2:_zeros_like",
@@ -128,8 +128,8 @@ _TRAINING = (
         "training.patches.trainer_methods:with_call",
         _CALL,
     ),
-    # On the base class: a model whose class has a compile() of its own counts
-    # as customized when it is saved and loaded.
+    # On the base class: a model whose class defines compile() counts as
+    # customized when it is saved and loaded.
     Patch(
         "keras.src.trainers.trainer:Trainer.compile",
         "self, optimizer, loss, loss_weights, metrics, weighted_metrics, "
@@ -209,7 +209,7 @@ _LOOKUPS_AND_ASSIGNMENTS = (
         "training.patches.variable_methods:updating_atomically",
         _ATOMICALLY,
     ),
-    # keras.ops.take looks up there what it calls.
+    # keras.ops.take finds its implementation there.
     Patch(
         "keras.src.backend.tensorflow.numpy:take",
         "x, indices, axis",
@@ -222,8 +222,8 @@ _LOOKUPS_AND_ASSIGNMENTS = (
         "training.patches.lookups:embedding_call",
         "With LoRA, the layer adds matrices of the whole table's size.",
     ),
-    # All of tf.nn.embedding_lookup, embedding_lookup_sparse and
-    # safe_embedding_lookup_sparse, for any kind of ids, end in two functions.
+    # tf.nn.embedding_lookup, embedding_lookup_sparse and
+    # safe_embedding_lookup_sparse end in two functions, for any kind of ids.
     Patch(
         "tensorflow.python.ops.embedding_ops:_embedding_lookup_and_transform",
         "params, ids",
@@ -407,7 +407,7 @@ _FILES = (
     ),
 )
 
-# By what they are for: everything that is replaced.
+# All patches, by purpose.
 GROUPS = {
     "Connecting to a cluster": CONNECTION,
     "Gradients and checkpoints of variables": VARIABLES,

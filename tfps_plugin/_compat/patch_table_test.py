@@ -1,4 +1,4 @@
-"""The table of patches is what is replaced, and what the docs show."""
+"""Tests that the table of patches is complete, and equal to the docs."""
 
 import ast
 import pathlib
@@ -14,8 +14,8 @@ from tfps_plugin._compat.patches import Patch
 _PACKAGE = pathlib.Path(tfps_plugin.__file__).parent
 _PAGE = _PACKAGE.parent / "docs" / "patches.md"
 
-# Prints what was replaced in modules of Keras and TensorFlow by importing this
-# package, by applying the table, and after undoing that.
+# Prints the replaced attributes of Keras and TensorFlow after importing this
+# package, after applying the table, and after undoing that.
 _PROGRAM = """
 import importlib, pathlib, sys, types
 import {foreign_modules}
@@ -87,7 +87,7 @@ def _own_files() -> list[pathlib.Path]:
 
 
 def _foreign_modules() -> list[str]:
-    """The modules of Keras and TensorFlow that this package imports from."""
+    """Returns modules of Keras and TensorFlow that this package imports."""
     names = {patch.target.partition(":")[0] for patch in patch_table.ROWS}
     for path in _own_files():
         for node in ast.walk(ast.parse(path.read_text())):
@@ -103,7 +103,7 @@ def _foreign_modules() -> list[str]:
 
 
 def _resolved(target: str) -> str:
-    """A target by the module that its class stands in."""
+    """Returns a target by the module that defines its class."""
     if not target.startswith("tfps_plugin"):
         return target
     from tfps_plugin._compat.keras_saving import ExportArchive
@@ -132,7 +132,7 @@ def test_nothing_else_is_replaced() -> None:
     with_strategy, _, afterwards = rest.partition("--- afterwards")
     assert by_import.split() == []
     assert afterwards.split() == []
-    # TensorFlow's dispatcher keeps what it dispatches to in no attribute.
+    # TensorFlow's dispatcher does not keep its targets in attributes.
     assert sorted(with_strategy.split()) == sorted(
         _resolved(patch.target)
         for patch in patch_table.ROWS
@@ -174,7 +174,7 @@ compares this page with the table. The page is what
 
 
 def page() -> str:
-    """The text of docs/patches.md."""
+    """Returns the text of docs/patches.md."""
     lines = [_PREFACE]
     for title, patches in patch_table.GROUPS.items():
         lines += [

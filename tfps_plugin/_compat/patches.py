@@ -1,8 +1,8 @@
 """Replacement of attributes of Keras and TensorFlow: the mechanism.
 
-`patch_table.py` lists every attribute that this package replaces. Nothing is
-replaced by an import: making the first strategy applies the table, and `undo`
-restores what was there before.
+`patch_table.py` lists every attribute that this package replaces. Imports
+replace nothing: creating the first strategy applies the table, and `undo`
+restores the originals.
 """
 
 import dataclasses
@@ -18,10 +18,10 @@ from tfps_plugin import errors
 
 _logger = logging.getLogger(__name__)
 
-# Parameters of a target whose wrapper relies on none of them.
+# Stands for the parameters of a target if its wrapper relies on none of them.
 ANY_PARAMETERS = "..."
 _ABSENT = object()
-# By the first part of a target's module, the releases that it was read on.
+# Releases whose source was read, by the first part of a target's module.
 _READ_ON = {
     "keras": "Keras 3.12 to 3.15",
     "sys": "Python 3.11 to 3.13",
@@ -62,7 +62,7 @@ class Patch:
 
 @dataclasses.dataclass(frozen=True)
 class _Place:
-    """The owner of a replaced attribute, and what was there before.
+    """The owner of a replaced attribute, and its original value.
 
     Attributes:
         owner: Module or class that has the attribute.
@@ -75,25 +75,25 @@ class _Place:
     original: Any
 
     def own_value(self) -> Any:
-        """Returns what the owner itself has by that name."""
+        """Returns the owner's own value of the attribute."""
         return vars(self.owner).get(self.name, _ABSENT)
 
 
 class Patches:
     """The patches that are applied in this process.
 
-    Guarantees: a patch is applied once, however often it is asked for; if one
-    of several does not fit the installed release, none of them is applied.
-    Guarded by `_lock`: which patches are applied, applying and undoing them.
+    Guarantees: each patch is applied once, however often `apply` is called; if
+    one of several does not fit the installed release, none is applied.
+    Guarded by `_lock`: the set of applied patches, applying and undoing.
 
-    Threading: any thread. A thread that calls a patched function meanwhile
-    gets the original or the replacement.
+    Threading: any thread. A thread that calls a patched function at the same
+    time gets the original or the replacement.
     """
 
     def __init__(self) -> None:
         """Applies nothing yet."""
         self._lock = threading.RLock()
-        # In the order of application: what each one restores.
+        # Functions that restore the originals, in the order of application.
         self._undo: dict[Patch, Callable[[], None]] = {}
 
     @property
@@ -109,8 +109,8 @@ class Patches:
             patches: Rows of the table.
 
         Raises:
-            UnsupportedError: If the installed release has another attribute
-                than the one that a wrapper was written for.
+            UnsupportedError: If the installed release does not have the
+                attribute that a wrapper was written for.
         """
         with self._lock:
             new = [patch for patch in patches if patch not in self._undo]
@@ -126,10 +126,11 @@ class Patches:
                 self._undo[patch] = put(patch, place, replacement)
 
     def undo(self) -> None:
-        """Restores what the patches have replaced, the latest first.
+        """Restores the originals, the latest first.
 
-        What somebody else has replaced meanwhile stays as it is, with a
-        warning. Models and variables of a strategy do not work afterwards.
+        An attribute that other code has replaced in the meantime stays as it
+        is, with a warning. Models and variables of a strategy do not work
+        afterwards.
         """
         with self._lock:
             while self._undo:
@@ -170,7 +171,7 @@ def _find(patch: Patch) -> _Place:
 
 
 def _load(path: str) -> Any:
-    """Returns a module, or something in it, by `"module:attribute.path"`."""
+    """Returns a module or its attribute by `"module:attribute.path"`."""
     module, _, attributes = path.partition(":")
     found: Any = importlib.import_module(module)
     for name in attributes.split(".") if attributes else ():
@@ -181,7 +182,7 @@ def _load(path: str) -> Any:
 def _fits(expected: str, received: inspect.Signature) -> bool:
     """Returns whether a function has the parameters that a wrapper knows.
 
-    The function may have more of them, if a caller may leave those out.
+    The function may have additional, optional parameters.
     """
     marks: dict[Any, str] = {
         inspect.Parameter.VAR_POSITIONAL: "*",
@@ -215,15 +216,15 @@ def _misfit(patch: Patch, received: str) -> errors.UnsupportedError:
 
 def _library(target: str) -> str:
     root = target.partition(":")[0].partition(".")[0]
-    # Some classes stand in other modules from release to release: `_compat`
-    # finds them.
+    # Some classes move between modules from release to release: `_compat` finds
+    # them.
     return "keras" if root == "tfps_plugin" else root
 
 
 def _assign(
     patch: Patch, place: _Place, replacement: Any
 ) -> Callable[[], None]:
-    """Assigns a replacement; returns what takes it back."""
+    """Assigns a replacement; returns a function that undoes it."""
     before = place.own_value()
     setattr(place.owner, place.name, replacement)
 
@@ -245,8 +246,8 @@ def _assign(
 def _dispatch(
     patch: Patch, place: _Place, replacement: Any
 ) -> Callable[[], None]:
-    """Registers a replacement; returns what registers the original again."""
-    # Imported here because the command line applies no patch, and needs none.
+    """Registers a replacement; returns a function that undoes it."""
+    # Imported here because the command line applies no patches.
     import tensorflow as tf
 
     api = _load(patch.api or "")

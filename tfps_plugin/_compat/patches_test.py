@@ -1,4 +1,4 @@
-"""The mechanism of patches, on a module of the test's own."""
+"""Tests of the mechanism of patches, on a module of the test."""
 
 import logging
 import sys
@@ -112,7 +112,7 @@ def test_the_latest_is_undone_first(foreign: Any) -> None:
     assert foreign.function is between
     first.undo()
     assert foreign.function is original
-    # Of one table, too: the class after what was replaced in it.
+    # Also in one table: the class after a replaced attribute of it.
     kind = foreign.Kind
     first.apply([_patch("Kind"), _patch("Kind.own")])
     first.undo()
@@ -137,7 +137,7 @@ def test_what_somebody_else_has_replaced_stays(
     [
         ("Kind.own", "self, values", "(self, value: Any, other: Any = None)"),
         ("Kind.own", "self, value, other, more", "(self, value: Any, "),
-        # A caller has to pass what the wrapper does not know.
+        # A caller must pass a parameter that the wrapper does not have.
         ("Kind.own", "self", "(self, value: Any, other: Any = None)"),
         ("Kind.missing", "self", "no such attribute"),
         ("Missing.own", "self", "no such module or class"),
@@ -157,7 +157,7 @@ def test_another_release_is_refused(
     assert "the Keras of this test" in message
     assert (parameters or "no attribute of that name") in message
     assert f"Received: {received}" in message
-    # Nothing was replaced, not even what fits.
+    # Nothing was replaced, not even the patch that fits.
     assert foreign.function is original
     assert patches.applied == ()
 
@@ -171,7 +171,7 @@ def test_parameters_that_a_caller_may_leave_out_are_none_of_its_business(
 
 @pytest.fixture
 def unpatched() -> Iterator[None]:
-    """TensorFlow as installed, whatever strategies ran in this process."""
+    """Undoes all patches for a test, whatever ran in this process."""
     applied = process_patches.applied()
     process_patches.undo()
     yield

@@ -1,7 +1,7 @@
-"""Private TensorFlow API: what graph functions capture.
+"""Private TensorFlow API: captures of graph functions.
 
-TensorFlow has no public way to tell which resources a function captures, where
-they are, and what looks up those that each call is given anew.
+TensorFlow has no public way to find the resources that a function captures,
+their devices, and the lookups of those that each call looks up.
 """
 
 import functools
@@ -15,9 +15,9 @@ from tensorflow.python.framework.func_graph import FuncGraph
 
 
 def homes_of_captures(graph: FuncGraph) -> dict[int, str]:
-    """By the place among its arguments, the devices of captured resources.
+    """Returns devices of captured resources, by position among the arguments.
 
-    Only of those whose device is known.
+    Contains only resources whose device is known.
     """
     captures = graph.function_captures
     devices: dict[int, str] = {}
@@ -48,10 +48,10 @@ def values_of(graph: FuncGraph) -> list[tf.Tensor]:
 def look_ups_of_handles(
     graph: FuncGraph,
 ) -> dict[int, tuple[str, Callable[[], tf.Tensor]]]:
-    """By the place among its arguments, handles that each call looks up.
+    """Returns lookups of handles by each call, by position among arguments.
 
-    Only of resources whose device is known, each with that device, and what
-    looks the handle up.
+    Contains only resources whose device is known, each with that device and the
+    function that looks the handle up.
     """
     captures = graph.function_captures
     places = {id(tensor): place for place, tensor in enumerate(graph.inputs)}
@@ -68,14 +68,14 @@ def look_ups_of_handles(
 
 
 def variables(graph: FuncGraph) -> dict[int, Any]:
-    """By the ids of a function's arguments, whose handles they are.
+    """Returns the variables of a function's arguments, by the arguments' ids.
 
-    Only of variables that still exist.
+    Contains only variables that still exist.
     """
     captures = graph.function_captures
     found = {}
-    # Not FuncGraph.variables, which raises where one does not exist any more;
-    # nor `handle`, by which some variables do more than to give it.
+    # Not FuncGraph.variables, which raises if one no longer exists; nor
+    # `handle`, which has side effects for some variables.
     known = [reference() for reference in graph._weak_variables]
     by_handle = {
         id(one._handle): one for one in known if hasattr(one, "_handle")
@@ -98,7 +98,7 @@ def _only_one(look_up: Callable[[], Sequence[tf.Tensor]]) -> tf.Tensor:
 
 
 def parameter_servers(graph: FuncGraph) -> frozenset[int]:
-    """The indices of the ps that hold what a function captures."""
+    """Returns the indices of the ps that hold a function's captures."""
     specs = map(tf.DeviceSpec.from_string, homes_of_captures(graph).values())
     return frozenset(spec.task or 0 for spec in specs if spec.job == "ps")
 
@@ -106,13 +106,13 @@ def parameter_servers(graph: FuncGraph) -> frozenset[int]:
 def copy(
     old: FuncGraph, new: FuncGraph, counterparts: Mapping[int, tf.Tensor]
 ) -> None:
-    """Has a function capture what another one does.
+    """Makes a function capture the same as another.
 
     Args:
-        old: The other.
+        old: The other function.
         new: The function; it captures nothing yet.
-        counterparts: By the ids of the other's arguments, the function's own.
-            What has none is not captured.
+        counterparts: Arguments of the new function, by the ids of those of the
+            other. Captures without a counterpart are skipped.
     """
     theirs, ours = old.function_captures, new.function_captures
     for key, internal in theirs.by_val_internal.items():

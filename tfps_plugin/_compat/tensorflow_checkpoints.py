@@ -1,7 +1,7 @@
 """Private TensorFlow API around object-based checkpoints.
 
-A restore says nothing of objects that it left as they were, unless asked to
-raise; and then it asks for everything, metrics and loose counters too.
+A restore does not report objects that it left unchanged, unless it is asked to
+raise; and then it requires everything, even metrics and loose counters.
 
 Checked against TensorFlow 2.20 and 2.21.
 """
@@ -13,7 +13,7 @@ from tensorflow.core.protobuf import trackable_object_graph_pb2
 from tensorflow.python.checkpoint import checkpoint
 from tensorflow.python.checkpoint import checkpoint_management
 
-# Name of a variable's value among what a checkpoint has of an object.
+# Name of a variable's value among the entries of an object in a checkpoint.
 from tensorflow.python.trackable.base import (
     VARIABLE_VALUE_KEY as VARIABLE_VALUE_KEY,
 )
@@ -24,8 +24,8 @@ _GRAPH_KEY = "_CHECKPOINTABLE_OBJECT_GRAPH"
 def open_reader(prefix: str) -> Any:
     """Opens the checkpoint with that prefix.
 
-    As `tf.train.load_checkpoint`, which also takes folders, and takes a prefix
-    for one on file systems that have no real folders, as `ram://`.
+    Like `tf.train.load_checkpoint`, which also accepts folders, and mistakes a
+    prefix for one on file systems without real folders, such as `ram://`.
 
     Raises:
         tf.errors.OpError: If it cannot be read.
@@ -34,14 +34,14 @@ def open_reader(prefix: str) -> Any:
 
 
 def read_object_graph(reader: Any) -> Any:
-    """The `TrackableObjectGraph` of a checkpoint.
+    """Returns the `TrackableObjectGraph` of a checkpoint.
 
     Args:
-        reader: From `open_reader`.
+        reader: A reader from `open_reader`.
 
     Raises:
-        tf.errors.NotFoundError: If the checkpoint has none: TensorFlow 1
-            wrote it.
+        tf.errors.NotFoundError: If the checkpoint has none, because TensorFlow
+            1 wrote it.
     """
     graph = trackable_object_graph_pb2.TrackableObjectGraph()
     graph.ParseFromString(reader.get_tensor(_GRAPH_KEY))
@@ -49,7 +49,7 @@ def read_object_graph(reader: Any) -> Any:
 
 
 def object_graph_of(prefix: str) -> Any:
-    """The `TrackableObjectGraph` of the checkpoint with that prefix."""
+    """Returns the `TrackableObjectGraph` of the checkpoint with a prefix."""
     return read_object_graph(open_reader(prefix))
 
 
@@ -57,7 +57,7 @@ def deferred_restorations(status: Any) -> Any:
     """Returns an object that lives until everything is restored.
 
     Args:
-        status: What `tf.train.Checkpoint.read` has returned.
+        status: The result of `tf.train.Checkpoint.read`.
     """
     return status._checkpoint
 
@@ -65,9 +65,9 @@ def deferred_restorations(status: Any) -> Any:
 def execute_write_callbacks(
     options: tf.train.CheckpointOptions, prefix: str
 ) -> None:
-    """Does what a caller wants to be done when a checkpoint is written.
+    """Runs the callbacks of a caller after a checkpoint was written.
 
-    `tf.train.Checkpoint.save` tells others of the newest checkpoint so.
+    `tf.train.Checkpoint.save` uses them to announce the newest checkpoint.
     """
     callbacks = options.experimental_write_callbacks
     if callbacks:
@@ -75,14 +75,13 @@ def execute_write_callbacks(
 
 
 def write_checkpoint_state(folder: str, prefixes: list[str]) -> None:
-    """Tells `tf.train.latest_checkpoint` of a folder's checkpoints.
+    """Records the checkpoints of a folder for `tf.train.latest_checkpoint`.
 
-    The public function for it is deprecated in favour of a manager of
-    TensorFlow's own.
+    The public function is deprecated in favour of TensorFlow's own manager.
 
     Args:
-        folder: Where they are.
-        prefixes: All of them, oldest first; at least one.
+        folder: The folder of the checkpoints.
+        prefixes: All prefixes, oldest first; at least one.
     """
     checkpoint_management.update_checkpoint_state_internal(
         folder, prefixes[-1], prefixes, save_relative_paths=True
@@ -90,7 +89,7 @@ def write_checkpoint_state(folder: str, prefixes: list[str]) -> None:
 
 
 def restore_marks(variables: list[Any]) -> list[int]:
-    """Of each variable, the number of the last restore that gave it a value.
+    """Returns the number of the last restore that set each variable.
 
     TensorFlow's own `assert_existing_objects_matched` compares it.
     """

@@ -1,8 +1,8 @@
 """Private TensorFlow API around the eager context's cluster membership.
 
-The public `tf.config.experimental_connect_to_cluster` invents the address
+The public `tf.config.experimental_connect_to_cluster` makes up the address
 `localhost` for a chief that the cluster does not list, which workers on other
-machines cannot reach, and offers no way to take a task out or back in.
+machines cannot reach. It offers no way to remove or readmit a task.
 """
 
 import copy
@@ -14,7 +14,7 @@ from tfps_plugin._compat import tensorflow_functions
 
 
 def default_session_config() -> Any:
-    """A copy of this process's `ConfigProto`, for the tasks' sessions.
+    """Returns a copy of this process's `ConfigProto`, for the tasks' sessions.
 
     Used since TensorFlow 2.20: `context.Context.config`.
     """
@@ -39,11 +39,11 @@ def set_server_def(server_def: Any) -> None:
 
 
 def update_server_def(server_def: Any) -> None:
-    """Changes who is in the cluster; what lives on staying tasks stays.
+    """Changes the members of the cluster; state on remaining tasks stays.
 
-    Keeps this process's own server. Blocks while a task that is listed does
-    not answer. A listed task that was restarted gets a new, empty context.
-    Functions that are traced meanwhile are made known to the tasks afterwards.
+    Keeps this process's own server. Blocks while a listed task does not answer.
+    A listed task that was restarted gets a new, empty context. Functions that
+    are traced at the same time are registered with the tasks afterwards.
 
     Used since TensorFlow 2.20: `context.Context.update_server_def`.
 

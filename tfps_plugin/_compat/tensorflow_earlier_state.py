@@ -1,11 +1,11 @@
 """Private TensorFlow API: state that the process had before it became a chief.
 
-TensorFlow makes the devices of this process anew, under other names, when it
+TensorFlow recreates the devices of this process, under other names, when it
 starts a server for it. A tensor on an earlier device can still be read. A
 variable, a lookup table, and a function that has captured either of them fail,
-because their devices are not found; where the names are the same, an assignment
-goes to another place than a read. So all of them are made again on the new
-devices, with the values that they had. Objects that cannot be made again get
+because their devices are not found; if the names are the same, an assignment
+goes to another place than a read. So all of them are recreated on the new
+devices, with the values that they had. Objects that cannot be recreated get
 stand-ins that refuse every use (`tensorflow_lost`).
 
 Used since TensorFlow 2.20: `BaseResourceVariable._handle`,
@@ -56,7 +56,7 @@ _ATTRIBUTES: dict[type, str] = {
     _Queue: "_queue_ref",
     _Writer: "_resource",
 }
-# Objects that cannot be made again: their descriptions, and what to do.
+# Objects that cannot be recreated: their descriptions, and advice.
 _LOST: dict[type, tuple[Callable[[Any], str], str]] = {
     _Iterator: (
         lambda iterator: f"an iterator over {iterator.element_spec}",
@@ -72,8 +72,8 @@ _LOST: dict[type, tuple[Callable[[Any], str], str]] = {
         "after the strategy.",
     ),
 }
-# Marks a tensor of another task: its device may be asked for while the process
-# is connected to that task, and never again.
+# Marks a tensor of another task: its device can only be read while the process
+# is connected to that task.
 _ELSEWHERE = "_tfps_elsewhere"
 
 
@@ -94,15 +94,15 @@ class EarlierState:
         self._job = ""
         # Identities of captured tensors.
         self._local: set[int] = set()
-        # By the identity of the old tensor, which is kept for as long.
+        # By the identity of the old tensor, which is kept alive as well.
         self._renewed: dict[int, tuple[Any, Any]] = {}
         if context.context()._context_handle is None:
-            # Nothing has run yet; to ask for devices would set TensorFlow up.
+            # Nothing has run yet; reading devices would initialize TensorFlow.
             return
         self._job = _own_job()
         bases: dict[type, type | None] = {}
         for each in gc.get_objects():
-            # Not isinstance, which would ask proxies for their class.
+            # Not isinstance, which would read the class of proxies.
             kind = type(each)
             if kind not in bases:
                 bases[kind] = next(
@@ -131,7 +131,7 @@ class EarlierState:
         return False
 
     def read(self) -> None:
-        """Reads all values, before the devices are made anew."""
+        """Reads all values, before the devices are recreated."""
         with tf.init_scope(), ops.device(None):
             for variable in self._living(_Variable):
                 if variable.dtype == tf.variant:
@@ -148,10 +148,10 @@ class EarlierState:
                 writer.flush()
 
     def restore(self) -> list[str]:
-        """Makes all objects again on the present devices.
+        """Recreates all objects on the present devices.
 
         Returns:
-            The objects that do not work anymore, in words, each once.
+            Descriptions of the objects that do not work anymore, each once.
         """
         with tf.init_scope(), ops.device(None):
             for variable, device, value in self._values:
@@ -161,7 +161,7 @@ class EarlierState:
             for table, content in self._contents:
                 if not isinstance(table, _Restored):
                     self._renew_table(table, content)
-            # Keras leaves objects in cycles that nobody can reach.
+            # Keras leaves unreachable objects in cycles.
             gc.collect()
             traces = EarlierTraces(self._job, _own_job())
             lost = self._give_up(traces)
@@ -171,7 +171,7 @@ class EarlierState:
                         dataset._variant_tensor_attr
                     )
             self._renew_captures()
-            # Functions, renewed by now, make and fill these.
+            # The renewed functions create and fill these tables.
             for table, content in self._contents:
                 if isinstance(table, _Restored):
                     self._renew_table(table, content)
@@ -197,7 +197,7 @@ class EarlierState:
         )
 
     def _give_up(self, traces: EarlierTraces) -> set[str]:
-        """Puts stand-ins into the objects that cannot be made again."""
+        """Puts stand-ins into the objects that cannot be recreated."""
         given_up: list[tuple[Any, str, str]] = []
         for dataset in self._living(tf.data.Dataset):
             reason = traces.why_lost(dataset)
@@ -261,8 +261,8 @@ def _base(owner: Any) -> type:
 def _content(table: Any) -> tuple[Any, Any] | None:
     """Returns keys and values as arrays; None if there is nothing to read.
 
-    A table is not filled by its initializer again: a vocabulary's file may be
-    gone, and a mutable table has changed.
+    The initializer cannot fill a table again: a vocabulary's file may be gone,
+    and a mutable table has changed.
     """
     if isinstance(table, _Restored):
         if not tensorflow_tables.is_static_table(table):
@@ -301,7 +301,7 @@ def _own_job() -> str:
 
 
 def _here(device: str) -> str:
-    """Returns the name of a device that it has in any process."""
+    """Returns the name of a device without its task."""
     spec = tf.DeviceSpec.from_string(device)
     return f"/device:{spec.device_type}:{spec.device_index}"
 

@@ -7,8 +7,8 @@ so does `with tf.device(variable.device)`. A `tf.function` with such operations
 is traced again when it is next called. A concrete function cannot be, and
 refuses the call.
 
-A dataset has its functions, and their captures, inside of it: nothing can be
-renewed there.
+The functions of a dataset, and their captures, are inside it and cannot be
+renewed.
 
 Used since TensorFlow 2.20: `Function._function_cache`,
 `ConcreteFunction._call_flat`, `Graph._functions`, `AtomicFunction.definition`,
@@ -30,7 +30,7 @@ _Trace = concrete_function.ConcreteFunction
 
 
 class EarlierTraces:
-    """Traced functions of this process that name a job that is gone.
+    """Traced functions of this process that refer to a lost job.
 
     Threading: one thread.
     """
@@ -44,7 +44,7 @@ class EarlierTraces:
         """
         self._prefix = f"/job:{job}/"
         self._is_gone = job != present_job
-        # By name of a function that another one calls.
+        # By the name of a called function.
         self._known: dict[str, bool] = {}
 
     def is_lost(self, trace: Any) -> bool:
@@ -61,10 +61,10 @@ class EarlierTraces:
         """Returns the reason why a dataset cannot be used anymore.
 
         Args:
-            dataset: A dataset from before.
+            dataset: An earlier dataset.
 
         Returns:
-            What its functions do, as a verb and its object; None: it can.
+            The reason, as a verb and its object; None if it can be used.
         """
         functions = [each.function for each in _functions_of(dataset)]
         if any(map(_uses_resources, functions)):
@@ -72,7 +72,7 @@ class EarlierTraces:
         return "run Python" if any(map(self.is_lost, functions)) else None
 
     def give_up(self) -> None:
-        """Has functions traced again, and concrete functions refuse calls."""
+        """Makes functions retrace, and concrete functions refuse calls."""
         if not self._is_gone:
             return
         for each in gc.get_objects():

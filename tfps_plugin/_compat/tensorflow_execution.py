@@ -1,8 +1,8 @@
 """Private TensorFlow API around tracing and running functions.
 
-TensorFlow has no public way to give a thread an executor of its own. Without
-one, remote calls from several threads go through the executor that all of
-them share, and a failure of one is reported to another.
+TensorFlow has no public way to give a thread its own executor. Without one,
+remote calls of all threads share one executor, and the failure of one call is
+reported to another thread.
 """
 
 import contextlib
@@ -19,17 +19,17 @@ from tensorflow.python.eager import executor
 
 
 class _QuietExecutor(executor.Executor):
-    """One that is deleted without a word.
+    """Executor whose deletion never logs an error.
 
-    Freeing what was on a task that is gone fails, after whoever had it has
-    ended; TensorFlow's own then raises in its `__del__`, at nobody.
+    Freeing resources on a lost task fails, after their owner has ended.
+    TensorFlow's own executor then raises in its `__del__`, without a caller.
     """
 
-    # The layout of TensorFlow's: an executor that it made becomes one of these.
+    # Same layout as TensorFlow's: its executors are converted to this class.
     __slots__ = ()
 
     def __del__(self) -> None:
-        # A call of another thread may fail meanwhile.
+        # A call of another thread may fail at the same time.
         with contextlib.suppress(Exception):
             self.clear_error()
             super().__del__()
@@ -41,7 +41,7 @@ def _quiet(made: Any) -> Any:
 
 
 def new_synchronous_executor() -> Any:
-    """An executor whose calls return when the remote call has ended.
+    """Returns an executor whose calls return when the remote call has ended.
 
     Used since TensorFlow 2.20: `executor.new_executor`.
     """
@@ -50,7 +50,7 @@ def new_synchronous_executor() -> Any:
 
 @contextlib.contextmanager
 def executor_scope(own_executor: Any) -> Iterator[None]:
-    """Has the current thread's eager calls go through `own_executor`.
+    """Makes the current thread's eager calls use `own_executor`.
 
     Used since TensorFlow 2.20: `Context.executor`, as in
     `context.executor_scope`.
@@ -65,9 +65,9 @@ def executor_scope(own_executor: Any) -> Iterator[None]:
 
 
 def forget_error(own_executor: Any) -> None:
-    """Has an executor forget an error that its caller has been told.
+    """Makes an executor forget an error that its caller already knows.
 
-    It would report it once more when it is deleted, to nobody.
+    Otherwise its deletion would report the error once more, without a caller.
 
     Used since TensorFlow 2.20: `Executor.clear_error`.
     """
@@ -76,10 +76,10 @@ def forget_error(own_executor: Any) -> None:
 
 @contextlib.contextmanager
 def unwrapped_errors() -> Iterator[None]:
-    """Has what a function raises while it is traced arrive as itself.
+    """Lets exceptions of a function pass unchanged through tracing.
 
-    AutoGraph replaces an exception whose class it does not know how to make
-    by a StagingError, which nobody can catch by its public name.
+    AutoGraph replaces an exception of a class that it cannot construct by a
+    StagingError, which has no public name.
 
     Used since TensorFlow 2.20: `autograph.impl.api.StagingError`.
     """
@@ -94,16 +94,16 @@ def unwrapped_errors() -> Iterator[None]:
 class _Manager(cancellation.CancellationManager):
     """The manager that cancels one call."""
 
-    # TensorFlow's own cannot be referred to weakly.
+    # TensorFlow's own class does not support weak references.
     __slots__ = ("__weakref__",)
 
 
 class Cancellation:
-    """Ends the calls of functions that are made under it.
+    """Cancels the calls of functions that are made under it.
 
-    A call that is made after `start` fails at once. What a call fails with is
-    a `tf.errors.CancelledError`, or the error of a part of it that another
-    task runs.
+    A call that is made after `start` fails at once. Calls fail with a
+    `tf.errors.CancelledError`, or with the error of a part that another task
+    runs.
 
     Guarded by `_lock`: the managers, when it was started.
     Never call while holding the lock: TensorFlow.
@@ -112,23 +112,22 @@ class Cancellation:
     """
 
     def __init__(self) -> None:
-        """Lets calls be made."""
+        """Starts without calls."""
         self._lock = threading.Lock()
         self._started_at: float | None = None
-        # Of the calls that are under way: whoever makes one keeps its own.
+        # Managers of running calls; each caller keeps its own alive.
         self._managers: weakref.WeakSet[_Manager] = weakref.WeakSet()
 
     @property
     def started_at(self) -> float | None:
-        """When it was started (monotonic, in seconds); None: it was not."""
+        """Time (monotonic, in seconds) of its start; None: not started."""
         return self._started_at
 
     def new_manager(self) -> Any:
         """Returns the manager of the next call, to be kept until the call ends.
 
-        Each call has one of its own: TensorFlow cancels whatever else is made
-        under it when a call fails, if only because its input has come to an
-        end.
+        Each call has its own manager: if a call fails, even because its input
+        has ended, TensorFlow cancels everything else under the same manager.
         """
         manager = _Manager()
         with self._lock:
@@ -139,7 +138,7 @@ class Cancellation:
         return manager
 
     def start(self) -> None:
-        """Has all calls that are under way end; waits for none of them."""
+        """Cancels all running calls; waits for none of them."""
         with self._lock:
             if self._started_at is None:
                 self._started_at = time.monotonic()
@@ -149,12 +148,12 @@ class Cancellation:
 
 
 def set_message(error: Any, message: str) -> None:
-    """Has an exception of TensorFlow say something else.
+    """Changes the message of an exception of TensorFlow.
 
     Used since TensorFlow 2.20: `OpError._message`.
 
     Args:
         error: A `tf.errors.OpError`.
-        message: What it says from now on.
+        message: The new message.
     """
     error._message = message

@@ -32,24 +32,24 @@ _GIVEN_UP_SECONDS = 10.0
 
 
 class _Turns:
-    """One at a time registers functions or changes the membership.
+    """Turns: one thread at a time registers functions or changes membership.
 
-    Guarantees: nobody waits longer than `_PATIENCE_SECONDS`, and for one who
-    takes longer than that, nobody waits a second time: they then go on
-    without having their turn.
-    Guarded by `_lock`: nothing; it is the turn. A thread may take it again.
+    Guarantees: no thread waits longer than `_PATIENCE_SECONDS`, and no thread
+    waits a second time for one that takes longer: it then goes on without a
+    turn.
+    Guarded by `_lock`: nothing; it is the turn, and is reentrant.
     """
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
-        # Written by who has the turn, or waits for it in vain; both are
-        # single assignments.
+        # Written by the thread that has the turn, or that waited in vain;
+        # both are single assignments.
         self._number = 0
         self._given_up = -1
 
     @contextlib.contextmanager
     def take(self) -> Iterator[None]:
-        """The caller's turn."""
+        """Gives the caller a turn."""
         number = self._number
         patience = 0.0 if number == self._given_up else _PATIENCE_SECONDS
         has_turn = self._lock.acquire(timeout=patience)
@@ -182,7 +182,7 @@ def registered_by_nobody_else() -> Iterator[None]:
 
     For some seconds: then they go on. The caller asks no task.
 
-    Threading: from any thread; one at a time gets in.
+    Threading: any thread; one at a time enters.
     """
     with _roll_call.excused(), _turns.take():
         yield

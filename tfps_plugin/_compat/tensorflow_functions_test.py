@@ -13,7 +13,7 @@ from tfps_plugin._compat import tensorflow_execution
 from tfps_plugin._compat import tensorflow_functions
 
 _PATIENCE_SECONDS = 30.0
-# How long something is watched that must not happen.
+# Time to watch for an event that must not happen.
 _WATCH_SECONDS = 0.3
 
 
@@ -23,7 +23,7 @@ def _installed() -> None:
 
 
 class _Elsewhere:
-    """Something that another thread does; its end can be waited for."""
+    """A function that runs on another thread; tests can wait for its end."""
 
     def __init__(self, action: Callable[[], object]) -> None:
         self._action = action
@@ -56,7 +56,7 @@ def test_what_is_traced_while_the_membership_changes_waits(
     action: Callable[[], object],
 ) -> None:
     with tensorflow_functions.registered_by_nobody_else():
-        # Whoever changes it may trace.
+        # The thread that changes the membership may trace.
         action()
         elsewhere = _Elsewhere(action)
         assert elsewhere.waits()
@@ -77,7 +77,7 @@ def test_a_change_that_hangs_is_waited_for_once(
     monkeypatch.setattr(tensorflow_functions, "_PATIENCE_SECONDS", 0.2)
     with tensorflow_functions.registered_by_nobody_else():
         assert _Elsewhere(_trace).ends()
-        # Who waited now would do so longer than this test does.
+        # A thread that waited now would wait longer than this test.
         monkeypatch.setattr(tensorflow_functions, "_PATIENCE_SECONDS", 100.0)
         assert _Elsewhere(_trace).ends()
     with tensorflow_functions.registered_by_nobody_else():

@@ -1,8 +1,8 @@
 """Private TensorFlow API for making one graph function out of another.
 
-TensorFlow has no public way to read the operations of the functions that a
-function calls, nor to make an operation like one of another graph, or a
-concrete function that captures what another one does.
+TensorFlow has no public way to read the operations of called functions, to copy
+an operation of another graph, or to create a concrete function with the
+captures of another.
 """
 
 from collections.abc import Callable
@@ -32,7 +32,7 @@ FuncGraph: TypeAlias = func_graph.FuncGraph
 _T = TypeVar("_T")
 
 _CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
-# Calls that are compiled as a whole, or kept as one by request.
+# Attributes of calls that are compiled as a whole, or never inlined.
 _KEPT_WHOLE = ("_XlaMustCompile", "_noinline")
 
 
@@ -45,12 +45,12 @@ def outermost_function(graph: tf.Graph) -> tf.Graph:
 
 
 def attached(graph: tf.Graph, name: str, make: Callable[[], _T]) -> _T:
-    """Returns an object that a graph holds for as long as it exists.
+    """Returns an object that a graph keeps as long as it exists.
 
     Args:
         graph: The graph.
-        name: Tells this library's objects apart.
-        make: Makes the object when it is first asked for.
+        name: A name that identifies the object among those of this library.
+        make: Creates the object when it is first needed.
     """
     attribute = f"_tfps_{name}"
     found: _T | None = getattr(graph, attribute, None)
@@ -76,11 +76,11 @@ def control_outputs(graph: FuncGraph) -> list[tf.Operation]:
 
 
 def called_graph(operation: tf.Operation) -> FuncGraph | None:
-    """The graph of the function that an operation calls, and no more.
+    """Returns the graph of the function that an operation calls.
 
     Returns:
-        The graph; None if the operation is no such call, or one that must
-        stay a call.
+        The graph; None if the operation is not a plain call, or must stay a
+        call.
     """
     if operation.type not in _CALLS:
         return None
@@ -96,9 +96,9 @@ def called_graph(operation: tf.Operation) -> FuncGraph | None:
 
 
 def _graph_of(function: Any) -> FuncGraph:
-    """The graph of a function, with what it returns and nothing else.
+    """Returns the graph of a function, with only the function's own outputs.
 
-    Where gradients are taken of a function, its graph gets further outputs.
+    If a function is differentiated, its graph gets further outputs.
     """
     graph: FuncGraph = function.graph
     signature = function.cached_definition.signature
@@ -116,9 +116,9 @@ def _has_to_stay_whole(attributes: Any) -> bool:
 
 
 def functions_of(operation: tf.Operation) -> dict[str, FuncGraph]:
-    """The functions that an operation runs, by the attribute that names each.
+    """Returns the functions that an operation runs, by attribute.
 
-    Those of lists, as of a `Case`, have the place in the list behind them:
+    Functions in lists, as of a `Case`, have their index in the key:
     `branches/0`.
     """
     found = {}
@@ -130,7 +130,7 @@ def functions_of(operation: tf.Operation) -> dict[str, FuncGraph]:
 
 
 def _function_names(operation: tf.Operation) -> dict[str, str]:
-    """The names of an operation's functions, by attributes."""
+    """Returns the names of an operation's functions, by attribute."""
     names = {}
     for key, value in operation.node_def.attr.items():
         if value.HasField("func"):
@@ -141,9 +141,9 @@ def _function_names(operation: tf.Operation) -> dict[str, str]:
 
 
 def operations_within(graph: FuncGraph) -> Iterator[tf.Operation]:
-    """All operations of a function, and of those that it runs.
+    """Yields all operations of a function, and of functions that it runs.
 
-    Those of a function that is run in several places come as often.
+    The operations of a function appear as often as it is run.
     """
     for operation in graph.get_operations():
         yield operation
@@ -152,10 +152,9 @@ def operations_within(graph: FuncGraph) -> Iterator[tf.Operation]:
 
 
 def draws_from_a_seed(operation: tf.Operation) -> bool:
-    """Returns whether an operation draws random numbers from a seed of its own.
+    """Returns whether an operation draws random numbers from its own seed.
 
-    It goes on from where it was when it last ran. Two of them draw the same
-    numbers, each for itself.
+    It continues from its own last number, so two copies draw the same numbers.
     """
     attributes = operation.node_def.attr
     return is_stateful(operation) and any(
@@ -164,22 +163,22 @@ def draws_from_a_seed(operation: tf.Operation) -> bool:
 
 
 def runs_functions(operation: tf.Operation) -> bool:
-    """Returns whether an operation calls functions, or hands them to others."""
+    """Returns whether an operation calls functions, or passes them on."""
     return bool(_function_names(operation))
 
 
 def is_stateful(operation: tf.Operation) -> bool:
-    """Returns whether an operation does more than to compute its outputs."""
+    """Returns whether an operation does more than compute its outputs."""
     return operation._is_stateful
 
 
 def run_unasked(operation: tf.Operation) -> None:
-    """Has an operation run that no result of its function waits for.
+    """Makes an operation run although no result of its function needs it.
 
-    TensorFlow's optimizers leave such operations out of the bodies of loops,
-    even those that change something.
+    TensorFlow's optimizers remove such operations from the bodies of loops,
+    even those with side effects.
 
-    Used since TensorFlow 2.20: the attribute that `GrapplerItem` looks at.
+    Used since TensorFlow 2.20: the attribute that `GrapplerItem` reads.
     """
     operation._set_attr(
         "_grappler_do_not_remove", attr_value_pb2.AttrValue(b=True)
@@ -187,21 +186,21 @@ def run_unasked(operation: tf.Operation) -> None:
 
 
 def run_rounds_in_order(loop: tf.Operation) -> None:
-    """Has a loop begin a round on a task when the one before has ended there.
+    """Makes a loop start each round on a task after the last has ended there.
 
     Used since TensorFlow 2.20: an attribute of the operation `While`, which
-    the executor of every task goes by.
+    the executor of every task obeys.
     """
     loop._set_attr("parallel_iterations", attr_value_pb2.AttrValue(i=1))
 
 
 def attributes_as_key(operation: tf.Operation) -> Hashable:
-    """Equal for operations whose attributes are equal."""
+    """Returns a key that is equal for operations with equal attributes."""
     return tuple(
         sorted(
             (key, value.SerializeToString(deterministic=True))
             for key, value in operation.node_def.attr.items()
-            # With which others it is placed; what is known of its results.
+            # Colocation, and known shapes of the results.
             if key not in ("_class", "_output_shapes")
         )
     )
@@ -210,16 +209,16 @@ def attributes_as_key(operation: tf.Operation) -> Hashable:
 def new_graph(
     like: FuncGraph, name: str, *, without: Collection[int] = ()
 ) -> tuple[FuncGraph, dict[int, tf.Tensor]]:
-    """A function without operations that is given what another is given.
+    """Creates a function without operations, with the inputs of another.
 
     Args:
-        like: The other.
-        name: Of the new one.
-        without: The places of captures among the other's arguments that the
-            new one is not given.
+        like: The other function.
+        name: Name of the new function.
+        without: Positions of captures, among the other's arguments, that the
+            new function does not get.
 
     Returns:
-        The graph, and its arguments by their places among the other's.
+        The graph, and its arguments by their positions among the other's.
     """
     graph = FuncGraph(name)
     counterparts: dict[int, tf.Tensor] = {}
@@ -236,7 +235,7 @@ def new_graph(
     graph.inputs = [counterparts[id(tensor)] for tensor in kept.values()]
     graph.structured_input_signature = like.structured_input_signature
     tensorflow_captures.copy(like, graph, counterparts)
-    # Whoever keeps the function keeps what it captures, as the other did.
+    # A reference to the function keeps its captures alive, like the other's.
     graph._weak_variables = list(like._weak_variables)
     return graph, {
         place: counterparts[id(tensor)] for place, tensor in kept.items()
@@ -244,22 +243,22 @@ def new_graph(
 
 
 def take_for(tensor: tf.Tensor, other: tf.Tensor) -> None:
-    """Has a handle say that it is one of what another one is of.
+    """Gives a handle the shape and handle data of another.
 
     Args:
         tensor: The handle, in a function.
-        other: In this or another function.
+        other: The other handle, in this or another function.
     """
     tensor.set_shape(other.shape)
     handle_data_util.copy_handle_data(other, tensor)
 
 
 def was_made_by(operation: tf.Operation, other: tf.Operation) -> None:
-    """Has errors of an operation show where the program made another one."""
-    # Nobody knows where those were made that come out of a file.
+    """Makes errors of an operation show where the program made another."""
+    # Operations from a file have no traceback.
     trace = other.traceback
     if trace is not None:
-        # What TensorFlow hands out belongs to the other; a slice is our own.
+        # A copy: TensorFlow's object belongs to the other operation.
         pywrap_tf_session.TF_SetOpStackTrace(operation._c_op, trace[:])
 
 
@@ -271,23 +270,23 @@ def copy_operation(
     device: str | None = None,
     functions: Mapping[str, Any] | None = None,
 ) -> tf.Operation:
-    """Makes an operation like one of another graph.
+    """Copies an operation of another graph.
 
-    Errors at run time show where the program made the other.
+    Errors at run time show where the program made the original.
 
     Args:
-        operation: The other.
-        graph: Where to make it.
-        inputs: What it is given there.
-        controls: What it runs after there.
-        device: Where it runs; None: where the other does.
-        functions: By attributes as in `functions_of`, functions to run in the
-            place of those that the other one runs.
+        operation: The original.
+        graph: The graph of the copy.
+        inputs: Inputs of the copy.
+        controls: Control inputs of the copy.
+        device: Device of the copy; None: that of the original.
+        functions: Functions to run instead of those of the original, by
+            attribute as in `functions_of`.
     """
     attributes = {
         key: value
         for key, value in operation.node_def.attr.items()
-        # The names of operations of the other graph.
+        # It contains names of operations of the other graph.
         if key != "_class"
     }
     for name, function in (functions or {}).items():
@@ -325,11 +324,12 @@ def as_concrete_function(
     graph: FuncGraph,
     like: tf.types.experimental.ConcreteFunction,
 ) -> tf.types.experimental.ConcreteFunction:
-    """A concrete function of a graph from `new_graph`.
+    """Returns a concrete function of a graph from `new_graph`.
 
     Args:
-        graph: Complete, with outputs in the order of the other's.
-        like: The other; how it is called, and what it returns, stays.
+        graph: The complete graph, with outputs in the order of the other's.
+        like: The other function, which has the same signature and structure
+            of results.
     """
     graph.structured_outputs = tf.nest.pack_sequence_as(
         like.graph.structured_outputs,
@@ -342,7 +342,7 @@ def as_concrete_function(
 
 
 def _with_nones(structure: Any, outputs: Sequence[tf.Tensor]) -> list[Any]:
-    """The outputs, and None wherever a structure has it."""
+    """Returns the outputs, with None wherever a structure has it."""
     remaining = iter(outputs)
     return [
         None if leaf is None else next(remaining)
@@ -351,10 +351,10 @@ def _with_nones(structure: Any, outputs: Sequence[tf.Tensor]) -> list[Any]:
 
 
 def as_function(graph: FuncGraph, like: FuncGraph) -> Any:
-    """A function for other operations to run, such as a loop's body.
+    """Returns a function for other operations, such as the body of a loop.
 
     Args:
-        graph: Complete.
+        graph: The complete graph.
         like: The graph of the function that it replaces.
     """
     name = f"{like.name}_fused_{ops.uid()}"

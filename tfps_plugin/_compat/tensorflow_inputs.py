@@ -1,10 +1,10 @@
-"""Private TensorFlow API: what datasets say about themselves."""
+"""Private TensorFlow API: kinds and options of datasets and iterators."""
 
 import re
 
 import tensorflow as tf
 
-# What a dataset says of an element that is None. No public name leads to it.
+# Spec of an element that is None. It has no public name.
 from tensorflow.python.framework.none_tensor import (
     NoneTensorSpec as NoneTensorSpec,
 )
@@ -13,7 +13,7 @@ from tensorflow.python.framework.none_tensor import (
 def is_dataset(variant: tf.Tensor) -> bool:
     """Returns whether an eager tensor of variant dtype is a dataset.
 
-    TensorFlow tells what a variant holds only in its description.
+    TensorFlow describes the content of a variant only in its `repr`.
     """
     return "::Dataset>" in repr(variant)
 
@@ -21,18 +21,17 @@ def is_dataset(variant: tf.Tensor) -> bool:
 def kind_of_resource(handle: tf.Tensor) -> str:
     """Returns the kind of an eager handle: `IteratorResource`, `Var`, ...
 
-    TensorFlow tells so only in the description of the handle; empty, if it
-    does not.
+    TensorFlow names it only in the `repr` of the handle; empty if it does not.
     """
     found = re.search(r'type="(?:\w+::)*(\w+)"', repr(handle))
     return "" if found is None else found[1]
 
 
 def options_of(dataset: tf.data.Dataset) -> tf.data.Options:
-    """The options of a dataset; while a function is traced, as Python knows.
+    """Returns the options of a dataset; in a traced function, those of Python.
 
-    `Dataset.options` warns then that there may be others: those of a dataset
-    that came out of another function.
+    `Dataset.options` warns there that a dataset from another function may have
+    other options.
     """
     if tf.inside_function():
         return dataset._options_attr

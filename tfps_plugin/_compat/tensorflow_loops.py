@@ -11,12 +11,12 @@ from tensorflow.python.ops import handle_data_util
 
 
 def zeros_of_known_shape(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a `while_v2._zeros_like` that believes a variable's handle.
+    """Returns a `while_v2._zeros_like` that uses a handle's static shape.
 
-    Gradients of loops ask the variable for its shape when they run, and what
-    watches a sharded table has no value of the table's shape. TensorFlow's own
-    code asks for this change in a TODO; where the shape is known, the result
-    is the same.
+    Gradients of loops read the variable's shape when they run, but the anchor
+    of a sharded table has no value of the table's shape. TensorFlow's own code
+    asks for this change in a TODO; if the shape is known, the result is the
+    same.
     """
 
     @functools.wraps(original)
@@ -32,7 +32,7 @@ def zeros_of_known_shape(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _shape_behind(handle: tf.Tensor) -> tf.TensorShape | None:
-    """Returns the full static shape of a variable; None: it has none."""
+    """Returns the full static shape of a variable, or None."""
     data = handle_data_util.get_resource_handle_data(handle)
     if data is None or not data.is_set or len(data.shape_and_type) != 1:
         return None
@@ -45,10 +45,10 @@ def no_rows_for_none_grads(
 ) -> Callable[..., None]:
     """Returns a `cond_v2._create_zeros_for_none_grads` that makes no rows.
 
-    Where another branch of a `tf.cond` or `tf.switch_case` has looked up rows
-    of a table, TensorFlow makes zeros of the whole table, and then slices of
-    all its rows. The sum is the same; but every step that takes the branch
-    would send them all, and an update of rows would have touched each.
+    If another branch of a `tf.cond` or `tf.switch_case` has looked up rows of a
+    table, TensorFlow creates zeros of the whole table, and then slices of all
+    its rows. The sum is the same, but every step that takes the branch would
+    send all rows, and an update of rows would touch each of them.
     """
 
     @functools.wraps(original)
@@ -75,7 +75,7 @@ def no_rows_for_none_grads(
 def _no_rows(
     like: tf.IndexedSlices, variable: tf.Tensor, graph: Any
 ) -> tf.IndexedSlices | None:
-    """Slices without rows, in a graph; None: nobody knows the shape."""
+    """Returns slices without rows, in a graph; None: unknown shape."""
     shape, _ = default_gradient.shape_and_dtype(variable)
     if like.dense_shape is None or not shape.is_fully_defined():
         return None

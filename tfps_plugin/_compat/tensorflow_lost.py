@@ -1,10 +1,9 @@
 """Private TensorFlow API: stand-ins for tensors that a process has lost.
 
-When a process becomes a chief, TensorFlow makes its devices anew, and some
+When a process becomes a chief, TensorFlow recreates its devices, and some
 objects cannot follow. An operation on one of them would fail late, with an
-error about devices or resources that the program has never heard of. A stand-in
-takes the place of the tensor, and refuses every use with an error that names
-the object.
+error about devices or resources that the program does not know. A stand-in
+replaces the tensor, and refuses every use with an error that names the object.
 
 Used since TensorFlow 2.20: `convert_to_tensor` calls `__tf_tensor__`.
 """

@@ -1,4 +1,4 @@
-"""Stand-ins refuse every use of an object that the process has lost."""
+"""Tests that stand-ins refuse every use of a lost object."""
 
 import copy
 from collections.abc import Callable

@@ -1,8 +1,8 @@
 """Private TensorFlow API: SavedModels and checkpoints.
 
-While TensorFlow makes a SavedModel it traces functions again, in a *save
-context*. Its own distributed variables show themselves there as one plain
-variable. Nothing public tells that one is in that context.
+While TensorFlow writes a SavedModel it retraces functions, in a *save context*.
+Its own distributed variables act as one plain variable there. No public API
+detects that context.
 
 Read in TensorFlow 2.20 and 2.21.
 """
@@ -18,7 +18,7 @@ from tensorflow.python.checkpoint import tensor_callable
 from tensorflow.python.ops import resource_variable_ops
 from tensorflow.python.saved_model import save_context
 
-# Name of a variable's value among the tensors that a checkpoint asks for.
+# Name of a variable's value among its tensors in a checkpoint.
 from tensorflow.python.trackable.base import (
     VARIABLE_VALUE_KEY as VARIABLE_VALUE_KEY,
 )
@@ -27,12 +27,12 @@ from tensorflow.python.trackable.base import (
 def deferred_read(
     read: Callable[[], tf.Tensor], dtype: tf.DType, device: str
 ) -> Any:
-    """A tensor that a checkpoint reads when it is written, and not before.
+    """Returns a tensor that is only read when the checkpoint is written.
 
     Args:
-        read: Reads it.
+        read: Reads the tensor.
         dtype: Dtype of the tensor.
-        device: Where it is; that task writes it to the checkpoint.
+        device: Its device; that task writes it to the checkpoint.
     """
     return tensor_callable.Callable(read, dtype, device)
 
@@ -40,13 +40,13 @@ def deferred_read(
 def make_for_slices(original: Callable[..., None]) -> Callable[..., None]:
     """Returns a `TrackableSaveable.__init__` that reads a variable's slices.
 
-    TensorFlow lets `_serialize_to_tensors` answer with a dictionary of slices,
-    and reads them all, but hands only the first to `_restore_from_tensors`.
-    Its own sharded variables use an older protocol, which a variable inside
-    of a `keras.Variable` is not asked for.
+    TensorFlow allows `_serialize_to_tensors` to return a dictionary of slices,
+    and reads them all, but passes only the first to `_restore_from_tensors`.
+    Its own sharded variables use an older protocol, which does not reach a
+    variable inside a `keras.Variable`.
 
-    A variable with a method `slices_to_restore`, which answers likewise, has
-    those read instead of the slices that it writes.
+    If a variable has a method `slices_to_restore`, which returns the same kind
+    of dictionary, those slices are read instead of the written ones.
     """
 
     @functools.wraps(original)
@@ -66,7 +66,7 @@ def make_for_slices(original: Callable[..., None]) -> Callable[..., None]:
 
 
 def restore_slices(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a `TrackableSaveable.restore` that hands on all slices."""
+    """Returns a `TrackableSaveable.restore` that passes on all slices."""
 
     @functools.wraps(original)
     def restore_all(
@@ -91,9 +91,9 @@ def is_saving_model() -> bool:
 
 
 def in_saved_graph() -> bool:
-    """Returns whether the graph of a SavedModel itself is being made.
+    """Returns whether the graph of a SavedModel itself is being built.
 
-    Its functions have graphs of their own.
+    Its functions have their own graphs.
     """
     return (
         is_saving_model()
@@ -104,10 +104,10 @@ def in_saved_graph() -> bool:
 
 @contextlib.contextmanager
 def saving_model() -> Iterator[None]:
-    """Has functions traced as for a SavedModel, if they are not already.
+    """Makes functions trace as for a SavedModel.
 
-    What was traced otherwise is traced again: TensorFlow remembers functions
-    together with the options of the save context.
+    Functions that were traced otherwise are retraced: TensorFlow's cache of
+    traces includes the options of the save context.
     """
     if save_context.in_save_context():
         yield
@@ -119,19 +119,19 @@ def saving_model() -> Iterator[None]:
 def traced_again(
     original: Callable[..., Any], is_for_workers: Callable[[], bool]
 ) -> Callable[..., Any]:
-    """Returns a `get_concrete_function` whose results SavedModels trace anew.
+    """Returns a `get_concrete_function` whose results SavedModels retrace.
 
-    TensorFlow traces a `tf.function` again when a SavedModel is made of it. A
-    concrete function knows no Python any more: given as a signature, it would
-    be written as it was traced for the cluster.
+    TensorFlow retraces a `tf.function` when it writes a SavedModel. A concrete
+    function no longer has its Python code: as a signature, it would be written
+    as it was traced for the cluster.
 
     Used since TensorFlow 2.20: `ConcreteFunction._call_impl`, through which a
     signature is called while it is written.
 
     Args:
-        original: TensorFlow's own.
-        is_for_workers: Whether this thread traces what workers run. These are
-            signatures of nothing, and left as they are.
+        original: TensorFlow's own method.
+        is_for_workers: Returns whether this thread traces a function for
+            workers. These are never signatures, and stay unchanged.
     """
 
     @functools.wraps(original)
@@ -158,7 +158,7 @@ def traced_again(
 
 
 def _is_of_no_value(argument: Any) -> bool:
-    """Returns whether an argument says what is traced, and holds no memory."""
+    """Returns whether an argument is part of the signature, without a value."""
     kinds = (tf.TypeSpec, str, bool, int, float)
     return argument is None or isinstance(argument, kinds)
 
@@ -166,9 +166,9 @@ def _is_of_no_value(argument: Any) -> bool:
 def uninitialized_variable(
     shape: tf.TensorShape, dtype: tf.DType, name: str, **options: Any
 ) -> tf.Variable:
-    """A plain variable of this process that never gets a value.
+    """Creates a plain variable of this process that never gets a value.
 
-    It takes no memory. Public variables are made with a value.
+    It takes no memory. Public variables always have a value.
 
     Args:
         shape: Full static shape.
@@ -178,7 +178,7 @@ def uninitialized_variable(
             `tf.Variable`.
     """
     with tf.init_scope(), tf.device("/device:CPU:0"):
-        # Not the call of the class: a strategy would make the variable.
+        # Does not call the class: a strategy would create the variable.
         variable = object.__new__(resource_variable_ops.UninitializedVariable)
         variable.__init__(shape=shape, dtype=dtype, name=name, **options)
     return variable
@@ -190,10 +190,10 @@ def copy_into_graph(variable: Any) -> tf.Variable:
 
 
 def describe_variable(variable: Any, proto: Any, options: Any) -> None:
-    """Writes what a SavedModel has to know to make a variable again.
+    """Writes the description of a variable to a SavedModel.
 
     Args:
-        variable: Has name, shape, dtype and the rest of a `tf.Variable`.
+        variable: An object with the properties of a `tf.Variable`.
         proto: The `SavedObject` to fill.
         options: The `tf.saved_model.SaveOptions`.
     """

@@ -1,16 +1,16 @@
 """TensorFlow's server and sessions, without the rest of TensorFlow.
 
 `import tensorflow` takes some three seconds of processor time, four fifths of
-it for Python that a worker or ps never calls: Keras, and whatever Keras finds
-installed. A process that has not imported TensorFlow and imports this module
-gets the native library, with every operation and kernel that it would have
-otherwise, and the Python around servers and sessions. Whoever imports
-TensorFlow later gets all of it.
+it for Python code that a worker or ps never calls: Keras, and all packages that
+Keras imports if they are installed. A process that imports this module before
+TensorFlow gets the native library, with all operations and kernels, and the
+Python code of servers and sessions. A later import of TensorFlow gets all of
+it.
 
 The names are public API elsewhere, as the last lines show; only the way to them
-is private. Where TensorFlow has been imported already they are what it has.
-Where somebody has extended it (below), or a release has moved one of the names,
-all of TensorFlow is imported.
+is private. If TensorFlow is already imported, they are its own. If it has
+plugins (below), or a release has moved one of the names, all of TensorFlow is
+imported.
 
 Threading: import it while no other thread imports TensorFlow.
 """
@@ -29,16 +29,16 @@ from collections.abc import Iterator
 _logger = logging.getLogger("tfps_plugin.cluster")
 
 _TENSORFLOW = "tensorflow"
-# With these, `import tensorflow` loads further native libraries.
+# Variables that make `import tensorflow` load further native libraries.
 _EXTENDING_VARIABLES = (
     "TF_PLUGGABLE_DEVICE_LIBRARY_PATH",
     "TF_USE_MODULAR_FILESYSTEM",
 )
-# So it does with what is in these folders: of any folder of packages, and of
-# TensorFlow itself.
+# It also loads libraries in these folders: in any folder of packages, and in
+# TensorFlow's own folder.
 _PLUGINS = "tensorflow-plugins"
 _KERNELS = pathlib.PurePath("core", "kernels")
-# Operations outside the native library; Python that is left out loads them.
+# Operations outside the native library; the omitted Python code loads them.
 _OPERATIONS = "lite/experimental/microfrontend/python/ops/*_op.so"
 
 
@@ -52,7 +52,7 @@ def _is_extended(folder: pathlib.Path) -> bool:
 
 
 def _package_folders() -> Iterable[pathlib.Path]:
-    """Wherever packages may be installed."""
+    """Returns the folders in which packages may be installed."""
     folders = {*sys.path, *site.getsitepackages(), site.getusersitepackages()}
     for scheme in sysconfig.get_scheme_names():
         folders |= {
@@ -63,10 +63,10 @@ def _package_folders() -> Iterable[pathlib.Path]:
 
 @contextlib.contextmanager
 def _empty_tensorflow() -> Iterator[pathlib.Path | None]:
-    """Has `import tensorflow.x` not import all of TensorFlow.
+    """Keeps `import tensorflow.x` from importing all of TensorFlow.
 
     Yields:
-        TensorFlow's folder; None where all of it is to be imported.
+        TensorFlow's folder; None if all of it must be imported.
     """
     if _TENSORFLOW in sys.modules:
         yield None
@@ -80,24 +80,24 @@ def _empty_tensorflow() -> Iterator[pathlib.Path | None]:
         _logger.debug("TensorFlow has plugins: importing all of it.")
         yield None
         return
-    # A package with a path, whose own code does not run.
+    # A package with a path, but without running its own code.
     sys.modules[_TENSORFLOW] = importlib.util.module_from_spec(spec)
     try:
         yield folder
     finally:
-        # The next `import tensorflow` runs it.
+        # The next `import tensorflow` runs that code.
         del sys.modules[_TENSORFLOW]
 
 
 def _prepare(folder: pathlib.Path) -> None:
-    """Does what `import tensorflow` does before and beside its imports.
+    """Does the setup of `import tensorflow` without its imports.
 
     Used since TensorFlow 2.20: `tf2.enable`, `TF_LoadLibrary`,
     `TF_DeleteLibraryHandle`.
     """
     from tensorflow.python import pywrap_tensorflow  # noqa: F401
 
-    # Some modules read it when they are imported, and so does native code.
+    # Some modules read it during their import, and so does native code.
     os.environ["TF2_BEHAVIOR"] = "1"
     from tensorflow.python import tf2
 

@@ -1,4 +1,4 @@
-"""What is left out of TensorFlow is Python alone."""
+"""Tests that only Python code of TensorFlow is left out."""
 
 import json
 import os
@@ -12,7 +12,7 @@ from tfps_plugin._compat import tensorflow_server
 
 pytestmark = pytest.mark.compat
 
-# In a process of its own: a process imports TensorFlow once.
+# Runs in a separate process: a process imports TensorFlow only once.
 _PROGRAM = """
 import json, sys
 from tfps_plugin._compat import tensorflow_server

@@ -1,6 +1,7 @@
 """The base classes of a `tf.distribute.Strategy`, and its scopes.
 
-`tf.distribute.Strategy` is public; what a subclass has to implement is not.
+`tf.distribute.Strategy` is public; the methods that a subclass must implement
+are not.
 """
 
 import contextlib
@@ -17,22 +18,22 @@ ReplicaContext = distribute_lib.ReplicaContext
 UpdateContext = distribute_lib.UpdateContext
 InputContext = distribute_lib.InputContext
 
-# Lookup tables ask these scopes who is to make them.
+# These scopes determine who creates lookup tables.
 resource_creator_scope = ops.resource_creator_scope
 
 
 def resource_creators() -> Any:
-    """Returns this thread's makers of tables for `resource_creators_scope`."""
+    """Returns this thread's table creators, for `resource_creators_scope`."""
     return ops.get_default_graph()._resource_creator_stack
 
 
 def strategy_of(variable: Any) -> Any:
-    """Returns the strategy that a variable was made under; None: under none."""
+    """Returns the strategy that a variable was created under, or None."""
     return getattr(variable, "_distribute_strategy", None)
 
 
 def set_strategy(variable: Any, strategy: Any) -> None:
-    """Notes the strategy that a variable was made under."""
+    """Records the strategy that a variable was created under."""
     variable._distribute_strategy = strategy
 
 
@@ -46,10 +47,10 @@ def is_in_update() -> bool:
 
 @contextlib.contextmanager
 def resource_creators_scope(creators: Any) -> Iterator[None]:
-    """Lets others than the present ones make lookup tables.
+    """Replaces the present creators of lookup tables.
 
-    A function that is being traced inherits from its caller who creates
-    variables, but not who creates tables.
+    A function that is being traced inherits the creators of variables from its
+    caller, but not those of tables.
     """
     graph = ops.get_default_graph()
     previous = graph._resource_creator_stack

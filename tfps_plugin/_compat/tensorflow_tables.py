@@ -1,8 +1,8 @@
 """Private TensorFlow API around lookup tables, and captured handles.
 
-TensorFlow asks who is to make a table, so that a strategy can make its own.
-Nothing asks when a table that was made before, without the strategy, is used
-in a function of the strategy, nor for the variables of a loaded SavedModel.
+TensorFlow has creators of tables, so that a strategy can make its own. There is
+no hook when a function of the strategy uses an earlier table, made without the
+strategy, nor for the variables of a loaded SavedModel.
 
 Read in TensorFlow 2.20 and 2.21.
 """
@@ -20,42 +20,42 @@ from tensorflow.python.trackable import resource
 from tfps_plugin import errors
 from tfps_plugin._compat import tensorflow_saving
 
-# What makes a static table, under a name and without one.
+# Operations that create a static table, with and without a name.
 _CREATORS = frozenset({"HashTableV2", "AnonymousHashTable"})
 
 
 def owner_of(handle: tf.Tensor) -> Any:
-    """The table or variable that a handle belongs to.
+    """Returns the table or variable that a handle belongs to.
 
     Args:
         handle: A tensor of resource dtype.
 
     Returns:
-        The object that made it; None if it does not say, or is gone.
+        The object that made it; None if it is unknown or gone.
     """
     reference = getattr(handle, "_parent_trackable", None)
     return None if reference is None else reference()
 
 
 def set_owner(handle: tf.Tensor, owner: Any) -> None:
-    """Has `owner_of` the handle give the owner, for as long as it exists."""
+    """Makes `owner_of` return the owner of a handle, while it exists."""
     handle._parent_trackable = weakref.ref(owner)
 
 
 def look_up_in_loaded_functions(
     handle: tf.Tensor, variable: tf.Variable
 ) -> None:
-    """Has functions of a SavedModel that is loaded ask a variable each call.
+    """Makes functions of a loaded SavedModel look up a variable in each call.
 
     `tf.saved_model.load` gives each function the handles of its variables. A
-    signature hands them on as they are; a gradient of what it returns would
-    then belong to the handle, and to no variable that an optimizer knows.
+    signature passes them on unchanged; a gradient of its results would then
+    belong to the handle, and to no variable that an optimizer knows.
 
     Args:
-        handle: The variable's present one. TensorFlow asks it what functions
-            are to capture, and lets a function answer for each call.
-        variable: Says by `handle` what counts where it is called. It is not
-            kept.
+        handle: The variable's present handle. TensorFlow asks it what
+            functions should capture, and accepts a function for each call.
+        variable: Its `handle` is the right one at the place of a call. No
+            reference to it is kept.
     """
     reference = weakref.ref(variable)
     name = variable.name
@@ -74,7 +74,7 @@ def look_up_in_loaded_functions(
     def restore(function: Any, internal: tf.Tensor) -> Any:
         owner = reference()
         if owner is not None:
-            # What TensorFlow does with any handle.
+            # As TensorFlow does with any handle.
             function.graph.replace_capture(owner.own_handle, internal)
             handle_data_util.copy_handle_data(owner.own_handle, internal)
             function.graph.capture(owner.own_handle)
@@ -86,8 +86,8 @@ def look_up_in_loaded_functions(
 def is_static_table(owner: Any) -> bool:
     """Returns whether it is a static table.
 
-    That is a `tf.lookup.StaticHashTable`, or what `tf.saved_model.load` makes
-    of one.
+    That is a `tf.lookup.StaticHashTable`, possibly loaded by
+    `tf.saved_model.load`.
     """
     return isinstance(owner, lookup_ops.StaticHashTable) or (
         isinstance(owner, resource.RestoredResource)
@@ -96,7 +96,7 @@ def is_static_table(owner: Any) -> bool:
 
 
 def dtypes_of(table: Any) -> tuple[tf.DType, tf.DType]:
-    """Dtypes of the keys and of the values of a static table."""
+    """Returns the dtypes of the keys and of the values of a static table."""
     if isinstance(table, lookup_ops.StaticHashTable):
         return table.key_dtype, table.value_dtype
     creator = _creator(table)
@@ -109,7 +109,7 @@ def dtypes_of(table: Any) -> tuple[tf.DType, tf.DType]:
 
 
 def _creator(table: resource.RestoredResource) -> tf.Operation | None:
-    """Returns the operation that makes a loaded static table, or None."""
+    """Returns the operation that creates a loaded static table, or None."""
     for function in getattr(table._create_resource, "concrete_functions", ()):
         for operation in function.graph.get_operations():
             if operation.type in _CREATORS:
@@ -121,18 +121,17 @@ def replace_captured_handles(
     original: Callable[..., tf.Tensor],
     replacement: Callable[[tf.Graph, tf.Tensor], tf.Tensor | None],
 ) -> Callable[..., tf.Tensor]:
-    """Returns a `FuncGraph.capture` that replaces handles that exist already.
+    """Returns a `FuncGraph.capture` that replaces existing handles.
 
-    And variants, such as datasets. All that a function uses pass through this
-    one method, those that the functions of a loaded SavedModel have captured,
-    too.
+    It also replaces variants, such as datasets. All captures of a function pass
+    through this method, including those of functions of a loaded SavedModel.
 
     Args:
-        original: TensorFlow's own.
-        replacement: From a function's graph and a handle that is not of any
-            graph, to a tensor of a function around it or itself; or to None,
-            where TensorFlow shall do as it does. Not called for functions of
-            a SavedModel that is being written.
+        original: TensorFlow's own method.
+        replacement: Maps a function's graph, and a handle outside any graph, to
+            a tensor of that function or one around it; None keeps TensorFlow's
+            behavior. Not called for functions of a SavedModel that is being
+            written.
     """
 
     @functools.wraps(original)
@@ -141,7 +140,7 @@ def replace_captured_handles(
     ) -> Any:
         if (
             getattr(tensor, "dtype", None) in (tf.resource, tf.variant)
-            # Of this process or another, and of no graph.
+            # An eager tensor of this process or another.
             and hasattr(tensor, "numpy")
             and id(tensor) not in self._function_captures.by_val_internal
             and not tensorflow_saving.is_saving_model()

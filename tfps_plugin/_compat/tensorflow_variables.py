@@ -1,7 +1,7 @@
 """Private TensorFlow API around resource variables.
 
-TensorFlow has no public way to make a variable whose handle is looked up when
-a function is called, which is what lets functions outlive a parameter server.
+TensorFlow has no public way to make a variable whose handle is looked up when a
+function is called. This lets functions outlive a parameter server.
 """
 
 import contextlib
@@ -28,8 +28,8 @@ from tensorflow.python.ops.control_flow_v2_func_graphs import (
 from tfps_plugin import errors
 from tfps_plugin._compat import tensorflow_saving
 
-# tf.Variable(...) always goes through the variable creators of the scope; the
-# class itself is needed to be subclassed.
+# tf.Variable(...) always goes through the variable creators of the scope;
+# subclasses need the class itself.
 ResourceVariable: TypeAlias = resource_variable_ops.ResourceVariable
 BaseResourceVariable = resource_variable_ops.BaseResourceVariable
 
@@ -37,8 +37,8 @@ BaseResourceVariable = resource_variable_ops.BaseResourceVariable
 class LateBoundHandleSpec(tf.TensorSpec):
     """Trace type of a resource handle that is looked up at call time.
 
-    A plain `tf.TensorSpec` forgets what the handle refers to; gradients and
-    shape inference need it.
+    A plain `tf.TensorSpec` drops the handle data, which gradients and shape
+    inference need.
     """
 
     def __init__(
@@ -50,35 +50,35 @@ class LateBoundHandleSpec(tf.TensorSpec):
         """Describes the handles that calls will use.
 
         Args:
-            handle: Like one of them.
-            device: Where what they refer to is; empty: on whichever worker
-                makes the call.
-            owner: Returns the variable that they are of, or None if it does
-                not exist any more; None: they are of something else.
+            handle: An example of these handles.
+            device: Device of the resource; empty: on the worker that makes
+                the call.
+            owner: Returns the variable of the handles, or None if it no longer
+                exists; None: the resource is not a variable.
         """
         super().__init__(handle.shape, handle.dtype)
         self.device = device
         self.owner = owner
-        # Not the handle itself: it would keep the variable's memory, on its
-        # ps, for as long as TensorFlow remembers the function.
+        # Does not keep the handle: it would hold the variable's memory, on
+        # its ps, as long as TensorFlow remembers the function.
         self._handle_data = getattr(handle, "_handle_data", None)
 
     def most_specific_common_supertype(self, others: Any) -> Any:
-        """Itself, if all are alike; asked when a function is traced again.
+        """Returns itself if all are alike; called when a function is retraced.
 
-        TensorFlow's own builds a spec anew, from arguments that this one does
-        not take.
+        TensorFlow's own method builds a new spec, from arguments that this
+        class does not take.
         """
         return self if all(self == other for other in others) else None
 
     def to_tensors(self, value: Any) -> list[tf.Tensor]:
-        """The handle; TensorFlow's own would check it in every call."""
+        """Returns the handle; TensorFlow's own checks it in every call."""
         return [value]
 
     def placeholder_value(self, placeholder_context: Any) -> tf.Tensor:
-        """A placeholder that knows the variable's shape and dtype."""
+        """Returns a placeholder with the variable's shape and dtype."""
         placeholder = super().placeholder_value(placeholder_context)
-        # A lock's handle has none.
+        # The handle of a lock has no data.
         if self._handle_data is not None and self._handle_data.is_set:
             handle_data_util.set_handle_data(placeholder, self._handle_data)
         return placeholder
@@ -87,34 +87,33 @@ class LateBoundHandleSpec(tf.TensorSpec):
 def uninitialized_handle(
     shape: tf.TensorShape, dtype: tf.DType, name: str
 ) -> tf.Tensor:
-    """The handle of a new variable resource on the current device.
+    """Returns the handle of a new variable resource on the current device.
 
-    Public variables can only be made together with a value, which would have
-    to exist in one piece. The resource is anonymous and counted: it is freed
-    together with its last handle.
+    Public variables can only be created with a value, which would have to
+    exist in one piece. The resource is anonymous and reference counted: it is
+    freed with its last handle.
     """
     return resource_variable_ops._variable_handle_from_shape_and_dtype(
         shape=shape,
         dtype=dtype,
         shared_name=None,
-        # TensorFlow appends a number to it, and refuses what exists already:
-        # the 966th resource of "part_11" would be the 1966th of "part_1".
+        # TensorFlow appends a number, and refuses existing names: the 966th
+        # resource of "part_11" would be the 1966th of "part_1".
         name=f"{name}/handle",
         graph_mode=False,
     )
 
 
 def unique_number() -> int:
-    """A number that TensorFlow gives to nothing else in this process."""
+    """Returns a number that TensorFlow uses only once in this process."""
     return ops.uid()
 
 
 def function_graph() -> FuncGraph | None:
-    """The function being traced on this thread; None when eager.
+    """Returns the function being traced on this thread; None when eager.
 
-    The bodies of loops and branches are functions too, but nothing is looked
-    up when they are called: what they need is captured by the function around
-    them, which hands it on.
+    The bodies of loops and branches are functions too, but their calls look up
+    nothing: the function around them captures what they need, and passes it on.
     """
     if tf.executing_eagerly():
         return None
@@ -123,9 +122,9 @@ def function_graph() -> FuncGraph | None:
 
 
 def is_in_branch() -> bool:
-    """Returns whether what is traced on this thread is part of a `tf.cond`.
+    """Returns whether this thread traces a branch of a `tf.cond`.
 
-    Not of what a branch calls: that is a function of its own.
+    False in functions that a branch calls, which are separate functions.
     """
     graph = ops.get_default_graph()
     while isinstance(graph, ControlFlowFuncGraph):
@@ -136,7 +135,7 @@ def is_in_branch() -> bool:
 
 
 def outermost(graph: tf.Graph) -> tf.Graph:
-    """The function that a body of a loop or branch is part of, or itself."""
+    """Returns the function that a loop's body or a branch is in, or itself."""
     while isinstance(graph, ControlFlowFuncGraph):
         graph = graph.outer_graph
     return graph
@@ -148,19 +147,19 @@ def capture_at_call_time(
     spec: LateBoundHandleSpec,
     key: Hashable,
 ) -> tf.Tensor:
-    """A placeholder in `graph` that each call fills with `look_up()`.
+    """Returns a placeholder in `graph` that each call fills with `look_up()`.
 
-    The graph keeps `look_up`, and TensorFlow may keep the graph for ever: a
+    The graph keeps `look_up`, and TensorFlow may keep the graph forever: a
     function with a custom gradient is registered by its name. So `look_up`
-    should not keep alive what costs memory.
+    should not keep large objects alive.
 
-    `key` makes it one placeholder per graph, without which automatic control
+    There is one placeholder per graph and `key`; otherwise automatic control
     dependencies would not order reads and writes.
     """
     captures = graph._function_captures
     if key in captures.by_ref_internal:
         return captures.by_ref_internal[key]
-    # Inputs wait for nothing, and what takes them must not seem to wait.
+    # Inputs wait for nothing, and their users must not seem to wait.
     with graph.control_dependencies(None):
         placeholder = graph.capture_call_time_value(look_up, spec, key=key)
 
@@ -181,8 +180,8 @@ def capture_at_call_time(
         )
         return spec.to_tensors(value)
 
-    # TensorFlow's own would ask the graph that the call stands in, even where
-    # that is the branch of a condition, which is never called by itself.
+    # TensorFlow's own would ask the graph of the call, even if that is a branch
+    # of a condition, which is never called by itself.
     at_call.output_spec = spec  # type: ignore[attr-defined]
     captures.add_or_replace(
         key=key,
@@ -200,9 +199,9 @@ def in_graph(tensor: tf.Tensor, graph: tf.Graph) -> tf.Tensor:
 
 
 def run_after(operation: tf.Operation, earlier: Sequence[tf.Operation]) -> None:
-    """Has an operation of a function wait for others that were made before it.
+    """Makes an operation of a function wait for earlier operations.
 
-    `tf.control_dependencies` takes them before the operation is made; here
+    `tf.control_dependencies` needs them before the operation is created; here
     they are known only afterwards.
     """
     operation._add_control_inputs(list(earlier))
@@ -214,24 +213,24 @@ def variable_accessed(variable: Any) -> None:
 
 
 def stop_recording() -> Any:
-    """A context in which no gradient tape records."""
+    """Returns a context in which no gradient tape records."""
     return record.stop_recording()
 
 
 def register_tensor_conversion(
     cls: type, convert: Callable[..., tf.Tensor]
 ) -> None:
-    """Lets TensorFlow's Python operators take a `cls` for a tensor."""
+    """Lets TensorFlow's Python operators accept a `cls` as a tensor."""
     tensor_conversion_registry.register_tensor_conversion_function(cls, convert)
 
 
 def clear_device() -> Any:
-    """A context without any device scope, inside and outside functions."""
+    """Returns a context without device scope, inside and outside functions."""
     return ops.device(None)
 
 
 def is_recording() -> bool:
-    """Returns whether a gradient tape records what this thread does.
+    """Returns whether a gradient tape records on this thread.
 
     Used since TensorFlow 2.20: `record.could_possibly_record`.
     """
@@ -241,22 +240,23 @@ def is_recording() -> bool:
 def pass_gradients_through(source: tf.Tensor, result: tf.Tensor) -> None:
     """Tells gradient tapes that a gradient of `result` is one of `source`.
 
-    tf.custom_gradient does it with an operation that both are given to: where
-    one is on a parameter server and the other is not, both would travel.
+    tf.custom_gradient does this with an operation that takes both: if only one
+    of them is on a parameter server, both would travel.
 
     Used since TensorFlow 2.20: `record.record_operation`.
 
     Args:
-        source: What `result` was made of, of its shape and dtype.
-        result: Made where no tape was recording.
+        source: The tensor that `result` was computed from, with the same shape
+            and dtype.
+        result: A tensor that was computed while no tape was recording.
     """
     record.record_operation(
         "PassGradientsThrough", [result], [source], lambda upstream: [upstream]
     )
 
 
-# Registered once: `tf.custom_gradient` registers a function for each time that
-# it is traced, and TensorFlow keeps it, with its graph, for ever.
+# Registered once: `tf.custom_gradient` registers a function for each trace, and
+# TensorFlow keeps it, with its graph, forever.
 _GRADIENT_OF_SECOND = "TfpsGradientOfSecond"
 
 with contextlib.suppress(KeyError):  # if this module is imported anew
@@ -272,17 +272,17 @@ def with_gradient_of(source: tf.Tensor, result: tf.Tensor) -> tf.Tensor:
     """Returns a value whose gradient goes to another tensor instead.
 
     Args:
-        source: Gets the gradient; of the shape and dtype of `result`.
-        result: The value, made where no tape was recording.
+        source: Receives the gradient; has the shape and dtype of `result`.
+        result: The value, computed while no tape was recording.
 
     Returns:
-        `result`, to be differentiated by tapes, and by functions that are
-        called under a tape.
+        `result`, differentiable by tapes, and by functions that are called
+        under a tape.
     """
     with record.stop_recording():
         if not tf.executing_eagerly():
-            # Also of loops and branches, whose operations are differentiated
-            # as such.
+            # Includes loops and branches, whose operations are differentiated
+            # one by one.
             with ops.get_default_graph().gradient_override_map(
                 {"IdentityN": _GRADIENT_OF_SECOND}
             ):
@@ -300,9 +300,9 @@ with contextlib.suppress(KeyError):  # if this module is imported anew
     def _gradient_of_rows(
         operation: tf.Operation, upstream: Any
     ) -> tuple[tf.IndexedSlices, None]:
-        """TensorFlow's own asks the variable for its shape.
+        """Replaces TensorFlow's own, which reads the variable's shape.
 
-        And it does not sum gradients that are slices of the rows themselves.
+        TensorFlow's also does not sum gradients that are slices of the rows.
         """
         handle, coordinates_U1 = operation.inputs
         slices = tf.IndexedSlices(
@@ -327,7 +327,8 @@ def gather_by_coordinates(
         The rows, shape `(U, D)`. Functions that differentiate the graph get
         slices of the variable; no gradient tape sees the operation.
     """
-    # Also of loops and branches, whose operations are differentiated as such.
+    # Includes loops and branches, whose operations are differentiated one by
+    # one.
     graph = ops.get_default_graph()
     override = (
         contextlib.nullcontext()
@@ -347,10 +348,10 @@ def record_gradient(
 ) -> None:
     """Tells gradient tapes how to differentiate a value.
 
-    Other than tf.custom_gradient, it adds no operation.
+    Unlike tf.custom_gradient, it adds no operation.
 
     Args:
-        result: The value, made while no tape was recording.
+        result: The value, computed while no tape was recording.
         source: The tensor that it depends on.
         gradient: Maps the gradient of `result` to that of `source`.
     """

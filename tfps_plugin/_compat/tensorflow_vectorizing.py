@@ -1,9 +1,9 @@
-"""Private TensorFlow API: what is vectorized of a function.
+"""Private TensorFlow API: vectorized functions.
 
-`tf.vectorized_map` traces a function of one element, and then makes each of
-its operations anew, for all elements at once. An operation whose results differ
-in shape from element to element has no such counterpart, and nobody outside of
-TensorFlow can give it one.
+`tf.vectorized_map` traces a function of one element, and then converts each of
+its operations to one for all elements. An operation whose results differ in
+shape between elements has no such counterpart, and only TensorFlow can define
+one.
 """
 
 import contextlib
@@ -19,17 +19,17 @@ from tensorflow.python.eager import record
 from tensorflow.python.ops.parallel_for import control_flow_ops
 from tensorflow.python.ops.parallel_for import pfor
 
-# A kind of operation that TensorFlow does not vectorize, takes and returns
-# anything, and cannot run by mistake: its function does not exist.
+# A type of operation that TensorFlow does not vectorize, that takes and returns
+# any values, and that cannot run by mistake: its function does not exist.
 _STAND_IN = "PyFuncStateless"
 _COLLECTION = "tfps_vectorized_element"
 
 
 def element() -> tf.Tensor | None:
-    """The number of the element that the present function is traced for.
+    """Returns the number of the element that the function is traced for.
 
     Returns:
-        A scalar of this function or of one around it; None: the function is
+        A scalar of this function or of one around it; None if the function is
         not being vectorized.
     """
     if tf.executing_eagerly():
@@ -54,21 +54,21 @@ def stand_in(
     """Returns a stand-in for a result of a function that is being vectorized.
 
     Args:
-        given: What the result is computed from.
-        number: From `element`.
+        given: The tensor that the result is computed from.
+        number: The result of `element`.
         like: Shape and dtype of the result.
-        of_all: Computes the results of all elements at once: it is given what
-            `given` is for each of them, along a first axis.
-        source: What tapes know by that the result depends on it.
-        no_gradient: Makes the error of whoever asks for the gradient of one
-            element, inside of the function.
+        of_all: Computes the results of all elements at once. It receives
+            `given` of all elements, stacked along a first axis.
+        source: The tensor that the result depends on, for tapes.
+        no_gradient: Creates the error for code that computes the gradient of
+            one element, inside the function.
 
     Returns:
         The result of one element.
     """
     with record.stop_recording():
         (result,) = tf.raw_ops.PyFuncStateless(
-            # By the number, there is one for each element in any case.
+            # With the number, the result differs by element in any case.
             input=[given, number],
             token="tfps",
             Tout=[like.dtype],
@@ -84,7 +84,7 @@ def stand_in(
 
 
 def _for_all_elements(given: Any) -> Any:
-    """Makes what a stand-in stands for."""
+    """Converts a stand-in to the results of all elements."""
     of_all = getattr(given.op, "_tfps_of_all", None)
     if of_all is None:
         raise pfor.ConversionNotImplementedError(
@@ -93,15 +93,15 @@ def _for_all_elements(given: Any) -> Any:
     tensor, is_stacked, _ = given.input(0)
     results = of_all(tensor)
     if not is_stacked:
-        # What follows would be taken for the same for all elements, and be
-        # left as it is, with the stand-in.
+        # Later operations would count as equal for all elements, and
+        # would keep the stand-in.
         count = given.pfor.loop_len_vector[0]
         results = tf.repeat(results[tf.newaxis], count, axis=0)
     return pfor.wrap(results, True)
 
 
 def vectorize(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a `_pfor_impl` whose function knows that it is vectorized."""
+    """Returns a `_pfor_impl` whose function can detect its vectorization."""
     if _STAND_IN not in pfor._pfor_converter_registry:
         pfor.RegisterPFor(_STAND_IN)(_for_all_elements)
 

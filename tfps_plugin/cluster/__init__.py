@@ -1,14 +1,14 @@
-"""Who is in the cluster, what each process of it is, and are they alive.
+"""The cluster: its tasks, their processes, and whether they are alive.
 
-spec.py              what a cluster consists of; refuses what it cannot (pure)
-tf_config.py         `TF_CONFIG` and resolvers -> what a process is (pure)
+spec.py              describes a cluster, and refuses an invalid one (pure)
+tf_config.py         `TF_CONFIG` and resolvers -> role of a process (pure)
 environment.py       environment settings made for TensorFlow and gRPC
 quorum.py            the tasks that have to answer before a job starts (pure)
 health.py            asks a task's server whether it lives, and who it is
-runtime_errors.py    which errors of TensorFlow are about the cluster (pure)
+runtime_errors.py    finds TensorFlow's errors about the cluster (pure)
 task.py              `tfps.init()`: one call for a program all tasks run
 local_cluster.py     a whole cluster of real processes on this machine
-output/              what tasks write, and what people see of it
+output/              output of tasks, and the part that users see
 serving/             the process of a worker or parameter server
 machine/             settings of the machine: memory, cores, ports
 chief/               the chief's connection to the tasks

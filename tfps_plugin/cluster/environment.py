@@ -1,7 +1,7 @@
-"""Every environment setting that we make for TensorFlow and gRPC.
+"""All environment settings that we make for TensorFlow and gRPC.
 
-Users are never asked for one. A value that the user has set is kept; if it
-takes a promise away, a warning says which.
+Users need not set any. A value that the user has set is kept; if it breaks a
+promise, a warning says which.
 """
 
 import logging
@@ -11,9 +11,9 @@ from collections.abc import Mapping
 
 _logger = logging.getLogger("tfps_plugin.cluster")
 
-# Name -> value and what goes wrong with another value. All of them are read
-# when the first connection is made or later, so it is early enough to set them
-# after TensorFlow has been imported.
+# Name -> our value, and the problem with any other value. All of them are read
+# with the first connection or later, so they can still be set after TensorFlow
+# was imported.
 _SETTINGS: dict[str, tuple[str, str]] = {
     # The default lets a call to a dead task wait until the task is back.
     "GRPC_FAIL_FAST": (
@@ -21,7 +21,7 @@ _SETTINGS: dict[str, tuple[str, str]] = {
         "a call to a dead task may hang",
     ),
     # One remote call per executor at a time. With streams a failed call also
-    # poisons the calls behind it, and failures are blamed on the wrong one.
+    # poisons the calls after it, and failures are blamed on the wrong call.
     "TF_ENABLE_EAGER_CLIENT_STREAMING_ENQUEUE": (
         "False",
         "failures may be reported by the wrong call",
@@ -33,13 +33,13 @@ _SETTINGS: dict[str, tuple[str, str]] = {
         "reading a value waits for all tasks",
     ),
     # A task that is stopped, or whose machine or network is gone, keeps its
-    # connections open and says nothing. gRPC pings while data flow, and ends a
-    # connection without an answer in `ping_timeout_ms`: every call on it then
-    # fails. `keepalive_time_ms` has it ping where nothing flows but a call
-    # waits. Not more often than every 300 s: a server ends a connection that
-    # does (grpc.http2.min_ping_interval_without_data_ms, for which
-    # TensorFlow's servers have no setting). `min_reconnect_backoff_ms` is how
-    # long an attempt to connect again may take.
+    # connections open and is silent. gRPC pings while data flow, and closes a
+    # connection without an answer within `ping_timeout_ms`: every call on it
+    # then fails. With `keepalive_time_ms` it also pings if no data flow while a
+    # call waits. At most every 300 s, because a server closes a connection that
+    # pings more often (grpc.http2.min_ping_interval_without_data_ms, for which
+    # TensorFlow's servers have no setting). `min_reconnect_backoff_ms` limits
+    # the time of an attempt to connect again.
     "TF_GRPC_DEFAULT_OPTIONS": (
         "grpc.http2.ping_timeout_ms=20000,grpc.keepalive_time_ms=305000,"
         "grpc.min_reconnect_backoff_ms=5000",
@@ -52,10 +52,10 @@ _PROXIES = ("grpc_proxy", "https_proxy", "http_proxy")
 def with_settings(
     base: Mapping[str, str], hosts: Iterable[str] = ()
 ) -> dict[str, str]:
-    """A copy of the environment `base` with our settings in it.
+    """Returns a copy of the environment `base` with our settings.
 
     Args:
-        base: The environment to start from. What it sets is kept.
+        base: The environment to start from. Its values are kept.
         hosts: The hosts of the cluster. If a web proxy is set, gRPC would
             send calls between tasks through it; these hosts are exempted.
 
@@ -76,10 +76,10 @@ def with_settings(
 
 
 def kept_by_user(base: Mapping[str, str]) -> dict[str, str]:
-    """The settings where `base` has another value than ours.
+    """Returns the settings for which `base` has another value than ours.
 
     Returns:
-        Name of each such setting and what its value spoils.
+        The name of each such setting, and the problem with its value.
     """
     return {
         name: consequence
@@ -89,7 +89,7 @@ def kept_by_user(base: Mapping[str, str]) -> dict[str, str]:
 
 
 def apply_chief_environment(hosts: Iterable[str] = ()) -> None:
-    """Makes our settings in this process.
+    """Applies our settings to this process.
 
     Call it before the first connection to a cluster. May be called again.
 
@@ -110,7 +110,7 @@ def apply_chief_environment(hosts: Iterable[str] = ()) -> None:
 def task_environment(
     base: Mapping[str, str], hosts: Iterable[str] = ()
 ) -> dict[str, str]:
-    """The environment for a task process that is started from here.
+    """Returns the environment for a task process that this process starts.
 
     Args:
         base: The environment to start from, usually `os.environ`.

@@ -1,4 +1,4 @@
-"""Settings are made, and what users set is kept."""
+"""Tests that settings are made, and that those of users are kept."""
 
 import logging
 import os
@@ -37,7 +37,7 @@ def test_the_chief_sets_them_for_itself_and_warns(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     for name in _OURS:
-        # So that the old value comes back after the test.
+        # Restores the old value after the test.
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)
     monkeypatch.setenv("GRPC_FAIL_FAST", "true")

@@ -33,8 +33,8 @@ _METHOD = "/tensorflow.WorkerService/GetStatus"
 _CHANNEL_OPTIONS = (
     # Tasks are reached directly, as by TensorFlow's own connections.
     ("grpc.enable_http_proxy", 0),
-    # A shared connection would remember failures, and answer from memory
-    # that a task is dead some seconds after it has come back.
+    # A shared connection would remember failures, and report a task as dead
+    # for some seconds after it has come back.
     ("grpc.use_local_subchannel_pool", 1),
 )
 _WHERE = re.compile(
@@ -42,21 +42,21 @@ _WHERE = re.compile(
 )
 _PROBE_TIMEOUT_SECONDS = 2.0
 _PROBE_INTERVAL_SECONDS = 0.25
-# The log tells of a wait after this time, and then at intervals that double.
+# The log reports a wait after this time, and then at intervals that double.
 _PROGRESS_INTERVAL_SECONDS = 5.0
 _LONGEST_PROGRESS_INTERVAL_SECONDS = 60.0
-# How many tasks a line of the log names.
+# Number of tasks that a line of the log names.
 _MOST_NAMED = 4
 
 
 @dataclasses.dataclass(frozen=True)
 class TaskStatus:
-    """What a task says about itself.
+    """Status of a task, as its server reports it.
 
     Attributes:
         device_names: Full names of its devices.
-        incarnation: A random number drawn when the task's process started:
-            another number means another process, which has lost everything.
+        incarnation: A random number, drawn when the task's process started:
+            another number means another process, with none of the old state.
     """
 
     device_names: tuple[str, ...]
@@ -64,7 +64,7 @@ class TaskStatus:
 
     @property
     def task_name(self) -> str:
-        """The task as TensorFlow writes it: `/job:ps/replica:0/task:0`."""
+        """Name of the task in TensorFlow: `/job:ps/replica:0/task:0`."""
         return self.device_names[0].partition("/device:")[0]
 
     @property
@@ -104,12 +104,12 @@ def call(
 
     Args:
         address: `"host:port"`.
-        method: Its full name.
-        request: As it travels.
+        method: Full name of the method.
+        request: The serialized request.
         timeout_seconds: How long to wait for an answer.
 
     Returns:
-        The answer, as it travels.
+        The serialized answer.
 
     Raises:
         TaskUnreachableError: If no TensorFlow server answers there in time.
@@ -118,7 +118,7 @@ def call(
     """
     try:
         with grpc.insecure_channel(address, _CHANNEL_OPTIONS) as channel:
-            # Bytes in, bytes out.
+            # Without serializers: passes bytes.
             answer: bytes = channel.unary_unary(method)(
                 request, timeout=timeout_seconds
             )
@@ -144,7 +144,7 @@ def probe_all(
     outcomes = bounded_calls.call_all(
         lambda task: probe_task(task, timeout_seconds),
         tasks,
-        # The margin lets the probes themselves tell why they failed.
+        # The margin lets the probes themselves report why they failed.
         timeout_seconds + 1.0,
     )
     answers: dict[Task, TaskStatus | errors.TaskUnreachableError] = {}
@@ -177,11 +177,11 @@ def silent_tasks(tasks: Iterable[Task], timeout_seconds: float) -> list[Task]:
 
 
 def probe_task(task: Task, timeout_seconds: float) -> TaskStatus:
-    """Probes a task and makes sure that it is the one that answers.
+    """Probes a task, and verifies that no other task answers.
 
     Raises:
         WrongTaskError: If another task answers at its address.
-        TaskUnreachableError: If none does.
+        TaskUnreachableError: If no task answers.
     """
     status = probe(task.address, timeout_seconds)
     if status.task_name != task.name:
@@ -199,7 +199,7 @@ def probe_task(task: Task, timeout_seconds: float) -> TaskStatus:
 class WrongTaskError(
     errors.TaskUnreachableError, errors.ClusterConfigurationError
 ):
-    """Another task than expected answers at an address."""
+    """Error for an unexpected task that answers at an address."""
 
 
 def wait_until_ready(
@@ -213,17 +213,17 @@ def wait_until_ready(
 ) -> dict[Task, TaskStatus]:
     """Waits until every task answers, or enough of them do.
 
-    The logger `tfps_plugin.cluster` tells after some seconds, and again at
-    longer and longer intervals, which tasks are waited for, and why they do
-    not answer yet; and, if it starts without some, which these are.
+    After some seconds, and again at growing intervals, the logger
+    `tfps_plugin.cluster` names the missing tasks and why they do not answer
+    yet. It also names the tasks that the job starts without.
 
     Args:
         tasks: The tasks to wait for.
         timeout_seconds: How long to wait for all of them together.
         check: Called between rounds; may raise to end the wait.
         on_round: Called after every round, with the number of tasks that
-            answer by now and the seconds since the beginning.
-        stop: Setting it ends the wait as if the time was up.
+            answer so far and the seconds since the beginning.
+        stop: Setting it ends the wait as if the time were up.
         quorum: Decides which tasks are enough; None: only all of them.
 
     Returns:
@@ -269,7 +269,7 @@ def wait_until_ready(
         if now >= next_progress:
             interval = min(2 * interval, _LONGEST_PROGRESS_INTERVAL_SECONDS)
             next_progress = now + interval
-            # Loud enough to be seen where nobody has set logging up.
+            # A warning is visible even if logging is not configured.
             _logger.warning(
                 "%d of %d tasks answer after %.0f s; waiting for %s.",
                 len(ready),
@@ -310,7 +310,7 @@ def _timeout_text(
 
 
 def _brief(reasons: Mapping[Task, str]) -> str:
-    """The first of the tasks, in one line."""
+    """Returns the first of the tasks and their reasons, in one line."""
     named = list(itertools.islice(_lines(reasons), _MOST_NAMED))
     if len(reasons) > _MOST_NAMED:
         named.append(f"and {len(reasons) - _MOST_NAMED} more")
@@ -335,7 +335,7 @@ def _unreachable(address: str, reason: str) -> errors.TaskUnreachableError:
 
 
 def _reason(error: grpc.RpcError, timeout_seconds: float) -> str:
-    """Why a call failed, in few words."""
+    """Returns the reason why a call failed, in a few words."""
     code = error.code()
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
         return _no_answer(timeout_seconds)
@@ -353,10 +353,10 @@ def _no_answer(timeout_seconds: float) -> str:
 
 
 def _declare_messages() -> type[message.Message]:
-    """The part of TensorFlow's GetStatusResponse that is read here.
+    """Declares the part of TensorFlow's GetStatusResponse that is read here.
 
-    TensorFlow ships Python code for the inner message, but not for this one,
-    and importing it would import all of TensorFlow.
+    TensorFlow ships Python code only for the inner message, and importing it
+    would import all of TensorFlow.
     """
     file = descriptor_pb2.FileDescriptorProto(
         name="tfps_plugin/get_status.proto",
@@ -394,7 +394,7 @@ _GetStatusResponse = _declare_messages()
 
 
 def _parse(answer: bytes) -> TaskStatus:
-    """Reads an answer; raises DecodeError or IndexError if it is none."""
+    """Parses an answer; raises DecodeError or IndexError if it is invalid."""
     response = _GetStatusResponse()
     response.ParseFromString(answer)
     devices = list(getattr(response, "device_attributes"))  # noqa: B009

@@ -1,4 +1,4 @@
-"""Probing tasks, against servers that only know how to answer a probe."""
+"""Tests of probes, with servers that can only answer a probe."""
 
 import contextlib
 import logging
@@ -32,7 +32,7 @@ def _device(job: str, index: int, device: str = "CPU:0") -> str:
 
 @contextlib.contextmanager
 def _server(answer: Callable[[], bytes]) -> Iterator[str]:
-    """Something that answers probes; yields its address."""
+    """Runs a server that answers probes; yields its address."""
     handler = grpc.unary_unary_rpc_method_handler(lambda _, __: answer())
     with futures.ThreadPoolExecutor(2) as pool:
         server = grpc.server(pool)
@@ -57,7 +57,7 @@ def _worker(address: str) -> Task:
 
 @pytest.fixture
 def nobody() -> Iterator[str]:
-    """An address where nothing listens."""
+    """Yields an address at which nothing listens."""
     with ports.reserved_port() as port:
         yield f"127.0.0.1:{port}"
 
@@ -185,7 +185,7 @@ def test_the_log_tells_who_is_waited_for(
         health.wait_until_ready([_worker(nobody)], 0.6)
     assert "0 of 1 tasks answer after 0 s; waiting for worker 1" in caplog.text
     assert f"worker 1 at {nobody}: Connection refused." in caplog.text
-    # After 0.1 s, 0.3 s, and not at each of the shorter intervals.
+    # At 0.1 s and 0.3 s, but not at each of the shorter intervals.
     assert len(caplog.records) <= 2
 
 

@@ -38,7 +38,7 @@ from tfps_plugin.cluster.spec import Task
 _logger = logging.getLogger("tfps_plugin.cluster")
 
 _STOP_TIMEOUT_SECONDS = 5.0
-# The part of its log that is quoted when a task dies before it serves.
+# Length of the quoted end of the log of a task that dies before it serves.
 _LOG_TAIL_CHARACTERS = 3000
 
 
@@ -113,7 +113,7 @@ class LocalCluster:
             f"--chief-grace-seconds={chief_grace_seconds}",
         )
         self._lock = threading.RLock()
-        # By job and index.
+        # By name of the task.
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._is_stopped = False
         with contextlib.ExitStack() as stack:
@@ -127,7 +127,7 @@ class LocalCluster:
                 worker_addresses=tuple(addresses[:num_workers]),
                 ps_addresses=tuple(addresses[num_workers:]),
             )
-            # Sessions know the cluster by it, even after tasks have moved.
+            # Identifies the cluster to sessions, even after tasks have moved.
             self._first_spec = self._spec
             self._folder = pathlib.Path(tempfile.mkdtemp(prefix="tfps-"))
             stack.callback(shutil.rmtree, self._folder, ignore_errors=True)
@@ -151,18 +151,18 @@ class LocalCluster:
                 self.start(task.job, task.index)
             if wait:
                 self.wait_until_ready(start_timeout_seconds)
-            # All has begun. From here on, `stop` undoes it.
+            # Everything has started. From here on, `stop` undoes it.
             self._resources = stack.pop_all()
 
     @property
     def cluster_spec(self) -> ClusterSpec:
-        """Its tasks and their current addresses; it has no chief."""
+        """Tasks of the cluster, without a chief, at their current addresses."""
         with self._lock:
             return self._spec
 
     @property
     def cluster_resolver(self) -> Any:
-        """A `tf.distribute.cluster_resolver.ClusterResolver` of it."""
+        """A `tf.distribute.cluster_resolver.ClusterResolver` of the cluster."""
         # The caller uses TensorFlow; the cluster itself does not.
         import tensorflow as tf
 
@@ -331,7 +331,7 @@ class LocalCluster:
                 stdout=log,
                 stderr=log,
                 pass_fds=[self._parent_pipe],
-                # Ctrl-C is for this process alone, which then ends them.
+                # Ctrl-C only reaches this process, which then ends the tasks.
                 start_new_session=True,
             )
 
@@ -386,10 +386,10 @@ class LocalCluster:
 
 
 def embedded_cluster() -> LocalCluster:
-    """The cluster of a program that is given none.
+    """Returns the cluster of a program that is given none.
 
-    It is started when it is first asked for, and stopped when the program
-    ends. Everybody in this process gets the same one.
+    The first call starts it, and it stops when the program ends. All callers
+    in this process share it.
 
     Returns:
         A running cluster of two workers and one parameter server.
@@ -399,8 +399,8 @@ def embedded_cluster() -> LocalCluster:
     state = this_process.state
     with state.embedding:
         if state.embedded_cluster is None:
-            # The chief computes on the same machine: TensorFlow would let
-            # whoever comes first take all of a GPU's memory.
+            # The chief computes on the same machine: by default TensorFlow
+            # gives all memory of a GPU to the first process.
             os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
             _logger.info("No cluster is given: starting one on this machine.")
             state.embedded_cluster = LocalCluster()

@@ -1,7 +1,7 @@
-"""What a local cluster does about tasks that cannot start.
+"""Tests of a local cluster whose tasks cannot start.
 
-Its tasks here are shell scripts; with real ones it is tested in
-integration_tests/cluster_test.py.
+Its tasks here are shell scripts; integration_tests/cluster_test.py tests it
+with real tasks.
 """
 
 import pathlib
@@ -20,7 +20,7 @@ from tfps_plugin.cluster.local_cluster import LocalCluster
 def task_script(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> pathlib.Path:
-    """What runs instead of each task."""
+    """Returns the path of a program that runs instead of each task."""
     path = tmp_path / "task"
     path.touch(0o755)
     monkeypatch.setattr(sys, "executable", str(path))
@@ -33,7 +33,7 @@ def test_a_task_that_dies_at_the_start_is_quoted(
     task_script.write_text("#!/bin/sh\necho out of luck >&2\nexit 3\n")
     with pytest.raises(errors.TaskStartError) as caught:
         LocalCluster(1, 1)
-    # Whichever of them is found dead first.
+    # The first task that is found dead.
     assert re.match(r"(worker|ps) 0 at 127\.0\.0\.1:", str(caught.value))
     assert "exit code 3" in str(caught.value)
     assert "out of luck" in str(caught.value)

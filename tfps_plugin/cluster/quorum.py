@@ -18,7 +18,7 @@ class Quorum:
 
         Args:
             tasks: Its workers and parameter servers.
-            min_workers: How many workers have to answer; None: all.
+            min_workers: Number of workers that must answer; None: all.
         """
         self._tasks = frozenset(tasks)
         self._min_workers = min_workers
@@ -27,8 +27,8 @@ class Quorum:
         """Returns whether the job may start.
 
         Args:
-            ready: The tasks that answer; others than those of the cluster
-                do not count.
+            ready: The tasks that answer; tasks outside the cluster do not
+                count.
         """
         missing = self._tasks.difference(ready)
         if self._min_workers is None or not missing:
@@ -52,11 +52,11 @@ def require_min_workers(min_workers: object, num_workers: int) -> None:
     """Refuses a number of workers that a cluster cannot start with.
 
     Args:
-        min_workers: As the user gave it; None is all workers.
-        num_workers: How many workers the cluster has.
+        min_workers: The user's value; None means all workers.
+        num_workers: Number of workers of the cluster.
 
     Raises:
-        ValueError: If it is no integer from 1 to `num_workers`.
+        ValueError: If it is not an integer from 1 to `num_workers`.
     """
     if min_workers is None:
         return

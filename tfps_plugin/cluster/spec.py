@@ -1,8 +1,8 @@
-"""What a cluster consists of, and what one process in it is.
+"""Description of a cluster, and of one process in it.
 
-Everything here is decided from plain values: nothing is looked up, connected
-to or imported from TensorFlow. Whoever describes a cluster badly learns it
-here, before anything is started: each error names the field and its value.
+All decisions follow from plain values: this module looks up nothing, connects
+to nothing, and does not import TensorFlow. It reports mistakes in a description
+before anything is started; each error names the field and its value.
 """
 
 import dataclasses
@@ -19,10 +19,10 @@ WORKER = "worker"
 PARAMETER_SERVER = "ps"
 EVALUATOR = "evaluator"
 
-# TensorFlow 1 called the chief so, and old job templates still do.
+# Name of the chief in TensorFlow 1, and still in old job templates.
 OLD_NAME_OF_CHIEF = "master"
 _CLUSTER_JOBS = (CHIEF, WORKER, PARAMETER_SERVER)
-# What a process may be, in the cluster or beside it.
+# Jobs that a process may have, in the cluster or beside it.
 TASK_JOBS = (*_CLUSTER_JOBS, EVALUATOR)
 _RPC_PREFIX = "grpc://"
 _HOST = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9._-]*[A-Za-z0-9_.])?")
@@ -37,7 +37,7 @@ class Task:
     Attributes:
         job: `"chief"`, `"worker"` or `"ps"`.
         index: Its number within the job, from 0.
-        address: `"host:port"` where its server listens.
+        address: `"host:port"` at which its server listens.
     """
 
     job: str
@@ -46,7 +46,7 @@ class Task:
 
     @property
     def name(self) -> str:
-        """The task as TensorFlow writes it, a prefix of its devices' names."""
+        """Name of the task in TensorFlow, a prefix of its devices' names."""
         return f"/job:{self.job}/replica:0/task:{self.index}"
 
     @property
@@ -65,8 +65,8 @@ class ClusterSpec:
     Attributes:
         worker_addresses: `"host:port"` of each worker, at least one.
         ps_addresses: `"host:port"` of each parameter server, at least one.
-        chief_address: `"host:port"` of the chief, None while nobody has
-            given it one.
+        chief_address: `"host:port"` of the chief; None while it has no
+            address.
 
     Raises:
         ClusterConfigurationError: If an address is malformed or used twice,
@@ -104,12 +104,12 @@ class ClusterSpec:
     def from_dict(cls, jobs: Mapping[str, Any]) -> "ClusterSpec":
         """Reads `{"worker": ["host:port", ...], "ps": [...], ...}`.
 
-        `"master"` is read as `"chief"`; an evaluator is left out, because
-        it serves nothing and nobody may wait for it.
+        `"master"` is read as `"chief"`. An evaluator is left out, because
+        it serves nothing, and no task must wait for it.
 
         Args:
             jobs: Job name to addresses: a sequence, or a mapping of index to
-                address that leaves no index out.
+                address without gaps.
 
         Returns:
             The cluster.
@@ -187,7 +187,7 @@ class ClusterSpec:
         return (() if chief is None else (chief,)) + self.serving_tasks
 
     def task(self, job: str, index: int) -> Task:
-        """The task of this job and index.
+        """Returns the task of this job and index.
 
         Raises:
             ClusterConfigurationError: If the cluster has no such task.
@@ -202,11 +202,11 @@ class ClusterSpec:
         )
 
     def with_chief(self, address: str) -> "ClusterSpec":
-        """The same cluster, with its chief at `address`."""
+        """Returns the same cluster with its chief at `address`."""
         return dataclasses.replace(self, chief_address=address)
 
     def as_dict(self) -> dict[str, list[str]]:
-        """Job name to addresses, as `TF_CONFIG` and TensorFlow take it."""
+        """Returns job names to addresses, for `TF_CONFIG` and TensorFlow."""
         jobs = {
             WORKER: list(self.worker_addresses),
             PARAMETER_SERVER: list(self.ps_addresses),
@@ -218,7 +218,7 @@ class ClusterSpec:
 
 @dataclasses.dataclass(frozen=True)
 class TaskConfig:
-    """What one process is, and the cluster it belongs to.
+    """Role of one process, and the cluster that it belongs to.
 
     Attributes:
         cluster: The cluster.
@@ -242,19 +242,19 @@ class TaskConfig:
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """Takes a valid `"host:port"` apart; IPv6 hosts lose their brackets."""
+    """Splits a valid `"host:port"`; IPv6 hosts lose their brackets."""
     host, _, port = address.rpartition(":")
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
 def join_address(host: str, port: int) -> str:
-    """Makes `"host:port"`; IPv6 hosts are put in brackets."""
+    """Returns `"host:port"`, with IPv6 hosts in brackets."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _read_addresses(job: str, value: Any) -> Iterator[str]:
     if isinstance(value, Mapping):
-        # Resolvers write a job with gaps so: {0: "host:port", 2: ...}.
+        # Resolvers write a job with gaps like this: {0: "host:port", 2: ...}.
         missing = sorted(set(range(len(value))) - set(value))
         if missing:
             raise errors.ClusterConfigurationError(
@@ -275,7 +275,7 @@ def _read_addresses(job: str, value: Any) -> Iterator[str]:
 
 
 def _endpoint(field: str, address: str) -> tuple[str, int]:
-    """Host and port in a form that shows when two addresses are one."""
+    """Returns host and port in a form that shows duplicate addresses."""
     host, _, port = address.rpartition(":")
     valid_host = _HOST.fullmatch(host) or _IPV6_HOST.fullmatch(host)
     if not valid_host or not _PORT.fullmatch(port):

@@ -1,4 +1,4 @@
-"""The description of a cluster: names, and addresses that are refused."""
+"""Tests of the description of a cluster, and of refused addresses."""
 
 import pytest
 

@@ -10,7 +10,7 @@ from tfps_plugin.cluster.serving import task_server
 
 @dataclasses.dataclass(frozen=True)
 class RunningTask:
-    """The task of the job that this program is.
+    """Task that this program runs as.
 
     Attributes:
         job: `"chief"` or `"evaluator"`.

@@ -1,4 +1,4 @@
-"""`tfps.init()` where it returns; where it serves: integration_tests."""
+"""Tests of `tfps.init()` where it returns; integration_tests has the rest."""
 
 import json
 

@@ -1,6 +1,6 @@
-"""What `TF_CONFIG` or a cluster resolver says, read and written.
+"""Reads and writes `TF_CONFIG`, and reads cluster resolvers.
 
-Whoever describes a process badly learns it here, before anything is started:
+It reports mistakes in the description of a process before anything is started;
 each error names the field and its value.
 """
 
@@ -27,7 +27,7 @@ def parse_tf_config(text: str) -> TaskConfig:
         text: JSON with `cluster` and `task`; other keys are ignored.
 
     Returns:
-        What this process is. A chief (or evaluator) need not be listed in
+        The role of this process. A chief (or evaluator) need not be listed in
         the cluster: it finds its own address.
 
     Raises:
@@ -89,14 +89,14 @@ def read_tf_config(
 def to_tf_config(
     cluster: ClusterSpec, job: str, index: int, evaluator: bool = False
 ) -> str:
-    """The `TF_CONFIG` that makes a process this task of `cluster`.
+    """Returns the `TF_CONFIG` that makes a process this task of `cluster`.
 
     Args:
         cluster: The cluster.
         job: `"chief"`, `"worker"`, `"ps"` or `"evaluator"`.
         index: Its number within the job, from 0.
-        evaluator: Whether an evaluator stands beside the cluster. It is then
-            named in it, without an address: it serves nothing.
+        evaluator: Whether an evaluator runs beside the cluster. It is then
+            listed without an address, because it serves nothing.
 
     Raises:
         ClusterConfigurationError: If the cluster has no such task.
@@ -114,12 +114,12 @@ def to_tf_config(
 
 
 def from_cluster_resolver(resolver: Any) -> TaskConfig:
-    """Asks a `tf.distribute.cluster_resolver.ClusterResolver`.
+    """Reads a `tf.distribute.cluster_resolver.ClusterResolver`.
 
     Args:
         resolver: Any object with `cluster_spec()`, `task_type` and `task_id`.
-            A resolver that does not say which task this is is the chief's:
-            nobody else creates a strategy.
+            A resolver that does not name this task is the chief's: no
+            other task creates a strategy.
 
     Raises:
         ClusterConfigurationError: If it describes no usable cluster.
@@ -172,7 +172,7 @@ def _task_config(
 
 
 def _read_index(index: Any) -> int | None:
-    """A task index as number, None if it is not one."""
+    """Returns a task index as an integer; None if it is not one."""
     if isinstance(index, str) and index.isdecimal():
         return int(index)
     if isinstance(index, bool) or not isinstance(index, int) or index < 0:

@@ -1,4 +1,4 @@
-"""`TF_CONFIG` and resolvers: what is read, and what is refused."""
+"""Tests of reading and refusing `TF_CONFIG` and resolvers."""
 
 import contextlib
 import json
@@ -34,7 +34,7 @@ def test_reads_tf_config() -> None:
 
 def test_an_evaluator_is_taken_out() -> None:
     text = _tf_config(
-        # Whatever stands there: it is never connected to.
+        # Any address will do: it is never connected to.
         cluster={**_JOBS, "evaluator": ["nowhere"]},
         task={"type": "evaluator", "index": 3},
     )

@@ -1,4 +1,4 @@
-"""An error, or the end of a coordinator, ends what runs."""
+"""Tests that an error, or the end of a coordinator, cancels running calls."""
 
 import threading
 from collections.abc import Iterator
@@ -61,7 +61,7 @@ def test_error_of_a_step_ends_what_runs_for_ever(
             with pytest.raises(errors.ClosureCancelledError):
                 value.fetch(_TIMEOUT_SECONDS)
         begun.clear()
-    # Every lane is free, and its calls are cancelled no more.
+    # Every lane is free, and its calls are no longer cancelled.
     barrier = threading.Barrier(coordinator.num_lanes)
     double = tf.function(lambda x: 2 * x).get_concrete_function(tf.constant(1))
 

@@ -281,7 +281,10 @@ def test_error_cancels_what_was_scheduled_with_it(
 def _most_at_a_time(
     coordinator: ClusterCoordinator, expected: int
 ) -> list[int]:
-    """How many functions ran beside each of many, which wait for so many."""
+    """Returns, for each of many functions, how many ran at the same time.
+
+    Each function waits until `expected` of them run.
+    """
     together = threading.Barrier(expected)
     lock = threading.Lock()
     num_running = 0
@@ -459,7 +462,7 @@ def test_worker_that_dies_gives_its_closures_to_others(
         return number, _worker_index()
 
     values = [coordinator.schedule(step, args=(n,)) for n in range(100)]
-    # Until a closure ran there, nobody knows that the worker is dead.
+    # The dead worker is only detected when a closure runs there.
     while not recorder.of(events.WorkerLost):
         values.append(coordinator.schedule(step, args=(len(values),)))
     coordinator.join()
@@ -587,7 +590,7 @@ def test_a_worker_that_an_earlier_connection_broke_is_taken_in_anew(
                 None,
                 "Cleanup 2393 remote target /job:worker/replica:0/task:0",
             )
-        # Or the other worker runs them all before this one begins.
+        # Otherwise the other worker might run all before this one begins.
         assert failed.wait(_TIMEOUT_SECONDS)
         return context.generation
 
@@ -616,7 +619,7 @@ def test_a_worker_that_reaches_no_ps_uses_up_nobodys_retries(
     values = [coordinator.schedule(step) for _ in range(40)]
     coordinator.join()
     assert {value.fetch(_TIMEOUT_SECONDS) for value in values} == {1}
-    # Each of its lanes a few times, and then no more for a while.
+    # Each of its lanes fails a few times, and then pauses.
     assert len(num_failures) < 20
 
 

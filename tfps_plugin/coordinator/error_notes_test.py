@@ -1,4 +1,4 @@
-"""What is said of exceptions beside their message."""
+"""Tests of notes that are added to exceptions."""
 
 import contextlib
 import functools
@@ -68,7 +68,7 @@ def test_the_message_of_tensorflow_comes_first_and_in_full_in_the_log(
 
 
 def _raised(error: Exception, *paths: str) -> Exception:
-    """An exception that passed frames of files of these names."""
+    """Makes an exception that passed frames of files with these names."""
 
     def call() -> None:
         raise error
@@ -83,7 +83,7 @@ def _raised(error: Exception, *paths: str) -> Exception:
 
 
 def _site(path: str) -> str:
-    """The file of an installed package."""
+    """Returns the path of a file of an installed package."""
     return os.path.join(sysconfig.get_path("purelib"), path)
 
 
@@ -118,7 +118,7 @@ def test_what_the_users_code_has_called_stays(is_of_a_worker: bool) -> None:
         json.JSONDecodeError("bad", "{bad", 1),
         "/home/me/train.py",
         keras.__file__,
-        # Called by Keras, on its way to the user's code.
+        # Keras calls it on the way to the user's code.
         contextlib.__file__,
         "/home/me/callback.py",
         # A library that the user's code calls, and that calls it.

@@ -1,4 +1,4 @@
-"""What a step error says: the message, and the user's own lines."""
+"""Tests of the text of a step error: its message and the user's lines."""
 
 import os
 import sysconfig
@@ -37,7 +37,7 @@ _MESSAGE = (
 def test_the_message_and_the_users_line_come_first(times: int) -> None:
     text = f"Graph execution error:\n\n{_DETECTED * times}{_MESSAGE}"
     short = error_text.shortened(text)
-    # Without what gRPC repeats.
+    # Without the lines that gRPC repeats.
     message = "\n".join(_MESSAGE.splitlines()[:2])
     assert short.startswith(message)
     rest = short.removeprefix(message).strip().splitlines()
@@ -79,7 +79,7 @@ def test_where_a_number_went_wrong_is_said_without_libraries() -> None:
         "\n : Tensor had NaN values"
     )
     text = f"Graph execution error:\n\n{_DETECTED}{creation}"
-    # Its node's name is missing where gRPC has cut the text.
+    # The node's name is missing if gRPC has cut the text.
     for whole in (text, f"Graph execution error:\n\n{creation}", creation):
         _assert_creation_is_short(error_text.shortened(whole))
 
@@ -111,7 +111,7 @@ def test_a_traceback_begins_where_the_users_code_does() -> None:
     traceback = error_text.users_part(raised.value.__traceback__)
     assert traceback is not None
     assert traceback.tb_frame.f_code.co_filename == "/home/me/train.py"
-    # What it calls is kept.
+    # The frames that it calls are kept.
     assert traceback.tb_next is not None
     with pytest.raises(ZeroDivisionError) as raised:
         fail()

@@ -1,4 +1,4 @@
-"""A coordinator that nobody can use any more ends its threads."""
+"""Tests that an unreachable coordinator ends its threads."""
 
 import gc
 import threading
@@ -77,7 +77,7 @@ def test_what_was_scheduled_comes_to_its_end_first(
 
 
 class _Work:
-    """Something that runs beside a coordinator, on a thread of its own."""
+    """A job that runs beside a coordinator, on its own thread."""
 
     def __init__(self) -> None:
         self._is_over = threading.Event()

@@ -1,4 +1,4 @@
-"""A coordinator that begins while a worker has not answered yet."""
+"""Tests of a coordinator that begins before a worker has answered."""
 
 import threading
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ _TIMEOUT_SECONDS = 30.0
 
 @pytest.fixture
 def session() -> FakeSession:
-    """A connection to worker 0 alone, of two."""
+    """Connects only to worker 0 of two."""
     made = FakeSession(num_workers=2)
     made.leave_out("worker", 1)
     return made

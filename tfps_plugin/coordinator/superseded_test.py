@@ -1,4 +1,4 @@
-"""A coordinator ends at once together with the connection to its cluster."""
+"""Tests that a coordinator ends with the connection to its cluster."""
 
 from collections.abc import Callable
 from typing import Any

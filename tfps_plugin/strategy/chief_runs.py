@@ -41,7 +41,7 @@ class ChiefRuns:
 
     @property
     def is_traced_for_workers(self) -> bool:
-        """Whether this thread traces a function that workers run."""
+        """True if this thread traces a function that workers run."""
         with self._lock:
             return threading.get_ident() in self._tracing
 

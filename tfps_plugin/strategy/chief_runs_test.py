@@ -67,7 +67,7 @@ def test_keras_computes_single_batches_on_the_chief(
     module: str, number: int
 ) -> None:
     runs = ChiefRuns()
-    # As TensorFlow calls our part of `strategy.run`.
+    # Calls our part of `strategy.run` as TensorFlow does.
     tensorflow: dict[str, object] = {"__name__": "tensorflow.distribute"}
     exec("def run(runs):\n    runs.note(2)\n", tensorflow)
     caller: dict[str, object] = {"__name__": module, **_only(tensorflow, "run")}

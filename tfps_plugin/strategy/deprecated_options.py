@@ -55,12 +55,12 @@ def merged(
 
     Warns of each deprecated keyword and names its new spelling. It is a
     `FutureWarning`, because Python hides a `DeprecationWarning` from programs
-    that make their strategy in a module of their own.
+    that create their strategy in a separate module.
 
     Args:
         groups: The groups by name; None for a group that was not given.
         keywords: All other keyword arguments by name.
-        stacklevel: Of the warnings; 1 is the caller of this function.
+        stacklevel: Stack level of the warnings; 1 is this function's caller.
 
     Raises:
         TypeError: If a keyword is unknown, or a group is of another class.
@@ -117,14 +117,14 @@ class DeprecatedAttribute:
         self._new_name = self._new_name or self._field
 
     def __get__(self, strategy: Any, owner: type) -> Any:
-        """Reads it from its group, with a warning."""
+        """Reads the option from its group, with a warning."""
         if strategy is None:
             return self
         self._warn(f"strategy.{self._group}.{self._new_name}")
         return getattr(getattr(strategy, self._group), str(self._new_name))
 
     def __set__(self, strategy: Any, value: Any) -> None:
-        """Replaces its group, with a warning, if that may be replaced."""
+        """Replaces the option's group, with a warning, if that is allowed."""
         group = f"strategy.{self._group}"
         self._warn(
             f"{group} = dataclasses.replace({group}, {self._field}={value!r})"
@@ -158,7 +158,7 @@ class DeprecatedAttributes:
 
 
 def _spelling(name: str, value: object) -> str:
-    """`startup=tfps.StartupOptions(min_workers=2)` for an old keyword."""
+    """Returns `startup=tfps.StartupOptions(min_workers=2)` for a keyword."""
     group, field = _NEW_NAMES[name]
     return f"{group}=tfps.{_class_of(group).__name__}({field}={value!r})"
 

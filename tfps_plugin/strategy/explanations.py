@@ -20,7 +20,7 @@ class Explanations:
     """
 
     def __init__(self) -> None:
-        """Knows no function yet."""
+        """Starts without functions."""
         self._of_owners: weakref.WeakKeyDictionary[Any, list[Explanation]] = (
             weakref.WeakKeyDictionary()
         )

@@ -18,7 +18,7 @@ _PS = "/job:localhost/replica:0/task:0/device:CPU:0"
 
 
 class _Owner:
-    """Something whose steps run."""
+    """An owner of steps."""
 
 
 @tf.function

@@ -9,7 +9,7 @@ from tfps_plugin.strategy import legacy_keras
 
 
 def _function_of(module: str) -> Callable[[Callable[[], None]], None]:
-    """A function that calls another, defined in a module of that name."""
+    """Returns a function that calls another, from a module of that name."""
     namespace: dict[str, object] = {"__name__": module}
     exec("def make(variable):\n    variable()\n", namespace)
     make = namespace["make"]

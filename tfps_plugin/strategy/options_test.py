@@ -1,4 +1,4 @@
-"""Tests of the options of a strategy: they are checked when they are made."""
+"""Tests that the options of a strategy are checked when they are created."""
 
 from typing import Any
 

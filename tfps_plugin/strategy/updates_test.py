@@ -133,7 +133,7 @@ def test_other_variables_are_updated_where_they_are() -> None:
 def test_keras_optimizers_update_rows_as_they_update_variables(
     optimizer: str,
 ) -> None:
-    """Where every row is touched once, lazy and dense are the same."""
+    """Lazy and dense updates are equal if every row is touched once."""
     plain = keras.Variable(_TABLE)
     with tf.variable_creator_scope(
         lambda next_creator, **_: testing.sharded_variable(_TABLE, 3)
@@ -176,7 +176,7 @@ def test_rows_may_be_read_in_the_branches_of_a_condition() -> None:
     table.join_family(slot)
 
     def fn(variable: Any, gradient: Any, is_warm: Any) -> None:
-        # As RAdam does: which update it is depends on the step.
+        # As in RAdam, the kind of update depends on the step.
         delta = tf.cond(
             is_warm,
             lambda: tf.convert_to_tensor(slot) * 2.0,

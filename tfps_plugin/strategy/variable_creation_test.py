@@ -1,4 +1,4 @@
-"""What a strategy that has ended does not make."""
+"""Tests that an ended strategy creates no variables."""
 
 import pytest
 

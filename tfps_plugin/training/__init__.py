@@ -2,10 +2,10 @@
 
 step_build.py         builds a model by tracing its own step
 callbacks.py          the public module `tfps.callbacks`
-backup_and_restore.py fit goes on where it was, whatever process has died
+backup_and_restore.py lets fit resume after any process has died
 layers.py             the public module `tfps.layers`
 steps/                the steps of fit, evaluate and predict, on the workers
-embedding/            its layer: many features over many tables
+embedding/            its layer: many features and many tables
 optimizers/           what optimizers do with variables of parameter servers
 patches/              wrappers of Keras's and TensorFlow's functions
 saving/               files of weights and SavedModels: Keras's part

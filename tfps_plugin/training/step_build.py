@@ -1,9 +1,9 @@
-"""Builds a model by tracing its own step, as one process does.
+"""Builds a model by tracing its own step, as in a single process.
 
-Under a strategy Keras builds a model by calling it on what the batch has for
-inputs. A model that has steps of its own may have no `call`, as the GANs of
-keras.io, or take the batch apart in another way; in one process its layers are
-made when its step is traced.
+Under a strategy Keras builds a model by calling it on the inputs of the batch.
+A model with its own steps may have no `call`, as the GANs of keras.io, or take
+the batch apart in another way. In a single process its layers are made when its
+step is traced.
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ from tfps_plugin.variables.step_trace import StepTrace
 
 
 def is_by_step(model: keras.Model, step: str) -> bool:
-    """Whether a model is built by its step, and not by a call.
+    """Returns whether a model is built by its step, and not by a call.
 
     Args:
         model: The model.
@@ -31,14 +31,14 @@ def is_by_step(model: keras.Model, step: str) -> bool:
 
 
 def has_own_way(model: keras.Model) -> bool:
-    """Whether any step of a model is not built by a call."""
+    """Returns whether any step of a model is not built by a call."""
     return any(is_by_step(model, step) for step in ("train_step", "test_step"))
 
 
 def is_complete(model: keras.Model) -> bool:
-    """Whether no step of the model has anything left to make.
+    """Returns whether the steps of the model have nothing left to make.
 
-    A model without a `call` never counts as built itself.
+    The `built` of a model without a `call` is ignored: it is never set.
     """
     layers = [
         layer
@@ -53,9 +53,9 @@ def is_complete(model: keras.Model) -> bool:
 
 
 def optimizers_of(model: keras.Model) -> list[Any]:
-    """The optimizer of `compile`, if there is one, and those of attributes.
+    """Returns the optimizer of `compile`, if any, and those of attributes.
 
-    Also those in lists, tuples and dictionaries that are attributes.
+    Includes those in attributes that are lists, tuples or dictionaries.
     """
     compiled = getattr(model, "optimizer", None)
     found = {} if compiled is None else {id(compiled): compiled}
@@ -78,19 +78,19 @@ def build(
     batch_spec: Any,
     coordinator: ClusterCoordinator,
 ) -> None:
-    """Traces a step of the model once, and forgets the trace.
+    """Traces a step of the model once, and discards the trace.
 
     Args:
         model: A model whose step may make variables.
         step: `train_step` or `test_step`.
         batch_spec: A nested structure of `tf.TypeSpec`s: one batch.
-        coordinator: In whose scope steps are traced.
+        coordinator: The coordinator in whose scope steps are traced.
 
     Raises:
-        BaseException: What the step raises.
+        BaseException: The error that the step raises.
     """
     if not keras_compat.has_own_step(model, step):
-        # Keras's own says best that there is no `call`, when it is traced.
+        # Keras's own step explains best, when traced, that `call` is missing.
         return
     run = keras_compat.without_optionals(model, getattr(model, step))
     strategy = coordinator.strategy

@@ -1,4 +1,4 @@
-"""Calls with a deadline."""
+"""Tests of calls with a deadline."""
 
 import threading
 

@@ -1,4 +1,4 @@
-"""Calls of functions end together with the connection to the cluster."""
+"""Tests that calls of functions end with the connection to the cluster."""
 
 import threading
 from typing import Any
@@ -15,7 +15,7 @@ _TIMEOUT_SECONDS = 30.0
 
 
 class _Cancellation(tensorflow_execution.Cancellation):
-    """Notes that a call has come under it."""
+    """Records that a call has begun under it."""
 
     def __init__(self) -> None:
         self.is_used = threading.Event()
@@ -50,7 +50,7 @@ def test_a_call_of_the_chief_ends_with_the_connection(
     thread.join(_TIMEOUT_SECONDS)
     assert not thread.is_alive()
     assert len(raised) == 1
-    # Others begin.
+    # Other calls can begin.
     double = tf.function(lambda x: 2 * x)
     assert int(double(tf.constant(3))) == 6
 
@@ -65,7 +65,7 @@ def test_a_call_that_fails_cancels_no_other(
     read = tf.function(lambda iterator: next(iterator))
     iterator = iter(tf.data.Dataset.range(1))
     assert int(read(iterator)) == 0
-    # TensorFlow cancels what this call was made under.
+    # TensorFlow cancels the manager of this call.
     with pytest.raises(tf.errors.OutOfRangeError):
         read(iterator)
     double = tf.function(lambda x: 2 * x)

@@ -97,7 +97,7 @@ class WorkerCalls:
         self._changed = threading.Condition()
         self._running: list[_Turn] = []
         self._num_waiting_exclusive = 0
-        # In which state of the cluster each function was prepared.
+        # State of the cluster in which each function was prepared.
         self._prepared: weakref.WeakKeyDictionary[Any, Hashable] = (
             weakref.WeakKeyDictionary()
         )

@@ -13,7 +13,7 @@ _SECONDS = 30.0
 
 
 class _Runner:
-    """Takes a turn on a thread of its own, until it is told to end it."""
+    """Takes a turn on its own thread, until it is told to end it."""
 
     def __init__(self, calls: WorkerCalls, *, exclusive: bool = False) -> None:
         self.has_begun = threading.Event()
@@ -59,7 +59,7 @@ def test_nobody_waits_for_a_thread_that_is_given_up() -> None:
         assert not alone.has_begun.is_set()
         calls.give_up(each.thread_id)
     assert alone.has_begun.wait(_SECONDS)
-    # Its late end is not taken for another one's.
+    # Its late end does not count as the end of another call.
     hanging[0].end()
     behind = _Runner(calls)
     assert not behind.has_begun.is_set()

@@ -1,4 +1,4 @@
-"""Where the tasks of a cluster are now: they may come back elsewhere."""
+"""Current addresses of the tasks of a cluster, which may move."""
 
 import dataclasses
 import logging
@@ -15,12 +15,12 @@ _logger = logging.getLogger("tfps_plugin.cluster")
 
 
 class AddressBook:
-    """Knows at which address each worker and ps is reached.
+    """Current address of each worker and ps.
 
-    Everybody else knows tasks by the address that they began with.
+    All other code knows tasks by their first address.
 
     Guarantees: every method may be called from any thread.
-    Guarded by `_lock`: the addresses, what was found and went wrong last.
+    Guarded by `_lock`: the addresses, the latest lookup, the latest problem.
     Never call while holding it: `look_up`.
     """
 
@@ -31,13 +31,13 @@ class AddressBook:
         *,
         interval_seconds: float = 1.0,
     ) -> None:
-        """Begins with everybody at the address of the cluster.
+        """Starts with the addresses of the cluster.
 
         Args:
             cluster: The tasks.
-            look_up: Tells where tasks are; may take seconds, or raise.
-                None: nobody ever moves.
-            interval_seconds: How often it is asked at most.
+            look_up: Returns the current addresses; may take seconds, or raise.
+                None: no task ever moves.
+            interval_seconds: Shortest time between two lookups.
         """
         self._cluster = cluster
         self._look_up = look_up
@@ -49,16 +49,16 @@ class AddressBook:
         self._next_look_up = 0.0
 
     def now(self, task: Task) -> Task:
-        """A task, with the address where it is now.
+        """Returns a task with its current address.
 
         Args:
-            task: As the cluster has it.
+            task: The task as in the cluster.
         """
         with self._lock:
             return self._now.get(task, task)
 
     def look_again(self, task: Task) -> Task:
-        """Asks where a task is that does not answer; as `now`."""
+        """Looks up a task that does not answer; returns the same as `now`."""
         if self._look_up is None:
             return task
         before = self.now(task)
@@ -79,7 +79,7 @@ class AddressBook:
         return found
 
     def spec(self) -> ClusterSpec:
-        """The cluster, with the addresses of now."""
+        """Returns the cluster with the current addresses."""
         addresses = {
             job: tuple(
                 self.now(task).address

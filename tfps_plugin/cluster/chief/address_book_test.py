@@ -1,4 +1,4 @@
-"""Tasks that come back at another address."""
+"""Tests of tasks that come back at another address."""
 
 import logging
 

@@ -1,4 +1,4 @@
-"""Tells the tasks which chief there is, and that its job is over."""
+"""Tells the tasks who the chief is, and when its job is over."""
 
 import contextlib
 import logging
@@ -20,12 +20,12 @@ _logger = logging.getLogger("tfps_plugin.cluster")
 _PROBE_TIMEOUT_SECONDS = 2.0
 _PROBES = 3
 _POST_TIMEOUT_SECONDS = 10.0
-# The job's end may not be held up for long by tasks that are gone.
+# Tasks that are gone must not delay the end of the job for long.
 _FAREWELL_TIMEOUT_SECONDS = 2.0
 
 
 class Announcer:
-    """What one connection of a chief tells its tasks.
+    """Announces one connection of a chief to its tasks.
 
     Threading: any thread, once `identify` has returned.
     """
@@ -34,24 +34,24 @@ class Announcer:
         """Creates the announcer of a new connection.
 
         Args:
-            chief_address: Where tasks reach this process's own server.
+            chief_address: Address at which tasks reach this process's server.
         """
         self._chief_id = uuid.uuid4().hex
         self._chief_address = chief_address
         self._chief_incarnation = 0
 
     def identify(self) -> None:
-        """Asks the chief's own server what it calls itself.
+        """Asks the chief's own server for its incarnation.
 
-        It is the same ever after, so that a slow chief cannot keep a task
-        from being told later.
+        It never changes, so later announcements do not depend on a chief that
+        answers quickly.
 
         Raises:
             TaskUnreachableError: If it does not answer.
         """
         own_port = split_address(self._chief_address)[1]
-        # Asked on this machine: not every network lets a machine reach itself
-        # by the address that others use.
+        # By the loopback address: not every network lets a machine reach
+        # itself by the address that others use.
         own_address = join_address(ports.LOOPBACK, own_port)
         for _ in range(_PROBES - 1):
             with contextlib.suppress(errors.TaskUnreachableError):
@@ -64,7 +64,7 @@ class Announcer:
         ).incarnation
 
     def chief_here(self, tasks: Iterable[Task]) -> None:
-        """Tells tasks whom to watch; logs those that it cannot tell."""
+        """Tells tasks which chief to watch; logs those that it cannot reach."""
         late = _post_all(
             tasks,
             messages.ChiefHere(
@@ -82,7 +82,7 @@ class Announcer:
             )
 
     def job_over(self, tasks: Iterable[Task]) -> None:
-        """Tells tasks to end, as far as they still answer."""
+        """Tells tasks to end, if they still answer."""
         _post_all(
             tasks, messages.JobOver(self._chief_id), _FAREWELL_TIMEOUT_SECONDS
         )
@@ -108,6 +108,6 @@ def _post_all(
 
 
 def _post_if_alive(task: Task, text: str, timeout_seconds: float) -> None:
-    # A dead task is found out in a millisecond; posting would wait for it.
+    # A probe detects a dead task in a millisecond; posting would wait.
     health.probe_task(task, timeout_seconds / 2)
     mailbox.post(task, text, timeout_seconds / 2)

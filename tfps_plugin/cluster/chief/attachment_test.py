@@ -1,4 +1,4 @@
-"""State from before a process becomes a chief, and the chief's port."""
+"""Tests of earlier state of a chief's process, and of the chief's port."""
 
 import socket
 import subprocess
@@ -14,8 +14,8 @@ from tfps_plugin.cluster.spec import ClusterSpec
 
 _CLUSTER = ClusterSpec(("a:1",), ("b:1",))
 
-# A process becomes a chief once: each way of it takes one of its own. The
-# cluster has no tasks, so nothing but this process is needed.
+# A process becomes a chief once, so each test case takes its own process. The
+# cluster has no tasks, so no other process is needed.
 _PROGRAM = """
 import sys
 import keras
@@ -129,7 +129,7 @@ def test_a_port_that_is_taken_is_told_at_once(
             attachment.check_own_port(cluster)
         assert f"cluster.chief[0]='c:{port}'" in str(caught.value)
         assert f"sport = :{port}" in str(caught.value)
-        # It is this process's own server that has it.
+        # This process's own server has the port.
         monkeypatch.setattr(this_process.state, "own_port", port)
         attachment.check_own_port(cluster)
 

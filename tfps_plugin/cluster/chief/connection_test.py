@@ -1,4 +1,4 @@
-"""What was made on a connection that has ended is refused by name."""
+"""Tests that objects of an ended connection are refused."""
 
 import weakref
 
@@ -35,7 +35,7 @@ def test_what_depends_on_it_ends_with_it_once() -> None:
 
     def first(error: errors.StrategySupersededError) -> bool:
         told.append(f"first: {error}")
-        # Nobody who is told can ask for more.
+        # A dependent that is called can no longer use the connection.
         assert ended.is_over
         return True
 
@@ -80,7 +80,7 @@ def test_parts_end_with_their_connection() -> None:
     found: list[object] = []
 
     def dependent(error: errors.StrategySupersededError) -> bool:
-        # While it ends, it may still use what it has.
+        # A finalizer may still use its objects.
         found.append(reference())
         return True
 
@@ -97,7 +97,7 @@ def test_what_is_made_now_belongs_to_the_newest(
     before = connection.present()
     newest = connection.begin()
     assert connection.present() is newest is not before
-    # The process itself goes on, and alone again once that has ended.
+    # The connection of the process alone lasts, also after the other's end.
     before.require()
     newest.end("closed")
     connection.present().require()

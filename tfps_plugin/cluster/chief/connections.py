@@ -1,11 +1,10 @@
 """Breaks the connections of this process to a task.
 
-Whoever waits for a task that is stopped, or that the network does not reach
-any more, waits until its connection ends: TensorFlow cannot end a call, and a
-change of the cluster waits for all of them. gRPC finds out by itself, but only
-after minutes if nothing was on its way when the task fell silent
-(`cluster.environment`). Broken here, all calls on it fail at once, as they do
-when a process dies.
+A call to a task that is stopped or unreachable waits until its connection
+ends: TensorFlow cannot end a call, and a change of the cluster waits for all
+calls. gRPC detects this by itself, but only after minutes if no data were in
+flight when the task fell silent (`cluster.environment`). If the connection is
+broken here, all calls on it fail at once, as they do when a process dies.
 """
 
 import ipaddress
@@ -21,19 +20,19 @@ from tfps_plugin.cluster.spec import split_address
 _IpAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 _DESCRIPTORS = pathlib.Path("/dev/fd")
-# Names are mostly known to the machine: they were asked for when it connected.
+# The machine mostly has names in its cache, from when it connected.
 _LOOK_UP_SECONDS = 5.0
 
 
 def break_to(addresses: Iterable[str]) -> int:
-    """Breaks the connections to servers, not those that come from there.
+    """Breaks the connections to servers, but not those from them.
 
     Args:
-        addresses: Each `"host:port"`. One whose host has no address any more,
-            or whose name is not answered for in seconds, is left out.
+        addresses: Each `"host:port"`. Skips hosts that have no address
+            anymore, or whose names are not resolved within seconds.
 
     Returns:
-        How many connections were broken.
+        Number of broken connections.
 
     Threading: any thread.
     """
@@ -51,7 +50,7 @@ def _look_up(address: str) -> set[tuple[_IpAddress, int]]:
 
 
 def _plain(address: str) -> _IpAddress:
-    """One form of an address that has several."""
+    """Returns the canonical form of an address."""
     parsed = ipaddress.ip_address(address.partition("%")[0])
     if isinstance(parsed, ipaddress.IPv6Address) and parsed.ipv4_mapped:
         # gRPC connects by IPv6 where it can.
@@ -65,7 +64,7 @@ def _break_where(
     num_broken = 0
     for entry in os.listdir(_DESCRIPTORS):
         try:
-            # Of our own, because the number may be another file's by now.
+            # Our own copy: the number may soon belong to another file.
             descriptor = os.dup(int(entry))
         except OSError:
             continue

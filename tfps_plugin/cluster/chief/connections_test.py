@@ -1,4 +1,4 @@
-"""Which connections are broken, and which are not; with real sockets."""
+"""Tests, with real sockets, of the connections that are broken."""
 
 import contextlib
 import socket
@@ -12,7 +12,7 @@ _SECONDS = 10.0
 
 
 class _Server:
-    """Listens, and talks to who connects."""
+    """Server that listens and accepts connections."""
 
     def __init__(self, stack: contextlib.ExitStack) -> None:
         self._stack = stack
@@ -36,7 +36,7 @@ class _Connection:
             each.settimeout(_SECONDS)
 
     def carries(self) -> bool:
-        """Whether what is sent from there still arrives here."""
+        """Returns whether data from the other end still arrive."""
         try:
             self.there.sendall(b"x")
             return self.here.recv(1) == b"x"
@@ -57,7 +57,7 @@ def test_all_to_one_server_and_no_others(stack: contextlib.ExitStack) -> None:
     assert connections.break_to([f"127.0.0.1:{silent.port}"]) == 2
     assert not any(each.carries() for each in broken)
     assert all(each.carries() for each in kept)
-    # Who listens at that port, in this process too, goes on.
+    # The server at that port goes on, even in this process.
     assert silent.connect().carries()
 
 
@@ -65,7 +65,7 @@ def test_a_call_that_waits_ends(stack: contextlib.ExitStack) -> None:
     server = _Server(stack)
     connection = server.connect()
     connections.break_to([f"127.0.0.1:{server.port}"])
-    # Nothing was sent: it would wait for ten seconds, and raise.
+    # Without an end of the connection, it would wait ten seconds and raise.
     assert connection.here.recv(1) == b""
 
 

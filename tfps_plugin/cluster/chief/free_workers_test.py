@@ -1,4 +1,4 @@
-"""Workers that run nothing else are waited for, and named in the end."""
+"""Tests of the wait for busy workers, and of the error that names them."""
 
 from collections.abc import Callable
 from collections.abc import Iterable
@@ -13,7 +13,7 @@ from tfps_plugin.cluster.calls.bounded_calls import Outcome
 from tfps_plugin.cluster.chief import free_workers
 from tfps_plugin.cluster.spec import Task
 
-# This process, by the name that it has alone.
+# This process, by its name without a cluster.
 _FREE = Task("localhost", 0, "w0:1")
 _BUSY = Task("worker", 1, "w1:1")
 _HANGING = Task("worker", 2, "w2:1")
@@ -27,9 +27,9 @@ class _World:
     """Workers that run nothing, or do not even answer, and the time.
 
     Attributes:
-        asked: Who was tried, and for how long, in that order.
-        hanging: Those that answer no probe.
-        probed: Who was probed, each time.
+        asked: The workers that were tried and the seconds, in order.
+        hanging: Workers that answer no probe.
+        probed: The workers of each probe.
     """
 
     def __init__(self) -> None:
@@ -91,7 +91,7 @@ def test_who_runs_nothing_is_named_at_the_deadline(
     assert f"timeout_seconds={timeout_seconds:g}" in text
     waited_seconds = sum(seconds for _, seconds in world.asked)
     assert waited_seconds == pytest.approx(timeout_seconds)
-    # Who waits for long is told why.
+    # A long wait is explained.
     assert ("worker 1 at w1:1" in caplog.text) == (timeout_seconds > 10.0)
     assert [tasks for tasks, _ in world.asked[1:]] == [[_BUSY]] * (
         len(world.asked) - 1

@@ -1,9 +1,9 @@
-"""Frees what functions of an earlier connection have left on a task.
+"""Frees resources of an earlier connection on a task.
 
-What a task keeps for functions of the chief (see `variables.handle_area`) is
-there by name, and would outlive the chief: tables of a program that has
-crashed would stay in memory beside those of its successor. It is all in one
-container of TensorFlow's, which its servers empty when they are asked to.
+A task keeps named resources for functions of the chief (see
+`variables.handle_area`), and they would outlive the chief: tables of a program
+that crashed would stay in memory beside those of its successor. All are in one
+resource container of TensorFlow, which its servers empty on request.
 """
 
 import logging
@@ -15,7 +15,7 @@ from tfps_plugin.cluster.spec import Task
 
 _logger = logging.getLogger("tfps_plugin.cluster")
 
-# What is kept for functions goes in here, and nothing else does.
+# Contains all resources for functions, and nothing else.
 CONTAINER = "tfps"
 
 _METHOD = "/tensorflow.WorkerService/CleanupAll"
@@ -24,10 +24,10 @@ _TIMEOUT_SECONDS = 10.0
 
 
 def free(tasks: Iterable[Task]) -> None:
-    """Has tasks empty the container; logs those that cannot be told.
+    """Makes tasks empty the container; logs those that it cannot reach.
 
     Args:
-        tasks: At the addresses where they are now.
+        tasks: The tasks, with their current addresses.
     """
     name = CONTAINER.encode()
     # A CleanupAllRequest is a list of names. TensorFlow ships no Python code

@@ -1,4 +1,4 @@
-"""What is left on a task, with a server of TensorFlow's."""
+"""Tests of leftovers on a task, with a server of TensorFlow."""
 
 import logging
 
@@ -11,7 +11,7 @@ from tfps_plugin.cluster.spec import Task
 
 
 def _areas() -> tuple[list[tf.Operation], list[tf.Tensor]]:
-    """What fills areas of two containers, and how full these are."""
+    """Returns operations that fill two containers, and their sizes."""
     stage, sizes = [], []
     for container in (leftovers.CONTAINER, "another"):
         area = {

@@ -21,7 +21,7 @@ _Hook = Callable[
 
 
 def noting(original: _Hook) -> _Hook:
-    """Returns a `sys.excepthook` that notes exceptions before it shows them."""
+    """Returns a `sys.excepthook` that records exceptions, then shows them."""
 
     @functools.wraps(original)
     def hook(
@@ -36,8 +36,8 @@ def noting(original: _Hook) -> _Hook:
 
 
 def note_uncaught(exception_type: type[BaseException]) -> None:
-    """Notes an exception that nobody has caught."""
-    # A person at a prompt continues after an error.
+    """Records an uncaught exception."""
+    # An interactive session continues after an error.
     if not issubclass(exception_type, KeyboardInterrupt) and not hasattr(
         sys, "ps1"
     ):

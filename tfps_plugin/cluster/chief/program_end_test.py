@@ -1,4 +1,4 @@
-"""Whether a program ended well, asked in its own exit handler."""
+"""Tests that an exit handler knows how its program ended."""
 
 import subprocess
 import sys

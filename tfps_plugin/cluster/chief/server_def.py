@@ -1,4 +1,4 @@
-"""The cluster as TensorFlow's runtime wants to be told about it."""
+"""Description of the cluster for TensorFlow's runtime."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -11,35 +11,35 @@ from tfps_plugin.cluster.spec import PARAMETER_SERVER
 from tfps_plugin.cluster.spec import WORKER
 from tfps_plugin.cluster.spec import Task
 
-# Whose devices each task may see, beside its own. Workers never see each
-# other, so a dead one is nothing to the rest.
+# Jobs whose devices each task may see, besides its own. Workers never see each
+# other, so a dead one does not affect the rest.
 _VISIBLE_JOBS = {
     WORKER: (PARAMETER_SERVER, CHIEF),
     PARAMETER_SERVER: (WORKER, CHIEF),
 }
 
 
-# TensorFlow takes the filters at the first connection and never again: they
-# must stand there for tasks that come later, and for a larger second cluster.
+# TensorFlow only reads the filters at the first connection: they must include
+# tasks that come later, and those of a larger second cluster.
 _MIN_FILTERED_TASKS = 256
 
 
 def make_server_def(
     chief_address: str, tasks: Iterable[Task], *, is_first: bool
 ) -> Any:
-    """A `tf.train.ServerDef` of the chief, connected to some tasks.
+    """Returns a `tf.train.ServerDef` of the chief, connected to some tasks.
 
     Args:
-        chief_address: Where the chief's own server listens, and where the
-            tasks find it.
-        tasks: The tasks to connect to; others of the cluster do not exist
-            for TensorFlow until they are listed.
-        is_first: Whether this starts the chief's server; if not, it changes
-            the cluster of the one that runs.
+        chief_address: Address at which the chief's own server listens, and at
+            which the tasks reach it.
+        tasks: The tasks to connect to; other tasks of the cluster do not
+            exist for TensorFlow until they are listed.
+        is_first: Whether this starts the chief's server; otherwise it changes
+            the cluster of the running server.
     """
     session_config = tensorflow_cluster.default_session_config()
-    # Threads of functions on the tasks follow this, not the tasks' own setting
-    # (`task_server`), and are to wait as those do.
+    # Threads of functions on the tasks obey this setting, not the tasks' own
+    # one (`task_server`), and should wait in the same way.
     session_config.experimental.disable_thread_spinning = True
     server_def = tf.train.ServerDef(
         job_name=CHIEF,

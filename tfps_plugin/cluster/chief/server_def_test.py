@@ -1,4 +1,4 @@
-"""What TensorFlow is told about the cluster."""
+"""Tests of the description of the cluster for TensorFlow."""
 
 from tfps_plugin.cluster.chief.server_def import make_server_def
 from tfps_plugin.cluster.spec import ClusterSpec

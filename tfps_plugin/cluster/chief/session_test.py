@@ -1,4 +1,4 @@
-"""The session without a cluster: what TensorFlow and the tasks do is given."""
+"""Tests of the session with a fake runtime and fake tasks."""
 
 import logging
 import threading
@@ -36,13 +36,13 @@ class _World:
 
     Attributes:
         silent: Addresses that do not answer.
-        incarnations: Of addresses whose task was restarted.
-        posted: Addresses that were told something.
-        freed: Addresses of tasks that were told to free what is left there.
-        num_updates: How many changes TensorFlow has begun.
-        probe_seconds: How long a task takes to answer.
+        incarnations: Incarnations of restarted tasks, by address.
+        posted: Addresses that received a message.
+        freed: Addresses of tasks that were told to free leftovers.
+        num_updates: Number of changes that TensorFlow has begun.
+        probe_seconds: Time that a task takes to answer.
         go_on: Cleared while changes hang.
-        attached: Told the tasks that TensorFlow is connected to at first.
+        attached: Receives the tasks that TensorFlow first connects to.
     """
 
     def __init__(self) -> None:
@@ -164,7 +164,7 @@ def test_it_says_that_the_cluster_has_changed(world: _World) -> None:
         change(worker)
         seen.append(session.num_changes)
     assert len(set(seen)) == 3
-    # While a change goes on, it is neither what it was nor what it will be.
+    # During a change the value differs from those before and after it.
     world.go_on.clear()
     with pytest.raises(errors.TaskLostError):
         session.delist(worker)
@@ -273,7 +273,7 @@ def test_a_worker_that_is_late_is_taken_in_when_it_answers(
     assert session.is_same_incarnation(late)
     assert late.address in world.posted
 
-    # Another coordinator of the session uses it by now.
+    # Another coordinator of the session already uses it.
     num_updates = world.num_updates
     session.readmit(late, unless_listed=True)
     assert world.num_updates == num_updates
@@ -330,7 +330,7 @@ def test_only_workers_that_answer_are_tried_for_another_strategy(
     assert connect(timeout_seconds=timeout_seconds) is session
     ((tasks, seconds, passed_seconds),) = tried
     assert tasks == [other]
-    # What has passed until then counts: the ps and the workers were asked.
+    # The time so far counts: the ps and the workers were asked.
     assert seconds == timeout_seconds
     assert passed_seconds >= 0.6
     assert "does not wait for worker 0 at w0:1: no answer" in caplog.text
@@ -356,7 +356,7 @@ def test_changes_never_overlap(
     assert first in session.listed
     assert world.num_updates == 1
 
-    # It ends at last, and is known to have ended; nothing is left to do.
+    # The change finally ends, and its end is known; nothing is left to do.
     world.go_on.set()
     this_process.state.changes.wait(_TIMEOUT_SECONDS)
     assert first not in session.listed
@@ -391,7 +391,7 @@ def test_the_next_cluster_ends_what_runs_for_the_first(
 
     def end(error: errors.StrategySupersededError) -> bool:
         told.append(str(error))
-        # TensorFlow still knows the tasks of the first.
+        # TensorFlow still knows the tasks of the first cluster.
         assert not world.num_updates
         return is_quiet
 

@@ -1,7 +1,7 @@
 """State that this process has only once, whichever cluster it is the chief of.
 
 Everything else belongs to a connection (`connection.Connection.part`), to a
-strategy, or to a coordinator. Here is what cannot, because TensorFlow or Python
+strategy, or to a coordinator. This state cannot, because TensorFlow or Python
 has it once for each process:
 
 - TensorFlow has one eager context for each process. So there is one session at
@@ -10,8 +10,8 @@ has it once for each process:
 - Python has one `sys.excepthook`, and ends a process once.
 - Programs without a cluster share the one that is started for them.
 
-Pure: no TensorFlow. Whoever stops a cluster can close its session first,
-without loading TensorFlow to learn that there is none.
+Pure: no TensorFlow. Code that stops a cluster can close its session first
+without loading TensorFlow.
 """
 
 import threading
@@ -46,7 +46,7 @@ class ThisProcess:
         embedding: Held while the embedded cluster starts.
         embedded_cluster: The `LocalCluster` of programs that are given no
             cluster; None: none has been started.
-        has_failed: Whether an exception was not caught by anybody.
+        has_failed: Whether there was an uncaught exception.
 
     Guarded by `connecting`: `session` when it is set, `own_port`.
     Guarded by `embedding`: `embedded_cluster`.

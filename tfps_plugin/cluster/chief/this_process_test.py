@@ -1,4 +1,4 @@
-"""The state that a process has only once."""
+"""Tests of the state that a process has only once."""
 
 import pytest
 
@@ -21,7 +21,7 @@ class _Session:
 
 @pytest.fixture
 def state(monkeypatch: pytest.MonkeyPatch) -> ThisProcess:
-    """The state of a process that has never been a chief."""
+    """Replaces the state by that of a process that was never a chief."""
     made = ThisProcess()
     monkeypatch.setattr(this_process, "state", made)
     return made

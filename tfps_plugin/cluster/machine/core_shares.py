@@ -31,13 +31,13 @@ def share(
     """Returns the cores of one task of a job.
 
     Args:
-        number: Which task of the job.
-        count: How many tasks the job has.
+        number: Number of the task in its job.
+        count: Number of tasks of the job.
         groups: The machine's cores, from `physical_cores`; at least one group.
 
     Returns:
-        Whole groups that no other task of the job has, or, where there are
-        more tasks than groups, a group that as few as possible have.
+        Whole groups that no other task of the job has; or, if there are more
+        tasks than groups, a group that as few tasks as possible share.
     """
     if count > len(groups):
         return groups[number % len(groups)]

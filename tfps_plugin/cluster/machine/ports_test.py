@@ -1,4 +1,4 @@
-"""Reserved ports, and this machine's own address."""
+"""Tests of reserved ports, and of this machine's own address."""
 
 import socket
 
@@ -47,7 +47,7 @@ def test_ports_differ_and_are_given_back() -> None:
 
 def test_a_free_port_can_be_used() -> None:
     with ports.reserved_port() as port:
-        # By the server that it is reserved for.
+        # For the server that it is reserved for.
         assert ports.why_unusable(port, {ports.REUSE_VARIABLE: "1"}) is None
         assert "in use" in str(ports.why_unusable(port, {}))
     assert ports.why_unusable(port, {}) is None
@@ -66,7 +66,7 @@ def test_a_port_that_a_server_has_just_left_can_be_used() -> None:
     with socket.create_server((ports.LOOPBACK, 0)) as server:
         port = server.getsockname()[1]
         with socket.create_connection((ports.LOOPBACK, port), 5) as client:
-            # Who closes first keeps the address for a minute.
+            # The side that closes first keeps the address for a minute.
             server.accept()[0].close()
             assert client.recv(1) == b""
     assert ports.why_unusable(port, {}) is None

@@ -1,10 +1,10 @@
-"""What tasks write, and what people see of it.
+"""Output of tasks, and the part of it that users see.
 
-console.py           where the lines of all tasks come together
-labels.py            the prefix that says which task a line is of (pure)
+console.py           merges the lines of all tasks
+labels.py            prefixes that name the task of a line (pure)
 terminal_line.py     bytes of a program -> lines, progress bars included (pure)
-tensorflow_noise.py  which lines of TensorFlow's nobody has to read (pure)
-task_lines.py        which lines of a task's log its chief's user sees (pure)
-followed_logs.py     shows them while the tasks write them
-progress_line.py     how far the start of a cluster is, on a terminal
+tensorflow_noise.py  detects log lines of TensorFlow without use (pure)
+task_lines.py        selects the lines of tasks that users see (pure)
+followed_logs.py     shows these lines while the tasks write them
+progress_line.py     progress of the start of a cluster, on a terminal
 """

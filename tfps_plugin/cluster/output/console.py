@@ -1,4 +1,4 @@
-"""Where the lines of all tasks come together."""
+"""Console that merges the lines of all tasks."""
 
 import sys
 from collections.abc import Mapping
@@ -12,30 +12,30 @@ from tfps_plugin.cluster.output import labels
 STDOUT = "stdout"
 STDERR = "stderr"
 
-# What the launcher itself says has this label.
+# Label of the launcher's own lines.
 _OWN_NAME = "tfps"
 
-# To the start of the line, and away with what stands there.
+# Moves to the start of the line, and clears the line.
 _CLEAR_LINE = "\r\x1b[K"
 
 
 class Console:
     """Writes labelled lines to this process's own output.
 
-    What a task writes to its standard output goes to ours, and its errors to
-    our errors, so that both can still be told apart behind us. When ours is a
-    terminal, the chief writes to it without a label: its progress bars, its
-    colours and a debugger look as they would without a launcher.
-    Lines of other tasks then push aside an unfinished line of the chief's:
-    a progress bar draws itself again at its next step.
+    The standard output of a task goes to our standard output, and its standard
+    error to our standard error, so that they stay separate. If our output is a
+    terminal, the chief writes to it without a label: its progress bars,
+    colours and debugger look as they would without a launcher. Lines of other
+    tasks then replace an unfinished line of the chief: a progress bar redraws
+    itself at its next step.
 
     Args:
         names: The names of all tasks.
-        environ: The environment, for the wishes about colour.
+        environ: The environment, for settings of colour.
         stdout: Our standard output.
         stderr: Our standard error.
 
-    Threading: of one thread.
+    Threading: for one thread.
     """
 
     def __init__(
@@ -61,22 +61,22 @@ class Console:
         }
 
     def is_terminal(self, stream: str) -> bool:
-        """Whether a person may be looking at the stream."""
+        """Returns whether the stream is a terminal."""
         return self._files[stream].isatty()
 
     def descriptor(self, stream: str) -> int:
-        """The file descriptor behind the stream."""
+        """Returns the file descriptor of the stream."""
         return self._files[stream].fileno()
 
     def is_coloured(self, stream: str) -> bool:
-        """Whether colours in the stream are welcome."""
+        """Returns whether to use colours in the stream."""
         return self._coloured[stream]
 
     def show(self, name: str, stream: str, lines: Sequence[str]) -> None:
         """Writes lines of a task.
 
         Raises:
-            BrokenPipeError: If nobody reads our output any more.
+            BrokenPipeError: If our output is closed.
         """
         if not lines:
             return
@@ -84,16 +84,16 @@ class Console:
         start = _CLEAR_LINE if self.is_terminal(stream) else ""
         label = self._labels[stream][name]
         text = "".join(f"{start}{label}{line}\n" for line in lines)
-        # Our output may know fewer characters than the task's.
+        # Our output may support fewer characters than the task's.
         encoding = file.encoding or "utf-8"
         file.write(text.encode(encoding, "replace").decode(encoding))
         file.flush()
 
     def forward(self, stream: str, data: bytes) -> None:
-        """Writes bytes of the chief's as they are.
+        """Writes bytes of the chief unchanged.
 
         Raises:
-            BrokenPipeError: If nobody reads our output any more.
+            BrokenPipeError: If our output is closed.
         """
         file = self._files[stream]
         file.flush()
@@ -101,7 +101,7 @@ class Console:
         file.buffer.flush()
 
     def say(self, *lines: str, alarming: bool = False) -> None:
-        """Writes what the launcher itself has to say, to our errors."""
+        """Writes lines of the launcher itself to our standard error."""
         if alarming and self._coloured[STDERR]:
             lines = tuple(click.style(line, fg="red") for line in lines)
         self.show(_OWN_NAME, STDERR, lines)

@@ -1,7 +1,6 @@
-"""Shows what tasks write to their logs, while they write it.
+"""Shows the logs of tasks while they write them.
 
-The logs are files, which nobody has to read: a task never waits for its chief
-to take what it prints.
+The logs are files, so a task never waits for its chief to read its output.
 """
 
 import contextlib
@@ -19,10 +18,10 @@ from tfps_plugin.cluster.output.terminal_line import TerminalLines
 
 _logger = logging.getLogger("tfps_plugin.cluster")
 
-# A person does not notice the wait.
+# Too short for a person to notice.
 _INTERVAL_SECONDS = 0.2
 _CHUNK_BYTES = 64 * 1024
-# How long the last look at all logs may take.
+# Longest time for the last read of all logs.
 _END_SECONDS = 5.0
 
 
@@ -30,9 +29,9 @@ class FollowedLog:
     """One task's log, read as it grows.
 
     Args:
-        path: The file; it may come into being later.
+        path: The file; it may be created later.
 
-    Threading: of one thread.
+    Threading: for one thread.
     """
 
     def __init__(self, path: pathlib.Path) -> None:
@@ -41,7 +40,7 @@ class FollowedLog:
         self._lines = TerminalLines(keep_colours=False)
 
     def read(self) -> list[str]:
-        """The lines that have ended since."""
+        """Returns the lines that have ended since the last call."""
         lines = []
         with (
             contextlib.suppress(FileNotFoundError),
@@ -54,21 +53,21 @@ class FollowedLog:
         return lines
 
     def finish(self) -> list[str]:
-        """What is left once nobody writes any more."""
+        """Returns the rest, once nothing writes to the log anymore."""
         return [*self.read(), *self._lines.finish()]
 
 
 class FollowedLogs:
-    """The logs of all tasks of a cluster, shown with a label each.
+    """Shows the logs of all tasks of a cluster, with labels.
 
-    What the user has no use for goes to the logger `tfps_plugin.cluster`, at
-    DEBUG.
+    Lines that are of no use to the user go to the logger
+    `tfps_plugin.cluster`, at DEBUG.
 
     Args:
         paths: The file of each task, by the task's name.
         log_level: The tasks' `TF_CPP_MIN_LOG_LEVEL`.
 
-    Guarantees: what was written before `close` is shown when that returns.
+    Guarantees: `close` returns after everything written before it was shown.
     """
 
     def __init__(
@@ -83,7 +82,7 @@ class FollowedLogs:
         self._thread.start()
 
     def close(self) -> None:
-        """Shows what is left, and ends; call it when the tasks have ended."""
+        """Shows the rest, and ends; call it when the tasks have ended."""
         self._is_over.set()
         self._thread.join(_END_SECONDS)
 
@@ -98,11 +97,11 @@ class FollowedLogs:
         found = self._sorts[name].sort(lines)
         for line in found.kept:
             _logger.debug("%s: %s", name, line)
-        # Looked up each time: notebooks and tests put others in its place.
+        # Looked up each time: notebooks and tests replace it.
         errors = sys.stderr
         if not found.shown or errors is None:
             return
-        # It may be closed by now, or nobody may read it: training goes on.
+        # It may be closed, or not be read; training must go on.
         with contextlib.suppress(OSError, ValueError):
             console = Console(tuple(self._logs), os.environ, errors, errors)
             console.show(name, STDERR, found.shown)

@@ -1,4 +1,4 @@
-"""The prefix that says which task a line comes from."""
+"""Prefixes that name the task of a line."""
 
 import itertools
 from collections.abc import Mapping
@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import click
 
-# Without red, which announces trouble, and without the extremes, which vanish
-# on a terminal of the same colour.
+# Without red, which suggests an error, and without extremes, which are
+# invisible on a terminal of the same colour.
 _PALETTE = (
     "cyan",
     "green",
@@ -23,11 +23,11 @@ _PALETTE = (
 
 
 def make_labels(names: Sequence[str], *, coloured: bool) -> dict[str, str]:
-    """The prefix of each task, all of one width: "ps 0     | ".
+    """Returns the prefix of each task, all of one width: "ps 0     | ".
 
     Args:
-        names: The tasks' names; each gets a colour of its own while they last.
-        coloured: Whether the output understands colours.
+        names: The tasks' names; each gets its own colour while there are any.
+        coloured: Whether the output supports colours.
     """
     width = max(map(len, names), default=0)
     labels = {}
@@ -38,10 +38,10 @@ def make_labels(names: Sequence[str], *, coloured: bool) -> dict[str, str]:
 
 
 def wants_colour(environ: Mapping[str, str], *, is_terminal: bool) -> bool:
-    """Whether to colour what goes to a stream.
+    """Returns whether to use colours in a stream.
 
-    `NO_COLOR`, set to anything, forbids it (https://no-color.org), as does a
-    terminal that calls itself dumb; `FORCE_COLOR` asks for it elsewhere.
+    Any value of `NO_COLOR` forbids them (https://no-color.org), as does a
+    terminal of type "dumb"; `FORCE_COLOR` requests them for other streams.
     """
     if environ.get("NO_COLOR"):
         return False

@@ -1,7 +1,7 @@
-"""A line that says how far the start of a cluster is.
+"""Line that shows the progress of the start of a cluster.
 
-On a terminal it is drawn in place and taken away at the end; nothing is
-written elsewhere, where the log says who is waited for.
+On a terminal it is drawn in place and removed at the end. Other streams get
+nothing; there the log names the missing tasks.
 """
 
 import sys
@@ -11,20 +11,20 @@ from typing import TextIO
 
 from tfps_plugin.cluster.spec import ClusterSpec
 
-# To the start of the line, and away with what stands there.
+# Moves to the start of the line, and clears the line.
 _CLEAR_LINE = "\r\x1b[K"
 
 
 def text(
     cluster: ClusterSpec, num_serving: int, num_tasks: int, seconds: float
 ) -> str:
-    """Says what is being started, and how far that is.
+    """Returns the text of the line.
 
     Args:
-        cluster: What the tasks are of.
-        num_serving: How many of them serve by now.
-        num_tasks: How many are waited for.
-        seconds: For how long.
+        cluster: The cluster of the tasks.
+        num_serving: Number of tasks that serve so far.
+        num_tasks: Number of expected tasks.
+        seconds: Time so far.
     """
     workers = len(cluster.worker_addresses)
     return (
@@ -36,12 +36,12 @@ def text(
 
 
 class ProgressLine:
-    """The line, while it stands on a terminal.
+    """The line, as it is shown on a terminal.
 
     Args:
-        stream: Where it goes if that is a terminal; standard error if None.
+        stream: The stream to use if it is a terminal; None: standard error.
 
-    Threading: of one thread.
+    Threading: for one thread.
     """
 
     def __init__(self, stream: TextIO | None = None) -> None:
@@ -58,7 +58,7 @@ class ProgressLine:
             self._shown = line
 
     def close(self) -> None:
-        """Takes the line away; may be called again."""
+        """Removes the line; may be called again."""
         if self._shown:
             self._write(_CLEAR_LINE)
             self._shown = ""

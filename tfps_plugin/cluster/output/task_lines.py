@@ -1,8 +1,7 @@
-"""Which lines of a task's log the user of its chief sees.
+"""Lines of a task's log that the user of its chief sees.
 
-Whoever runs a program alone wants to see what their own code prints on the
-workers, and what goes wrong there. What every task says in every job is in its
-log.
+A user wants to see the output of their own code on the workers, and errors
+there. Routine messages of tasks are only in their logs.
 """
 
 import dataclasses
@@ -12,8 +11,8 @@ from collections.abc import Iterable
 from tfps_plugin.cluster.output import tensorflow_noise
 from tfps_plugin.cluster.output.tensorflow_noise import LineNoiseFilter
 
-# What a task server logs of an ordinary life, and its last words when its
-# chief has it end.
+# Routine messages of a task server, and its last message when its chief ends
+# it.
 _OWN_NEWS = re.compile(
     r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d (?:DEBUG|INFO) .*"
     r"|tfps_plugin: (?:terminated by SIGTERM|the process that began this is "
@@ -26,8 +25,8 @@ class SortedLines:
     """Lines of one task, in their order.
 
     Attributes:
-        shown: For the user.
-        kept: For whoever wants to know everything.
+        shown: Lines for the user.
+        kept: The other lines.
     """
 
     shown: list[str]
@@ -35,13 +34,13 @@ class SortedLines:
 
 
 class TaskLines:
-    """Sorts the lines of one task as they come.
+    """Sorts the lines of one task as they arrive.
 
     Args:
-        log_level: Its `TF_CPP_MIN_LOG_LEVEL`: who asks TensorFlow for more
-            than errors gets all that it says.
+        log_level: Its `TF_CPP_MIN_LOG_LEVEL`: a user who asks TensorFlow for
+            more than errors sees all of its messages.
 
-    Threading: of one thread.
+    Threading: for one thread.
     """
 
     def __init__(self, log_level: str) -> None:

@@ -35,7 +35,7 @@ def test_a_dump_of_options_is_kept_to_its_end() -> None:
         "mine: 3",
     ]
     lines = TaskLines("2")
-    # However they arrive.
+    # Also if the lines arrive one by one.
     shown = [each for line in dump for each in lines.sort([line]).shown]
     assert shown == ["mine: 3"]
 

@@ -1,11 +1,11 @@
-"""What TensorFlow says at every start, and nobody has to read.
+"""Log lines that TensorFlow writes at every start, without use to users.
 
-`TF_CPP_MIN_LOG_LEVEL` quiets TensorFlow from the moment it is read. What is
-logged before, while libraries are loaded, comes in any case, several times in
-each process; so does an error wherever there is no GPU. These lines, and no
-others, are known here, each by its whole text: a line that is only like one of
-them is somebody's, and is shown. In TensorFlow 2.20 some parts log without
-asking for the level at all; their information is known by its source file.
+`TF_CPP_MIN_LOG_LEVEL` silences TensorFlow from the moment it is read. Messages
+before that, while libraries are loaded, appear in any case, several times in
+each process; so does an error on machines without a GPU. Exactly these lines
+are known here, each by its whole text: a line that is merely similar may be the
+user's, and is shown. In TensorFlow 2.20 some parts log without checking the
+level; their messages are known by source file.
 """
 
 import dataclasses
@@ -19,21 +19,21 @@ LOG_LEVEL = "TF_CPP_MIN_LOG_LEVEL"
 _EVERYTHING = "0"
 _ERRORS = "2"
 
-# How a line begins: as Abseil writes it before a program has set it up,
-# "I0000 00:00:1795208158.583775   27780 port.cc:153] ", or as TensorFlow's
-# older logger does, "2025-01-06 12:46:04.065693: I path/to/port.cc:153] ".
+# Beginning of a line: from Abseil before a program has initialized it,
+# "I0000 00:00:1795208158.583775   27780 port.cc:153] ", or from TensorFlow's
+# older logger, "2025-01-06 12:46:04.065693: I path/to/port.cc:153] ".
 _BEGINNING = (
     r"(?:{severity}0000 00:00:\d+\.\d+ +\d+ "
     r"|\d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+: {severity} )"
     r"(?:[\w.-]+/)*{file}\.(?:cc|h):\d+\] {message}"
 )
 
-# The rest of the message follows in lines of its own.
+# The rest of the message follows in further lines.
 _TOO_LONG = r"Truncated error message: INVALID_ARGUMENT: *(?:\{\{.*\}\})? *"
 
-# (severity, file, message). `.*` only stands for what differs by machine.
+# (severity, file, message). `.*` only stands for parts that differ by machine.
 _LOGGED = (
-    # Which results differ in the last digits, on every machine alike.
+    # Warns of rounding differences, on every machine alike.
     (
         "I",
         "port",
@@ -42,7 +42,7 @@ _LOGGED = (
         r"different computation orders\. To turn them off, set the "
         r"environment variable `TF_ENABLE_ONEDNN_OPTS=0`\.",
     ),
-    # There is no GPU driver: said once on loading, once on use.
+    # There is no GPU driver: logged once on loading, once on use.
     (
         "I",
         "cudart_stub",
@@ -54,15 +54,15 @@ _LOGGED = (
         r"failed call to cuInit: (?:INTERNAL: CUDA error: Failed call to "
         r"cuInit: )?UNKNOWN ERROR \(303\)",
     ),
-    # The packaged TensorFlow fits every processor. A second line follows it.
+    # TensorFlow's package is built for every processor. A second line follows.
     (
         "I",
         "cpu_feature_guard",
         r"This TensorFlow binary is optimized to use available CPU "
         r"instructions in performance-critical operations\.",
     ),
-    # TensorFlow 2.20 and before, with CUDA: two of its libraries both
-    # register the same thing, which changes nothing.
+    # TensorFlow 2.20 and earlier, with CUDA: two of its libraries register
+    # the same factory, which has no effect.
     (
         "E",
         "cuda_(?:dnn|blas|fft)",
@@ -76,9 +76,9 @@ _LOGGED = (
         r"avoid linking the same target more than once\.",
     ),
     ("E", "grpc_util", _TOO_LONG),
-    # A function that is not needed any more was on a task that has died.
+    # An unneeded function was on a task that has died.
     ("E", "context", r"Failed to remove function remotely due to .*"),
-    # TensorFlow 2.20: what a task tells of its life whatever the level.
+    # TensorFlow 2.20: routine messages of a task, whatever the level.
     (
         "I",
         "(?:grpc_server_lib|mlir_graph_optimization_pass|eager_service_impl"
@@ -109,9 +109,9 @@ class _Continued:
     """A message of several lines.
 
     Attributes:
-        first: Its first line, as it begins.
-        next_line: Each that follows.
-        last: The last of them.
+        first: Beginning of its first line.
+        next_line: Each further line.
+        last: The last line.
     """
 
     first: re.Pattern[str]
@@ -148,9 +148,9 @@ _CONTINUED = (
             r"from the client\."
         ),
     ),
-    # An error of a step, which the chief raises; it was too long for gRPC.
-    # With `tf.debugging.enable_check_numerics`, each task that takes part
-    # says it several times, a hundred lines each.
+    # An error of a step that was too long for gRPC; the chief raises it.
+    # With `tf.debugging.enable_check_numerics`, each task involved logs it
+    # several times, with a hundred lines each.
     _Continued(
         re.compile(
             _BEGINNING.format(
@@ -167,7 +167,7 @@ _CONTINUED = (
             r"|Additional GRPC error information from remote target .*"
             r"|:UNKNOWN:.*"
         ),
-        # It ends with the first line of another kind.
+        # Never matches: the message ends with the first other line.
         re.compile(r"(?!)"),
     ),
 )
@@ -185,18 +185,18 @@ _HEADS = (
 _DIGIT = re.compile(r"[0-9]")
 _WHOLE_OR_OPEN_LINE = re.compile(rb"[^\n]*\n|[^\n]+")
 
-# Longer than any line known here.
+# Longer than any known line.
 _LONGEST_NOISE_BYTES = 1024
 
 
 def choose_log_level(
     environ: Mapping[str, str], *, wants_everything: bool
 ) -> str:
-    """What to set `TF_CPP_MIN_LOG_LEVEL` to.
+    """Returns the value for `TF_CPP_MIN_LOG_LEVEL`.
 
     Args:
-        environ: The user's environment; what it says is kept.
-        wants_everything: Whether the user asks for all that there is.
+        environ: The user's environment; its value is kept.
+        wants_everything: Whether the user asks for all messages; this wins.
     """
     if wants_everything:
         return _EVERYTHING
@@ -204,7 +204,7 @@ def choose_log_level(
 
 
 def is_quiet(log_level: str) -> bool:
-    """Whether who chose this level does without warnings, and so without this.
+    """Returns whether a log level hides warnings, and so also the noise.
 
     Args:
         log_level: A value of `TF_CPP_MIN_LOG_LEVEL`.
@@ -213,12 +213,12 @@ def is_quiet(log_level: str) -> bool:
 
 
 def is_noise(line: str) -> bool:
-    """Whether a line, without its end, is one of those that are known."""
+    """Returns whether a line, without its line break, is known noise."""
     return any(pattern.fullmatch(line) for pattern in _NOISE)
 
 
 def may_become_noise(beginning: str) -> bool:
-    """Whether a line that begins like this may turn out to be noise."""
+    """Returns whether a line with this beginning may turn out to be noise."""
     shape = _DIGIT.sub("0", beginning)
     return any(
         shape.startswith(head) or head.startswith(shape) for head in _HEADS
@@ -226,16 +226,16 @@ def may_become_noise(beginning: str) -> bool:
 
 
 class LineNoiseFilter:
-    """Takes the noise out of a stream of lines.
+    """Removes noise from a stream of lines.
 
-    Threading: of one thread.
+    Threading: for one thread.
     """
 
     def __init__(self) -> None:
         self._within: _Continued | None = None
 
     def feed(self, lines: Iterable[str]) -> list[str]:
-        """The lines that are to be shown."""
+        """Takes the next lines; returns those to be shown."""
         return [line for line in lines if self.shows(line)]
 
     def shows(self, line: str) -> bool:
@@ -252,29 +252,28 @@ class LineNoiseFilter:
 
 
 class NoiseFilter:
-    """Takes the noise out of a stream of bytes and leaves all others alone.
+    """Removes noise from a stream of bytes, and leaves all other bytes alone.
 
-    A program draws progress bars and asks questions on lines that have not
-    ended, so bytes go on at once; only those that may be the beginning of
-    noise are held back until their line has ended. Whoever reads from here
-    bounds the time for that with `release`.
+    A program draws progress bars and asks questions on unfinished lines, so
+    bytes pass at once. Only those that may be the beginning of noise are held
+    back until their line ends. The reader limits that time with `release`.
 
-    Threading: of one thread.
+    Threading: for one thread.
     """
 
     def __init__(self) -> None:
         self._held = b""
         self._lines = LineNoiseFilter()
-        # Of a line that is partly shown, the rest is shown too.
+        # The rest of a partly shown line is shown, too.
         self._is_within_line = False
 
     @property
     def is_holding(self) -> bool:
-        """Whether something is held back."""
+        """True if bytes are held back."""
         return bool(self._held)
 
     def feed(self, data: bytes) -> bytes:
-        """Takes what the program wrote; returns what is to be shown now."""
+        """Takes the program's output; returns the bytes to be shown now."""
         data = self._held + data
         self._held = b""
         return b"".join(
@@ -284,7 +283,7 @@ class NoiseFilter:
         )
 
     def release(self) -> bytes:
-        """Gives up waiting for the line's end; returns what was held back."""
+        """Stops waiting for the line's end; returns the bytes held back."""
         held = self._held
         self._held = b""
         self._is_within_line = self._is_within_line or bool(held)

@@ -29,7 +29,7 @@ _NOISE = (
     "To enable the following instructions: AVX2 AVX512F SSE4.1 FMA, in other "
     "operations, rebuild TensorFlow with the appropriate compiler flags.",
     _NO_GPU,
-    # Of TensorFlow 2.20 and before.
+    # From TensorFlow 2.20 and earlier.
     "2025-03-10 15:55:25.484407: E external/local_xla/xla/stream_executor/cuda/"
     "cuda_fft.cc:477] Unable to register cuFFT factory: Attempting to register "
     "factory for plugin cuFFT when one has already been registered",
@@ -69,13 +69,13 @@ _SOMEBODYS = (
     # Another error of the same file, and of the same call.
     _NO_GPU.replace("UNKNOWN ERROR (303)", "CUDA_ERROR_OUT_OF_MEMORY (2)"),
     "E0000 00:00:1795208164.131765   27782 cuda_platform.cc:52] oh",
-    # A program's own log, as Abseil writes it once it is set up.
+    # A program's own log, as Abseil writes it once it is initialized.
     "I1120 21:04:37.231481   10699 train.py:10] Could not find cuda drivers "
     "on your machine, GPU will not be used.",
     "I0000 00:00:1795208158.583775   27780 my_reader.cc:153] opened",
     "W0000 00:00:1795208158.583775   27780 gpu_device.cc:2431] Cannot dlopen "
     "some GPU libraries.",
-    # Something stands before or behind it.
+    # Noise with text before or after it.
     f"10% |# | 1/10{_ONEDNN}",
     f"{_ONEDNN} And I say",
     "2025-03-10 15:55:25,474 INFO oneDNN custom operations are on.",
@@ -221,7 +221,7 @@ def test_a_function_of_a_dead_task_is_no_news_to_the_last_line() -> None:
     shown = lines[len(_REMOVAL) :]
     assert LineNoiseFilter().feed(lines) == shown
     data = "".join(f"{line}\n" for line in lines).encode()
-    # As a terminal gets it.
+    # The same bytes as a terminal receives them.
     assert NoiseFilter().feed(data).decode().splitlines() == shown
 
 

@@ -1,14 +1,14 @@
-"""What a terminal would show of a program's output, line by line.
+"""A program's output as a terminal would show it, line by line.
 
-Progress bars draw a line again and again: they go back with carriage returns
-and backspaces. Behind a prefix, or in a file, that is noise. Here such a line
-arrives once, as it looked when it ended.
+Progress bars redraw a line with carriage returns and backspaces. After a
+prefix, or in a file, that is noise. Here such a line arrives once, as it looked
+when it ended.
 """
 
 import codecs
 import re
 
-# A control sequence, or as much of it as has arrived.
+# A control sequence, or the part of it that has arrived.
 _SEQUENCE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*(?P<final>[@-~])?)?")
 _COLOUR = "m"
 _ERASE_IN_LINE = "K"
@@ -16,8 +16,8 @@ _RESET = "\x1b[0m"
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 
-# A program that never ends its line, or never takes a colour back, must not
-# fill our memory.
+# A program that never ends its line, or never resets a colour, must not fill
+# our memory.
 _LONGEST_LINE = 16 * 1024
 _LONGEST_COLOUR = 64
 
@@ -26,14 +26,13 @@ class TerminalLines:
     """Turns the bytes of one stream into the lines that they draw.
 
     Args:
-        keep_colours: Whether colours stay in the lines. What else a control
-            sequence may ask for (to move up, to clear) is left out anyway.
+        keep_colours: Whether colours stay in the lines. Other control
+            sequences (to move up, to clear) are always removed.
 
     Attributes:
-        redrawn: Whether the unfinished line has been gone over: it is then a
-            progress bar, or something of its kind.
+        redrawn: Whether the unfinished line was redrawn, like a progress bar.
 
-    Threading: of one thread.
+    Threading: for one thread.
     """
 
     def __init__(self, *, keep_colours: bool) -> None:
@@ -48,7 +47,7 @@ class TerminalLines:
         self._colour = ""
 
     def feed(self, data: bytes) -> list[str]:
-        """Takes what the program wrote; returns the lines that it ended."""
+        """Takes the program's output; returns the lines that it ended."""
         text = self._rest + self._decode(data)
         self._rest = ""
         lines = []
@@ -69,7 +68,7 @@ class TerminalLines:
         return lines
 
     def unfinished(self) -> str:
-        """The line that has not ended, as it looks now."""
+        """The unfinished line, as it looks now."""
         parts = []
         colour = ""
         for its_colour, character in self._cells:
@@ -81,12 +80,12 @@ class TerminalLines:
         return "".join(parts).rstrip() + (_RESET if colour else "")
 
     def finish(self) -> list[str]:
-        """At the end of the stream: the unfinished line, if it has any."""
+        """Returns the unfinished line, if any, at the end of the stream."""
         line = self._start_line()
         return [line] if line else []
 
     def _plain_line(self, text: str, position: int) -> str:
-        """The line at `position` if it is whole and plain, as most are."""
+        """Returns the line at `position` if it is whole and plain."""
         if self._cells or self._colour:
             return ""
         line = text[position : text.find("\n", position) + 1]

@@ -53,8 +53,8 @@ def test_chunks_make_no_difference(
 
 
 def test_a_progress_bar_of_keras_arrives_once() -> None:
-    # What keras.utils.Progbar writes: back to the start, then the bar anew,
-    # filled up with spaces when it has become shorter.
+    # As keras.utils.Progbar writes: back to the start, then the new bar,
+    # padded with spaces if it has become shorter.
     bars = ["1/3 ━ 9s 3s/step", "2/3 ━━ 3s 3s/step", "3/3 ━━━ 9s"]
     written = "Epoch 1/1\n"
     width = 0

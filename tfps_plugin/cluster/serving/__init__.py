@@ -1,8 +1,8 @@
 """The process of a worker or parameter server.
 
 task_server.py  the life of a worker or ps process
-chief_watch.py  when does a task end itself? (pure)
-mailbox.py      carries these messages: a queue on the task itself
-messages.py     what the chief tells a task (pure)
-job_pipe.py     how an evaluator learns that the chief has ended
+chief_watch.py  decides when a task ends itself (pure)
+mailbox.py      delivers messages: a queue on the task itself
+messages.py     messages of the chief to a task (pure)
+job_pipe.py     pipe that tells an evaluator that the chief has ended
 """

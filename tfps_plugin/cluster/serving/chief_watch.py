@@ -7,12 +7,12 @@ from tfps_plugin.cluster import spec
 from tfps_plugin.cluster.serving import messages
 
 EXIT_JOB_OVER = 0
-# "Service unavailable": what this process depends on is gone. Below 128, so
-# that a job controller takes it for final and does not start it again.
+# "Service unavailable": the chief that this process depends on is gone. Below
+# 128, so that a job controller treats it as final and does not restart it.
 EXIT_NO_CHIEF = os.EX_UNAVAILABLE
 
-# When a task first says that it has no chief; it says so again after twice the
-# time, up to the longest interval.
+# Time after which a task first reports that it has no chief; the interval then
+# doubles, up to the longest one.
 _FIRST_REMINDER_SECONDS = 30.0
 _LONGEST_REMINDER_SECONDS = 960.0
 
@@ -22,8 +22,8 @@ class Ending:
     """A task's decision to end.
 
     Attributes:
-        exit_code: What its process exits with.
-        reason: Why, for its log.
+        exit_code: Exit code of its process.
+        reason: The reason, for its log.
     """
 
     exit_code: int
@@ -31,14 +31,14 @@ class Ending:
 
 
 class ChiefWatch:
-    """Whether there is still a chief to serve.
+    """Decides whether there is still a chief to serve.
 
-    Times are seconds of one clock that only goes forward.
+    Times are seconds of a monotonic clock.
 
     Args:
         now: The time at which the task began to serve.
-        chief_start_timeout_seconds: How long to wait for the first chief.
-        chief_grace_seconds: How long to wait for one that no longer answers,
+        chief_start_timeout_seconds: Time to wait for the first chief.
+        chief_grace_seconds: Time to wait for a chief that no longer answers,
             or for another in its place.
     """
 
@@ -58,7 +58,7 @@ class ChiefWatch:
 
     @property
     def chief(self) -> messages.ChiefHere | None:
-        """The chief to watch, None if none has connected yet."""
+        """The chief to watch; None if none has connected yet."""
         return self._chief
 
     def heard(self, message: messages.Message, now: float) -> Ending | None:
@@ -70,11 +70,11 @@ class ChiefWatch:
             return None
         if self._chief is None or self._chief.chief_id == message.chief_id:
             return Ending(EXIT_JOB_OVER, "the job is over")
-        # A chief that had been given up for another one has ended.
+        # An earlier chief has ended, which another one has replaced.
         return None
 
     def probed(self, answers: bool, now: float) -> str | None:
-        """Takes whether the chief has answered; returns news for the log."""
+        """Records whether the chief has answered; returns news for the log."""
         if answers:
             self._last_sign = now
         if answers == self._answers:
@@ -88,10 +88,10 @@ class ChiefWatch:
         )
 
     def reminder(self, now: float) -> float | None:
-        """Says, at widening intervals, that no chief has connected yet.
+        """Decides, at growing intervals, to report that there is no chief yet.
 
         Returns:
-            For how many seconds there has been none, if it is time to say so.
+            The seconds without a chief, if it is time to report them.
         """
         if self._chief is not None or now < self._next_reminder:
             return None
@@ -102,7 +102,7 @@ class ChiefWatch:
         return waited_seconds
 
     def seconds_left(self, now: float) -> float:
-        """How long the task would still wait if nothing happened."""
+        """Returns the seconds that the task will still wait without news."""
         patience_seconds = (
             self._chief_start_timeout_seconds
             if self._chief is None
@@ -133,12 +133,12 @@ class ChiefWatch:
 def no_chief_text(
     config: spec.TaskConfig, waited_seconds: float, left_seconds: float
 ) -> str:
-    """What to check where a task waits for a chief in vain.
+    """Returns advice for a task that waits for a chief in vain.
 
     Args:
         config: The task and its cluster.
-        waited_seconds: How long it has waited.
-        left_seconds: How long it will go on waiting.
+        waited_seconds: Time that it has waited.
+        left_seconds: Time that it will still wait.
     """
     task = config.task
     if config.cluster.chief_address is None:

@@ -1,4 +1,4 @@
-"""When a task ends itself."""
+"""Tests of the decision of a task to end itself."""
 
 from tfps_plugin.cluster.serving.chief_watch import ChiefWatch
 from tfps_plugin.cluster.serving.chief_watch import no_chief_text

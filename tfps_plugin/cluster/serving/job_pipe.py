@@ -1,8 +1,8 @@
 """The pipe by which a launcher tells an evaluator that the chief has ended.
 
 An evaluator is not part of the cluster: it has no server, and so no mailbox.
-Whoever started it together with the chief holds the other end of a pipe, and
-closes it when the chief has ended, or by its own death.
+The launcher of the evaluator and the chief holds the other end of a pipe. It
+closes that end when the chief has ended, or by its own death.
 """
 
 import os
@@ -15,7 +15,7 @@ VARIABLE = "TFPS_JOB_PIPE"
 
 
 def find(environ: Mapping[str, str]) -> int | None:
-    """The pipe that this process was given, None if it was given none.
+    """Returns the pipe that this process was given; None if there is none.
 
     Args:
         environ: The environment. A process that has merely inherited it has
@@ -32,6 +32,6 @@ def find(environ: Mapping[str, str]) -> int | None:
 
 
 def is_closed(pipe: int) -> bool:
-    """Whether the other end is closed; never waits."""
-    # Nobody ever writes: there is something to read at the end only.
+    """Returns whether the other end is closed; never waits."""
+    # Nothing is ever written, so only the end makes the pipe readable.
     return bool(select.select([pipe], [], [], 0)[0])

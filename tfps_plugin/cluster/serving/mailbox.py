@@ -1,9 +1,9 @@
 """A task's mailbox: a queue that lives on the task, under a fixed name.
 
-The task waits in front of it; whoever knows the task's address can post. It
-goes through a session of TensorFlow's own server: one to the task alone, so
-it needs no other port, no shared file and no other task, and works before a
-chief has connected and after it has lost the connection.
+The task waits for messages; any process that knows the task's address can post.
+Posting uses a session with the TensorFlow server of that task only, so it needs
+no other port, no shared file and no other task. It works before a chief has
+connected, and after it has lost the connection.
 """
 
 import contextlib
@@ -49,8 +49,8 @@ def post(task: Task, text: str, timeout_seconds: float) -> None:
     Args:
         task: The task.
         text: The message.
-        timeout_seconds: How long each of the few calls that this takes may
-            last.
+        timeout_seconds: Longest time of each of the few calls that this
+            takes.
 
     Raises:
         TaskUnreachableError: If it cannot be delivered in time. It may have
@@ -69,7 +69,7 @@ def post(task: Task, text: str, timeout_seconds: float) -> None:
         try:
             session.run(enqueue)
         finally:
-            # It is delivered, or not; the task may be gone by now.
+            # The message is delivered or not; the task may be gone.
             with contextlib.suppress(tensorflow_server.OpError):
                 session.close()
     except tensorflow_server.OpError as error:
@@ -83,7 +83,7 @@ def post(task: Task, text: str, timeout_seconds: float) -> None:
 
 @contextlib.contextmanager
 def _graph_on(task: Task) -> Iterator[Any]:
-    """A graph whose operations run on the task."""
+    """Yields a graph whose operations run on the task."""
     with (
         tensorflow_server.Graph().as_default() as graph,
         tensorflow_server.device(f"{task.name}/device:CPU:0"),
@@ -104,7 +104,7 @@ def _open_session(
     target: str, task: Task, graph: Any, timeout_seconds: float | None = None
 ) -> Any:
     config = tensorflow_server.ConfigProto(
-        # Without it the task would first wait for all others of its cluster.
+        # Without it the task would first wait for the rest of its cluster.
         device_filters=[task.name],
     )
     if timeout_seconds is not None:

@@ -1,4 +1,4 @@
-"""What the chief tells the tasks of its cluster, as text."""
+"""Messages from the chief to the tasks of its cluster, as text."""
 
 import dataclasses
 import json
@@ -11,9 +11,9 @@ class ChiefHere:
     """A chief has connected; it is the one to watch from now on.
 
     Attributes:
-        chief_id: A name that no other connection of a chief has.
-        address: `"host:port"` where the chief answers probes.
-        incarnation: What the chief's own server says, see `TaskStatus`.
+        chief_id: A unique name of this connection of a chief.
+        address: `"host:port"` at which the chief answers probes.
+        incarnation: Incarnation of the chief's own server, see `TaskStatus`.
     """
 
     chief_id: str
@@ -26,7 +26,7 @@ class JobOver:
     """The job is over and its tasks may end.
 
     Attributes:
-        chief_id: Which chief says so.
+        chief_id: The chief whose job is over.
     """
 
     chief_id: str
@@ -40,17 +40,17 @@ _KINDS: dict[str, type[ChiefHere] | type[JobOver]] = {
 
 
 def encode(message: Message) -> str:
-    """The message as text."""
+    """Returns the message as text."""
     (kind,) = (kind for kind, cls in _KINDS.items() if isinstance(message, cls))
     return json.dumps({"kind": kind, **dataclasses.asdict(message)})
 
 
 def decode(text: str) -> Message:
-    """The message that `encode` turned into this text.
+    """Returns the message that `encode` turned into this text.
 
     Raises:
-        InternalError: If it is none: chief and task then run different
-            releases of this package.
+        InternalError: If the text is not a message: chief and task then run
+            different releases of this package.
     """
     try:
         fields = json.loads(text)

@@ -1,4 +1,4 @@
-"""Messages to tasks survive the way."""
+"""Tests that messages to tasks survive encoding."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A task's wait for its end, without a server."""
+"""Tests of a task's wait for its end, without a server."""
 
 import logging
 import queue

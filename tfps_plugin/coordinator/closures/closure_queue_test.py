@@ -1,4 +1,4 @@
-"""Tests of the queue's waits; what it decides is tested with its ledger."""
+"""Tests of the queue's waits; its ledger's tests cover its decisions."""
 
 import contextlib
 import functools
@@ -19,7 +19,7 @@ _TIMEOUT_SECONDS = 30.0
 
 
 class _Task:
-    """Something done on a thread of its own, and what came of it."""
+    """A function that runs on its own thread, and its result."""
 
     def __init__(self, action: Callable[[], Any]) -> None:
         self.result: Any = None
@@ -58,7 +58,7 @@ def _closure(listener: FakeListener | None = None) -> Closure:
 
 
 class _Step:
-    """What knows how to speak of itself."""
+    """A callable that describes itself."""
 
     def __call__(self) -> None:
         """Does nothing."""
@@ -232,7 +232,7 @@ def test_a_lane_is_started_when_there_is_work_for_it() -> None:
 
 
 def test_all_lanes_come_when_there_is_work_for_all() -> None:
-    """Lanes wake each other one at a time; none may be forgotten."""
+    """Lanes wake each other one at a time; none may be missed."""
     num_workers, num_each, num_rounds = 4, 2, 100
     num_lanes = num_workers * num_each
     with _queue(capacity=num_lanes) as queue:
@@ -265,7 +265,7 @@ def test_all_lanes_come_when_there_is_work_for_all() -> None:
 
 
 def test_as_many_lanes_of_each_worker_take_part_as_are_to() -> None:
-    """Whatever was said before, and while others still run."""
+    """Whatever the limit was before, and while other lanes still run."""
     num_workers, num_each = 2, 4
     with _queue(capacity=100) as queue:
         threads = []
@@ -292,9 +292,9 @@ def test_as_many_lanes_of_each_worker_take_part_as_are_to() -> None:
                 threads.append(thread)
                 queue.lanes.add(worker_index, thread.start, number)
         for most in (2, 4, 1, 3, 1, 4, 2, 1):
-            # Too many are put while the limit is another one.
+            # Puts too many closures while the limit differs.
             queue.lanes.limit(most)
-            # Each ends only when as many run as are to.
+            # Each ends only when as many run as the limit allows.
             together = threading.Barrier(num_workers * most)
             seen: list[list[int]] = []
 
@@ -542,7 +542,7 @@ def test_the_queue_notes_who_runs_a_closure_and_why_again() -> None:
     assert queue.lanes.get(4) is closure
     assert closure.worker_index == 4
     assert closure.num_transient_retries == 0
-    # News of an attempt that was abandoned change nothing.
+    # Reports on an abandoned attempt change nothing.
     assert not queue.lanes.put_back(closure, 1, is_transient=True)
     assert closure.num_transient_retries == 0
     assert queue.lanes.put_back(closure, 2, is_transient=True)
@@ -558,7 +558,7 @@ def test_a_closure_that_takes_its_workers_with_it_fails() -> None:
         assert queue.lanes.put_back(
             closure, closure.num_attempts, worker_is_lost=True
         )
-    # What is not the worker's loss is not counted.
+    # Only losses of workers count.
     assert queue.lanes.get(0) is closure
     assert queue.lanes.put_back(closure, closure.num_attempts)
     assert queue.lanes.get(1) is closure
@@ -573,7 +573,7 @@ def test_a_closure_that_takes_its_workers_with_it_fails() -> None:
 
 
 class _Cancellation:
-    """Notes when it is started."""
+    """Records its start."""
 
     def __init__(self) -> None:
         self.started_at: float | None = None
@@ -593,7 +593,7 @@ def test_the_end_of_a_round_cancels_the_calls_of_that_round() -> None:
         assert first.cancellation is second.cancellation is not None
         queue.lanes.failed(first, 1, ValueError("first"))
         assert second.cancellation.started_at is not None
-        # It failed because it was cancelled, or for whatever reason.
+        # It failed because it was cancelled, or for any other reason.
         queue.lanes.put_back(second, 1)
         assert second.state is ClosureState.CANCELLED
         with pytest.raises(ValueError, match="first"):

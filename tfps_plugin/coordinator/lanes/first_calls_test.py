@@ -47,7 +47,7 @@ def test_only_the_first_of_each_life_of_a_worker(calls: _NotingCalls) -> None:
 
     for generation in (0, 1):
         with _on(calls, generation):
-            # However often it is asked for.
+            # However often the wrapper is made.
             assert [first_calls.exclusive(step)(n) for n in (1, 2)] == [2, 3]
     other = _NotingCalls()
     with _on(other):

@@ -1,4 +1,4 @@
-"""Tests of what a lane does beyond what the coordinator's tests show."""
+"""Tests of a lane that the coordinator's tests do not cover."""
 
 import math
 import threading
@@ -39,7 +39,7 @@ class _AlwaysThere:
 
 
 class _Nobody:
-    """Finds nobody lost."""
+    """Finds no task lost."""
 
     def examine(
         self,
@@ -160,7 +160,7 @@ def test_a_call_hangs_on_what_it_needs(bench: _Bench) -> None:
     assert bench.worker.hangs_on([0, 1], math.inf)
     assert not bench.worker.hangs_on([0], math.inf)
     assert not bench.worker.hangs_on([1], 0.0)
-    # Given up, it is in nobody's way.
+    # An abandoned call does not block others.
     bench.worker.abandon()
     assert begun.acquire(timeout=_TIMEOUT_SECONDS)
     go_on.set()

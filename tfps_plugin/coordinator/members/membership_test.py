@@ -35,7 +35,7 @@ _TIMEOUT_SECONDS = 30.0
 
 
 class _Busy:
-    """Something that drives a worker and has been busy for ever."""
+    """A driver of a worker that is always busy."""
 
     def __init__(self, since: float | None = 0.0) -> None:
         self.since = since
@@ -186,7 +186,7 @@ def test_a_late_worker_gets_nothing_until_it_joins(
     assert session.log == ["readmit worker 1"], "it never was taken out"
     assert bench.membership.is_present(1, generation=1)
     assert not bench.queue.lanes._scheduler._idle.is_paused(1)
-    # From then on it is one as any other.
+    # From then on it is like any other worker.
     session.start("worker", 1)
     assert bench.membership.report_lost(1, 1, "restarted")
     bench.wait_for(events.WorkerReadmitted)
@@ -359,7 +359,7 @@ def test_silent_ps_that_no_closure_waits_for(
     while not session.broken:
         assert time.monotonic() < deadline
     assert set(session.broken) == {session.cluster.parameter_servers[1]}
-    # Closures that need it not go on.
+    # Closures that do not need it go on.
     bench.queue.put(Closure(lambda: None))
     assert not any(each.abandoned.is_set() for each in watched.values())
 
@@ -389,7 +389,7 @@ def test_silent_ps_ends_the_round(make: Callable[..., _Bench]) -> None:
 
 
 class _Restorer:
-    """Restores in no time."""
+    """Restores at once."""
 
     def can_restore(self) -> bool:
         return True
@@ -439,7 +439,7 @@ def test_a_call_that_does_not_end_when_cancelled_is_given_up(
     bench = make(FakeSession(num_workers=2), {0: stuck, 1: fresh})
     assert stuck.abandoned.wait(_TIMEOUT_SECONDS)
     assert not fresh.abandoned.is_set()
-    # The line is written after it was asked.
+    # The thread logs the line after it abandons the call.
     assert bench.thread.stop(_TIMEOUT_SECONDS)
     assert "Worker 0 still runs 1 functions" in caplog.text
 

@@ -1,4 +1,4 @@
-"""Lost parameter servers are waited for, and restored once all are back."""
+"""Tests that lost ps are awaited, and restored once all are back."""
 
 import threading
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class _Restorer:
-    """Notes what is to be restored, and fails when it is told to."""
+    """Records what to restore, and fails when told to."""
 
     def __init__(self) -> None:
         self.restored: list[tuple[int, ...]] = []
@@ -41,7 +41,7 @@ class _Restorer:
 
 
 class _Bench:
-    """A recovery of two ps, and all around it."""
+    """A recovery of two ps, and its surroundings."""
 
     def __init__(self, timeout_seconds: float = 60.0) -> None:
         self.session = FakeSession(num_workers=1, num_ps=2)

@@ -1,12 +1,12 @@
 """`tfps.layers.DistributedEmbedding`: many tables as one.
 
 distributed_embedding.py  the layer
-config.py                 what describes a feature and its table
-plan.py                   which variables a layer has, who looks up where
-stacks.py                 pure: which tables are stacked, where each begins
+config.py                 descriptions of a feature and its table
+plan.py                   the variables of a layer, and who looks up where
+stacks.py                 pure: decides which tables are stacked, and where
 feature_tree.py           the user's structure of features
 feature_ids.py            the ids of one feature; its rows combined
-id_counts.py              how many ids each feature has, and what follows
+id_counts.py              the number of ids that each feature has
 matrix_columns.py         features that are columns of one matrix
 stacked_lookup.py         one lookup for all features of a stack
 """

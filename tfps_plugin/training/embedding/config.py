@@ -1,4 +1,4 @@
-"""What describes a feature and its table, as in keras_rs."""
+"""Descriptions of a feature and its table, as in keras_rs."""
 
 import dataclasses
 import operator
@@ -11,16 +11,16 @@ from tfps_plugin import errors
 
 COMBINERS = ("mean", "sum", "sqrtn")
 
-# (batch,) or (batch, ids of an example); None where any size will do.
+# (batch,) or (batch, ids of an example); None allows any size.
 Shape = tuple[int | None, ...]
 
-# What keras_rs fills in when nothing is said.
+# The default of keras_rs.
 _OPTIMIZER_OF_KERAS_RS = "adam"
 
 
 def _default_initializer() -> Any:
-    # Those of keras.layers.Embedding. One for each table: two tables with one
-    # seed would start alike.
+    # As in keras.layers.Embedding. Each table gets its own: two tables with
+    # the same seed would start with the same values.
     return keras.initializers.RandomUniform(-0.05, 0.05)
 
 
@@ -40,9 +40,9 @@ class TableConfig:
     ```
 
     Attributes:
-        name: Name of the table, unlike any other's in the layer.
+        name: Name of the table, unique in the layer.
         vocabulary_size: Number of rows.
-        embedding_dim: Numbers in a row.
+        embedding_dim: Length of a row.
         initializer: Initial values: a Keras initializer or the name of one. By
             default uniform from -0.05 to 0.05, as in `keras.layers.Embedding`.
             A `keras_rs.layers.TableConfig` keeps its own default: a truncated
@@ -50,14 +50,14 @@ class TableConfig:
             sqrt(embedding_dim)`, nine times as wide for rows of 16 numbers.
         optimizer: Leave it None: the optimizer given to `model.compile` trains
             the tables, on the parameter servers.
-        combiner: "mean", "sum" or "sqrtn": what is made of the rows of one
-            example.
-        placement: "auto" or "default_device", which mean the same here.
+        combiner: "mean", "sum" or "sqrtn": how the rows of one example are
+            reduced.
+        placement: "auto" or "default_device"; both mean the same here.
 
     Raises:
         ValueError: If an argument is not one of the values above.
-        UnsupportedError: If the table has an optimizer of its own, or is to
-            be placed on a SparseCore.
+        UnsupportedError: If the table has its own optimizer, or is placed on
+            a SparseCore.
     """
 
     name: str
@@ -155,15 +155,14 @@ class FeatureConfig:
         name: Name of the feature, for messages.
         table: The table that its ids are looked up in.
         input_shape: `(batch,)` for one id in each example, `(batch, ids)` for
-            several, which the table's combiner reduces to one row. None where
-            any size will do; the batch may always have any size. For ragged
-            and sparse inputs `ids` may be any number too, and nothing is cut
-            off. Where it is `(batch, 1)`, ids of shape `(batch,)` are taken,
-            too.
+            several, which the table's combiner reduces to one row. None
+            allows any size; the batch may always have any size. Ragged and
+            sparse inputs may have any number of ids too, and nothing is
+            truncated. `(batch, 1)` also accepts ids of shape `(batch,)`.
         output_shape: `(batch, embedding_dim)`.
 
     Raises:
-        TypeError: If `table` is no `TableConfig`.
+        TypeError: If `table` is not a `TableConfig`.
         ValueError: If an argument is not one of the values above.
     """
 
@@ -216,14 +215,14 @@ class FeatureConfig:
         return {
             "name": self.name,
             "table": self.table.get_config(),
-            # Lists: JSON knows no tuples.
+            # Lists, because JSON has no tuples.
             "input_shape": list(self.input_shape),
             "output_shape": list(self.output_shape),
         }
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> "FeatureConfig":
-        """Creates a feature from its configuration, with a table of its own.
+        """Creates a feature from its configuration, with its own table.
 
         Args:
             config: The configuration, from `get_config`.
@@ -237,25 +236,25 @@ class FeatureConfig:
 
 
 class Adopter:
-    """Makes keras_rs's configurations ours; what is shared stays shared."""
+    """Converts configurations of keras_rs; shared tables stay shared."""
 
     def __init__(self) -> None:
-        # Theirs are kept too: the identity of what is gone may be given anew.
+        # Keeps the originals too: Python may reuse the id of a dead object.
         self._tables: dict[int, tuple[Any, TableConfig]] = {}
 
     def feature(self, config: Any, path: str) -> FeatureConfig:
-        """Our own form of a feature's configuration.
+        """Converts the configuration of a feature to our own class.
 
         Args:
             config: A `FeatureConfig`, ours or theirs.
-            path: Where it stands in the structure of features.
+            path: Its position in the structure of features.
 
         Returns:
-            `config` itself, where it is ours already.
+            The converted configuration, or `config` itself if it is ours.
 
         Raises:
             TypeError: If it is something else.
-            errors.UnsupportedError: If it asks for what we do not have.
+            errors.UnsupportedError: If it asks for an unsupported feature.
         """
         if not isinstance(config, FeatureConfig):
             if not _is_of_keras_rs(config, "FeatureConfig"):
@@ -283,9 +282,9 @@ class Adopter:
             if isinstance(optimizer, str) and (
                 optimizer == _OPTIMIZER_OF_KERAS_RS
             ):
-                # Said by nobody: it is their default.
+                # The user did not ask for it: it is their default.
                 optimizer = None
-            # Sizes of a SparseCore's buffers have no meaning here.
+            # Buffer sizes of a SparseCore have no meaning here.
             ours = TableConfig(
                 name=config.name,
                 vocabulary_size=config.vocabulary_size,
@@ -300,14 +299,15 @@ class Adopter:
 
 
 def _is_of_keras_rs(config: Any, name: str) -> bool:
-    """Whether it is an instance of that class of keras_rs."""
-    # Who holds one has imported it; nobody else needs to.
+    """Returns whether it is an instance of that class of keras_rs."""
+    # A program that holds such an instance has imported keras_rs.
     theirs = getattr(sys.modules.get("keras_rs.layers"), name, None)
     return theirs is not None and isinstance(config, theirs)
 
 
 def _require_name(name: Any, owner: str, slashes: bool = False) -> None:
-    # A table's name becomes that of a variable, where Keras allows no slash.
+    # The name of a table becomes that of a variable, and Keras allows no slash
+    # there.
     if not isinstance(name, str) or not name or ("/" in name and not slashes):
         raise ValueError(
             f"`name` of a {owner} is expected to be a string that is not "

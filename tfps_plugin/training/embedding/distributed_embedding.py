@@ -20,7 +20,7 @@ _BLOCK_BYTES = 16 << 20
 
 @keras.saving.register_keras_serializable(package="tfps_plugin")
 class DistributedEmbedding(keras.layers.Layer):
-    """Embeds many features by many tables, with one lookup for all of them.
+    """Embeds many features with many tables, in one lookup.
 
     ```python
     ads = tfps.layers.TableConfig(
@@ -44,33 +44,33 @@ class DistributedEmbedding(keras.layers.Layer):
     outputs["seen"]  # shape (batch, 16)
     ```
 
-    It gives the results of a `keras.layers.Embedding` for each table (or a
-    `keras_rs.layers.EmbedReduce`, where ids are combined): the same initial
-    values, outputs and gradients. What differs is the cost on a cluster.
-    Tables of one `embedding_dim` are stacked: they are one variable, each
-    behind the other, with one gradient and one update. Tables of another
-    `embedding_dim` are another stack. The ids of all features of all sharded
+    It gives the results of one `keras.layers.Embedding` for each table (or
+    one `keras_rs.layers.EmbedReduce`, if ids are combined): the same initial
+    values, outputs and gradients. Only the cost on a cluster differs.
+    Tables of the same `embedding_dim` are stacked: one variable holds them one
+    after the other, with one gradient and one update. Tables of another
+    `embedding_dim` form another stack. The ids of all features of all sharded
     stacks are looked up together: a step sends each parameter server one
-    tensor of ids and gets one tensor of rows, however many tables and widths
-    there are. A stack that is not sharded has a lookup of its own.
+    tensor of ids and receives one tensor of rows, however many tables and
+    widths there are. A stack that is not sharded has its own lookup.
 
     Give the strategy a `variable_partitioner`: without one, a stack is a
-    single variable and lives on a single parameter server.
+    single variable on a single parameter server.
 
     The configurations follow `keras_rs.layers.FeatureConfig` and
-    `keras_rs.layers.TableConfig`, and those are taken too, with the initial
-    values that they say. Three things differ: the default initial values of our
-    own `TableConfig` are those of `keras.layers.Embedding`, the optimizer given
-    to `model.compile` trains all tables (keras_rs's default, "adam", is taken
-    for nothing said, any other is refused), and the sizes of a SparseCore's
-    buffers mean nothing here.
+    `keras_rs.layers.TableConfig`. The layer accepts those too, with their
+    initial values. Three things differ: the default initial values of our own
+    `TableConfig` are those of `keras.layers.Embedding`, the optimizer given to
+    `model.compile` trains all tables (the default of keras_rs, "adam", is
+    ignored; any other is refused), and buffer sizes of a SparseCore are
+    ignored.
 
-    What an optimizer computes from a whole variable, it computes from a whole
-    stack: `clipnorm`, or the trust ratio of LAMB. With `table_stacking=None`
-    each table is its own variable.
+    Whatever an optimizer computes from a whole variable, such as `clipnorm` or
+    the trust ratio of LAMB, it computes from a whole stack. With
+    `table_stacking=None` each table is its own variable.
 
-    Weights are saved by the names of the tables. A file can be loaded into a
-    layer that stacks the tables in another way.
+    Weights are saved under the names of the tables. A file can be loaded into
+    a layer that stacks the tables in another way.
 
     Args:
         feature_configs: A `FeatureConfig`, or any nested structure of them.
@@ -85,8 +85,8 @@ class DistributedEmbedding(keras.layers.Layer):
             `(batch,)` is looked up; a dense tensor of shape `(batch, ids)`, or
             a ragged or sparse one, is looked up and reduced by the combiner of
             the table. As in `keras.layers.Embedding`, a negative id counts
-            from the end of the table. Any other that the table does not have
-            is an error that names the feature.
+            from the end of the table. Any other id outside the table is an
+            error that names the feature.
         weights: Optional weights of the ids, in the same structure, each of
             the kind and shape of its ids; None for a feature without any. For
             ids of shape `(batch,)` only the combiner "sum" uses them.
@@ -97,11 +97,11 @@ class DistributedEmbedding(keras.layers.Layer):
 
     Raises:
         ValueError: If configurations contradict one another; and, as an
-            `errors.InputError`, if inputs or weights have another structure,
-            rank or kind than the configurations say.
-        TypeError: If something else than a configuration is given for one.
-        errors.UnsupportedError: If a table asks for an optimizer of its own
-            or for the "sparsecore" placement.
+            `errors.InputError`, if the structure, rank or kind of inputs or
+            weights differs from the configurations.
+        TypeError: If an object is given that is not a configuration.
+        errors.UnsupportedError: If a table asks for its own optimizer or for
+            the "sparsecore" placement.
     """
 
     built: bool
@@ -114,9 +114,9 @@ class DistributedEmbedding(keras.layers.Layer):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        # As in Embedding: it would cast ids that are given as floats.
+        # As in Embedding: autocasting would cast ids that are given as floats.
         self.autocast = False
-        # What names a wrong id are strings, which XLA does not know.
+        # The error about a wrong id needs strings, which XLA does not support.
         self.supports_jit = False
         self._plan = EmbeddingPlan(feature_configs, table_stacking)
         self._stacks: list[keras.Variable] = []
@@ -131,7 +131,7 @@ class DistributedEmbedding(keras.layers.Layer):
         if self.built:
             return
         if inputs_shape is not None:
-            # Before a large table is made for nothing.
+            # Checks before it makes a large table in vain.
             self._require_shapes(inputs_shape)
         self._stacks = [
             self.add_weight(
@@ -142,19 +142,19 @@ class DistributedEmbedding(keras.layers.Layer):
             for plan in self._plan.stacks
         ]
         for plan, stack in zip(self._plan.stacks, self._stacks, strict=True):
-            # TensorFlow's checkpoints have what is an attribute of a layer,
-            # and leave out what is only in a list.
+            # TensorFlow's checkpoints save the attributes of a layer, but not
+            # the items of a list of weights.
             setattr(self, plan.stack.name, stack)
         self.built = True
 
     def get_build_config(self) -> dict[str, Any]:
-        """No shape: the variables depend on none."""
+        """Returns no shape: the variables do not depend on it."""
         return {"input_shape": None}
 
     def call(self, inputs: Any, weights: Any = None) -> Any:
         """Looks up and combines; see the class for arguments."""
         tree = self._plan.tree
-        # Each weight beside its ids; None where a feature has none.
+        # One for each feature; None where a feature has no weights.
         flat_weights = (
             [None] * len(tree.features)
             if weights is None
@@ -193,7 +193,7 @@ class DistributedEmbedding(keras.layers.Layer):
         return tree.pack([outputs[n] for n in range(len(asked))])
 
     def compute_output_shape(self, inputs_shape: Any) -> Any:
-        """`(batch, embedding_dim)`, in the structure of the features."""
+        """Returns `(batch, embedding_dim)` in the structure of the features."""
         shapes = self._require_shapes(inputs_shape)
         return self._plan.tree.pack(
             [
@@ -205,7 +205,7 @@ class DistributedEmbedding(keras.layers.Layer):
         )
 
     def compute_output_spec(self, inputs: Any, weights: Any = None) -> Any:
-        """What `call` will return, for a functional model."""
+        """Returns the spec of `call`'s result, for a functional model."""
         tree = self._plan.tree
         if weights is not None:
             tree.match(weights, "weights", none_is_fine=True)
@@ -226,21 +226,21 @@ class DistributedEmbedding(keras.layers.Layer):
         return tree.pack(specs)
 
     def _require_shapes(self, shapes: Any) -> list[Any]:
-        """Shapes in the order of the features, if they fit them."""
+        """Returns the shapes in the order of the features, if they fit."""
         found = self._plan.tree.match_shapes(shapes)
         for feature, shape in zip(self._plan.tree.features, found, strict=True):
-            # Whether they are of dense tensors is not known here.
+            # A shape does not tell whether its tensor is dense.
             feature_ids.require_shape(feature, shape, dense=False)
         return found
 
-    # What is in the tables.
+    # Contents of the tables.
 
     def get_embedding_tables(self) -> dict[str, tf.Tensor]:
-        """The content of the tables, by their names.
+        """Returns the contents of the tables, by name.
 
         Returns:
             For each table a tensor of shape `(vocabulary_size,
-            embedding_dim)`: a copy, which lives where this is called.
+            embedding_dim)`: a copy on the device of the caller.
 
         Raises:
             ValueError: If the layer has not been built yet.
@@ -251,7 +251,7 @@ class DistributedEmbedding(keras.layers.Layer):
         }
 
     def _tables(self) -> Iterator[tuple[str, keras.Variable, range]]:
-        """Each table's name, its variable, and its rows in that."""
+        """Yields the name of each table, its variable and its rows there."""
         if not self.built:
             raise ValueError(
                 f"The layer {self.name!r} has no tables before it is built. "
@@ -262,7 +262,7 @@ class DistributedEmbedding(keras.layers.Layer):
                 yield size.name, variable, plan.stack.range_of(size.name)
 
     def save_own_variables(self, store: Any) -> None:
-        """Saves each table by its name, one after the other."""
+        """Saves the tables under their names, one after the other."""
         for name, variable, rows in self._tables():
             in_blocks = block_stores.rows_for(store, variable, rows)
             store[name] = (
@@ -270,10 +270,10 @@ class DistributedEmbedding(keras.layers.Layer):
             )
 
     def load_own_variables(self, store: Any) -> None:
-        """Loads what `save_own_variables` saved.
+        """Loads the tables that `save_own_variables` saved.
 
         Raises:
-            ValueError: If the file has other tables, or of another shape.
+            ValueError: If the file has other tables, or tables of other shapes.
         """
         tables = list(self._tables())
         expected = {
@@ -289,10 +289,10 @@ class DistributedEmbedding(keras.layers.Layer):
         for name, variable, rows in tables:
             _assign(variable, rows, store[name])
 
-    # What it takes to make it again.
+    # Serialization.
 
     def get_config(self) -> dict[str, Any]:
-        """What `from_config` needs."""
+        """Returns the configuration that `from_config` takes."""
         return {
             **super().get_config(),
             **self._plan.tree.get_config(),
@@ -301,7 +301,7 @@ class DistributedEmbedding(keras.layers.Layer):
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> "DistributedEmbedding":
-        """The layer that `get_config` described."""
+        """Creates the layer that `get_config` described."""
         others = {
             key: value
             for key, value in config.items()
@@ -318,7 +318,7 @@ def _blocks(variable: keras.Variable, rows: range) -> Iterator[range]:
 
 
 def _fetch(variable: keras.Variable, rows: range) -> np.ndarray:
-    """Some rows as an array in this process."""
+    """Returns some rows as an array in this process."""
     array = np.empty(
         (len(rows), variable.shape[1]),
         tf.as_dtype(variable.dtype).as_numpy_dtype,
@@ -331,7 +331,7 @@ def _fetch(variable: keras.Variable, rows: range) -> np.ndarray:
 
 
 def _assign(variable: keras.Variable, rows: range, values: Any) -> None:
-    """Gives some rows the values of an array, or of what slices to one."""
+    """Assigns values to rows, from an array or an object that slices to one."""
     for block in _blocks(variable, rows):
         part = values[block.start - rows.start : block.stop - rows.start]
         variable.value.scatter_update(

@@ -1,4 +1,4 @@
-"""keras_rs.layers.EmbedReduce and keras.layers.Embedding are the truth."""
+"""Compares with keras_rs.layers.EmbedReduce and keras.layers.Embedding."""
 
 import pathlib
 import subprocess
@@ -40,7 +40,7 @@ def _initializer(table: str) -> keras.initializers.Initializer:
 
 
 def _layer(combiner: str = "mean", **options: Any) -> DistributedEmbedding:
-    """Every kind of input on every table."""
+    """Makes a layer with every kind of input on every table."""
     tables = {
         name: TableConfig(
             name,
@@ -112,7 +112,7 @@ def _inputs() -> dict[str, Any]:
 
 
 def _loss(outputs: dict[str, tf.Tensor]) -> tf.Tensor:
-    """Every number of every output counts, each differently."""
+    """Returns a loss in which each number of each output counts differently."""
     return tf.add_n(
         [
             tf.reduce_sum(
@@ -223,7 +223,7 @@ def test_tables_start_as_those_of_separate_layers(stacking: Any) -> None:
 
 
 def _simple(**options: Any) -> DistributedEmbedding:
-    """Two tables of one width, in a nested structure of features."""
+    """Makes two tables of one width, in a nested structure of features."""
     ads, users = TableConfig("ads", 10, 4), TableConfig("users", 3, 4)
     return DistributedEmbedding(
         {
@@ -252,7 +252,7 @@ def _simple_inputs(**changed: Any) -> dict[str, Any]:
     [
         ({"user": np.array([0, 3])}, r"\[user\] .*\[users\] .*\[3\] .*ids.*3"),
         ({"user": np.array([-4, 0])}, r"\[user\].*\[users\].*\[3\].*\[-4\]"),
-        # In range of the stack and of int32, were it cut to that.
+        # Would be in range of the stack if it were truncated to int32.
         ({"user": np.array([1 << 32, 0])}, r"\[user\].*\[4294967296\]"),
         (
             {"ads": [np.array([1, 10]), np.array([[0, 1], [2, -11]])]},
@@ -606,7 +606,7 @@ def test_training_is_that_of_separate_layers(optimizer: str) -> None:
 
     histories = []
     for embed in (ours, separate):
-        # Not one initializer has a seed of its own.
+        # No initializer has its own seed.
         keras.utils.set_random_seed(3)
         inputs = [
             keras.Input((), dtype="int32"),

@@ -1,6 +1,6 @@
-"""The ids of one feature, and how the rows looked up for them are combined.
+"""Ids of one feature, and the combination of their rows.
 
-Shape legend: B examples, L ids of each, N ids in all, D numbers in a row.
+Shape legend: B examples, L ids in each, N ids in total, D numbers in a row.
 
 Results are those of `keras_rs.layers.EmbedReduce`: ids of shape (B,) are not
 reduced; others are reduced over the ids of each example, and an example
@@ -18,7 +18,7 @@ from tfps_plugin.variables.lookup import graph_checks
 
 
 class FeatureIds(abc.ABC):
-    """What one feature asks for, and what becomes of what it gets.
+    """The ids of one feature; combines the rows that were looked up for them.
 
     Attributes:
         ids_N: All ids in one row.
@@ -37,7 +37,7 @@ class FeatureIds(abc.ABC):
 
 
 class SingleIds(FeatureIds):
-    """One id in each example: N is B."""
+    """One id in each example: N equals B."""
 
     def __init__(self, ids_B: tf.Tensor, weights_B: tf.Tensor | None) -> None:
         """Takes ids of shape `(B,)` and weights of the same, if any."""
@@ -45,7 +45,7 @@ class SingleIds(FeatureIds):
         self._weights_B = weights_B
 
     def combine(self, rows_ND: tf.Tensor, combiner: str) -> tf.Tensor:
-        """As `FeatureIds.combine`; only "sum" looks at the weights."""
+        """See `FeatureIds.combine`; only "sum" uses the weights."""
         rows_ND.set_shape([self.ids_N.shape[0], rows_ND.shape[1]])
         if self._weights_B is None or combiner != "sum":
             # The mean of one row is that row, whatever its weight.
@@ -54,7 +54,7 @@ class SingleIds(FeatureIds):
 
 
 class DenseIds(FeatureIds):
-    """As many ids in each example."""
+    """The same number of ids in each example."""
 
     def __init__(self, ids_BL: tf.Tensor, weights_BL: tf.Tensor | None) -> None:
         """Takes ids of shape `(B, L)` and weights of the same, if any."""
@@ -64,11 +64,11 @@ class DenseIds(FeatureIds):
         self._weights_BL = weights_BL
 
     def combine(self, rows_ND: tf.Tensor, combiner: str) -> tf.Tensor:
-        """As `FeatureIds.combine`."""
+        """See `FeatureIds.combine`."""
         batch, length = self._static_shape
         width = rows_ND.shape[1]
         if length == 1 and self._weights_BL is None:
-            # Whatever the combiner: one row stays as it is.
+            # One row stays as it is, whatever the combiner.
             rows_ND.set_shape([batch, width])
             return rows_ND
         weights = self._weights_BL
@@ -102,9 +102,9 @@ class SegmentedIds(FeatureIds):
 
         Args:
             ids_N: The ids.
-            examples_N: Which example each belongs to.
+            examples_N: Number of the example that each id belongs to.
             num_examples: B, as a scalar tensor.
-            batch: B, where it is known before.
+            batch: B, if it is known statically.
             weights_N: Weights of the ids, if any.
             reduced: Whether an example may have several ids.
         """
@@ -116,9 +116,10 @@ class SegmentedIds(FeatureIds):
         self._reduced = reduced
 
     def combine(self, rows_ND: tf.Tensor, combiner: str) -> tf.Tensor:
-        """As `FeatureIds.combine`."""
+        """See `FeatureIds.combine`."""
         if not self._reduced:
-            # At most one row: what "sum" makes of it. Only it takes weights.
+            # At most one row: combines it as "sum" does, and weights only
+            # count for "sum".
             weights = self._weights_N if combiner == "sum" else None
             combiner = "sum"
         else:
@@ -149,7 +150,7 @@ def _divide(
     squares: tf.Tensor | None,
     combiner: str,
 ) -> tf.Tensor:
-    """What a combiner makes of weighted sums; nothing of nothing is zero."""
+    """Completes a combiner from weighted sums; without ids it gives zeros."""
     if combiner == "mean":
         return tf.math.divide_no_nan(sums_BD, weights)
     if combiner == "sqrtn":
@@ -160,19 +161,19 @@ def _divide(
 def feature_ids(
     feature: FeatureConfig, inputs: Any, weights: Any
 ) -> FeatureIds:
-    """Takes one feature's input apart.
+    """Creates the `FeatureIds` of a feature's input.
 
     Args:
         feature: The feature.
         inputs: Its ids: a dense, ragged or sparse tensor of rank 1 or 2.
-        weights: Their weights, of the same kind and shape; or None.
+        weights: Weights of the ids, of the same kind and shape; or None.
 
     Returns:
         Its `FeatureIds`.
 
     Raises:
-        errors.InputError: If ids or weights are not what the feature's
-            configuration and these words say.
+        errors.InputError: If ids or weights do not match the feature's
+            configuration or this description.
     """
     _require_integers(feature, inputs)
     require_shape(feature, inputs.shape, isinstance(inputs, tf.Tensor))
@@ -184,7 +185,7 @@ def feature_ids(
         return _of_sparse(feature, inputs, weights)
     inputs = tf.convert_to_tensor(inputs)
     if inputs.shape.rank is None:
-        # A shape that is not known before the call is checked in it.
+        # A shape that is only known during the call is checked then.
         inputs = tf.ensure_shape(inputs, [None] * len(feature.input_shape))
     ids = _integers(inputs)
     if weights is not None:
@@ -197,21 +198,21 @@ def feature_ids(
 
 
 def require_shape(feature: FeatureConfig, shape: Any, dense: bool) -> None:
-    """Refuses an input of another shape than the feature's.
+    """Refuses an input whose shape does not fit the feature.
 
     Args:
         feature: The feature.
         shape: Shape of its input, as far as it is known.
-        dense: Whether it is a dense tensor. Others may have any number of ids.
+        dense: Whether the input is dense. Others may have any number of ids.
 
     Raises:
-        errors.InputError: If it does not fit.
+        errors.InputError: If the shape does not fit.
     """
     if isinstance(shape, tf.TensorShape) and shape.rank is None:
         return
     shape = tuple(shape)
     expected = feature.input_shape
-    # One id in each example is the same with and without an axis of its own.
+    # A single id in each example may have its own axis or not.
     is_one_id = len(shape) == 1 and expected[1:] == (1,)
     fits = len(shape) == len(expected) and (
         len(expected) == 1
@@ -295,7 +296,7 @@ def _of_sparse(
 
 
 def _integers(ids: tf.Tensor) -> tf.Tensor:
-    """Ids of the dtypes that lookups know, as `keras.layers.Embedding`."""
+    """Casts ids to a dtype of lookups, as `keras.layers.Embedding` does."""
     return ids if ids.dtype in (tf.int32, tf.int64) else tf.cast(ids, tf.int32)
 
 

@@ -15,34 +15,35 @@ from tfps_plugin.training.embedding.config import TableConfig
 
 Path = tuple[Any, ...]
 
-# Marks what was a tuple.
+# Marks a structure that was a tuple.
 _TUPLE = "__tuple__"
 
 
 class FeatureTree:
     """A nested structure with a `FeatureConfig` at each leaf.
 
-    An object and no bare structure, because a layer replaces dicts and lists
-    that are its attributes by ones that it can track.
+    It is an object and not a bare structure, because a layer replaces
+    attributes that are dicts or lists with trackable ones.
 
     Attributes:
         structure: The structure, of our own configurations.
         features: Its leaves, in the order in which Keras flattens them.
-        as_written: The numbers of the features, in the order in which the user
-            wrote them. Keras flattens dicts by their sorted keys.
-        tables: The tables they use, each once, in the order of first use.
+        as_written: Numbers of the features, in the order in which the user
+            wrote them. Keras sorts dicts by key when it flattens them.
+        tables: The tables of the features, each once, in order of first use.
     """
 
     def __init__(self, structure: Any) -> None:
-        """Takes the structure in.
+        """Creates the tree.
 
         Args:
-            structure: What the user gave; keras_rs's configurations too.
+            structure: The user's structure; may hold configurations of
+                keras_rs.
 
         Raises:
-            TypeError: If a leaf is something else.
-            ValueError: If there is no feature, or two tables have one name.
-            errors.UnsupportedError: If a table asks for what we do not have.
+            TypeError: If a leaf is not a configuration.
+            ValueError: If there is no feature, or two tables share a name.
+            errors.UnsupportedError: If a table asks for an unsupported feature.
         """
         adopter = Adopter()
         leaves = keras.tree.flatten_with_path(structure)
@@ -74,20 +75,20 @@ class FeatureTree:
     def match(
         self, values: Any, argument: str, *, none_is_fine: bool = False
     ) -> list[Any]:
-        """The leaves of a structure that has to be like that of the features.
+        """Returns the leaves of a structure that must match the features'.
 
-        Lists and tuples pass for one another.
+        A list may stand for a tuple, and the other way round.
 
         Args:
             values: The structure.
-            argument: What the user calls it.
+            argument: The name that the user knows it by.
             none_is_fine: Whether a leaf may be None.
 
         Returns:
             One leaf for each feature, in their order.
 
         Raises:
-            errors.InputError: If it is another structure.
+            errors.InputError: If the structure does not match.
         """
         found = {
             tuple(path): leaf
@@ -107,20 +108,20 @@ class FeatureTree:
         return [found[path] for path in self._paths]
 
     def match_shapes(self, shapes: Any) -> list[Any]:
-        """As `match`, of a structure whose leaves are shapes."""
-        # A shape is a tuple, and would be taken for more structure.
+        """Like `match`, for a structure whose leaves are shapes."""
+        # Wraps shapes: they are tuples and would be taken for more structure.
         leaves = keras.tree.map_shape_structure(
             lambda sizes: None if sizes is None else _Shape(sizes), shapes
         )
         return [leaf.sizes for leaf in self.match(leaves, "inputs")]
 
     def pack(self, values: Sequence[Any]) -> Any:
-        """A value for each feature, in the structure of the features."""
+        """Packs one value for each feature into the features' structure."""
         return keras.tree.pack_sequence_as(self.structure, list(values))
 
     def get_config(self) -> dict[str, Any]:
-        """The structure and its tables, as `keras_rs` writes them."""
-        # A table that is shared is written once, and features name its number.
+        """Returns the structure and its tables, in the format of `keras_rs`."""
+        # A shared table is written once, and features refer to it by number.
         numbers = {id(table): i for i, table in enumerate(self.tables)}
         return {
             "feature_configs": _encoded(
@@ -132,7 +133,7 @@ class FeatureTree:
 
     @staticmethod
     def structure_from_config(config: dict[str, Any]) -> Any:
-        """The structure that `get_config` described."""
+        """Returns the structure that `get_config` described."""
         tables = [TableConfig.from_config(table) for table in config["tables"]]
 
         return _decoded(
@@ -144,7 +145,7 @@ class FeatureTree:
 
 
 def _as_written(structure: Any) -> Iterator[Any]:
-    """The leaves, dicts in their own order."""
+    """Yields the leaves, with dicts in their own order."""
     if isinstance(structure, dict):
         structure = structure.values()
     elif not isinstance(structure, list | tuple):
@@ -155,7 +156,7 @@ def _as_written(structure: Any) -> Iterator[Any]:
 
 
 def _encoded(structure: Any, encode: Callable[[Any], Any]) -> Any:
-    """A structure that JSON can hold: it knows no tuples."""
+    """Encodes a structure for JSON, which has no tuples."""
     if isinstance(structure, dict):
         return {key: _encoded(v, encode) for key, v in structure.items()}
     if isinstance(structure, list | tuple):
@@ -169,8 +170,8 @@ def _decoded(described: Any, decode: Callable[[Any], Any]) -> Any:
         return [_decoded(part, decode) for part in described]
     if _TUPLE in described:
         return tuple(_decoded(part, decode) for part in described[_TUPLE])
-    # A feature is a dict with a name; any other has features in it, and maybe
-    # one that is called "name".
+    # A feature is a dict whose name is a string. Any other dict holds features,
+    # perhaps one that is called "name".
     if isinstance(described.get("name"), str):
         return decode(described)
     return {key: _decoded(v, decode) for key, v in described.items()}
@@ -182,7 +183,7 @@ class _Shape:
 
 
 def show(path: Path) -> str:
-    """A path as users write it: `ads/0`."""
+    """Formats a path as users write it: `ads/0`."""
     return "/".join(str(part) for part in path)
 
 

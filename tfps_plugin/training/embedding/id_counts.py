@@ -1,7 +1,7 @@
-"""How many ids each of many features has.
+"""Numbers of ids of many features.
 
-Shape legend: F features, B ids of each if they have as many, N ids of them all,
-S of those.
+Shape legend: F features, B ids of each if all have the same number, N ids in
+total, S of those.
 """
 
 import abc
@@ -15,30 +15,33 @@ from tfps_plugin.variables.lookup import graph_checks
 
 
 class IdCounts(abc.ABC):
-    """What has a row for each id, feature by feature, and how it is cut."""
+    """Numbers of ids by feature; arranges and cuts tensors accordingly.
+
+    Such a tensor has one row for each id, feature by feature.
+    """
 
     def of_each_id(
         self, of_features: Sequence[int], dtype: tf.DType
     ) -> tf.Tensor:
-        """For each id what is known of its feature, shape `(N,)`.
+        """Returns, for each id, the value of its feature, shape `(N,)`.
 
         Args:
-            of_features: What is known of each feature.
-            dtype: Of the result.
+            of_features: A value for each feature.
+            dtype: Dtype of the result.
 
         Returns:
-            A scalar in its place if it is the same of all features.
+            The values; a scalar if all features have the same value.
         """
         if len(set(of_features)) == 1:
             return tf.constant(of_features[0], dtype)
         return self._filled_in(of_features, dtype)
 
     def arranged(self, values_N: tf.Tensor, order: Sequence[int]) -> tf.Tensor:
-        """Something for each id, in another order of the features.
+        """Reorders values by feature.
 
         Args:
-            values_N: In the order of these counts.
-            order: Which features come first, and so on.
+            values_N: A value for each id, in the order of these counts.
+            order: Numbers of the features in the new order.
         """
         if _is_sorted(order):
             return values_N
@@ -46,7 +49,7 @@ class IdCounts(abc.ABC):
 
     @abc.abstractmethod
     def features_of(self, places_S: tf.Tensor) -> tf.Tensor:
-        """Numbers of the features that some ids are of.
+        """Returns the numbers of the features that some ids belong to.
 
         Args:
             places_S: Numbers of ids, int64.
@@ -54,29 +57,29 @@ class IdCounts(abc.ABC):
 
     @abc.abstractmethod
     def cut(self, rows: tf.Tensor, order: Sequence[int]) -> list[tf.Tensor]:
-        """Cuts what has a row for each id into one piece for each feature.
+        """Cuts a tensor into one piece for each feature.
 
         Args:
-            rows: In the order of `arranged`.
-            order: As it was given to `arranged`.
+            rows: A row for each id, in the order of `arranged`.
+            order: The order that `arranged` was given.
         """
 
     @abc.abstractmethod
     def _filled_in(
         self, of_features: Sequence[int], dtype: tf.DType
     ) -> tf.Tensor:
-        """As `of_each_id`, of what is not the same of all features."""
+        """Implements `of_each_id` for values that differ between features."""
 
     @abc.abstractmethod
     def _in_order(self, values_N: tf.Tensor, order: Sequence[int]) -> tf.Tensor:
-        """As `arranged`, in an order that is another one."""
+        """Implements `arranged` for an order that is not sorted."""
 
 
 class EqualCounts(IdCounts):
-    """Of as many ids for each feature."""
+    """Counts of features that all have the same number of ids."""
 
     def __init__(self, ids_FB: tf.Tensor) -> None:
-        """Takes the ids of F features; F is known."""
+        """Takes the ids of F features; F is known statically."""
         self._num_features = int(ids_FB.shape[0])
         self._shape = tf.shape(ids_FB)
 
@@ -87,11 +90,11 @@ class EqualCounts(IdCounts):
         return tf.reshape(tf.broadcast_to(known_F1, self._shape), [-1])
 
     def features_of(self, places_S: tf.Tensor) -> tf.Tensor:
-        """As `IdCounts.features_of`."""
+        """See `IdCounts.features_of`."""
         return tf.cast(places_S, tf.int32) // self._shape[1]
 
     def cut(self, rows: tf.Tensor, order: Sequence[int]) -> list[tf.Tensor]:
-        """As `IdCounts.cut`."""
+        """See `IdCounts.cut`."""
         del order
         return list(tf.split(rows, self._num_features))
 
@@ -101,18 +104,18 @@ class EqualCounts(IdCounts):
 
 
 class CountsOfEach(IdCounts):
-    """Of any number of ids for each feature."""
+    """Counts of features with any number of ids each."""
 
     def __init__(self, ids: Sequence[tf.Tensor]) -> None:
-        """Takes the ids of each feature, of one dtype, each in one row."""
+        """Takes a vector of ids for each feature, all of one dtype."""
         self._counts: Any = tf.raw_ops.ShapeN(input=ids)
         self._counts_F = tf.concat(self._counts, 0)
 
     def _filled_in(
         self, of_features: Sequence[int], dtype: tf.DType
     ) -> tf.Tensor:
-        # Takes a quarter of the time that it takes to look it up for each id,
-        # of 26 features of 512 ids.
+        # Takes a quarter of the time of a lookup for each id, with 26 features
+        # of 512 ids.
         return tf.concat(
             [
                 tf.fill(count, tf.constant(known, dtype))
@@ -122,7 +125,7 @@ class CountsOfEach(IdCounts):
         )
 
     def features_of(self, places_S: tf.Tensor) -> tf.Tensor:
-        """As `IdCounts.features_of`."""
+        """See `IdCounts.features_of`."""
         features_1S = tf.raw_ops.UpperBound(
             sorted_inputs=tf.cumsum(self._counts_F)[None],
             values=tf.cast(places_S, tf.int32)[None],
@@ -130,7 +133,7 @@ class CountsOfEach(IdCounts):
         return tf.squeeze(features_1S, 0)
 
     def cut(self, rows: tf.Tensor, order: Sequence[int]) -> list[tf.Tensor]:
-        """As `IdCounts.cut`."""
+        """See `IdCounts.cut`."""
         if len(order) == 1:
             return [rows]
         counts_F = self._counts_F

@@ -1,4 +1,4 @@
-"""NumPy is the truth for what belongs to the ids of many features."""
+"""Compares counts of the ids of many features with NumPy."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ from tfps_plugin.training.embedding.id_counts import IdCounts
 
 @st.composite
 def _counts(draw: st.DrawFn) -> tuple[IdCounts, list[int]]:
-    """Counts of one kind or the other, and what they are."""
+    """Draws counts of either kind, and their values."""
     num_features = draw(st.integers(1, 6))
     if draw(st.booleans()):
         batch = draw(st.integers(0, 4))

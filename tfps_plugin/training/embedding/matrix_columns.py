@@ -1,9 +1,9 @@
 """Features that are columns of one matrix.
 
-Ids often come as one matrix, a column for each feature, as in Criteo's data;
-a model takes it apart (`ids[:, 3]`) and hands the features to a layer, which
-puts them together again. Who sees that gets all of them with a transposition,
-and knows that they have as many ids each.
+Ids often arrive as one matrix with a column for each feature, as in Criteo's
+data. A model takes it apart (`ids[:, 3]`) and passes the features to a layer,
+which joins them again. A layer that detects this needs only one transposition,
+and knows that all features have the same number of ids.
 
 Shape legend: F features, B examples, C columns.
 """
@@ -13,12 +13,12 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-# Of the columns. Where fewer are used, to transpose all of them does not pay.
+# Smallest share of the columns for which it pays to transpose all of them.
 _LEAST_SHARE = 0.5
-# Fewer features are put together as fast.
+# Fewer features are joined just as fast without a transposition.
 _FEWEST = 4
 
-# Of `matrix[:, number]`: the first axis from end to end, one of the second.
+# Masks of `matrix[:, number]`: all of the first axis, one index of the second.
 _MASKS = {
     "begin_mask": 0b01,
     "end_mask": 0b01,
@@ -29,18 +29,18 @@ _MASKS = {
 
 
 class Columns(NamedTuple):
-    """Where features come from.
+    """The columns of a matrix that features come from.
 
     Attributes:
         matrix_BC: The matrix.
-        numbers: Of the columns, of each feature one.
+        numbers: The number of the column of each feature.
     """
 
     matrix_BC: tf.Tensor
     numbers: list[int]
 
     def side_by_side(self) -> tf.Tensor:
-        """The features, shape `(F, B)`."""
+        """Returns the features, shape `(F, B)`."""
         columns_CB = tf.transpose(self.matrix_BC)
         if self.numbers == list(range(self.matrix_BC.shape[1])):
             return columns_CB
@@ -48,14 +48,15 @@ class Columns(NamedTuple):
 
 
 def columns_of_one_matrix(features: Sequence[tf.Tensor]) -> Columns | None:
-    """The matrix that all features are columns of.
+    """Returns the matrix that all features are columns of.
 
     Args:
-        features: Of rank 1, in a function that is being traced; others are
-            none.
+        features: Ids of each feature. Only symbolic tensors of rank 1 can be
+            columns.
 
     Returns:
-        None if there is no such matrix, or nothing is gained by it.
+        The matrix and the columns; None if there is no such matrix, or if it
+        gains nothing.
     """
     found = [each for each in map(_column, features) if each is not None]
     if len(found) < max(_FEWEST, len(features)):
@@ -69,13 +70,13 @@ def columns_of_one_matrix(features: Sequence[tf.Tensor]) -> Columns | None:
 
 
 def _column(feature: tf.Tensor) -> tuple[tf.Tensor, int] | None:
-    """The matrix that a feature was cut out of, and the column's number."""
+    """Returns the matrix that a feature was cut from, and its column."""
     if not tf.is_symbolic_tensor(feature) or feature.op.type != "StridedSlice":
         return None
     slicing = feature.op
     matrix, *bounds = slicing.inputs
     if any(map(_waits, [slicing, *(one.op for one in bounds)])):
-        # Who is told the ids waits for the same.
+        # Users of the ids must wait for the same operations.
         return None
     begin_input, _, strides_input = bounds
     begin = tf.get_static_value(begin_input)
@@ -87,7 +88,7 @@ def _column(feature: tf.Tensor) -> tuple[tf.Tensor, int] | None:
         or strides is None
         or strides[0] != 1
         or any(slicing.get_attr(name) != mask for name, mask in _MASKS.items())
-        # Its width may have become known later.
+        # The static width may have become known after the slicing.
         or not -matrix.shape[1] <= begin[1] < matrix.shape[1]
     ):
         return None
@@ -95,8 +96,8 @@ def _column(feature: tf.Tensor) -> tuple[tf.Tensor, int] | None:
 
 
 def _waits(operation: tf.Operation) -> bool:
-    """Whether it runs after anything but the start of its function.
+    """Returns whether it waits for more than the start of its function.
 
-    A step of `fit` has all of its operations after its batch, an argument.
+    All operations of a step of `fit` wait for its batch, an argument.
     """
     return any(one.type != "Placeholder" for one in operation.control_inputs)

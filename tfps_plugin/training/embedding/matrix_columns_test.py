@@ -19,7 +19,7 @@ _WIDTH = 6
 def _found(
     cut: Callable[[tf.Tensor], Sequence[tf.Tensor]],
 ) -> tuple[Columns | None, np.ndarray | None]:
-    """What is seen of features, and what comes of it for a small matrix."""
+    """Returns the columns that are found, and their ids of a small matrix."""
     seen: list[Columns | None] = []
 
     @tf.function(input_signature=[tf.TensorSpec([None, _WIDTH], tf.int64)])

@@ -1,4 +1,4 @@
-"""Which variables an embedding layer has, and which features look up where."""
+"""Plan of an embedding layer: its variables, and the features of each."""
 
 import dataclasses
 from typing import Any
@@ -18,14 +18,14 @@ from tfps_plugin.variables.initial_values.stacked_initializer import (
 
 @dataclasses.dataclass(frozen=True)
 class StackPlan:
-    """One variable.
+    """One variable of the layer.
 
     Attributes:
         stack: Its tables.
-        initializer: What it starts with.
-        features: Numbers of the features that look up in it, as the user wrote
-            them: so, often, a model joins what it gets for them.
-        spans: For each of those, where its ids go.
+        initializer: Its initializer.
+        features: Numbers of the features that look up in it, in the user's
+            order: a model often joins the results in this order.
+        spans: The destination of the ids of each of those features.
     """
 
     stack: TableStack
@@ -35,14 +35,14 @@ class StackPlan:
 
 
 class EmbeddingPlan:
-    """All that a layer knows before it has variables.
+    """Everything that a layer knows before it has variables.
 
-    One object, so that Keras does not replace the lists and dicts in it by
-    ones that it can track.
+    It is one object, so that Keras does not replace its lists and dicts with
+    trackable ones.
 
     Attributes:
         tree: The features.
-        table_stacking: What the user said about stacking.
+        table_stacking: The user's argument.
         stacks: The variables.
     """
 
@@ -50,8 +50,8 @@ class EmbeddingPlan:
         """Makes the plan; see `DistributedEmbedding` for arguments."""
         self.tree = FeatureTree(feature_configs)
         self.table_stacking = table_stacking
-        # In the order of the tables: unseeded, each takes the next seed, as a
-        # layer of its own would.
+        # In the order of the tables: without a seed, each takes the next one,
+        # as a separate layer would.
         initializers = {
             table.name: keras.initializers.get(table.initializer)
             for table in self.tree.tables

@@ -1,7 +1,7 @@
 """Looks up the ids of many features in stacks of tables, all at once.
 
-Shape legend: F features, N ids of all features, S of them that are no rows as
-they are, D numbers in a row.
+Shape legend: F features, N ids of all features, S of them that are negative or
+too large, D numbers in a row.
 """
 
 import dataclasses
@@ -22,12 +22,12 @@ from tfps_plugin.variables.lookup import row_lookup
 
 @dataclasses.dataclass(frozen=True)
 class Span:
-    """Where the ids of one feature go.
+    """Destination of the ids of one feature.
 
     Attributes:
         feature: Name of the feature.
         table: Name of its table.
-        rows: The rows of the stack that the table has.
+        rows: The rows of the table in its stack.
     """
 
     feature: str
@@ -37,12 +37,12 @@ class Span:
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """What is looked up in one stack.
+    """A lookup in one stack.
 
     Attributes:
         stack: The variable, shape `(rows, D)`.
         spans: The features.
-        ids: For each feature its ids, in one row, int32 or int64. As in
+        ids: For each feature a vector of its ids, int32 or int64. As in
             `keras.layers.Embedding`, a negative id counts from the end of the
             table.
     """
@@ -53,14 +53,14 @@ class Request:
 
 
 def look_up(requests: Sequence[Request]) -> list[list[tf.Tensor]]:
-    """Looks up the ids of all features, with one exchange for all stacks.
+    """Looks up the ids of all features in one exchange for all stacks.
 
     Args:
-        requests: What is looked up in each stack.
+        requests: The lookup in each stack.
 
     Returns:
-        For each stack, and for each feature in it, one row of D numbers for
-        each of its ids.
+        For each stack, and for each feature in it, a row of D numbers for
+        each id.
     """
     asked = [_asked(request) for request in requests]
     return [
@@ -75,12 +75,12 @@ class _Asked:
 
     Attributes:
         stack: The variable.
-        table: What `table_behind` says of it: None, or the table that it is and
-            what has to be done with its rows.
-        order: The numbers of the features, in which their rows are asked for.
+        table: Result of `table_behind`: None, or the table of the stack and a
+            function to apply to its rows.
+        order: Numbers of the features, in the order of the request.
         in_shard_order: Whether that is the order of the shards.
         rows_N: Row numbers.
-        counts: How many of them each feature has, in that order.
+        counts: The number of rows of each feature, in that order.
     """
 
     stack: Any
@@ -92,11 +92,11 @@ class _Asked:
 
     @property
     def as_given(self) -> list[int]:
-        """Which of the features asked for was given first, and so on."""
+        """The permutation from the order of the request to the given one."""
         return [int(number) for number in np.argsort(self.order)]
 
     def arranged(self, values_N: tf.Tensor) -> tf.Tensor:
-        """Something for each of the rows, feature by feature as given."""
+        """Reorders a value for each row to the given order of the features."""
         with tf.device(graph_checks.CPU):
             return self.counts.arranged(values_N, self.as_given)
 
@@ -112,8 +112,8 @@ def _asked(request: Request) -> _Asked:
             ]
             for rows in (span.rows for span in request.spans)
         ]
-        # Then the features of one shard follow one another, and what they ask
-        # for needs no sorting.
+        # Then the features of a shard follow one another, and their rows need
+        # no sorting.
         in_shard_order = all(len(numbers) == 1 for numbers in shards)
         if in_shard_order:
             order.sort(key=lambda number: shards[number][0])
@@ -127,10 +127,10 @@ def _asked(request: Request) -> _Asked:
 
 
 def _gather(asked: Sequence[_Asked]) -> list[Any]:
-    """Rows of each stack; those on parameter servers are asked for together."""
+    """Gathers the rows of each stack, those on parameter servers together."""
     ours = [each for each in asked if each.table is not None]
     if len(ours) == 1:
-        # Needs no message that says how many ids each stack has.
+        # Needs no message with the number of ids of each stack.
         (one,) = ours
         together = [
             row_lookup.look_up(
@@ -163,23 +163,23 @@ def _gather(asked: Sequence[_Asked]) -> list[Any]:
 def _stack_rows(
     num_rows: int, spans: Sequence[Span], ids: Sequence[tf.Tensor]
 ) -> tuple[tf.Tensor, IdCounts]:
-    """Row numbers of the stack for all ids, and how many each feature has.
+    """Returns row numbers of the stack for all ids, and counts by feature.
 
-    An id that its own table does not have must not get as far as the lookup:
-    it may well be a row of the stack, of another table.
+    An id outside its table must not reach the lookup: it may be a row of the
+    stack that belongs to another table.
     """
-    # Sums of ids and offsets must fit; the ps get the smaller ones.
+    # Sums of ids and offsets must fit; the ps get the smaller dtype.
     dtype = tf.int32 if num_rows <= tf.int32.max else tf.int64
     wide = any(each.dtype == tf.int64 for each in ids) or dtype == tf.int64
     asked = tf.int64 if wide else tf.int32
     ids_N, counts = _together(ids, asked)
     sizes_N = counts.of_each_id([len(span.rows) for span in spans], asked)
     offsets_N = counts.of_each_id([span.rows.start for span in spans], dtype)
-    # Those that are no rows as they are. Mostly there are none, and what is
-    # done for them costs next to nothing.
+    # Ids that are negative or too large. Usually there are none, and their
+    # handling costs next to nothing.
     others_S1 = _not_among(ids_N, sizes_N)
     sizes_S = _of_some(sizes_N, others_S1)
-    # Negative ones count from the end of their table.
+    # Negative ids count from the end of their table.
     from_front_S = tf.gather_nd(ids_N, others_S1) + sizes_S
     unknown_K1 = tf.gather_nd(others_S1, _not_among(from_front_S, sizes_S))
     unknown_features = counts.features_of(unknown_K1[:, 0])
@@ -207,7 +207,7 @@ def _stack_rows(
 def _together(
     ids: Sequence[tf.Tensor], dtype: tf.DType
 ) -> tuple[tf.Tensor, IdCounts]:
-    """All ids in one row; and how many each feature has."""
+    """Joins all ids in one vector; returns the counts by feature as well."""
     columns = matrix_columns.columns_of_one_matrix(ids)
     if columns is not None:
         ids_FB = tf.cast(columns.side_by_side(), dtype)
@@ -217,14 +217,14 @@ def _together(
 
 
 def _not_among(ids: tf.Tensor, sizes: tf.Tensor) -> tf.Tensor:
-    """Numbers of the ids that are no row of their tables, shape `(S, 1)`."""
-    # Without a sign, a negative id is larger than all rows.
+    """Returns the numbers of ids outside their tables, shape `(S, 1)`."""
+    # As an unsigned number, a negative id is larger than all rows.
     unsigned = tf.uint64 if ids.dtype == tf.int64 else tf.uint32
     return tf.where(tf.bitcast(ids, unsigned) >= tf.bitcast(sizes, unsigned))
 
 
 def _of_some(of_each: tf.Tensor, which_S1: tf.Tensor) -> tf.Tensor:
-    """What `IdCounts.of_each_id` returned, of some ids: `(S,)`, or a scalar."""
+    """Selects some values of `IdCounts.of_each_id`: `(S,)`, or a scalar."""
     if of_each.shape.rank == 0:
         return of_each
     return tf.gather_nd(of_each, which_S1)

@@ -1,4 +1,4 @@
-"""NumPy is the truth for rows and gradients."""
+"""Compares rows and gradients with NumPy."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ _IDS = {"a": [3, 0, 0], "b": [2, -1, 2], "c": [], "d": [-2, 1]}
 
 
 def _spans(first_rows: int) -> list[Span]:
-    """Two tables in each stack; of its shards the first one has five rows."""
+    """Makes two tables in each stack, whose first shard has five rows."""
     first, second = range(first_rows), range(first_rows, _ROWS)
     return [
         Span("a", "second", second),
@@ -120,7 +120,7 @@ def test_features_of_one_shard_each_are_not_sorted(
     assert ("DynamicPartition" in types) == are_sorted
 
 
-# In one shard each, the features of this order are asked for in another one.
+# With each table in one shard, the lookup reorders these features.
 @pytest.mark.parametrize("num_tables", [5, 18])
 def test_what_features_get_is_in_their_order(
     num_tables: int,
@@ -151,7 +151,7 @@ def test_what_features_get_is_in_their_order(
 def _of_a_matrix(
     sizes: list[int], columns: list[int]
 ) -> tuple[np.ndarray, Any]:
-    """The value of a stack, and a function that looks columns up in it."""
+    """Returns the value of a stack, and a function that looks columns up."""
     starts = np.cumsum([0, *sizes])
     value = np.random.default_rng(4).normal(size=(starts[-1], 3))
     stack = _stack("ours", value)
@@ -187,13 +187,13 @@ def test_columns_of_a_matrix_are_looked_up_as_any_features(
         np.testing.assert_array_equal(
             look_up(tf.constant(ids_BC)), value[ids_BF % sizes + starts]
         )
-    # None of them by itself; and each table is in one shard, so that nothing is
-    # sorted either.
+    # No feature is handled by itself; and each table is in one shard, so that
+    # nothing is sorted either.
     types = [
         o.type for o in look_up.get_concrete_function().graph.get_operations()
     ]
     assert "ShapeN" not in types
-    # Where tables have as many rows each, that is one number.
+    # If all tables have the same number of rows, that is one number.
     assert types.count("BroadcastTo") == (1 if len(set(sizes)) == 1 else 2)
 
 

@@ -1,4 +1,4 @@
-"""Which tables are stacked, and where each begins. Pure: no TensorFlow."""
+"""Choice of the tables that are stacked. Pure: no TensorFlow."""
 
 import dataclasses
 import itertools
@@ -14,9 +14,9 @@ class TableSize:
     """A table, as far as stacking is concerned.
 
     Attributes:
-        name: Name of the table, unlike any other's.
+        name: Unique name of the table.
         rows: Number of rows.
-        width: Numbers in a row.
+        width: Length of a row.
     """
 
     name: str
@@ -26,11 +26,11 @@ class TableSize:
 
 @dataclasses.dataclass(frozen=True)
 class TableStack:
-    """Tables of one width, one behind the other, as one variable.
+    """Tables of one width, one after the other, as one variable.
 
     Attributes:
         name: Name of the variable.
-        tables: The tables, in the order of their rows: that of their names.
+        tables: The tables, in the order of their rows, sorted by name.
     """
 
     name: str
@@ -38,7 +38,7 @@ class TableStack:
 
     @property
     def width(self) -> int:
-        """Numbers in a row."""
+        """Length of a row."""
         return self.tables[0].width
 
     @property
@@ -48,7 +48,7 @@ class TableStack:
 
     @property
     def offsets(self) -> tuple[int, ...]:
-        """The row that each table begins with."""
+        """The first row of each table."""
         return tuple(
             itertools.accumulate(
                 (table.rows for table in self.tables[:-1]), initial=0
@@ -56,7 +56,7 @@ class TableStack:
         )
 
     def range_of(self, table: str) -> range:
-        """The rows of the stack that belong to the table of this name."""
+        """Returns the rows of the stack that belong to a table."""
         for size, offset in zip(self.tables, self.offsets, strict=True):
             if size.name == table:
                 return range(offset, offset + size.rows)
@@ -69,17 +69,17 @@ def stack_tables(
     """Decides which tables become one variable.
 
     Args:
-        tables: All tables. Their order does not matter: what an optimizer
-            has saved for a stack fits as long as the tables are the same.
+        tables: All tables. Their order does not matter: saved optimizer state
+            of a stack fits as long as the tables are the same.
         stacking: "auto" stacks all tables of one width. A list of names, or
             of lists of names, stacks those and leaves the others alone. None
-            stacks nothing.
+            disables stacking.
 
     Returns:
         The stacks, by the names of their first tables. Each table is in one.
 
     Raises:
-        ValueError: If `stacking` names what cannot be stacked.
+        ValueError: If `stacking` names tables that cannot be stacked.
     """
     tables = sorted(tables, key=operator.attrgetter("name"))
     groups = _groups(tables, stacking)
@@ -102,10 +102,10 @@ def _name(index: int, tables: tuple[TableSize, ...]) -> str:
 def _groups(
     tables: Sequence[TableSize], stacking: Stacking
 ) -> dict[str, object]:
-    """Table name -> what it has in common with those it is stacked with."""
+    """Maps each table's name to a key; tables with equal keys are stacked."""
     if stacking == "auto":
         return {table.name: table.width for table in tables}
-    # Not stacked: in common with nothing but itself.
+    # Not stacked: a key that no other table has.
     groups: dict[str, object] = {table.name: table.name for table in tables}
     widths = {table.name: table.width for table in tables}
     seen: set[str] = set()

@@ -15,14 +15,14 @@ def run_if(
 
     Args:
         condition: A boolean scalar.
-        then: Called, and traced in functions, for True.
-        otherwise: Called, and traced in functions, for False.
+        then: Runs for True; in a function, both are traced.
+        otherwise: Runs for False.
     """
     tf.cond(condition, _with_result(then), _with_result(otherwise))
 
 
 def _with_result(function: Callable[[], Any]) -> Callable[[], tf.Tensor]:
-    """Gives a branch the result that a condition has to have."""
+    """Gives a branch the result that `tf.cond` requires."""
 
     def branch() -> tf.Tensor:
         function()

@@ -1,7 +1,7 @@
 """Steps of an optimizer that is applied outside of functions.
 
-Operation by operation, each of some hundred would be a message to a parameter
-server and back. Here they are one function, which does the same.
+Run eagerly, each of some hundred operations would be a round trip to a
+parameter server. Here one function does the same.
 """
 
 import types
@@ -20,22 +20,22 @@ from tfps_plugin.variables.kinds.late_bound import on_the_chief
 from tfps_plugin.variables.lookup.distinct_rows import DistinctRows
 from tfps_plugin.variables.step_trace import StepTrace
 
-# What may be changed between two steps, and is no variable.
+# Types of settings that may change between two steps and are not variables.
 _SETTINGS = (bool, int, float, str, types.NoneType)
 
 
 class CompiledSteps:
-    """The functions that apply one optimizer, traced when first needed.
+    """Functions that apply one optimizer, traced when first needed.
 
-    Threading: as the optimizer, which one thread applies at a time.
+    Threading: like the optimizer, which one thread applies at a time.
     """
 
     def __init__(self) -> None:
-        """Begins with none."""
+        """Starts without functions."""
         self._functions: dict[Any, Any] = {}
 
     def __reduce__(self) -> Any:
-        """A copy of an optimizer traces its own."""
+        """Gives a copy of an optimizer its own, empty object."""
         return CompiledSteps, ()
 
     def run(
@@ -44,12 +44,12 @@ class CompiledSteps:
         gradients: Sequence[Any],
         variables: Sequence[keras.Variable],
     ) -> None:
-        """Applies one step's gradients, on the chief.
+        """Applies the gradients of one step, on the chief.
 
         Args:
             optimizer: A built Keras optimizer of our strategy.
             gradients: A tensor or `tf.IndexedSlices` for every variable.
-            variables: Those that have a gradient.
+            variables: The variables that have a gradient.
         """
         kinds = [_kind(gradient) for gradient in gradients]
         key = (
@@ -79,9 +79,10 @@ class CompiledSteps:
 
 
 def can_compile(optimizer: Any) -> bool:
-    """Whether an optimizer that is applied now is to be compiled.
+    """Returns whether to compile the present call of an optimizer.
 
-    A user's own is left as it is written: it may print, or look at numbers.
+    A user's own optimizer runs as it is written: it may print, or inspect
+    values.
     """
     return on_the_chief() and all(
         type(part).__module__.partition(".")[0] == "keras"
@@ -93,7 +94,7 @@ def can_compile(optimizer: Any) -> bool:
 
 
 def _kind(gradient: Any) -> str:
-    """What a function has to know of a gradient beside its tensors."""
+    """Returns what a function must know of a gradient besides its tensors."""
     if isinstance(gradient, DistinctRows):
         return f"distinct rows by {gradient.indices.dtype.name}"
     if isinstance(gradient, tf.IndexedSlices):
@@ -118,7 +119,7 @@ def _gradient(
 
 
 def _spec_of_any_length(tensor: tf.Tensor) -> tf.TensorSpec:
-    """The type of a tensor with as many rows as a batch has touched."""
+    """Returns the spec of a tensor with any number of rows."""
     return (
         tf.TensorSpec([None, *tensor.shape[1:]], tensor.dtype)
         if (tensor.shape.rank)

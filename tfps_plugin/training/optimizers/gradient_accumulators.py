@@ -21,10 +21,10 @@ def add_or_take(
     """Adds the gradients of a step to their sums, and uses full sums.
 
     Args:
-        accumulators: As for `add`, one for every gradient.
+        accumulators: One variable for each gradient, as in `add`.
         gradients: Dense, or `DistinctRows`.
-        is_last: Whether the sums are full with this step; a boolean scalar.
-        use: Called with the sums, as returned by `take`.
+        is_last: Whether this step completes the sums; a boolean scalar.
+        use: Receives the sums, as `take` returns them.
     """
     pairs = list(zip(accumulators, gradients, strict=True))
 
@@ -38,10 +38,10 @@ def add_or_take(
 
 
 def add(accumulator: Any, gradient: Any) -> None:
-    """Adds a gradient to its sum, where the sum lives.
+    """Adds a gradient to its sum, on the parameter servers.
 
     Args:
-        accumulator: Variable of the shape of the trained one.
+        accumulator: Variable with the shape of the trained variable.
         gradient: Dense, or `DistinctRows`.
     """
     updates.update(
@@ -50,18 +50,18 @@ def add(accumulator: Any, gradient: Any) -> None:
 
 
 def take(accumulator: Any, gradient: Any) -> Any:
-    """Adds a gradient to its sum, and empties the sum.
+    """Adds a gradient to its sum, then takes and clears the sum.
 
-    What other workers add at the same time is in what is taken, or stays for
-    the next: nothing is lost.
+    Gradients that other workers add at the same time are either taken too, or
+    stay for the next call: none is lost.
 
     Args:
-        accumulator: Variable of the shape of the trained one.
+        accumulator: Variable with the shape of the trained variable.
         gradient: Dense, or `DistinctRows`.
 
     Returns:
-        The sum: dense, or for a sparse gradient the rows that are not zero,
-        as `DistinctRows`.
+        The sum: dense or, for a sparse gradient, its nonzero rows as
+        `DistinctRows`.
     """
     if isinstance(gradient, tf.IndexedSlices):
         add(accumulator, gradient)
@@ -100,6 +100,6 @@ def _take_rows_of_shard(shard: Any) -> tuple[tf.Tensor, tf.Tensor]:
     ids = tf.reshape(tf.where(is_touched), [-1])
     view = views.RowsView(shard, ids)
     rows = view.read()
-    # Not by subtracting: infinity less infinity would stay for ever.
+    # Assigns zeros: subtraction would turn infinity into a NaN that stays.
     view.assign("assign", tf.zeros_like(rows))
     return ids, rows

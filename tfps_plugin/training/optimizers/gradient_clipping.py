@@ -1,7 +1,7 @@
-"""Clips gradients of which some are rows of tables.
+"""Clips dense gradients and gradients of rows.
 
-Keras's own clipping knows dense gradients: it makes a whole table of sparse
-ones, and counts an id that occurs twice as two gradients.
+Keras's own clipping is made for dense gradients: it converts sparse ones to
+whole tables, and counts an id that occurs twice as two gradients.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from tfps_plugin.variables.lookup.distinct_rows import DistinctRows
 
 
 def clip(optimizer: Any, gradients: Sequence[Any]) -> list[Any]:
-    """Clips as the optimizer was told to.
+    """Clips gradients according to the settings of an optimizer.
 
     Args:
         optimizer: A Keras optimizer, with at most one of `clipnorm`,
@@ -37,7 +37,7 @@ def clip(optimizer: Any, gradients: Sequence[Any]) -> list[Any]:
 
 
 def on_values(gradient: Any, function: Any) -> Any:
-    """Applies a function to a gradient's values; ids stay as they are."""
+    """Applies a function to the values of a gradient, and keeps its ids."""
     if isinstance(gradient, tf.IndexedSlices):
         values = function(gradient.values)
         if isinstance(gradient, DistinctRows):
@@ -47,21 +47,21 @@ def on_values(gradient: Any, function: Any) -> Any:
 
 
 def values_of(gradient: Any) -> tf.Tensor:
-    """The numbers of a gradient: all that are not zero for certain."""
+    """Returns the values of a gradient, without rows that are surely zero."""
     if isinstance(gradient, tf.IndexedSlices):
         return gradient.values
     return tf.convert_to_tensor(gradient)
 
 
 def _clip_by_norm(gradient: Any, limit: float) -> Any:
-    # The rows that are missing are zero: the norm is that of the table.
+    # Missing rows are zero: the norm equals that of the whole table.
     return on_values(gradient, lambda v: tf.clip_by_norm(v, limit))
 
 
 def _clip_by_global_norm(gradients: Sequence[Any], limit: float) -> list[Any]:
-    """As `keras.src.optimizers.base_optimizer.clip_by_global_norm`.
+    """Does what `keras.src.optimizers.base_optimizer.clip_by_global_norm` does.
 
-    A norm that is not finite makes all gradients NaN there, and here.
+    As there, a norm that is not finite makes all gradients NaN.
     """
     squares = [
         tf.reduce_sum(tf.square(tf.cast(values_of(g), tf.float32)))

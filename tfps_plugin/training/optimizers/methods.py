@@ -27,7 +27,7 @@ def is_ours(optimizer: Any) -> bool:
 
 
 def build(original: Callable[..., None]) -> Callable[..., None]:
-    """Returns a `build` that checks what the optimizer is to update."""
+    """Returns a `build` that checks the variables of the optimizer."""
 
     @functools.wraps(original)
     def build_on_ps(self: Any, variables: Sequence[Any]) -> None:
@@ -82,7 +82,7 @@ def apply(original: Callable[..., None]) -> Callable[..., None]:
 
 
 def check_finite(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a `check_finite` that looks at sparse gradients' values."""
+    """Returns a `check_finite` that checks the values of sparse gradients."""
 
     @functools.wraps(original)
     def check(self: Any, grads: Sequence[Any]) -> Any:

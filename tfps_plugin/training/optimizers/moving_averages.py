@@ -57,7 +57,7 @@ class MovingAverages:
     def begin(self) -> None:
         """Copies variables to their averages at the first step.
 
-        Keras does so, too. Later steps only see the rows of their batches.
+        Keras does so, too. Later steps see only the rows of their batches.
         """
         if not self._by_rows:
             return
@@ -78,7 +78,7 @@ class MovingAverages:
         updates.run_parts(whole_updates.parts_of(self._whole), self.update)
 
     def update(self, part: UpdatePart) -> None:
-        """Updates the average of the values that a part sees.
+        """Updates the averages of the values of a part.
 
         Does the same as Keras's `_update_model_variables_moving_average`.
 

@@ -275,7 +275,7 @@ class OptimizerStep:
         constraints.apply_to(part)
 
     def _decay(self, part: UpdatePart) -> None:
-        """Decays weights, as `TFOptimizer._apply_weight_decay`."""
+        """Decays weights as `TFOptimizer._apply_weight_decay` does."""
         optimizer = self._optimizer
         factor = compat.weight_decay_of(optimizer, part.owner)
         if factor is None or not compat.uses_weight_decay(

@@ -84,7 +84,7 @@ def _update(variable: Any, fn: Any, args: Any = (), **options: Any) -> Any:
     return updates.update(variable, fn, args, {}, exact=True)
 
 
-# What an optimizer and a step ask of a strategy.
+# The attributes of a strategy that an optimizer and a step use.
 _STRATEGY = types.SimpleNamespace(
     sparse_update="lazy", extended=types.SimpleNamespace(update=_update)
 )
@@ -109,7 +109,7 @@ def _on_ps(name: str, optimizer: Any) -> list[keras.Variable]:
 
 
 def _rows(value: np.ndarray) -> Any:
-    """The same gradient by rows, of which one comes in two parts."""
+    """Returns the same gradient by rows, one of them in two parts."""
     if value.ndim == 1:
         return tf.constant(value)
     ids = [3, 1, 0, 3, 2, 4]
@@ -121,7 +121,7 @@ def _rows(value: np.ndarray) -> Any:
 
 
 _FORMS = [tf.constant, _rows]
-# Averages of rows change together with the rows alone.
+# Averages of rows only change together with the rows.
 _DENSE_ONLY = {
     "constraint, accumulation, averages",
     "constraint, accumulation, overwriting",

@@ -1,4 +1,4 @@
-"""Constraints of tables: which can be kept row by row."""
+"""Constraints of tables that can be applied row by row."""
 
 from typing import Any
 
@@ -15,9 +15,9 @@ _NORMS = (
 
 
 def is_row_wise(constraint: Any, rank: int) -> bool:
-    """Whether a constraint looks at each row of a table by itself.
+    """Returns whether a constraint treats each row of a table by itself.
 
-    Those of Keras are known. Others say so themselves, by an attribute
+    Keras's constraints are known. Others declare it with an attribute
     `row_wise = True`.
 
     Args:
@@ -25,7 +25,7 @@ def is_row_wise(constraint: Any, rank: int) -> bool:
         rank: Number of axes of the table.
 
     Returns:
-        Whether rows may be constrained alone.
+        Whether single rows may be constrained.
     """
     if constraint is None:
         return True
@@ -42,10 +42,10 @@ def is_row_wise(constraint: Any, rank: int) -> bool:
 
 
 def require_row_wise(variable: keras.Variable) -> None:
-    """Checks the constraint of a variable that is cut into shards.
+    """Checks the constraint of a sharded variable.
 
     Raises:
-        UnsupportedError: If it needs the whole table at once.
+        UnsupportedError: If the constraint needs the whole table at once.
     """
     constraint = variable.constraint
     if constraint is None or not isinstance(variable.value, ShardedVariable):

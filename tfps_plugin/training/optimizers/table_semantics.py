@@ -1,4 +1,4 @@
-"""Tells the user what a step does to rows that its batch does not contain."""
+"""Logs what a step does to rows that its batch does not contain."""
 
 import logging
 import math
@@ -13,19 +13,19 @@ from tfps_plugin.training.optimizers.catch_up import caught_up_tables
 
 _logger = logging.getLogger(__name__)
 
-# Of smaller tables, most rows are in most batches.
+# Most rows of smaller tables are in most batches.
 _BIG_BYTES = 1 << 20
 _SHOWN = 3
 _TOLD = "told_table_semantics"
 
 
 def tell(optimizer: Any, variables: Sequence[Any], sparse_update: str) -> None:
-    """Says once for an optimizer how big tables are updated.
+    """Logs, once for an optimizer, how its big tables are updated.
 
     Args:
         optimizer: A Keras optimizer of a strategy, or None.
         variables: The `keras.Variable`s that it trains.
-        sparse_update: The strategy's.
+        sparse_update: Setting of the strategy.
     """
     while hasattr(optimizer, "inner_optimizer"):
         optimizer = optimizer.inner_optimizer
@@ -69,14 +69,16 @@ def tell_choice(
     seconds_between_updates: float,
     is_measured: bool,
 ) -> None:
-    """Says how `sparse_update="auto"` has some tables updated.
+    """Logs how `sparse_update="auto"` updates some tables.
 
     Args:
-        name: The optimizer, for people.
-        tables: Tables of it, all updated in the same way.
+        name: Name of the optimizer, for messages.
+        tables: Some of its tables, all updated in the same way.
         is_exact: Whether all of their rows are updated.
-        seconds: Of a parameter server, to update all rows of all tables.
-        seconds_between_updates: Of a parameter server, by all workers.
+        seconds: Time that a parameter server takes to update all rows of all
+            tables.
+        seconds_between_updates: Seconds between two updates of a parameter
+            server, with the updates of all workers.
         is_measured: Whether that was measured, or is a guess.
     """
     beside = (
@@ -113,7 +115,7 @@ def _is_big_table(variable: Any) -> bool:
 
 
 def _differs(optimizer: Any, table: keras.Variable) -> bool:
-    """Whether lazy updates have other numbers than those of all rows."""
+    """Returns whether lazy updates and those of all rows differ."""
     if isinstance(optimizer, compat.MultiOptimizer):
         optimizer = compat.optimizer_of(optimizer, table)
     if whole_matrix.needs_whole_matrix(optimizer, table):

@@ -1,7 +1,7 @@
-"""Which optimizers can update tables, and in which form.
+"""Optimizers that cannot update a table by its rows.
 
 Most optimizers of Keras compute each element from itself, its gradient and
-its slots: they can be run on single rows. Three look at a whole matrix.
+its slots, so they can run on single rows. Three need a whole matrix.
 """
 
 from typing import Any
@@ -21,25 +21,25 @@ _WHOLE_MATRIX = {
 
 
 def needs_whole_matrix(optimizer: Any, variable: keras.Variable) -> bool:
-    """Whether the optimizer cannot update some rows of a variable alone."""
+    """Returns whether an optimizer cannot update single rows of a variable."""
     if not isinstance(optimizer, tuple(_WHOLE_MATRIX)):
         return False
     if isinstance(optimizer, keras.optimizers.Muon):
-        # It leaves embeddings, and what is no matrix, to AdamW.
+        # Muon uses AdamW for embeddings and for everything but matrices.
         return not compat.uses_adamw(optimizer, variable)
     return True
 
 
 def require_supported(optimizer: Any, variables: list[Any]) -> None:
-    """Checks an optimizer, and the constraints, of variables to be trained.
+    """Checks an optimizer and the constraints of its variables.
 
     Args:
-        optimizer: A Keras optimizer; a wrapper is checked by what it wraps.
-        variables: The `keras.Variable`s that it is to update.
+        optimizer: A Keras optimizer that does not wrap another.
+        variables: The `keras.Variable`s that it will update.
 
     Raises:
-        UnsupportedError: If it needs a whole matrix and a variable is cut
-            into shards; or if a constraint does.
+        UnsupportedError: If a variable is sharded, and the optimizer or a
+            constraint needs it whole.
     """
     for variable in variables:
         if not isinstance(variable, keras.Variable):
@@ -52,15 +52,15 @@ def require_supported(optimizer: Any, variables: list[Any]) -> None:
 
 
 def require_compilable(optimizer: Any, variables: list[Any]) -> None:
-    """Checks a model's optimizer against what it will train.
+    """Checks the optimizer of a model against the variables to train.
 
     Args:
-        optimizer: What `compile` was given; wrappers are looked into. None is
-            fine.
+        optimizer: The optimizer given to `compile`; wrapped optimizers are
+            checked. May be None.
         variables: The trainable variables that the model has so far.
 
     Raises:
-        UnsupportedError: As `require_supported`.
+        UnsupportedError: See `require_supported`.
     """
     while hasattr(optimizer, "inner_optimizer"):
         optimizer = optimizer.inner_optimizer

@@ -19,7 +19,7 @@ def is_whole(optimizer: Any, variable: keras.Variable) -> bool:
 
     Args:
         optimizer: A Keras optimizer of our strategy.
-        variable: One that it trains.
+        variable: A variable that it trains.
     """
     form = compat.strategy_of(optimizer).sparse_update
     return (
@@ -37,7 +37,7 @@ def has_to_be_whole(optimizer: Any, variable: keras.Variable) -> bool:
 
     Args:
         optimizer: A Keras optimizer of our strategy.
-        variable: One that it trains.
+        variable: A variable that it trains.
     """
     constraint = getattr(variable, "constraint", None)
     form = compat.strategy_of(optimizer).sparse_update

@@ -7,7 +7,7 @@ lookups.py             keras.ops.take, tf.nn's lookups, LoRA: by row only
 preprocessing.py       captured tables and datasets; adapt() in functions
 table_regularizers.py  penalties on the rows that a batch looks up
 scope_check.py         checks that models were made under the scope
-batch_callbacks.py     finds callbacks that look at the logs of batches
-running_call.py        the fit, evaluate or predict that a thread is in
-call_arguments.py      the arguments of those, checked before anything runs
+batch_callbacks.py     finds callbacks that use the logs of batches
+running_call.py        the fit, evaluate or predict call of a thread
+call_arguments.py      checks the arguments of these calls
 """

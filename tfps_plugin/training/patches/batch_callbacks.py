@@ -1,6 +1,6 @@
-"""Finds callbacks that look at the logs of batches.
+"""Finds callbacks that use the logs of batches.
 
-Results of steps are brought to the chief only as often as somebody sees them.
+The chief fetches results of steps only as often as they are shown.
 """
 
 from typing import Any
@@ -8,13 +8,13 @@ from typing import Any
 import keras
 
 _HOOKS = ("on_batch_end", "on_train_batch_end", "on_test_batch_end")
-# Keras's own that are called for every batch, but never look at its logs.
-# By name: not every version has all of them.
+# Keras's own callbacks that run for every batch, but never use its logs.
+# By name, because not every version has all of them.
 _ONLY_COUNT = ("BackupAndRestore", "ProgbarLogger", "SwapEMAWeights")
 
 
 def looks_at_batches(callbacks: Any) -> bool:
-    """Returns whether any callback looks at the logs of batches.
+    """Returns whether any callback uses the logs of batches.
 
     Args:
         callbacks: As given to `fit`: None, one, several, or Keras's own list.
@@ -33,7 +33,7 @@ def looks_at_batches(callbacks: Any) -> bool:
 
 
 def _has_batch_hook(callback: keras.callbacks.Callback) -> bool:
-    # Of the object: keras.callbacks.LambdaCallback has them as attributes.
+    # Checks the object: keras.callbacks.LambdaCallback stores its hooks there.
     return any(
         getattr(getattr(callback, hook), "__func__", None)
         is not getattr(keras.callbacks.Callback, hook)

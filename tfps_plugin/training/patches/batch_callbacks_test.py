@@ -1,4 +1,4 @@
-"""Results are brought to the chief for those who look at them."""
+"""Tests of the search for callbacks that use the logs of batches."""
 
 from typing import Any
 

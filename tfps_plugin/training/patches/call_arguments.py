@@ -1,7 +1,7 @@
-"""The arguments of `compile`, `fit`, `evaluate` and `predict`, checked.
+"""Checks the arguments of `compile`, `fit`, `evaluate` and `predict`.
 
-Keras checks some of them after the first epoch, and others never: a negative
-number of steps makes its loop begin nothing, or never end. Here all are
+Keras checks some of them after the first epoch, and others never: with a
+negative number of steps its loop does nothing, or never ends. Here all are
 checked before anything runs. Pure: no TensorFlow.
 """
 
@@ -11,20 +11,20 @@ from typing import Any
 
 from tfps_plugin import errors
 
-# Keras documents -1, and takes 0 for no number: until the input ends.
+# Both mean "until the input ends": Keras documents -1, and treats 0 like None.
 _UNTIL_THE_END = (-1, 0)
 _STEPS = ("steps_per_epoch", "validation_steps", "steps")
-# Of these Keras takes any whole number: the range of epochs may be empty.
+# Keras accepts any whole number here: the range of epochs may be empty.
 _EPOCHS = ("epochs", "initial_epoch")
 _SIZES = ("batch_size", "validation_batch_size", "steps_per_execution")
 
 
 def checked(method: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Checks the numbers that a method of a model is given.
+    """Checks the numbers among the arguments of a method of a model.
 
     Args:
         method: The method's name.
-        arguments: What it is given, by the name of the argument.
+        arguments: Its arguments, by name.
 
     Returns:
         The arguments. Numbers are of class `int`; a number of steps is None
@@ -70,7 +70,7 @@ def _frequency(method: str, value: Any) -> int | list[int]:
     name = "validation_freq"
     if isinstance(value, list | tuple | set | frozenset | range):
         try:
-            # Keras itself takes nothing but a list.
+            # Keras itself only accepts a list.
             return [operator.index(each) for each in value]
         except TypeError:
             raise _refusal(

@@ -20,12 +20,12 @@ def test_no_number_of_steps_means_all_input(name: str, value: Any) -> None:
     [
         ("steps_per_epoch", 3, 3),
         ("steps", np.int64(3), 3),
-        # As in Keras: no epoch is left.
+        # As in Keras: no epochs are left.
         ("epochs", 0, 0),
         ("epochs", -1, -1),
         ("initial_epoch", np.int32(2), 2),
         ("validation_freq", 2, 2),
-        # Keras trains an epoch and then refuses them.
+        # Keras trains an epoch before it refuses them.
         ("validation_freq", np.int64(2), 2),
         ("validation_freq", (1, np.int64(4)), [1, 4]),
         ("batch_size", None, None),

@@ -8,15 +8,15 @@ from tfps_plugin._compat import patches
 from tfps_plugin.recovery import failover
 from tfps_plugin.strategy import parameter_server_strategy
 
-# Files of models name its classes: with a strategy, Keras knows them.
+# Saved models may refer to its classes: a strategy registers them with Keras.
 from tfps_plugin.training import layers as layers
 
 
 def install(strategy: object = None) -> None:
-    """Applies the table of patches; the second time, it does nothing.
+    """Applies the table of patches, unless it is already applied.
 
     Args:
-        strategy: The strategy that was just made; None: only the patches.
+        strategy: The strategy that was just created; None: only patches.
     """
     patches.apply(patch_table.ROWS)
     if strategy is not None:

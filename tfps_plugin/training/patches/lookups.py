@@ -1,8 +1,8 @@
-"""Row lookups of Keras and TensorFlow, so that none reads a whole table.
+"""Row lookups of Keras and TensorFlow that never read a whole table.
 
-What TensorFlow does with the rows of a table it can do as well with only the
-rows that are needed and the places of the ids among them. So each lookup here
-first fetches those, by `row_lookup`, and then goes its own way.
+TensorFlow's lookups work just as well with only the needed rows and the
+positions of the ids among them. So each lookup here first fetches these rows
+with `row_lookup`, and then runs the original code.
 """
 
 import functools
@@ -124,7 +124,7 @@ def embedding_call(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def call(self: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-        # Quantized, the layer has a call of its own, which is right as it is.
+        # A quantized layer has its own call, which is correct as it is.
         if (
             not self.lora_enabled
             or self.quantization_mode is not None
@@ -137,8 +137,8 @@ def embedding_call(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _rows_with_lora(layer: Any, ids: tf.Tensor) -> tf.Tensor:
-    """Rows of `table + scale * a @ b`, which nobody needs as a whole."""
-    # Flat, because a matrix product of two axes knows its gradients' shapes.
+    """Returns rows of `table + scale * a @ b`, without computing all of it."""
+    # Flattens ids: with two axes, gradients of matmul have static shapes.
     ids_N = tf.reshape(ids, [-1])
     if ids.dtype not in (tf.int32, tf.int64):
         ids_N = tf.cast(ids_N, tf.int32)
@@ -160,15 +160,15 @@ def _rows_with_lora(layer: Any, ids: tf.Tensor) -> tf.Tensor:
 
 
 def _at_ids(indices: Any, rows_of: Callable[[tf.Tensor], tf.Tensor]) -> Any:
-    """Rows for dense, ragged or sparse ids, as Keras gives them.
+    """Returns rows for dense, ragged or sparse ids, as Keras does.
 
     Args:
         indices: Row numbers.
-        rows_of: From a tensor of row numbers to their rows.
+        rows_of: Maps a tensor of row numbers to their rows.
 
     Returns:
-        A ragged tensor for ragged ids, else a dense one. As in Keras, what is
-        missing in a sparse tensor is row 0.
+        A ragged tensor for ragged ids, else a dense one. As in Keras, missing
+        ids of a sparse tensor count as 0.
     """
     if isinstance(indices, tf.RaggedTensor):
         return indices.with_flat_values(rows_of(indices.flat_values))

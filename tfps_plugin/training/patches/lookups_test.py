@@ -1,4 +1,4 @@
-"""Lookups give what they give on a plain variable, and read no whole table."""
+"""Lookups match those of plain variables, and never read a whole table."""
 
 from collections.abc import Callable
 from typing import Any
@@ -25,7 +25,7 @@ def _as_table(kind: str, value: Any) -> Any:
 
 
 def _create(kind: str, make: Callable[[], Any]) -> Any:
-    """What `make` makes, with the variables that a strategy would make."""
+    """Calls `make` with the variables that a strategy would create."""
 
     def creator(next_creator: Any, **options: Any) -> Any:
         value = options["initial_value"]
@@ -67,12 +67,12 @@ def _flat(result: Any) -> tf.Tensor:
 
 
 def _whole_reads(traced: Any, shape: tuple[int, ...] = (_ROWS, 4)) -> int:
-    """How often a `tf.function` reads a variable of a shape as a whole."""
+    """Counts whole reads of variables of a shape in a `tf.function`."""
     graph = traced.get_concrete_function().graph
     return sum(
         # Shards are read one by one and joined.
         op.type in ("ReadVariableOp", "ConcatV2")
-        # What only a custom gradient takes is the anchor, without any rows.
+        # A read that only a custom gradient uses is the anchor, without rows.
         and {user.type for user in op.outputs[0].consumers()} != {"IdentityN"}
         and op.outputs[0].shape.rank == len(shape)
         and tuple(op.outputs[0].shape) == shape
@@ -153,7 +153,7 @@ _KINDS = ["sharded", "whole"]
 @pytest.mark.parametrize("kind", _KINDS)
 def test_keras_take(kind: str, ids: Any) -> None:
     if getattr(ids, "dtype", None) in (tf.int8, tf.uint8, tf.uint16):
-        # TensorFlow itself looks up no such ids.
+        # TensorFlow itself does not look up such ids.
         table, wide = _table(kind), tf.cast(ids, tf.int32)
         _assert_alike(
             keras.ops.take(table, ids, axis=0), tf.gather(_VALUE, wide)
@@ -234,8 +234,8 @@ for _combiner in ("mean", "sum", "sqrtn"):
     _LOOKUPS |= _combining(_combiner)
 
 
-# A lookup that combines goes the same way whatever the combiner, and whether
-# the table is cut: not every pair is needed.
+# A combining lookup takes the same path for all combiners, sharded or not, so
+# not every pair is needed.
 _CASES = [("sharded", name) for name in _LOOKUPS] + [
     ("whole", name)
     for name in _LOOKUPS
@@ -272,7 +272,7 @@ def test_gathers_that_need_the_whole_are_right(kind: str) -> None:
 
 
 def _layers(kind: str, make: Callable[[], Any]) -> tuple[Any, Any]:
-    """The same layer twice: plain, and on tables of ours."""
+    """Makes the same layer twice: plain, and on our tables."""
     layers = []
     for create in (lambda make: make(), lambda make: _create(kind, make)):
         keras.utils.set_random_seed(4)

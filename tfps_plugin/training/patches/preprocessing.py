@@ -25,14 +25,14 @@ def capture(original: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
 
 
 def in_our_scope() -> bool:
-    """Returns whether this thread runs or traces under a strategy of ours."""
+    """Returns whether this thread runs or traces under our strategy."""
     return isinstance(tf.distribute.get_strategy(), ParameterServerStrategy)
 
 
 def outside_functions(original: Callable[..., Any]) -> Callable[..., Any]:
     """Returns an `adapt` that refuses to work inside a function.
 
-    A function that is being traced has no data yet: the loop over a dataset
+    There are no data yet while a function is traced: the loop over a dataset
     would never end.
     """
 
@@ -55,10 +55,10 @@ def outside_functions(original: Callable[..., Any]) -> Callable[..., Any]:
 def with_lasting_constants(
     original: Callable[..., None],
 ) -> Callable[..., None]:
-    """Returns a `Normalization.build` whose constants serve many functions.
+    """Returns a `Normalization.build` whose constants work in all functions.
 
-    Made in a function, they belong to it alone; but the function that a
-    dataset maps is traced for every worker, with the same layer.
+    Constants created in a function belong to it alone; but the function that
+    a dataset maps is traced for every worker, with the same layer.
     """
 
     @functools.wraps(original)
@@ -73,10 +73,10 @@ def with_lasting_constants(
 
 
 def variables_that_no_step_reads(model: keras.Model) -> set[int]:
-    """The `id` of each variable that may be anywhere.
+    """Returns the `id`s of variables that may be outside the scope.
 
-    `Normalization` computes with constants that it makes of its variables when
-    it is built, adapted or loaded. So it may be adapted before the scope.
+    `Normalization` computes with constants that it derives from its variables
+    when it is built, adapted or loaded, so it may be adapted before the scope.
     """
     return {
         id(variable)

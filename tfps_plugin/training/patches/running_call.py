@@ -1,4 +1,4 @@
-"""The fit, evaluate or predict that a thread is in."""
+"""The `fit`, `evaluate` or `predict` call that a thread is in."""
 
 import contextlib
 import dataclasses
@@ -12,14 +12,14 @@ _thread_local = threading.local()
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """A place inside a training, where another program may go on.
+    """A position in a training, from which another program may resume.
 
     Attributes:
         epoch: Number of the epoch, from 0.
-        step: How many steps of it are done.
-        num_splits: How many splits the epoch has; 0: it is a number of steps,
-            or what the chief reads in its order.
-        done_splits: Those that need not be read.
+        step: Number of its steps that are done.
+        num_splits: Number of splits of the epoch; 0 if the epoch is a number
+            of steps, or if the chief reads the input in order.
+        done_splits: Splits that need not be read.
     """
 
     epoch: int
@@ -32,16 +32,16 @@ class Input(Protocol):
     """One input of a call: training or validation data."""
 
     def begin_at(self, place: Place) -> bool:
-        """Begins the next epoch inside of it, if it can."""
+        """Begins the next epoch in its middle, if possible."""
 
     def splits(self) -> tuple[int, list[int]]:
-        """Returns the epoch's number of splits, and those that are done."""
+        """Returns the number of splits of the epoch, and the done ones."""
 
     def sync(self) -> None:
-        """Has what is in flight come to its end."""
+        """Waits for the steps in flight."""
 
     def close(self) -> None:
-        """Lets no closure begin anything more."""
+        """Keeps closures from starting more steps."""
 
 
 class RunningCall:
@@ -49,11 +49,11 @@ class RunningCall:
 
     Attributes:
         method: Its name.
-        model: Whose.
-        show_all_batches: Whether a callback looks at the logs of batches.
+        model: Its model.
+        show_all_batches: Whether a callback uses the logs of batches.
         workers_validate: Whether workers read the validation data of `fit`.
 
-    Threading: used by the thread that made the call alone.
+    Threading: only the thread that made the call uses it.
     """
 
     def __init__(
@@ -72,22 +72,22 @@ class RunningCall:
         self._inputs: list[Input] = []
 
     def add_input(self, call_input: Input) -> None:
-        """Notes what it reads, too."""
+        """Adds an input that the call reads."""
         self._inputs.append(call_input)
 
     def step_of(self, call_input: Input) -> str:
-        """The name of the model's step that runs on one of its inputs."""
+        """Returns the name of the model's step that runs on an input."""
         is_training = self.method == "fit" and self._inputs[0] is call_input
         return "train_step" if is_training else "test_step"
 
     def begin_at(self, place: Place) -> bool:
-        """Has `fit` begin its first epoch at a place inside of it.
+        """Makes `fit` begin its first epoch in its middle.
 
         Args:
-            place: Where an earlier program was.
+            place: The position of an earlier program.
 
         Returns:
-            Whether it will: not every input has a place to go on at.
+            Whether it will: not every input can resume.
         """
         return bool(self._inputs) and self._inputs[0].begin_at(place)
 
@@ -96,7 +96,7 @@ class RunningCall:
 
         Args:
             epoch: Number of the epoch.
-            step: How many steps of it are done.
+            step: Number of its steps that are done.
         """
         if not self._inputs:
             return Place(epoch, step)
@@ -104,19 +104,19 @@ class RunningCall:
         return Place(epoch, step, num_splits, tuple(done))
 
     def sync(self) -> None:
-        """Has the steps in flight come to their end; cheap if none are."""
+        """Waits for the steps in flight; cheap if there are none."""
         for each in self._inputs:
             each.sync()
 
     def close(self) -> None:
-        """Leaves nothing waiting for input."""
+        """Stops everything that waits for input."""
         for each in self._inputs:
             each.close()
 
 
 @contextlib.contextmanager
 def running(call: RunningCall) -> Iterator[None]:
-    """Declares that this thread is in `call`, perhaps inside another one."""
+    """Marks this thread as running `call`, perhaps inside another call."""
     outer = current()
     _thread_local.call = call
     try:
@@ -126,5 +126,5 @@ def running(call: RunningCall) -> Iterator[None]:
 
 
 def current() -> RunningCall | None:
-    """The innermost call that this thread is in."""
+    """Returns the innermost call that this thread is in."""
     return getattr(_thread_local, "call", None)

@@ -1,4 +1,4 @@
-"""Checks that a model is on the cluster: made under the strategy's scope."""
+"""Checks that a model was created under the strategy's scope."""
 
 import warnings
 import weakref
@@ -49,41 +49,41 @@ def require_created_in_scope(model: keras.Model) -> None:
 
 
 class LocalModels:
-    """Models of this process alone, used while a cluster waits.
+    """Models of this process only, used while a cluster waits.
 
-    `fit` of such a model is what it is without a cluster: right, and on one
-    machine. Its user most often meant the cluster.
+    `fit` of such a model works as without a cluster: correctly, and on one
+    machine. Its user most likely meant to use the cluster.
 
-    Threading: any thread; two that use a model for the first time at once may
-    both warn.
+    Threading: any thread; two threads that use a model for the first time at
+    once may both warn.
     """
 
     def __init__(
         self, session: Callable[[], Session | None] = Session.current
     ) -> None:
-        """Has met no model yet.
+        """Starts without models.
 
         Args:
-            session: Returns the connection to the cluster; None: there is
-                none, and every model is one of this process.
+            session: Returns the connection to the cluster; None if there is
+                none. Every model is then one of this process.
         """
         self._session = session
         self._warned: weakref.WeakSet[keras.Model] = weakref.WeakSet()
 
     def check(self, model: keras.Model, method: str, inputs: list[Any]) -> None:
-        """Refuses input for workers; warns once a model of all other input.
+        """Refuses input for workers; warns once per model about other input.
 
-        Nothing is said of models of other strategies of TensorFlow, and
-        nothing without a cluster.
+        Ignores models of TensorFlow's other strategies. Does nothing without
+        a cluster.
 
         Args:
-            model: A model that was not made under a strategy of ours.
+            model: A model that was not created under one of our strategies.
             method: `fit`, `evaluate` or `predict`, which is about to begin.
-            inputs: What it is given to read.
+            inputs: Its input data.
 
         Raises:
-            InputError: If it was given a `tfps.DatasetCreator`. `predict`
-                reads one on the chief in any case, and is not refused.
+            InputError: If it was given a `tfps.DatasetCreator`. `predict` is
+                not refused: it always reads one on the chief.
         """
         session = self._session()
         if session is None:
@@ -111,12 +111,12 @@ class LocalModels:
         )
 
 
-# One for `fit`, `evaluate` and `predict`: each model is warned about once.
+# Shared by `fit`, `evaluate` and `predict`: they warn once about each model.
 local_models = LocalModels()
 
 
 def _variables_of(model: keras.Model) -> str:
-    """Returns the model's variables in words."""
+    """Describes the variables of a model."""
     paths = [variable.path for variable in model.variables]
     if not paths:
         return "no variables yet"

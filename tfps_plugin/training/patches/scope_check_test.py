@@ -1,4 +1,4 @@
-"""Models that are not on the cluster, beside a cluster that is only named."""
+"""Tests of models that are not on a (fake) cluster."""
 
 import types
 import warnings

@@ -1,9 +1,9 @@
 """Penalties on the weights of tables.
 
-A regularizer adds up a penalty over all rows, and its gradient touches all of
-them: the table would travel to the worker and back in every step. With
-`sparse_update="auto"` or `"lazy"` it is applied to the rows that a batch looks
-up. With `sparse_update="exact"` it is Keras's own.
+A regularizer sums a penalty over all rows, and its gradient touches all of
+them: every step would send the table to the worker and back. With
+`sparse_update="auto"` or `"lazy"` the penalty is applied to the rows that a
+batch looks up. Otherwise Keras's own penalty applies.
 """
 
 import functools
@@ -33,7 +33,7 @@ _SUMS_OVER_ROWS = (
 
 
 def sums_over_rows(regularizer: Any) -> bool:
-    """Returns whether a penalty is the sum of those of single rows.
+    """Returns whether a penalty is a sum of penalties of single rows.
 
     Keras's own regularizers are known. Others declare it with an attribute
     `row_wise = True`.
@@ -92,7 +92,7 @@ def _penalised(variable: keras.Variable) -> Any:
         )
     if len(lookups) == 1:
         return lookups[0][1]
-    # Each row once, however many layers share the table.
+    # Counts each row once, however many layers share the table.
     ids_N = tf.concat([tf.cast(ids, tf.int64) for ids, _ in lookups], 0)
     ids_U, _ = tf.unique(ids_N)
     return row_lookup.look_up(table, ids_U)

@@ -39,9 +39,9 @@ from tfps_plugin.variables.chief import steps_in_flight
 
 _logger = logging.getLogger(__name__)
 
-# How long Ctrl-C waits for the calls that workers have begun.
+# Time that Ctrl-C waits for running calls of workers.
 _INTERRUPT_SECONDS = 30.0
-# What a DatasetCreator's function decides, so fit() cannot.
+# Arguments that a DatasetCreator's function decides, so fit() cannot.
 _DATASET_ARGUMENTS = (
     "y",
     "batch_size",
@@ -56,9 +56,9 @@ def is_ours(model: Any) -> bool:
 
 
 def epoch_iterator(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns what makes the epoch iterator of one input: ours, or Keras's."""
+    """Returns a factory of epoch iterators: ours, or Keras's own."""
 
-    # Not wrapped: the original is a class.
+    # Without functools.wraps: the original is a class.
     def make(distribute_strategy: Any = None, *args: Any, **kwargs: Any) -> Any:
         call = running_call.current()
         if call is None or not isinstance(
@@ -73,14 +73,14 @@ def epoch_iterator(original: Callable[..., Any]) -> Callable[..., Any]:
 def _iterator_of(
     call: RunningCall, distribute_strategy: Any, *args: Any, **kwargs: Any
 ) -> Any:
-    """Returns an epoch iterator of ours.
+    """Returns our epoch iterator for an input.
 
     With `run_eagerly`, the steps run on the chief, on Keras's own iterator.
     """
     on_chief = runs_eagerly(call.model) or call.method == "predict"
     is_creator = isinstance(kwargs.get("x"), DatasetCreator)
     if on_chief and is_creator:
-        # As the only pipeline.
+        # The chief runs the only pipeline.
         kwargs["x"] = kwargs["x"].get_tf_dataset()
         kwargs["shuffle"] = False
     if runs_eagerly(call.model):
@@ -124,7 +124,7 @@ def compile_in_scope(
             optimizer = _made_in_scope(self.optimizer, strategy)
             if optimizer is not self.optimizer:
                 self.optimizer = optimizer
-        # A model that is not built yet is checked when its optimizer is.
+        # A model that is not built yet is checked together with its optimizer.
         whole_matrix.require_compilable(
             self.optimizer, self.trainable_variables
         )
@@ -144,7 +144,7 @@ def with_call(original: Callable[..., Any]) -> Callable[..., Any]:
     """Returns a `fit`, `evaluate` or `predict` that is the running call.
 
     Args:
-        original: Keras's own.
+        original: Keras's own method.
     """
     method = original.__name__
     signature = inspect.signature(original)
@@ -152,7 +152,7 @@ def with_call(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def call_on_cluster(self: Any, *args: Any, **kwargs: Any) -> Any:
         if "_use_cached_eval_dataset" in kwargs:
-            # Validation, as a part of fit().
+            # Validation as part of fit().
             return original(self, *args, **kwargs)
         bound = signature.bind_partial(self, *args, **kwargs)
         arguments = bound.arguments
@@ -162,7 +162,7 @@ def with_call(original: Callable[..., Any]) -> Callable[..., Any]:
             return original(self, *args, **kwargs)
         arguments.update(call_arguments.checked(method, arguments))
         _check_arguments(method, arguments)
-        # A callback may call evaluate() or predict() of its own.
+        # A callback may call evaluate() or predict() itself.
         steps_in_flight.finish()
         call = RunningCall(
             method,
@@ -182,7 +182,7 @@ def with_call(original: Callable[..., Any]) -> Callable[..., Any]:
             ):
                 return original(*bound.args, **bound.kwargs)
         except Exception as error:
-            # As Keras does with its own frames.
+            # As Keras hides its own frames.
             if keras.config.is_traceback_filtering_enabled():
                 error_notes.fold(error)
             raise
@@ -191,11 +191,11 @@ def with_call(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def build_from_spec(original: Callable[..., None]) -> Callable[..., None]:
-    """Returns a `_maybe_symbolic_build` that reads nothing of our input.
+    """Returns a `_maybe_symbolic_build` that does not read our input.
 
-    Keras would begin an epoch to see what a batch looks like, and begin
-    another one to train: input that Python makes is not made for that. What
-    it cannot build by a call is built by its step.
+    Keras would begin an epoch to inspect a batch, and begin another to train;
+    input from Python code may not allow that. Models that a call cannot build
+    are built by their step.
     """
 
     @functools.wraps(original)
@@ -204,13 +204,13 @@ def build_from_spec(original: Callable[..., None]) -> Callable[..., None]:
             original(self, iterator=iterator, data_batch=data_batch)
             return
         if runs_eagerly(self):
-            # Built by its first step, as in one process: what is called with
-            # symbols here could not look at numbers.
+            # Its first step builds it, as in a single process: code that is
+            # called with symbolic tensors could not inspect values.
             return
         _make_optimizers_in_scope(self)
         call = running_call.current()
         if call is None or not isinstance(iterator, ClusterEpochIterator):
-            # A single batch, whose step runs here.
+            # A single batch, whose step runs in this process.
             if not step_build.has_own_way(self):
                 original(self, iterator=iterator, data_batch=data_batch)
             return
@@ -295,9 +295,9 @@ def make_predict_function(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _build_optimizer(model: Any) -> None:
-    """Builds the optimizer where the step that is traced next needs it.
+    """Builds the optimizer before the step is traced, if it has to be.
 
-    Keras builds it inside of the step, when rows have been looked up already.
+    Keras builds it inside the step, after rows have been looked up.
     """
     optimizer = model.optimizer
     if (
@@ -310,11 +310,11 @@ def _build_optimizer(model: Any) -> None:
 
 
 def _require_no_order_later(model: Any, batch_spec: Any) -> None:
-    """Refuses before `fit` begins what its validation would refuse.
+    """Refuses, before `fit` begins, steps that its validation would refuse.
 
     Args:
-        model: The model; its steps have to follow one another.
-        batch_spec: What one batch looks like.
+        model: The model; its steps must follow one another.
+        batch_spec: The type of a batch.
     """
     call = running_call.current()
     if call is not None and call.method == "fit" and call.workers_validate:
@@ -324,7 +324,7 @@ def _require_no_order_later(model: Any, batch_spec: Any) -> None:
 
 
 def _is_up_to_date(function: Any, model: Any) -> bool:
-    """Returns whether a function is ours, and runs as `run_eagerly` says."""
+    """Returns whether a function is ours and matches `run_eagerly`."""
     return isinstance(
         function, StepDispatcher | PredictDispatcher
     ) and function.runs_eagerly == runs_eagerly(model)
@@ -332,12 +332,12 @@ def _is_up_to_date(function: Any, model: Any) -> bool:
 
 @contextlib.contextmanager
 def _tidy_after_error(model: Any, call: RunningCall) -> Iterator[None]:
-    """Leaves the cluster quiet and usable, however the call ends."""
+    """Leaves the cluster idle and usable, however the call ends."""
     try:
         yield
         call.close()
     except BaseException as error:
-        # Whoever presses Ctrl-C again does not want to wait, and is told once.
+        # A second Ctrl-C ends the wait, and is not reported again.
         follow_ups = (
             (Exception, KeyboardInterrupt)
             if isinstance(error, KeyboardInterrupt)
@@ -348,8 +348,8 @@ def _tidy_after_error(model: Any, call: RunningCall) -> Iterator[None]:
         coordinator = keras_compat.strategy_of(model)._cluster_coordinator
         if coordinator is not None:
             coordinator.cancel_queued()
-            # What runs must not change the model behind the caller's back.
-            # What else fails now follows from the error that is raised.
+            # Waits, so that running steps do not change the model later.
+            # Further failures follow from the error that is raised.
             with contextlib.suppress(*follow_ups):
                 if isinstance(error, Exception):
                     coordinator.join()
@@ -359,7 +359,7 @@ def _tidy_after_error(model: Any, call: RunningCall) -> Iterator[None]:
 
 
 def _check_arguments(method: str, arguments: dict[str, Any]) -> None:
-    """Refuses arguments that Keras would drop beside a DatasetCreator."""
+    """Refuses arguments that Keras would ignore with a DatasetCreator."""
     if isinstance(arguments.get("x"), DatasetCreator):
         _refuse(method, _given(arguments, _DATASET_ARGUMENTS))
     validation = arguments.get("validation_data")
@@ -392,9 +392,9 @@ def _refuse(method: str, given: list[str]) -> None:
 
 
 def _make_optimizers_in_scope(model: Any) -> None:
-    """Makes again what a `compile` of the model's own was given from outside.
+    """Recreates optimizers that the model's own `compile` got from outside.
 
-    The optimizer that `keras.Model.compile` is given is looked after there.
+    Our `compile` handles the optimizer given to `keras.Model.compile`.
     """
     strategy = keras_compat.strategy_of(model)
     for name, optimizer in list(vars(model).items()):
@@ -406,7 +406,7 @@ def _make_optimizers_in_scope(model: Any) -> None:
 
 
 def _made_in_scope(optimizer: Any, strategy: Any) -> Any:
-    """The optimizer, made again if it was made outside the scope."""
+    """Returns the optimizer, recreated if it was made outside the scope."""
     made_with = keras_optimizers.strategy_of(optimizer, strategy)
     if optimizer is None or made_with is strategy:
         return optimizer

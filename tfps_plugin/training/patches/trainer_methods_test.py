@@ -1,4 +1,4 @@
-"""What `fit` does at its end, without a cluster."""
+"""Tests of the end of `fit`, without a cluster."""
 
 import types
 
@@ -8,7 +8,7 @@ from tfps_plugin.training.patches import trainer_methods
 
 
 class _Coordinator:
-    """Whose workers are busy until somebody presses Ctrl-C again."""
+    """Coordinator whose workers are busy until a second Ctrl-C."""
 
     def __init__(self) -> None:
         self.is_cancelled = False

@@ -1,8 +1,9 @@
 """Row lookups and atomic additions of a `keras.Variable`.
 
 Keras reads a whole table to look up some of its rows. It adds to a variable by
-reading and assigning it, which loses what another worker adds in between.
-Variables of a parameter-server strategy can do better, but Keras does not ask.
+reading and assigning it, which loses additions of other workers in between.
+Variables of a parameter-server strategy can do better, but Keras does not use
+their methods.
 """
 
 import functools
@@ -20,8 +21,8 @@ from tfps_plugin.variables.lookup import row_lookup
 def sparse_read(_: None) -> Callable[..., tf.Tensor]:
     """Returns a method that looks up rows.
 
-    `tf.gather`, and so `keras.ops.take`, asks for it. For a variable that has
-    no such lookup the AttributeError tells `tf.gather` to read the whole.
+    `tf.gather`, and so `keras.ops.take`, uses it. For a variable without such a
+    lookup the AttributeError makes `tf.gather` read the whole variable.
     """
 
     def read(self: Any, indices: Any, name: str | None = None) -> tf.Tensor:
@@ -38,7 +39,7 @@ def updating_atomically(original: Callable[..., Any]) -> Callable[..., Any]:
     """Returns an `assign_add` or `assign_sub` that is one operation of the ps.
 
     Args:
-        original: Keras's own, which variables other than ours keep.
+        original: Keras's own method, which other variables keep.
     """
     name = original.__name__
 

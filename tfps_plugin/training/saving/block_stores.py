@@ -1,8 +1,8 @@
-"""Keras's files of weights, which take and give large tables in blocks.
+"""Keras's files of weights, with large tables in blocks.
 
-Keras makes an array of a variable to write it to a file, and reads an array
-to assign it. The chief has no room for a table. Here rows go from their ps to
-the file, and back, block by block. The files are Keras's own.
+Keras converts a variable to an array to write it to a file, and reads an array
+to assign it. A table does not fit into the chief's memory. Here rows go from
+their ps to the file, and back, block by block. The format is Keras's own.
 """
 
 import dataclasses
@@ -24,11 +24,11 @@ class BlockStore(compat.H5IOStore):
     """The store behind a file of weights.
 
     Attributes:
-        loads_tables: Whether what is loaded at the moment has large tables.
+        loads_tables: Whether the object that is being loaded has large tables.
     """
 
     loads_tables = False
-    # What goes into the file in the place of the next value.
+    # Rows to write to the file instead of the next value.
     _outlined: TableRows | None = None
 
     def __setitem__(self, key: str, value: Any) -> None:
@@ -57,7 +57,7 @@ class ShardedBlockStore(compat.ShardedH5IOStore, BlockStore):
         if rows is None:
             super().__setitem__(key, value)
             return
-        # Keras chooses the file by the size of an array.
+        # Keras chooses the file by the size of the array.
         self._outlined = rows
         try:
             super().__setitem__(key, _Outline(rows.shape, rows.dtype))
@@ -67,10 +67,10 @@ class ShardedBlockStore(compat.ShardedH5IOStore, BlockStore):
 
 @dataclasses.dataclass(frozen=True)
 class _Outline:
-    """Passes for an array of which shape and dtype matter, and needs no room.
+    """Shape and dtype of an array, without its memory.
 
-    `np.array` trusts an `__array__` that takes `copy` and does not copy again
-    (NumPy 1 does: then it costs room, for a while).
+    `np.array` does not copy the result of an `__array__` that takes `copy`.
+    (NumPy 1 does, which takes memory for a while.)
     """
 
     shape: tuple[int, ...]
@@ -81,15 +81,15 @@ class _Outline:
 
 
 def rows_for(store: Any, variable: Any, rows: range) -> TableRows | None:
-    """Returns what a layer gives a store to save some rows of a table.
+    """Returns the object that a layer stores to save some rows of a table.
 
     Args:
-        store: What `save_own_variables` was given.
+        store: The store given to `save_own_variables`.
         variable: A `keras.Variable`.
-        rows: Which rows; consecutive.
+        rows: Consecutive rows.
 
     Returns:
-        None where the store needs an array, or the table is small.
+        None if the store needs an array, or if the table is small.
     """
     large = large_rows(variable)
     if large is None or not isinstance(store, BlockStore):
@@ -101,12 +101,12 @@ def rows_for(store: Any, variable: Any, rows: range) -> TableRows | None:
 
 
 def block_store(_: type) -> type:
-    """Returns the class in the place of Keras's `H5IOStore`."""
+    """Returns the class that replaces Keras's `H5IOStore`."""
     return BlockStore
 
 
 def sharded_block_store(_: type) -> type:
-    """Returns the class in the place of Keras's `ShardedH5IOStore`."""
+    """Returns the class that replaces Keras's `ShardedH5IOStore`."""
     return ShardedBlockStore
 
 
@@ -115,7 +115,7 @@ def save_variables_themselves(
 ) -> Callable[..., None]:
     """Returns a `save_own_variables` of optimizers for large slots.
 
-    Keras's own gives the store arrays.
+    Keras's own method stores arrays.
     """
 
     @functools.wraps(original)
@@ -132,7 +132,7 @@ def save_variables_themselves(
 def never_for_tables(
     original: Callable[[Any], bool],
 ) -> Callable[[Any], bool]:
-    """Returns an `is_memory_sufficient` that says no where tables are large."""
+    """Returns an `is_memory_sufficient` that is false for large tables."""
 
     @functools.wraps(original)
     def is_sufficient(model: Any) -> bool:
@@ -142,7 +142,7 @@ def never_for_tables(
 
 
 def load_in_blocks(original: Callable[..., None]) -> Callable[..., None]:
-    """Returns a `_load_state` that tells the store what is being loaded."""
+    """Returns a `_load_state` that tells the store if tables are large."""
 
     @functools.wraps(original)
     def load(
@@ -151,8 +151,8 @@ def load_in_blocks(original: Callable[..., None]) -> Callable[..., None]:
         if not isinstance(weights_store, BlockStore):
             return original(saveable, weights_store, *args, **kwargs)
         before = weights_store.loads_tables
-        # Asked for everything that is inside, too: what is not ours gets
-        # arrays, as ever.
+        # Also called for each inner object: those without our tables get
+        # arrays, as usual.
         weights_store.loads_tables = _has_large(saveable)
         try:
             return original(saveable, weights_store, *args, **kwargs)
@@ -163,7 +163,7 @@ def load_in_blocks(original: Callable[..., None]) -> Callable[..., None]:
 
 
 def _has_large(saveable: Any) -> bool:
-    """Returns whether a layer, optimizer or model has a large table of ours."""
+    """Returns whether a layer, optimizer or model has large tables of ours."""
     variables = getattr(saveable, "variables", ())
     return isinstance(variables, list | tuple) and any(
         large_rows(variable) is not None for variable in variables

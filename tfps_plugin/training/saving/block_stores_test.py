@@ -30,7 +30,7 @@ def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def fetched(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
-    """Counts rows of each message to the chief; a whole table is refused."""
+    """Counts rows of each message to the chief; refuses whole tables."""
     sizes: list[int] = []
     fetch_rows = RemoteVariable.fetch_rows
 
@@ -152,7 +152,7 @@ def test_weights_in_several_files(
     tmp_path: pathlib.Path, fetched: list[int]
 ) -> None:
     model = _model(1)
-    # Room for one of the table and its slots in each file, but not for two.
+    # Each file has room for the table or one slot, but not for two.
     gigabytes = 1.5 * _ROWS * 3 * 4 / 2**30
     (tmp_path / "plain").mkdir()
     (tmp_path / "ours").mkdir()
@@ -202,7 +202,7 @@ def test_archives_are_made_on_disk(
     _assert_equal(keras.saving.load_model(path), _model(1))
     other = _place(_model(2), 2)
     other.load_weights(path)
-    # Loading does not bring the state of the optimizer: the path says less.
+    # Loading weights does not restore the state of the optimizer.
     other.save_weights(tmp_path / "other.weights.h5")
     plain = _model(2)
     plain.load_weights(tmp_path / "other.weights.h5")
@@ -215,7 +215,7 @@ def test_another_shape_is_refused_in_keras_words(
 ) -> None:
     path = tmp_path / "model.weights.h5"
     _model(1).save_weights(path)
-    # One row more, so that no file of the other model fits.
+    # Has one more row, so that no file of the other model fits.
     layer = keras.layers.Embedding(_ROWS + 1, 3)
     other = keras.Sequential(
         [
@@ -254,7 +254,7 @@ def test_other_models_are_given_arrays(tmp_path: pathlib.Path) -> None:
     model.save_weights(path)
     model.load_weights(path)
     assert type(layer.given) is np.ndarray
-    # Beside a table of ours, too; only the layer of the table knows of files.
+    # Also next to one of our tables; only the table's layer uses files.
     ours = testing.sharded_variable(_value(), 3)
     layer.big._value = ours
     model.load_weights(path)

@@ -1,9 +1,9 @@
 """Exports models with variables on parameter servers as plain SavedModels.
 
-TensorFlow traces the functions of a SavedModel anew, and our variables show
-themselves there as plain ones (`variables.saved_form`). What is left to do is
-Keras's part: it finds out which variables the functions use from traces of its
-own, made before, and wraps each variable in another one.
+TensorFlow retraces the functions of a SavedModel, where our variables act as
+plain ones (`variables.saved_form`). This module handles Keras's part: Keras
+finds the variables of the functions in its own, earlier traces, and wraps each
+variable in another one.
 """
 
 import functools
@@ -25,7 +25,7 @@ def concrete_function(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _is_for_workers() -> bool:
-    """Returns whether this thread traces what workers run."""
+    """Returns whether this thread traces a function for workers."""
     runs = getattr(tf.distribute.get_strategy().extended, "chief_runs", None)
     return runs is not None and runs.is_traced_for_workers
 
@@ -35,10 +35,10 @@ def _is_ours(value: Any) -> bool:
 
 
 def as_its_value(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a method that shows TensorFlow's savers a variable's value.
+    """Returns a method that passes a variable's value to TensorFlow's savers.
 
-    Keras makes a second variable of the value's: of a table, one of its size
-    on the chief; in a SavedModel, one that no function reads.
+    Keras would create a second variable: for a table, one of its size on the
+    chief; in a SavedModel, one that no function reads.
     """
 
     @functools.wraps(original)
@@ -56,8 +56,8 @@ def as_its_value(original: Callable[..., Any]) -> Callable[..., Any]:
 def traced_for_saving(original: Callable[..., Any]) -> Callable[..., Any]:
     """Returns a method that traces as `tf.saved_model.save` will.
 
-    Keras traces endpoints before it calls that, and hands it some as they are.
-    Traced as for training, they would ask parameter servers.
+    Keras traces endpoints before it calls that, and passes some on as they
+    are. Traced as for training, they would access parameter servers.
     """
 
     @functools.wraps(original)
@@ -71,9 +71,9 @@ def traced_for_saving(original: Callable[..., Any]) -> Callable[..., Any]:
 def track_tables(original: Callable[..., None]) -> Callable[..., None]:
     """Returns a `_filter_and_track_resources` that tracks tables once.
 
-    It tracks them for what stood for them while functions were traced. Keras
-    tracks the `keras.Variable` of a layer, and its value, and the file would
-    have every table twice.
+    It replaces stand-ins from the traces by the tables. Keras tracks both the
+    `keras.Variable` of a layer and its value, so that the file would have
+    every table twice.
     """
 
     @functools.wraps(original)

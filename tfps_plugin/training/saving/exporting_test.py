@@ -44,7 +44,7 @@ def test_variables_of_ours_are_exported_once(tmp_path: pathlib.Path) -> None:
     model.export(tmp_path / "ours", verbose=False)
     plain.export(tmp_path / "plain", verbose=False)
     ours, all_plain = _shapes(tmp_path / "ours"), _shapes(tmp_path / "plain")
-    # Keras has each variable of a layer twice; others than ours stay so.
+    # Keras has each variable of a layer twice, except ours.
     for shape in ((_ROWS, 3), (6, 1)):
         assert all_plain.count(shape) == 2
         assert ours.count(shape) == 1

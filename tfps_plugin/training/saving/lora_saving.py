@@ -1,7 +1,7 @@
-"""Saves large embedding layers with LoRA, which Keras merges on the way.
+"""Saves large embedding layers with LoRA, merged block by block.
 
-A file has `table + scale * a @ b` in the place of the table. The chief has no
-room for it, nor for what it is computed from: it is merged block by block.
+A file has `table + scale * a @ b` in place of the table. Neither the sum nor
+its operands fit into the chief's memory.
 """
 
 import dataclasses
@@ -20,7 +20,7 @@ from tfps_plugin.training.saving.table_rows import TableRows
 
 @dataclasses.dataclass(frozen=True)
 class MergedRows(TableRows):
-    """Rows of a table, with what LoRA adds to them.
+    """Rows of a table, merged with LoRA.
 
     Attributes:
         layer: The `keras.layers.Embedding`.
@@ -35,7 +35,7 @@ class MergedRows(TableRows):
         return np.dtype(self._merged(row, 0).dtype.as_numpy_dtype)
 
     def blocks(self) -> Iterator[tuple[int, np.ndarray]]:
-        """Each block, and the position of its first row among these."""
+        """Yields each block with the position of its first row."""
         for start, rows in super().blocks():
             yield start, self._merged(rows, self.rows.start + start).numpy()
 
@@ -47,7 +47,7 @@ class MergedRows(TableRows):
 
 
 def save_in_blocks(original: Callable[..., None]) -> Callable[..., None]:
-    """Returns a `save_own_variables` that merges as the file is written."""
+    """Returns a `save_own_variables` that merges while it writes the file."""
 
     @functools.wraps(original)
     def save(self: Any, store: Any) -> None:
@@ -62,8 +62,8 @@ def without_merged_table(
 ) -> Callable[..., list[str]]:
     """Returns a `__dir__` without the property that would merge a table.
 
-    Keras looks at the value of each attribute that `dir` lists for more to
-    save, or to load.
+    Keras searches the value of each attribute that `dir` lists for more to
+    save or load.
     """
 
     @functools.wraps(original)
@@ -78,7 +78,7 @@ def without_merged_table(
 
 
 def _to_merge(layer: Any) -> MergedRows | None:
-    """The rows of a large table that LoRA adds to; None: there are none."""
+    """Returns the rows of a large table with LoRA, or None."""
     table = compat.table_with_lora(layer)
     rows = None if table is None else table_rows.large_rows(table)
     return None if rows is None else MergedRows(rows.table, rows.rows, layer)

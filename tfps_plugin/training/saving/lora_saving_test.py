@@ -59,7 +59,7 @@ def test_the_file_is_the_one_that_keras_writes(
         patch.setattr(lora_saving.MergedRows, "__array__", refuse)
         model.save_weights(ours)
     assert ours.read_bytes() == plain.read_bytes()
-    # Merged for good: what is loaded has no more to add.
+    # Merged: the loaded weights have nothing to add.
     model.load_weights(ours)
     assert not np.any(model.layers[0].lora_embeddings_b.numpy())
     again = tmp_path / "again.weights.h5"
@@ -83,5 +83,5 @@ def test_only_savers_do_not_see_the_merged_table() -> None:
     )
     assert "embeddings" not in dir(layer)
     assert "embeddings" in dir(plain)
-    # Whoever asks for it gets what Keras computes.
+    # The attribute still gives the value that Keras computes.
     np.testing.assert_allclose(layer.embeddings, plain.embeddings, rtol=1e-6)

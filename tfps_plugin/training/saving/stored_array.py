@@ -1,4 +1,4 @@
-"""An array in a file of weights, of which only the asked-for part is read."""
+"""An array in a file of weights, read in parts."""
 
 import math
 from typing import Any
@@ -8,20 +8,20 @@ import numpy as np
 
 
 class StoredArray(np.lib.mixins.NDArrayOperatorsMixin):
-    """Stands for a large array in an HDF5 file.
+    """A large array in an HDF5 file.
 
-    It has the shape and dtype of the array, gives consecutive rows without
-    reading others, and is read as a whole by whatever needs it whole.
+    It has the shape and dtype of the array. It reads consecutive rows without
+    the others, and the whole array only for operations that need it.
     """
 
     def __init__(self, dataset: h5py.Dataset) -> None:
         """Reads nothing yet.
 
         Args:
-            dataset: What Keras wrote; of at least one axis.
+            dataset: The dataset that Keras wrote, with at least one axis.
         """
         self._dataset = dataset
-        # Weights that are split into several files: only one is open.
+        # To reopen it: of several files of weights, only one is open.
         self._file = dataset.file.filename
         self._name = dataset.name
         self.shape: tuple[int, ...] = tuple(dataset.shape)
@@ -52,14 +52,14 @@ class StoredArray(np.lib.mixins.NDArrayOperatorsMixin):
         return np.asarray(self)[key]
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
-        """The whole array, for NumPy's own functions."""
+        """Returns the whole array, for NumPy's own functions."""
         whole = self._read(0, self.shape[0])
         return whole if dtype is None else whole.astype(dtype, copy=False)
 
     def __array_ufunc__(
         self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any
     ) -> Any:
-        """Arithmetic with the whole array."""
+        """Computes with the whole array."""
         arrays = [
             np.asarray(value) if isinstance(value, StoredArray) else value
             for value in inputs
@@ -67,7 +67,7 @@ class StoredArray(np.lib.mixins.NDArrayOperatorsMixin):
         return getattr(ufunc, method)(*arrays, **kwargs)
 
     def __getattr__(self, name: str) -> Any:
-        # What else an array can do, such as astype() or T.
+        # Everything else that an array has, such as astype() or T.
         if name.startswith("_") or not hasattr(np.ndarray, name):
             raise AttributeError(name)
         return getattr(np.asarray(self), name)
@@ -80,9 +80,9 @@ class StoredArray(np.lib.mixins.NDArrayOperatorsMixin):
 
 
 def dtype_of(dataset: h5py.Dataset) -> np.dtype:
-    """The dtype of the elements; a name beside those HDF5 does not know."""
+    """Returns the dtype of the elements, by name if HDF5 does not have it."""
     name = dataset.attrs.get("dtype")
-    # NumPy knows the name since TensorFlow was imported.
+    # Importing TensorFlow has registered the name with NumPy.
     return np.dtype("bfloat16") if name == "bfloat16" else dataset.dtype
 
 

@@ -1,4 +1,4 @@
-"""Rows of a large table, which are read and written block by block."""
+"""Rows of a large table, read and written block by block."""
 
 import dataclasses
 import functools
@@ -18,17 +18,17 @@ from tfps_plugin.variables.lookup.row_lookup import Table
 from tfps_plugin.variables.saving import shard_reader
 from tfps_plugin.variables.saving import shard_writer
 
-# What gives some of its rows without the others.
+# Types whose rows can be read without the others.
 _SLICEABLE = (np.ndarray, StoredArray, tf.Tensor, tf.Variable, Table)
 
 
 @dataclasses.dataclass(frozen=True)
 class TableRows:
-    """Rows of a table that go into a file; a store of Keras's takes them.
+    """Rows of a table to be written to a file by a store of Keras.
 
     Attributes:
-        table: What has the rows.
-        rows: Which; consecutive.
+        table: The table.
+        rows: Consecutive rows.
     """
 
     table: Table
@@ -45,12 +45,12 @@ class TableRows:
         return np.dtype(self.table.dtype.as_numpy_dtype)
 
     def blocks(self) -> Iterator[tuple[int, np.ndarray]]:
-        """Each block, and the position of its first row among these."""
+        """Yields each block with the position of its first row."""
         for first, block in shard_reader.fetch_blocks(self.table, self.rows):
             yield first - self.rows.start, block
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
-        """All rows as an array in this process."""
+        """Returns all rows as an array in this process."""
         array = np.empty(self.shape, self.dtype if dtype is None else dtype)
         for start, block in self.blocks():
             array[start : start + len(block)] = block
@@ -58,10 +58,10 @@ class TableRows:
 
 
 def large_rows(value: Any) -> TableRows | None:
-    """The rows of a value that has to be saved in blocks.
+    """Returns the rows of a value that must be saved in blocks.
 
     Args:
-        value: Anything; a variable, usually.
+        value: Any object; usually a variable.
 
     Returns:
         All its rows; None if it can be saved as it is.
@@ -75,11 +75,11 @@ def large_rows(value: Any) -> TableRows | None:
 
 
 def rows_of(variable: Any, rows: range) -> np.ndarray:
-    """Some rows of a variable on parameter servers, as an array here.
+    """Returns rows of a variable on parameter servers as a local array.
 
     Args:
         variable: A `keras.Variable`, or its value.
-        rows: Which rows; consecutive.
+        rows: Consecutive rows.
     """
     found = row_lookup.table_behind(variable)
     if found is None:
@@ -101,7 +101,7 @@ def is_large(shape: Any, dtype: Any) -> bool:
 def assign_in_blocks(original: Callable[..., Any]) -> Callable[..., Any]:
     """Returns an `assign` that sends a large value block by block.
 
-    Keras's own makes one tensor of it before.
+    Keras's own method first converts it to one tensor.
     """
 
     @functools.wraps(original)
@@ -120,7 +120,7 @@ def assign_in_blocks(original: Callable[..., Any]) -> Callable[..., Any]:
         ):
             return original(self, value)
         if tuple(value.shape) != tuple(self.shape):
-            # Keras's words; it would print the values, which are far away.
+            # Keras's message, without the values, which are on the ps.
             raise ValueError(
                 "The shape of the target variable and the shape of the target "
                 "value in `variable.assign(value)` must match. "

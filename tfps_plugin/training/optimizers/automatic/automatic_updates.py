@@ -1,4 +1,4 @@
-"""Tables of an optimizer of which every step updates all rows."""
+"""Tables of an optimizer whose rows are all updated in every step."""
 
 import threading
 from collections.abc import Iterable
@@ -15,27 +15,27 @@ from tfps_plugin.training.patches import table_regularizers
 from tfps_plugin.variables.kinds.remote_variable import RemoteVariable
 from tfps_plugin.variables.kinds.sharded_variable import ShardedVariable
 
-# Where an optimizer keeps its own.
+# Attribute of an optimizer that holds its `AutomaticUpdates`.
 _ATTRIBUTE = "_tfps_automatic_updates"
-# Until steps are measured, and where nobody measures them, as in custom loops.
+# Used until steps are measured, and in custom loops, which are not measured.
 _SECONDS_OF_A_STEP_AT_FIRST = 0.01
 _CALLS_OF_A_WORKER_AT_FIRST = 2
 
 
 class AutomaticUpdates:
-    """What `sparse_update="auto"` chooses for the tables of one optimizer.
+    """Chooses updates for one optimizer's tables with `sparse_update="auto"`.
 
-    A table is updated whole, as in one process, where that costs little beside
-    a step; by the rows of the batch where it costs more. A table is judged
-    when a step that updates it is first traced, by the time of a common step,
-    and again when it is known how long steps take.
+    A table is updated whole, as in a single process, if that costs little
+    compared to a step, and otherwise by the rows of the batch. A table is
+    judged when a step that updates it is first traced, assuming a typical step
+    time, and again when the time of steps is known.
 
     Threading: safe from several threads. Guarded by `_lock`: everything that
     changes.
     """
 
     def __init__(self) -> None:
-        """Knows no table."""
+        """Starts without tables."""
         self._lock = threading.Lock()
         self._tables: dict[str, Any] = {}
         self._costs: dict[str, UpdateCost] = {}
@@ -46,12 +46,12 @@ class AutomaticUpdates:
         self._version = 0
 
     def __reduce__(self) -> Any:
-        """A copy of an optimizer chooses anew."""
+        """Gives a copy of an optimizer its own, empty object."""
         return AutomaticUpdates, ()
 
     @property
     def version(self) -> int:
-        """Number that is another one after each change of a known table."""
+        """Number that grows with each change to the choice for known tables."""
         return self._version
 
     def is_exact(self, variable: Any) -> bool:
@@ -63,8 +63,8 @@ class AutomaticUpdates:
 
         Args:
             optimizer: A built Keras optimizer of a strategy.
-            variables: Those that have the gradient of some rows, and whose
-                rows can be updated alone.
+            variables: Variables with gradients of some rows, whose rows can be
+                updated alone.
         """
         with self._lock:
             new = {
@@ -104,10 +104,11 @@ class AutomaticUpdates:
             self._tell(new, seconds)
 
     def settle(self, seconds_between_updates: float) -> None:
-        """Judges all tables by how long steps take.
+        """Judges all tables by the time of steps.
 
         Args:
-            seconds_between_updates: Of one parameter server, by all workers.
+            seconds_between_updates: Seconds between two updates of a parameter
+                server, with the updates of all workers.
         """
         with self._lock:
             self._seconds = seconds_between_updates
@@ -123,7 +124,7 @@ class AutomaticUpdates:
             self._tell(changed, seconds_between_updates)
 
     def _seconds_of(self, variable: Any) -> dict[str, float]:
-        """Seconds of an update of all rows, by the device of the ps."""
+        """Returns the seconds of an update of all rows, by device of the ps."""
         found: dict[str, float] = {}
         for shard in compat.value_of(variable).shards:
             device = shard.device
@@ -152,7 +153,7 @@ class AutomaticUpdates:
 
 
 def of(optimizer: Any) -> AutomaticUpdates:
-    """Returns what chooses for an optimizer; made when first asked for."""
+    """Returns the `AutomaticUpdates` of an optimizer; creates it if needed."""
     if not hasattr(optimizer, _ATTRIBUTE):
         setattr(optimizer, _ATTRIBUTE, AutomaticUpdates())
     found: AutomaticUpdates = getattr(optimizer, _ATTRIBUTE)
@@ -160,18 +161,18 @@ def of(optimizer: Any) -> AutomaticUpdates:
 
 
 def settle(optimizers: Iterable[Any], seconds_between_updates: float) -> None:
-    """Has optimizers, and those within them, choose by how long steps take.
+    """Lets optimizers, and those within them, judge tables by the step time.
 
     Args:
         optimizers: Keras optimizers.
-        seconds_between_updates: Of one parameter server, by all workers.
+        seconds_between_updates: See `AutomaticUpdates.settle`.
     """
     for each in _known(optimizers):
         each.settle(seconds_between_updates)
 
 
 def version(optimizers: Iterable[Any]) -> int:
-    """Returns a number that is another one after each change of a choice."""
+    """Returns a number that grows with each change of a choice."""
     return sum(each.version for each in _known(optimizers))
 
 
@@ -191,12 +192,12 @@ def _id_of(variable: Any) -> str:
 
 
 def _differs(optimizer: Any, table: Any) -> bool:
-    """Whether an update of all rows has other numbers than one of some."""
+    """Returns whether updating all rows and some rows gives other results."""
     regularizer = getattr(table, "regularizer", None)
     if regularizer is not None and table_regularizers.sums_over_rows(
         regularizer
     ):
-        # It is applied to the rows that a batch looks up.
+        # The regularizer is applied to the rows that a batch looks up.
         return False
     return (
         optimizer.use_ema

@@ -29,7 +29,7 @@ def _speed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _table(num_rows: int, **options: Any) -> Any:
-    """A table of four columns: 40 ns a row, without slots."""
+    """Makes a table of four columns: 40 ns a row, without slots."""
     values = np.zeros([num_rows, 4], "float32")
     table = keras.Variable(values, name=f"table_{num_rows}")
     keras_compat.set_value(table, testing.remote_variable(values))
@@ -104,7 +104,7 @@ def test_a_table_that_comes_later_has_what_is_left() -> None:
 @pytest.mark.parametrize(
     ("optimizer", "table", "is_exact"),
     [
-        # As in one process in any case.
+        # Equal to a single process in any case.
         (keras.optimizers.SGD(0.1), _table(10), False),
         (keras.optimizers.Adagrad(0.1), _table(10), False),
         (keras.optimizers.SGD(0.1, use_ema=True), _table(10), True),
@@ -137,7 +137,7 @@ def test_optimizers_within_others_are_found() -> None:
     assert automatic_updates.version([outer]) == 0
     automatic_updates.settle([outer], 1.0)
     assert automatic_updates.version([outer]) == 1
-    # One that was never asked is left as it is.
+    # An optimizer without automatic updates is left as it is.
     other = keras.optimizers.Adam()
     automatic_updates.settle([other], 1.0)
     assert not hasattr(other, "_tfps_automatic_updates")

@@ -7,13 +7,13 @@ import tensorflow as tf
 
 from tfps_plugin.variables.chief import chief_reads
 
-# Larger than a processor's nearest caches, as most tables are.
+# Larger than the inner caches of a processor, as most tables are.
 _NUM_ELEMENTS = 1 << 18
-# Many: the call itself counts, too, so that an update seems to take longer
-# rather than shorter where the network or the processor is busy.
+# Many, because the time of the call is included: if the network or the
+# processor is busy, an update seems to take longer rather than shorter.
 _PASSES = 16
 _RUNS = 3
-# What a pass changes: a table and two slots.
+# A pass changes a table and two slots.
 _VARIABLES = 3
 
 
@@ -24,10 +24,10 @@ def seconds_per_element(device: str) -> float:
     function is traced.
 
     Args:
-        device: Of the parameter server.
+        device: Device of the parameter server.
 
     Returns:
-        Seconds for each element of a table, and for each of a slot.
+        Seconds per element of a table or of a slot.
 
     Raises:
         tf.errors.OpError: If the parameter server does not answer.
@@ -50,8 +50,8 @@ def _seconds(run: Any, device: str) -> float:
 
 
 def _passes() -> tf.Tensor:
-    """Updates a table and two slots many times, by a dense gradient."""
-    # Nothing that could be computed ahead of time.
+    """Updates a table and two slots many times with a dense gradient."""
+    # Cannot be computed ahead of time.
     some = tf.cast(tf.timestamp() % 1.0, tf.float32)
     start = tf.fill([_NUM_ELEMENTS], 1.0 + some)
 

@@ -16,5 +16,5 @@ def test_it_is_measured_while_a_function_is_traced() -> None:
 
     traced = step.get_concrete_function()
     assert 1e-12 < float(traced()) < 1e-4
-    # Nothing of it is in the function.
+    # The function contains none of the measurement.
     assert len(traced.graph.get_operations()) <= 3

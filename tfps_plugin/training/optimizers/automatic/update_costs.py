@@ -1,36 +1,36 @@
-"""Tables of which every step can update all rows. Pure: no TensorFlow."""
+"""Tables whose rows every step can all update. Pure: no TensorFlow."""
 
 import collections
 import dataclasses
 from collections.abc import Iterable
 from collections.abc import Mapping
 
-# Of the time between two updates, on the parameter server that is busiest.
+# Share of the time between two updates, on the busiest parameter server.
 SHARE_OF_A_STEP = 0.1
 
 
-# Of two times of a step that call for another choice. The first calls of a
+# Ratio of two step times that calls for another choice. The first calls of a
 # training may run beside others that trace, and take long.
 _OTHER_TIMES = 2.0
-# Each choice may have a step traced once more.
+# Each choice may cause another trace of a step.
 _MOST_CHOICES = 4
 
 
 class StepTimes:
-    """The times of a step that tables were chosen by.
+    """Step times that past choices of tables were based on.
 
     Threading: for one thread at a time.
     """
 
     def __init__(self) -> None:
-        """Knows none."""
+        """Starts without times."""
         self._chosen_by: list[float] = []
 
     def differs(self, seconds: float) -> bool:
-        """Returns whether a time calls for another choice, and notes it.
+        """Returns whether a time calls for another choice, and records it.
 
         Args:
-            seconds: Between two updates.
+            seconds: Seconds between two updates.
         """
         if len(self._chosen_by) == _MOST_CHOICES:
             return False
@@ -44,11 +44,11 @@ class StepTimes:
 
 @dataclasses.dataclass(frozen=True)
 class UpdateCost:
-    """Time that an update of all rows of a table takes.
+    """Time of an update of all rows of a table.
 
     Attributes:
-        table: Any name that no other table has.
-        seconds: Of each parameter server that holds a shard, by its device.
+        table: A unique name of the table.
+        seconds: Seconds on each parameter server that holds a shard, by device.
     """
 
     table: str
@@ -56,7 +56,7 @@ class UpdateCost:
 
     @property
     def most(self) -> float:
-        """Seconds of the parameter server that takes longest."""
+        """Seconds of the slowest parameter server."""
         return max(self.seconds.values(), default=0.0)
 
 
@@ -65,18 +65,19 @@ def affordable(
     seconds_between_updates: float,
     chosen: Iterable[UpdateCost] = (),
 ) -> list[UpdateCost]:
-    """Chooses tables whose rows are all updated, the cheapest first.
+    """Chooses tables whose rows are all updated, cheapest first.
 
     No parameter server spends more than `SHARE_OF_A_STEP` of its time on all
     of them together.
 
     Args:
-        costs: Of the tables to choose from.
-        seconds_between_updates: Of a parameter server, by all workers.
-        chosen: Of tables that are chosen already.
+        costs: Costs of the tables to choose from.
+        seconds_between_updates: Seconds between two updates of a parameter
+            server, with the updates of all workers.
+        chosen: Costs of tables that are already chosen.
 
     Returns:
-        Those that are chosen in addition, the cheapest first.
+        The newly chosen ones, cheapest first.
     """
     most = SHARE_OF_A_STEP * seconds_between_updates
     spent: dict[str, float] = collections.defaultdict(float)

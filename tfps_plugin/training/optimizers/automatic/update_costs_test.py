@@ -41,7 +41,7 @@ def test_no_ps_spends_more_than_its_share(
     most = update_costs.SHARE_OF_A_STEP * seconds
     for device in ("ps0", "ps1"):
         assert _sum(found, device) <= most * (1 + 1e-9)
-    # Nothing is left out that would fit beside those.
+    # No omitted table would fit beside those.
     for cost in costs:
         if cost not in found:
             assert any(

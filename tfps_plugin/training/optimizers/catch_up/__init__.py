@@ -3,12 +3,12 @@
 zero_gradients.py    closed forms of steps without a gradient
 adam_family.py       those of Adam, AdamW, Nadam and Adamax
 other_families.py    those of the other optimizers
-of_keras.py          which of them a Keras optimizer has
+of_keras.py          the closed forms of Keras's optimizers
 gap.py               the steps that passed since rows were updated
 moment.py            a step, as rows remember it
 step_clock.py        the newest step of an optimizer
-learning_rates.py    learning rates of steps that are still to come
-caught_up_shard.py   what one ps has of a table whose rows catch up
+learning_rates.py    learning rates of future steps
+caught_up_shard.py   the shard of a table whose rows catch up
 caught_up_step.py    one optimizer step on such tables
 caught_up_update.py  one update of rows that catch up first
 caught_up_tables.py  all such tables of one optimizer

@@ -22,11 +22,11 @@ from tfps_plugin.training.optimizers.catch_up.zero_gradients import (
     no_closed_form,
 )
 
-# Terms of a potential below this part of the first are left out.
+# Terms of a potential below this fraction of the first are omitted.
 _NEGLIGIBLE = 1e-10
-# More terms than that would be felt in every step.
+# More terms would slow down every step noticeably.
 _MAX_TERMS = 1 << 16
-# The ratio of so many terms.
+# The ratio that needs exactly this many terms.
 _MAX_RATIO = math.exp(math.log(_NEGLIGIBLE) / _MAX_TERMS)
 
 
@@ -68,11 +68,11 @@ class _Adaptive(ZeroGradients):
     @property
     @abc.abstractmethod
     def _ratio(self) -> float:
-        """Factor between a step's move and the next one's."""
+        """Factor between the move of a step and that of the next."""
 
     @abc.abstractmethod
     def _correction(self, step: tf.Tensor) -> tf.Tensor:
-        """Correction of the bias in steps of these numbers."""
+        """Returns the bias corrections of steps, by number."""
 
     def potential(
         self,
@@ -84,7 +84,7 @@ class _Adaptive(ZeroGradients):
     ) -> tf.Tensor:
         """See `ZeroGradients.potential`.
 
-        A later rate that has no closed form is an error when the step runs.
+        A later rate without a closed form is an error when the step runs.
         """
         if not self._ratio:
             return tf.zeros_like(rate)
@@ -107,7 +107,7 @@ class _Adaptive(ZeroGradients):
             left_K = 1 - decay * rates_K
             weights_K = tf.math.cumprod(self._ratio / left_K)
             last_ratio = self._ratio / left_K[-1]
-        # Behind the last term, lengths change no more: it stands for the rest.
+        # After the last term, the remainder is a geometric series.
         lengths_K = weights_K * self._correction(steps_K) * rates_K
         rest = lengths_K[-1] * (last_ratio / (1 - last_ratio))
         return tf.reduce_sum(lengths_K) + rest
@@ -148,11 +148,11 @@ class Adam(_Adaptive):
 
     @property
     def _scale(self) -> str:
-        """The slot whose root a move is divided by."""
+        """Slot whose square root divides a move."""
         return "maximum" if "maximum" in self.slot_lists() else "velocity"
 
     def _epsilon(self, gap: Gap) -> Any:
-        """What is added to a root that shrinks with beta_2."""
+        """Returns the epsilon to add to a root that shrinks with beta_2."""
         optimizer = self._optimizer
         if self._scale == "maximum":
             return optimizer.epsilon
@@ -176,9 +176,9 @@ class Adam(_Adaptive):
 
 
 class Nadam(Adam):
-    """Adam whose momentum is that of the next step."""
+    """Adam with the momentum of the next step."""
 
-    # A product of factors below beta_1: later ones make no difference.
+    # Defined without amsgrad, which Nadam does not have.
     @property
     def _ratio(self) -> float:
         optimizer = self._optimizer
@@ -197,7 +197,8 @@ class Nadam(Adam):
         products = np.cumprod(
             optimizer.beta_1 * (1 - 0.5 * np.power(0.96, numbers))
         )
-        # Product over the factors of steps 1 to `step + 1`.
+        # Product of the factors of steps 1 to `step + 1`, which are below
+        # beta_1: after the last term it makes no difference.
         index = tf.minimum(tf.cast(step, tf.int64), len(products) - 1)
         product = tf.gather(tf.constant(products), index)
         factor = optimizer.beta_1 * (1 - 0.5 * tf.pow(_wide(0.96), step + 1))

@@ -20,16 +20,16 @@ from tfps_plugin.training.optimizers.catch_up.zero_gradients import TABLE
 from tfps_plugin.variables.chief import chief_reads
 from tfps_plugin.variables.lookup import present_rows
 
-# A ps that settles has the rows of so many bytes of the table in its hands.
+# A ps that settles handles blocks of this many bytes of the table.
 _BLOCK_BYTES = 4 << 20
 
 
 class CaughtUpShard:
-    """What one ps has of a table whose rows catch up, and of its slots.
+    """Shard of a table whose rows catch up, and of its slots.
 
     The ps stores every row as of the step that last updated it, together with
-    the marks of that step. Values of now are computed where they are asked
-    for; only updates, and `settle`, store them.
+    the marks of that step. Present values are computed on demand; only updates
+    and `settle` store them.
 
     Threading: safe from several threads. Rows are settled block by block, each
     under the lock of the table.
@@ -44,15 +44,15 @@ class CaughtUpShard:
         find_slots: Callable[[], Mapping[str, Any]],
         marks: Any,
     ) -> None:
-        """Joins what belongs together.
+        """Creates the shard, and registers it with the shard of the table.
 
         Args:
-            clock: Of the optimizer.
-            decay: Weight decay of this table; None: it has none.
+            clock: Clock of the optimizer.
+            decay: Weight decay of this table; None if it has none.
             table: A variable whose rows are looked up.
-            index: Which of its shards this is.
+            index: Index of the shard.
             find_slots: Returns every slot that changes without a gradient;
-                optimizers make them after their clock.
+                optimizers create them after their clock.
             marks: Variable of shape `(rows, M)`, float64, on the same ps: the
                 marks of a `Moment` of the clock.
         """
@@ -60,7 +60,7 @@ class CaughtUpShard:
         self._decay = decay
         self._index = index
         self._find_slots = find_slots
-        # The shards know this object, and end with their own owners.
+        # Weak, because the shards refer to this object.
         self._table = weakref.ref(table)
         self._slots: dict[str, weakref.ref[Any]] | None = None
         self._marks = marks
@@ -69,14 +69,14 @@ class CaughtUpShard:
 
     @property
     def moves_table(self) -> bool:
-        """Whether the table itself has anything to catch up with."""
+        """True if the table itself, not just its slots, has to catch up."""
         return self.clock.zero_gradients.moves_table(self._decay)
 
     @property
     def ids_of_members(self) -> dict[str, str]:
-        """The `_unique_id` that an optimizer's update knows each member by.
+        """The `_unique_id` by which an update refers to each member.
 
-        It is that of the whole variable, if it is cut.
+        For a sharded variable it is that of the whole.
         """
         return {
             key: reference()._unique_id
@@ -117,10 +117,10 @@ class CaughtUpShard:
         """Returns rows of members as of the newest step, by their keys.
 
         Args:
-            keys: Of the members that are asked for.
+            keys: Keys of the requested members.
             ids_U: The numbers of the rows; None for all rows.
             now: The newest step.
-            stored: Rows of members that were read already.
+            stored: Rows of members that were already read.
         """
         table = self.member(TABLE)
         # Half precision cannot count the steps.
@@ -143,7 +143,7 @@ class CaughtUpShard:
         """Stores the present rows of all members, under the lock.
 
         Args:
-            ids_U: Their numbers; None for all rows.
+            ids_U: Numbers of the rows; None for all rows.
             now: The newest step.
         """
         for key, value in self.present(self.keys, ids_U, now).items():
@@ -151,23 +151,23 @@ class CaughtUpShard:
         self.mark(now, ids_U)
 
     def store(self, key: str, value: tf.Tensor, ids_U: Any) -> None:
-        """Stores rows of a member; None for all."""
+        """Stores rows of a member; all rows if `ids_U` is None."""
         _store(self.member(key), value, ids_U)
 
     def mark(self, moment: Moment, ids_U: tf.Tensor | None) -> None:
-        """Notes that rows are as of a moment; None for all."""
+        """Marks rows as up to date at a moment; all rows if `ids_U` is None."""
         num_rows = self._marks.shape[0] if ids_U is None else tf.size(ids_U)
         marks_UM = tf.tile(moment.marks[tf.newaxis], [num_rows, 1])
         _store(self._marks, marks_UM, ids_U)
 
     def settle(self) -> None:
-        """Stores the present value of all rows; on the chief only."""
+        """Stores the present values of all rows; for the chief only."""
         chief_reads.read(lambda: self._settle_on_ps(self.clock.now().numbers))
 
     def _settle_behind(self, numbers: tf.Tensor) -> None:
         with tf.device(self._marks.device):
             marks = _stored(self._marks, None)
-            # Nobody else may know: a checkpoint may have been restored.
+            # Only the marks tell: a checkpoint may have been restored.
             is_behind = tf.reduce_min(marks[:, 0]) < tf.identity(numbers)[0]
         if is_behind:
             self._settle_blocks(numbers)
@@ -217,13 +217,13 @@ class _UnseenSteps:
 
 
 def of(variable: Any) -> CaughtUpShard | None:
-    """Returns what a variable of a ps belongs to, if its rows catch up."""
+    """Returns the `CaughtUpShard` of a variable, if its rows catch up."""
     steps = variable.unseen_steps
     return None if steps is None else steps.shard
 
 
 class _Rows(Mapping[str, tf.Tensor]):
-    """Stored rows of the members of a shard, read when they are looked at."""
+    """Stored rows of the members of a shard, read on demand."""
 
     def __init__(
         self,

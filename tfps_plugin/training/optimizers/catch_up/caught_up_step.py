@@ -36,7 +36,7 @@ class CaughtUpStep:
         """
         self._optimizer = optimizer
         self._tables = caught_up_tables.of(optimizer)
-        # By clock, before and after the step.
+        # Moments before and after the step, by clock.
         self._moments: dict[StepClock, tuple[Moment, Moment]] = {}
 
     @contextlib.contextmanager

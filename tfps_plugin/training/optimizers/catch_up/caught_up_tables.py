@@ -24,9 +24,9 @@ from tfps_plugin.training.optimizers.catch_up.zero_gradients import (
 )
 from tfps_plugin.variables.lookup.row_lookup import Table
 
-# What Keras and keras-rs call the variable of an embedding layer.
+# Name of the variable of an embedding layer in Keras and keras-rs.
 _EMBEDDINGS = "embeddings"
-# Where an optimizer keeps its own; found by checkpoints as well.
+# Attribute of an optimizer that holds its tables; checkpoints save it too.
 _ATTRIBUTE = "caught_up_tables"
 
 
@@ -39,11 +39,11 @@ class CaughtUpTables(tf.Module):
     def __init__(
         self, optimizer: Any, tables: Sequence[keras.Variable]
     ) -> None:
-        """Gives tables marks, and has their readers catch up from now on.
+        """Creates marks for tables; from now on, their readers catch up.
 
         Args:
             optimizer: A built Keras optimizer of a strategy.
-            tables: Variables of it that are looked up by row.
+            tables: Its variables that are looked up by row.
 
         Raises:
             UnsupportedError: If the optimizer has no closed form for steps
@@ -54,9 +54,9 @@ class CaughtUpTables(tf.Module):
         _require_plain(optimizer)
         self._strategy = compat.strategy_of(optimizer)
         self.clocks: dict[str, StepClock] = {}
-        # By position: paths are others in a program that restores them.
+        # By position: a program that restores them may have other paths.
         self.marks: list[Any] = []
-        # By the `_unique_id` of a table; checkpoints take names alone.
+        # By the `_unique_id` of a table; checkpoints accept only names.
         self._clock_keys: dict[str, str] = {}
         for table in tables:
             decay = _decay_of(optimizer, table)
@@ -80,7 +80,7 @@ class CaughtUpTables(tf.Module):
     def _new_clock(
         self, optimizer: Any, rule: ZeroGradients, decay: float | None
     ) -> StepClock:
-        # Steps ask for them together with the optimizer's own number.
+        # On the ps of the optimizer's step counter: steps read both together.
         with (
             self._strategy.scope(),
             self._strategy.extended.colocate_vars_with(
@@ -90,7 +90,7 @@ class CaughtUpTables(tf.Module):
             return StepClock(optimizer, rule, decay)
 
     def _new_marks(self, table: keras.Variable, clock: StepClock) -> Any:
-        # A keras.Variable is filled where it lives.
+        # A keras.Variable is initialized on its ps.
         with (
             self._strategy.scope(),
             self._strategy.extended.colocate_vars_with(table.value),
@@ -105,7 +105,7 @@ class CaughtUpTables(tf.Module):
         return variable.value
 
     def clock_of(self, value: Any) -> StepClock | None:
-        """Returns the clock that a variable goes by, if it catches up."""
+        """Returns the clock of a variable, if its rows catch up."""
         key = self._clock_keys.get(value._unique_id)
         return None if key is None else self.clocks[key]
 
@@ -113,10 +113,10 @@ class CaughtUpTables(tf.Module):
     def step(
         self, gradients: Sequence[Any]
     ) -> Iterator[dict[StepClock, tuple[Moment, Moment]]]:
-        """Counts a step of the optimizer, once its updates are made.
+        """Counts a step of the optimizer after its updates.
 
         Args:
-            gradients: What the ps are sent for the step.
+            gradients: The gradients that are sent to the ps.
 
         Returns:
             A context that gives, for every clock, the moment before and the
@@ -136,19 +136,19 @@ class CaughtUpTables(tf.Module):
 
 
 def attach(optimizer: Any, variables: Sequence[Any]) -> None:
-    """Has the tables among variables catch up; once for each optimizer.
+    """Lets the tables among variables catch up; once for each optimizer.
 
-    Tables are the variables that were looked up by row so far. Those whose
-    rows cannot be updated alone are left to exact updates; those that no step
-    changes without a gradient have nothing to catch up with.
+    Tables are the variables that were looked up by row so far. Tables whose
+    rows cannot be updated alone get exact updates. Tables that no step changes
+    without a gradient have nothing to catch up with.
 
     Args:
         optimizer: A built Keras optimizer of a strategy.
-        variables: What it was built with.
+        variables: The variables that it was built with.
 
     Raises:
-        UnsupportedError: If it is being built inside of a function, or if a
-            closed form is missing.
+        UnsupportedError: If it is built inside a function, or if there is no
+            closed form.
     """
     tables = [
         variable
@@ -176,7 +176,7 @@ def attach(optimizer: Any, variables: Sequence[Any]) -> None:
             "once the model is built."
         )
     for shard in behind:
-        # Another optimizer has trained the table before, and is through.
+        # Another optimizer trained the table before, and has finished.
         shard.unseen_steps.settle()
         shard.unseen_steps = None
     if tables:
@@ -199,7 +199,7 @@ def of(optimizer: Any) -> CaughtUpTables | None:
 
 
 def variables_of(optimizer: Any) -> list[Any]:
-    """Returns what an optimizer, or one that it wraps, has for catching up."""
+    """Returns the catch-up variables of an optimizer, wrapped ones included."""
     inner = getattr(optimizer, "inner_optimizer", None)
     within = [*getattr(optimizer, "optimizers", ())]
     if inner is not None:
@@ -233,7 +233,7 @@ def _decay_of(optimizer: Any, table: keras.Variable) -> float | None:
 
 
 def _require_plain(optimizer: Any) -> None:
-    """Refuses what changes rows between the steps that touch them."""
+    """Refuses options that change rows between the steps that touch them."""
     for option in ("use_ema", "gradient_accumulation_steps"):
         value = getattr(optimizer, option)
         if value:

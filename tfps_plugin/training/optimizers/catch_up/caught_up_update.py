@@ -17,8 +17,8 @@ from tfps_plugin.variables.step_trace import View
 class CaughtUpUpdate:
     """Rows of a table and its slots, as an optimizer's update sees them.
 
-    The update reads values of now. What it assigns is stored at once; what it
-    does not assign is stored by `finish`, together with the marks of the step.
+    The update reads present values. Assigned values are stored at once;
+    `finish` stores the others, together with the marks of the step.
 
     Threading: made, used and dropped by the thread that traces the update,
     which holds the lock of the table.
@@ -27,10 +27,10 @@ class CaughtUpUpdate:
     def __init__(
         self, shard: CaughtUpShard, ids_U: tf.Tensor | None, now: Moment
     ) -> None:
-        """Begins an update; nothing is read before it is asked for.
+        """Begins an update; reads nothing yet.
 
         Args:
-            shard: What has the rows.
+            shard: The shard that has the rows.
             ids_U: Distinct row numbers; None for all rows.
             now: The newest step before the update.
         """
@@ -41,7 +41,7 @@ class CaughtUpUpdate:
         self._stored: set[str] = set()
 
     def views(self) -> dict[str, View]:
-        """What stands for each member, by its `_unique_id`."""
+        """Returns a view for each member, by its `_unique_id`."""
         return {
             unique_id: _CaughtUpView(self, key)
             for key, unique_id in self._shard.ids_of_members.items()
@@ -58,7 +58,7 @@ class CaughtUpUpdate:
         self._stored.add(key)
 
     def finish(self, after: Moment) -> None:
-        """Stores what is left; to be called under the same lock.
+        """Stores the remaining values; the caller holds the same lock.
 
         Args:
             after: The step that the update belongs to.
@@ -69,7 +69,7 @@ class CaughtUpUpdate:
         self._shard.mark(after, self._ids_U)
 
     def shape(self, key: str) -> tf.TensorShape:
-        """Shape of the rows seen; how many is known at run time."""
+        """Returns the shape of the rows; their number may be unknown."""
         shape: tf.TensorShape = self._shard.member(key).shape
         if self._ids_U is None:
             return shape

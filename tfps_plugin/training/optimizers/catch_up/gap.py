@@ -1,8 +1,8 @@
 """The steps that passed since rows were updated, and their sums.
 
-Shape legend: U rows, M marks of a row. Tensors of one number for each row have
-the shape `(U, 1, ...)`, of the rows' rank: what depends on the row alone is
-computed once for it.
+Shape legend: U rows, M marks of a row. Tensors with one number for each row
+have the shape `(U, 1, ...)` and the rank of the rows: values that depend only
+on the row are computed once.
 """
 
 import dataclasses
@@ -18,19 +18,19 @@ from tfps_plugin.training.optimizers.catch_up.moment import Moment
 class Gap:
     """The steps that passed since each row was updated, as tensors.
 
-    A row that no step has passed keeps its values bit for bit: all factors are
-    1 there, and all sums 0.
+    A row whose gap has no steps keeps its values bit for bit: all factors are
+    1, and all sums 0.
 
     Attributes:
-        steps: How many; 0 for none.
+        steps: Number of steps; 0 for none.
         last_step: Number of the optimizer's newest step, a scalar.
-        rate: Learning rate of the newest step, a scalar. Sums do not look at
-            it: `elapsed` has the rates of the steps that passed.
-        elapsed: Sum of the learning rates; with weight decay
-            `-log(1 - wd * lr) / wd` in the place of each. None: not needed.
-        potential: Potential after the newest step, a scalar; None likewise.
-        risen: By how much it is above that after the step that updated the
-            row.
+        rate: Learning rate of the newest step, a scalar. Sums do not use it:
+            `elapsed` has the rates of the steps that passed.
+        elapsed: Sum of the learning rates; with weight decay, each is replaced
+            by `-log(1 - wd * lr) / wd`. None: not needed.
+        potential: Potential after the newest step, a scalar. None: not needed.
+        risen: Increase of the potential since the step that updated the row.
+            None: not needed.
         decay: The weight decay; None: the table has none.
     """
 
@@ -43,28 +43,28 @@ class Gap:
     decay: float | None = None
 
     def shrunk(self, values: tf.Tensor) -> tf.Tensor:
-        """Returns what weight decay alone has left of values."""
+        """Applies the weight decay of the gap to values."""
         if not self.decay or self.elapsed is None:
             return values
         return values * tf.exp(-self.decay * self.elapsed)
 
     def faded(self, factor: float) -> tf.Tensor:
-        """Power of a factor: what the steps leave of a moving average."""
+        """Returns `factor**steps`, the decay of a moving average."""
         if not factor:
             return tf.cast(tf.equal(self.steps, 0), self.steps.dtype)
         return tf.exp(self.steps * math.log(factor))
 
     def faded_sum(self, factor: float) -> tf.Tensor:
-        """Sum of the powers from 1 on, each shrunk by the steps after it.
+        """Returns the sum of powers, each shrunk by the steps after it.
 
-        Weight decay counts with its mean in these steps: the sum is exact
-        while the learning rate is constant. Steps may shrink weights by more
-        than `factor`: then the last powers are the large ones.
+        The powers begin at 1. The sum uses the mean weight decay of the
+        steps, so it is exact while the learning rate is constant. Steps may
+        shrink weights by more than `factor`; then the last powers are largest.
         """
         if not factor:
             return tf.zeros_like(self.steps)
-        # Of m**k * d**(n - k), the largest is taken out: what is left are
-        # powers of a factor below 1, which cannot overflow.
+        # Factors out the largest of m**k * d**(n - k): this leaves powers of
+        # a factor below 1, which cannot overflow.
         log_left = self._log_left(factor)
         log_ratio = tf.math.divide_no_nan(log_left, self.steps)
         log_decayed = 0.0 if self._decayed is None else -self._decayed
@@ -83,7 +83,7 @@ class Gap:
         return largest * num_largest
 
     def moved(self, ratio: float) -> tf.Tensor:
-        """Sum of a series that has a potential, shrunk likewise."""
+        """Returns the sum of a series with a potential, shrunk likewise."""
         if not ratio:
             gone = 1 - self.faded(ratio)
         else:
@@ -91,18 +91,18 @@ class Gap:
         return self.shrunk(gone * self.potential - self.risen)
 
     def mean_step(self, ratio: float) -> tf.Tensor:
-        """Mean number of a step, each weighted by a power of `ratio`.
+        """Returns the mean number of a step, weighted by powers of `ratio`.
 
-        The powers are those of `faded_sum`. For no step, any number is as
-        good.
+        The powers are those of `faded_sum`. Without steps, any number will
+        do.
         """
         if not ratio:
             return tf.ones_like(self.steps)
         log_left = self._log_left(ratio)
         log_ratio = tf.math.divide_no_nan(log_left, self.steps)
         left, small = tf.abs(log_left), tf.abs(log_ratio)
-        # Both terms are large, and almost the same, for powers that hardly
-        # differ: then the mean is next to the middle.
+        # If the powers hardly differ, both terms are large and almost equal:
+        # then the mean is close to the middle.
         middle = (self.steps + 1) / 2 - self.steps * left / 12
         mean = tf.where(
             left < 1e-3,
@@ -114,13 +114,13 @@ class Gap:
 
     @property
     def _decayed(self) -> tf.Tensor | None:
-        """Minus the logarithm of what weight decay leaves."""
+        """Minus the logarithm of the factor of weight decay."""
         if not self.decay or self.elapsed is None:
             return None
         return self.decay * self.elapsed
 
     def _log_left(self, factor: float) -> tf.Tensor:
-        """Logarithm of a power, in units of what weight decay leaves."""
+        """Returns the log of a power divided by the factor of weight decay."""
         log_power = self.steps * math.log(factor)
         if self._decayed is None:
             return log_power
@@ -137,14 +137,13 @@ def between(
     """Returns the steps between the last updates of rows and the newest step.
 
     Args:
-        marks_UM: What the rows remember, float64.
-        now: The newest step that the caller knows of. Where workers train at
-            the same time, a row may have been updated after it: then no step
-            has passed.
+        marks_UM: The marks of the rows, float64.
+        now: The newest step that the caller knows of. With several workers, a
+            row may have been updated after it; its gap is then empty.
         decay: Weight decay of the table; None: it has none.
-        dtype: Of what is computed: differences are small where the marks
-            themselves are not.
-        rank: Of the rows.
+        dtype: Dtype of the result: it may be narrower than that of the marks,
+            because differences are small.
+        rank: Rank of the rows.
     """
     passed_UM = tf.cast(now.marks - marks_UM, dtype)
     columns = {
@@ -156,8 +155,8 @@ def between(
         )
     }
     steps = tf.maximum(columns[moment.STEP], 0)
-    # What changes in no step is nothing, also where another worker's step was
-    # as far as this one.
+    # Without steps nothing changes, even if the other marks differ because
+    # another worker did the same step.
     is_behind = tf.minimum(steps, 1)
     elapsed = potential = risen = None
     if moment.ELAPSED in columns:

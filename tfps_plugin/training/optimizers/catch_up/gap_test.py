@@ -1,4 +1,4 @@
-"""Gaps between what rows remember and the newest step."""
+"""Tests of gaps between the marks of rows and the newest step."""
 
 import numpy as np
 import tensorflow as tf
@@ -25,7 +25,7 @@ def _between(
 
 
 def test_late_steps_are_counted_one_by_one() -> None:
-    """Single precision cannot tell such numbers, nor sums, apart."""
+    """Single precision cannot distinguish such numbers, nor sums."""
     late = float(2**30)
     gap = _between(
         [[late, late, 1.0], [late - 1, late - 0.01, 1.0], [1.0, 0.0, 0.0]],
@@ -37,7 +37,7 @@ def test_late_steps_are_counted_one_by_one() -> None:
 
 
 def test_rows_that_no_step_has_passed_keep_their_values_bit_for_bit() -> None:
-    """Another worker may have been further than this one knows."""
+    """Another worker may be ahead of what this one knows."""
     gap = _between(
         [[7.0, 0.9, 3.0], [9.0, 1.2, 3.5]], [7.0, 1.0, 2.5], decay=0.3
     )

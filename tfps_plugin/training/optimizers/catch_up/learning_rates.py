@@ -1,4 +1,4 @@
-"""Learning rates of steps that are still to come."""
+"""Learning rates of future steps."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,9 +9,9 @@ import tensorflow as tf
 
 from tfps_plugin._compat import keras_optimizers as compat
 
-# Early steps, in which schedules warm up, and late ones.
+# Early steps, during which schedules warm up, and late ones.
 _SAMPLES = (0, 1, 7, 100, 1_000, 100_000)
-# Steps of which each is looked at for the largest rate.
+# Number of steps that are searched for the largest rate.
 _STEPS_LOOKED_AT = 1 << 16
 
 
@@ -22,9 +22,9 @@ def ahead(optimizer: Any) -> Callable[[tf.Tensor], tf.Tensor] | None:
         optimizer: A Keras optimizer.
 
     Returns:
-        From numbers of steps (the first is 1, float64, of one axis) to their
-        learning rates, float64. None if there is no schedule, or if it takes
-        one step at a time: then nobody knows but the optimizer, step by step.
+        A function from a vector of step numbers (float64, the first is 1) to
+        their learning rates, float64. None if there is no schedule, or if it
+        only takes one step at a time.
     """
     schedule = compat.learning_rate_behind(optimizer)
     if not isinstance(
@@ -35,7 +35,7 @@ def ahead(optimizer: Any) -> Callable[[tf.Tensor], tf.Tensor] | None:
         return None
 
     def rates(steps: tf.Tensor) -> tf.Tensor:
-        # A schedule is asked for the number of steps that were done before.
+        # A schedule takes the number of steps done before.
         done = tf.cast(steps - 1, tf.int64)
         return tf.cast(schedule(done), tf.float64)
 
@@ -43,8 +43,8 @@ def ahead(optimizer: Any) -> Callable[[tf.Tensor], tf.Tensor] | None:
 
 
 def is_scheduled(optimizer: Any) -> bool:
-    """Returns whether an optimizer has other learning rates by itself."""
-    # A schedule is called as well.
+    """Returns whether an optimizer changes its learning rate by itself."""
+    # Schedules are callable, too.
     return callable(compat.learning_rate_behind(optimizer))
 
 
@@ -55,7 +55,7 @@ def largest(optimizer: Any) -> float:
         optimizer: A built Keras optimizer.
 
     Returns:
-        Of a schedule, the largest of many steps; otherwise the present one.
+        For a schedule, the largest rate of many steps; else the present rate.
     """
     rates = [float(tf.convert_to_tensor(optimizer.learning_rate))]
     schedule = compat.learning_rate_behind(optimizer)
@@ -73,7 +73,7 @@ def largest(optimizer: Any) -> float:
 
 
 def _takes_many(schedule: Any) -> bool:
-    """Whether a schedule gives for many steps what it gives for each."""
+    """Returns whether a schedule accepts many steps at once."""
     one_by_one = [
         float(schedule(tf.constant(step, tf.int64))) for step in _SAMPLES
     ]

@@ -36,7 +36,7 @@ def test_rates_are_those_of_the_steps_or_unknown(schedule: Any) -> None:
     if rates is None:
         return
     steps = np.arange(1, 60, dtype=np.float64)
-    # Keras asks for the number of steps that were done before.
+    # Keras passes the number of steps done before.
     expected = [float(schedule(int(step) - 1)) for step in steps]
     np.testing.assert_allclose(rates(tf.constant(steps)), expected, rtol=1e-5)
 

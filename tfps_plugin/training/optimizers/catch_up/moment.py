@@ -1,10 +1,10 @@
-"""States of an optimizer's clock, and what rows remember of them."""
+"""States of an optimizer's clock, and the marks of rows."""
 
 import dataclasses
 
 import tensorflow as tf
 
-# What a row may have to remember of the step that last updated it.
+# Marks of the step that last updated a row.
 STEP = "step"
 ELAPSED = "elapsed"
 POTENTIAL = "potential"
@@ -17,10 +17,10 @@ class Moment:
     Attributes:
         numbers: The marks of that step, followed by its learning rate and by
             the optimizer's own number of it; shape `(M + 2,)`, float64. They
-            are one tensor, as they cross from worker to ps together.
-        names: Of the marks, in their order: `STEP`, the number of steps that
-            the clock has counted, comes first; `ELAPSED` is the elapsed
-            learning rate and `POTENTIAL` that of the step, see `gap.Gap`.
+            are one tensor because they are sent to the ps together.
+        names: Names of the marks, in order. `STEP`, the number of steps that
+            the clock has counted, comes first. `ELAPSED` is the elapsed
+            learning rate and `POTENTIAL` the potential, see `gap.Gap`.
     """
 
     numbers: tf.Tensor
@@ -28,7 +28,7 @@ class Moment:
 
     @property
     def marks(self) -> tf.Tensor:
-        """What rows that are updated in that step remember, shape `(M,)`."""
+        """Marks of the rows that are updated in that step, shape `(M,)`."""
         return self.numbers[: len(self.names)]
 
     def mark(self, name: str) -> tf.Tensor:
@@ -42,5 +42,5 @@ class Moment:
 
     @property
     def iterations(self) -> tf.Tensor:
-        """Steps that the optimizer has done, those before the clock too."""
+        """Number of the optimizer's steps, including those before the clock."""
         return self.numbers[len(self.names) + 1]

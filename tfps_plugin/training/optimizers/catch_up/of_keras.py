@@ -26,14 +26,13 @@ _KINDS: dict[Any, Callable[[Any], ZeroGradients]] = {
 
 
 def zero_gradients(optimizer: Any) -> ZeroGradients:
-    """Returns the steps of an optimizer that rows have no gradient in.
+    """Returns the closed forms of an optimizer's steps without a gradient.
 
     Args:
-        optimizer: A Keras optimizer that is built.
+        optimizer: A built Keras optimizer.
 
     Raises:
-        UnsupportedError: If no closed form is known for its class or its
-            settings.
+        UnsupportedError: If no closed form is known for its class or settings.
     """
     kind = _KINDS.get(type(optimizer).update_step)
     if kind is None:
@@ -53,7 +52,7 @@ def zero_gradients(optimizer: Any) -> ZeroGradients:
 def change_rows(optimizer: Any) -> bool:
     """Returns whether steps without a gradient change a row.
 
-    Weight decay does so besides.
+    Does not consider weight decay, which does so as well.
 
     Args:
         optimizer: A Keras optimizer.

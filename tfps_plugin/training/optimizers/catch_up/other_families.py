@@ -20,7 +20,7 @@ from tfps_plugin.training.optimizers.catch_up.zero_gradients import (
 
 
 class Sgd(ZeroGradients):
-    """Momentum goes on and fades; Nesterov's is a step ahead."""
+    """SGD: momentum goes on and fades; Nesterov's is a step ahead."""
 
     def moves_table(self, decay: float | None) -> bool:
         """See `ZeroGradients.moves_table`."""
@@ -57,7 +57,7 @@ class Sgd(ZeroGradients):
 
 
 class RmsProp(ZeroGradients):
-    """Averages fade; momentum goes on."""
+    """RMSprop: averages fade; momentum goes on."""
 
     def moves_table(self, decay: float | None) -> bool:
         """See `ZeroGradients.moves_table`."""
@@ -96,7 +96,7 @@ class RmsProp(ZeroGradients):
 
 
 class Adadelta(ZeroGradients):
-    """Both averages fade; the weights stay."""
+    """Adadelta: both averages fade; the weights stay."""
 
     def moves_table(self, decay: float | None) -> bool:
         """See `ZeroGradients.moves_table`."""
@@ -119,7 +119,7 @@ class Adadelta(ZeroGradients):
 
 
 class Adagrad(ZeroGradients):
-    """Nothing changes but for weight decay."""
+    """Adagrad: nothing changes except by weight decay."""
 
     def moves_table(self, decay: float | None) -> bool:
         """See `ZeroGradients.moves_table`."""
@@ -139,7 +139,7 @@ class Adagrad(ZeroGradients):
 
 
 class Ftrl(ZeroGradients):
-    """The weights follow from the slots, which stay."""
+    """Ftrl: the weights follow from the slots, which stay."""
 
     def __init__(self, optimizer: Any) -> None:
         """See `ZeroGradients`."""
@@ -179,7 +179,7 @@ class Ftrl(ZeroGradients):
 
 
 class Lion(ZeroGradients):
-    """Every step is as long: the sign of the momentum stays."""
+    """Lion: the sign of the momentum stays, so all steps have one length."""
 
     needs_elapsed = True
 
@@ -189,7 +189,7 @@ class Lion(ZeroGradients):
 
     def table(self, values: Mapping[str, tf.Tensor], gap: Gap) -> tf.Tensor:
         """See `ZeroGradients.table`."""
-        # The sum of all steps, each shrunk by those that follow it.
+        # Sum of all steps, each shrunk by the steps after it.
         length: Any = gap.elapsed
         if gap.decay:
             length = -tf.math.expm1(-gap.decay * length) / gap.decay
@@ -203,10 +203,10 @@ class Lion(ZeroGradients):
 def _rate_limit(
     momentum: float, decay: float | None, is_scheduled: bool
 ) -> float | None:
-    """Limit of learning rates where momentum and weight decay meet."""
+    """Returns the limit of learning rates with momentum and weight decay."""
     if not decay:
         return None
     if momentum and is_scheduled:
-        # Beyond it, how far rows move depends on the order of the rates.
+        # Above it, the moves of rows depend on the order of the rates.
         return (1 - momentum) / decay
     return 1 / decay

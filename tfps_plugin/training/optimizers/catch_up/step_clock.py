@@ -1,4 +1,4 @@
-"""Scalars of an optimizer that rows catch up with."""
+"""Clock of an optimizer's steps, for rows that catch up."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -22,18 +22,18 @@ class StepClock(tf.Module):
     It counts from its construction, not from the first step of the optimizer:
     loading the state of an optimizer leaves the rows as they are.
 
-    Threading: as a `MirroredScalar`; workers read a copy of their own.
+    Threading: like a `MirroredScalar`; workers read their own copies.
     """
 
     def __init__(
         self, optimizer: Any, zero_gradients: ZeroGradients, decay: float | None
     ) -> None:
-        """Creates the scalars; to be called in the strategy's scope.
+        """Creates the scalars; call it in the strategy's scope.
 
         Args:
             optimizer: A Keras optimizer.
-            zero_gradients: Its steps.
-            decay: Weight decay of the tables that go by this clock; None:
+            zero_gradients: The closed forms of its steps.
+            decay: Weight decay of the tables that use this clock; None if
                 they have none.
 
         Raises:
@@ -41,7 +41,7 @@ class StepClock(tf.Module):
                 learning rate.
         """
         super().__init__(name="step_clock")
-        # Not the optimizer itself, of which the clock is a part.
+        # Does not store the optimizer, which the clock is a part of.
         self._rate = lambda: optimizer.learning_rate
         self._iterations = lambda: optimizer.iterations
         self.zero_gradients = zero_gradients
@@ -58,23 +58,23 @@ class StepClock(tf.Module):
         self._scalars = {name: _scalar(name) for name in self.names}
         for name, scalar in self._scalars.items():
             if name != moment.STEP and isinstance(scalar, MirroredScalar):
-                # They belong to the step, which is counted on if its ps is
-                # lost.
+                # They belong to the step, whose count continues if its ps
+                # is lost.
                 scalar.outlives_ps = True
 
     def moment(self, numbers: tf.Tensor) -> Moment:
-        """Returns the moment that these numbers are of."""
+        """Creates a moment from its numbers."""
         return Moment(numbers, self.names)
 
     def now(self, *, exactly: bool = False) -> Moment:
         """Returns the state after the newest step.
 
         Args:
-            exactly: Whether the ps is asked, in the message in which it is
-                asked for weights; otherwise the caller's copies count.
+            exactly: Whether to ask the ps, in the same message as for
+                weights; otherwise uses the caller's copies.
         """
-        # Where it is asked for is a ps: a copy of the caller would be read by
-        # way of it, in a message of its own.
+        # The present device is a ps, and a copy of the caller would be read by
+        # way of it, in a separate message.
         with compat.clear_device(), tf.device(graph_checks.CPU):
             values = [
                 scalar.read_exactly()
@@ -89,13 +89,13 @@ class StepClock(tf.Module):
             return self.moment(tf.stack(values))
 
     def after(self, now: Moment) -> Moment:
-        """Returns the state after the step that follows.
+        """Returns the state after the next step.
 
-        A learning rate that has no closed form is an error when the step runs:
-        a program may have assigned it meanwhile.
+        A learning rate without a closed form is an error when the step runs:
+        the program may have assigned it in the meantime.
         """
         with compat.clear_device(), tf.device(graph_checks.CPU):
-            # Of the step that is being made: it is not counted yet.
+            # For the current step, which is not counted yet.
             rate = self.zero_gradients.within_limit(
                 now.rate, now.rate, self.decay, is_scheduled=self._is_scheduled
             )
@@ -122,8 +122,8 @@ class StepClock(tf.Module):
         Args:
             now: The state that the step began with.
             after: The state that it ends with.
-            arrivals: What the ps are sent for the step: the numbers leave
-                together with it.
+            arrivals: Tensors that the step sends to the ps; the numbers
+                travel together with them.
         """
         with compat.clear_device(), tf.device(graph_checks.CPU):
             changes = {

@@ -1,4 +1,4 @@
-"""Steps of a clock whose scalars lanes have copies of."""
+"""Tests of a clock whose scalars have copies for lanes."""
 
 from typing import Any
 
@@ -25,7 +25,7 @@ def _mirrored(name: str) -> MirroredScalar:
 def test_a_lost_potential_is_that_of_the_latest_step(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Under a schedule that falls, an old one is larger."""
+    """Under a falling schedule, an old potential is larger."""
     monkeypatch.setattr(step_clock, "_scalar", _mirrored)
     optimizer = keras.optimizers.AdamW(
         keras.optimizers.schedules.ExponentialDecay(0.1, 1, 0.5)

@@ -1,37 +1,37 @@
 """Closed forms of optimizer steps whose gradient is zero.
 
-An optimizer with momentum, weight decay or moving averages changes a row also
-in steps whose batch did not contain it: a dense update has a gradient of zero
+An optimizer with momentum, weight decay or moving averages also changes a row
+in steps whose batch does not contain it: a dense update has a gradient of zero
 there. Such steps are linear in the row, so any number of them has a closed
 form (Lipton and Elkan, "Efficient Elastic Net Regularization for Sparse Linear
 Models", 2015, for SGD; geometric sums for the others).
 
-Symbols, for one row that was last updated in step `s` and then not in `n`
-steps: `m`, `v` are its moments after step `s`, `c(t)` is the correction of the
-bias in step `t`, `lr(t)` the learning rate, `wd` the weight decay. Adam's row
-moves by
+Symbols, for one row that was last updated in step `s`, followed by `n` steps
+without it: `m`, `v` are its moments after step `s`, `c(t)` is the bias
+correction in step `t`, `lr(t)` the learning rate, `wd` the weight decay. With
+Adam, the row moves by
 
     - sum over k = 1 ... n of lr(s + k) c(s + k) r**k  *  m / sqrt(v),
 
-where `r = beta_1 / sqrt(beta_2)`. With the *potential* `P(t)`, the same sum
-from step `t` without an end, it is `P(s) - r**n P(s + n)`. The potential of
-the present step is one number for all rows, so a row need only remember that
-of its own last step.
+where `r = beta_1 / sqrt(beta_2)`. With the *potential* `P(t)`, the infinite sum
+from step `t` on, it is `P(s) - r**n P(s + n)`. The potential of the present
+step is one number for all rows, so a row need only remember that of its own
+last step.
 
-With weight decay, a step leaves `d = 1 - wd lr` of the weights: in the sums,
-`r / d` takes the place of `r`, and what comes out is multiplied by `d**n`. A
-potential is finite while `r / d` is below 1; sums of SGD and RMSprop have none
+With weight decay, a step multiplies the weights by `d = 1 - wd lr`: in the
+sums, `r / d` replaces `r`, and the result is multiplied by `d**n`. A potential
+is finite while `r / d` is below 1; sums of SGD and RMSprop need no potential,
 and hold beyond that (`rate_limit`).
 
 Errors: the sums are exact while the learning rate is constant or follows a
-schedule; those of SGD's and RMSprop's momentum with weight decay, where the
-mean of `log d` stands for that of each step, while it is constant. If it is
-assigned and changes by a factor `1 + x` during the `1 / (1 - r)` steps that
-follow `s` (ten, for Adam's defaults), the move is wrong by that factor at
-most. What it does to weight decay and to Lion is exact. Adam, Nadam and Adamax
-add `epsilon` to a root that shrinks from step to step; here it has shrunk as in
-the mean one. That is wrong by less than `(epsilon / root) / 10**4` of the move
-where the root is above `epsilon`, and by 1 % where it is far below.
+schedule. Those of SGD and RMSprop with momentum and weight decay use the mean
+of `log d` for each step, so they are exact while the rate is constant. If the
+rate is assigned and changes by a factor `1 + x` during the `1 / (1 - r)` steps
+after `s` (ten, for Adam's defaults), the move is wrong by at most that factor.
+The effects on weight decay and on Lion are exact. Adam, Nadam and Adamax add
+`epsilon` to a root that shrinks from step to step; here it is the root of the
+mean step. The error is less than `(epsilon / root) / 10**4` of the move if the
+root is above `epsilon`, and 1 % if it is far below.
 
 The optimizers are in `adam_family` and `other_families`.
 
@@ -53,17 +53,17 @@ from tfps_plugin.variables.lookup import graph_checks
 # The key of the table itself among the values of a row.
 TABLE = "table"
 
-# From numbers of steps, float64, to the learning rates of these steps.
+# Maps numbers of steps, float64, to the learning rates of these steps.
 Schedule = Callable[[tf.Tensor], tf.Tensor]
 
 
 class ZeroGradients(abc.ABC):
-    """Steps of one kind of optimizer, in which rows have no gradient.
+    """Steps of one kind of optimizer in which rows have no gradient.
 
     Threading: immutable.
     """
 
-    # Whether the gaps need the sum of learning rates, and a potential.
+    # Whether gaps need the sum of learning rates, and a potential.
     needs_elapsed = False
     has_potential = False
 
@@ -79,7 +79,7 @@ class ZeroGradients(abc.ABC):
         self._optimizer = optimizer
 
     def marks(self, decay: float | None) -> tuple[str, ...]:
-        """Returns the names of what rows have to remember.
+        """Returns the names of the marks that rows need.
 
         Args:
             decay: Weight decay of their table; None: it has none.
@@ -113,7 +113,7 @@ class ZeroGradients(abc.ABC):
             None: there is no limit.
         """
         del is_scheduled
-        # Weights that a step takes to zero, or beyond, have no logarithm.
+        # A step at this rate takes weights to zero, which has no logarithm.
         return 1 / decay if decay else None
 
     def require_closed_form(
@@ -122,7 +122,7 @@ class ZeroGradients(abc.ABC):
         """Refuses a learning rate that is known before the first step.
 
         Args:
-            largest_rate: The largest, if there are several.
+            largest_rate: The learning rate; the largest, if there are several.
             decay: As for `marks`.
             is_scheduled: As for `rate_limit`.
 
@@ -147,10 +147,10 @@ class ZeroGradients(abc.ABC):
         *,
         is_scheduled: bool,
     ) -> tf.Tensor:
-        """Returns a value that is an error if its rate has no closed form.
+        """Returns a value, with a check that its rate has a closed form.
 
         Args:
-            value: What is computed with the rate.
+            value: A tensor computed with the rate.
             rate: The learning rate, a float64 scalar; known when a step runs.
             decay: As for `marks`.
             is_scheduled: As for `rate_limit`.
@@ -170,7 +170,7 @@ class ZeroGradients(abc.ABC):
 
     @abc.abstractmethod
     def slot_lists(self) -> dict[str, Any]:
-        """Lists of slots that change, one entry for each variable."""
+        """Returns lists of slots that change, with an entry per variable."""
 
     @abc.abstractmethod
     def table(self, values: Mapping[str, tf.Tensor], gap: Gap) -> tf.Tensor:
@@ -178,8 +178,8 @@ class ZeroGradients(abc.ABC):
 
         Args:
             values: Rows of the table (`TABLE`) and of its slots, by the keys
-                of `slot_lists`, shape `(U, D)`, as of their last update. What
-                is not looked at need not be read.
+                of `slot_lists`, shape `(U, D)`, as of their last update. Rows
+                may be read on demand.
             gap: The steps, in the dtype of the values.
         """
 
@@ -188,7 +188,7 @@ class ZeroGradients(abc.ABC):
         """Returns rows of a slot after the steps of a gap.
 
         Args:
-            key: Of the slot, as in `slot_lists`.
+            key: Key of the slot, as in `slot_lists`.
             value: Its rows as of their last update, shape `(U, D)`.
             gap: The steps, in the dtype of the value.
         """
@@ -199,7 +199,7 @@ class ZeroGradients(abc.ABC):
         """Returns rows of the table or of a slot after the steps of a gap.
 
         Args:
-            key: `TABLE`, or that of a slot.
+            key: `TABLE`, or the key of a slot.
             values: As for `table`.
             gap: As for `table`.
         """
@@ -219,11 +219,11 @@ class ZeroGradients(abc.ABC):
 
         Args:
             step: Number of steps done, a float64 scalar.
-            rate: Learning rate of the latest, a float64 scalar.
+            rate: Learning rate of the latest step, a float64 scalar.
             decay: The weight decay; None: there is none.
-            rates: Gives the learning rates of later steps; None: they are
-                that of the latest.
-            largest_rate: The largest of them, as far as it is known.
+            rates: Gives the learning rates of later steps; None: all equal
+                that of the latest step.
+            largest_rate: The largest of them, as far as known.
         """
         raise NotImplementedError  # where `has_potential` is False
 

@@ -1,4 +1,4 @@
-"""Closed forms against Keras's own steps with gradients of zero."""
+"""Compares closed forms with Keras's own steps with gradients of zero."""
 
 from collections.abc import Callable
 from collections.abc import Sequence
@@ -91,7 +91,7 @@ class _OneTable:
 
     @property
     def moment(self) -> Moment:
-        """The present one, of a clock that counts the optimizer's steps."""
+        """Returns the present moment of a clock of the optimizer's steps."""
         number = float(self.optimizer.iterations)
         names = self.rule.marks(self.decay)
         marks: dict[str, Any] = {
@@ -204,7 +204,7 @@ def test_a_learning_rate_that_changes_slowly_is_no_great_matter(
     table.optimizer.learning_rate = 0.01
     table.train(20)
     then, moment_then = table.values, table.moment
-    # By a fifth in the ten steps that matter, and then on.
+    # Falls by a fifth in the ten steps that matter, and further after them.
     for number in range(40):
         table.optimizer.learning_rate = 0.01 * 0.1 ** (number / 100)
         table.pass_steps(1)
@@ -267,7 +267,7 @@ def _require_steps_of_keras(table: _OneTable, numbers: Sequence[int]) -> None:
 def test_settings_are_refused_or_have_the_numbers_of_keras(seed: int) -> None:
     random = np.random.default_rng(seed)
     for kind in ("SGD", "Adam"):
-        # Of the part that a step takes from weights, and of momentum.
+        # Fraction that a step takes from weights, then momentum.
         shrinking = float(10 ** random.uniform(-3, 0.1))
         fading = float(10 ** random.uniform(-2, -0.1))
         rate = float(10 ** random.uniform(-2, 0))

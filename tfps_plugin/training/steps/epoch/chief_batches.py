@@ -1,4 +1,4 @@
-"""Batches that the chief reads, as strings."""
+"""Batches that the chief reads, encoded as strings."""
 
 from typing import Any
 
@@ -8,12 +8,12 @@ from tfps_plugin.inputs.batch_codec import BatchCodec
 
 
 class EncodedDataset:
-    """A dataset of the chief whose batches are strings.
+    """A dataset of the chief whose batches are encoded as strings.
 
-    What makes them strings is traced once, for all passes.
+    The encoding is traced once, for all passes.
 
     Attributes:
-        codec: Of the batches.
+        codec: Codec of the batches.
     """
 
     def __init__(self, dataset: tf.data.Dataset) -> None:
@@ -27,10 +27,10 @@ class EncodedDataset:
             self._encoded = self.codec.encoded(dataset)
 
     def begin_pass(self, first_batch: int = 0) -> "ChiefBatches":
-        """Begins to read it.
+        """Begins to read the dataset.
 
         Args:
-            first_batch: How many batches to leave out.
+            first_batch: Number of batches to skip.
         """
         if not first_batch:
             return ChiefBatches(self._encoded)
@@ -41,7 +41,7 @@ class EncodedDataset:
 class ChiefBatches:
     """Reads a dataset on the chief, in its order.
 
-    Threading: used by the thread that runs `fit` alone.
+    Threading: only the thread that runs `fit` uses it.
     """
 
     def __init__(self, encoded: tf.data.Dataset) -> None:
@@ -57,7 +57,7 @@ class ChiefBatches:
         """Reads the next batches.
 
         Args:
-            most: How many; fewer where the dataset ends.
+            most: Number of batches; fewer if the dataset ends.
 
         Returns:
             String tensors of shape `(C,)`.

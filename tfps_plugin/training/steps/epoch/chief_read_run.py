@@ -23,11 +23,11 @@ from tfps_plugin.training.steps.tuning import packing
 class ChiefReadRun(StepRun):
     """Closures that carry their own batches, and run on any worker.
 
-    Batches are read in the order of the dataset, when Keras asks for them;
-    each trains once, or again if its worker was lost meanwhile. What calls
-    have counted is added up once each has ended.
+    Batches are read in the order of the dataset, when Keras asks for them.
+    Each trains once, or again if its worker is lost. The counts of a call are
+    added when it has ended.
 
-    Threading: as `StepRun`. Guarded by `_lock`: what was counted.
+    Threading: see `StepRun`. Guarded by `_lock`: the counts.
     """
 
     def __init__(
@@ -43,16 +43,16 @@ class ChiefReadRun(StepRun):
         """Begins an epoch.
 
         Args:
-            coordinator: Who runs closures.
+            coordinator: Runs the closures.
             functions: The model's step.
-            progress: Is told what steps return.
-            codec: Of the batches.
+            progress: Receives the results of steps.
+            codec: Codec of the batches.
             batches: The batches.
-            steps_per_closure: How many to pack, of the number of steps that
-                were asked for so far, and of how many make a call that is
-                long enough.
+            steps_per_closure: Returns the number of steps to pack. Takes the
+                number of steps requested so far, and the number that makes a
+                call long enough.
         """
-        # Of evaluation, what is known to be good for most is kept.
+        # Evaluation keeps the default number of calls.
         self.tries_calls_in_flight = not functions.counts_exactly
         super().__init__(coordinator, functions, progress)
         self._codec = codec
@@ -81,8 +81,8 @@ class ChiefReadRun(StepRun):
         self._progress.update()
 
     def _limit(self) -> int:
-        """How many steps a closure has."""
-        # The chief holds the batches of all calls in flight.
+        """Returns the number of steps of a closure."""
+        # Limited because the chief holds the batches of all calls in flight.
         most = min(self._pace.most_steps, packing.MOST_STEPS_AT_FIRST)
         return self._steps_per_closure(self.asked, most)
 
@@ -108,15 +108,15 @@ class ChiefReadRun(StepRun):
         self._in_flight.clear()
 
     def close(self) -> None:
-        """See `StepRun`; closures wait for nothing here."""
+        """See `StepRun`; these closures never wait."""
         super().close()
         self._held.clear()
 
-    # What closures call.
+    # Called by closures.
 
     def _run(self, group_KC: tf.Tensor, claim: Claim) -> None:
         if not claim.is_open:
-            return  # a run that was taken for lost came to its end
+            return  # this run was presumed lost
         if claim.was_begun:
             if self._functions.is_in_order and self._functions.counts_exactly:
                 raise step_states.lost_place()

@@ -1,4 +1,4 @@
-"""Steps whose states pass from batch to batch: one call at a time."""
+"""Tests of steps whose states pass from batch to batch, one call at a time."""
 
 import types
 from collections.abc import Callable
@@ -19,7 +19,7 @@ _LANE = dispatch_context.DispatchContext(0, 0, 0, "/job:worker/task:0")
 
 
 class _Coordinator:
-    """Runs what is scheduled when the test says so."""
+    """Runs scheduled closures when the test says so."""
 
     num_lanes = 4
     in_flight_limits = InFlightLimits(at_first=2, most=4, least=1)
@@ -40,7 +40,7 @@ class _Coordinator:
 
 
 class _Functions:
-    """A step of which a worker is lost in the first call."""
+    """A step whose worker is lost in the first call."""
 
     def __init__(self, *, in_order: bool, exact: bool) -> None:
         self.is_in_order = in_order
@@ -151,7 +151,7 @@ def test_only_training_has_the_number_at_a_time_found(
         coordinator.calls[0]()
     assert coordinator.limit == limit
     assert seen == losses
-    # Whatever still runs when the epoch has ended changes nothing more.
+    # Closures that still run after the epoch change nothing.
     run.close()
     assert coordinator.limit == coordinator.in_flight_limits.at_first
 

@@ -1,4 +1,4 @@
-"""What the epoch iterators yield: the input of one pass, and its steps."""
+"""Values that epoch iterators yield: the input of a pass, and its steps."""
 
 import abc
 import logging
@@ -27,17 +27,17 @@ class ClusterInput(abc.ABC):
     """Input whose steps run on the workers.
 
     Attributes:
-        run: The steps of the present epoch; None before the first.
-        steps_of_request: How many steps Keras means by its next request.
-        show_all_batches: Whether a callback looks at the logs of batches.
-        on_begin: Told of the steps of each epoch.
+        run: The steps of the current epoch; None before the first.
+        steps_of_request: Returns the number of steps of Keras's next request.
+        show_all_batches: Whether a callback uses the logs of batches.
+        on_begin: Receives the steps of each epoch.
     """
 
     def __init__(self, coordinator: ClusterCoordinator) -> None:
-        """Prepares; nothing is read yet.
+        """Prepares the input; reads nothing yet.
 
         Args:
-            coordinator: Who runs closures.
+            coordinator: Runs the closures.
         """
         self._coordinator = coordinator
         self.run: StepRun | None = None
@@ -46,11 +46,11 @@ class ClusterInput(abc.ABC):
         self.on_begin: Callable[[StepRun], None] = lambda run: None
 
     def __iter__(self) -> "ClusterInput":
-        """Itself: where it stands is kept from epoch to epoch."""
+        """Returns itself: it keeps its position from epoch to epoch."""
         return self
 
     def __next__(self) -> None:
-        """Refuses: Keras hands all of it to the step function."""
+        """Raises an error: Keras passes the whole input to the function."""
         raise errors.InternalError(
             "A batch was asked for that goes to a worker. Please report this."
         )
@@ -62,7 +62,7 @@ class ClusterInput(abc.ABC):
 
         Args:
             functions: The model's step.
-            progress: Is told what steps return.
+            progress: Receives the results of steps.
         """
         self.run = self._new_run(functions, progress)
         self.on_begin(self.run)
@@ -71,13 +71,13 @@ class ClusterInput(abc.ABC):
     @property
     @abc.abstractmethod
     def batch_spec(self) -> Any:
-        """What one batch looks like to a step."""
+        """Type of a batch, as a step sees it."""
 
     @abc.abstractmethod
     def _new_run(
         self, functions: StepFunctions, progress: ProgressLogs
     ) -> StepRun:
-        """The steps of an epoch, of which none was asked for."""
+        """Returns the steps of an epoch, none of them requested yet."""
 
 
 class WorkerInput(ClusterInput):
@@ -95,12 +95,13 @@ class WorkerInput(ClusterInput):
         """Prepares a pass over the input.
 
         Args:
-            coordinator: Who runs closures.
-            splits: What there is to read.
-            begin_pass: Begins to read it.
-            num_steps: Steps of an epoch; None: what there is to read.
-            steps_per_closure: How many to pack, of how many ran so far, and
-                of how many make a call that is long enough.
+            coordinator: Runs the closures.
+            splits: The input.
+            begin_pass: Begins a pass over the splits.
+            num_steps: Steps of an epoch; None: the whole input.
+            steps_per_closure: Returns the number of steps to pack. Takes the
+                number of steps that ran so far, and the number that makes a
+                call long enough.
         """
         super().__init__(coordinator)
         self._splits = splits
@@ -108,7 +109,7 @@ class WorkerInput(ClusterInput):
         self._num_steps = num_steps
         self._steps_per_closure = steps_per_closure
         self._latest_run: WorkerReadRun | None = None
-        # Made with the first steps: Keras asks for input that it never reads.
+        # Created with the first steps: Keras requests more than it reads.
         self._reader: SplitReader | None = None
 
     @property
@@ -132,7 +133,7 @@ class WorkerInput(ClusterInput):
         return self._latest_run
 
     def splits(self) -> tuple[int, list[int]]:
-        """How many splits this pass has, and those that are done."""
+        """Returns the number of splits of this pass, and the done ones."""
         return (0, []) if self._reader is None else self._reader.progress
 
     def _renew(self) -> SplitReader:
@@ -145,8 +146,8 @@ class WorkerInput(ClusterInput):
         )
         return self._reader
 
-    # What the reader tells, on whichever thread. It may live longer than the
-    # steps of an epoch, which then have nothing to do with it any more.
+    # Callbacks of the reader, on any thread. It may outlive the steps of an
+    # epoch, which then ignore it.
 
     def _finished(self, share: Share) -> None:
         if self._latest_run is not None:
@@ -189,11 +190,12 @@ class ChiefInput(ClusterInput):
         """Begins a pass over the input; reads nothing yet.
 
         Args:
-            coordinator: Who runs closures.
-            batches: What there is to read.
-            codec: Of the batches.
-            steps_per_closure: How many to pack, of how many were asked for,
-                and of how many make a call that is long enough.
+            coordinator: Runs the closures.
+            batches: The input.
+            codec: Codec of the batches.
+            steps_per_closure: Returns the number of steps to pack. Takes the
+                number of requested steps, and the number that makes a call
+                long enough.
         """
         super().__init__(coordinator)
         self._batches = batches

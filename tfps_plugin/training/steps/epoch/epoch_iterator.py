@@ -25,18 +25,18 @@ from tfps_plugin.training.steps.tuning import packing
 
 
 class ClusterEpochIterator(keras_compat.TFEpochIterator):
-    """Has the workers run the steps of an epoch, and tells Keras of each.
+    """Runs the steps of an epoch on the workers, and tells Keras of each.
 
-    A `tfps.DatasetCreator` is read by the workers. Everything else that Keras
-    takes is read by the chief, with Keras's own adapter, and goes to the
-    workers batch by batch: order, shuffling, weights and the number of batches
-    are what they are in one process.
+    Workers read a `tfps.DatasetCreator`. The chief reads everything else that
+    Keras accepts, with Keras's own adapter, and sends it to the workers batch
+    by batch: order, shuffling, weights and the number of batches are those of
+    a single process.
 
-    An input that ends without `steps_per_epoch` is one epoch, and ends it
-    without a warning.
+    Without `steps_per_epoch`, an epoch is the whole input, and its end causes
+    no warning.
 
     Attributes:
-        batch_spec: What a batch looks like to the model.
+        batch_spec: Type of a batch, as the model sees it.
     """
 
     def __init__(
@@ -52,8 +52,8 @@ class ClusterEpochIterator(keras_compat.TFEpochIterator):
         Args:
             distribute_strategy: A `tfps.ParameterServerStrategy`.
             class_weight: As in `fit`.
-            show_all_batches: Whether a callback looks at the logs of batches.
-            **keras_arguments: The rest of what Keras's own iterator takes.
+            show_all_batches: Whether a callback uses the logs of batches.
+            **keras_arguments: Other arguments of Keras's own iterator.
 
         Raises:
             InputError: If the input cannot be read by workers.
@@ -68,7 +68,7 @@ class ClusterEpochIterator(keras_compat.TFEpochIterator):
         self._last_num_steps = 0
         self._first_step = 0
         self._splits: InputSplits | None = None
-        # Those of the next pass that need not be read.
+        # Splits that the next pass need not read.
         self._done_splits: tuple[int, ...] = ()
         self._splits_of_epoch = 0
         if isinstance(self.data_adapter, DatasetCreator):
@@ -122,9 +122,9 @@ class ClusterEpochIterator(keras_compat.TFEpochIterator):
         )
 
     def steps_of_request(self) -> int:
-        """How many steps Keras means by its next call of the step function.
+        """Returns the number of steps of Keras's next call of its function.
 
-        Its loop may ask for more than the epoch has, where
+        Keras's loop may ask for more than the epoch has, if
         `steps_per_execution` does not divide it.
         """
         most = int(self.steps_per_execution)
@@ -135,17 +135,17 @@ class ClusterEpochIterator(keras_compat.TFEpochIterator):
 
     @property
     def _is_what_workers_read(self) -> bool:
-        """Whether an epoch is all that the workers read, however much."""
+        """True if an epoch is the whole input of the workers."""
         return not self.steps_per_epoch and self._splits is not None
 
     def begin_at(self, place: Place) -> bool:
-        """Begins the next epoch inside of it.
+        """Begins the next epoch in its middle.
 
         Args:
-            place: Where an earlier program was.
+            place: The position of an earlier program.
 
         Returns:
-            Whether it can: the input must be as it was.
+            Whether it can: the input must be the same.
         """
         if self._splits is not None and self._is_what_workers_read:
             num_splits = self._splits.go_on(place.epoch)
@@ -157,13 +157,13 @@ class ClusterEpochIterator(keras_compat.TFEpochIterator):
         return True
 
     def splits(self) -> tuple[int, list[int]]:
-        """How many splits the epoch has, and those that are done."""
+        """Returns the number of splits of the epoch, and the done ones."""
         if isinstance(self._input, WorkerInput) and self._is_what_workers_read:
             return self._input.splits()
         return 0, []
 
     def _get_iterator(self) -> ClusterInput:
-        # Keras asks for the next before the steps of this one have ended.
+        # Keras asks for the next input before the steps of this one have ended.
         self._input = self._new_input()
         self._input.steps_of_request = self.steps_of_request
         self._input.show_all_batches = self._show_all_batches
@@ -186,13 +186,13 @@ class ClusterEpochIterator(keras_compat.TFEpochIterator):
                 if begin >= self._first_step:
                     yield begin, end, iterator
             return
-        # Nobody knows how many steps there are before the workers have read
-        # it all: Keras is told of those that have run.
+        # The number of steps is unknown until the workers have read the whole
+        # input, so Keras is told of the steps that have run.
         self.data_adapter.on_epoch_begin()
         epoch_input = self._get_iterator()
         first = step = self._first_step
         if first and len(self._done_splits) == self._splits_of_epoch:
-            # Another program has read all of it.
+            # An earlier program has read the whole epoch.
             self._done_splits = ()
             return
         while True:
@@ -207,13 +207,13 @@ class ClusterEpochIterator(keras_compat.TFEpochIterator):
 
     @contextlib.contextmanager
     def catch_stop_iteration(self) -> Iterator[None]:
-        """Ends the epoch: waits for its steps, and says if input ran short."""
+        """Ends the epoch: waits for its steps, and warns if input ran short."""
         is_stopped = False
         try:
             yield
         except StopIteration:
             is_stopped = True
-        # Also if there was no step left to run.
+        # Even if no step was left to run.
         self._first_step = 0
         run = self._run
         if run is None:
@@ -225,24 +225,24 @@ class ClusterEpochIterator(keras_compat.TFEpochIterator):
                 self._interrupted_warning()
             self._current_iterator = None
         if is_stopped:
-            # Else Keras's loop has come to its own end, and told it.
+            # Otherwise Keras's loop has ended by itself and made this call.
             self.data_adapter.on_epoch_end()
 
     def sync(self) -> None:
-        """Has the steps in flight come to their end; cheap if none are."""
+        """Waits for the steps in flight; cheap if there are none."""
         if self._run is not None:
             self._run.sync()
 
     def close(self) -> None:
-        """Lets no closure begin anything more."""
+        """Keeps closures from starting more steps."""
         if self._run is not None:
             self._run.close()
 
 
 class PredictEpochIterator(keras_compat.TFEpochIterator):
-    """Has the workers predict the batches that the chief reads, in order.
+    """Lets the workers predict the batches that the chief reads, in order.
 
-    A `tfps.DatasetCreator` is built on the chief, as the only pipeline.
+    The chief builds a `tfps.DatasetCreator` as the only pipeline.
     """
 
     def __init__(
@@ -257,10 +257,11 @@ class PredictEpochIterator(keras_compat.TFEpochIterator):
 
         Args:
             distribute_strategy: A `tfps.ParameterServerStrategy`.
-            functions: The model's, by the time the first batch is read.
-            looks_ahead: Whether to end behind the last batch where Keras, with
-                input of unknown length, would begin one more to find out.
-            **keras_arguments: The rest of what Keras's own iterator takes.
+            functions: Returns the model's functions when the first batch is
+                read.
+            looks_ahead: Whether to end after the last batch if the length is
+                unknown; Keras would begin one more batch to find out.
+            **keras_arguments: Other arguments of Keras's own iterator.
         """
         keras_compat.EpochIterator.__init__(self, **keras_arguments)
         self._coordinator = ClusterCoordinator(distribute_strategy)
@@ -295,25 +296,25 @@ class PredictEpochIterator(keras_compat.TFEpochIterator):
         self.data_adapter.on_epoch_end()
 
     def begin_at(self, place: Place) -> bool:
-        """Predictions begin at the first batch."""
+        """Returns False: predictions begin at the first batch."""
         del place
         return False
 
     def splits(self) -> tuple[int, list[int]]:
-        """There are none."""
+        """Returns no splits."""
         return 0, []
 
     def sync(self) -> None:
-        """Nothing to do: predictions change no variable."""
+        """Does nothing: predictions do not change variables."""
 
     def close(self) -> None:
-        """Waits for what was sent and nobody wants any more."""
+        """Waits for batches whose predictions are no longer needed."""
         if self._input is not None:
             self._input.close()
 
     @contextlib.contextmanager
     def catch_stop_iteration(self) -> Iterator[None]:
-        """Ends the pass; says so if there were fewer batches than steps."""
+        """Ends the pass; warns if there were fewer batches than steps."""
         try:
             yield
         except StopIteration:
@@ -324,7 +325,7 @@ class PredictEpochIterator(keras_compat.TFEpochIterator):
 
 
 class ChiefEpochIterator(keras_compat.TFEpochIterator):
-    """Keras's own, for steps on the chief; input that ends is no accident."""
+    """Keras's own iterator, for steps on the chief; input may simply end."""
 
     def _interrupted_warning(self) -> None:
         if self.steps_per_epoch:
@@ -337,7 +338,7 @@ def _steps_per_closure(
     num_steps: int,
     most: int = packing.MOST_STEPS_AT_FIRST,
 ) -> int:
-    """How many steps to pack into one closure."""
+    """Returns the number of steps to pack into one closure."""
     if iterator.steps_per_execution > 1:
         return int(iterator.steps_per_execution)
     chosen = coordinator.strategy.scheduling.steps_per_closure

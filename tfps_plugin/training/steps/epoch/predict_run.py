@@ -19,7 +19,7 @@ from tfps_plugin.training.steps.traced.eager_mode import runs_eagerly
 from tfps_plugin.training.steps.traced.predict_functions import PredictFunction
 from tfps_plugin.training.steps.traced.predict_functions import PredictFunctions
 
-# Of every lane: what it runs, and what waits for it.
+# Each lane runs one closure, and another waits for it.
 _CLOSURES_IN_FLIGHT_PER_LANE = 2
 
 
@@ -29,25 +29,25 @@ class PendingPrediction:
     def __init__(
         self, group: RemoteValue, place: int, codec: BatchCodec
     ) -> None:
-        """Takes what will hold them.
+        """Refers to a batch of a group.
 
         Args:
             group: The predictions of a group of batches, as strings.
-            place: Which batch of the group.
-            codec: Of the predictions of one batch.
+            place: Index of the batch in the group.
+            codec: Codec of the predictions of one batch.
         """
         self._group = group
         self._place = place
         self._codec = codec
 
     def get(self) -> Any:
-        """Waits for them.
+        """Waits for the predictions.
 
         Returns:
             A nested structure of tensors, on the chief.
 
         Raises:
-            BaseException: What the step raised.
+            BaseException: The error that the step raised.
         """
         rows: np.ndarray = self._group.get()
         with tf.device("/device:CPU:0"):
@@ -57,10 +57,10 @@ class PendingPrediction:
 class PredictInput:
     """Input of `predict`: batches go to the workers ahead of Keras's loop.
 
-    `next` gives the pending predictions of the next batch, in the order of
+    `next` returns the pending predictions of the next batch, in the order of
     the input.
 
-    Threading: used by the thread that runs `predict` alone.
+    Threading: only the thread that runs `predict` uses it.
     """
 
     def __init__(
@@ -73,15 +73,17 @@ class PredictInput:
         num_batches: int | None,
         steps_per_closure: Callable[[int], int],
     ) -> None:
-        """Prepares; reads nothing yet.
+        """Prepares the input; reads nothing yet.
 
         Args:
-            coordinator: Who runs closures.
-            functions: The model's, by the time the first batch is asked for.
-            batches: What to predict.
-            codec: Of the batches.
-            num_batches: How many at most; None: all there are.
-            steps_per_closure: How many to pack, of how many were sent so far.
+            coordinator: Runs the closures.
+            functions: Returns the model's functions when the first batch is
+                requested.
+            batches: The batches to predict.
+            codec: Codec of the batches.
+            num_batches: Largest number of batches; None: all.
+            steps_per_closure: Returns the number of batches to pack. Takes the
+                number of batches sent so far.
         """
         self._coordinator = coordinator
         self._functions = functions
@@ -100,14 +102,14 @@ class PredictInput:
         return self
 
     def has_next(self) -> bool:
-        """Whether there is another batch; sends it, and others, ahead."""
+        """Returns whether there is another batch; sends it and others ahead."""
         if self._function is None:
             self._function = self._functions().on_group(self._codec)
         self._send_ahead(self._function)
         return bool(self._pending)
 
     def __next__(self) -> PendingPrediction:
-        """The next batch's; sends others ahead."""
+        """Returns the predictions of the next batch; sends others ahead."""
         if not self.has_next():
             raise StopIteration
         return self._pending.popleft()
@@ -121,7 +123,7 @@ class PredictInput:
         while len(self._in_flight) < most:
             count = self._steps_per_closure(self._num_sent)
             if len(self._pending) > most * count:
-                return  # Keras is slower than the workers: hold no more
+                return  # Keras is slower than the workers
             if self._num_left is not None:
                 count = min(count, self._num_left)
             read = self._batches.read(count) if count else []
@@ -143,7 +145,7 @@ class PredictInput:
     ) -> RemoteValue:
         runs = itertools.count()
 
-        # Brought here by the lane: a worker that dies later takes nothing.
+        # The lane fetches results: a worker that dies later loses nothing.
         def predict() -> np.ndarray:
             if next(runs) and self._functions().is_in_order:
                 raise step_states.lost_place()
@@ -159,16 +161,16 @@ class PredictInput:
 
 
 class PredictDispatcher:
-    """What `model.predict_function` is here.
+    """The `model.predict_function` of models on the cluster.
 
     Batches that do not come from our epoch iterator, such as that of
     `predict_on_batch`, go to Keras's own function, which runs on the chief.
 
     Attributes:
-        functions: What workers run.
+        functions: The functions that workers run.
         runs_eagerly: Whether Keras's own function was made to run eagerly.
 
-    Threading: used by the thread that runs `predict` alone.
+    Threading: only the thread that runs `predict` uses it.
     """
 
     def __init__(
@@ -187,10 +189,10 @@ class PredictDispatcher:
         self._keras_function = keras_function
 
     def __call__(self, data: list[Any]) -> Any:
-        """The predictions of some batches.
+        """Returns the predictions of some batches.
 
         Args:
-            data: What the epoch iterator's input gave.
+            data: The values from the epoch iterator's input.
         """
         if not isinstance(data[0], PendingPrediction):
             return self._keras_function(data)

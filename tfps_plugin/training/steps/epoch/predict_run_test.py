@@ -1,4 +1,4 @@
-"""Predictions whose states pass from batch to batch: one call at a time."""
+"""Tests of predictions whose states pass from batch to batch."""
 
 import types
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from tfps_plugin.training.steps.traced.predict_functions import PredictFunction
 
 
 class _Value:
-    """A result that is ready when somebody waits for it."""
+    """A result that becomes ready when a caller waits for it."""
 
     def __init__(self, call: Callable[[], Any]) -> None:
         self.call = call
@@ -68,7 +68,7 @@ def test_one_call_in_flight_where_the_order_counts(
 
 
 def test_a_call_that_was_broken_off_is_not_made_again() -> None:
-    """Its state may have gone on: what follows would be wrong."""
+    """Its state may have changed: later results would be wrong."""
     coordinator = _Coordinator()
     assert _input(coordinator, is_in_order=True).has_next()
     (value,) = coordinator.values

@@ -1,4 +1,4 @@
-"""Counts the steps of an epoch: asked for, begun, done."""
+"""Counts the steps of an epoch: requested, started, completed."""
 
 import dataclasses
 import threading
@@ -6,12 +6,12 @@ import threading
 
 @dataclasses.dataclass(eq=False)
 class Claim:
-    """Steps that one run of a closure has begun.
+    """Steps that one run of a closure has started.
 
     Attributes:
-        num_steps: How many.
-        is_open: Whether they were not settled yet.
-        was_begun: Whether a run of the closure has begun with them.
+        num_steps: Number of steps.
+        is_open: Whether they are not settled yet.
+        was_begun: Whether a run of the closure has started on them.
     """
 
     num_steps: int
@@ -20,19 +20,19 @@ class Claim:
 
 
 class StepAccount:
-    """How many steps Keras has asked for, and what became of them.
+    """Counts of the steps that Keras has requested, and of their states.
 
-    The thread that runs `fit` asks for steps and waits; closures claim some of
-    them when they run, and settle when they know how many they did. Steps
-    that a closure did not do, because its input came to an end or it failed,
-    can be claimed by others.
+    The thread that runs `fit` requests steps and waits. Closures claim some of
+    them when they run, and settle when they know how many they did. Others
+    can claim steps that a closure did not do because its input ended or it
+    failed.
 
-    Guarantees: no step is done twice by claims that settle. Guarded by
+    Guarantees: claims that settle never do a step twice. Guarded by
     `_changed`: all counts.
     """
 
     def __init__(self) -> None:
-        """Begins an epoch in which nothing was asked for."""
+        """Begins an epoch without requested steps."""
         self._changed = threading.Condition()
         self._num_changes = 0
         self._asked = 0
@@ -41,45 +41,45 @@ class StepAccount:
 
     @property
     def asked(self) -> int:
-        """Steps that were asked for."""
+        """Number of requested steps."""
         return self._asked
 
     @property
     def done(self) -> int:
-        """Steps that ran to their end."""
+        """Number of completed steps."""
         return self._done
 
     @property
     def unclaimed(self) -> int:
-        """Steps that were asked for and that no closure has begun."""
+        """Number of requested steps that no closure has started."""
         with self._changed:
             return self._asked - self._claimed
 
     @property
     def claimed(self) -> int:
-        """Steps that closures have begun, whatever became of them."""
+        """Number of steps that closures have started, completed or not."""
         with self._changed:
             return self._claimed
 
     @property
     def in_progress(self) -> int:
-        """Steps that closures have begun and not settled."""
+        """Number of steps that closures have started and not settled."""
         with self._changed:
             return self._claimed - self._done
 
     def ask(self, num_steps: int) -> None:
-        """Asks for more steps."""
+        """Requests more steps."""
         with self._changed:
             self._asked += num_steps
 
     def claim(self, most: int) -> Claim:
-        """Begins some of the steps that were asked for.
+        """Claims some of the requested steps.
 
         Args:
-            most: How many at most.
+            most: Largest number of steps.
 
         Returns:
-            What has to be settled; perhaps of no step.
+            A claim to be settled; it may be empty.
         """
         with self._changed:
             num_steps = min(most, self._asked - self._claimed)
@@ -87,15 +87,15 @@ class StepAccount:
             return Claim(num_steps)
 
     def settle(self, claim: Claim, num_done: int) -> bool:
-        """Says how many of the claimed steps were done.
+        """Records how many of the claimed steps were done.
 
         Args:
-            claim: From `claim`.
-            num_done: How many; the others can be claimed again.
+            claim: A result of `claim`.
+            num_done: Number of done steps; the others can be claimed again.
 
         Returns:
-            Whether it counts. It does not, if the claim was settled before:
-            a run that was taken for lost may yet come to its end.
+            Whether it counts. It does not if the claim was settled before: a
+            run that was presumed lost may still end.
         """
         with self._changed:
             if not claim.is_open:
@@ -107,10 +107,10 @@ class StepAccount:
         return True
 
     def withdraw_unclaimed(self) -> int:
-        """Takes back what was asked for and no closure has begun.
+        """Withdraws the requested steps that no closure has started.
 
         Returns:
-            How many steps that are.
+            The number of these steps.
         """
         with self._changed:
             num_steps = self._asked - self._claimed
@@ -120,22 +120,22 @@ class StepAccount:
 
     @property
     def num_changes(self) -> int:
-        """How often the counts changed, or somebody woke those who wait."""
+        """Number of changes to the counts and of calls of `wake`."""
         return self._num_changes
 
     def wake(self) -> None:
-        """Has whoever waits look again."""
+        """Lets waiting threads check again."""
         with self._changed:
             self._num_changes += 1
             self._changed.notify_all()
 
     def wait_for_change(self, num_changes: int, timeout_seconds: float) -> None:
-        """Waits until there were more changes than that.
+        """Waits for another change.
 
         Args:
-            num_changes: What `num_changes` was before the caller looked at
+            num_changes: Value of `num_changes` before the caller checked
                 whatever it waits for.
-            timeout_seconds: How long to wait at most.
+            timeout_seconds: Longest time to wait.
         """
         with self._changed:
             self._changed.wait_for(

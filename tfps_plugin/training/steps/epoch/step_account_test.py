@@ -1,4 +1,4 @@
-"""Steps are neither lost nor done twice."""
+"""Tests that steps are neither lost nor done twice."""
 
 import threading
 

@@ -1,4 +1,4 @@
-"""What Keras calls for every step."""
+"""The function that Keras calls for every step."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,10 +13,10 @@ from tfps_plugin.training.steps.traced.step_functions import StepFunctions
 
 
 class StepDispatcher:
-    """What `model.train_function` or `model.test_function` is here.
+    """The `train_function` or `test_function` of models on the cluster.
 
     Keras calls it once for every batch (every `steps_per_execution` batches)
-    and goes on at once; the steps are run by workers.
+    and continues at once; workers run the steps.
 
     Input that does not come from our epoch iterator, such as the single batch
     of `train_on_batch`, goes to Keras's own function, which runs on the chief.
@@ -24,7 +24,7 @@ class StepDispatcher:
     Attributes:
         runs_eagerly: Whether Keras's own function was made to run eagerly.
 
-    Threading: used by the thread that runs `fit` alone.
+    Threading: only the thread that runs `fit` uses it.
     """
 
     def __init__(
@@ -42,10 +42,10 @@ class StepDispatcher:
             model: The model.
             step: Its `train_step` or `test_step`.
             keras_function: Keras's own function of an iterator.
-            counts_exactly: Whether metrics count what came to its end, each
-                example once; else what workers have counted, which is cheaper.
-            on_order_needed: Told what one batch looks like, before the first
-                step, if steps have to follow one another.
+            counts_exactly: Whether metrics count every example of completed
+                calls exactly once; else workers count, which is cheaper.
+            on_order_needed: Receives the type of a batch, before the first
+                step, if steps must follow one another.
         """
         self.runs_eagerly = runs_eagerly(model)
         self._coordinator = ClusterCoordinator(model.distribute_strategy)
@@ -60,29 +60,29 @@ class StepDispatcher:
         self._progress = ProgressLogs(self._coordinator.num_lanes)
 
     def require_any_order(self, batch_spec: Any) -> None:
-        """Refuses a step that has to see the input in its order.
+        """Refuses a step that must see the input in order.
 
         Args:
-            batch_spec: What one batch looks like.
+            batch_spec: The type of a batch.
 
         Raises:
-            UnsupportedError: If it has.
+            UnsupportedError: If the step must.
         """
         self._functions.settle_states(batch_spec)
         self._functions.require_any_order()
 
     def __call__(self, iterator: Any) -> Any:
-        """Asks for one more request of steps.
+        """Requests the next steps.
 
         Args:
-            iterator: What the epoch iterator yields.
+            iterator: The value that the epoch iterator yields.
 
         Returns:
-            The logs: a dictionary that is brought up to date as steps end.
+            The logs: a dictionary that is updated as steps end.
 
         Raises:
             StopIteration: If there is no input for a step.
-            BaseException: What an earlier step raised.
+            BaseException: The error that an earlier step raised.
         """
         if not isinstance(iterator, ClusterInput):
             return self._keras_function(iterator)
@@ -97,6 +97,6 @@ class StepDispatcher:
                 self._on_order_needed(iterator.batch_spec)
         run.request(iterator.steps_of_request())
         if iterator.show_all_batches and not run.done:
-            # Callbacks of the first batches must find the names in the logs.
+            # Callbacks of the first batches expect the names in the logs.
             run.sync()
         return self._progress.logs

@@ -22,24 +22,24 @@ from tfps_plugin.training.steps.traced.step_functions import StepFunctions
 
 _logger = logging.getLogger("tfps_plugin")
 
-# How often the thread that runs `fit` looks up from its waiting by itself.
+# Interval at which the waiting thread of `fit` wakes up by itself.
 _WAKE_UP_SECONDS = 1.0
-# Of every lane: what it runs, and what waits for it.
+# Each lane runs one closure, and another waits for it.
 _CLOSURES_IN_FLIGHT_PER_LANE = 2
 
 
 class StepRun(abc.ABC):
-    """Takes the steps that Keras asks for, and has workers run them.
+    """Runs the steps that Keras requests on the workers.
 
-    Keras asks for a step and goes on at once, as long as few enough are in
-    flight; several steps make one closure.
+    Keras requests a step and continues at once, as long as few enough are in
+    flight. Several steps make one closure.
 
-    Threading: used by the thread that runs `fit` alone, except for what
-    closures call, which says so. Guarded by `_again_lock`: how many steps were
-    begun again.
+    Threading: only the thread that runs `fit` uses it, except for methods
+    that closures call, which say so. Guarded by `_again_lock`: the number of
+    restarted steps.
     """
 
-    # Whether calls are told of to find out how many at a time are fastest.
+    # Whether calls are measured to find the fastest number at a time.
     tries_calls_in_flight = False
 
     def __init__(
@@ -48,12 +48,12 @@ class StepRun(abc.ABC):
         functions: StepFunctions,
         progress: ProgressLogs,
     ) -> None:
-        """Begins an epoch; nothing is asked for.
+        """Begins an epoch; requests nothing.
 
         Args:
-            coordinator: Who runs closures.
+            coordinator: Runs the closures.
             functions: The model's step.
-            progress: Is told what steps return.
+            progress: Receives the results of steps.
         """
         self._coordinator = coordinator
         self._functions = functions
@@ -68,39 +68,39 @@ class StepRun(abc.ABC):
         self._fell_short = False
         self._again_lock = threading.Lock()
         self._num_again = 0
-        # Whether nothing was begun since the last sync.
+        # Whether nothing was started since the last sync.
         self._is_synced = True
         self._is_closed = False
 
     @property
     def fell_short(self) -> bool:
-        """Whether the input had less than was asked for; after `sync`."""
+        """True if the input had fewer steps than requested; after `sync`."""
         return self._fell_short
 
     @property
     def asked(self) -> int:
-        """Steps that were asked for."""
+        """Number of requested steps."""
         return self._account.asked
 
     @property
     def done(self) -> int:
-        """Steps that ran to their end."""
+        """Number of completed steps."""
         return self._account.done
 
     @abc.abstractmethod
     def request(self, num_steps: int) -> None:
-        """Asks for more steps; waits while too many are in flight.
+        """Requests more steps; waits while too many are in flight.
 
         Raises:
             StopIteration: If there is no input for even one of them.
-            BaseException: What an earlier step raised.
+            BaseException: The error that an earlier step raised.
         """
 
     def sync(self) -> None:
-        """Has what is in flight come to its end; cheap if nothing is.
+        """Waits for the steps in flight; cheap if there are none.
 
         Raises:
-            BaseException: What a step raised.
+            BaseException: The error that a step raised.
         """
         if self._is_synced:
             return
@@ -112,10 +112,10 @@ class StepRun(abc.ABC):
         self._progress.finish()
 
     def finish(self) -> None:
-        """Ends the epoch: as `sync`, and counts what was begun and broken off.
+        """Ends the epoch: like `sync`; also warns of restarted steps.
 
         Raises:
-            BaseException: What a step raised.
+            BaseException: The error that a step raised.
         """
         self.sync()
         self._functions.collect()
@@ -133,10 +133,10 @@ class StepRun(abc.ABC):
 
     @abc.abstractmethod
     def _settle(self) -> None:
-        """Has closures end as soon as they have done what has to be done."""
+        """Lets closures end as soon as they have done their work."""
 
     def close(self) -> None:
-        """Lets no closure begin anything more; however the epoch ends."""
+        """Keeps closures from starting more steps, however the epoch ends."""
         self._is_closed = True
         self._coordinator.limit_in_flight(
             self._coordinator.in_flight_limits.at_first
@@ -144,7 +144,7 @@ class StepRun(abc.ABC):
 
     @abc.abstractmethod
     def _take_counted(self) -> Counted:
-        """What calls have counted, added up, since this was last asked."""
+        """Returns the sum of the calls' counts since the last time."""
 
     def _begins_again(self, num_steps: int) -> None:
         """Counts steps that an earlier run of a closure may have applied."""
@@ -175,14 +175,14 @@ class StepRun(abc.ABC):
             self._coordinator.limit_in_flight(calls.number)
 
     def _loss_since_last(self, lane: int, reported: Any) -> float | None:
-        """The mean loss since the lane's last report; None: nobody knows."""
+        """Returns the mean loss since the lane's last report; None: unknown."""
         try:
             loss = loss_of(reported)
             if loss is None:
                 return None
             return self._functions.loss_reports.since_last(lane, loss)
-        # Training does not depend on it. If the worker is lost, so is its next
-        # call, which says so.
+        # Training does not depend on it. If the worker is lost, its next call
+        # fails and reports that.
         except Exception:
             _logger.debug(
                 "The loss of a call is not known: it could not be read.",
@@ -196,7 +196,7 @@ class StepRun(abc.ABC):
         return value
 
     def _join(self) -> None:
-        """Waits for what is in flight; says of an error which steps it was."""
+        """Waits for the steps in flight; adds their numbers to an error."""
         first, last = self.done + 1, self.asked
         try:
             self._coordinator.join()
@@ -215,20 +215,20 @@ class StepRun(abc.ABC):
         predicate: Callable[[], bool],
         pump: Callable[[], None] = lambda: None,
     ) -> None:
-        """Waits until something holds, or a step has failed.
+        """Waits until a condition holds or a step has failed.
 
         Args:
-            predicate: What is waited for; looked at after every change of the
+            predicate: The condition, checked after every change of the
                 account.
-            pump: Called before each look.
+            pump: Called before each check.
 
         Raises:
-            BaseException: What a step raised.
+            BaseException: The error that a step raised.
         """
         while True:
             num_changes = self._account.num_changes
             if self._coordinator.has_error:
-                # Those that wait for input hold up the end of the others.
+                # Closures that wait for input would delay the end.
                 self.close()
                 self._join()
             pump()
@@ -242,10 +242,10 @@ class StepRun(abc.ABC):
 
 
 def loss_of(reported: Any) -> float | None:
-    """The loss in what a step has returned.
+    """Returns the loss in the result of a step.
 
     Args:
-        reported: Logs as arrays, or whatever a step of the user's returns.
+        reported: Logs as arrays, or any other result of a user's step.
 
     Returns:
         The number named "loss"; None if there is none, or it is not finite.
@@ -254,7 +254,7 @@ def loss_of(reported: Any) -> float | None:
     if not isinstance(loss, np.ndarray | np.generic | numbers.Real):
         return None
     array = np.asarray(loss)
-    # With bfloat16 and other floats that only TensorFlow has.
+    # Includes bfloat16 and other floats that only TensorFlow has.
     is_real = array.dtype.kind in "iuf" or array.dtype.name.startswith(
         ("bfloat", "float")
     )

@@ -24,18 +24,17 @@ _logger = logging.getLogger(__name__)
 
 
 class WorkerReadRun(StepRun):
-    """Closures that find something to read on the worker that runs them.
+    """Closures that read their input on the worker that runs them.
 
-    With a known number of steps, exactly those run that Keras has asked for.
-    With an unknown number, workers run ahead, by as many steps as may be in
-    flight, and Keras is told of steps that have run: nobody else knows how
-    many there will be.
+    If the number of steps is known, exactly the steps run that Keras has
+    requested. If it is unknown, workers run ahead by as many steps as may be
+    in flight, and Keras is told of the steps that have run.
 
-    What calls have counted (`CountedSums`) is added up once they have ended;
-    where an epoch is all of the input, once their split was read to its end,
-    because what a lost worker has read of its split is read again.
+    The counts of calls (`CountedSums`) are added when the calls have ended. If
+    an epoch is the whole input, they are added when their split is read to its
+    end, because the split of a lost worker is read again.
 
-    Threading: as `StepRun`. Guarded by `_lock`: what was counted.
+    Threading: see `StepRun`. Guarded by `_lock`: the counts.
     """
 
     tries_calls_in_flight = True
@@ -55,17 +54,18 @@ class WorkerReadRun(StepRun):
         """Begins an epoch.
 
         Args:
-            coordinator: Who runs closures.
+            coordinator: Runs the closures.
             functions: The model's step.
-            progress: Is told what steps return.
-            reader: Gives closures something to read.
-            renew: Makes another, which begins anew; used if `reader` turns
-                out to have been at its end before the epoch began, as Keras
-                does with a dataset that is exactly as long as an epoch.
-            element_spec: What one batch looks like.
-            num_steps: Of the epoch; None: what the input has.
-            steps_per_closure: How many to pack, of the number of steps that
-                ran so far, and of how many make a call that is long enough.
+            progress: Receives the results of steps.
+            reader: Gives closures their input.
+            renew: Makes a new reader that starts over; used if `reader` was
+                already at its end when the epoch began, as Keras does with a
+                dataset that is exactly as long as an epoch.
+            element_spec: The type of a batch.
+            num_steps: Steps of the epoch; None: the whole input.
+            steps_per_closure: Returns the number of steps to pack. Takes the
+                number of steps that ran so far, and the number that makes a
+                call long enough.
         """
         super().__init__(coordinator, functions, progress)
         self._reader = reader
@@ -78,8 +78,8 @@ class WorkerReadRun(StepRun):
         self._num_told = 0
         self._tokens: set[_Token] = set()
         self._lock = threading.Lock()
-        # Asked for so many steps, Keras gets what they have counted, whatever
-        # they read.
+        # If Keras requests a number of steps, all their counts are added,
+        # whatever they read.
         self._counts = SplitCounts(rereads=reader.rereads and num_steps is None)
 
     def request(self, num_steps: int) -> None:
@@ -103,10 +103,13 @@ class WorkerReadRun(StepRun):
         self._progress.update()
 
     def has_more(self, num_yielded: int) -> bool:
-        """Waits until more steps have run than those, or none will.
+        """Waits until another step has run, or none will.
 
         Args:
-            num_yielded: Steps that Keras was told of.
+            num_yielded: Number of steps that Keras was told of.
+
+        Returns:
+            Whether more than `num_yielded` steps have run.
         """
         self._is_synced = False
         self._wait_until(
@@ -128,7 +131,7 @@ class WorkerReadRun(StepRun):
         )
 
     def _is_over(self) -> bool:
-        """Whether the input has come to its end."""
+        """Returns whether the input has ended, or the run was closed."""
         if self._is_closed or not self._reader.is_over:
             return self._is_closed
         if self._renew is None or self.done:
@@ -138,15 +141,15 @@ class WorkerReadRun(StepRun):
         return False
 
     def _limit(self) -> int:
-        """How many steps a closure has."""
+        """Returns the number of steps of a closure."""
         return self._steps_per_closure(self.done, self._pace.most_steps)
 
     def _limit_of_a_call(self) -> int:
-        """How many it makes in one go: all, but near the end of an epoch."""
+        """Returns the steps of a call: all, except near the end of an epoch."""
         limit = self._limit()
         if self._num_steps is None:
             return limit
-        # Not if somebody has said how many.
+        # A number that the user has set takes precedence.
         return self._steps_per_closure(
             self.done,
             packing.steps_near_the_end(
@@ -157,10 +160,10 @@ class WorkerReadRun(StepRun):
         )
 
     def _pump(self, *, all_of_it: bool = False) -> None:
-        """Schedules closures for the steps that none will claim otherwise.
+        """Schedules closures for steps that no other closure will claim.
 
         Args:
-            all_of_it: Whether to begin what makes no whole closure, too.
+            all_of_it: Whether to schedule an incomplete closure, too.
         """
         if self._is_over():
             return
@@ -170,7 +173,7 @@ class WorkerReadRun(StepRun):
                 self._calls = StepCalls(self._functions, self._element_spec)
             self._calls.grow(limit)
         self._tokens = {t for t in self._tokens if not t.has_ended}
-        # Those that wait for a split claim nothing before they get one.
+        # Closures that wait for a split claim nothing until they get one.
         idle = sum(not t.has_claimed for t in self._tokens)
         covered = max(0, idle - self._reader.num_waiting) * limit
         missing = (self._account.unclaimed - covered) / limit
@@ -190,11 +193,11 @@ class WorkerReadRun(StepRun):
         )
         if self._account.withdraw_unclaimed():
             self._fell_short = True
-        # Those that wait for a split see that they need none.
+        # Closures that wait for a split learn that they need none.
         self._reader.wake()
 
     def finish(self) -> None:
-        """See `StepRun`; of splits, too, that were not read to their end."""
+        """See `StepRun`; includes splits that were not read to their end."""
         super().finish()
         with self._lock:
             unfinished = self._counts.take(unfinished=True)
@@ -205,12 +208,12 @@ class WorkerReadRun(StepRun):
         super().close()
         self._reader.close()
 
-    # What closures call.
+    # Called by closures.
 
     def _run(self, token: "_Token", limit: int) -> None:
-        """Runs up to that many steps, on one split after the other."""
+        """Runs up to `limit` steps, on one split after another."""
         left = limit
-        # While this runs it is not replaced: its splits are not all read.
+        # It is not replaced while this runs: some splits are unread.
         reader = self._reader
         while left > 0:
             with reader.reading(lambda: self._account.unclaimed > 0) as share:
@@ -228,7 +231,7 @@ class WorkerReadRun(StepRun):
                 left -= done
 
     def _run_on(self, share: Share, claim: Claim) -> int | None:
-        """Runs claimed steps; None if they were taken for lost meanwhile."""
+        """Runs claimed steps; returns None if they were presumed lost."""
         begun_at = time.monotonic()
         try:
             made = self._calls.make(share, claim.num_steps)
@@ -250,12 +253,12 @@ class WorkerReadRun(StepRun):
         return done
 
     def begins_again(self, claim: Claim) -> None:
-        """Gives back what an earlier run of a closure has begun."""
+        """Gives back the steps that an earlier run of a closure has started."""
         self._begins_again(claim.num_steps)
         self._account.settle(claim, 0)
 
     def share_finished(self, share: Share) -> None:
-        """Counts what was counted of a split; called by the reader."""
+        """Adds the counts of a finished split; called by the reader."""
         with self._lock:
             self._counts.finish(share)
         if share.is_infinite:
@@ -271,13 +274,13 @@ class WorkerReadRun(StepRun):
         self._account.wake()
 
     def share_lost(self, share: Share) -> None:
-        """Forgets what will be counted again; called by the reader."""
+        """Drops the counts of a lost split; called by the reader."""
         with self._lock:
             self._counts.lose(share)
         self._account.wake()
 
     def waiting_began(self) -> None:
-        """Looks whether others need a closure; called by the reader."""
+        """Checks whether another closure is needed; called by the reader."""
         self._account.wake()
 
     def _take_counted(self) -> Counted:
@@ -286,10 +289,10 @@ class WorkerReadRun(StepRun):
 
 
 class _Token:
-    """One closure: runs some of the steps that were asked for.
+    """One closure: runs some of the requested steps.
 
-    Called again, after its worker was lost, it first gives back what it had
-    begun.
+    If it is called again after its worker was lost, it first gives back the
+    steps that it had started.
     """
 
     def __init__(self, run: WorkerReadRun, limit: int) -> None:
@@ -300,11 +303,11 @@ class _Token:
 
     @property
     def has_claimed(self) -> bool:
-        """Whether it has begun to run steps."""
+        """True if it has started to run steps."""
         return self.claim is not None
 
     def end(self) -> None:
-        """Notes that it has ended, in whatever way."""
+        """Records that it has ended, in whatever way."""
         self.has_ended = True
 
     def __call__(self) -> None:

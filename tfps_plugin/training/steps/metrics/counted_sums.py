@@ -1,4 +1,4 @@
-"""What single calls of workers have counted, put together on the chief."""
+"""Metric states of single calls of workers, merged on the chief."""
 
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -10,31 +10,30 @@ import tensorflow as tf
 from tfps_plugin.variables.per_worker.worker_local import WorkerLocalVariable
 from tfps_plugin.variables.states.merge_rule import MergeRule
 
-# What calls have counted: by the value of a rule, one vector for each dtype.
+# States of calls: by the value of a rule, one vector for each dtype.
 Counted = dict[str, list[np.ndarray]]
 
 
 class CountedSums:
-    """States of metrics of which every call counts its own part.
+    """Metric states that every call counts by itself.
 
-    These are sums, maxima and minima. A worker's copy of a state holds what
-    all calls on it have counted since the last reset; of a call that fails
-    half-way, or of a worker that dies, nobody could say what its copy should
-    be. So here every call begins at the neutral element of the state's rule
-    and returns what it came to, and the chief puts together what it is told by
-    calls that came to their end, each once. Then every example counts exactly
-    once, whatever happens to workers.
+    These are sums, maxima and minima. A worker's copy of a state accumulates
+    all calls on it since the last reset; if a call fails halfway, or a worker
+    dies, the correct value of its copy is unknown. So here every call begins
+    at the neutral element of the state's rule and returns its result. The
+    chief merges the results of completed calls, each once. Then every example
+    counts exactly once, whatever happens to workers.
 
-    What a call has counted travels in one tensor for each rule and dtype.
+    The result of a call travels in one tensor for each rule and dtype.
 
-    Threading: used by the thread that runs `evaluate` alone.
+    Threading: only the thread that runs `evaluate` uses it.
     """
 
     def __init__(self, variables: Sequence[WorkerLocalVariable]) -> None:
         """Takes the states.
 
         Args:
-            variables: Worker-local, with rules that reduce.
+            variables: Worker-local variables whose rules reduce.
         """
         self._groups: dict[str, dict[tf.DType, list[WorkerLocalVariable]]] = {}
         for variable in variables:
@@ -43,18 +42,18 @@ class CountedSums:
 
     @classmethod
     def of_metrics(cls, model: keras.Model) -> "CountedSums":
-        """The states of a model's metrics that calls can count."""
+        """Creates the sums for the countable states of a model's metrics."""
         return cls(countable_states(model))
 
     def begin(self) -> None:
-        """In a function: begins at the neutral elements."""
+        """Sets the states to neutral elements; for use in a function."""
         for of_rule in self._groups.values():
             for variables in of_rule.values():
                 for variable in variables:
                     variable.assign(variable.neutral())
 
     def pack(self) -> dict[str, list[tf.Tensor]]:
-        """In a function: what was counted; see `Counted`."""
+        """Returns the states, see `Counted`; for use in a function."""
         return {
             rule: [
                 tf.concat(
@@ -67,13 +66,13 @@ class CountedSums:
         }
 
     def commit(self, counted: Counted) -> None:
-        """On the chief: takes in what calls have counted.
+        """Adds the results of calls to the chief's values.
 
-        What lanes have in their copies is dropped: those who count have
-        returned it. To be called when no call runs any more.
+        Drops the copies of lanes, whose values the calls have returned. Only
+        call it while no call runs.
 
         Args:
-            counted: What `pack` gave, perhaps put together.
+            counted: Fetched results of `pack`, perhaps merged.
         """
         for rule, of_rule in self._groups.items():
             for variables, packed in zip(
@@ -87,10 +86,10 @@ class CountedSums:
 
 
 def countable_states(model: keras.Model) -> list[WorkerLocalVariable]:
-    """The states of a model's metrics whose rules reduce, each once.
+    """Returns the states of a model's metrics whose rules reduce, each once.
 
-    Keras lists a metric of a layer inside of a layer, or one that is an
-    attribute and compiled, several times.
+    Keras lists some metrics several times: those of a layer inside a layer, or
+    those that are both an attribute and compiled.
     """
     states = {
         id(variable.value): variable.value
@@ -102,7 +101,7 @@ def countable_states(model: keras.Model) -> list[WorkerLocalVariable]:
 
 
 def fetch(counted: Mapping[str, Sequence[tf.Tensor]]) -> Counted:
-    """Brings what a call has counted here; called by closures."""
+    """Fetches the result of a call; called by closures."""
     return {
         rule: [part.numpy() for part in parts]
         for rule, parts in counted.items()
@@ -110,10 +109,10 @@ def fetch(counted: Mapping[str, Sequence[tf.Tensor]]) -> Counted:
 
 
 def add(first: Counted, second: Counted) -> Counted:
-    """What two calls have counted together.
+    """Merges the results of two calls.
 
     Args:
-        first: Fetched results of `CountedSums.pack`; empty: nothing yet.
+        first: Fetched results of `CountedSums.pack`; may be empty.
         second: Likewise.
     """
     if not first or not second:

@@ -1,4 +1,4 @@
-"""Sums of calls are added up by dtype, each in its own place."""
+"""Tests that results of calls are merged by dtype."""
 
 import numpy as np
 import tensorflow as tf
@@ -58,7 +58,7 @@ def test_nothing_added_to_something_is_that() -> None:
 
 
 def test_every_rule_puts_together_what_calls_have_counted() -> None:
-    """Those begin at neutral elements, not at the chief's values."""
+    """Calls begin at neutral elements, not at the chief's values."""
     variables = []
     for value, rule in (
         (tf.constant([3.0, -9.0]), MergeRule.MAX),

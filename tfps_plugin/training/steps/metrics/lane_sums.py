@@ -1,4 +1,4 @@
-"""What lanes have counted in metric states, brought to the chief at once."""
+"""Metric states of lanes, fetched by the chief at once."""
 
 import logging
 from collections.abc import Sequence
@@ -20,35 +20,34 @@ _logger = logging.getLogger(__name__)
 
 
 class LaneSums:
-    """Puts the copies that lanes have of metric states into the chief's own.
+    """Merges the lanes' copies of metric states into the chief's values.
 
-    Read one by one, each state would cost a message from every lane; and
-    reset, each would be made again on every lane when the next epoch begins.
-    Here a lane is asked once for all of them, and told once to have its
-    copies begin anew.
+    Read one by one, each state would cost a message from every lane. Reset one
+    by one, each would be recreated on every lane when the next epoch begins.
+    Here a lane sends all of them at once, and clears all of them at once.
 
-    Threading: used by the thread that runs `fit` alone.
+    Threading: only the thread that runs `fit` uses it.
     """
 
     def __init__(self, model: keras.Model) -> None:
-        """Takes the model, whose metrics may be made later.
+        """Takes the model, whose metrics may be created later.
 
         Args:
-            model: The model whose metrics' states are meant.
+            model: The model that has the metrics.
         """
         self._model = model
         self._functions: dict[Any, _Functions] = {}
 
     def collect(self) -> None:
-        """Brings them; to be called when no call of a worker runs.
+        """Fetches and clears the copies; only call it while no call runs.
 
-        What a worker that does not answer had counted is missing.
+        The counts of a worker that does not answer are lost.
         """
         of_lanes: dict[int, list[tuple[WorkerLocalVariable, Any]]] = {}
         for variable in counted_sums.countable_states(self._model):
             for lane_index, copy in variable.copies_by_lane().items():
                 of_lanes.setdefault(lane_index, []).append((variable, copy))
-            # Before they are: a lane that comes meanwhile says otherwise.
+            # Set before they are: a lane that arrives in between resets it.
             variable.copies_are_neutral()
         for lane_index, pairs in sorted(of_lanes.items()):
             self._take_over(lane_index, pairs)
@@ -56,7 +55,7 @@ class LaneSums:
     def _take_over(
         self, lane_index: int, pairs: Sequence[tuple[WorkerLocalVariable, Any]]
     ) -> None:
-        """Takes one lane's copies into the chief's values, and clears them."""
+        """Merges a lane's copies into the chief's values, and clears them."""
         copies = [copy for _, copy in pairs]
         functions = self._functions_for([v for v, _ in pairs], copies)
         try:
@@ -78,7 +77,7 @@ class LaneSums:
         except tf.errors.OpError as error:
             if not chief_reads.is_about_the_cluster(error):
                 raise
-            # What they had is here already.
+            # Their values are already here.
             self._forget(lane_index, pairs)
 
     def _forget(
@@ -103,7 +102,7 @@ class LaneSums:
 class _Functions:
     """Reads and clears the copies of any lane, in one call each.
 
-    Reading changes nothing, so that it may be tried again.
+    Reading changes nothing, so it can be retried.
     """
 
     def __init__(
@@ -112,8 +111,8 @@ class _Functions:
         """Traces the functions.
 
         Args:
-            copies: Of one lane; those of others are alike.
-            rules: By which each is put together with others.
+            copies: Copies of one lane; those of other lanes are alike.
+            rules: The merge rule of each.
         """
         self._rules = list(rules)
         self._dtypes = [copy.dtype for copy in copies]
@@ -131,7 +130,7 @@ class _Functions:
             )
 
     def _reading(self, *handles: tf.Tensor) -> list[tf.Tensor]:
-        """The values, one after the other: a vector for each dtype."""
+        """Returns the values, concatenated to a vector for each dtype."""
         parts: dict[tf.DType, list[tf.Tensor]] = {}
         for handle, dtype in zip(handles, self._dtypes, strict=True):
             value = tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype)
@@ -149,7 +148,7 @@ class _Functions:
         return tf.constant(0)
 
     def read(self, copies: Sequence[RemoteVariable]) -> list[np.ndarray]:
-        """The values of a lane's copies."""
+        """Returns the values of a lane's copies."""
 
         def read() -> list[np.ndarray]:
             return [vector.numpy() for vector in _on(copies, self._read)]
@@ -169,11 +168,11 @@ class _Functions:
         return values
 
     def clear(self, copies: Sequence[RemoteVariable]) -> None:
-        """Has a lane's copies begin anew, at neutral elements."""
+        """Resets a lane's copies to neutral elements."""
         _on(copies, self._clear)
 
 
 def _on(copies: Sequence[RemoteVariable], function: Any) -> Any:
-    """Calls a function of handles where the copies are."""
+    """Calls a function of handles on the device of the copies."""
     with compat.clear_device(), tf.device(copies[0].device):
         return function(*[copy.own_handle for copy in copies])

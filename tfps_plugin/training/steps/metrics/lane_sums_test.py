@@ -1,4 +1,4 @@
-"""Tests of what lanes have counted, brought to the chief at once."""
+"""Tests of metric states of lanes, fetched by the chief at once."""
 
 import types
 from collections.abc import Callable
@@ -56,7 +56,7 @@ def test_the_sums_are_what_single_reads_would_find() -> None:
     for _ in range(2):
         metrics.sums.collect()
         assert metrics.values() == expected
-    # Lanes go on from zero.
+    # Lanes continue from zero.
     with testing.lane(3):
         metrics.step(tf.constant(0.5))
     expected = [[8.0, 13.0], 11, [True, False], 1.25]
@@ -77,7 +77,7 @@ def test_reset_by_the_chief_keeps_the_copies_and_clears_them() -> None:
         metrics.step(tf.constant(1.0))
     assert metrics.count._resident.existing() == before
     assert int(metrics.count.numpy()) == 1
-    # What was not brought yet is dropped.
+    # Drops values that were not fetched yet.
     metrics.count.assign(5)
     assert int(metrics.count.numpy()) == 5
 

@@ -1,4 +1,4 @@
-"""What the progress bar and batch callbacks are shown during an epoch."""
+"""Logs for the progress bar and batch callbacks during an epoch."""
 
 import collections
 import threading
@@ -15,14 +15,13 @@ _SHOW_SECONDS = 0.1
 
 
 class ProgressLogs:
-    """Results of steps, averaged over the calls that ended last.
+    """Results of steps, averaged over the latest calls.
 
     A step returns the metrics of its lane so far; the average of the latest
-    results is close to those of all. They are brought here a few times a
-    second, or for every call when a callback looks at every batch, by the
-    lanes themselves, so that the thread that runs `fit` never waits for them;
-    results that nobody would see are never sent. The exact metrics of an
-    epoch are read from the metrics themselves at its end.
+    results is close to the metrics of all steps. The lanes fetch results a few
+    times a second, or for every call if a callback uses every batch, so the
+    thread that runs `fit` never waits for them. Other results are never sent.
+    The exact metrics of an epoch are read from the metrics at its end.
 
     Threading: `report` is called by lanes, everything else by the thread that
     runs `fit`. Guarded by `_lock`: the results.
@@ -32,10 +31,10 @@ class ProgressLogs:
         """Creates empty logs.
 
         Args:
-            num_lanes: How many closures run at the same time.
-            show_all: Whether the result of every call is wanted.
+            num_lanes: Number of closures that run at the same time.
+            show_all: Whether to fetch the result of every call.
         """
-        # Keras holds on to the dictionary of an epoch, so it is changed in
+        # Keras keeps a reference to this dictionary, so it is changed in
         # place.
         self.logs: dict[str, Any] = {}
         self._show_all = show_all
@@ -50,13 +49,13 @@ class ProgressLogs:
         self._fetched_at = -float("inf")
 
     def report(self, outputs: Any) -> Any:
-        """Takes what the last step of a call returned.
+        """Takes the result of the last step of a call.
 
         Args:
-            outputs: Tensors, where the call ran.
+            outputs: Tensors, on the worker of the call.
 
         Returns:
-            The same as arrays, if they were brought here; else None.
+            The same as arrays, if they were fetched; else None.
         """
         with self._lock:
             self._latest.append(outputs)
@@ -72,7 +71,7 @@ class ProgressLogs:
         return fetched
 
     def update(self) -> None:
-        """Shows what lanes have brought."""
+        """Shows the results that lanes have fetched."""
         with self._lock:
             if not self._has_news:
                 return
@@ -99,7 +98,7 @@ class ProgressLogs:
 
 
 def _fetch(outputs: Any) -> Any:
-    """Results as arrays; None if the worker that has them is lost."""
+    """Fetches results as arrays; returns None if their worker is lost."""
     try:
         return tf.nest.map_structure(
             lambda leaf: chief_reads.read(leaf.numpy), outputs
@@ -107,4 +106,4 @@ def _fetch(outputs: Any) -> Any:
     except tf.errors.OpError as error:
         if not chief_reads.is_about_the_cluster(error):
             raise
-        return None  # others show
+        return None  # others are shown

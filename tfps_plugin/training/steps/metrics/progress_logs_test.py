@@ -1,4 +1,4 @@
-"""Logs are averages of what lanes reported, and fetched only if seen."""
+"""Tests that logs average reports of lanes, and are fetched only if shown."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from tfps_plugin.training.steps.metrics.progress_logs import ProgressLogs
 
 
 class Fetched:
-    """A result that knows how often it was fetched."""
+    """A result that counts how often it was fetched."""
 
     def __init__(self, value: float) -> None:
         self.value = value

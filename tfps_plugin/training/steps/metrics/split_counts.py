@@ -1,4 +1,4 @@
-"""What was counted of which split, and what of that still holds. Pure."""
+"""Counts by split, some of which may become invalid. Pure."""
 
 from collections.abc import Hashable
 
@@ -7,22 +7,22 @@ from tfps_plugin.training.steps.metrics.counted_sums import Counted
 
 
 class SplitCounts:
-    """Adds up what calls have counted, while the splits they read may be lost.
+    """Sums the counts of calls while the splits that they read may be lost.
 
-    What is read again from its start is counted again; so what calls have
-    counted of a split holds once the split was read to its end, and is dropped
-    if its reader was lost before. Calls that were under way then may still
-    come to their end, and are dropped too.
+    A split that is read again from its start is counted again. So the counts of
+    a split become valid when it is read to its end, and are dropped if its
+    reader is lost before. Calls that were running at that time may still end,
+    and are dropped, too.
 
-    Not thread-safe: whoever shares it puts a lock around it.
+    Not thread-safe: callers that share it need a lock.
     """
 
     def __init__(self, *, rereads: bool) -> None:
-        """Begins with nothing counted.
+        """Starts without counts.
 
         Args:
             rereads: Whether a split whose reader was lost is read again from
-                its start. If not, whatever was counted holds.
+                its start. If not, all counts are valid.
         """
         self._rereads = rereads
         self._held: Counted = {}
@@ -30,11 +30,11 @@ class SplitCounts:
         self._lost: set[Hashable] = set()
 
     def add(self, split: Hashable, counted: Counted) -> None:
-        """Adds what a call has counted.
+        """Adds the counts of a call.
 
         Args:
-            split: The reading of a split that it took part in; a split that
-                is read again is another one.
+            split: A key of the pass over the split; a split that is read again
+                has another key.
             counted: Fetched results of `CountedSums.pack`.
         """
         if not self._rereads:
@@ -45,23 +45,23 @@ class SplitCounts:
             )
 
     def finish(self, split: Hashable) -> None:
-        """Notes that a split was read to its end."""
+        """Records that a split was read to its end."""
         self._held = counted_sums.add(self._held, self._by_split.pop(split, {}))
 
     def lose(self, split: Hashable) -> None:
-        """Notes that the reader of a split was lost before its end."""
+        """Records that the reader of a split was lost before its end."""
         self._by_split.pop(split, None)
         self._lost.add(split)
 
     def take(self, *, unfinished: bool = False) -> Counted:
-        """Hands out what holds and was not handed out before.
+        """Returns the valid counts that were not returned before.
 
         Args:
-            unfinished: Whether also what was counted of splits that nobody
-                will read to their end any more.
+            unfinished: Whether to include splits that will not be read to
+                their end.
 
         Returns:
-            The sums; empty: nothing was counted.
+            The sums; empty if nothing was counted.
         """
         if unfinished:
             for split in list(self._by_split):

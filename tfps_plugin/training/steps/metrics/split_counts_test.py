@@ -1,4 +1,4 @@
-"""Each split counts once, whoever dies while reading it."""
+"""Tests that each split counts once, whichever worker dies."""
 
 import hypothesis
 import numpy as np
@@ -35,7 +35,7 @@ def test_a_lost_split_does_not_count() -> None:
 
 
 def test_a_call_that_ends_after_its_split_was_lost_does_not_count() -> None:
-    """Another lane's call was under way when the worker was found dead."""
+    """Another lane's call was running when the worker was found dead."""
     counts = SplitCounts(rereads=True)
     counts.lose("a")
     counts.add("a", _one())

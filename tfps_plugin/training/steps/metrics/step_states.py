@@ -1,4 +1,4 @@
-"""The states that a model's step assigns: how each is kept right."""
+"""States that a model's step assigns, and ways to keep them correct."""
 
 import logging
 from collections.abc import Callable
@@ -31,24 +31,24 @@ _SHOWN = 5
 
 
 class StepStates:
-    """Finds, before a step runs, what its states need.
+    """Determines, before a step runs, the needs of its states.
 
-    A metric state whose copies cannot be put together moves to a parameter
-    server, for all lanes. What nothing keeps right there, while several
-    workers assign it, makes the steps follow one another.
+    A metric state whose copies cannot be merged moves to a parameter server,
+    for all lanes. If concurrent assignments would make a state there wrong, the
+    steps must follow one another.
 
-    Threading: used by the thread that traces alone.
+    Threading: only the thread that traces uses it.
 
     Attributes:
-        in_order: Descriptions of the variables that need that steps follow
-            one another in the order of the input; empty: they may overlap.
+        in_order: Descriptions of the variables that require steps to follow
+            one another in the order of the input; empty: steps may overlap.
     """
 
     def __init__(self, model: keras.Model) -> None:
         """Takes the model.
 
         Args:
-            model: Whose step it is.
+            model: The model that has the step.
         """
         self._model = model
         self.in_order: tuple[str, ...] = ()
@@ -57,18 +57,18 @@ class StepStates:
 
     @property
     def are_outdated(self) -> bool:
-        """Whether another step has moved states that this one uses."""
+        """True if another step has moved states that this one uses."""
         return any(state.is_replaced for state in self._copied)
 
     def settle(self, trace: Callable[[], tf.Graph]) -> None:
         """Finds the rule of every state that a step assigns.
 
         Args:
-            trace: Traces the step, anew if states have moved meanwhile, and
-                returns its graph.
+            trace: Traces the step (again, if states have moved), and returns
+                its graph.
 
         Raises:
-            UnsupportedError: If nothing can keep a state right.
+            UnsupportedError: If a state cannot be kept correct.
         """
         flow = Flow(trace())
         while homeless := copies.settle(flow):
@@ -84,15 +84,15 @@ class StepStates:
             state for state in copies.of(flow) if state.rule is MergeRule.LAST
         ]
         if last:
-            # There is a last batch now; its lane may be any.
+            # Now there is a last batch, and any lane may run it.
             self._move(last)
             self._copied = copies.of(Flow(trace()))
 
     def require_any_order(self) -> None:
-        """Refuses a step that has to see the input in its order.
+        """Refuses a step that must see the input in order.
 
         Raises:
-            UnsupportedError: If it does.
+            UnsupportedError: If the step must.
         """
         if self.in_order:
             raise errors.UnsupportedError(
@@ -108,7 +108,7 @@ class StepStates:
             )
 
     def announce_order(self) -> None:
-        """Warns, once, that steps follow one another if they have to."""
+        """Warns, once, that steps follow one another if they must."""
         if self.in_order == self._announced:
             return
         self._announced = self.in_order
@@ -121,7 +121,7 @@ class StepStates:
         )
 
     def _move(self, states: list[WorkerLocalVariable]) -> None:
-        """Has parameter servers hold states of which there were copies."""
+        """Moves states with copies to parameter servers."""
         strategy = self._model.distribute_strategy
         holders = {
             id(variable.value): variable
@@ -143,8 +143,8 @@ class StepStates:
 
     def _only_in_order(self, flow: Flow) -> list[str]:
         optimizers = step_build.optimizers_of(self._model)
-        # Always right: the number of a step is assigned under the lock, and
-        # what rows are computed from it is part of the same update.
+        # Always correct: the number of a step is assigned under the lock, and
+        # the rows computed from it are part of the same update.
         catching_up = _ids_of(
             value
             for optimizer in optimizers
@@ -168,10 +168,10 @@ class StepStates:
         ]
 
     def _described(self, variable: Any) -> str:
-        """A variable in words, with the layer that has it."""
+        """Describes a variable and the layer that has it."""
         owner = None
         for layer in keras_compat.layers_within(self._model):
-            # Inner layers come after those that they are in.
+            # Inner layers come after the layers that contain them.
             if any(variable is own for own in _variables_of(layer)):
                 owner = layer
         if owner is None or owner is self._model:
@@ -180,10 +180,10 @@ class StepStates:
 
 
 def _refuse_foreign(flow: Flow) -> None:
-    """Refuses steps that assign what is on the chief.
+    """Refuses steps that assign variables on the chief.
 
     Raises:
-        VariableCreationError: If one does.
+        VariableCreationError: If a step does.
     """
     for write in flow.writes:
         if not isinstance(write.variable, LateBoundVariable):
@@ -197,7 +197,7 @@ def _refuse_foreign(flow: Flow) -> None:
 
 
 def lost_place() -> errors.WorkerLostError:
-    """Raised where a call was broken off whose states others go on from."""
+    """Returns the error for an interrupted call with states for later calls."""
     return errors.WorkerLostError(
         "A worker was lost while it ran steps whose states pass from one batch "
         "to the next, and nobody knows how many of them it had made; to make "
@@ -208,9 +208,10 @@ def lost_place() -> errors.WorkerLostError:
 
 
 def _variables_of(layer: Any) -> Iterator[Any]:
-    """TensorFlow's variables behind those of a layer.
+    """Yields TensorFlow's variables behind those of a layer.
 
-    Also those that Keras does not list, as the states of recurrent layers.
+    Includes variables that Keras does not list, such as states of recurrent
+    layers.
     """
     for one in (*layer.variables, *_leaves(list(vars(layer).values()))):
         value = one.value if isinstance(one, keras.Variable) else one
@@ -219,7 +220,7 @@ def _variables_of(layer: Any) -> Iterator[Any]:
 
 
 def _leaves(value: Any) -> Iterator[Any]:
-    """What is in lists, tuples and dictionaries, however deep."""
+    """Yields the leaves of nested lists, tuples and dictionaries."""
     if isinstance(value, Mapping):
         value = list(value.values())
     if isinstance(value, list | tuple):

@@ -1,4 +1,4 @@
-"""The states of a step get a rule, a place, an order, or are refused."""
+"""Tests that states get a rule, a place or an order, or are refused."""
 
 import types
 from collections.abc import Callable
@@ -46,7 +46,7 @@ class _Strategy:
 
 
 class _Model:
-    """A layer's state, and three of a metric, as Keras shows them."""
+    """A state of a layer, and three of a metric, as Keras shows them."""
 
     name = "some_model"
     optimizer = None
@@ -59,7 +59,7 @@ class _Model:
         self.layer = types.SimpleNamespace(
             name="memory",
             variables=[],
-            # Keras does not list what is in a list.
+            # Keras does not list the items of a list.
             kept=[[_on_ps(0.0, "memory/kept")]],
         )
         self.variables: list[Any] = []
@@ -164,7 +164,7 @@ def test_what_passes_from_batch_to_batch_is_named(
         states.announce_order()
     (record,) = caplog.records
     assert found in record.getMessage()
-    # There is a last batch now, on whichever lane.
+    # Now there is a last batch, on some lane.
     first, second, _ = model.values
     assert isinstance(first, RemoteVariable)
     assert second.rule is MergeRule.SUM
@@ -194,7 +194,7 @@ def test_what_the_chief_has_is_refused() -> None:
             _Model(),
             lambda kept, first, second, third, x: outside.assign_add(x),
         )
-    # To read one changes nothing.
+    # Reading a state changes nothing.
     _settled(
         _Model(),
         lambda kept, first, second, third, x: first.assign_add(x * outside),

@@ -1,4 +1,4 @@
-"""Whether the steps of a model run operation by operation, on the chief."""
+"""Eager mode, in which the steps of a model run on the chief."""
 
 from typing import Any
 
@@ -6,12 +6,13 @@ import tensorflow as tf
 
 
 def runs_eagerly(model: Any) -> bool:
-    """Whether a model or the whole program asks for it.
+    """Returns whether the steps of a model run eagerly.
 
     Args:
-        model: A Keras model, which `compile(run_eagerly=True)` may have set.
+        model: A Keras model.
 
     Returns:
-        Whether that, or `tf.config.run_functions_eagerly(True)`, is in force.
+        Whether `compile(run_eagerly=True)` or
+        `tf.config.run_functions_eagerly(True)` is in force.
     """
     return bool(model.run_eagerly) or tf.config.functions_run_eagerly()

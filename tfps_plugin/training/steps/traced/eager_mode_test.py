@@ -1,4 +1,4 @@
-"""Tests of who asks for eager steps."""
+"""Tests of settings that ask for eager steps."""
 
 import types
 

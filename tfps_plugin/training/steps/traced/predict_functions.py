@@ -21,7 +21,7 @@ class PredictFunction(NamedTuple):
     Attributes:
         call: A function of batches as strings, of shape `(K, C)`, that
             returns predictions as strings, one row for each batch.
-        codec: Of the predictions of one batch.
+        codec: Codec of the predictions of one batch.
     """
 
     call: Callable[[tf.Tensor], tf.Tensor]
@@ -31,8 +31,8 @@ class PredictFunction(NamedTuple):
 class PredictFunctions:
     """A model's `predict_step`, packed into a loop over batches.
 
-    Threading: used by the thread that runs `predict` alone; the functions
-    that it gives may be called from any.
+    Threading: only the thread that runs `predict` uses it; any thread may call
+    the functions that it returns.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class PredictFunctions:
 
         Args:
             model: The model; its strategy runs the step.
-            coordinator: In whose scope functions are traced.
+            coordinator: The coordinator in whose scope functions are traced.
         """
         self._model = model
         self._coordinator = coordinator
@@ -57,14 +57,14 @@ class PredictFunctions:
 
     @property
     def is_in_order(self) -> bool:
-        """Whether steps have to follow one another; see `StepStates`."""
+        """True if steps must follow one another; see `StepStates`."""
         return bool(self._states.in_order)
 
     def on_group(self, codec: BatchCodec) -> PredictFunction:
-        """The function for batches of a type.
+        """Returns the function for batches of a type.
 
         Args:
-            codec: Says what the batches are.
+            codec: Codec of the batches.
         """
         key = repr(codec.element_spec)
         if self._states.are_outdated:

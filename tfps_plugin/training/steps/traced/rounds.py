@@ -1,29 +1,28 @@
-"""How many steps a round of a worker's loop makes. Pure: no TensorFlow.
+"""Number of steps in a round of a worker's loop. Pure: no TensorFlow.
 
 Several steps in one round share messages: the ids of the next step leave with
-the gradients of this one, and parameter servers hear of a new round more
-rarely. But the loop's function is as many times as large: to put it together,
-and to prepare it on each worker, takes so much longer, after each change of the
-cluster again.
+the gradients of this one, and parameter servers start fewer rounds. But the
+loop's function grows in proportion: building it, and preparing it on each
+worker, takes that much longer, and again after each change of the cluster.
 """
 
-# More do not make it faster: 2 messages of a step and parameter server are what
-# it comes to, and with four it is two and a quarter.
+# More steps do not help: the limit is 2 messages per step and parameter server,
+# and with four steps it is 2.25.
 MOST_STEPS = 4
-# Of a round: prepared within seconds.
+# Largest number in a round, which workers can prepare within seconds.
 _MOST_OPERATIONS = 6_000
-# What is put together for a short `fit` does not pay.
+# Building rounds does not pay for a short `fit`.
 _STEPS_BEFORE = 500
-# Of a call, which takes about a second: batches of steps that take longer may
-# be large, and a worker has those of a round in memory at the same time.
+# Fewest steps of a call of about a second: batches of slower steps may be
+# large, and a worker has all batches of a round in memory at the same time.
 _STEPS_OF_A_CALL = 4 * MOST_STEPS
 
 
 def steps_of_a_round(num_operations: int) -> int:
-    """How many steps a round makes, once that pays.
+    """Returns the number of steps of a round, once rounds pay.
 
     Args:
-        num_operations: Of one step.
+        num_operations: Number of operations of one step.
 
     Returns:
         At least 1.
@@ -32,26 +31,26 @@ def steps_of_a_round(num_operations: int) -> int:
 
 
 def pays(steps_so_far: int, steps_of_a_call: int) -> bool:
-    """Whether a model is trained for so long that larger rounds pay.
+    """Returns whether a model is trained for long enough for larger rounds.
 
     Args:
-        steps_so_far: That calls have made.
-        steps_of_a_call: That each makes.
+        steps_so_far: Number of steps that calls have made.
+        steps_of_a_call: Number of steps of each call.
     """
     return steps_so_far >= _STEPS_BEFORE and steps_of_a_call >= _STEPS_OF_A_CALL
 
 
 def in_whole_ones(steps_of_a_call: int) -> int:
-    """How many steps to make in place of so many.
+    """Rounds a number of steps down to whole rounds.
 
-    Of calls for which rounds may pay, whole rounds: what is left over takes
-    another call.
+    Only applies to calls for which rounds may pay: the remaining steps would
+    need another call.
 
     Args:
-        steps_of_a_call: About as many.
+        steps_of_a_call: Number of steps.
 
     Returns:
-        As many or fewer, but at least 1.
+        The same number or a smaller one, but at least 1.
     """
     whole = steps_of_a_call - steps_of_a_call % MOST_STEPS
     return max(1, whole if whole >= _STEPS_OF_A_CALL else steps_of_a_call)

@@ -1,4 +1,4 @@
-"""Rounds are as large as pays."""
+"""Tests of the size of rounds."""
 
 from hypothesis import given
 from hypothesis import strategies as st

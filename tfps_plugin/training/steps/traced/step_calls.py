@@ -1,4 +1,4 @@
-"""Calls of a worker that make steps on what it reads."""
+"""Calls of a worker that run steps on its input."""
 
 from typing import Any
 from typing import NamedTuple
@@ -15,14 +15,14 @@ from tfps_plugin.training.steps.traced.step_loops import StepsOutput
 
 
 class MadeSteps(NamedTuple):
-    """What a worker has done.
+    """Steps that a worker has run.
 
     Attributes:
-        num_steps: How many steps ran; fewer than asked for where the input
-            has ended. Those of a call that met the end in the midst of a round
-            are none: nobody knows how many they were.
-        outputs: What the last one returned, on the worker; None if none ran.
-        counted: What they have counted, fetched; see `CountedSums`.
+        num_steps: Number of steps; fewer than requested if the input has
+            ended. Zero for a call that met the end in the middle of a round,
+            because their number is unknown.
+        outputs: Result of the last step, on the worker; None if none ran.
+        counted: Fetched results of `CountedSums.pack`.
     """
 
     num_steps: int
@@ -31,34 +31,34 @@ class MadeSteps(NamedTuple):
 
 
 class StepCalls:
-    """Makes steps, several in each round of a worker's loop once that pays.
+    """Runs steps, several in each round of a worker's loop once that pays.
 
-    Threading: `grow` is for the thread that runs `fit` alone; `make` is called
-    by lanes, which see the one function or the other.
+    Threading: only the thread that runs `fit` calls `grow`; lanes call `make`,
+    and see either function.
     """
 
     def __init__(self, functions: StepFunctions, element_spec: Any) -> None:
-        """Begins with what earlier calls of the same functions came to.
+        """Starts from the findings of earlier calls of the same functions.
 
         Args:
             functions: The model's step.
-            element_spec: What one batch looks like.
+            element_spec: The type of a batch.
         """
         self._functions = functions
         self._element_spec = element_spec
         self._function = functions.on_iterator(element_spec)
-        # An earlier epoch may have found that they pay.
+        # An earlier epoch may have found that rounds pay.
         self._rounds: Rounds | None = functions.known_rounds(element_spec)
-        # None until a worker has said so. Whole rounds need input without end:
-        # what one of them has taken, nobody could give back.
+        # None until a worker has told. Whole rounds need infinite input: the
+        # batches of an incomplete round would be lost.
         self._is_infinite: bool | None = None
         self._may_grow = True
 
     def grow(self, steps_of_a_call: int) -> None:
-        """Looks whether larger rounds pay, and prepares them if so.
+        """Checks whether larger rounds pay, and prepares them if so.
 
         Args:
-            steps_of_a_call: As many steps are made with each call.
+            steps_of_a_call: Number of steps of each call.
         """
         if (
             self._may_grow
@@ -69,23 +69,23 @@ class StepCalls:
             self._rounds = self._functions.in_rounds(self._element_spec)
 
     def make(self, share: Share, num_steps: int) -> MadeSteps:
-        """Has the worker that the calling lane drives make steps.
+        """Runs steps on the worker of the calling lane.
 
         Args:
-            share: What it reads.
-            num_steps: How many; fewer are made if the share ends before.
+            share: The input to read.
+            num_steps: Number of steps; fewer run if the share ends before.
         """
         self._is_infinite = share.is_infinite
         try:
             results = self._call(share, num_steps)
         except tf.errors.OutOfRangeError:
-            # Of a step itself, or of rounds, which take batches without a look
-            # whether there are any.
+            # From a step itself, or from rounds, which take batches without
+            # checking for the end.
             if not share.is_infinite or _has_more(share.iterator):
                 raise
             return MadeSteps(0, None, {})
-        # Asked for in any case: what repeats without end has an end where there
-        # is nothing to repeat.
+        # Reads the number in any case: an infinite input ends if there is
+        # nothing to repeat.
         done: int = 0
         outputs: Any = None
         counted: Counted = {}
@@ -104,7 +104,7 @@ class StepCalls:
         looks_first = False
         if self._rounds is not None and share.is_infinite:
             left = num_steps % self._rounds.num_steps
-            # A round counts its steps before it knows that it has batches.
+            # A round counts its steps without checking for batches.
             looks_first = not share.has_given
             if looks_first and not left:
                 left = min(num_steps, self._rounds.num_steps)
@@ -124,5 +124,5 @@ class StepCalls:
 
 
 def _has_more(iterator: Any) -> bool:
-    """Whether an iterator of a worker has another batch, which is taken."""
+    """Takes a batch from a worker's iterator; returns whether there was one."""
     return bool(iterator.get_next_as_optional().has_value())

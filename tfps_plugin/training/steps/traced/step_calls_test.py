@@ -1,4 +1,4 @@
-"""Steps are made in the rounds that pay."""
+"""Tests that steps run in rounds that pay."""
 
 from typing import Any
 
@@ -13,13 +13,13 @@ from tfps_plugin.training.steps.tuning.packing import Pace
 
 
 class _Functions:
-    """Notes which function made how many steps."""
+    """Records the function and the number of steps of each call."""
 
     def __init__(self) -> None:
         self.pace = Pace(num_lanes=1)
         self.made: list[tuple[str, int]] = []
         self._rounds: Rounds | None = None
-        # How many batches there are; None: no end of them.
+        # Number of batches left; None: infinitely many.
         self.left: int | None = None
 
     def on_iterator(self, element_spec: Any) -> Any:
@@ -119,7 +119,7 @@ def test_no_round_begins_on_input_that_gives_too_little(batches: int) -> None:
 def test_input_that_ends_is_read_singly() -> None:
     functions, calls = _grown(is_infinite=False)
     calls.make(_share(is_infinite=False), 8)
-    # Even where input of the same kind had no end before.
+    # Even if input of the same type was infinite before.
     functions.in_rounds(None)
     again = StepCalls(functions, None)  # type: ignore[arg-type]
     again.make(_share(is_infinite=False), 8)
@@ -133,7 +133,7 @@ def test_what_has_nothing_to_repeat_ends() -> None:
     assert calls.make(ended, 2).num_steps == 2
     assert calls.make(ended, 2).num_steps == 1
     assert calls.make(ended, 2).num_steps == 0
-    # In the midst of a round.
+    # In the middle of a round.
     functions.left = 3
     made = calls.make(ended, 8)
     assert made.num_steps == 0

@@ -40,9 +40,9 @@ class Rounds(NamedTuple):
     """A function whose loop makes several steps in each round.
 
     Attributes:
-        num_steps: How many these are.
-        function: As those of `StepFunctions.on_iterator`; it runs as many whole
-            rounds as there are steps for.
+        num_steps: Number of steps in a round.
+        function: Like a result of `StepFunctions.on_iterator`, but runs as many
+            whole rounds as fit into the number of steps.
     """
 
     num_steps: int
@@ -53,13 +53,13 @@ class StepFunctions:
     """A model's step, packed into loops over the batches of one worker.
 
     Attributes:
-        pace: How many steps to pack, by how long they take.
-        calls_in_flight: How many calls a worker runs at a time, by how fast
-            they then are.
-        loss_reports: Tells the losses behind what steps report.
+        pace: Number of steps to pack, by the time that they take.
+        calls_in_flight: Number of calls that a worker runs at a time, by the
+            resulting speed.
+        loss_reports: Derives recent losses from the reports of steps.
 
-    Threading: used by the thread that runs `fit` alone; the functions that it
-    gives may be called from any.
+    Threading: only the thread that runs `fit` uses it; any thread may call the
+    functions that it returns.
     """
 
     def __init__(
@@ -75,9 +75,9 @@ class StepFunctions:
         Args:
             model: The model; its strategy runs the step.
             step: `train_step` or `test_step`, of one batch.
-            coordinator: In whose scope functions are traced.
-            counts_exactly: Whether each call counts its own part of metrics
-                and returns it; else lanes keep what they count.
+            coordinator: The coordinator in whose scope functions are traced.
+            counts_exactly: Whether each call returns its own part of metrics;
+                else lanes accumulate metrics.
         """
         strategy = model.distribute_strategy
         step = keras_compat.without_optionals(model, step)
@@ -85,13 +85,13 @@ class StepFunctions:
         self._coordinator = coordinator
         self._counts_exactly = counts_exactly
         self._counted_sums = CountedSums([])
-        # What calls return is not to be counted a second time.
+        # Results that calls return must not be counted a second time.
         self._lane_sums = None if counts_exactly else LaneSums(model)
         self._states = StepStates(model)
         self._choice = 0
         self._step_times = StepTimes()
         self.pace = Pace(coordinator.num_lanes, model.name)
-        # What is counted exactly trains nothing: no weights grow old.
+        # Steps that count exactly do not train, so weights do not go stale.
         trains = not counts_exactly
         at_first = (
             coordinator.in_flight_limits.least
@@ -108,7 +108,7 @@ class StepFunctions:
             LossCourse() if trains else None,
         )
         self.loss_reports = LossReports(model)
-        # Each lane's own: another one's may be on its way still.
+        # Per lane, because another lane's tensor may still be in transit.
         self._numbers: WorkerResident[dict[int, tf.Tensor]] = WorkerResident(
             lambda context: {}, per_lane=True
         )
@@ -136,48 +136,48 @@ class StepFunctions:
 
     @property
     def is_in_order(self) -> bool:
-        """Whether steps have to follow one another; see `StepStates`."""
+        """True if steps must follow one another; see `StepStates`."""
         return bool(self._states.in_order)
 
     def announce_order(self) -> None:
-        """Warns, once, that steps follow one another if they have to."""
+        """Warns, once, that steps follow one another if they must."""
         self._states.announce_order()
 
     def require_any_order(self) -> None:
-        """Refuses steps that have to follow one another.
+        """Refuses steps that must follow one another.
 
         Raises:
-            UnsupportedError: If they have.
+            UnsupportedError: If they must.
         """
         self._states.require_any_order()
 
     @property
     def counts_exactly(self) -> bool:
-        """Whether each call counts its own part of metrics."""
+        """True if each call returns its own part of metrics."""
         return self._counts_exactly
 
     def _trace_anew(self) -> None:
-        """Has the step be traced when it is next needed."""
+        """Makes the step be retraced when it is next needed."""
         self._one_step = tf.function(self._step)
         if self._counts_exactly:
             self._counted_sums = CountedSums.of_metrics(self._model)
         self._loops = StepLoops(self._one_step, self._counted_sums)
 
     def _forget_outdated(self) -> None:
-        """Has functions be made anew that are not what they would be now."""
+        """Drops functions that would now be traced differently."""
         if self._states.are_outdated or self._choice != self._choice_of_now():
             self._on_iterator.clear()
             self._in_rounds.clear()
             self._on_group.clear()
 
     def choose_updates(self) -> bool:
-        """Has optimizers choose by how long steps take, if that has changed.
+        """Lets optimizers choose table updates again if the step time changed.
 
         Returns:
-            Whether functions made before are outdated: they update tables in
+            Whether older functions are outdated because they update tables in
             another way.
         """
-        # Steps that count for evaluation update nothing.
+        # Evaluation updates nothing.
         if self._counts_exactly:
             return False
         seconds = self._seconds_between_updates()
@@ -186,13 +186,13 @@ class StepFunctions:
         automatic_updates.settle(step_build.optimizers_of(self._model), seconds)
         if self._choice == self._choice_of_now():
             return False
-        # Each lane's first call of what is traced next takes longer.
+        # Each lane's first call of the next trace takes longer.
         self.pace.pass_over_first_calls(self._coordinator.num_lanes)
         self.calls_in_flight.measure_again(time.monotonic())
         return True
 
     def _seconds_between_updates(self) -> float | None:
-        """Of a parameter server, by all workers; None: not known yet."""
+        """Returns the seconds between two updates of a ps; None: unknown."""
         seconds = self.pace.seconds_of_a_step
         speed = self.calls_in_flight.raised_speed
         if seconds is None or speed is None:
@@ -200,14 +200,14 @@ class StepFunctions:
         return 1 / speed
 
     def _choice_of_now(self) -> int:
-        """A number for what steps that are traced now do to tables."""
+        """Returns a version of the choice of table updates."""
         return automatic_updates.version(step_build.optimizers_of(self._model))
 
     def settle_states(self, batch_spec: Any) -> None:
-        """Has every state know its rule, before loops are made of the step.
+        """Finds the rule of every state before loops are built from the step.
 
         Args:
-            batch_spec: What one batch looks like to the step.
+            batch_spec: Type of a batch, as the step sees it.
         """
 
         def trace() -> tf.Graph:
@@ -221,18 +221,18 @@ class StepFunctions:
         ):
             self._states.settle(trace)
             self._choice = self._choice_of_now()
-            # Rules are known now, and so is what calls count.
+            # Now that rules are known, so are the states that calls count.
             if self._counts_exactly:
                 self._counted_sums = CountedSums.of_metrics(self._model)
                 self._loops = StepLoops(self._one_step, self._counted_sums)
 
     def on_iterator(self, element_spec: Any) -> Callable[..., StepsOutput]:
-        """A function of an iterator of the worker and a number of steps.
+        """Returns a function of a worker's iterator and a number of steps.
 
         It runs that many steps, or as many as the iterator has batches for.
 
         Args:
-            element_spec: What one batch looks like.
+            element_spec: The type of a batch.
         """
         key = repr(element_spec)
         self._forget_outdated()
@@ -246,18 +246,18 @@ class StepFunctions:
         return self._on_iterator[key]
 
     def known_rounds(self, element_spec: Any) -> Rounds | None:
-        """What `in_rounds` has made, if it was asked."""
+        """Returns the earlier result of `in_rounds`, if there is one."""
         return self._in_rounds.get(repr(element_spec))
 
     def in_rounds(self, element_spec: Any) -> Rounds | None:
-        """As `on_iterator`, for iterators without end.
+        """Like `on_iterator`, for infinite iterators.
 
         Args:
-            element_spec: What one batch looks like.
+            element_spec: The type of a batch.
 
         Returns:
-            The function; None where larger rounds do not pay, or would not do
-            the same.
+            The function; None if larger rounds do not pay, or would change the
+            results.
         """
         key = repr(element_spec)
         if key not in self._in_rounds:
@@ -267,7 +267,7 @@ class StepFunctions:
     def _traced_in_rounds(self, element_spec: Any) -> Rounds | None:
         if not self._model.distribute_strategy.communication.fusion:
             return None
-        # As it was traced for `on_iterator`.
+        # The trace of `on_iterator`.
         with self._coordinator.tracing_scope(), tf.device(None):
             step = self._one_step.get_concrete_function(element_spec)
         operations = list(graphs_compat.operations_within(step.graph))
@@ -288,23 +288,23 @@ class StepFunctions:
                 steps_of_a_round, iterator, num_steps
             )
 
-        # As `strategy.explain` shows it.
+        # The name that `strategy.explain` shows.
         many_in_rounds.__name__ = f"rounds_of_{steps_of_a_round}_steps"
         function = self._traced(
             many_in_rounds,
             tf.data.IteratorSpec(element_spec),
             tf.TensorSpec([], tf.int32),
         )
-        # Each lane's first call of it takes longer.
+        # Each lane's first call of the function takes longer.
         self.pace.pass_over_first_calls(self._coordinator.num_lanes)
         self.calls_in_flight.measure_again(time.monotonic())
         return Rounds(steps_of_a_round, function)
 
     def on_group(self, codec: BatchCodec) -> Callable[..., StepsOutput]:
-        """A function of a group of batches as strings, of shape `(K, C)`.
+        """Returns a function of a group of batches as strings, shape `(K, C)`.
 
         Args:
-            codec: Says what the batches are.
+            codec: Codec of the batches.
         """
         key = repr(codec.element_spec)
         self._forget_outdated()
@@ -317,10 +317,10 @@ class StepFunctions:
         return self._on_group[key]
 
     def number(self, value: int) -> tf.Tensor:
-        """A number for a function, on the worker that the caller drives."""
+        """Returns a number as a tensor on the worker of the calling lane."""
         numbers = self._numbers.get()
         if value not in numbers:
-            # tf.constant would have this whole program wait for the worker; an
+            # tf.constant on the worker would block the whole program; an
             # operation lets other threads run.
             with tf.device(None), tf.device(graph_checks.CPU):
                 local = tf.constant(np.asarray(value, np.int32))
@@ -328,16 +328,16 @@ class StepFunctions:
         return numbers[value]
 
     def commit(self, counted: Counted) -> None:
-        """On the chief: counts what calls have counted, when none runs.
+        """Adds the results of calls to the chief's metrics; no call may run.
 
         Args:
-            counted: Fetched, and added up; empty: nothing.
+            counted: Fetched and merged results; may be empty.
         """
         if counted:
             self._counted_sums.commit(counted)
 
     def collect(self) -> None:
-        """On the chief: brings what lanes have counted, when none runs."""
+        """Fetches the metric states of lanes; no call may run."""
         if self._lane_sums is not None:
             self._lane_sums.collect()
 

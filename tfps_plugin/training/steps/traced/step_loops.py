@@ -13,12 +13,13 @@ from tfps_plugin.variables.lookup import graph_checks
 
 
 class StepsOutput(NamedTuple):
-    """What a call of many steps returns.
+    """Result of a call of many steps.
 
     Attributes:
-        num_steps: How many ran; fewer than asked for where the input ended.
-        outputs: What the last one returned; zeros if none ran.
-        counted: What the call has counted, packed; see `CountedSums`.
+        num_steps: Number of steps that ran; fewer than requested if the input
+            ended.
+        outputs: Result of the last step; zeros if none ran.
+        counted: Result of `CountedSums.pack`.
     """
 
     num_steps: tf.Tensor
@@ -27,9 +28,9 @@ class StepsOutput(NamedTuple):
 
 
 class StepLoops:
-    """What is traced to make many steps.
+    """Loops that run many steps, to be traced.
 
-    Threading: used by the thread that traces alone.
+    Threading: only the thread that traces uses it.
     """
 
     def __init__(self, one_step: Any, counted_sums: CountedSums) -> None:
@@ -37,7 +38,7 @@ class StepLoops:
 
         Args:
             one_step: A `tf.function` of one batch.
-            counted_sums: What each call counts for itself and returns.
+            counted_sums: The metric states that each call returns.
         """
         self._one_step = one_step
         self._counted_sums = counted_sums
@@ -45,10 +46,10 @@ class StepLoops:
     def steps_over_iterator(
         self, iterator: Any, num_steps: tf.Tensor
     ) -> StepsOutput:
-        """Makes that many steps, or as many as there are batches for."""
+        """Runs `num_steps` steps, or as many as there are batches for."""
 
-        # The next batch is asked for in the loop's variables, so that no step
-        # begins without one, and none is taken that this call does not need.
+        # The next batch is a loop variable, so that no step begins without
+        # one, and no batch is taken that this call does not need.
         def next_batch() -> Any:
             with tf.device(graph_checks.CPU):
                 return iterator.get_next_as_optional()
@@ -68,9 +69,10 @@ class StepLoops:
     def rounds_over_iterator(
         self, steps_of_a_round: int, iterator: Any, num_steps: tf.Tensor
     ) -> StepsOutput:
-        """Makes as many whole rounds as there are steps for.
+        """Runs as many whole rounds as fit into `num_steps`.
 
-        The iterator has no end: what a round has taken, nobody could give back.
+        The iterator must be infinite: the batches of an incomplete round would
+        be lost.
         """
 
         def batches(done: tf.Tensor, _: Any) -> list[Any]:
@@ -88,7 +90,7 @@ class StepLoops:
     def steps_over_group(
         self, codec: BatchCodec, group_KC: tf.Tensor
     ) -> StepsOutput:
-        """Makes a step of each batch of a group."""
+        """Runs a step on each batch of a group."""
         num_batches = tf.shape(group_KC)[0]
 
         def batch(number: tf.Tensor, _: Any) -> list[Any]:
@@ -112,17 +114,17 @@ class StepLoops:
         first: Any,
         following: Callable[[tf.Tensor], Any],
     ) -> StepsOutput:
-        """Runs one step after the other.
+        """Runs one step after another.
 
         Args:
-            element_spec: What the step is given.
-            goes_on: Whether there is a round, of the number of steps done and
-                what `following` gave.
-            batches: The data of its steps, likewise.
-            first: What stands for the first batches.
-            following: What stands for the batches after so many steps.
+            element_spec: Type of the step's argument.
+            goes_on: Returns whether there is another round. Takes the number
+                of steps done and the latest value of `following`.
+            batches: Returns the batches of the round; takes the same.
+            first: A value that stands for the first batches.
+            following: Returns the value for the batches after so many steps.
         """
-        # Tracing tells what a step returns; the loop needs to know before.
+        # The loop needs the types of a step's results in advance.
         traced = self._one_step.get_concrete_function(element_spec)
         specs = tf.nest.map_structure(_spec, traced.structured_outputs)
         self._counted_sums.begin()
@@ -145,7 +147,7 @@ class StepLoops:
                 tf.nest.map_structure(lambda spec: spec.shape, specs),
                 None,
             ),
-            # Steps follow one another: the next reads what this one wrote.
+            # Steps follow one another: each reads the writes of the last.
             parallel_iterations=1,
         )
         return StepsOutput(done, outputs, self._counted_sums.pack())

@@ -1,7 +1,7 @@
-"""How much to send to the workers at a time.
+"""Amount of work to send to the workers at a time.
 
-packing.py          pure: how many steps to a call
-calls_in_flight.py  pure: how many calls a worker runs at a time
-loss_course.py      pure: whether the training loss falls fast, or jumps
-loss_reports.py     the losses behind what steps report
+packing.py          pure: number of steps of a call
+calls_in_flight.py  pure: number of calls that a worker runs at a time
+loss_course.py      pure: tells if the training loss falls fast, or jumps
+loss_reports.py     derives recent losses from the reports of steps
 """

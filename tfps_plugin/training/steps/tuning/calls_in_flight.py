@@ -1,4 +1,4 @@
-"""How many calls a worker runs at a time. Pure: no TensorFlow."""
+"""Number of calls that a worker runs at a time. Pure: no TensorFlow."""
 
 import logging
 import statistics
@@ -9,9 +9,9 @@ from tfps_plugin.training.steps.tuning.loss_course import LossCourse
 
 _logger = logging.getLogger("tfps_plugin")
 
-# What is not clearly faster, and each time, is not worth it.
+# Another number must be faster by this factor, every time.
 _TIMES_AS_FAST = 1.1
-# Of training, more calls at a time compute on older weights, which costs
+# In training, more calls at a time compute on older weights, which costs
 # quality: a little speed does not make up for it.
 _TIMES_AS_FAST_IN_TRAINING = 1.25
 _COMPARISONS = 2
@@ -19,13 +19,13 @@ _LEAST_CALLS_MEASURED = 4
 
 
 class CallsInFlight:
-    """How many calls a worker runs at a time, by how fast steps then are.
+    """Chooses the number of calls that a worker runs at a time, by speed.
 
-    Several calls hide that each waits for messages, and are in each other's way
-    where processors are short. It begins with a number that is good for most,
-    takes turns with others, and keeps what is clearly faster. Of training it
-    begins to try others when the loss no longer falls fast, and goes back to
-    the first number when the loss jumps while others are tried, or beside more.
+    Several calls hide the time that each waits for messages, but slow each
+    other down if processors are scarce. It begins with a number that suits
+    most jobs, alternates it with others, and keeps one that is clearly faster.
+    In training it tries others only when the loss no longer falls fast. It goes
+    back to the first number if the loss jumps during trials or with more calls.
 
     Threading: safe from several threads. Guarded by `_lock`: everything that
     changes.
@@ -40,15 +40,15 @@ class CallsInFlight:
         name: str = "",
         course: LossCourse | None = None,
     ) -> None:
-        """Knows nothing yet.
+        """Starts without measurements.
 
         Args:
-            num_workers: How many workers there are.
-            at_first: How many calls each runs until more is known.
-            most: No more than this; if it is `at_first`, that is kept.
-            least: No fewer than this.
-            name: Whose steps, for people.
-            course: Of the training loss; None: these steps train nothing.
+            num_workers: Number of workers.
+            at_first: Number of calls of each worker until more is known.
+            most: Largest number; if it is `at_first`, that is kept.
+            least: Smallest number.
+            name: Name of the model, for messages.
+            course: Course of the training loss; None if steps do not train.
         """
         self._num_workers = num_workers
         self._at_first = at_first
@@ -56,7 +56,7 @@ class CallsInFlight:
         self._least = least
         self._name = name
         self._lock = threading.Lock()
-        # When each lane's latest call has ended.
+        # End of each lane's latest call.
         self._ends: dict[int, float] = {}
         # Steps per second of all workers, by the number of calls of each.
         self._speeds: dict[int, list[float]] = {}
@@ -76,19 +76,19 @@ class CallsInFlight:
 
     @property
     def number(self) -> int:
-        """How many calls each worker is to run at a time."""
+        """Number of calls that each worker should run at a time."""
         return self._number
 
     @property
     def is_kept(self) -> bool:
-        """Whether nothing is left to try, unless the loss jumps."""
+        """True if nothing is left to try, unless the loss jumps."""
         return self._is_kept
 
     @property
     def raised_speed(self) -> float | None:
-        """Steps per second of all workers, if more calls than first are kept.
+        """Steps per second of all workers, if the number of calls was raised.
 
-        None: they run as many as at first, or nobody knows yet.
+        None if it was not raised, or is not kept yet.
         """
         with self._lock:
             if not self._is_kept or self._number <= self._at_first:
@@ -97,16 +97,16 @@ class CallsInFlight:
 
     @property
     def watches_loss(self) -> bool:
-        """Whether `observe_loss` asks for losses."""
+        """True if `observe_loss` uses losses."""
         return self._course is not None
 
     def went_idle(self) -> None:
-        """Notes that no call was running for a while."""
+        """Records that no call was running for a while."""
         with self._lock:
             self._ends.clear()
 
     def begin_epoch(self) -> None:
-        """Notes that no call runs, and that metrics were reset."""
+        """Records that no call runs, and that metrics were reset."""
         with self._lock:
             self._ends.clear()
             if self._course is not None:
@@ -115,14 +115,14 @@ class CallsInFlight:
     def observe_loss(
         self, num_steps: int, lane: int, mean: float | None, now: float
     ) -> None:
-        """Notes what a call of training has reported.
+        """Records the report of a call of training.
 
         Args:
-            num_steps: How many steps it made.
-            lane: Which of all that run at the same time it was.
+            num_steps: Number of steps of the call.
+            lane: Number of its lane.
             mean: The mean loss of this lane's steps since it was last known,
-                or of some of them; None: nobody knows.
-            now: In seconds.
+                or of some of them; None: unknown.
+            now: Time in seconds.
         """
         with self._lock:
             course = self._course
@@ -163,10 +163,10 @@ class CallsInFlight:
         )
 
     def measure_again(self, now: float) -> None:
-        """Notes that calls are not what they were when they began.
+        """Discards measurements, because calls have changed.
 
         Args:
-            now: In seconds.
+            now: Time in seconds.
         """
         with self._lock:
             if not self._is_kept:
@@ -176,18 +176,18 @@ class CallsInFlight:
                     self._begin(next(self._trials), now)
 
     def observe(self, num_steps: int, lane: int, now: float) -> None:
-        """Notes that a call has ended, of about as many steps as others.
+        """Records the end of a call with about as many steps as others.
 
         Args:
-            num_steps: How many steps it made.
-            lane: Which of all that run at the same time it was.
-            now: In seconds.
+            num_steps: Number of steps of the call.
+            lane: Number of its lane.
+            now: Time in seconds.
         """
         with self._lock:
             if self._is_kept or not self._may_try:
                 return
             before, self._ends[lane] = self._ends.get(lane), now
-            # With the time between two calls: it may be others that are slow.
+            # Includes the time between calls, which may be the bottleneck.
             if before is None or not self._since <= before < now:
                 return
             if self._num_to_pass_over:
@@ -223,16 +223,16 @@ class CallsInFlight:
         return self._number * self._num_workers
 
     def _begin(self, number: int, now: float) -> None:
-        """Measures with another number, or once more with the same one."""
+        """Starts to measure with another number, or again with the same."""
         self._number = number
-        # What began before ran beside more calls, or fewer; and one of each
-        # lane may have run beside the end of such a call.
+        # Earlier calls ran beside more or fewer calls; and one call of each
+        # lane may have overlapped with the end of such a call.
         self._since = now
         self._num_to_pass_over = self._lanes
         self._measured = []
 
     def _best(self) -> Generator[int, float, int]:
-        """Yields what is to be measured, is sent its speed; the result."""
+        """Yields numbers to measure, is sent their speeds; returns the best."""
         best = self._at_first
         while best < self._most:
             if not (yield from self._is_faster(best + 1, best)):

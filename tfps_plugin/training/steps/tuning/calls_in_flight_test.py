@@ -1,4 +1,4 @@
-"""Tests of how the number of calls at a time is found."""
+"""Tests of the search for the number of calls at a time."""
 
 import logging
 import random
@@ -9,7 +9,7 @@ import pytest
 from tfps_plugin.training.steps.tuning.calls_in_flight import CallsInFlight
 from tfps_plugin.training.steps.tuning.loss_course import LossCourse
 
-# From the number of calls of a worker to the seconds of a step of each.
+# Maps the number of calls of a worker to the seconds of a step of each.
 _SecondsOfAStep = Callable[[int], float]
 
 
@@ -21,12 +21,12 @@ def _train(
     most_calls: int = 2000,
     loss: float | None = None,
 ) -> int:
-    """Runs calls of 10 steps as workers would; the number of them.
+    """Runs calls of 10 steps as workers would; returns the calls at a time.
 
-    Every lane begins a call when it has ended one and may; how long a call
-    takes depends on how many its worker runs when it begins.
+    Every lane that may begins a call when its last one has ended. The time of
+    a call depends on the number of calls that its worker runs when it begins.
     """
-    # When each ends, by worker and number of the lane.
+    # End of each call, by worker and number of the lane.
     running: dict[tuple[int, int], float] = {}
     now, num_ended = 0.0, 0
     while not calls.is_kept and num_ended < most_calls:
@@ -47,7 +47,7 @@ def _train(
 
 
 def _waits_for(messages: float, computes: float) -> _SecondsOfAStep:
-    """A worker that computes for one call at a time."""
+    """Simulates a worker that computes for one call at a time."""
     return lambda number: max(messages + computes, number * computes)
 
 
@@ -59,9 +59,9 @@ def _waits_for(messages: float, computes: float) -> _SecondsOfAStep:
         (_waits_for(messages=0.02, computes=0.01), 3),
         (_waits_for(messages=1.0, computes=0.01), 4),
         (_waits_for(messages=0.0, computes=0.01), 2),
-        # Each more is in the way of the others.
+        # Each additional call slows down the others.
         (lambda number: 0.01 * number**1.5, 1),
-        # Too little to be sure of.
+        # Too small a difference to be sure.
         (lambda number: 0.01 * number**1.05, 2),
         (lambda number: 0.01 * number**0.9, 2),
     ],
@@ -127,7 +127,7 @@ def test_calls_beside_another_number_do_not_count() -> None:
     while calls.number == 2:
         now += 1
         calls.observe(10, 0, now)
-    # These began before, each on a lane of its own.
+    # These began before, each on its own lane.
     for lane in range(1, 100):
         calls.observe(10, lane, now + 0.01)
     assert calls.number == 3
@@ -144,7 +144,7 @@ def test_the_time_between_epochs_does_not_count() -> None:
             now += 1
             for lane in range(calls.number):
                 calls.observe(10, lane, now)
-    # With two it is twice as fast, however long some epochs have waited.
+    # Two calls are twice as fast, however long some epochs have waited.
     assert calls.is_kept
     assert calls.number == 2
 
@@ -222,7 +222,7 @@ def test_while_the_loss_falls_fast_no_other_number_is_tried(
     calls = CallsInFlight(
         2, at_first=1, most=4, name="deep", course=LossCourse()
     )
-    # It falls by a third as steps double.
+    # The loss falls by a third as steps double.
     for call in range(1, 200):
         for lane in range(2):
             calls.observe_loss(10, lane, call**-0.5, call)
@@ -261,17 +261,17 @@ class _Training:
         self.numbers: list[int] = []
 
     def run(self, num_rounds: int, loss: Callable[[int], float]) -> None:
-        """Each lane makes a call of 10 steps, again and again.
+        """Lets each lane make calls of 10 steps.
 
         Args:
-            num_rounds: How often.
-            loss: Of a call, by the number of calls at a time.
+            num_rounds: Number of calls of each lane.
+            loss: Loss of a call, by the number of calls at a time.
         """
         for _ in range(num_rounds):
             number = self._calls.number
             if self.numbers[-1:] != [number]:
                 self.numbers.append(number)
-            # So many calls at a time take no longer than one.
+            # This many calls at a time take no longer than one.
             self._now += 1
             for lane in range(number):
                 self._calls.observe_loss(10, lane, loss(number), self._now)
@@ -292,7 +292,7 @@ def test_a_loss_that_jumps_beside_more_calls_has_fewer_again(
     assert training.numbers == [2, 1]
     assert not calls.is_kept
     assert "has jumped" in caplog.text
-    # Once it has settled, they are tried and kept again.
+    # Once the loss has settled, more calls are tried and kept again.
     training.run(300, lambda number: 0.5)
     assert calls.is_kept
     assert calls.number == 2

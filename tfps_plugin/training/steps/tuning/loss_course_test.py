@@ -1,4 +1,4 @@
-"""Tests of whether the training loss still falls fast."""
+"""Tests of the course of the training loss."""
 
 import itertools
 import math
@@ -20,16 +20,16 @@ def _steps_until_settled(
     steps_of_epoch: int = 1_000_000,
     reports: Callable[[int], bool] = lambda call: True,
 ) -> int:
-    """Steps that are made while the loss falls fast.
+    """Returns the number of steps while the loss falls fast.
 
     Lanes take turns; each reports the mean of its own steps since its last
     report.
 
     Args:
-        loss: Of a step, by its number.
-        num_lanes: How many make calls.
-        steps_of_call: How many steps a call makes.
-        steps_of_epoch: After how many steps reports begin anew.
+        loss: Loss of a step, by its number.
+        num_lanes: Number of lanes.
+        steps_of_call: Number of steps of a call.
+        steps_of_epoch: Number of steps after which reports start over.
         reports: Whether a call's mean is known, by its number.
     """
     course = LossCourse()
@@ -60,19 +60,19 @@ def _steps_until_settled(
 @pytest.mark.parametrize(
     ("loss", "at_least", "at_most"),
     [
-        # Level from the beginning: optimizers have their averages to find.
+        # Level from the beginning: optimizers still build up their averages.
         (lambda step: 0.7, 1024, 1044),
         (lambda step: 0.5 + math.exp(-step / 20), 1024, 1044),
         (lambda step: 0.5 + math.exp(-step / 500), 4096, 8212),
-        # It falls by a third each time that steps double, or by 1 %.
+        # Falls by a third each time that steps double, or by 1 %.
         (lambda step: (1 + step) ** -0.5, 16384, 16404),
         (lambda step: (1 + step) ** -0.02, 1024, 1044),
-        # Rising is not settled, either.
+        # A rising loss is not settled, either.
         (lambda step: 1 + step / 100, 16384, 16404),
         (lambda step: -3.0, 1024, 1044),
         (lambda step: -math.log(2 + step), 2048, 16404),
         (lambda step: 0.0, 1024, 1044),
-        # Nobody reports any.
+        # No losses are reported.
         (lambda step: None, 2048, 2068),
         (lambda step: math.nan, 2048, 2068),
     ],
@@ -146,7 +146,7 @@ def _settled_at(loss: float) -> LossCourse:
 
 
 def _jumps(course: LossCourse, losses: list[float]) -> list[int]:
-    """At which of these calls of 8 steps of a lane it jumps."""
+    """Returns the indices of calls of 8 steps at which the loss jumps."""
     found = []
     for number, loss in enumerate(losses, start=1):
         course.observe(0, 8, loss)
@@ -161,7 +161,7 @@ def test_a_settled_loss_jumps_when_it_is_far_above_the_usual(
 ) -> None:
     course = _settled_at(0.8 * sign)
     jumped = [0.8 * sign + 0.2] * 200
-    # Two spans of 128 steps in a row; it is seen once, then it is the usual.
+    # Two spans of 128 steps in a row. A jump is reported once.
     assert _jumps(course, [0.8 * sign] * 64 + jumped) == [96]
     assert not course.falls_fast
 
@@ -170,11 +170,11 @@ def test_a_settled_loss_jumps_when_it_is_far_above_the_usual(
     "losses",
     [
         [0.8] * 200,
-        # By a tenth, at once, or twice as much, little by little.
+        # By a tenth at once, or by twice as much little by little.
         [0.8] * 64 + [0.88] * 64,
         [0.8 + 0.0002 * number for number in range(1000)],
         [0.8] * 64 + [0.1] * 64,
-        # In one span alone.
+        # In a single span.
         [0.8] * 64 + [100.0] * 16 + [0.8] * 64,
         [math.nan] * 64,
     ],
@@ -221,9 +221,9 @@ class _Simulation:
         """Takes the loss of a step, by its number.
 
         Args:
-            loss: Of a step.
-            reports_mean: Whether the mean of the call's steps is known, or the
-                loss of its last step alone.
+            loss: Loss of a step.
+            reports_mean: Whether the mean of a call's steps is reported, or
+                only the loss of its last step.
         """
         self._course = LossCourse()
         self._loss = loss
@@ -256,7 +256,7 @@ class _Simulation:
         (1.0, 0.05, False),
         (1.0, 0.3, False),
         (1.0, 1.0, True),
-        # Of a critic, or a bound of a likelihood.
+        # As of a critic, or of a bound on a likelihood.
         (0.0, 1.0, True),
         (0.0, 1.0, False),
         (-1.0, 0.3, True),
@@ -313,7 +313,7 @@ def test_what_is_not_finite_leaves_everything_as_it_was() -> None:
 
 def test_each_time_after_the_second_it_takes_longer_to_settle() -> None:
     source = random.Random(3)
-    # It rises by a half whenever it has settled.
+    # The loss rises by a half whenever it has settled.
     course = LossCourse()
     level, lengths = 1.0, []
     for _ in range(8):
@@ -334,7 +334,7 @@ def test_each_time_after_the_second_it_takes_longer_to_settle() -> None:
 
 
 def test_a_loss_that_jumps_for_ever_is_soon_left_alone() -> None:
-    # Ever higher, by leaps.
+    # Ever higher, in leaps.
     ran = _Simulation(
         lambda step: 1.5 ** (step // 1000), reports_mean=True
     ).run(200_000)

@@ -1,4 +1,4 @@
-"""The losses behind what steps report as "loss"."""
+"""Recent losses, derived from the "loss" that steps report."""
 
 import math
 import threading
@@ -13,20 +13,20 @@ import tensorflow as tf
 from tfps_plugin._compat import tensorflow_variables as compat
 from tfps_plugin.variables.per_worker.worker_local import WorkerLocalVariable
 
-# Of the mean that a step has returned, and the same one computed again.
+# Between the mean that a step returned and the mean of a metric's states.
 _RELATIVE_TOLERANCE = 1e-4
-# So many reports are the mean of no metric: later ones are not, either.
+# After so many reports that match no metric, the search ends.
 _MOST_UNMATCHED = 8
 
 
 class CountedLoss(NamedTuple):
-    """What a lane has counted in the states of one metric.
+    """A lane's counts in the states of one metric.
 
     Attributes:
-        copies: The lane's copies; others, once the metric was reset or the
-            worker came back.
+        copies: The lane's copies of the states; replaced when the metric is
+            reset or the worker comes back.
         total: The sum of losses.
-        weight: How many these are, or how much they weigh.
+        weight: Their number, or their total weight.
     """
 
     copies: Any
@@ -35,14 +35,14 @@ class CountedLoss(NamedTuple):
 
 
 class LossReports:
-    """Tells how high losses were since the last report of the same lane.
+    """Determines the losses since the last report of the same lane.
 
     Most steps report the mean of a metric over all steps of their lane since
-    it was reset. A step of the user's own may as well report the loss of its
-    batch. The states of the metric tell: if the reported number is their mean,
-    what was added since the last report is known exactly.
+    it was reset. A user's own step may report the loss of its batch instead.
+    The states of the metric tell: if the reported number is their mean, the
+    losses since the last report follow exactly.
 
-    Threading: `since_last` is called by lanes, `begin_epoch` when none runs.
+    Threading: lanes call `since_last`; no lane runs during `begin_epoch`.
     Guarded by `_lock`: everything that changes.
     """
 
@@ -51,43 +51,43 @@ class LossReports:
         model: keras.Model,
         read: Callable[[Any, int], CountedLoss | None] | None = None,
     ) -> None:
-        """Knows nothing yet.
+        """Starts without reports.
 
         Args:
-            model: Whose metrics are meant; they may be made later.
-            read: Reads what a lane has counted in a metric; None if it has
-                counted nothing there.
+            model: The model; its metrics may be created later.
+            read: Reads a lane's counts in a metric; returns None if there are
+                none.
         """
         self._model = model
         self._read = _counted_by if read is None else read
         self._lock = threading.Lock()
-        # Those that may be behind the reports; None: not looked for yet.
+        # Metrics that the reports may come from; None: not searched yet.
         self._candidates: Sequence[Any] | None = None
         self._num_unmatched = 0.0
         self._last: dict[int, CountedLoss] = {}
 
     def begin_epoch(self) -> None:
-        """Notes that metrics were reset."""
+        """Records that metrics were reset."""
         with self._lock:
             self._last.clear()
 
     def since_last(self, lane_index: int, loss: float) -> float:
-        """The mean loss since the last report.
+        """Returns the mean loss since the last report.
 
         Args:
-            lane_index: Who reports, and waits for this before it goes on.
-            loss: What its last step returned.
+            lane_index: The reporting lane, which waits for the result.
+            loss: Result of its last step.
 
         Returns:
-            The mean of what its metric has counted since; `loss` itself where
-            it is the mean of no metric, or of one that was reset since.
+            The mean of the losses that its metric has counted since; `loss`
+            itself if it matches no metric, or a metric that was reset since.
         """
         with self._lock:
             if self._candidates is None:
                 self._candidates = _means_of(self._model)
             candidates = self._candidates
         for metric in candidates:
-            # Without the lock: it may take a message.
+            # Does not hold the lock: reading may take a message.
             counted = self._read(metric, lane_index)
             if counted is not None and _is_mean_of(counted, loss):
                 with self._lock:
@@ -126,16 +126,16 @@ def _mean_between(
 
 
 def _means_of(model: keras.Model) -> list[Any]:
-    """The metrics that are means, those named "loss" first."""
+    """Returns the metrics that are means, those named "loss" first."""
     means = [m for m in model.metrics if isinstance(m, keras.metrics.Mean)]
     return sorted(means, key=lambda metric: metric.name != "loss")
 
 
 def _counted_by(metric: Any, lane_index: int) -> CountedLoss | None:
-    """What a lane has counted, in one message; called by the lane."""
+    """Reads a lane's counts in one message; called by the lane."""
     copies = []
     for name in ("total", "count"):
-        # A metric of the user's own may have others in their place.
+        # A user's own metric may have other attributes.
         variable = getattr(getattr(metric, name, None), "value", None)
         if not isinstance(variable, WorkerLocalVariable) or (
             variable.shape.rank != 0

@@ -1,4 +1,4 @@
-"""Tests of the losses behind what steps report."""
+"""Tests of losses derived from the reports of steps."""
 
 import math
 import random
@@ -16,7 +16,7 @@ from tfps_plugin.variables.per_worker.worker_local import WorkerLocalVariable
 
 
 class _Metric(keras.metrics.Mean):
-    """A mean whose states are those of lanes."""
+    """A mean whose states have copies of lanes."""
 
     def __init__(self, name: str = "loss") -> None:
         super().__init__(name=name)
@@ -30,7 +30,7 @@ class _Metric(keras.metrics.Mean):
         )
 
     def add(self, losses: list[float]) -> float:
-        """A call of the lane that this thread is; what it reports."""
+        """Adds losses on the lane of this thread; returns its report."""
         total, count = self.total.value, self.count.value
         total.assign_add(sum(losses))
         count.assign_add(float(len(losses)))
@@ -54,7 +54,7 @@ def test_of_a_running_mean_what_was_added_since() -> None:
             for losses in ([4.0], [2.0, 1.0], [9.0]):
                 since = reports.since_last(lane_index, metric.add(losses))
                 assert since == pytest.approx(sum(losses) / len(losses))
-            # One whose report nobody has seen is in the next.
+            # A call without a report is part of the next one.
             metric.add([1.0])
             since = reports.since_last(lane_index, metric.add([2.0]))
             assert since == pytest.approx(1.5)
@@ -74,7 +74,7 @@ def test_a_reset_in_the_midst_of_an_epoch_gives_no_wrong_number(
         reports.begin_epoch()
     metric.begin_anew()
     with testing.lane(0):
-        # As much as before, or more, was counted since.
+        # The count since then is as large as before, or larger.
         assert reports.since_last(0, metric.add([3.0] * 100)) == 3.0
         assert reports.since_last(0, metric.add([5.0])) == pytest.approx(5.0)
 
@@ -99,7 +99,7 @@ def test_the_loss_of_a_batch_is_what_it_is() -> None:
     reports = LossReports(model, read)
     for number in range(100):
         assert reports.since_last(0, float(number)) == float(number)
-    # After some it is plain that no metric is behind them.
+    # After some reports it is clear that they match no metric.
     assert 1 <= len(asked) <= 10
 
 
@@ -108,7 +108,7 @@ def test_another_loss_than_that_of_the_metric_is_what_it_is() -> None:
     reports = _reports(metric)
     with testing.lane(0):
         metric.add([4.0])
-        # By chance both are alike at first.
+        # By chance both are equal at first.
         assert reports.since_last(0, 4.0) == 4.0
         for loss in (0.7, -1.0, math.inf):
             metric.add([8.0])

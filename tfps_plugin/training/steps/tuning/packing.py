@@ -1,4 +1,4 @@
-"""How many steps go into one call of a worker. Pure: no TensorFlow."""
+"""Number of steps in one call of a worker. Pure: no TensorFlow."""
 
 import collections
 import logging
@@ -10,20 +10,20 @@ from tfps_plugin.training.steps.traced import rounds
 
 _logger = logging.getLogger("tfps_plugin")
 
-# Until it is known how long steps take. Beyond this, what a call costs hardly
-# shows, if steps are of a common size.
+# Used until the time of steps is known. With more steps of a typical size, the
+# overhead of a call hardly matters.
 MOST_STEPS_AT_FIRST = 10
-# A call that takes so long costs little beside its steps, and still ends soon
-# enough for whoever waits for it: progress, callbacks, workers that were lost.
+# The overhead of such a call is small, and it still ends soon enough for
+# progress, callbacks and the recovery from lost workers.
 _SECONDS_OF_A_CALL = 1.0
-# Of many lanes each call may take longer: so many end in a second all the same,
-# and each costs the one chief some milliseconds.
+# With many lanes each call may take longer: as many still end in a second, and
+# each costs the single chief some milliseconds.
 _CALLS_A_SECOND = 4
 _MOST_SECONDS_OF_A_CALL = 4.0
-# Of one that takes so much longer, steps are not what they were when measured.
+# If a call takes this many times as long, its steps have changed.
 _TOO_MANY_TIMES = 4
 _NUMBERS = (1, 2, 5, 10, 20, 48, 100)
-# For every lane; the first ones trace, make copies and fill pipelines.
+# For each lane; the first calls trace, create copies and fill pipelines.
 _CALLS_NOT_MEASURED = 1
 _CALLS_MEASURED = 2
 _CALLS_LOOKED_BACK_AT = 4
@@ -36,32 +36,33 @@ _LEAST_PART_OF_A_CALL = 4
 def choose_steps_per_closure(
     num_steps: int, num_lanes: int, most: int = MOST_STEPS_AT_FIRST
 ) -> int:
-    """How many steps to pack when the user has not said.
+    """Chooses the number of steps to pack if the user has not set it.
 
     Args:
-        num_steps: Steps of one epoch; where nobody knows that, of the one
-            before, or those of this epoch so far.
-        num_lanes: How many closures run at the same time.
-        most: No more than this.
+        num_steps: Steps of one epoch; if unknown, those of the previous epoch,
+            or of this one so far.
+        num_lanes: Number of closures that run at the same time.
+        most: Largest number of steps.
 
     Returns:
-        At least 1; whole rounds, where a call has enough for some.
+        At least 1; whole rounds, if a call has enough steps for some.
     """
     closures = _CLOSURES_PER_LANE_AND_EPOCH * num_lanes
     return rounds.in_whole_ones(max(1, min(most, num_steps // closures)))
 
 
 def steps_near_the_end(left: int, num_lanes: int, most: int) -> int:
-    """How many steps of an epoch to make in one go, while others make theirs.
+    """Returns the number of steps to run in one call, given those left.
 
-    Towards the end they become fewer, so that no lane waits long for another
-    one's last steps (guided self-scheduling: Polychronopoulos and Kuck, 1987).
+    It shrinks towards the end of an epoch, so that no lane waits long for the
+    last steps of another (guided self-scheduling: Polychronopoulos and Kuck,
+    1987).
 
     Args:
-        left: Steps of the epoch that nobody has begun.
-        num_lanes: How many share them.
-        most: No more than this, and not much less than a fourth of it: small
-            calls cost more.
+        left: Steps of the epoch that no lane has started.
+        num_lanes: Number of lanes that share them.
+        most: Largest number of steps. The result is not much less than a
+            fourth of it, because small calls cost more.
 
     Returns:
         At least 1.
@@ -71,10 +72,10 @@ def steps_near_the_end(left: int, num_lanes: int, most: int) -> int:
 
 
 def seconds_of_a_call(num_lanes: int) -> float:
-    """How long a call should take.
+    """Returns the seconds that a call should take.
 
     Args:
-        num_lanes: How many closures run at the same time.
+        num_lanes: Number of closures that run at the same time.
     """
     return min(
         _MOST_SECONDS_OF_A_CALL,
@@ -85,11 +86,11 @@ def seconds_of_a_call(num_lanes: int) -> float:
 def most_steps(
     seconds_of_a_step: float, seconds: float = _SECONDS_OF_A_CALL
 ) -> int:
-    """How many steps to pack, if steps take so long.
+    """Returns the number of steps to pack, given the time of a step.
 
     Args:
-        seconds_of_a_step: On its worker, while others run beside it.
-        seconds: How long a call should take.
+        seconds_of_a_step: Time on its worker, while others run beside it.
+        seconds: Time that a call should take.
 
     Returns:
         The largest of a few round numbers that keeps calls short.
@@ -105,22 +106,22 @@ def most_steps(
 
 
 class Pace:
-    """How many steps to pack, by how long those of the first calls took.
+    """Number of steps to pack, chosen by the step time of the first calls.
 
-    Chosen once and kept, unless a call takes much longer than it should, or
-    more steps would fit: the first calls run beside others that trace, or
-    while caches and pipelines are filled.
+    It is chosen once and kept, unless a call takes much longer than it should,
+    or more steps would fit: the first calls run beside others that trace, or
+    while caches and pipelines fill.
 
     Threading: safe from several threads. Guarded by `_lock`: everything that
     changes.
     """
 
     def __init__(self, num_lanes: int, name: str = "") -> None:
-        """Knows nothing yet.
+        """Starts without measurements.
 
         Args:
-            num_lanes: How many closures run at the same time.
-            name: Whose steps, for people.
+            num_lanes: Number of closures that run at the same time.
+            name: Name of the model, for messages.
         """
         self._name = name
         self._seconds = seconds_of_a_call(num_lanes)
@@ -128,7 +129,7 @@ class Pace:
         self._num_to_pass_over = _CALLS_NOT_MEASURED * num_lanes
         self._num_to_measure = _CALLS_MEASURED * num_lanes
         self._measured: list[float] = []
-        # Of the latest calls that had as many steps as were chosen.
+        # Step times of the latest calls with the chosen number of steps.
         self._latest: collections.deque[float] = collections.deque(
             maxlen=_CALLS_LOOKED_BACK_AT * num_lanes
         )
@@ -138,40 +139,40 @@ class Pace:
 
     @property
     def steps_so_far(self) -> int:
-        """How many steps calls have made."""
+        """Number of steps that calls have made."""
         return self._steps_so_far
 
     @property
     def most_steps(self) -> int:
-        """How many steps to pack at most."""
+        """Largest number of steps to pack."""
         return self._most_steps
 
     @property
     def seconds_of_a_step(self) -> float | None:
-        """How long a step takes on its worker; None: not known yet."""
+        """Seconds that a step takes on its worker; None: not known yet."""
         return self._seconds_of_a_step
 
     @property
     def is_known(self) -> bool:
-        """Whether enough calls have ended to choose by."""
+        """True if enough calls were measured to choose."""
         return len(self._measured) >= self._num_to_measure
 
     def pass_over_first_calls(self, num_lanes: int) -> None:
-        """Passes over calls until each lane has run a new function once.
+        """Ignores calls until each lane has run a new function once.
 
         Args:
-            num_lanes: How many closures run at the same time.
+            num_lanes: Number of closures that run at the same time.
         """
         with self._lock:
-            # What each runs now, and its first one of the new function.
+            # Each lane's current call, and its first one of the new function.
             self._num_to_pass_over += 2 * num_lanes
 
     def observe(self, num_steps: int, seconds: float) -> None:
-        """Notes that a call has ended.
+        """Records the end of a call.
 
         Args:
-            num_steps: How many steps it made.
-            seconds: How long it took.
+            num_steps: Number of steps of the call.
+            seconds: Time that it took.
         """
         with self._lock:
             if not num_steps:
@@ -182,7 +183,7 @@ class Pace:
                 return
             if self.is_known:
                 if num_steps > 1 and seconds > _TOO_MANY_TIMES * self._seconds:
-                    # Other input than before, or other workers.
+                    # The input or the workers have changed.
                     self._measured.clear()
                     self._latest.clear()
                     self._most_steps = min(
@@ -211,7 +212,7 @@ class Pace:
         )
 
     def _middle_of_latest(self, num_steps: int, seconds: float) -> float:
-        """Seconds of a step; infinite if too few calls are known."""
+        """Returns the seconds of a step; infinity if too few are known."""
         if num_steps == self._most_steps:
             self._latest.append(seconds / num_steps)
         if len(self._latest) < (self._latest.maxlen or 0):

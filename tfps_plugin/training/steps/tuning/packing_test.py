@@ -1,4 +1,4 @@
-"""Calls are large enough to be cheap, and small enough to be shared."""
+"""Tests that calls are large enough to be cheap, and small enough to share."""
 
 import logging
 
@@ -114,7 +114,7 @@ def test_more_steps_are_packed_once_they_turn_out_to_be_shorter() -> None:
     for _ in range(3):
         pace.observe(10, 3.0)
     assert pace.most_steps == 2
-    # One of fewer steps proves nothing, nor does one that was quick.
+    # A call of fewer steps proves nothing, nor does a quick one.
     for call in [(2, 0.8), (1, 0.01), (2, 0.02), (2, 0.8), (2, 0.8)]:
         pace.observe(*call)
         assert pace.most_steps == 2
@@ -129,7 +129,7 @@ def test_more_steps_are_packed_once_they_turn_out_to_be_shorter() -> None:
         assert pace.most_steps == 5
         pace.observe(5, 0.25)
     assert pace.most_steps == 20
-    # What was measured with other calls does not count any more.
+    # Measurements of other calls no longer count.
     for _ in range(3):
         pace.observe(20, 0.1)
         assert pace.most_steps == 20
@@ -156,7 +156,7 @@ def test_calls_of_a_new_function_are_passed_over() -> None:
     assert (pace.is_known, pace.most_steps) == (True, 100)
     pace.pass_over_first_calls(num_lanes=2)
     for _ in range(4):
-        # Each lane's last one of the old function, and its first of the new.
+        # Each lane's last call of the old function, and its first of the new.
         pace.observe(100, 30.0)
     assert (pace.is_known, pace.most_steps) == (True, 100)
     pace.observe(100, 30.0)
