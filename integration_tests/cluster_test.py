@@ -282,7 +282,7 @@ def test_functions_are_traced_while_a_worker_leaves_and_comes_back(
     with concurrent.futures.ThreadPoolExecutor(max_workers=1) as pool:
 
         def leave_and_come_back() -> None:
-            for _ in range(60):
+            for _ in range(25):
                 session.delist(worker)
                 session.readmit(worker)
 

@@ -60,7 +60,10 @@ def pytest_collection_modifyitems(
 def _left_out(
     config: pytest.Config, items: list[pytest.Item]
 ) -> list[pytest.Item]:
-    """Returns cases of functions marked `sample` that are not in the sample."""
+    """Returns cases marked `sample` that are not in the sample.
+
+    Cases are those of one function, or of all functions with one `group`.
+    """
     if config.getoption("all"):
         return []
     cases: dict[str, list[pytest.Item]] = {}
@@ -68,7 +71,7 @@ def _left_out(
     for item in items:
         marker = item.get_closest_marker("sample")
         if marker is not None:
-            name = item.nodeid.partition("[")[0]
+            name = marker.kwargs.get("group") or item.nodeid.partition("[")[0]
             cases.setdefault(name, []).append(item)
             counts[name] = marker.kwargs["cases"]
     drawn = sampling.sample(cases, counts, config.getoption("sample_seed"))

@@ -17,6 +17,9 @@ import tfps_plugin as tfps
 from tfps_plugin import errors
 from tfps_plugin.monitoring import events
 
+# Each test loses or delays tasks, and takes long.
+pytestmark = pytest.mark.sample(cases=5, group="faults_fit")
+
 _STEPS = 300
 
 

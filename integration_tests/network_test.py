@@ -36,6 +36,9 @@ from tfps_plugin.cluster.chief import this_process
 from tfps_plugin.cluster.spec import ClusterSpec
 from tfps_plugin.monitoring import events
 
+# Each test loses or delays tasks, and takes long.
+pytestmark = pytest.mark.sample(cases=3, group="network")
+
 _ROOT = pathlib.Path(__file__).parent.parent
 _PORT = 4711
 _STEPS = 200

@@ -20,6 +20,9 @@ from tfps_plugin import errors
 from tfps_plugin.monitoring import events
 from tfps_plugin.recovery import failover
 
+# Each test loses or delays tasks, and takes long.
+pytestmark = pytest.mark.sample(cases=3, group="standby")
+
 _ROWS = 400
 _WIDTH = 8
 _DEADLINE_SECONDS = 60.0
