@@ -16,7 +16,7 @@ import tensorflow as tf
 
 import tfps_plugin as tfps
 from tfps_plugin import errors
-from tfps_plugin._compat import tensorflow_execution
+from tfps_plugin._compat.runtime import tensorflow_execution
 from tfps_plugin.cluster.chief import free_workers
 from tfps_plugin.cluster.machine import ports
 from tfps_plugin.variables.updates import update_lock

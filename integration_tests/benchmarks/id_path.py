@@ -22,8 +22,8 @@ import numpy as np
 import tensorflow as tf
 
 import tfps_plugin as tfps
-from tfps_plugin._compat import tensorflow_execution
-from tfps_plugin._compat import tensorflow_graphs
+from tfps_plugin._compat.graph import tensorflow_graphs
+from tfps_plugin._compat.runtime import tensorflow_execution
 
 _BATCH = 8
 # Names of the threads that send steps to workers.

@@ -30,19 +30,19 @@ CONNECTION = (
     Patch(
         f"{_CONTEXT}.add_c_function",
         "self, c_func",
-        "_compat.tensorflow_functions:in_turn",
+        "_compat.runtime.tensorflow_functions:in_turn",
         _TURNS,
     ),
     Patch(
         f"{_CONTEXT}.add_function_def",
         "self, fdef",
-        "_compat.tensorflow_functions:in_turn",
+        "_compat.runtime.tensorflow_functions:in_turn",
         _TURNS,
     ),
     Patch(
         f"{_CONTEXT}.remove_function",
         "self, name",
-        "_compat.tensorflow_functions:forgotten_in_turn",
+        "_compat.runtime.tensorflow_functions:forgotten_in_turn",
         _TURNS,
     ),
     Patch(
@@ -65,34 +65,34 @@ VARIABLES = (
     Patch(
         "tensorflow.python.ops.while_v2:_zeros_like",
         "op_input, op_output",
-        "_compat.tensorflow_loops:zeros_of_known_shape",
+        "_compat.graph.tensorflow_loops:zeros_of_known_shape",
         "Gradients of loops ask a table's tape source for a shape that only "
         "its handle knows.",
     ),
     Patch(
         "tensorflow.python.ops.cond_v2:_create_zeros_for_none_grads",
         "forward_graphs, grad_graphs",
-        "_compat.tensorflow_loops:no_rows_for_none_grads",
+        "_compat.graph.tensorflow_loops:no_rows_for_none_grads",
         "A branch without a lookup would send zeros for all rows of a table.",
     ),
     Patch(
         "tensorflow.python.ops.parallel_for.control_flow_ops:_pfor_impl",
         "loop_fn, iters, fallback_to_while_loop",
-        "_compat.tensorflow_vectorizing:vectorize",
+        "_compat.graph.tensorflow_vectorizing:vectorize",
         "Lookups of distinct rows have no vectorized form, so they have to "
         "know that they are vectorized.",
     ),
     Patch(
         f"{_SAVEABLE}.__init__",
         "self, obj, specs, name, local_names, prefix",
-        "_compat.tensorflow_saving:make_for_slices",
+        "_compat.graph.tensorflow_saving:make_for_slices",
         "A checkpoint reads the slices of a variable, but not those that its "
         "ps ask for.",
     ),
     Patch(
         f"{_SAVEABLE}.restore",
         "self, restored_tensors, restored_shapes",
-        "_compat.tensorflow_saving:restore_slices",
+        "_compat.graph.tensorflow_saving:restore_slices",
         "A checkpoint hands only the first slice to the variable.",
     ),
 )

@@ -13,7 +13,7 @@ import tensorflow as tf
 from tfps_plugin import errors
 from tfps_plugin._compat import patch_table
 from tfps_plugin._compat import patches
-from tfps_plugin._compat import tensorflow_captures
+from tfps_plugin._compat.graph import tensorflow_captures
 from tfps_plugin.cluster.calls import dispatch_context
 from tfps_plugin.coordinator.closures import arguments
 from tfps_plugin.coordinator.closures.closure import Closure

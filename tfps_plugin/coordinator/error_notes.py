@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from tfps_plugin._compat import tensorflow_execution
+from tfps_plugin._compat.runtime import tensorflow_execution
 from tfps_plugin.coordinator import error_text
 from tfps_plugin.coordinator.members import failures
 

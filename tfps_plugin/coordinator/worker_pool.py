@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Callable
 
-from tfps_plugin._compat import tensorflow_execution
+from tfps_plugin._compat.runtime import tensorflow_execution
 from tfps_plugin.cluster.calls.worker_calls import WorkerCalls
 from tfps_plugin.coordinator.closures.closure_queue import ClosureQueue
 from tfps_plugin.coordinator.error_notes import ErrorNotes

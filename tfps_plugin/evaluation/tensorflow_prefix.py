@@ -12,7 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfps_plugin._compat import tensorflow_checkpoints as compat
+from tfps_plugin._compat.graph import tensorflow_checkpoints as compat
 from tfps_plugin.evaluation.checkpoint import Checkpoint
 from tfps_plugin.evaluation.checkpoint import Stamp
 

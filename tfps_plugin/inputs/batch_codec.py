@@ -11,7 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfps_plugin._compat.tensorflow_inputs import NoneTensorSpec
+from tfps_plugin._compat.graph.tensorflow_inputs import NoneTensorSpec
 from tfps_plugin.inputs.tuning import without_tuning
 
 

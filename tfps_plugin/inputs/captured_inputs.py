@@ -9,10 +9,10 @@ from typing import Any
 import tensorflow as tf
 
 from tfps_plugin import errors
-from tfps_plugin._compat import tensorflow_captures
-from tfps_plugin._compat import tensorflow_graphs as graphs_compat
-from tfps_plugin._compat import tensorflow_inputs
-from tfps_plugin._compat import tensorflow_variables as compat
+from tfps_plugin._compat.graph import tensorflow_captures
+from tfps_plugin._compat.graph import tensorflow_graphs as graphs_compat
+from tfps_plugin._compat.graph import tensorflow_inputs
+from tfps_plugin._compat.graph import tensorflow_variables as compat
 from tfps_plugin.inputs import dataset_recipes
 
 _INSTEAD = {

@@ -9,8 +9,8 @@ import pytest
 import tensorflow as tf
 
 from tfps_plugin import errors
-from tfps_plugin._compat import tensorflow_captures
-from tfps_plugin._compat.tensorflow_captures import FuncGraph
+from tfps_plugin._compat.graph import tensorflow_captures
+from tfps_plugin._compat.graph.tensorflow_captures import FuncGraph
 from tfps_plugin.inputs import captured_inputs
 from tfps_plugin.inputs import dataset_recipes
 from tfps_plugin.inputs.worker_dataset import WorkerDataset

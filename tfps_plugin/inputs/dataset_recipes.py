@@ -8,8 +8,8 @@ from typing import Any
 import tensorflow as tf
 
 from tfps_plugin import errors
-from tfps_plugin._compat import tensorflow_execution
-from tfps_plugin._compat import tensorflow_strategy
+from tfps_plugin._compat.runtime import tensorflow_execution
+from tfps_plugin._compat.runtime import tensorflow_strategy
 from tfps_plugin.inputs.tuning import without_tuning
 
 Scope = Callable[[], contextlib.AbstractContextManager[Any]]

@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from tfps_plugin._compat import tensorflow_inputs
+from tfps_plugin._compat.graph import tensorflow_inputs
 
 
 def without_tuning(dataset: tf.data.Dataset) -> tf.data.Dataset:

@@ -10,7 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfps_plugin._compat import tensorflow_execution
+from tfps_plugin._compat.runtime import tensorflow_execution
 from tfps_plugin.recovery import transfers
 from tfps_plugin.recovery.checkpoints import part_files
 from tfps_plugin.recovery.checkpoints.parts import Part

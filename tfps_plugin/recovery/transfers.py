@@ -6,7 +6,7 @@ one.
 
 import tensorflow as tf
 
-from tfps_plugin._compat import tensorflow_variables as compat
+from tfps_plugin._compat.graph import tensorflow_variables as compat
 from tfps_plugin.recovery.checkpoints.parts import SLICE_BYTES
 from tfps_plugin.recovery.checkpoints.parts import Part
 from tfps_plugin.variables.kinds.remote_variable import RemoteVariable

@@ -7,8 +7,8 @@ from typing import Any
 import tensorflow as tf
 
 from tfps_plugin import errors
-from tfps_plugin._compat import tensorflow_saving
-from tfps_plugin._compat import tensorflow_strategy as compat
+from tfps_plugin._compat.graph import tensorflow_saving
+from tfps_plugin._compat.runtime import tensorflow_strategy as compat
 from tfps_plugin.inputs import input_context
 from tfps_plugin.strategy import updates
 from tfps_plugin.strategy.chief_runs import ChiefRuns

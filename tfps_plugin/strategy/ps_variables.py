@@ -4,7 +4,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfps_plugin._compat import tensorflow_variables as compat
+from tfps_plugin._compat.graph import tensorflow_variables as compat
 from tfps_plugin.variables.initial_values import initialization
 from tfps_plugin.variables.initial_values.initialization import InitialValue
 from tfps_plugin.variables.kinds.mirrored_scalar import MirroredScalar

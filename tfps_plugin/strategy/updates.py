@@ -23,7 +23,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfps_plugin._compat.tensorflow_strategy import UpdateContext
+from tfps_plugin._compat.runtime.tensorflow_strategy import UpdateContext
 from tfps_plugin.strategy.update_parts import UpdatePart
 from tfps_plugin.strategy.update_parts import parts_of
 from tfps_plugin.variables.kinds.sharded_variable import ShardedVariable

@@ -8,8 +8,8 @@ import tensorflow as tf
 
 from tfps_plugin import errors
 from tfps_plugin._compat import keras as keras_compat
-from tfps_plugin._compat import tensorflow_strategy
-from tfps_plugin._compat import tensorflow_variables as compat
+from tfps_plugin._compat.graph import tensorflow_variables as compat
+from tfps_plugin._compat.runtime import tensorflow_strategy
 from tfps_plugin.cluster.chief import connection
 from tfps_plugin.strategy import legacy_keras
 from tfps_plugin.strategy.ps_variables import PsVariables

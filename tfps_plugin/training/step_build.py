@@ -13,7 +13,7 @@ import keras
 import tensorflow as tf
 
 from tfps_plugin._compat import keras as keras_compat
-from tfps_plugin._compat import tensorflow_execution
+from tfps_plugin._compat.runtime import tensorflow_execution
 from tfps_plugin.coordinator.cluster_coordinator import ClusterCoordinator
 from tfps_plugin.variables.step_trace import StepTrace
 

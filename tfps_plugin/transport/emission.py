@@ -9,8 +9,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfps_plugin._compat import tensorflow_graphs as compat
-from tfps_plugin._compat import tensorflow_variables as variables_compat
+from tfps_plugin._compat.graph import tensorflow_graphs as compat
+from tfps_plugin._compat.graph import tensorflow_variables as variables_compat
 from tfps_plugin.transport import packing
 from tfps_plugin.transport import places
 from tfps_plugin.transport import row_packing

@@ -19,8 +19,8 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from tfps_plugin._compat import tensorflow_captures
-from tfps_plugin._compat import tensorflow_graphs as compat
+from tfps_plugin._compat.graph import tensorflow_captures
+from tfps_plugin._compat.graph import tensorflow_graphs as compat
 from tfps_plugin.cluster.chief import connection
 from tfps_plugin.transport import explanation
 from tfps_plugin.transport import staging

@@ -14,8 +14,8 @@ import pytest
 import tensorflow as tf
 
 from tfps_plugin import errors
-from tfps_plugin._compat import tensorflow_graphs as compat
-from tfps_plugin._compat import tensorflow_variables as variables_compat
+from tfps_plugin._compat.graph import tensorflow_graphs as compat
+from tfps_plugin._compat.graph import tensorflow_variables as variables_compat
 from tfps_plugin.transport import fusion
 from tfps_plugin.transport import places
 from tfps_plugin.transport.emission import Emission

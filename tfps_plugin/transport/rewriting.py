@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfps_plugin._compat import tensorflow_graphs as compat
+from tfps_plugin._compat.graph import tensorflow_graphs as compat
 from tfps_plugin.transport import explanation
 from tfps_plugin.transport import places
 from tfps_plugin.transport import sections

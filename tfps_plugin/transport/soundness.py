@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from tfps_plugin import errors
-from tfps_plugin._compat import tensorflow_graphs as compat
+from tfps_plugin._compat.graph import tensorflow_graphs as compat
 from tfps_plugin.transport import places
 
 

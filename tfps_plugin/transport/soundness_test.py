@@ -8,7 +8,7 @@ import tensorflow as tf
 from hypothesis import strategies as st
 
 from tfps_plugin import errors
-from tfps_plugin._compat import tensorflow_variables as compat
+from tfps_plugin._compat.graph import tensorflow_variables as compat
 from tfps_plugin.transport import soundness
 
 

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from tfps_plugin._compat import tensorflow_captures
-from tfps_plugin._compat import tensorflow_graphs as compat
+from tfps_plugin._compat.graph import tensorflow_captures
+from tfps_plugin._compat.graph import tensorflow_graphs as compat
 from tfps_plugin.transport import places
 from tfps_plugin.transport.waves import Output
 from tfps_plugin.variables.kinds.handle_areas import HandleArea

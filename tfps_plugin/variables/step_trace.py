@@ -14,7 +14,7 @@ from typing import Protocol
 
 import tensorflow as tf
 
-from tfps_plugin._compat import tensorflow_graphs as compat
+from tfps_plugin._compat.graph import tensorflow_graphs as compat
 
 
 class View(Protocol):

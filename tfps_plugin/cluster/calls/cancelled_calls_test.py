@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from tfps_plugin._compat import patch_table
 from tfps_plugin._compat import patches
-from tfps_plugin._compat import tensorflow_execution
+from tfps_plugin._compat.runtime import tensorflow_execution
 from tfps_plugin.cluster.chief import connection
 
 _TIMEOUT_SECONDS = 30.0

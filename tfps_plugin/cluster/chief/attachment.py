@@ -12,8 +12,8 @@ import tensorflow as tf
 from tfps_plugin import errors
 from tfps_plugin._compat import patch_table
 from tfps_plugin._compat import patches
-from tfps_plugin._compat import tensorflow_cluster
-from tfps_plugin._compat.tensorflow_earlier_state import EarlierState
+from tfps_plugin._compat.runtime import tensorflow_cluster
+from tfps_plugin._compat.runtime.tensorflow_earlier_state import EarlierState
 from tfps_plugin.cluster.chief import this_process
 from tfps_plugin.cluster.chief.server_def import make_server_def
 from tfps_plugin.cluster.machine import ports

@@ -10,7 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfps_plugin import errors
-from tfps_plugin._compat import tensorflow_execution
+from tfps_plugin._compat.runtime import tensorflow_execution
 from tfps_plugin.cluster.calls import bounded_calls
 from tfps_plugin.cluster.calls import dispatch_context
 from tfps_plugin.cluster.calls.dispatch_context import DispatchContext

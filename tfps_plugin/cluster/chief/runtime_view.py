@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from tfps_plugin import errors
-from tfps_plugin._compat import tensorflow_cluster
+from tfps_plugin._compat.runtime import tensorflow_cluster
 from tfps_plugin.cluster import health
 from tfps_plugin.cluster.chief import connections
 from tfps_plugin.cluster.chief import this_process

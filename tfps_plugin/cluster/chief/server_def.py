@@ -5,7 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfps_plugin._compat import tensorflow_cluster
+from tfps_plugin._compat.runtime import tensorflow_cluster
 from tfps_plugin.cluster.spec import CHIEF
 from tfps_plugin.cluster.spec import PARAMETER_SERVER
 from tfps_plugin.cluster.spec import WORKER

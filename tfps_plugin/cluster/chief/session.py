@@ -9,8 +9,8 @@ from collections.abc import Callable
 from collections.abc import Iterable
 
 from tfps_plugin import errors
-from tfps_plugin._compat import tensorflow_execution
-from tfps_plugin._compat import tensorflow_functions
+from tfps_plugin._compat.runtime import tensorflow_execution
+from tfps_plugin._compat.runtime import tensorflow_functions
 from tfps_plugin.cluster import environment
 from tfps_plugin.cluster import health
 from tfps_plugin.cluster.calls import bounded_calls

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from tfps_plugin import errors
-from tfps_plugin._compat import tensorflow_cluster
+from tfps_plugin._compat.runtime import tensorflow_cluster
 from tfps_plugin.cluster import environment
 from tfps_plugin.cluster import health
 from tfps_plugin.cluster.chief import attachment

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from tfps_plugin import errors
-from tfps_plugin._compat import tensorflow_server
+from tfps_plugin._compat.runtime import tensorflow_server
 from tfps_plugin.cluster.spec import Task
 
 _NAME = "tfps_plugin_mailbox"

@@ -170,7 +170,7 @@ def _start_server(
     """Starts TensorFlow's server, and a thread that waits at its mailbox."""
     # Imported only here, because it may take seconds. Before that, the process
     # already obeys signals and the end of the process that has started it.
-    from tfps_plugin._compat import tensorflow_server
+    from tfps_plugin._compat.runtime import tensorflow_server
     from tfps_plugin.cluster.serving.mailbox import Mailbox
 
     task = config.task

@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfps_plugin._compat import tensorflow_execution
+from tfps_plugin._compat.runtime import tensorflow_execution
 from tfps_plugin.coordinator.closures.remote_value import RemoteValue
 from tfps_plugin.inputs import captured_inputs
 from tfps_plugin.inputs.per_worker_values import PerWorkerValues

@@ -8,7 +8,7 @@ from collections.abc import Collection
 
 import tensorflow as tf
 
-from tfps_plugin._compat import tensorflow_execution
+from tfps_plugin._compat.runtime import tensorflow_execution
 from tfps_plugin.cluster.calls import dispatch_context
 from tfps_plugin.cluster.calls.dispatch_context import DispatchContext
 from tfps_plugin.cluster.calls.worker_calls import InFlightCall

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 from tfps_plugin import errors
-from tfps_plugin._compat import tensorflow_functions
+from tfps_plugin._compat.runtime import tensorflow_functions
 from tfps_plugin.coordinator.closures.closure_queue import ClosureQueue
 from tfps_plugin.coordinator.members.failure_examiner import FailureExaminer
 from tfps_plugin.coordinator.members.membership import Membership

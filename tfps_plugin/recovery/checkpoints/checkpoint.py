@@ -11,7 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfps_plugin._compat import tensorflow_checkpoints as compat
+from tfps_plugin._compat.graph import tensorflow_checkpoints as compat
 from tfps_plugin.recovery.checkpoints import checkpoint_entries
 from tfps_plugin.recovery.checkpoints import committing
 from tfps_plugin.recovery.checkpoints import parts as parts_module

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from tfps_plugin import errors
 from tfps_plugin._compat import keras as keras_compat
-from tfps_plugin._compat import tensorflow_checkpoints as compat
+from tfps_plugin._compat.graph import tensorflow_checkpoints as compat
 from tfps_plugin.recovery.checkpoints import mismatch
 from tfps_plugin.recovery.checkpoints import untracked_state
 

@@ -7,7 +7,7 @@ import re
 
 import tensorflow as tf
 
-from tfps_plugin._compat import tensorflow_checkpoints as compat
+from tfps_plugin._compat.graph import tensorflow_checkpoints as compat
 from tfps_plugin.recovery.checkpoints import committing
 from tfps_plugin.recovery.checkpoints.retention import Retention
 from tfps_plugin.recovery.incremental import chain

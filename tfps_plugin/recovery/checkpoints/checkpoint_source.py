@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from tfps_plugin import errors
-from tfps_plugin._compat import tensorflow_strategy
+from tfps_plugin._compat.runtime import tensorflow_strategy
 from tfps_plugin.monitoring import events
 from tfps_plugin.recovery import failover
 from tfps_plugin.recovery.checkpoints import parts as parts_module

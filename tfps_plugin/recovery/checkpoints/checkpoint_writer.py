@@ -5,7 +5,7 @@ from collections.abc import Callable
 from collections.abc import Sequence
 
 from tfps_plugin import errors
-from tfps_plugin._compat import tensorflow_execution
+from tfps_plugin._compat.runtime import tensorflow_execution
 from tfps_plugin.monitoring import events
 from tfps_plugin.recovery.checkpoints.snapshot import PendingWrite
 from tfps_plugin.recovery.checkpoints.snapshot import Written

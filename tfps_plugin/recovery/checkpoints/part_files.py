@@ -12,9 +12,9 @@ from typing import TypeVar
 
 import tensorflow as tf
 
-from tfps_plugin._compat import tensorflow_execution
-from tfps_plugin._compat import tensorflow_variables as compat
-from tfps_plugin._compat.tensorflow_checkpoints import VARIABLE_VALUE_KEY
+from tfps_plugin._compat.graph import tensorflow_variables as compat
+from tfps_plugin._compat.graph.tensorflow_checkpoints import VARIABLE_VALUE_KEY
+from tfps_plugin._compat.runtime import tensorflow_execution
 from tfps_plugin.recovery.checkpoints import parts as parts_module
 from tfps_plugin.recovery.checkpoints.parts import SLICE_BYTES
 from tfps_plugin.recovery.checkpoints.parts import Part

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from tfps_plugin import errors
-from tfps_plugin._compat import tensorflow_checkpoints as compat
+from tfps_plugin._compat.graph import tensorflow_checkpoints as compat
 from tfps_plugin.recovery.checkpoints import part_files
 from tfps_plugin.recovery.checkpoints.parts import Part
 from tfps_plugin.recovery.incremental import chain

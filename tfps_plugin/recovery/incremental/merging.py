@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfps_plugin._compat import tensorflow_checkpoints as compat
+from tfps_plugin._compat.graph import tensorflow_checkpoints as compat
 from tfps_plugin.recovery.checkpoints import committing
 from tfps_plugin.recovery.checkpoints import part_files
 from tfps_plugin.recovery.checkpoints.parts import SLICE_BYTES

@@ -12,7 +12,7 @@ import keras
 import tensorflow as tf
 
 from tfps_plugin._compat import keras_optimizers
-from tfps_plugin._compat import tensorflow_variables as compat
+from tfps_plugin._compat.graph import tensorflow_variables as compat
 from tfps_plugin.training.optimizers.automatic import automatic_updates
 from tfps_plugin.training.optimizers.step import OptimizerStep
 from tfps_plugin.variables.chief import steps_in_flight

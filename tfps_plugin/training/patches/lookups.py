@@ -12,7 +12,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfps_plugin._compat import tensorflow_saving
+from tfps_plugin._compat.graph import tensorflow_saving
 from tfps_plugin.variables.lookup import row_lookup
 from tfps_plugin.variables.lookup.row_lookup import Table
 

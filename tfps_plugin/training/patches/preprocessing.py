@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from tfps_plugin import errors
 from tfps_plugin._compat import keras as keras_compat
-from tfps_plugin._compat import tensorflow_variables as compat
+from tfps_plugin._compat.graph import tensorflow_variables as compat
 from tfps_plugin.inputs import captured_inputs
 from tfps_plugin.strategy.parameter_server_strategy import (
     ParameterServerStrategy,

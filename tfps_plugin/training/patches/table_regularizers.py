@@ -15,7 +15,7 @@ import keras
 import tensorflow as tf
 
 from tfps_plugin._compat import keras as keras_compat
-from tfps_plugin._compat import tensorflow_strategy
+from tfps_plugin._compat.runtime import tensorflow_strategy
 from tfps_plugin.strategy.parameter_server_strategy import (
     ParameterServerStrategy,
 )

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from tfps_plugin._compat import keras as keras_compat
 from tfps_plugin._compat import keras_saving as compat
-from tfps_plugin._compat import tensorflow_saving
+from tfps_plugin._compat.graph import tensorflow_saving
 from tfps_plugin.variables.kinds.late_bound import LateBoundVariable
 from tfps_plugin.variables.kinds.sharded_variable import ShardedVariable
 

@@ -10,7 +10,7 @@ from collections.abc import Hashable
 from collections.abc import Iterator
 from collections.abc import Sequence
 
-from tfps_plugin._compat import tensorflow_graphs as compat
+from tfps_plugin._compat.graph import tensorflow_graphs as compat
 from tfps_plugin.transport.flat_function import FlatFunction
 from tfps_plugin.transport.flat_function import FlatOperation
 from tfps_plugin.transport.flat_function import Renumbering

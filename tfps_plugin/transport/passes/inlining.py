@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from tfps_plugin._compat import tensorflow_graphs as compat
+from tfps_plugin._compat.graph import tensorflow_graphs as compat
 from tfps_plugin.transport.flat_function import FlatFunction
 from tfps_plugin.transport.flat_function import FlatOperation
 from tfps_plugin.transport.passes import dead_code

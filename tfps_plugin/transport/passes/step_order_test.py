@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfps_plugin._compat import tensorflow_graphs as compat
+from tfps_plugin._compat.graph import tensorflow_graphs as compat
 from tfps_plugin.transport import fusion
 from tfps_plugin.transport.passes import step_order
 from tfps_plugin.transport.passes.inlining import flatten

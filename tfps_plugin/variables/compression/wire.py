@@ -19,9 +19,9 @@ from typing import TypeAlias
 
 import tensorflow as tf
 
-from tfps_plugin._compat import tensorflow_saving
-from tfps_plugin._compat import tensorflow_strategy
-from tfps_plugin._compat import tensorflow_variables as compat
+from tfps_plugin._compat.graph import tensorflow_saving
+from tfps_plugin._compat.graph import tensorflow_variables as compat
+from tfps_plugin._compat.runtime import tensorflow_strategy
 from tfps_plugin.variables.compression import quantization
 
 # Wider dtypes save nothing, and narrower ones lose what is learned.

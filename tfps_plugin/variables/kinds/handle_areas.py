@@ -25,7 +25,7 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from tfps_plugin._compat import tensorflow_variables as compat
+from tfps_plugin._compat.graph import tensorflow_variables as compat
 from tfps_plugin.cluster.chief import connection
 from tfps_plugin.cluster.chief import leftovers
 from tfps_plugin.variables.chief import chief_reads

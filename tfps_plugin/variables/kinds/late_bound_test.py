@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from tfps_plugin import errors
-from tfps_plugin._compat import tensorflow_variables
+from tfps_plugin._compat.graph import tensorflow_variables
 from tfps_plugin.cluster.calls import dispatch_context
 from tfps_plugin.cluster.calls.dispatch_context import DispatchContext
 from tfps_plugin.variables import testing

@@ -10,8 +10,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfps_plugin._compat import tensorflow_tables
-from tfps_plugin._compat import tensorflow_variables as compat
+from tfps_plugin._compat.graph import tensorflow_tables
+from tfps_plugin._compat.graph import tensorflow_variables as compat
 from tfps_plugin.variables.kinds.remote_variable import RemoteVariable
 from tfps_plugin.variables.per_worker import worker_tables
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfps_plugin._compat.tensorflow_captures import FuncGraph
+from tfps_plugin._compat.graph.tensorflow_captures import FuncGraph
 from tfps_plugin.cluster.calls import dispatch_context
 from tfps_plugin.cluster.calls.dispatch_context import DispatchContext
 from tfps_plugin.variables import testing

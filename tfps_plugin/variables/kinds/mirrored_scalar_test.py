@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from tfps_plugin import errors
-from tfps_plugin._compat import tensorflow_variables
+from tfps_plugin._compat.graph import tensorflow_variables
 from tfps_plugin.variables import testing
 from tfps_plugin.variables.kinds import mirrored_scalar
 from tfps_plugin.variables.kinds.mirrored_scalar import MirroredScalar

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfps_plugin._compat import tensorflow_saving
-from tfps_plugin._compat import tensorflow_tables
-from tfps_plugin._compat import tensorflow_variables as compat
+from tfps_plugin._compat.graph import tensorflow_saving
+from tfps_plugin._compat.graph import tensorflow_tables
+from tfps_plugin._compat.graph import tensorflow_variables as compat
 from tfps_plugin.cluster.chief import connection
 from tfps_plugin.variables.compression import wire
 from tfps_plugin.variables.kinds.handle_areas import HandleAreas

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfps_plugin._compat import tensorflow_saving
-from tfps_plugin._compat import tensorflow_variables as compat
+from tfps_plugin._compat.graph import tensorflow_saving
+from tfps_plugin._compat.graph import tensorflow_variables as compat
 from tfps_plugin.variables.chief import steps_in_flight
 from tfps_plugin.variables.kinds.late_bound import on_the_chief
 from tfps_plugin.variables.kinds.remote_variable import RemoteVariable

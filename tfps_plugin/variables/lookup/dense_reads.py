@@ -10,7 +10,7 @@ import sys
 import sysconfig
 import warnings
 
-from tfps_plugin._compat import tensorflow_variables as compat
+from tfps_plugin._compat.graph import tensorflow_variables as compat
 from tfps_plugin.variables.lookup.row_lookup import Table
 
 # Larger tables take more than a tenth of a second on a network of 3 Gbit/s.

@@ -15,8 +15,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfps_plugin._compat import tensorflow_variables as compat
-from tfps_plugin._compat import tensorflow_vectorizing
+from tfps_plugin._compat.graph import tensorflow_variables as compat
+from tfps_plugin._compat.graph import tensorflow_vectorizing
 from tfps_plugin.variables.compression import quantization
 from tfps_plugin.variables.compression import wire
 from tfps_plugin.variables.lookup import graph_checks

@@ -12,7 +12,7 @@ from typing import Protocol
 
 import tensorflow as tf
 
-from tfps_plugin._compat import tensorflow_variables as compat
+from tfps_plugin._compat.graph import tensorflow_variables as compat
 
 # For longer rows, `ResourceGather` is as fast or faster.
 _MOST_BYTES_OF_SHORT_ROWS = 256

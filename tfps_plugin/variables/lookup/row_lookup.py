@@ -17,9 +17,9 @@ import keras
 import tensorflow as tf
 
 from tfps_plugin._compat import keras as keras_compat
-from tfps_plugin._compat import tensorflow_saving
-from tfps_plugin._compat import tensorflow_variables as compat
-from tfps_plugin._compat import tensorflow_vectorizing
+from tfps_plugin._compat.graph import tensorflow_saving
+from tfps_plugin._compat.graph import tensorflow_variables as compat
+from tfps_plugin._compat.graph import tensorflow_vectorizing
 from tfps_plugin.variables.compression import wire
 from tfps_plugin.variables.lookup import graph_checks
 from tfps_plugin.variables.lookup import present_rows

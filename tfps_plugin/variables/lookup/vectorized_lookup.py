@@ -14,7 +14,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfps_plugin import errors
-from tfps_plugin._compat import tensorflow_vectorizing
+from tfps_plugin._compat.graph import tensorflow_vectorizing
 
 
 def rows_of_element(

@@ -15,7 +15,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfps_plugin._compat import tensorflow_variables as compat
+from tfps_plugin._compat.graph import tensorflow_variables as compat
 from tfps_plugin.variables.compression import wire
 from tfps_plugin.variables.methods import self_computation
 from tfps_plugin.variables.methods.self_computation import Computation

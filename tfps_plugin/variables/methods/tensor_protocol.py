@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfps_plugin import errors
-from tfps_plugin._compat import tensorflow_variables as compat
+from tfps_plugin._compat.graph import tensorflow_variables as compat
 from tfps_plugin.variables.methods import variable_copies
 
 

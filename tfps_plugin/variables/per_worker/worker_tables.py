@@ -13,9 +13,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfps_plugin._compat import tensorflow_saving
-from tfps_plugin._compat import tensorflow_tables
-from tfps_plugin._compat import tensorflow_variables as compat
+from tfps_plugin._compat.graph import tensorflow_saving
+from tfps_plugin._compat.graph import tensorflow_tables
+from tfps_plugin._compat.graph import tensorflow_variables as compat
 from tfps_plugin.cluster.calls import dispatch_context
 from tfps_plugin.cluster.calls.dispatch_context import DispatchContext
 from tfps_plugin.variables.per_worker.worker_resident import WorkerResident

@@ -16,7 +16,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfps_plugin._compat import tensorflow_saving as compat
+from tfps_plugin._compat.graph import tensorflow_saving as compat
 from tfps_plugin.variables.lookup.row_lookup import Table
 from tfps_plugin.variables.saving import apart
 

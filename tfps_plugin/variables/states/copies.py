@@ -3,7 +3,7 @@
 import tensorflow as tf
 
 from tfps_plugin import errors
-from tfps_plugin._compat import tensorflow_captures
+from tfps_plugin._compat.graph import tensorflow_captures
 from tfps_plugin.variables.per_worker.worker_local import WorkerLocalVariable
 from tfps_plugin.variables.per_worker.worker_seeds import WorkerLocalSeed
 from tfps_plugin.variables.states import local_rules

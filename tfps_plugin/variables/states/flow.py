@@ -8,8 +8,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfps_plugin._compat import tensorflow_captures
-from tfps_plugin._compat import tensorflow_graphs as compat
+from tfps_plugin._compat.graph import tensorflow_captures
+from tfps_plugin._compat.graph import tensorflow_graphs as compat
 
 # Operations that return what a variable holds.
 _READS = frozenset({"ReadVariableOp", "ResourceGather", "ResourceGatherNd"})

@@ -18,7 +18,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfps_plugin import errors
-from tfps_plugin._compat import tensorflow_variables as compat
+from tfps_plugin._compat.graph import tensorflow_variables as compat
 from tfps_plugin.cluster.calls import dispatch_context
 from tfps_plugin.cluster.chief import connection
 from tfps_plugin.variables.chief import chief_reads

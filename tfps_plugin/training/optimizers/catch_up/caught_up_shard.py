@@ -12,7 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfps_plugin._compat import tensorflow_variables as compat
+from tfps_plugin._compat.graph import tensorflow_variables as compat
 from tfps_plugin.training.optimizers.catch_up import gap as gaps
 from tfps_plugin.training.optimizers.catch_up.moment import Moment
 from tfps_plugin.training.optimizers.catch_up.step_clock import StepClock

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from tfps_plugin import errors
 from tfps_plugin._compat import keras_optimizers as compat
-from tfps_plugin._compat import tensorflow_variables
+from tfps_plugin._compat.graph import tensorflow_variables
 from tfps_plugin.training.optimizers import whole_matrix
 from tfps_plugin.training.optimizers.catch_up import of_keras
 from tfps_plugin.training.optimizers.catch_up.caught_up_shard import (

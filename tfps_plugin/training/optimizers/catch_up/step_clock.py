@@ -5,7 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfps_plugin._compat import tensorflow_variables as compat
+from tfps_plugin._compat.graph import tensorflow_variables as compat
 from tfps_plugin.training.optimizers.catch_up import learning_rates
 from tfps_plugin.training.optimizers.catch_up import moment
 from tfps_plugin.training.optimizers.catch_up.moment import Moment

@@ -8,7 +8,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfps_plugin._compat import tensorflow_variables as compat
+from tfps_plugin._compat.graph import tensorflow_variables as compat
 from tfps_plugin.training.steps.metrics import counted_sums
 from tfps_plugin.variables.chief import chief_reads
 from tfps_plugin.variables.kinds.remote_variable import RemoteVariable

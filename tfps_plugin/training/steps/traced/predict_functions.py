@@ -8,7 +8,7 @@ import keras
 import tensorflow as tf
 
 from tfps_plugin._compat import keras as keras_compat
-from tfps_plugin._compat import tensorflow_execution
+from tfps_plugin._compat.runtime import tensorflow_execution
 from tfps_plugin.coordinator.cluster_coordinator import ClusterCoordinator
 from tfps_plugin.inputs.batch_codec import BatchCodec
 from tfps_plugin.training.steps.metrics.step_states import StepStates

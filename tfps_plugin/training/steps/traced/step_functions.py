@@ -11,8 +11,8 @@ import numpy as np
 import tensorflow as tf
 
 from tfps_plugin._compat import keras as keras_compat
-from tfps_plugin._compat import tensorflow_execution
-from tfps_plugin._compat import tensorflow_graphs as graphs_compat
+from tfps_plugin._compat.graph import tensorflow_graphs as graphs_compat
+from tfps_plugin._compat.runtime import tensorflow_execution
 from tfps_plugin.coordinator.cluster_coordinator import ClusterCoordinator
 from tfps_plugin.inputs.batch_codec import BatchCodec
 from tfps_plugin.training import step_build

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import keras
 import tensorflow as tf
 
-from tfps_plugin._compat import tensorflow_variables as compat
+from tfps_plugin._compat.graph import tensorflow_variables as compat
 from tfps_plugin.variables.per_worker.worker_local import WorkerLocalVariable
 
 # Between the mean that a step returned and the mean of a metric's states.

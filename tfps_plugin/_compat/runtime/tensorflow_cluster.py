@@ -10,7 +10,7 @@ from typing import Any
 
 from tensorflow.python.eager import context
 
-from tfps_plugin._compat import tensorflow_functions
+from tfps_plugin._compat.runtime import tensorflow_functions
 
 
 def default_session_config() -> Any:

@@ -25,7 +25,7 @@ from tensorflow.python.framework import func_graph
 from tensorflow.python.framework import ops
 from tensorflow.python.ops import handle_data_util
 
-from tfps_plugin._compat import tensorflow_captures
+from tfps_plugin._compat.graph import tensorflow_captures
 
 FuncGraph: TypeAlias = func_graph.FuncGraph
 

@@ -32,9 +32,9 @@ from tensorflow.python.ops import resource_variable_ops
 from tensorflow.python.ops import summary_ops_v2
 from tensorflow.python.trackable import resource
 
-from tfps_plugin._compat import tensorflow_tables
-from tfps_plugin._compat.tensorflow_earlier_traces import EarlierTraces
-from tfps_plugin._compat.tensorflow_lost import LostTensor
+from tfps_plugin._compat.graph import tensorflow_tables
+from tfps_plugin._compat.runtime.tensorflow_earlier_traces import EarlierTraces
+from tfps_plugin._compat.runtime.tensorflow_lost import LostTensor
 
 _Variable = resource_variable_ops.BaseResourceVariable
 _Table = lookup_ops.LookupInterface

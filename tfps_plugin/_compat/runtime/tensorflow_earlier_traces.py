@@ -23,7 +23,7 @@ import tensorflow as tf
 from tensorflow.python.eager.polymorphic_function import concrete_function
 from tensorflow.python.eager.polymorphic_function import polymorphic_function
 
-from tfps_plugin._compat.tensorflow_lost import LostTensor
+from tfps_plugin._compat.runtime.tensorflow_lost import LostTensor
 
 _Function = polymorphic_function.Function
 _Trace = concrete_function.ConcreteFunction

@@ -9,8 +9,8 @@ import tensorflow as tf
 
 from tfps_plugin._compat import patch_table
 from tfps_plugin._compat import patches
-from tfps_plugin._compat import tensorflow_execution
-from tfps_plugin._compat import tensorflow_functions
+from tfps_plugin._compat.runtime import tensorflow_execution
+from tfps_plugin._compat.runtime import tensorflow_functions
 
 _PATIENCE_SECONDS = 30.0
 # Time to watch for an event that must not happen.

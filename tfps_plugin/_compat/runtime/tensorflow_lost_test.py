@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from tfps_plugin import errors
-from tfps_plugin._compat.tensorflow_lost import LostTensor
+from tfps_plugin._compat.runtime.tensorflow_lost import LostTensor
 
 
 def _lost(dtype: tf.DType) -> Any:

@@ -8,14 +8,14 @@ import sys
 
 import pytest
 
-from tfps_plugin._compat import tensorflow_server
+from tfps_plugin._compat.runtime import tensorflow_server
 
 pytestmark = pytest.mark.compat
 
 # Runs in a separate process: a process imports TensorFlow only once.
 _PROGRAM = """
 import json, sys
-from tfps_plugin._compat import tensorflow_server
+from tfps_plugin._compat.runtime import tensorflow_server
 with tensorflow_server._empty_tensorflow():
     from tensorflow.core.framework import kernel_def_pb2, op_def_pb2
     from tensorflow.python.client import pywrap_tf_session as native

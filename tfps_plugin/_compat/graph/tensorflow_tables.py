@@ -18,7 +18,7 @@ from tensorflow.python.ops import lookup_ops
 from tensorflow.python.trackable import resource
 
 from tfps_plugin import errors
-from tfps_plugin._compat import tensorflow_saving
+from tfps_plugin._compat.graph import tensorflow_saving
 
 # Operations that create a static table, with and without a name.
 _CREATORS = frozenset({"HashTableV2", "AnonymousHashTable"})

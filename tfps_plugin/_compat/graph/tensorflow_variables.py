@@ -26,7 +26,7 @@ from tensorflow.python.ops.control_flow_v2_func_graphs import (
 )
 
 from tfps_plugin import errors
-from tfps_plugin._compat import tensorflow_saving
+from tfps_plugin._compat.graph import tensorflow_saving
 
 # tf.Variable(...) always goes through the variable creators of the scope;
 # subclasses need the class itself.

@@ -1,0 +1,11 @@
+"""Private TensorFlow API of the runtime.
+
+tensorflow_server.py          servers and sessions, without all of TensorFlow
+tensorflow_cluster.py         the eager context's cluster membership
+tensorflow_functions.py       the registration of functions with the tasks
+tensorflow_execution.py       executors and concrete functions
+tensorflow_strategy.py        the base classes of a `tf.distribute.Strategy`
+tensorflow_earlier_state.py   objects from before the process became a chief
+tensorflow_earlier_traces.py  earlier traced functions on lost devices
+tensorflow_lost.py            stand-ins for tensors that the process has lost
+"""
