@@ -29,6 +29,7 @@ from tfps_plugin.variables.lookup import present_rows
 from tfps_plugin.variables.methods import self_assignment
 from tfps_plugin.variables.methods import variable_copies
 from tfps_plugin.variables.methods.argument_type import SameVariable
+from tfps_plugin.variables.methods.assign_methods import AssignMethods
 from tfps_plugin.variables.methods.scatter_methods import ScatterMethods
 from tfps_plugin.variables.methods.scatter_methods import refuse_in_update
 from tfps_plugin.variables.step_trace import StepTrace
@@ -40,6 +41,9 @@ T = TypeVar("T")
 def on_the_chief() -> bool:
     """Returns whether this thread runs operations eagerly, on the chief."""
     return tf.executing_eagerly() and dispatch_context.current() is None
+
+
+_CHANGES = {"assign_add": tf.add, "assign_sub": tf.subtract}
 
 
 class _OwnHandle:
@@ -80,7 +84,7 @@ class _OwnHandle:
         return getattr(self.tensor, name)
 
 
-class LateBoundVariable(ScatterMethods, compat.ResourceVariable):
+class LateBoundVariable(AssignMethods, ScatterMethods, compat.ResourceVariable):
     """A resource variable that functions do not capture by value.
 
     Subclasses define the current handle. While an optimizer updates single
@@ -343,61 +347,29 @@ class LateBoundVariable(ScatterMethods, compat.ResourceVariable):
 
     # Assignments.
 
-    def assign(
-        self,
-        value: Any,
-        use_locking: bool | None = None,
-        name: str | None = None,
-        read_value: bool = True,
+    def _assign_by(
+        self, method: str, value: Any, name: str | None, read_value: bool
     ) -> Any:
-        """Assigns a value, as `tf.Variable.assign`.
+        """Assigns, adds or subtracts a value.
 
         In a function, a value that depends on the variable itself is computed
         on the ps, so that no worker undoes what another one assigns
-        (`self_assignment.assign`).
+        (`self_assignment`). Additions are atomic.
         """
-        if self._assigned_through_view("assign", value):
+        if self._assigned_through_view(method, value):
             return self
         if self._is_computed_on_ps():
-            done = self_assignment.assign(self, value)
+            done = (
+                self_assignment.assign(self, value)
+                if method == "assign"
+                else self_assignment.change(self, value, _CHANGES[method])
+            )
             if done is not None:
                 return self._lazy_read(done) if read_value else done
         with self.beside_steps(value) as value:
-            return super().assign(value, use_locking, name, read_value)
-
-    def assign_add(
-        self,
-        delta: Any,
-        use_locking: bool | None = None,
-        name: str | None = None,
-        read_value: bool = True,
-    ) -> Any:
-        """Adds a value atomically, as `tf.Variable.assign_add`."""
-        if self._assigned_through_view("assign_add", delta):
-            return self
-        if self._is_computed_on_ps():
-            done = self_assignment.change(self, delta, tf.add)
-            if done is not None:
-                return self._lazy_read(done) if read_value else done
-        with self.beside_steps(delta) as delta:
-            return super().assign_add(delta, use_locking, name, read_value)
-
-    def assign_sub(
-        self,
-        delta: Any,
-        use_locking: bool | None = None,
-        name: str | None = None,
-        read_value: bool = True,
-    ) -> Any:
-        """Subtracts a value atomically, as `tf.Variable.assign_sub`."""
-        if self._assigned_through_view("assign_sub", delta):
-            return self
-        if self._is_computed_on_ps():
-            done = self_assignment.change(self, delta, tf.subtract)
-            if done is not None:
-                return self._lazy_read(done) if read_value else done
-        with self.beside_steps(delta) as delta:
-            return super().assign_sub(delta, use_locking, name, read_value)
+            return getattr(compat.ResourceVariable, method)(
+                self, value, name=name, read_value=read_value
+            )
 
     def _is_computed_on_ps(self) -> bool:
         """True if the ps repeats computations on the variable's own value.

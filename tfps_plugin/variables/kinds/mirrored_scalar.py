@@ -45,6 +45,13 @@ _CHIEF = -1
 _NO_STEP = -1
 
 
+_OPERATIONS = {
+    "assign": tf.raw_ops.AssignVariableOp,
+    "assign_add": tf.raw_ops.AssignAddVariableOp,
+    "assign_sub": tf.raw_ops.AssignSubVariableOp,
+}
+
+
 @dataclasses.dataclass
 class _Copy:
     """The copy that one lane reads.
@@ -441,23 +448,20 @@ class MirroredScalar(RemoteVariable):
                 T=self._dtype,
             )
 
-    def assign(
-        self,
-        value: Any,
-        use_locking: bool | None = None,
-        name: str | None = None,
-        read_value: bool = True,
+    def _assign_by(
+        self, method: str, value: Any, name: str | None, read_value: bool
     ) -> Any:
-        """Assigns a value, as `tf.Variable.assign`.
+        """Assigns, or adds or subtracts by one atomic operation on the ps.
 
-        In functions, a value that is the scalar itself plus an addend becomes
-        an atomic addition.
+        In functions, assigning the scalar itself plus an addend becomes an
+        atomic addition.
         """
-        delta = self_assignment.as_addition(self, value)
-        view = StepTrace.current().view_of(self._unique_id)
-        if delta is not None and view is None:
-            return self.assign_add(delta)
-        return self._change("assign", tf.raw_ops.AssignVariableOp, value)
+        if method == "assign":
+            delta = self_assignment.as_addition(self, value)
+            view = StepTrace.current().view_of(self._unique_id)
+            if delta is not None and view is None:
+                return self.assign_add(delta)
+        return self._change(method, _OPERATIONS[method], value)
 
     def _serialize_to_tensors(self) -> dict[str, Any]:
         """Serializes it as TensorFlow's checkpoints do any variable."""
@@ -480,26 +484,6 @@ class MirroredScalar(RemoteVariable):
         self._forget_copies()
         self._change("assign", tf.raw_ops.AssignVariableOp, value)
         return tf.no_op() if compat.function_graph() is not None else None
-
-    def assign_add(
-        self,
-        delta: Any,
-        use_locking: bool | None = None,
-        name: str | None = None,
-        read_value: bool = True,
-    ) -> Any:
-        """Adds by one atomic operation on the ps."""
-        return self._change("assign_add", tf.raw_ops.AssignAddVariableOp, delta)
-
-    def assign_sub(
-        self,
-        delta: Any,
-        use_locking: bool | None = None,
-        name: str | None = None,
-        read_value: bool = True,
-    ) -> Any:
-        """Subtracts by one atomic operation on the ps."""
-        return self._change("assign_sub", tf.raw_ops.AssignSubVariableOp, delta)
 
     # In functions, the handle is that of a copy: other changes are not exact.
 

@@ -17,6 +17,7 @@ from tfps_plugin.variables.kinds.tape_anchor import TapeAnchor
 from tfps_plugin.variables.lookup import dense_reads
 from tfps_plugin.variables.methods import table_slices
 from tfps_plugin.variables.methods.argument_type import SameVariable
+from tfps_plugin.variables.methods.assign_methods import AssignMethods
 from tfps_plugin.variables.methods.scatter_methods import ScatterMethods
 from tfps_plugin.variables.methods.tensor_protocol import TensorProtocol
 from tfps_plugin.variables.saving import shard_reader
@@ -26,7 +27,7 @@ from tfps_plugin.variables.sharding.layout import RowLayout
 from tfps_plugin.variables.step_trace import StepTrace
 
 
-class ShardedVariable(ScatterMethods, SavedForm, TensorProtocol):
+class ShardedVariable(AssignMethods, ScatterMethods, SavedForm, TensorProtocol):
     """A variable whose rows are spread over parameter servers.
 
     It behaves like a `tf.Variable` and works as the value of a
@@ -273,39 +274,10 @@ class ShardedVariable(ScatterMethods, SavedForm, TensorProtocol):
 
     # Assigning.
 
-    def assign(
-        self,
-        value: Any,
-        use_locking: bool | None = None,
-        name: str | None = None,
-        read_value: bool = True,
-    ) -> Any:
-        """Assigns as `tf.Variable.assign`; returns this variable."""
-        return self._assign("assign", value, name, read_value)
-
-    def assign_add(
-        self,
-        delta: Any,
-        use_locking: bool | None = None,
-        name: str | None = None,
-        read_value: bool = True,
-    ) -> Any:
-        """Adds as `tf.Variable.assign_add`; returns this variable."""
-        return self._assign("assign_add", delta, name, read_value)
-
-    def assign_sub(
-        self,
-        delta: Any,
-        use_locking: bool | None = None,
-        name: str | None = None,
-        read_value: bool = True,
-    ) -> Any:
-        """Subtracts as `tf.Variable.assign_sub`; returns this variable."""
-        return self._assign("assign_sub", delta, name, read_value)
-
-    def _assign(
+    def _assign_by(
         self, method: str, value: Any, name: str | None, read_value: bool
     ) -> Any:
+        """Assigns, adds or subtracts a value; returns this variable."""
         view = StepTrace.current().view_of(self._unique_id)
         if view is not None:
             # Convert it under the views: another table shows its rows, too.

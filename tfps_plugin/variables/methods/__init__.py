@@ -1,6 +1,7 @@
 """The methods of a `tf.Variable`, for all kinds.
 
 tensor_protocol.py   the interface of a tf.Variable, for containers of shards
+assign_methods.py    every assign method of a tf.Variable
 scatter_methods.py   every scatter method of a tf.Variable
 table_slices.py      slices of a table, read and assigned where rows live
 shard_assignment.py  self_assignment for sharded variables

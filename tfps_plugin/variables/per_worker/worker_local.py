@@ -284,53 +284,27 @@ class WorkerLocalVariable(WorkerLocalHandle):
         self._forget_copies()
         return super()._restore_from_tensors(restored_tensors)
 
-    def assign(
-        self,
-        value: Any,
-        use_locking: bool | None = None,
-        name: str | None = None,
-        read_value: bool = True,
+    def _assign_by(
+        self, method: str, value: Any, name: str | None, read_value: bool
     ) -> Any:
-        """Assigns this lane's copy; on the chief, the merged value."""
-        if on_the_chief():
+        """Changes this lane's copy; on the chief, the merged value."""
+        if not on_the_chief():
+            if method == "assign":
+                self._require_rule()
+            self._note_assignment()
+        elif method == "assign":
             # Convert it now: the value may be computed from the copies.
             value = tf.convert_to_tensor(value, self._dtype)
             if not self._are_neutral:
                 self._forget_copies()
-        else:
-            self._require_rule()
-            self._note_assignment()
-        return super().assign(value, use_locking, name, read_value)
-
-    def assign_add(
-        self,
-        delta: Any,
-        use_locking: bool | None = None,
-        name: str | None = None,
-        read_value: bool = True,
-    ) -> Any:
-        """Adds to this lane's copy; on the chief, to the merged value."""
-        if not on_the_chief():
-            self._note_assignment()
         elif self._rule is not MergeRule.SUM:
-            value = self.read_value() + tf.convert_to_tensor(delta, self._dtype)
-            return self.assign(value, use_locking, name, read_value)
-        return super().assign_add(delta, use_locking, name, read_value)
-
-    def assign_sub(
-        self,
-        delta: Any,
-        use_locking: bool | None = None,
-        name: str | None = None,
-        read_value: bool = True,
-    ) -> Any:
-        """Subtracts likewise."""
-        if not on_the_chief():
-            self._note_assignment()
-        elif self._rule is not MergeRule.SUM:
-            value = self.read_value() - tf.convert_to_tensor(delta, self._dtype)
-            return self.assign(value, use_locking, name, read_value)
-        return super().assign_sub(delta, use_locking, name, read_value)
+            delta = tf.convert_to_tensor(value, self._dtype)
+            merged = self.read_value()
+            merged = (
+                merged + delta if method == "assign_add" else merged - delta
+            )
+            return self.assign(merged, None, name, read_value)
+        return super()._assign_by(method, value, name, read_value)
 
     def _require_rule(self) -> None:
         """Refuses assignments of an eager closure if the rule is unknown."""

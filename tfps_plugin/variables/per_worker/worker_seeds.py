@@ -90,25 +90,21 @@ class WorkerLocalSeed(WorkerLocalVariable):
             )
         return tf.stack([own[0], furthest])
 
-    def assign(
-        self,
-        value: Any,
-        use_locking: bool | None = None,
-        name: str | None = None,
-        read_value: bool = True,
+    def _assign_by(
+        self, method: str, value: Any, name: str | None, read_value: bool
     ) -> Any:
         """Assigns this lane's state; on the chief, the state of all lanes.
 
         An unordered draw on the chief changes only the chief's own state.
         """
-        if on_the_chief() and self._resident.existing():
+        if method == "assign" and on_the_chief() and self._resident.existing():
             own = compat.read_resource(self.own_handle, self._dtype)
             value = tf.convert_to_tensor(value, self._dtype)
             if tf.reduce_all(value == keras_compat.next_unordered_seed(own)):
-                return super(WorkerLocalVariable, self).assign(
-                    value, use_locking, name, read_value
+                return super(WorkerLocalVariable, self)._assign_by(
+                    method, value, name, read_value
                 )
-        return super().assign(value, use_locking, name, read_value)
+        return super()._assign_by(method, value, name, read_value)
 
 
 def claim_global_seeds(strategy: tf.distribute.Strategy) -> None:
