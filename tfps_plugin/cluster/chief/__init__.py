@@ -1,6 +1,7 @@
 """The chief's connection to the tasks.
 
 session.py        the chief's connection: connect, delist, readmit, end
+rejoining.py      makes the tasks ready for another strategy
 attachment.py     connects TensorFlow's runtime to a cluster
 connection.py     one connection, its end, and the state it owns (pure)
 connections.py    breaks connections to a task that has fallen silent

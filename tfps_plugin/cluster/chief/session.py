@@ -4,7 +4,6 @@ import atexit
 import logging
 import os
 import threading
-import time
 from collections.abc import Callable
 from collections.abc import Iterable
 
@@ -13,13 +12,13 @@ from tfps_plugin._compat.runtime import tensorflow_execution
 from tfps_plugin._compat.runtime import tensorflow_functions
 from tfps_plugin.cluster import environment
 from tfps_plugin.cluster import health
-from tfps_plugin.cluster.calls import bounded_calls
 from tfps_plugin.cluster.chief import attachment
 from tfps_plugin.cluster.chief import connection
 from tfps_plugin.cluster.chief import connections
 from tfps_plugin.cluster.chief import free_workers
 from tfps_plugin.cluster.chief import leftovers
 from tfps_plugin.cluster.chief import program_end
+from tfps_plugin.cluster.chief import rejoining
 from tfps_plugin.cluster.chief import runtime_view
 from tfps_plugin.cluster.chief import this_process
 from tfps_plugin.cluster.chief.address_book import AddressBook
@@ -37,8 +36,6 @@ _logger = logging.getLogger("tfps_plugin.cluster")
 _PROBE_TIMEOUT_SECONDS = 2.0
 # Tasks that answer learn of functions within milliseconds.
 _PREPARE_TIMEOUT_SECONDS = 10.0
-# The least time to wait: healthy tasks answer within milliseconds.
-_LEAST_SECONDS = 0.5
 # Tasks that are gone may not hold up the end of the job for long.
 _DETACH_TIMEOUT_SECONDS = 2.0
 _NO_INCARNATION = 0
@@ -138,7 +135,7 @@ class Session:
         with state.connecting:
             current: Session | None = state.session
             if current is not None and current._serves(cluster):
-                current._rejoin(timeout_seconds)
+                rejoining.rejoin(current, current._book, timeout_seconds)
                 return current
             environment.apply_chief_environment(
                 task.host for task in cluster.tasks
@@ -409,69 +406,6 @@ class Session:
                 return False
         return cluster in (self.requested, self._book.spec())
 
-    def _rejoin(self, timeout_seconds: float) -> None:
-        """Makes the tasks ready for another strategy.
-
-        A worker that does not answer now is not waited for: the strategy takes
-        it back when it does. No function is traced before that is known:
-        TensorFlow would wait for a worker that hangs.
-        """
-        since = time.monotonic()
-        deadline = since + timeout_seconds
-        for task in self.cluster.parameter_servers:
-            probe_seconds = min(_PROBE_TIMEOUT_SECONDS, _left_seconds(deadline))
-            if not self.is_same_incarnation(task, probe_seconds):
-                self._take_back_ps(task, deadline)
-        # The other half of the time is for those that answer.
-        probe_seconds = min(_PROBE_TIMEOUT_SECONDS, _left_seconds(deadline) / 2)
-        answering = self._answering(self.cluster.workers, probe_seconds)
-        silent = [t for t in self.cluster.workers if t not in answering]
-        if silent:
-            _logger.warning(
-                "The new strategy does not wait for %s: no answer within "
-                "%.3g s. Each is used as soon as it answers.",
-                ", ".join(
-                    f"{t} at {self._book.now(t).address}" for t in silent
-                ),
-                probe_seconds,
-            )
-        for task, status in answering.items():
-            if status.incarnation != self.incarnation(task):
-                self.readmit(task)
-        free_workers.wait_for(
-            [task for task in answering if task in self.listed],
-            timeout_seconds,
-            lambda tasks, seconds: list(self._answering(tasks, seconds)),
-            since,
-        )
-
-    def _take_back_ps(self, task: Task, deadline: float) -> None:
-        """Takes back a ps that has died since, when it answers."""
-        here = self._book.look_again(task)
-        status = health.wait_until_ready([here], _left_seconds(deadline))[here]
-        # It may have been slow to answer, no more.
-        if status.incarnation != self.incarnation(task):
-            self.readmit(task)
-
-    def _answering(
-        self, tasks: Iterable[Task], timeout_seconds: float
-    ) -> dict[Task, TaskStatus]:
-        """Returns the tasks that answer a probe, and their answers."""
-        outcomes = bounded_calls.call_all(
-            lambda task: self.probe(task, timeout_seconds),
-            tasks,
-            timeout_seconds,
-        )
-        answering = {}
-        for task, outcome in outcomes.items():
-            if outcome.value is not None:
-                answering[task] = outcome.value
-            elif outcome.error is not None and not isinstance(
-                outcome.error, (errors.TaskUnreachableError, TimeoutError)
-            ):
-                raise outcome.error
-        return answering
-
     def _begin(self) -> None:
         """Connects TensorFlow and makes the chief known to the tasks."""
         atexit.register(self._close_at_exit)
@@ -498,8 +432,3 @@ class Session:
             )
             return
         self.close()
-
-
-def _left_seconds(deadline: float) -> float:
-    """Returns how long to wait for tasks, until a time (monotonic)."""
-    return max(_LEAST_SECONDS, deadline - time.monotonic())
