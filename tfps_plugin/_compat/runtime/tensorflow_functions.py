@@ -25,8 +25,10 @@ from typing import Protocol
 _PATIENCE_SECONDS = 10.0
 # The time to wait for silent tasks. Within it, the coordinator gives them up.
 _SILENCE_SECONDS = 60.0
-# The time for which an answer of all tasks counts.
+# The least time for which an answer of all tasks counts, and that time in terms
+# of the time that it took: to ask takes a twentieth of all time at most.
 _FRESH_SECONDS = 0.1
+_FRESH_TIMES = 20
 # The time between two questions to tasks that were awaited in vain.
 _GIVEN_UP_SECONDS = 10.0
 
@@ -120,12 +122,16 @@ class _RollCall:
         tasks = self.tasks
         if tasks is None:
             return True
+        began_at = time.monotonic()
         # A function may be forgotten at any time, also while asking.
         with self.excused():
             self._is_silent = not tasks.are_answering()
         if not self._is_silent:
             self._is_given_up = False
-            self._fresh_until = time.monotonic() + _FRESH_SECONDS
+            now = time.monotonic()
+            self._fresh_until = now + max(
+                _FRESH_SECONDS, _FRESH_TIMES * (now - began_at)
+            )
         return not self._is_silent
 
     def wait(self) -> None:

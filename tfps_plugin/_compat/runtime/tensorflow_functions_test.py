@@ -107,6 +107,7 @@ class _Tasks:
 @pytest.fixture
 def tasks(monkeypatch: pytest.MonkeyPatch) -> Iterator[_Tasks]:
     monkeypatch.setattr(tensorflow_functions, "_FRESH_SECONDS", 0.0)
+    monkeypatch.setattr(tensorflow_functions, "_FRESH_TIMES", 0)
     monkeypatch.setattr(
         tensorflow_functions, "_roll_call", tensorflow_functions._RollCall()
     )
