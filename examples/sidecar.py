@@ -56,7 +56,7 @@ def train() -> None:
 
 
 def evaluate() -> None:
-    """Evaluates, on the evaluator, until the training is over."""
+    """Evaluates each checkpoint until the training is over."""
     tfps.SidecarEvaluator(
         build_model(),
         data=make_dataset(seed=1000),
