@@ -247,6 +247,8 @@ def _own_copy(leaf: Any) -> Any:
 
 def _to_local(leaf: Any) -> Any:
     """Returns a part of a result as a value of this process."""
+    if isinstance(leaf, tf.Tensor):
+        return chief_reads.to_array(leaf)
     if hasattr(leaf, "numpy"):
         return chief_reads.read(leaf.numpy)
     if isinstance(leaf, tf.SparseTensor | tf.IndexedSlices):

@@ -2,8 +2,10 @@
 
 import threading
 from collections.abc import Callable
+from typing import Any
 from typing import TypeVar
 
+import numpy as np
 import tensorflow as tf
 
 from tfps_plugin import errors
@@ -21,6 +23,46 @@ _PAUSES_SECONDS = (0.05, 0.2, 0.5)
 def is_about_the_cluster(error: tf.errors.OpError) -> bool:
     """Returns whether TensorFlow's error points at a task."""
     return runtime_errors.is_about_the_cluster(type(error).__name__, str(error))
+
+
+def to_array(tensor: tf.Tensor) -> np.ndarray:
+    """Fetches a tensor, again if the cluster changes meanwhile.
+
+    Args:
+        tensor: A tensor of any task.
+
+    Returns:
+        Its value.
+
+    Raises:
+        tf.errors.OpError: See `read`.
+        ParameterServerLostError: See `read`.
+    """
+    return read(lambda: require_shape(tensor.numpy(), tensor.shape))
+
+
+def require_shape(value: T, shape: Any) -> T:
+    """Returns a value, if it is one.
+
+    While the cluster changes, TensorFlow may return an empty vector in place
+    of the value, and no error.
+
+    Args:
+        value: A tensor or an array.
+        shape: The shape that it has to have.
+
+    Raises:
+        UnavailableError: If it is an empty vector, and should not be.
+    """
+    found = tf.TensorShape(value.shape)  # type: ignore[attr-defined]
+    if found != [0] or found.is_compatible_with(shape):
+        return value
+    raise tf.errors.UnavailableError(
+        None,
+        None,
+        "TensorFlow has returned an empty tensor while a task was lost. "
+        f"Expected shape {shape}. Received: shape={found}.",
+    )
 
 
 def read(read_once: Callable[[], T]) -> T:

@@ -1,6 +1,8 @@
 import contextlib
 from collections.abc import Callable
+from typing import Any
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -82,3 +84,22 @@ def test_a_ps_that_is_lost_is_waited_for_or_named(
             chief_reads.read(flaky)
     if expected is errors.ParameterServerLostError:
         assert raised.value.__cause__ is _UNAVAILABLE
+
+
+class _Fetched:
+    """A tensor of which TensorFlow loses the value at first."""
+
+    shape = (2, 3)
+
+    def __init__(self) -> None:
+        self._values = [np.zeros(0), np.ones((2, 3))]
+
+    def numpy(self) -> np.ndarray:
+        return self._values.pop(0)
+
+
+def test_an_empty_tensor_in_place_of_a_value_is_read_again() -> None:
+    tensor: Any = _Fetched()
+    np.testing.assert_array_equal(chief_reads.to_array(tensor), np.ones((2, 3)))
+    empty: Any = tf.zeros([0])
+    assert chief_reads.to_array(empty).shape == (0,)

@@ -307,7 +307,10 @@ class LateBoundVariable(AssignMethods, ScatterMethods, compat.ResourceVariable):
         """Returns the value as an array in this process."""
         return self._read_on_chief(super().numpy)
 
-    def _read_on_chief(self, read_once: Callable[[], T]) -> T:
+    def _read_on_chief(
+        self, read_once: Callable[[], T], shape: Any = None
+    ) -> T:
+        """Reads the value, or a part of it of another shape."""
         if not on_the_chief():
             # In a closure, the coordinator handles TensorFlow's own error, and
             # runs the closure again where that helps.
@@ -316,7 +319,11 @@ class LateBoundVariable(AssignMethods, ScatterMethods, compat.ResourceVariable):
         # Also for reads that do not use `_read_variable_op`.
         self.finish_steps()
         try:
-            return chief_reads.read(read_once)
+            return chief_reads.read(
+                lambda: chief_reads.require_shape(
+                    read_once(), self._shape if shape is None else shape
+                )
+            )
         except tf.errors.OpError as error:
             if not chief_reads.is_about_the_cluster(error):
                 raise

@@ -168,7 +168,7 @@ class RemoteVariable(Table, LateBoundVariable):
                     )
             return part.numpy()
 
-        return self._read_on_chief(read_once)
+        return self._read_on_chief(read_once, [len(rows), *self._shape[1:]])
 
     def _serialize_to_tensors(self) -> dict[str, Any]:
         """Serializes it as TensorFlow's checkpoints do any variable."""

@@ -100,9 +100,7 @@ class ProgressLogs:
 def _fetch(outputs: Any) -> Any:
     """Fetches results as arrays; returns None if their worker is lost."""
     try:
-        return tf.nest.map_structure(
-            lambda leaf: chief_reads.read(leaf.numpy), outputs
-        )
+        return tf.nest.map_structure(chief_reads.to_array, outputs)
     except tf.errors.OpError as error:
         if not chief_reads.is_about_the_cluster(error):
             raise
