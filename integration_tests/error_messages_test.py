@@ -103,7 +103,8 @@ def _files(traceback: str) -> list[str]:
     [
         (
             "assertion",
-            r"InvalidArgumentError: .*\[words of the user\]",
+            # If it fails on several devices, TensorFlow lists all errors.
+            r"InvalidArgumentError: (?s:.*)\[words of the user\]",
             '  File "{path}", line {assertion}, in train_step',
         ),
         (

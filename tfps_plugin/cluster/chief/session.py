@@ -339,9 +339,10 @@ class Session:
             if task in self.listed:
                 # A task that leaves and comes is certain to get a new context.
                 self._view.change(others)
-            self._view.change(others | {task})
+            # Before it is listed: others compare it with what answers there.
             with self._lock:
                 self._statuses[task] = status
+            self._view.change(others | {task})
         here = self._book.now(task)
         if task.job == PARAMETER_SERVER:
             leftovers.free([here])

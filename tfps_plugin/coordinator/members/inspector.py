@@ -64,7 +64,10 @@ class Inspector:
             status = self._session.probe(task, _PROBE_TIMEOUT_SECONDS)
         except errors.TaskUnreachableError as error:
             return error.reason
-        return None if status.incarnation == expected else RESTARTED
+        # It may have been readmitted while it was asked.
+        if status.incarnation in (expected, self._session.incarnation(task)):
+            return None
+        return RESTARTED
 
     def examine_ps(
         self, task: TaskLike

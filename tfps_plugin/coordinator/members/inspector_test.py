@@ -74,3 +74,16 @@ def test_ps_that_answers_at_the_second_question_is_well() -> None:
     ps = session.cluster.parameter_servers[0]
     assert _inspector(session).examine_ps(ps) is None
     assert session.num_questions == 2
+
+
+def test_a_task_that_is_readmitted_while_it_is_asked_is_well() -> None:
+    class Changing(FakeSession):
+        def probe(self, task: FakeTask, timeout_seconds: float) -> FakeStatus:
+            self.readmit(task)
+            return super().probe(task, timeout_seconds)
+
+    session = Changing()
+    worker = session.cluster.workers[0]
+    session.kill("worker", 0)
+    session.start("worker", 0)
+    assert _inspector(session).why_lost(worker) is None
