@@ -76,7 +76,7 @@ def read(read_once: Callable[[], T]) -> T:
 
     Raises:
         tf.errors.OpError: If the error is not about the cluster, or lasts
-            longer than a second and no lost ps is restored.
+            longer than a second and than the recovery of lost ps.
         ParameterServerLostError: If a ps is lost for good.
     """
     never = threading.Event()
@@ -93,9 +93,8 @@ def read(read_once: Callable[[], T]) -> T:
         if not is_about_the_cluster(error):
             raise
         try:
-            has_recovered = connection.present().part(RecoveryGate).wait()
+            connection.present().part(RecoveryGate).wait()
         except errors.ParameterServerLostError as lost:
             raise lost from error
-        if not has_recovered:
-            raise
+    # Also if nothing is lost now: a ps may have recovered a moment ago.
     return read_once()

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from tfps_plugin.training.steps.metrics.progress_logs import ProgressLogs
@@ -10,13 +11,15 @@ from tfps_plugin.training.steps.metrics.progress_logs import ProgressLogs
 class Fetched:
     """A result that counts how often it was fetched."""
 
+    shape = ()
+
     def __init__(self, value: float) -> None:
         self.value = value
         self.times = 0
 
-    def numpy(self) -> float:
+    def numpy(self) -> np.float64:
         self.times += 1
-        return self.value
+        return np.float64(self.value)
 
 
 def test_the_last_results_of_lanes_are_averaged() -> None:
