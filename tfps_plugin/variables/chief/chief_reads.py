@@ -54,7 +54,8 @@ def require_shape(value: T, shape: Any) -> T:
     Raises:
         UnavailableError: If it is an empty vector, and should not be.
     """
-    found = tf.TensorShape(value.shape)  # type: ignore[attr-defined]
+    # A string is an object of Python, without a shape.
+    found = tf.TensorShape(getattr(value, "shape", ()))
     if found != [0] or found.is_compatible_with(shape):
         return value
     raise tf.errors.UnavailableError(

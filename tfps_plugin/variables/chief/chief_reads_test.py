@@ -104,3 +104,5 @@ def test_an_empty_tensor_in_place_of_a_value_is_read_again() -> None:
     np.testing.assert_array_equal(chief_reads.to_array(tensor), np.ones((2, 3)))
     empty: Any = tf.zeros([0])
     assert chief_reads.to_array(empty).shape == (0,)
+    string: Any = tf.constant("text")
+    assert chief_reads.to_array(string) == b"text"
