@@ -26,6 +26,9 @@ _OMITTED = re.compile(r"^    \+ \.\.\. \(Omitted \d+ frames\)$")
 _REPEATED = ("Additional GRPC error information ", ":UNKNOWN:")
 _ARROW = " -> |"
 _CUT = "..."
+# What TensorFlow raises if a function fails on several devices.
+_MANY = re.compile(r"\d+ root error\(s\) found\.$", re.MULTILINE)
+_ONE = re.compile(r"^  \(\d+\) [A-Z_]+: (?P<text>.*)$", re.MULTILINE)
 _OF_LIBRARIES = ("tfps_plugin/", "keras/src/")
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _LIBRARIES = (
@@ -97,7 +100,7 @@ def shortened(text: str) -> str:
     origins += _origin(node, own)
     if not message or not (own or num_left_out):
         return text
-    lines = ["\n".join(message).strip()]
+    lines = [_one_of_many("\n".join(message).strip())]
     # Each task on which the operation failed names it once.
     for origin in dict.fromkeys(origins):
         lines += ["", origin]
@@ -182,6 +185,17 @@ def _without_creation(lines: list[str]) -> Iterator[str]:
             ) or _is_of_a_framework(creation["path"])
         if not is_left_out:
             yield line
+
+
+def _one_of_many(message: str) -> str:
+    """Returns one error of a message that lists it for several devices.
+
+    Other messages, and those that list different errors, stay as they are.
+    """
+    if not _MANY.match(message):
+        return message
+    texts = [found["text"].strip() for found in _ONE.finditer(message)]
+    return texts[0] if len(set(texts)) == 1 else message
 
 
 def _is_of_a_framework(path: str) -> bool:

@@ -96,6 +96,26 @@ def _assert_creation_is_short(short: str) -> None:
     )
 
 
+@pytest.mark.parametrize("second", ["words of the user", "another error"])
+def test_an_error_of_several_devices_is_shown_once(second: str) -> None:
+    listed = (
+        "2 root error(s) found.\n"
+        "  (0) INVALID_ARGUMENT:   words of the user\n"
+        "\t [[{{node Assert}}]]\n"
+        "\t [[while/body/_1/concat_4/_16]]\n"
+        f"  (1) INVALID_ARGUMENT:  {second}\n"
+        "\t [[{{node Assert}}]]\n"
+        "0 successful operations.\n"
+        "0 derived errors ignored."
+    )
+    text = f"Graph execution error:\n\n{_DETECTED}{listed}"
+    short = error_text.shortened(text)
+    if second == "words of the user":
+        assert short.startswith("words of the user\n")
+    else:
+        assert short.startswith(listed)
+
+
 def test_a_traceback_begins_where_the_users_code_does() -> None:
     users = compile(
         "def step(call):\n    call()\n", "/home/me/train.py", "exec"
