@@ -80,7 +80,8 @@ class _RollCall:
     """Asks the tasks whether they answer before functions are sent to them.
 
     Guarantees: nobody waits longer than `_SILENCE_SECONDS`. After a wait in
-    vain, nobody waits until all tasks have answered again.
+    vain, tasks are asked once in `_GIVEN_UP_SECONDS`, and nobody waits for
+    them until all have answered again.
     Threading: any thread. Without a lock: attributes are assigned whole, and
     two threads that ask at the same time do no harm.
 
@@ -144,14 +145,22 @@ class _RollCall:
             if time.monotonic() >= deadline:
                 self._give_up()
                 return
-        while self.postponed:
-            self.postponed.popleft()()
+        self._forget_postponed()
 
     def may_forget(self) -> bool:
         """Returns whether to forget a function now; waits once at most."""
         if self._is_silent and self.tasks is not None:
             return False
         return not self.is_due() or self.ask()
+
+    def _forget_postponed(self) -> None:
+        # Each once: if a task falls silent meanwhile, they come back.
+        for _ in range(len(self.postponed)):
+            try:
+                forget = self.postponed.popleft()
+            except IndexError:  # another thread forgets them, too
+                return
+            forget()
 
     def _give_up(self) -> None:
         self._is_given_up = True

@@ -156,5 +156,20 @@ def test_functions_are_forgotten_when_tasks_answer_again(
     assert not _is_registered(name)
 
 
+def test_functions_are_postponed_again_if_a_task_falls_silent(
+    tasks: _Tasks,
+) -> None:
+    traced: list[Any] = [_trace(), _trace()]
+    tasks.is_silent = True
+    traced.clear()
+    gc.collect()
+    answers = [True, False]
+    tasks.are_answering = lambda: answers.pop(0) if answers else True  # type: ignore[method-assign]
+    kept = [_trace()]
+    assert len(tensorflow_functions._roll_call.postponed) == 2
+    kept.append(_trace())
+    assert not tensorflow_functions._roll_call.postponed
+
+
 def _is_registered(name: bytes) -> bool:
     return bool(tensorflow_execution.context.context().has_function(name))
