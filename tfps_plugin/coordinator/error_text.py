@@ -21,14 +21,20 @@ _FRAME = re.compile(r'^  File "(?P<path>.+)", line \d+, in .+$')
 # Frames of `tf.debugging.enable_check_numerics`. It marks frames that it
 # believes to be the user's by an arrow in the next line, and shortens paths.
 _CREATION = re.compile(r"^    \+ (?P<path>\S+) \(L\d+\) ")
-_OMITTED = re.compile(r"^    \+ \.\.\. \(Omitted \d+ frames\)$")
+# gRPC cuts long texts, so the last frame may not be whole.
+_TRUNCATED = " ... [truncated]"
+_OMITTED = re.compile(
+    r"^    \+ (?:\.\.\. \(Omitted \d+ frames\)|.*\.\.\. \[truncated\])$"
+)
 # Lines of gRPC that repeat the message.
 _REPEATED = ("Additional GRPC error information ", ":UNKNOWN:")
 _ARROW = " -> |"
 _CUT = "..."
 # What TensorFlow raises if a function fails on several devices.
 _MANY = re.compile(r"\d+ root error\(s\) found\.$", re.MULTILINE)
-_ONE = re.compile(r"^  \(\d+\) [A-Z_]+: (?P<text>.*)$", re.MULTILINE)
+_ONE = re.compile(r"^  \(\d+\) [A-Z_]+: ", re.MULTILINE)
+_END_OF_MANY = re.compile(r"^\d+ successful operations\.$", re.MULTILINE)
+_NODE = "\t [["
 _OF_LIBRARIES = ("tfps_plugin/", "keras/src/")
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _LIBRARIES = (
@@ -190,12 +196,25 @@ def _without_creation(lines: list[str]) -> Iterator[str]:
 def _one_of_many(message: str) -> str:
     """Returns one error of a message that lists it for several devices.
 
-    Other messages, and those that list different errors, stay as they are.
+    Other messages, and those that list different errors, stay as they are. An
+    error whose end gRPC has cut off is the same as the whole one.
     """
     if not _MANY.match(message):
         return message
-    texts = [found["text"].strip() for found in _ONE.finditer(message)]
-    return texts[0] if len(set(texts)) == 1 else message
+    listed = _END_OF_MANY.split(message)[0]
+    texts = [*map(_without_nodes, _ONE.split(listed)[1:])]
+    whole = max(texts, key=len, default="")
+    is_one = all(
+        text and whole.startswith(text.removesuffix(_TRUNCATED))
+        for text in texts
+    )
+    return whole if whole and is_one else message
+
+
+def _without_nodes(text: str) -> str:
+    """Returns the text of one error without the nodes that it came through."""
+    lines = (line for line in text.splitlines() if not line.startswith(_NODE))
+    return "\n".join(lines).strip()
 
 
 def _is_of_a_framework(path: str) -> bool:

@@ -116,6 +116,43 @@ def test_an_error_of_several_devices_is_shown_once(second: str) -> None:
         assert short.startswith(listed)
 
 
+@pytest.mark.parametrize("second", ["whole", "cut", "missing", "another"])
+def test_a_long_error_of_several_devices_is_shown_once(second: str) -> None:
+    checked = (
+        "\n\n"
+        '!!! Detected Infinity or NaN in output 0 of graph op "Log" !!!\n'
+        "  shape: (32, 3)\n\n"
+        "  Stack trace of op's creation:\n"
+        "    + /home/me/train.py (L12) my_loss\n"
+        " -> |   return x / 0\n"
+        "    + ...tensorflow/python/framework/ops.py (L2726) create\n"
+        "    |   \n"
+        "\n : Tensor had NaN values\n"
+        "\t [[{{node Log/CheckNumericsV2}}]]\n"
+    )
+    end = "0 successful operations.\n0 derived errors ignored."
+    cut = checked[: checked.index("\n : Tensor")]
+    cut += "    + ...tensorflow/pyth ... [truncated]"
+    another = checked.replace("Log", "Sqrt")
+    listed = "2 root error(s) found.\n  (0) INVALID_ARGUMENT:  "
+    listed += {
+        "whole": f"{checked}  (1) INVALID_ARGUMENT:  {checked}{end}",
+        "cut": f"{checked}  (1) INVALID_ARGUMENT:  {cut}",
+        "missing": cut,
+        "another": f"{checked}  (1) INVALID_ARGUMENT:  {another}{end}",
+    }[second]
+    short = error_text.shortened(f"Graph execution error:\n\n{listed}")
+    assert "my_loss" in short
+    assert "tensorflow/" not in short
+    if second == "another":
+        assert "Log" in short
+        assert "Sqrt" in short
+    else:
+        assert short.startswith("!!! Detected Infinity or NaN")
+        assert short.count("my_loss") == 1
+        assert ("Tensor had NaN values" in short) == (second != "missing")
+
+
 def test_a_traceback_begins_where_the_users_code_does() -> None:
     users = compile(
         "def step(call):\n    call()\n", "/home/me/train.py", "exec"

@@ -29,7 +29,10 @@ _BEGINNING = (
 )
 
 # The rest of the message follows in further lines.
-_TOO_LONG = r"Truncated error message: INVALID_ARGUMENT: *(?:\{\{.*\}\})? *"
+_TOO_LONG = (
+    r"Truncated error message: INVALID_ARGUMENT: *"
+    r"(?:(?:\{\{.*\}\})?|\d+ root error\(s\) found\.) *"
+)
 
 # (severity, file, message). `.*` only stands for parts that differ by machine.
 _LOGGED = (
@@ -165,7 +168,10 @@ _CONTINUED = (
             r"|  Stack trace of op's creation .*"
             r"|    \+ .*|(?:    | -> )\|.*| : Tensor had .*|\t \[\[.*"
             r"|Additional GRPC error information from remote target .*"
-            r"|:UNKNOWN:.*"
+            r"|:UNKNOWN:.*|.* \.\.\. \[truncated\]"
+            # If it failed on several tasks.
+            r"|  \(\d+\) INVALID_ARGUMENT: *(?:\{\{.*\}\})? *"
+            r"|\d+ (?:successful operations|derived errors ignored)\."
         ),
         # Never matches: the message ends with the first other line.
         re.compile(r"(?!)"),

@@ -252,5 +252,18 @@ def test_what_checks_numbers_says_on_each_task_is_taken_out() -> None:
     ]
     lines = [*message, *message, "mine", *message[1:3]]
     assert LineNoiseFilter().feed(lines) == lines[2 * len(message) :]
+    # On several tasks.
+    beginning = message[0].partition("{{")[0]
+    lines = [
+        f"{beginning}2 root error(s) found.",
+        "  (0) INVALID_ARGUMENT: {{function_node __inference_1}} ",
+        *message[1:-2],
+        "  (1) INVALID_ARGUMENT: {{function_node __inference_1}} ",
+        *message[1:10],
+        "    + ...tensorflow/pyth ... [truncated]",
+        *message[-2:],
+        "mine",
+    ]
+    assert LineNoiseFilter().feed(lines) == ["mine"]
     another = [message[0].replace("{{", "no room {{"), *message[1:]]
     assert LineNoiseFilter().feed(another) == another
