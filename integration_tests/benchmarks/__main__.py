@@ -4,10 +4,11 @@
 
 Contestants are two workers and two parameter servers of this library, of
 TensorFlow's strategy with tf-keras, and one process of Keras 3 and of tf-keras;
-all run the same program, in unmodified Keras. They take turns on one machine,
-round by round. Prints, for each workload, the median and the range of steps per
-second, CPU milliseconds of all processes for a step, and how many times as fast
-as each of the others this library is. With `--json FILE` the figures are
+all run the same program, in unmodified Keras. If the extra `torchrec` is
+installed, two processes of TorchRec join `dlrm26`. Contestants take turns on
+one machine, round by round. Prints, for each workload, the median and the range
+of steps per second, CPU milliseconds of all processes for a step, and how many
+times as fast as each of the others this library is. With `--json FILE` they are
 written there, too, and with `--png FILE` they are drawn. With `--tune` the
 machine is tuned for all contestants, otherwise for none; each table says which.
 """
@@ -22,6 +23,7 @@ from . import comparison
 from .comparison import Result
 from .contestant import CONTESTANTS
 from .contestant import ONLY_IN
+from .contestant import installed
 from .workloads import WORKLOADS
 
 
@@ -37,7 +39,7 @@ def main() -> None:
     parser.add_argument(
         "--contestants",
         nargs="+",
-        default=[*CONTESTANTS],
+        default=installed(),
         choices=[*CONTESTANTS],
     )
     parser.add_argument("--rounds", type=int, default=5)

@@ -13,6 +13,7 @@ tasks of a cluster, or this process if it trains alone.
 
 import contextlib
 import functools
+import importlib.util
 import json
 import os
 import sys
@@ -26,6 +27,7 @@ from tfps_plugin.cluster.machine import tuning
 
 from . import peers
 from . import processes
+from . import torchrec_peer
 from .workloads import WORKLOADS
 from .workloads import Workload
 
@@ -98,6 +100,7 @@ CONTESTANTS: dict[
     "tf-keras alone": (peers.tf_keras_alone, 1),
     "tf-keras alone, 10 steps a call": (peers.tf_keras_alone, 10),
     "fused by hand, alone": (_limit, 10),
+    "TorchRec, 2 processes": (torchrec_peer.torchrec, None),
 }
 _DLRM26 = ("dlrm26", "dlrm26_whole", "dlrm26_cut")
 # All contestants have their tables in memory at the same time.
@@ -112,7 +115,19 @@ ONLY_IN = {
     "Keras 3 alone, 10 steps a call": _WITH_SMALL_TABLES,
     "tf-keras alone, 10 steps a call": _WITH_SMALL_TABLES,
     "fused by hand, alone": _DLRM26,
+    "TorchRec, 2 processes": ("dlrm26",),
 }
+# Packages outside the extra `benchmarks`, by the contestant that needs them.
+_NEEDS = {"TorchRec, 2 processes": "torchrec"}
+
+
+def installed() -> list[str]:
+    """Returns the contestants whose packages are installed."""
+    return [
+        name
+        for name in CONTESTANTS
+        if name not in _NEEDS or importlib.util.find_spec(_NEEDS[name])
+    ]
 
 
 def trains_alone(name: str) -> bool:
