@@ -20,10 +20,7 @@ import tfps_plugin as tfps
 from tfps_plugin.recovery.checkpoints import committing
 from tfps_plugin.recovery.checkpoints import part_files
 
-pytestmark = [
-    pytest.mark.compat,
-    pytest.mark.cluster(num_workers=1, num_ps=2),
-]
+pytestmark = pytest.mark.cluster(num_workers=1, num_ps=2)
 
 _ROWS = 100
 _BATCH = 8

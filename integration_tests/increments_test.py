@@ -18,10 +18,7 @@ import tfps_plugin as tfps
 from tfps_plugin import errors
 from tfps_plugin.recovery.checkpoints import shared_folder
 
-pytestmark = [
-    pytest.mark.compat,
-    pytest.mark.cluster(num_workers=1, num_ps=2),
-]
+pytestmark = pytest.mark.cluster(num_workers=1, num_ps=2)
 
 _ROWS = 500
 _SMALL_TABLE = 40

@@ -18,9 +18,6 @@ from collections.abc import Sequence
 
 import pytest
 
-# Releases of click differ in the handling of options.
-pytestmark = pytest.mark.compat
-
 _DEADLINE_SECONDS = 120
 _TFPS = (sys.executable, "-m", "tfps_plugin")
 

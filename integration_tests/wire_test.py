@@ -89,7 +89,6 @@ def _not_the_kernel(path: str) -> str | None:
     return None if path.endswith("top/kernel") else "bfloat16"
 
 
-@pytest.mark.compat
 @pytest.mark.parametrize(
     "partitioner", [None, tfps.partitioners.FixedShardsPartitioner(2)]
 )
@@ -118,7 +117,6 @@ def _bytes(value: np.ndarray) -> np.ndarray:
     return np.round(value / scale) * scale
 
 
-@pytest.mark.compat
 @pytest.mark.parametrize(
     "partitioner", [None, tfps.partitioners.FixedShardsPartitioner(2)]
 )

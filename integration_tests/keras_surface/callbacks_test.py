@@ -25,10 +25,7 @@ from .callback_table import Trained
 from .comparison import Calls
 from .moments import Moment
 
-pytestmark = [
-    pytest.mark.compat,
-    pytest.mark.cluster(num_workers=2, num_ps=2),
-]
+pytestmark = pytest.mark.cluster(num_workers=2, num_ps=2)
 
 on_every_input = pytest.mark.parametrize("input_kind", INPUT_KINDS)
 in_every_placement = pytest.mark.parametrize("placement", placements.NAMES)

@@ -16,10 +16,7 @@ from . import model_runs
 from . import placements
 from .model_table import CASES
 
-pytestmark = [
-    pytest.mark.compat,
-    pytest.mark.cluster(num_workers=1, num_ps=2),
-]
+pytestmark = pytest.mark.cluster(num_workers=1, num_ps=2)
 _MOST_MESSAGES = 4
 
 

@@ -18,10 +18,9 @@ from .bench import Bench
 from .comparison import Calls
 from .input_arguments import Arguments
 
-pytestmark = [
-    pytest.mark.compat,
-    pytest.mark.cluster(num_workers=creator_inputs.NUM_WORKERS, num_ps=2),
-]
+pytestmark = pytest.mark.cluster(
+    num_workers=creator_inputs.NUM_WORKERS, num_ps=2
+)
 
 
 @pytest.fixture(scope="module")

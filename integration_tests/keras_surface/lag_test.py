@@ -21,10 +21,7 @@ from .paces import STEP_BY_STEP
 from .paces import STEPS
 from .paces import Benches
 
-pytestmark = [
-    pytest.mark.compat,
-    pytest.mark.cluster(num_workers=NUM_WORKERS, num_ps=2),
-]
+pytestmark = pytest.mark.cluster(num_workers=NUM_WORKERS, num_ps=2)
 
 on_every_input = pytest.mark.parametrize("input_kind", INPUT_KINDS_AND_SPLITS)
 in_every_placement = pytest.mark.parametrize("placement", placements.NAMES)

@@ -27,10 +27,7 @@ from .callback_inputs import INPUT_KINDS_AND_SPLITS
 from .callback_inputs import STEPS
 from .comparison import Calls
 
-pytestmark = [
-    pytest.mark.compat,
-    pytest.mark.cluster(num_workers=2, num_ps=2),
-]
+pytestmark = pytest.mark.cluster(num_workers=2, num_ps=2)
 
 on_every_input = pytest.mark.parametrize("input_kind", INPUT_KINDS)
 in_every_placement = pytest.mark.parametrize("placement", placements.NAMES)

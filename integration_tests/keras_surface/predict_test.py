@@ -15,10 +15,7 @@ from . import comparison
 from . import placements
 from .bench import BATCH
 
-pytestmark = [
-    pytest.mark.compat,
-    pytest.mark.cluster(num_workers=2, num_ps=2),
-]
+pytestmark = pytest.mark.cluster(num_workers=2, num_ps=2)
 
 in_every_placement = pytest.mark.parametrize("placement", placements.NAMES)
 
