@@ -5,8 +5,14 @@ tables and trains on batches of its own; they exchange ids, rows and gradients
 by gloo, and take every step together. The tables' update is fused into the
 backward pass. As for the other contestants, a step is one batch of one process.
 
-It needs the packages of the extra `torchrec`. A process that trains imports no
-TensorFlow:
+It needs the packages of the extra `torchrec`. On a machine without a GPU, the
+operations for GPUs that it brings do not load, and those for CPUs take their
+place:
+
+    pip install -e '.[benchmarks,torchrec]'
+    pip install --no-deps --force-reinstall 'fbgemm-gpu-cpu==1.9.*'
+
+A process that trains imports no TensorFlow:
 
     python -m integration_tests.benchmarks.torchrec_peer RANK FOLDER
 
@@ -73,7 +79,6 @@ class _Processes:
                 env={"OMP_NUM_THREADS": "1", **os.environ},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
                 text=True,
             )
             stack.callback(process.wait)
