@@ -11,7 +11,7 @@ import tensorflow as tf
 from tfps_plugin._compat.graph import tensorflow_saving
 from tfps_plugin._compat.graph import tensorflow_variables as compat
 from tfps_plugin.variables.chief import steps_in_flight
-from tfps_plugin.variables.kinds.late_bound import on_the_chief
+from tfps_plugin.variables.chief.chief_reads import on_the_chief
 from tfps_plugin.variables.kinds.remote_variable import RemoteVariable
 from tfps_plugin.variables.kinds.tape_anchor import TapeAnchor
 from tfps_plugin.variables.lookup import dense_reads
