@@ -27,7 +27,7 @@ _PYTHON = {"_exit", "_getframe", "_is_owned"}
 _LEFT = {
     "training/optimizers/methods.py": 3,
     "training/patches/lookups.py": 4,
-    "variables/lookup/row_lookup.py": 4,
+    "variables/lookup/table.py": 4,
 }
 
 

@@ -202,6 +202,35 @@ class WrongTaskError(
     """Error for an unexpected task that answers at an address."""
 
 
+class _ProgressLog:
+    """The lines of the log about a wait, at intervals that double."""
+
+    def __init__(self, start: float) -> None:
+        """Begins with the wait."""
+        self._start = start
+        self._interval = _PROGRESS_INTERVAL_SECONDS
+        self._next = start + self._interval
+
+    def report(
+        self, now: float, num_ready: int, reasons: Mapping[Task, str]
+    ) -> None:
+        """Logs what is missing, if it is time."""
+        if now < self._next:
+            return
+        self._interval = min(
+            2 * self._interval, _LONGEST_PROGRESS_INTERVAL_SECONDS
+        )
+        self._next = now + self._interval
+        # A warning is visible even if logging is not configured.
+        _logger.warning(
+            "%d of %d tasks answer after %.0f s; waiting for %s.",
+            num_ready,
+            num_ready + len(reasons),
+            now - self._start,
+            _brief(reasons),
+        )
+
+
 def wait_until_ready(
     tasks: Iterable[Task],
     timeout_seconds: float,
@@ -238,8 +267,7 @@ def wait_until_ready(
     stop = stop or threading.Event()
     start = time.monotonic()
     deadline = start + timeout_seconds
-    interval = _PROGRESS_INTERVAL_SECONDS
-    next_progress = start + interval
+    progress = _ProgressLog(start)
     order = tuple(tasks)
     quorum = quorum or Quorum(order, None)
     ready: dict[Task, TaskStatus] = {}
@@ -266,17 +294,7 @@ def wait_until_ready(
             raise errors.ClusterStartTimeoutError(
                 _timeout_text(reasons, len(order), quorum, timeout_seconds)
             )
-        if now >= next_progress:
-            interval = min(2 * interval, _LONGEST_PROGRESS_INTERVAL_SECONDS)
-            next_progress = now + interval
-            # A warning is visible even if logging is not configured.
-            _logger.warning(
-                "%d of %d tasks answer after %.0f s; waiting for %s.",
-                len(ready),
-                len(order),
-                now - start,
-                _brief(reasons),
-            )
+        progress.report(now, len(ready), reasons)
         stop.wait(min(_PROBE_INTERVAL_SECONDS, deadline - now))
     if reasons:
         _logger.warning(

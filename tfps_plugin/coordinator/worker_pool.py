@@ -117,37 +117,12 @@ class WorkerPool:
             session.cluster, self.membership, inspector
         )
         notes = ErrorNotes(holdings)
-
-        def new_worker(task: TaskLike) -> Worker:
-            worker_calls = WorkerCalls()
-            most = options.in_flight.most
-            lanes = [
-                Lane(
-                    task.index,
-                    task.index * most + number,
-                    # Asked for each closure: a worker may return with other
-                    # devices.
-                    lambda: session.device(task),
-                    self.queue.lanes,
-                    self.membership,
-                    FailedRuns(
-                        task.index,
-                        self.queue.lanes,
-                        self.membership,
-                        self.examiner,
-                        counters,
-                        event_board,
-                        notes,
-                    ),
-                    counters,
-                    worker_calls,
-                    number=number,
-                )
-                for number in range(most)
-            ]
-            return Worker(task.index, lanes)
-
-        self.workers = tuple(map(new_worker, tasks))
+        self.workers = tuple(
+            self._new_worker(
+                session, counters, event_board, options.in_flight, notes, task
+            )
+            for task in tasks
+        )
         self._thread = MembershipThread(
             session,
             self.queue,
@@ -169,6 +144,42 @@ class WorkerPool:
             is_wanted=is_wanted,
             on_unwanted=on_unwanted,
         )
+
+    def _new_worker(
+        self,
+        session: SessionLike,
+        counters: Counters,
+        event_board: Events,
+        in_flight: InFlightLimits,
+        notes: ErrorNotes,
+        task: TaskLike,
+    ) -> Worker:
+        worker_calls = WorkerCalls()
+        lanes = [
+            Lane(
+                task.index,
+                task.index * in_flight.most + number,
+                # Asked for each closure: a worker may return with other
+                # devices.
+                lambda: session.device(task),
+                self.queue.lanes,
+                self.membership,
+                FailedRuns(
+                    task.index,
+                    self.queue.lanes,
+                    self.membership,
+                    self.examiner,
+                    counters,
+                    event_board,
+                    notes,
+                ),
+                counters,
+                worker_calls,
+                number=number,
+            )
+            for number in range(in_flight.most)
+        ]
+        return Worker(task.index, lanes)
 
     def start(self) -> None:
         """Starts the membership thread; lanes start with their first work."""

@@ -91,34 +91,43 @@ class Emission:
         self._tensors: dict[Output, tf.Tensor] = {
             Output(number, 0): tensor for number, tensor in arguments.items()
         }
-        handed_on = dict(self._tensors)
         # In the body of a loop or branch, the first message to each place.
         self._first: dict[str, tf.Operation] = {}
         self._copies: dict[tuple[int, str], tf.Tensor] = {}
         self._arrived: dict[tuple[Output, str], tf.Tensor] = {}
         self._arrivals: dict[tuple[int, str], tf.Operation] = {}
-        # Only arguments wait for nothing. The others have control inputs.
-        with self.graph.as_default():
-            self._tensors.update(staging.take(staged, old))
-            for step in plan.in_order():
-                if isinstance(step, Message):
-                    self._send(step)
-                elif step >= flat.num_arguments:
-                    self._make(step)
-            self.graph.outputs = [
-                handed_on[output]
-                if output in handed_on
-                else self._tensor(output, places.HERE)
-                if nodes[output.node].place is None
-                else self._tensors[output]
-                for output in flat.outputs
-            ]
+        self._emit(plan, staged, old)
         self._begin_with_messages()
         self.graph.control_outputs = [
             self._made[number]
             for number in flat.controls
             if nodes[number].place is not None and number not in unasked
         ]
+
+    def _emit(
+        self,
+        plan: waves.Plan,
+        staged: Mapping[Output, StagedHandle],
+        old: compat.FuncGraph,
+    ) -> None:
+        """Emits operations and messages, wave by wave, and the outputs."""
+        handed_on = dict(self._tensors)
+        # Only arguments wait for nothing. The others have control inputs.
+        with self.graph.as_default():
+            self._tensors.update(staging.take(staged, old))
+            for step in plan.in_order():
+                if isinstance(step, Message):
+                    self._send(step)
+                elif step >= self._flat.num_arguments:
+                    self._make(step)
+            self.graph.outputs = [
+                handed_on[output]
+                if output in handed_on
+                else self._tensor(output, places.HERE)
+                if self._nodes[output.node].place is None
+                else self._tensors[output]
+                for output in self._flat.outputs
+            ]
 
     def _begin_with_messages(self) -> None:
         """Makes operations without inputs elsewhere wait for a first message.

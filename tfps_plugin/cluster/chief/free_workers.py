@@ -29,7 +29,7 @@ _LEAST_SECONDS = 0.5
 _NO_LANE = -1
 
 
-class _Trial:
+class _TrialFunction:
     """The function that the workers of one connection are tried with.
 
     One eager operation is not enough: a worker runs it without any of the
@@ -42,7 +42,7 @@ class _Trial:
         self._lock = threading.Lock()
         self._traced: Any = None
 
-    def function(self) -> Any:
+    def get(self) -> Any:
         """Returns the function, which all connected tasks know."""
         with self._lock:
             if self._traced is None:
@@ -51,8 +51,70 @@ class _Trial:
             return self._traced
 
 
-def _trial() -> _Trial:
-    return connection.present().part(_Trial)
+def _trial_function() -> _TrialFunction:
+    return connection.present().part(_TrialFunction)
+
+
+class _Trials:
+    """Trials of workers, and the calls that they have begun."""
+
+    def __init__(
+        self,
+        deadline: float,
+        answering: Callable[[list[Task], float], list[Task]] | None,
+    ) -> None:
+        """Tries nothing yet; see `wait_for`."""
+        self._deadline = deadline
+        self._answering = answering
+        self._cancellation = tensorflow_execution.Cancellation()
+
+    def busy(self, tasks: Collection[Task], end: float) -> list[Task]:
+        """Tries workers, and returns those that do not run it in time."""
+        seconds = max(0.0, end - time.monotonic())
+        outcomes = bounded_calls.call_all(self._run, tasks, seconds)
+        for outcome in outcomes.values():
+            if isinstance(outcome.error, tf.errors.OpError):
+                # The strategy that uses the worker handles such an error.
+                _logger.debug("A trial failed", exc_info=outcome.error)
+            elif not isinstance(outcome.error, (TimeoutError, type(None))):
+                raise outcome.error
+        return [
+            task
+            for task, outcome in outcomes.items()
+            if isinstance(outcome.error, TimeoutError)
+        ]
+
+    def busy_and_answering(
+        self, tasks: Collection[Task], end: float
+    ) -> list[Task]:
+        """Returns those that do not run it in time, but answer."""
+        busy = self.busy(tasks, end)
+        if not busy or self._answering is None:
+            return busy
+        left_seconds = self._deadline - time.monotonic()
+        return self._answering(busy, min(_PROBE_SECONDS, left_seconds / 2))
+
+    def cancel(self) -> None:
+        """Cancels what has not ended."""
+        self._cancellation.start()
+
+    def _run(self, task: Task) -> None:
+        context = DispatchContext(
+            worker_index=task.index,
+            lane_index=_NO_LANE,
+            generation=0,
+            device=f"{task.name}/device:CPU:0",
+            cancellation=self._cancellation,
+        )
+        # Traced here, and not by the caller, so that tracing has a deadline.
+        function = _trial_function().get()
+        executor = tensorflow_execution.new_synchronous_executor()
+        with (
+            dispatch_context.dispatching(context),
+            tensorflow_execution.executor_scope(executor),
+            tf.device(context.device),
+        ):
+            function()
 
 
 def prepare(timeout_seconds: float) -> None:
@@ -65,7 +127,7 @@ def prepare(timeout_seconds: float) -> None:
         timeout_seconds: How long to wait for them.
     """
     try:
-        bounded_calls.call(_trial().function, timeout_seconds)
+        bounded_calls.call(_trial_function().get, timeout_seconds)
     except TimeoutError as error:
         # Waiting for workers includes waiting for this, with its deadline.
         _logger.debug("The trial function is not known yet: %s", error)
@@ -99,54 +161,11 @@ def wait_for(
     if since is not None:
         deadline = max(since + timeout_seconds, started + _LEAST_SECONDS)
     seconds_given = deadline - started
-    cancellation = tensorflow_execution.Cancellation()
-
-    def run(task: Task) -> None:
-        context = DispatchContext(
-            worker_index=task.index,
-            lane_index=_NO_LANE,
-            generation=0,
-            device=f"{task.name}/device:CPU:0",
-            cancellation=cancellation,
-        )
-        # Traced here, and not by the caller, so that tracing has a deadline.
-        function = _trial().function()
-        executor = tensorflow_execution.new_synchronous_executor()
-        with (
-            dispatch_context.dispatching(context),
-            tensorflow_execution.executor_scope(executor),
-            tf.device(context.device),
-        ):
-            function()
-
-    def try_until(end: float, tasks: Collection[Task]) -> list[Task]:
-        """Returns those that do not run it in time."""
-        seconds = max(0.0, end - time.monotonic())
-        outcomes = bounded_calls.call_all(run, tasks, seconds)
-        for outcome in outcomes.values():
-            if isinstance(outcome.error, tf.errors.OpError):
-                # The strategy that uses the worker handles such an error.
-                _logger.debug("A trial failed", exc_info=outcome.error)
-            elif not isinstance(outcome.error, (TimeoutError, type(None))):
-                raise outcome.error
-        return [
-            task
-            for task, outcome in outcomes.items()
-            if isinstance(outcome.error, TimeoutError)
-        ]
-
-    def try_and_probe(end: float, tasks: Collection[Task]) -> list[Task]:
-        """Returns those that do not run it in time, but answer."""
-        busy = try_until(end, tasks)
-        if not busy or answering is None:
-            return busy
-        left_seconds = deadline - time.monotonic()
-        return answering(busy, min(_PROBE_SECONDS, left_seconds / 2))
-
+    trials = _Trials(deadline, answering)
     busy = list(workers)
     try:
         if seconds_given > _PATIENCE_SECONDS:
-            busy = try_and_probe(started + _PATIENCE_SECONDS, busy)
+            busy = trials.busy_and_answering(busy, started + _PATIENCE_SECONDS)
             if busy:
                 _logger.warning(
                     "Functions of an earlier strategy of this program hold "
@@ -159,11 +178,11 @@ def wait_for(
         # The last probe, too, has ended by the deadline.
         last_probe = deadline - min(_PROBE_SECONDS, seconds_given / 4)
         if busy and time.monotonic() < last_probe:
-            busy = try_and_probe(last_probe, busy)
+            busy = trials.busy_and_answering(busy, last_probe)
         if busy:
-            busy = try_until(deadline, busy)
+            busy = trials.busy(busy, deadline)
     finally:
-        cancellation.start()
+        trials.cancel()
     if busy:
         raise errors.ClusterStartTimeoutError(
             "The cluster is connected to already, and workers run nothing "

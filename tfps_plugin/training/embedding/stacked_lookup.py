@@ -18,6 +18,7 @@ from tfps_plugin.training.embedding.id_counts import IdCounts
 from tfps_plugin.variables.lookup import graph_checks
 from tfps_plugin.variables.lookup import joint_lookup
 from tfps_plugin.variables.lookup import row_lookup
+from tfps_plugin.variables.lookup.table import table_behind
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,7 +104,7 @@ class _Asked:
 
 def _asked(request: Request) -> _Asked:
     order, in_shard_order = list(range(len(request.spans))), False
-    found = row_lookup.table_behind(request.stack)
+    found = table_behind(request.stack)
     if found is not None:
         shards = [
             [

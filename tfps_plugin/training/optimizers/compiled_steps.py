@@ -16,7 +16,7 @@ from tfps_plugin._compat.graph import tensorflow_variables as compat
 from tfps_plugin.training.optimizers.automatic import automatic_updates
 from tfps_plugin.training.optimizers.step import OptimizerStep
 from tfps_plugin.variables.chief import steps_in_flight
-from tfps_plugin.variables.kinds.late_bound import on_the_chief
+from tfps_plugin.variables.chief.chief_reads import on_the_chief
 from tfps_plugin.variables.lookup.distinct_rows import DistinctRows
 from tfps_plugin.variables.step_trace import StepTrace
 

@@ -20,7 +20,7 @@ from tfps_plugin.strategy.parameter_server_strategy import (
     ParameterServerStrategy,
 )
 from tfps_plugin.variables.lookup import row_lookup
-from tfps_plugin.variables.lookup.row_lookup import Table
+from tfps_plugin.variables.lookup.table import Table
 from tfps_plugin.variables.step_trace import StepTrace
 
 _logger = logging.getLogger(__name__)

@@ -16,6 +16,7 @@ from tfps_plugin._compat import keras as keras_compat
 from tfps_plugin.variables.kinds.late_bound import LateBoundVariable
 from tfps_plugin.variables.kinds.sharded_variable import ShardedVariable
 from tfps_plugin.variables.lookup import row_lookup
+from tfps_plugin.variables.lookup.table import table_behind
 
 
 def sparse_read(_: None) -> Callable[..., tf.Tensor]:
@@ -26,7 +27,7 @@ def sparse_read(_: None) -> Callable[..., tf.Tensor]:
     """
 
     def read(self: Any, indices: Any, name: str | None = None) -> tf.Tensor:
-        found = row_lookup.table_behind(self)
+        found = table_behind(self)
         if found is None:
             return self.value.sparse_read(indices, name=name)
         table, of_rows = found

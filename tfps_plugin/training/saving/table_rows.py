@@ -13,8 +13,8 @@ import tensorflow as tf
 
 from tfps_plugin._compat import keras as keras_compat
 from tfps_plugin.training.saving.stored_array import StoredArray
-from tfps_plugin.variables.lookup import row_lookup
-from tfps_plugin.variables.lookup.row_lookup import Table
+from tfps_plugin.variables.lookup.table import Table
+from tfps_plugin.variables.lookup.table import table_behind
 from tfps_plugin.variables.saving import shard_reader
 from tfps_plugin.variables.saving import shard_writer
 
@@ -68,7 +68,7 @@ def large_rows(value: Any) -> TableRows | None:
     """
     if isinstance(value, TableRows):
         return value
-    found = row_lookup.table_behind(value)
+    found = table_behind(value)
     if found is None or not shard_reader.is_large(found[0]):
         return None
     return TableRows(found[0], range(found[0].layout.num_rows))
@@ -81,7 +81,7 @@ def rows_of(variable: Any, rows: range) -> np.ndarray:
         variable: A `keras.Variable`, or its value.
         rows: Consecutive rows.
     """
-    found = row_lookup.table_behind(variable)
+    found = table_behind(variable)
     if found is None:
         return np.asarray(variable[rows.start : rows.stop])
     return np.asarray(TableRows(found[0], rows))

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from tfps_plugin import errors
 from tfps_plugin.cluster import runtime_errors
+from tfps_plugin.cluster.calls import dispatch_context
 from tfps_plugin.cluster.chief import connection
 from tfps_plugin.variables.chief.recovery_gate import RecoveryGate
 
@@ -18,6 +19,11 @@ T = TypeVar("T")
 # A change of the cluster's membership takes milliseconds; a read in flight may
 # fail meanwhile, whatever task it was for.
 _PAUSES_SECONDS = (0.05, 0.2, 0.5)
+
+
+def on_the_chief() -> bool:
+    """Returns whether this thread runs operations eagerly, on the chief."""
+    return tf.executing_eagerly() and dispatch_context.current() is None
 
 
 def is_about_the_cluster(error: tf.errors.OpError) -> bool:

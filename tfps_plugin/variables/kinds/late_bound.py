@@ -7,10 +7,8 @@ replaced. Here a traced function holds a placeholder, and every call asks the
 variable for its current handle.
 """
 
-import contextlib
 import weakref
 from collections.abc import Callable
-from collections.abc import Iterator
 from typing import Any
 from typing import TypeVar
 
@@ -20,71 +18,22 @@ import tensorflow as tf
 from tfps_plugin import errors
 from tfps_plugin._compat.graph import tensorflow_saving
 from tfps_plugin._compat.graph import tensorflow_variables as compat
-from tfps_plugin.cluster.calls import dispatch_context
 from tfps_plugin.cluster.chief import connection
 from tfps_plugin.variables.chief import chief_reads
-from tfps_plugin.variables.chief import steps_in_flight
+from tfps_plugin.variables.chief.chief_reads import on_the_chief
 from tfps_plugin.variables.kinds.handle_areas import HandleAreas
+from tfps_plugin.variables.kinds.own_handle import OwnHandle
 from tfps_plugin.variables.lookup import present_rows
-from tfps_plugin.variables.methods import self_assignment
 from tfps_plugin.variables.methods import variable_copies
 from tfps_plugin.variables.methods.argument_type import SameVariable
-from tfps_plugin.variables.methods.assign_methods import AssignMethods
-from tfps_plugin.variables.methods.scatter_methods import ScatterMethods
-from tfps_plugin.variables.methods.scatter_methods import refuse_in_update
+from tfps_plugin.variables.methods.resource_changes import ResourceChanges
 from tfps_plugin.variables.step_trace import StepTrace
 from tfps_plugin.variables.updates.update_lock import UpdateLock
 
 T = TypeVar("T")
 
 
-def on_the_chief() -> bool:
-    """Returns whether this thread runs operations eagerly, on the chief."""
-    return tf.executing_eagerly() and dispatch_context.current() is None
-
-
-_CHANGES = {"assign_add": tf.add, "assign_sub": tf.subtract}
-
-
-class _OwnHandle:
-    """A handle that TensorFlow cannot take without asking the variable.
-
-    If a variable's attribute `_handle` is a tensor, eager operations read the
-    variable by it in C++, and ignore the lane's copy and any view. If it is
-    not a tensor, Python asks the variable for its value instead.
-    """
-
-    def __init__(self, tensor: tf.Tensor) -> None:
-        self._tensor = tensor
-        # After the end of the connection, even asking a handle for its device
-        # would crash this process: the handle points to freed memory.
-        self._connection = connection.present()
-        self.device: str = tensor.device
-
-    def require(self) -> None:
-        """Raises StrategySupersededError if the connection has ended."""
-        self._connection.require()
-
-    @property
-    def is_gone(self) -> bool:
-        """True if the connection that it was made on has ended."""
-        return self._connection.is_over
-
-    @property
-    def tensor(self) -> tf.Tensor:
-        """The handle.
-
-        Raises:
-            StrategySupersededError: If the connection has ended.
-        """
-        self._connection.require()
-        return self._tensor
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.tensor, name)
-
-
-class LateBoundVariable(AssignMethods, ScatterMethods, compat.ResourceVariable):
+class LateBoundVariable(ResourceChanges):
     """A resource variable that functions do not capture by value.
 
     Subclasses define the current handle. While an optimizer updates single
@@ -97,9 +46,6 @@ class LateBoundVariable(AssignMethods, ScatterMethods, compat.ResourceVariable):
 
     # Held by updates that read and then assign; None if they are not guarded.
     update_lock: UpdateLock | None = None
-
-    # Steps that its rows have yet to see, a `present_rows.UnseenSteps`.
-    unseen_steps: Any = None
 
     def __init__(
         self,
@@ -143,7 +89,7 @@ class LateBoundVariable(AssignMethods, ScatterMethods, compat.ResourceVariable):
     @_handle.setter
     def _handle(self, handle: Any) -> None:
         self._own = (
-            handle if isinstance(handle, _OwnHandle) else _OwnHandle(handle)
+            handle if isinstance(handle, OwnHandle) else OwnHandle(handle)
         )
 
     @property
@@ -201,15 +147,6 @@ class LateBoundVariable(AssignMethods, ScatterMethods, compat.ResourceVariable):
         """Returns the type by which functions that take it are traced."""
         del context
         return SameVariable(self)
-
-    def finish_steps(self) -> None:
-        """Brings the variable to its state between two steps.
-
-        The chief calls it before it reads or assigns the variable.
-        """
-        steps_in_flight.finish()
-        if self.unseen_steps is not None:
-            self.unseen_steps.settle()
 
     def _weakly(
         self, look_up: Callable[[Any], tf.Tensor]
@@ -351,107 +288,3 @@ class LateBoundVariable(AssignMethods, ScatterMethods, compat.ResourceVariable):
     def _copy_trackable_to_cpu(self, object_map: Any) -> None:
         self.finish_steps()
         super()._copy_trackable_to_cpu(object_map)
-
-    # Assignments.
-
-    def _assign_by(
-        self, method: str, value: Any, name: str | None, read_value: bool
-    ) -> Any:
-        """Assigns, adds or subtracts a value.
-
-        In a function, a value that depends on the variable itself is computed
-        on the ps, so that no worker undoes what another one assigns
-        (`self_assignment`). Additions are atomic.
-        """
-        if self._assigned_through_view(method, value):
-            return self
-        if self._is_computed_on_ps():
-            done = (
-                self_assignment.assign(self, value)
-                if method == "assign"
-                else self_assignment.change(self, value, _CHANGES[method])
-            )
-            if done is not None:
-                return self._lazy_read(done) if read_value else done
-        with self.beside_steps(value) as value:
-            return getattr(compat.ResourceVariable, method)(
-                self, value, name=name, read_value=read_value
-            )
-
-    def _is_computed_on_ps(self) -> bool:
-        """True if the ps repeats computations on the variable's own value.
-
-        A SavedModel runs without a ps. And the stored rows of a table that
-        catches up differ from those that the computation has read.
-        """
-        return (
-            not tensorflow_saving.is_saving_model()
-            and self.unseen_steps is None
-        )
-
-    def _scatter(
-        self,
-        method: str,
-        rows: tf.IndexedSlices,
-        use_locking: bool,
-        name: str | None,
-    ) -> Any:
-        self.gather_own_value()
-        with self.beside_steps(rows) as rows:
-            change = getattr(compat.ResourceVariable, method)
-            return change(self, rows, use_locking, name)
-
-    def _scatter_nd(
-        self, method: str, indices: Any, updates: Any, name: str | None
-    ) -> Any:
-        self.gather_own_value()
-        updates = tf.convert_to_tensor(updates, self._dtype)
-        with self.beside_steps((indices, updates)) as (indices, updates):
-            change = getattr(compat.ResourceVariable, method)
-            return change(self, indices, updates, name)
-
-    def _strided_slice_assign(
-        self, *args: Any, value: Any, **kwargs: Any
-    ) -> Any:
-        """Assigns a slice: `variable[2:4].assign(value)`."""
-        refuse_in_update(self, "assign of a slice")
-        self.gather_own_value()
-        value = tf.convert_to_tensor(value, self._dtype)
-        with self.beside_steps((value,)) as (value,):
-            return super()._strided_slice_assign(*args, value=value, **kwargs)
-
-    def count_up_to(self, limit: Any) -> Any:
-        """Counts up to a limit, as `tf.Variable.count_up_to`."""
-        refuse_in_update(self, "count_up_to")
-        self.gather_own_value()
-        count = super().count_up_to
-        if tf.executing_eagerly() and self._dtype in (tf.int32, tf.int64):
-            # TensorFlow cannot run this operation eagerly on another task.
-            return tf.function(lambda: count(limit)).get_concrete_function()()
-        return count(limit)
-
-    def gather_own_value(self) -> None:
-        """Puts the whole value into its resource before a partial change."""
-
-    @contextlib.contextmanager
-    def beside_steps(self, given: Any) -> Iterator[Any]:
-        """Context in which the program itself changes the variable.
-
-        Args:
-            given: The value, the rows, or a tuple of tensors to change it by.
-
-        Yields:
-            `given`; no step interferes inside the context.
-        """
-        # A single number, such as a learning rate, is meant for later steps.
-        if self._shape.rank != 0 and on_the_chief():
-            self.finish_steps()
-        yield given
-
-    def _assigned_through_view(self, method: str, value: Any) -> bool:
-        view = StepTrace.current().view_of(self._unique_id)
-        if view is None:
-            return False
-        value = tf.convert_to_tensor(value, self.dtype)
-        view.assign(method, value)
-        return True

@@ -6,67 +6,28 @@ value, and workers read copies of their own. The exception is an optimizer's
 step number, which travels with the weights.
 """
 
-import contextlib
-import dataclasses
-import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from tfps_plugin import errors
 from tfps_plugin._compat.graph import tensorflow_saving
 from tfps_plugin._compat.graph import tensorflow_variables as compat
-from tfps_plugin.cluster.calls import dispatch_context
-from tfps_plugin.cluster.calls.dispatch_context import DispatchContext
 from tfps_plugin.variables.kinds.late_bound import LateBoundVariable
 from tfps_plugin.variables.kinds.remote_variable import RemoteVariable
 from tfps_plugin.variables.lookup import graph_checks
 from tfps_plugin.variables.methods import self_assignment
+from tfps_plugin.variables.per_worker.lane_copies import LaneCopies
 from tfps_plugin.variables.per_worker.lane_tallies import LaneTallies
-from tfps_plugin.variables.per_worker.worker_resident import WorkerResident
 from tfps_plugin.variables.saving import apart
 from tfps_plugin.variables.step_trace import StepTrace
-
-# Maximum age of a lane's knowledge of the others' additions, once training is
-# under way.
-_MAX_AGE_SECONDS = 0.05
-# The same for functions that ask the ps themselves. It matters for those that
-# could have asked, but did not, such as a loop without iterations.
-_MAX_AGE_OF_ASKING_SECONDS = 5.0
-# In this many first calls, a few steps more or less make a difference: in
-# Adam's bias correction, or in a warm-up.
-_FIRST_CALLS = 1000
-# The chief's number among the lanes.
-_CHIEF = -1
-# Number before all steps: the lane has not set its copy in any step.
-_NO_STEP = -1
-
 
 _OPERATIONS = {
     "assign": tf.raw_ops.AssignVariableOp,
     "assign_add": tf.raw_ops.AssignAddVariableOp,
     "assign_sub": tf.raw_ops.AssignSubVariableOp,
 }
-
-
-@dataclasses.dataclass
-class _Copy:
-    """The copy that one lane reads.
-
-    Attributes:
-        variable: The copy, on the worker.
-        refreshed_at: Time at which it last took in the changes of others, in
-            seconds of the monotonic clock.
-        step: The step in which the lane last set the copy, on the same device;
-            None unless steps are noted (`note_step`).
-    """
-
-    variable: RemoteVariable
-    refreshed_at: float
-    step: RemoteVariable | None = None
 
 
 class MirroredScalar(RemoteVariable):
@@ -89,9 +50,6 @@ class MirroredScalar(RemoteVariable):
 
     On the chief, a read is exact, and every function that is called after an
     assignment sees it.
-
-    Guarded by `_lock`: the value that the chief last read from the ps, and the
-    number of calls. No operation runs while holding it.
     """
 
     def __init__(
@@ -106,22 +64,9 @@ class MirroredScalar(RemoteVariable):
             **options: As for `RemoteVariable`.
         """
         super().__init__(device, tf.TensorShape([]), dtype, name, **options)
-        self._resident: WorkerResident[_Copy] = WorkerResident(
-            self._build_copy, per_lane=True
-        )
-        self._tallies = LaneTallies(name, dtype, self._weakly(_read_from_ps))
-        self._lock = threading.Lock()
-        # A NumPy number; see `_refresh`.
-        self._known: Any = None
-        self._known_since = 0.0
-        self._num_forgotten = 0
-        self._calls = 0
-        self._calling_lanes: set[int] = set()
-        self._is_changed_by_steps = False
-        self._only_grows = True
-        self._chief_copy: _Copy | None = None
-        # `_num_forgotten` when the chief's copy was made or refreshed.
-        self._chief_num_forgotten = 0
+        read = self._weakly(_read_from_ps)
+        self._copies = LaneCopies(name, dtype, read)
+        self._tallies = LaneTallies(name, dtype, read)
         self._count: Any = None
 
     # Its handles in functions.
@@ -132,39 +77,30 @@ class MirroredScalar(RemoteVariable):
         graph = compat.function_graph()
         if graph is None or tensorflow_saving.is_saving_model():
             return self.own_handle
-        return self._copy_handle(graph, type(self)._copy_now)
+        return self._lane_handle("copy", lambda mine: mine._copies.handle())
 
-    def _copy_handle(
-        self, graph: Any, look_up: Callable[["MirroredScalar"], tf.Tensor]
+    def _lane_handle(
+        self, kind: str, look_up: Callable[["MirroredScalar"], tf.Tensor]
     ) -> tf.Tensor:
-        """Returns the handle of the caller's copy, in functions.
+        """Returns the handle of something that each lane has, in functions.
 
         Args:
-            graph: The function.
-            look_up: Finds the copy when the function is called; not used if
-                the function has the handle already. A function has only one,
-                by which TensorFlow orders reads and writes.
+            kind: The thing, such as its copy.
+            look_up: Finds it when the function is called; not used if the
+                function has the handle already. A function has only one, by
+                which TensorFlow orders reads and writes.
         """
         return compat.capture_at_call_time(
-            graph,
+            compat.function_graph(),
             self._weakly(look_up),
             compat.LateBoundHandleSpec(self.own_handle),
-            key=("tfps-copy", self._unique_id),
+            key=(f"tfps-{kind}", self._unique_id),
         )
 
     @property
     def _exact_handle(self) -> tf.Tensor:
         """The handle of the value on the ps, in functions too."""
         return LateBoundVariable.handle.__get__(self)
-
-    def _tally_handle(self, graph: Any) -> tf.Tensor:
-        """Returns the handle of the caller's tally, in functions."""
-        return compat.capture_at_call_time(
-            graph,
-            self._weakly(lambda variable: variable._tallies.handle()),
-            compat.LateBoundHandleSpec(self.own_handle),
-            key=("tfps-tally", self._unique_id),
-        )
 
     def read_exactly(self) -> tf.Tensor:
         """Returns the exact value, where a function can get it at little cost.
@@ -182,7 +118,9 @@ class MirroredScalar(RemoteVariable):
             or StepTrace.current().view_of(self._unique_id) is not None
         ):
             return self.read_value()
-        copy = self._copy_handle(graph, type(self)._copy_to_be_set)
+        copy = self._lane_handle(
+            "copy", lambda mine: mine._copies.handle_to_set()
+        )
         with compat.clear_device(), tf.device(self.device):
             value = compat.read_resource(self._exact_handle, self._dtype)
         # Updates get it from the caller: a ps never asks another ps.
@@ -192,140 +130,25 @@ class MirroredScalar(RemoteVariable):
             tf.raw_ops.AssignVariableOp(resource=copy, value=value)
         return value
 
-    def _copy_to_be_set(self) -> tf.Tensor:
-        """Returns the copy's handle, for functions that refresh the copy."""
-        return self._copy_now(_MAX_AGE_OF_ASKING_SECONDS)
-
-    def _copy_now(self, max_age_seconds: float | None = None) -> tf.Tensor:
-        context = dispatch_context.current()
-        if context is None:
-            return self._copy_of_chief(max_age_seconds or 0.0)
-        copy = self._resident.get()
-        if self._is_changed_by_steps:
-            self._bring_up_to_date(copy, context, max_age_seconds)
-        return copy.variable.own_handle
-
-    def _bring_up_to_date(
-        self,
-        copy: _Copy,
-        context: DispatchContext,
-        max_age: float | None,
-    ) -> None:
-        """Takes in the changes of other lanes, if it is time.
-
-        Args:
-            copy: The copy of the calling lane.
-            context: The dispatch context of the calling lane.
-            max_age: Maximum age of the lane's knowledge, in seconds; None for
-                the default.
-        """
-        now = time.monotonic()
-        with self._lock:
-            self._calls += 1
-            self._calling_lanes.add(context.lane_index)
-            is_alone = len(self._calling_lanes) == 1
-            is_early = self._calls <= _FIRST_CALLS
-        if max_age is None:
-            max_age = 0.0 if is_early else _MAX_AGE_SECONDS
-        if is_alone or 0.0 <= now - copy.refreshed_at <= max_age != 0.0:
-            return
-        self._refresh(copy.variable, self._value_since(now - max_age, now))
-        copy.refreshed_at = now
-
-    def _build_copy(self, context: DispatchContext) -> _Copy:
-        return self._new_copy(context.cpu_device)
-
-    def _new_copy(self, device: str) -> _Copy:
-        now = time.monotonic()
-        with tf.init_scope(), compat.clear_device():
-            copy = self._scalar_beside(device, "")
-            step = None
-            with tf.device(device):
-                copy.assign(compat.read_resource(self.own_handle, self._dtype))
-                if self.outlives_ps:
-                    step = self._scalar_beside(device, "/step")
-                    step.assign(tf.constant(_NO_STEP, self._dtype))
-        return _Copy(copy, now, step)
-
-    def _scalar_beside(self, device: str, suffix: str) -> RemoteVariable:
-        return RemoteVariable(
-            device,
-            self._shape,
-            self._dtype,
-            self._handle_name.removesuffix(":0") + suffix,
-            trainable=False,
-        )
-
-    def _copy_of_chief(self, max_age_seconds: float) -> tf.Tensor:
-        """Returns the copy for functions that the chief calls, as in predict.
-
-        Args:
-            max_age_seconds: Maximum age of its knowledge of the lanes.
-        """
-        now = time.monotonic()
-        with self._lock:
-            # The chief may change it, too: no lane is alone any more.
-            self._calling_lanes.add(_CHIEF)
-            num_forgotten = self._num_forgotten
-        copy = self._chief_copy
-        if copy is None:
-            copy = self._new_copy("/device:CPU:0")
-        else:
-            if num_forgotten == self._chief_num_forgotten and (
-                not self._is_changed_by_steps
-                or now - copy.refreshed_at < max_age_seconds
-            ):
-                # An eager step calls a function, which need not ask the ps.
-                return copy.variable.own_handle
-            copy.variable.assign(
-                compat.read_resource(self.own_handle, self._dtype),
-                read_value=False,
-            )
-            copy.refreshed_at = now
-        self._chief_copy = copy
-        self._chief_num_forgotten = num_forgotten
-        return copy.variable.own_handle
-
-    def _value_since(self, earliest: float, now: float) -> Any:
-        """Returns a recent value; one read of the ps serves all lanes."""
-        with self._lock:
-            if self._known is not None and self._known_since >= earliest:
-                return self._known
-            num_forgotten = self._num_forgotten
-        value = compat.read_resource(self.own_handle, self._dtype).numpy()
-        with self._lock:
-            # Otherwise the chief has assigned another value since we asked.
-            if num_forgotten == self._num_forgotten:
-                self._known, self._known_since = value, now
-        return value
-
-    def _refresh(self, copy: RemoteVariable, number: Any) -> None:
-        # Each lane has to make a tensor of its own: once TensorFlow has begun
-        # to send a tensor to a worker, another thread's operation assumes that
-        # it is there, and fails if it runs first ("Unable to find the relevant
-        # tensor remote_handle").
-        # The operation below sends it, and lets other threads run. If it were
-        # made on the worker, this whole process would wait for the worker.
-        with compat.clear_device(), tf.device(graph_checks.CPU):
-            value = tf.constant(np.asarray(number), self._dtype)
-        with compat.clear_device(), tf.device(copy.device):
-            if self._only_grows:
-                # Keep what this lane has added since the value was read.
-                own = compat.read_resource(copy.own_handle, self._dtype)
-                value = tf.maximum(own, value)
-            copy.assign(value, read_value=False)
-
     # Recovery after its ps was replaced.
 
-    # Whether the lanes' copies are better than a checkpoint, though the value
-    # may fall. Set it before the first function is traced; steps then have to
-    # note their number (`note_step`).
-    outlives_ps = False
+    @property
+    def outlives_ps(self) -> bool:
+        """True if copies are better than a checkpoint, and the value may fall.
+
+        Set it before the first function is traced. Steps then have to note
+        their number (`note_step`).
+        """
+        return self._copies.are_dated
+
+    @outlives_ps.setter
+    def outlives_ps(self, outlives_ps: bool) -> None:
+        self._copies.are_dated = outlives_ps
 
     @property
     def only_grows(self) -> bool:
         """True if steps have changed it, and only by additions."""
-        return self._is_changed_by_steps and self._only_grows
+        return self._copies.are_changed and self._copies.only_grow
 
     def note_step(self, number: tf.Tensor) -> None:
         """Notes the step in which the caller has just set it; in functions.
@@ -337,32 +160,14 @@ class MirroredScalar(RemoteVariable):
         graph = compat.function_graph()
         if graph is None or tensorflow_saving.is_saving_model():
             return
-        step = compat.capture_at_call_time(
-            graph,
-            self._weakly(type(self)._step_of_caller),
-            compat.LateBoundHandleSpec(self.own_handle),
-            key=("tfps-step", self._unique_id),
+        step = self._lane_handle(
+            "step", lambda mine: mine._copies.step_handle()
         )
         with compat.clear_device():
             # A step that fails must not note its number without its value.
             is_set = compat.read_resource(self.handle, self._dtype)
             with tf.control_dependencies([is_set]):
                 tf.raw_ops.AssignVariableOp(resource=step, value=number)
-
-    def _step_of_caller(self) -> tf.Tensor:
-        if dispatch_context.current() is not None:
-            copy = self._resident.get()
-        else:
-            if self._chief_copy is None:
-                self._copy_of_chief(0.0)
-            copy = self._chief_copy  # type: ignore[assignment]
-        if copy.step is None:
-            raise errors.InternalError(
-                f"Steps of {self.name!r} are noted, but a copy was made before "
-                "`outlives_ps` was set. Expected it to be set first. Received: "
-                f"outlives_ps={self.outlives_ps}."
-            )
-        return copy.step.own_handle
 
     def newest_copy(self) -> tf.Tensor | None:
         """Returns a lower bound of the value that a lost ps held.
@@ -374,24 +179,12 @@ class MirroredScalar(RemoteVariable):
             A value in this process; None if no lane that is alive, nor the
             chief, knows one.
         """
-        copies = self._resident.existing()
         if self.outlives_ps:
-            return self._copy_of_latest_step(copies)
-        known = [self._known, self._tallies.total()]
-        for copy in copies:
-            # Ignore workers that do not answer.
-            with contextlib.suppress(tf.errors.OpError):
-                known.append(_number(copy.variable))
-        known = [number for number in known if number is not None]
-        return tf.constant(max(known), self._dtype) if known else None
-
-    def _copy_of_latest_step(self, copies: list[_Copy]) -> tf.Tensor | None:
-        dated = []
-        for copy in copies:
-            with contextlib.suppress(tf.errors.OpError):
-                step = _NO_STEP if copy.step is None else _number(copy.step)
-                dated.append((step, copy.refreshed_at, _number(copy.variable)))
-        return tf.constant(max(dated)[-1], self._dtype) if dated else None
+            newest = self._copies.of_latest_step()
+        else:
+            known = [*self._copies.known(), self._tallies.total()]
+            newest = max((n for n in known if n is not None), default=None)
+        return None if newest is None else tf.constant(newest, self._dtype)
 
     def catch_up(self, value: tf.Tensor | None) -> None:
         """Restores the newest known value, unless the present one is newer.
@@ -410,11 +203,8 @@ class MirroredScalar(RemoteVariable):
             self.assign(value)
 
     def _forget_copies(self) -> None:
-        self._resident.forget()
+        self._copies.forget()
         self._tallies.forget()
-        with self._lock:
-            self._known = None
-            self._num_forgotten += 1
 
     # Changes.
 
@@ -433,7 +223,7 @@ class MirroredScalar(RemoteVariable):
             self._forget_copies()
             return number
         number = self._count_up()
-        self._is_changed_by_steps = True
+        self._copies.note_change(grows=True)
         with compat.clear_device():
             self._add_to_copy(tf.ones([], self._dtype))
         return number
@@ -526,14 +316,11 @@ class MirroredScalar(RemoteVariable):
         if compat.function_graph() is None:
             self._forget_copies()
             return self
-        self._is_changed_by_steps = True
-        self._only_grows = (
-            self._only_grows
-            and method == "assign_add"
-            and _is_known_not_to_be_negative(value)
+        self._copies.note_change(
+            grows=method == "assign_add" and _is_known_not_to_be_negative(value)
         )
         with compat.clear_device():
-            if self._only_grows:
+            if self._copies.only_grow:
                 self._add_to_copy(value)
             else:
                 operation(resource=self.handle, value=value)
@@ -541,7 +328,7 @@ class MirroredScalar(RemoteVariable):
 
     def _add_to_copy(self, value: tf.Tensor) -> None:
         """Adds to the caller's copy, and to its tally; in functions."""
-        tally = self._tally_handle(compat.function_graph())
+        tally = self._lane_handle("tally", lambda mine: mine._tallies.handle())
         for handle in (self.handle, tally):
             tf.raw_ops.AssignAddVariableOp(resource=handle, value=value)
 
@@ -549,11 +336,6 @@ class MirroredScalar(RemoteVariable):
 def _read_from_ps(variable: MirroredScalar) -> tf.Tensor:
     """Reads the value on the ps."""
     return compat.read_resource(variable.own_handle, variable.dtype)
-
-
-def _number(variable: RemoteVariable) -> Any:
-    value = compat.read_resource(variable.own_handle, variable.dtype)
-    return value.numpy()
 
 
 def _is_known_not_to_be_negative(value: tf.Tensor) -> bool:

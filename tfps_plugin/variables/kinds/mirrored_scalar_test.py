@@ -9,8 +9,8 @@ import tensorflow as tf
 from tfps_plugin import errors
 from tfps_plugin._compat.graph import tensorflow_variables
 from tfps_plugin.variables import testing
-from tfps_plugin.variables.kinds import mirrored_scalar
 from tfps_plugin.variables.kinds.mirrored_scalar import MirroredScalar
+from tfps_plugin.variables.per_worker import lane_copies
 from tfps_plugin.variables.step_trace import StepTrace
 from tfps_plugin.variables.updates import views
 
@@ -26,14 +26,14 @@ def _counter(dtype: Any = tf.int64) -> MirroredScalar:
 @pytest.fixture
 def early(monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes every call one of the first calls."""
-    monkeypatch.setattr(mirrored_scalar, "_FIRST_CALLS", 10**9)
+    monkeypatch.setattr(lane_copies, "_FIRST_CALLS", 10**9)
 
 
 @pytest.fixture
 def late(monkeypatch: pytest.MonkeyPatch) -> None:
     """Puts training under way, with copies that are never too old."""
-    monkeypatch.setattr(mirrored_scalar, "_FIRST_CALLS", 0)
-    monkeypatch.setattr(mirrored_scalar, "_MAX_AGE_SECONDS", 3600.0)
+    monkeypatch.setattr(lane_copies, "_FIRST_CALLS", 0)
+    monkeypatch.setattr(lane_copies, "_MAX_AGE_SECONDS", 3600.0)
 
 
 def _step(counter: MirroredScalar) -> Any:
@@ -148,7 +148,7 @@ def test_an_assignment_on_the_chief_reaches_every_lane_at_once(
 def test_an_assignment_in_a_step_reaches_other_lanes_soon(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(mirrored_scalar, "_FIRST_CALLS", 0)
+    monkeypatch.setattr(lane_copies, "_FIRST_CALLS", 0)
     rate = MirroredScalar(
         testing.LOCAL_DEVICE, tf.float32, "rate", trainable=False
     )
@@ -330,7 +330,7 @@ def test_a_helper_of_a_step_is_up_to_date_by_itself(early: None) -> None:
 def test_a_step_that_did_not_ask_is_up_to_date_after_a_while(
     late: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mirrored_scalar, "_MAX_AGE_OF_ASKING_SECONDS", 0.0)
+    monkeypatch.setattr(lane_copies, "_MAX_AGE_OF_ASKING_SECONDS", 0.0)
     counter = _counter()
 
     @tf.function

@@ -15,7 +15,8 @@ from tfps_plugin.cluster.chief import connection
 from tfps_plugin.variables.compression import wire
 from tfps_plugin.variables.kinds.handle_areas import HandleAreas
 from tfps_plugin.variables.kinds.late_bound import LateBoundVariable
-from tfps_plugin.variables.lookup.row_lookup import Table
+from tfps_plugin.variables.lookup import row_lookup
+from tfps_plugin.variables.lookup.table import Table
 from tfps_plugin.variables.saving import apart
 from tfps_plugin.variables.saving import saved_form
 from tfps_plugin.variables.sharding.layout import RowLayout
@@ -105,13 +106,13 @@ class RemoteVariable(Table, LateBoundVariable):
         return self.handle
 
     def sparse_read(self, indices: Any, name: str | None = None) -> tf.Tensor:
-        """Looks up rows; see `Table.sparse_read`."""
+        """Looks up rows; see `row_lookup.look_up`."""
         # A scalar has no rows; TensorFlow raises the error.
         if tensorflow_saving.is_saving_model() or self._shape.rank == 0:
             return LateBoundVariable.sparse_read(self, indices, name)
         if self._reads_more_than_own():
             return tf.gather(self.read_value(), indices)
-        return super().sparse_read(indices, name)
+        return row_lookup.look_up(self, indices)
 
     @contextlib.contextmanager
     def beside_steps(self, given: Any) -> Iterator[Any]:

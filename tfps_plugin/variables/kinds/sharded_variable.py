@@ -11,10 +11,11 @@ import tensorflow as tf
 from tfps_plugin._compat.graph import tensorflow_saving
 from tfps_plugin._compat.graph import tensorflow_variables as compat
 from tfps_plugin.variables.chief import steps_in_flight
-from tfps_plugin.variables.kinds.late_bound import on_the_chief
+from tfps_plugin.variables.chief.chief_reads import on_the_chief
 from tfps_plugin.variables.kinds.remote_variable import RemoteVariable
 from tfps_plugin.variables.kinds.tape_anchor import TapeAnchor
 from tfps_plugin.variables.lookup import dense_reads
+from tfps_plugin.variables.lookup import row_lookup
 from tfps_plugin.variables.methods import table_slices
 from tfps_plugin.variables.methods.argument_type import SameVariable
 from tfps_plugin.variables.methods.assign_methods import AssignMethods
@@ -209,7 +210,7 @@ class ShardedVariable(AssignMethods, ScatterMethods, SavedForm, TensorProtocol):
     def __len__(self) -> int:
         return self._layout.num_rows
 
-    # Reading; Table has the lookup of rows.
+    # Reading.
 
     def is_initialized(self, name: str | None = None) -> tf.Tensor:
         """Returns whether all shards have a value, as a boolean scalar.
@@ -249,12 +250,12 @@ class ShardedVariable(AssignMethods, ScatterMethods, SavedForm, TensorProtocol):
         return part
 
     def sparse_read(self, indices: Any, name: str | None = None) -> tf.Tensor:
-        """Looks up rows; see `Table.sparse_read`."""
+        """Looks up rows; see `row_lookup.look_up`."""
         if tensorflow_saving.is_saving_model():
             return self.stand_in.sparse_read(indices, name)
         if StepTrace.current().view_of(self._unique_id) is not None:
             return tf.gather(self.read_value(), indices)
-        return super().sparse_read(indices, name)
+        return row_lookup.look_up(self, indices)
 
     def gather_nd(self, indices: Any, name: str | None = None) -> tf.Tensor:
         """Looks up elements or slices, as `tf.Variable.gather_nd`."""

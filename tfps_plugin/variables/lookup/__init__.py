@@ -1,5 +1,6 @@
 """Lookups of rows, and the gradients of lookups.
 
+table.py              a variable whose rows are looked up, for lookups
 row_lookup.py         looks up rows of a variable, each distinct id once
 joint_lookup.py       looks up rows of several tables in one exchange with a ps
 shard_order.py        ids grouped by the shards that hold them

@@ -11,7 +11,7 @@ import sysconfig
 import warnings
 
 from tfps_plugin._compat.graph import tensorflow_variables as compat
-from tfps_plugin.variables.lookup.row_lookup import Table
+from tfps_plugin.variables.lookup.table import Table
 
 # Larger tables take more than a tenth of a second on a network of 3 Gbit/s.
 _LARGE_BYTES = 32 << 20

@@ -23,8 +23,8 @@ from tfps_plugin.variables.lookup import graph_checks
 from tfps_plugin.variables.lookup import present_rows
 from tfps_plugin.variables.lookup import row_lookup
 from tfps_plugin.variables.lookup.row_lookup import Arrangement
-from tfps_plugin.variables.lookup.row_lookup import Table
 from tfps_plugin.variables.lookup.shard_order import ShardOrder
+from tfps_plugin.variables.lookup.table import Table
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -10,14 +10,10 @@ for, U distinct ids among them.
 
 import functools
 from collections.abc import Callable
-from collections.abc import Sequence
 from typing import Any
 
-import keras
 import tensorflow as tf
 
-from tfps_plugin._compat import keras as keras_compat
-from tfps_plugin._compat.graph import tensorflow_saving
 from tfps_plugin._compat.graph import tensorflow_variables as compat
 from tfps_plugin._compat.graph import tensorflow_vectorizing
 from tfps_plugin.variables.compression import wire
@@ -28,7 +24,7 @@ from tfps_plugin.variables.lookup import vectorized_lookup
 from tfps_plugin.variables.lookup.distinct_rows import DistinctRows
 from tfps_plugin.variables.lookup.distinct_rows import dense_shape
 from tfps_plugin.variables.lookup.shard_order import ShardOrder
-from tfps_plugin.variables.sharding.layout import RowLayout
+from tfps_plugin.variables.lookup.table import Table
 from tfps_plugin.variables.step_trace import StepTrace
 
 # Reorders the first axis of a tensor.
@@ -44,103 +40,6 @@ _CAST = {
 }
 
 
-class Table:
-    """A variable whose rows can be looked up on parameter servers."""
-
-    shape: tf.TensorShape
-    dtype: tf.DType
-
-    # Dtype of its values on the way, see `compression.wire`; None for its own.
-    wire_dtype: tf.DType | None = None
-
-    # Whether the user was warned of steps that read all of it.
-    has_warned_of_dense_reads = False
-
-    # Whether the user was told that its regularizer sees looked-up rows only.
-    has_warned_of_penalties = False
-
-    # Rounding errors of its dense gradients, see `error_feedback`.
-    gradient_residual: Any = None
-
-    # Steps that its rows have yet to see, a `present_rows.UnseenSteps`. In a
-    # table of several shards, each shard has its own.
-    unseen_steps: Any = None
-
-    # Whether any of its rows have been looked up.
-    was_looked_up = False
-
-    # Its name for the user: the path of its keras.Variable, if it has one.
-    path: str
-
-    @property
-    def layout(self) -> RowLayout:
-        """Rows of each shard."""
-        raise NotImplementedError  # every subclass has its own
-
-    @property
-    def shards(self) -> Sequence[Any]:
-        """Variables of consecutive rows, each on one ps, in their order."""
-        raise NotImplementedError  # every subclass has its own
-
-    @property
-    def is_whole(self) -> bool:
-        """True if the table is itself a variable on one ps."""
-        return self.shards[0] is self
-
-    @property
-    def tape_input(self) -> tf.Tensor:
-        """Tensor that every read depends on: its gradient is the table's."""
-        raise NotImplementedError  # every subclass has its own
-
-    def sparse_read(self, indices: Any, name: str | None = None) -> tf.Tensor:
-        """Looks up rows; `tf.gather` calls this.
-
-        Repeated ids are asked for once. The gradient is a `DistinctRows` of
-        the whole table.
-
-        Args:
-            indices: Row numbers, an integer tensor of any shape.
-            name: Ignored; part of TensorFlow's protocol.
-
-        Returns:
-            The rows, of shape `indices.shape + shape[1:]`.
-        """
-        return look_up(self, indices)
-
-
-def table_behind(
-    params: Any,
-) -> tuple[Table, Callable[[tf.Tensor], tf.Tensor]] | None:
-    """Returns the table that `params` is, or that a `keras.Variable` holds.
-
-    Args:
-        params: Any argument of TensorFlow's and Keras's lookups.
-
-    Returns:
-        The table, and a function to apply to its rows: with mixed precision, a
-        layer sees rows of a `keras.Variable` in another dtype. None for
-        everything else. Functions of a SavedModel have no tables; there, each
-        is a plain variable.
-    """
-    if tensorflow_saving.is_saving_model():
-        return None
-    if isinstance(params, Table):
-        return params, _as_they_are
-    if not isinstance(params, keras.Variable) or not isinstance(
-        params._value, Table
-    ):
-        return None
-    # Also where Keras only infers the shapes of a model.
-    params._value.was_looked_up = True
-    if keras_compat.has_stateless_value(params):
-        return None
-    return params._value, params._maybe_autocast
-
-
-def _as_they_are(rows: tf.Tensor) -> tf.Tensor:
-    return rows
-
-
 def look_up(
     table: Table,
     indices: Any,
@@ -151,6 +50,9 @@ def look_up(
     arranged: Arrangement | None = None,
 ) -> tf.Tensor:
     """Looks up rows.
+
+    Repeated ids are asked for once. The gradient is a `DistinctRows` of the
+    whole table.
 
     Args:
         table: The table.

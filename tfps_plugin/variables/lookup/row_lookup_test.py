@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from tfps_plugin.variables import testing
 from tfps_plugin.variables.lookup import graph_checks
 from tfps_plugin.variables.lookup import row_lookup
+from tfps_plugin.variables.lookup.table import table_behind
 
 _ROWS = 11
 _DTYPES = ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64"]
@@ -131,9 +132,9 @@ def _before(operation: tf.Operation) -> set[tf.Operation]:
 
 def test_only_tables_are_found() -> None:
     _, table = _table(2, (2,))
-    assert row_lookup.table_behind(table)[0] is table  # type: ignore[index]
+    assert table_behind(table)[0] is table  # type: ignore[index]
     for other in (tf.Variable([1.0]), tf.ones([2]), [1.0], None):
-        assert row_lookup.table_behind(other) is None
+        assert table_behind(other) is None
 
 
 @pytest.mark.parametrize("num_shards", [0, 1, 3])

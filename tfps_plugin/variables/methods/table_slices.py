@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from tfps_plugin import errors
 from tfps_plugin.variables.lookup import row_lookup
-from tfps_plugin.variables.lookup.row_lookup import Table
+from tfps_plugin.variables.lookup.table import Table
 from tfps_plugin.variables.saving import shard_reader
 
 

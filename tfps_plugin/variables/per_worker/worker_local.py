@@ -22,7 +22,7 @@ from tfps_plugin._compat.graph import tensorflow_saving
 from tfps_plugin._compat.graph import tensorflow_variables as compat
 from tfps_plugin.cluster.calls.dispatch_context import DispatchContext
 from tfps_plugin.variables.chief import steps_in_flight
-from tfps_plugin.variables.kinds.late_bound import on_the_chief
+from tfps_plugin.variables.chief.chief_reads import on_the_chief
 from tfps_plugin.variables.kinds.remote_variable import RemoteVariable
 from tfps_plugin.variables.per_worker.worker_local_handle import AssignedFlag
 from tfps_plugin.variables.per_worker.worker_local_handle import (

@@ -14,7 +14,7 @@ from tfps_plugin._compat import keras as keras_compat
 from tfps_plugin._compat.graph import tensorflow_variables as compat
 from tfps_plugin._compat.runtime import tensorflow_strategy
 from tfps_plugin.cluster.calls.dispatch_context import DispatchContext
-from tfps_plugin.variables.kinds.late_bound import on_the_chief
+from tfps_plugin.variables.chief.chief_reads import on_the_chief
 from tfps_plugin.variables.per_worker.worker_local import WorkerLocalVariable
 
 # Distance of the seeds of adjacent lanes: a prime, so that no two seeds collide

@@ -17,7 +17,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfps_plugin._compat.graph import tensorflow_saving as compat
-from tfps_plugin.variables.lookup.row_lookup import Table
+from tfps_plugin.variables.lookup.table import Table
 from tfps_plugin.variables.saving import apart
 
 _VALUE = compat.VARIABLE_VALUE_KEY

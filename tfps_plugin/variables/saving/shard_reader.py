@@ -12,7 +12,7 @@ from tfps_plugin.variables.lookup import distinct_rows
 from tfps_plugin.variables.lookup import graph_checks
 from tfps_plugin.variables.lookup import present_rows
 from tfps_plugin.variables.lookup.distinct_rows import DistinctRows
-from tfps_plugin.variables.lookup.row_lookup import Table
+from tfps_plugin.variables.lookup.table import Table
 
 # Whole tables pass through the chief in blocks of about this size.
 BLOCK_BYTES = 16 << 20

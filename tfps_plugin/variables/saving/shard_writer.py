@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from tfps_plugin.variables.lookup import graph_checks
 from tfps_plugin.variables.lookup import shard_order
-from tfps_plugin.variables.lookup.row_lookup import Table
+from tfps_plugin.variables.lookup.table import Table
 from tfps_plugin.variables.methods import shard_assignment
 from tfps_plugin.variables.saving import shard_reader
 

@@ -22,7 +22,7 @@ from tfps_plugin.training.optimizers.catch_up.step_clock import StepClock
 from tfps_plugin.training.optimizers.catch_up.zero_gradients import (
     ZeroGradients,
 )
-from tfps_plugin.variables.lookup.row_lookup import Table
+from tfps_plugin.variables.lookup.table import Table
 
 # Name of the variable of an embedding layer in Keras and keras-rs.
 _EMBEDDINGS = "embeddings"
