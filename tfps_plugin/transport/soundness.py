@@ -18,10 +18,6 @@ from tfps_plugin.transport import places
 def check(graph: compat.FuncGraph, old: compat.FuncGraph) -> None:
     """Checks a function against the one that it replaces.
 
-    Args:
-        graph: The new function.
-        old: The old function.
-
     Raises:
         InternalError: If operations of the new function wait for each other;
             or if it returns tensors of other types or shapes than the old one.

@@ -27,13 +27,7 @@ class FailureExaminer:
         membership: Membership,
         inspector: Inspector,
     ) -> None:
-        """Creates the examiner.
-
-        Args:
-            cluster: The tasks of the job.
-            membership: Receives reports of lost tasks.
-            inspector: Probes suspects.
-        """
+        """Creates the examiner."""
         self._workers: Sequence[Any] = tuple(cluster.workers)
         self._ps: Sequence[Any] = tuple(cluster.parameter_servers)
         self._membership = membership

@@ -40,11 +40,7 @@ class CheckpointSource:
     """
 
     def __init__(self, folder: CheckpointFolder) -> None:
-        """Begins without parts: nothing was written or restored yet.
-
-        Args:
-            folder: The folder of the checkpoints.
-        """
+        """Begins without parts: nothing was written or restored yet."""
         self._folder = folder
         self._lock = threading.Lock()
         self._parts: list[Part] = []

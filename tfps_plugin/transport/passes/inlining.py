@@ -61,13 +61,6 @@ def splice(
 ) -> list[Output]:
     """Adds the operations of another function at the end of a list.
 
-    Args:
-        operations: The list.
-        graph: Graph of the other function.
-        arguments: Its arguments.
-        device: Device that it runs on.
-        controls: Operations that it runs after.
-
     Returns:
         The outputs of the function.
     """

@@ -65,11 +65,7 @@ class GradientResidual(WorkerLocalHandle):
     """
 
     def __init__(self, shape: tf.TensorShape) -> None:
-        """Begins with zeros, which a worker allocates when it first needs them.
-
-        Args:
-            shape: Shape of the gradient.
-        """
+        """Begins with zeros, which a worker allocates when it needs them."""
         with tf.init_scope():
             super().__init__(
                 shape,

@@ -188,10 +188,6 @@ class ScatterMethods:
 def refuse_in_update(variable: Any, method: str) -> None:
     """Refuses a method that would change rows outside of an update's view.
 
-    Args:
-        variable: A variable.
-        method: Name of the method.
-
     Raises:
         UnsupportedError: If this thread sees only some rows of the variable.
     """

@@ -239,12 +239,7 @@ class WorkerLocalVariable(WorkerLocalHandle):
     def _put_together(
         self, own: tf.Tensor, copies: list[tf.Tensor]
     ) -> tf.Tensor:
-        """Merges copies into the value on the chief.
-
-        Args:
-            own: The chief's own value.
-            copies: The copies of the lanes.
-        """
+        """Merges copies into the value on the chief."""
         if self._rule.reduces:
             return functools.reduce(
                 lambda a, b: merging.combined(self._rule, a, b), copies, own

@@ -73,11 +73,7 @@ class AssignedFlag(WorkerLocalHandle):
     """Flag of each lane that has assigned its copy of a state."""
 
     def __init__(self, name: str) -> None:
-        """Begins with no lane.
-
-        Args:
-            name: Name of the state.
-        """
+        """Begins with no lane."""
         super().__init__(
             tf.TensorShape([]),
             tf.bool,

@@ -17,11 +17,7 @@ class EncodedDataset:
     """
 
     def __init__(self, dataset: tf.data.Dataset) -> None:
-        """Prepares; reads nothing yet.
-
-        Args:
-            dataset: The batches.
-        """
+        """Prepares; reads nothing yet."""
         self.codec = BatchCodec(dataset.element_spec)
         with tf.device("/device:CPU:0"):
             self._encoded = self.codec.encoded(dataset)
@@ -45,11 +41,7 @@ class ChiefBatches:
     """
 
     def __init__(self, encoded: tf.data.Dataset) -> None:
-        """Prepares; reads nothing yet.
-
-        Args:
-            encoded: The batches, as strings.
-        """
+        """Prepares; reads nothing yet."""
         self._dataset = encoded
         self._iterator: Any = None
 

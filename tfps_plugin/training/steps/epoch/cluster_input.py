@@ -34,11 +34,7 @@ class ClusterInput(abc.ABC):
     """
 
     def __init__(self, coordinator: ClusterCoordinator) -> None:
-        """Prepares the input; reads nothing yet.
-
-        Args:
-            coordinator: Runs the closures.
-        """
+        """Prepares the input; reads nothing yet."""
         self._coordinator = coordinator
         self.run: StepRun | None = None
         self.steps_of_request: Callable[[], int] = lambda: 1
@@ -58,12 +54,7 @@ class ClusterInput(abc.ABC):
     def begin(
         self, functions: StepFunctions, progress: ProgressLogs
     ) -> StepRun:
-        """Begins the steps of an epoch.
-
-        Args:
-            functions: The model's step.
-            progress: Receives the results of steps.
-        """
+        """Begins the steps of an epoch."""
         self.run = self._new_run(functions, progress)
         self.on_begin(self.run)
         return self.run

@@ -75,9 +75,6 @@ class StepAccount:
     def claim(self, most: int) -> Claim:
         """Claims some of the requested steps.
 
-        Args:
-            most: Largest number of steps.
-
         Returns:
             A claim to be settled; it may be empty.
         """

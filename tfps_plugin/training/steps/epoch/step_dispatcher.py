@@ -62,9 +62,6 @@ class StepDispatcher:
     def require_any_order(self, batch_spec: Any) -> None:
         """Refuses a step that must see the input in order.
 
-        Args:
-            batch_spec: The type of a batch.
-
         Raises:
             UnsupportedError: If the step must.
         """

@@ -61,11 +61,7 @@ class PredictFunctions:
         return bool(self._states.in_order)
 
     def on_group(self, codec: BatchCodec) -> PredictFunction:
-        """Returns the function for batches of a type.
-
-        Args:
-            codec: Codec of the batches.
-        """
+        """Returns the function for batches of a type."""
         key = repr(codec.element_spec)
         if self._states.are_outdated:
             self._functions.clear()

@@ -230,9 +230,6 @@ class StepFunctions:
         """Returns a function of a worker's iterator and a number of steps.
 
         It runs that many steps, or as many as the iterator has batches for.
-
-        Args:
-            element_spec: The type of a batch.
         """
         key = repr(element_spec)
         self._forget_outdated()
@@ -251,9 +248,6 @@ class StepFunctions:
 
     def in_rounds(self, element_spec: Any) -> Rounds | None:
         """Like `on_iterator`, for infinite iterators.
-
-        Args:
-            element_spec: The type of a batch.
 
         Returns:
             The function; None if larger rounds do not pay, or would change the
@@ -301,11 +295,7 @@ class StepFunctions:
         return Rounds(steps_of_a_round, function)
 
     def on_group(self, codec: BatchCodec) -> Callable[..., StepsOutput]:
-        """Returns a function of a group of batches as strings, shape `(K, C)`.
-
-        Args:
-            codec: Codec of the batches.
-        """
+        """Returns a function of a group of batches, strings `(K, C)`."""
         key = repr(codec.element_spec)
         self._forget_outdated()
         if key not in self._on_group:
