@@ -138,7 +138,7 @@ class CheckpointSource:
             except _NOT_ABOUT_FILES:
                 raise
             except _UNREADABLE as error:
-                if is_about_the_cluster(error):
+                if chief_reads.is_about_the_cluster(error):
                     raise
                 reason = f"{type(error).__name__}: {first_line(error)}"
                 reasons.append(f"  {prefix}: {reason}")
@@ -155,13 +155,6 @@ class CheckpointSource:
                 "the beginning with another folder."
             )
         return None
-
-
-def is_about_the_cluster(error: BaseException) -> bool:
-    """Returns whether an error is about a lost task and not about files."""
-    return isinstance(
-        error, tf.errors.OpError
-    ) and chief_reads.is_about_the_cluster(error)
 
 
 def _log_unreadable(prefix: str, reason: str) -> None:
