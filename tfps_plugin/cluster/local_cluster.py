@@ -297,7 +297,7 @@ class LocalCluster:
         # The tasks run the same code as this process, installed or not.
         path = str(pathlib.Path(tfps_plugin.__file__).parent.parent)
         before = os.environ.get("PYTHONPATH")
-        environ = environment.task_environment(
+        environ = environment.with_settings(
             {
                 # Several processes share the GPUs of one machine.
                 "TF_FORCE_GPU_ALLOW_GROWTH": "true",
