@@ -61,18 +61,6 @@ class ClosureQueue:
         self.lanes = LaneQueue(self._shared)
 
     @property
-    def num_queued(self) -> int:
-        """Number of closures that wait for a lane."""
-        with self._lock:
-            return self._ledger.num_queued
-
-    @property
-    def num_running(self) -> int:
-        """Number of closures that run."""
-        with self._lock:
-            return self._ledger.num_running
-
-    @property
     def has_work(self) -> bool:
         """True if a closure waits or runs."""
         with self._lock:
