@@ -119,18 +119,10 @@ class WorkerLocalVariable(WorkerLocalHandle):
         """Sets the rule to merge copies by, before a function uses them.
 
         Args:
-            rule: The rule that the operations of a step require.
-
-        Raises:
-            InternalError: If it has another rule already.
+            rule: The rule that the operations of a step require; the same one
+                if it is settled.
         """
         if self._is_settled:
-            if rule is not self._rule:
-                raise errors.InternalError(
-                    f"The metric state {self.path!r} is merged as "
-                    f"{self._rule.value!r} and was to be merged otherwise. "
-                    f"Received: rule={rule.value!r}. Please report this."
-                )
             return
         self._is_settled = True
         if rule is not self._rule:
