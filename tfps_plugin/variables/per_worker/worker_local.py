@@ -131,7 +131,7 @@ class WorkerLocalVariable(WorkerLocalHandle):
             self._was_assigned = (
                 None if rule.reduces else AssignedFlag(self.path)
             )
-            self._forget_copies()
+            self.forget_copies()
             self.assign(value)
 
     @property
@@ -147,7 +147,7 @@ class WorkerLocalVariable(WorkerLocalHandle):
         Args:
             variable: A variable on a ps with the merged value.
         """
-        self._forget_copies()
+        self.forget_copies()
         self._instead = variable
         # The new variable keeps this one alive, which functions look up.
         variable.stands_for = self
@@ -250,7 +250,8 @@ class WorkerLocalVariable(WorkerLocalHandle):
         if on_the_chief():
             self.assign(self.read_value())
 
-    def _forget_copies(self) -> None:
+    def forget_copies(self) -> None:
+        """Drops what lanes have added; each starts over when it next adds."""
         self._resident.forget()
         if self._was_assigned is not None:
             self._was_assigned.forget()
@@ -268,7 +269,7 @@ class WorkerLocalVariable(WorkerLocalHandle):
 
     def _restore_from_tensors(self, restored_tensors: dict[str, Any]) -> Any:
         """Restores the merged value as TensorFlow does any variable."""
-        self._forget_copies()
+        self.forget_copies()
         return super()._restore_from_tensors(restored_tensors)
 
     def _assign_by(
@@ -283,7 +284,7 @@ class WorkerLocalVariable(WorkerLocalHandle):
             # Convert it now: the value may be computed from the copies.
             value = tf.convert_to_tensor(value, self._dtype)
             if not self._are_neutral:
-                self._forget_copies()
+                self.forget_copies()
         elif self._rule is not MergeRule.SUM:
             delta = tf.convert_to_tensor(value, self._dtype)
             merged = self.read_value()
@@ -310,10 +311,6 @@ class WorkerLocalVariable(WorkerLocalHandle):
         """Notes that the copy of the lane that runs this counts."""
         if self._was_assigned is not None:
             self._was_assigned.set()
-
-    def forget_copies(self) -> None:
-        """Drops what lanes have added; each starts over when it next adds."""
-        self._forget_copies()
 
     # Methods that fetch the copies of many variables at once, for variables
     # whose rule reduces.
