@@ -36,7 +36,6 @@ class _Adaptive(ZeroGradients):
     has_potential = True
 
     def __init__(self, optimizer: Any) -> None:
-        """See `ZeroGradients`."""
         super().__init__(optimizer)
         if not 0 <= self._ratio < 1:
             raise no_closed_form(
@@ -55,13 +54,11 @@ class _Adaptive(ZeroGradients):
             )
 
     def moves_table(self, decay: float | None) -> bool:
-        """See `ZeroGradients.moves_table`."""
         return bool(decay or self._ratio)
 
     def rate_limit(
         self, decay: float | None, *, is_scheduled: bool
     ) -> float | None:
-        """See `ZeroGradients.rate_limit`."""
         del is_scheduled
         return (1 - self._ratio / _MAX_RATIO) / decay if decay else None
 
@@ -130,7 +127,6 @@ class Adam(_Adaptive):
         return float(optimizer.beta_1 / math.sqrt(optimizer.beta_2))
 
     def slot_lists(self) -> dict[str, Any]:
-        """See `ZeroGradients.slot_lists`."""
         optimizer = self._optimizer
         lists = {
             "momentum": compat.slots_of(optimizer, "momentums"),
@@ -160,13 +156,11 @@ class Adam(_Adaptive):
         return optimizer.epsilon * tf.exp(half * gap.mean_step(self._ratio))
 
     def table(self, values: Mapping[str, tf.Tensor], gap: Gap) -> tf.Tensor:
-        """See `ZeroGradients.table`."""
         scale_UD = tf.sqrt(values[self._scale]) + self._epsilon(gap)
         moved_UD = gap.moved(self._ratio) * values["momentum"]
         return gap.shrunk(values[TABLE]) - moved_UD / scale_UD
 
     def slot(self, key: str, value: tf.Tensor, gap: Gap) -> tf.Tensor:
-        """See `ZeroGradients.slot`."""
         optimizer = self._optimizer
         if key == "maximum":
             return value
@@ -185,7 +179,6 @@ class Nadam(Adam):
         return float(optimizer.beta_1 / math.sqrt(optimizer.beta_2))
 
     def slot_lists(self) -> dict[str, Any]:
-        """See `ZeroGradients.slot_lists`."""
         return {
             "momentum": compat.slots_of(self._optimizer, "momentums"),
             "velocity": compat.slots_of(self._optimizer, "velocities"),
@@ -224,7 +217,6 @@ class Adamax(_Adaptive):
         return float(self._optimizer.beta_1 / self._optimizer.beta_2)
 
     def slot_lists(self) -> dict[str, Any]:
-        """See `ZeroGradients.slot_lists`."""
         return {
             "momentum": compat.slots_of(self._optimizer, "m"),
             "norm": compat.slots_of(self._optimizer, "u"),
@@ -234,7 +226,6 @@ class Adamax(_Adaptive):
         return 1 / (1 - tf.pow(_wide(self._optimizer.beta_1), step))
 
     def table(self, values: Mapping[str, tf.Tensor], gap: Gap) -> tf.Tensor:
-        """See `ZeroGradients.table`."""
         optimizer = self._optimizer
         epsilon = optimizer.epsilon * tf.exp(
             -math.log(optimizer.beta_2) * gap.mean_step(self._ratio)
@@ -243,7 +234,6 @@ class Adamax(_Adaptive):
         return gap.shrunk(values[TABLE]) - moved_UD / (values["norm"] + epsilon)
 
     def slot(self, key: str, value: tf.Tensor, gap: Gap) -> tf.Tensor:
-        """See `ZeroGradients.slot`."""
         optimizer = self._optimizer
         return value * gap.faded(
             optimizer.beta_1 if key == "momentum" else optimizer.beta_2

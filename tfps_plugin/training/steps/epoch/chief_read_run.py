@@ -66,7 +66,6 @@ class ChiefReadRun(StepRun):
         self._counted: Counted = {}
 
     def request(self, num_steps: int) -> None:
-        """See `StepRun`."""
         self._is_synced = False
         read = self._batches.read(num_steps)
         if len(read) < num_steps:

@@ -105,7 +105,6 @@ class WorkerInput(ClusterInput):
 
     @property
     def batch_spec(self) -> Any:
-        """See `ClusterInput`."""
         return self._splits.element_spec
 
     def _new_run(
@@ -195,7 +194,6 @@ class ChiefInput(ClusterInput):
 
     @property
     def batch_spec(self) -> Any:
-        """See `ClusterInput`."""
         return self._codec.decoded_spec
 
     def _new_run(

@@ -83,7 +83,6 @@ class WorkerReadRun(StepRun):
         self._counts = SplitCounts(rereads=reader.rereads and num_steps is None)
 
     def request(self, num_steps: int) -> None:
-        """See `StepRun`."""
         self._is_synced = False
         if self._num_steps is None:
             is_first = not self._num_told
@@ -204,7 +203,6 @@ class WorkerReadRun(StepRun):
         self._functions.commit(unfinished)
 
     def close(self) -> None:
-        """See `StepRun`."""
         super().close()
         self._reader.close()
 
