@@ -115,14 +115,27 @@ class _Adaptive(ZeroGradients):
         num_terms = tf.math.ceil(math.log(_NEGLIGIBLE) / tf.math.log(ratio))
         return tf.range(1, tf.minimum(num_terms, _MAX_TERMS) + 1)
 
+    def slot(self, key: str, value: tf.Tensor, gap: Gap) -> tf.Tensor:
+        optimizer = self._optimizer
+        if key == "maximum":
+            return value
+        return value * gap.faded(
+            optimizer.beta_1 if key == "momentum" else optimizer.beta_2
+        )
+
 
 class Adam(_Adaptive):
     """Adam and AdamW, with or without amsgrad."""
 
+    def __init__(self, optimizer: Any) -> None:
+        # Nadam does not have it.
+        self._amsgrad = bool(getattr(optimizer, "amsgrad", False))
+        super().__init__(optimizer)
+
     @property
     def _ratio(self) -> float:
         optimizer = self._optimizer
-        if optimizer.amsgrad:
+        if self._amsgrad:
             return float(optimizer.beta_1)
         return float(optimizer.beta_1 / math.sqrt(optimizer.beta_2))
 
@@ -132,7 +145,7 @@ class Adam(_Adaptive):
             "momentum": compat.slots_of(optimizer, "momentums"),
             "velocity": compat.slots_of(optimizer, "velocities"),
         }
-        if optimizer.amsgrad:
+        if self._amsgrad:
             lists["maximum"] = compat.slots_of(optimizer, "velocity_hats")
         return lists
 
@@ -145,12 +158,12 @@ class Adam(_Adaptive):
     @property
     def _scale(self) -> str:
         """Slot whose square root divides a move."""
-        return "maximum" if "maximum" in self.slot_lists() else "velocity"
+        return "maximum" if self._amsgrad else "velocity"
 
     def _epsilon(self, gap: Gap) -> Any:
         """Returns the epsilon to add to a root that shrinks with beta_2."""
         optimizer = self._optimizer
-        if self._scale == "maximum":
+        if self._amsgrad:
             return optimizer.epsilon
         half = -0.5 * math.log(optimizer.beta_2)
         return optimizer.epsilon * tf.exp(half * gap.mean_step(self._ratio))
@@ -160,29 +173,9 @@ class Adam(_Adaptive):
         moved_UD = gap.moved(self._ratio) * values["momentum"]
         return gap.shrunk(values[TABLE]) - moved_UD / scale_UD
 
-    def slot(self, key: str, value: tf.Tensor, gap: Gap) -> tf.Tensor:
-        optimizer = self._optimizer
-        if key == "maximum":
-            return value
-        return value * gap.faded(
-            optimizer.beta_1 if key == "momentum" else optimizer.beta_2
-        )
-
 
 class Nadam(Adam):
     """Adam with the momentum of the next step."""
-
-    # Defined without amsgrad, which Nadam does not have.
-    @property
-    def _ratio(self) -> float:
-        optimizer = self._optimizer
-        return float(optimizer.beta_1 / math.sqrt(optimizer.beta_2))
-
-    def slot_lists(self) -> dict[str, Any]:
-        return {
-            "momentum": compat.slots_of(self._optimizer, "momentums"),
-            "velocity": compat.slots_of(self._optimizer, "velocities"),
-        }
 
     def _correction(self, step: tf.Tensor) -> tf.Tensor:
         optimizer = self._optimizer
@@ -232,12 +225,6 @@ class Adamax(_Adaptive):
         )
         moved_UD = gap.moved(self._ratio) * values["momentum"]
         return gap.shrunk(values[TABLE]) - moved_UD / (values["norm"] + epsilon)
-
-    def slot(self, key: str, value: tf.Tensor, gap: Gap) -> tf.Tensor:
-        optimizer = self._optimizer
-        return value * gap.faded(
-            optimizer.beta_1 if key == "momentum" else optimizer.beta_2
-        )
 
 
 def _wide(value: float | tf.Tensor) -> tf.Tensor:

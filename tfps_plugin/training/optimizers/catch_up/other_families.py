@@ -97,9 +97,6 @@ class Adadelta(ZeroGradients):
             "delta": compat.slots_of(self._optimizer, "accumulated_delta_vars"),
         }
 
-    def table(self, values: Mapping[str, tf.Tensor], gap: Gap) -> tf.Tensor:
-        return gap.shrunk(values[TABLE])
-
     def slot(self, key: str, value: tf.Tensor, gap: Gap) -> tf.Tensor:
         return value * gap.faded(self._optimizer.rho)
 
@@ -112,12 +109,6 @@ class Adagrad(ZeroGradients):
 
     def slot_lists(self) -> dict[str, Any]:
         return {}
-
-    def table(self, values: Mapping[str, tf.Tensor], gap: Gap) -> tf.Tensor:
-        return gap.shrunk(values[TABLE])
-
-    def slot(self, key: str, value: tf.Tensor, gap: Gap) -> tf.Tensor:
-        return value
 
 
 class Ftrl(ZeroGradients):
@@ -151,9 +142,6 @@ class Ftrl(ZeroGradients):
         )
         follows = (tf.clip_by_value(linear, -l1, l1) - linear) / quadratic
         return tf.where(gap.steps > 0, follows, values[TABLE])
-
-    def slot(self, key: str, value: tf.Tensor, gap: Gap) -> tf.Tensor:
-        return value
 
 
 class Lion(ZeroGradients):
