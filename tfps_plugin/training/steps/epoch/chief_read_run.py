@@ -57,7 +57,7 @@ class ChiefReadRun(StepRun):
         super().__init__(coordinator, functions, progress)
         self._codec = codec
         self._function = functions.on_group(codec)
-        functions.announce_order()
+        functions.states.announce_order()
         self._batches = batches
         self._steps_per_closure = steps_per_closure
         self._held: list[tf.Tensor] = []
@@ -97,7 +97,7 @@ class ChiefReadRun(StepRun):
     def _is_little_in_flight(self) -> bool:
         self._in_flight = [v for v in self._in_flight if not v.is_ready()]
         most = self._most_closures_in_flight
-        if self._functions.is_in_order:
+        if self._functions.states.in_order:
             most = 1
         return len(self._in_flight) < most
 
@@ -117,7 +117,10 @@ class ChiefReadRun(StepRun):
         if not claim.is_open:
             return  # this run was presumed lost
         if claim.was_begun:
-            if self._functions.is_in_order and self._functions.counts_exactly:
+            if (
+                self._functions.states.in_order
+                and self._functions.counts_exactly
+            ):
                 raise step_states.lost_place()
             self._begins_again(claim.num_steps)
         claim.was_begun = True

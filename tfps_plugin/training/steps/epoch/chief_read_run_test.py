@@ -43,7 +43,9 @@ class _Functions:
     """A step whose worker is lost in the first call."""
 
     def __init__(self, *, in_order: bool, exact: bool) -> None:
-        self.is_in_order = in_order
+        self.states = types.SimpleNamespace(
+            in_order=in_order, announce_order=lambda: None
+        )
         self.counts_exactly = exact
         self.num_calls = 0
         self.pace = types.SimpleNamespace(
@@ -64,9 +66,6 @@ class _Functions:
 
     def on_group(self, codec: Any) -> Any:
         return self._call
-
-    def announce_order(self) -> None:
-        pass
 
     def choose_updates(self) -> bool:
         return False

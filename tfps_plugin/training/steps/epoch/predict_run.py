@@ -116,7 +116,7 @@ class PredictInput:
 
     def _send_ahead(self, function: PredictFunction) -> None:
         most = _CLOSURES_IN_FLIGHT_PER_LANE * self._coordinator.num_lanes
-        if self._functions().is_in_order:
+        if self._functions().states.in_order:
             most = 1
         while self._in_flight and self._in_flight[0].is_ready():
             self._in_flight.popleft()
@@ -147,7 +147,7 @@ class PredictInput:
 
         # The lane fetches results: a worker that dies later loses nothing.
         def predict() -> np.ndarray:
-            if next(runs) and self._functions().is_in_order:
+            if next(runs) and self._functions().states.in_order:
                 raise step_states.lost_place()
             return function.call(group_KC).numpy()
 

@@ -38,7 +38,8 @@ def _input(coordinator: Any, *, is_in_order: bool) -> PredictInput:
     codec: Any = types.SimpleNamespace()
     function = PredictFunction(lambda group: group, codec)
     functions: Any = types.SimpleNamespace(
-        is_in_order=is_in_order, on_group=lambda codec: function
+        states=types.SimpleNamespace(in_order=is_in_order),
+        on_group=lambda codec: function,
     )
     batches: Any = types.SimpleNamespace(
         read=lambda count: [tf.constant(["a batch"])] * count

@@ -72,7 +72,7 @@ class WorkerReadRun(StepRun):
         self._renew: Callable[[], SplitReader] | None = renew
         self._element_spec = element_spec
         self._calls = StepCalls(functions, element_spec)
-        functions.require_any_order()
+        functions.states.require_any_order()
         self._num_steps = num_steps
         self._steps_per_closure = steps_per_closure
         self._num_told = 0
