@@ -1,5 +1,6 @@
 """Tests of steps whose states pass from batch to batch, one call at a time."""
 
+import itertools
 import types
 from collections.abc import Callable
 from typing import Any
@@ -82,9 +83,7 @@ def _begun(functions: Any) -> tuple[ChiefReadRun, _Coordinator]:
     nothing: Any = types.SimpleNamespace(
         update=lambda: None, report=lambda outputs: None
     )
-    batches: Any = types.SimpleNamespace(
-        read=lambda count: [tf.constant(["a batch"])] * count
-    )
+    batches = itertools.repeat(tf.constant(["a batch"]))
     codec: Any = None
     run = ChiefReadRun(
         coordinator,

@@ -3,7 +3,10 @@
 import abc
 import logging
 from collections.abc import Callable
+from collections.abc import Iterator
 from typing import Any
+
+import tensorflow as tf
 
 from tfps_plugin import errors
 from tfps_plugin.coordinator.cluster_coordinator import ClusterCoordinator
@@ -13,7 +16,6 @@ from tfps_plugin.inputs.split_reader import Share
 from tfps_plugin.inputs.split_reader import SplitReader
 from tfps_plugin.inputs.splits import SplitLedger
 from tfps_plugin.inputs.splits import Visitation
-from tfps_plugin.training.steps.epoch.chief_batches import ChiefBatches
 from tfps_plugin.training.steps.epoch.chief_read_run import ChiefReadRun
 from tfps_plugin.training.steps.epoch.step_run import StepRun
 from tfps_plugin.training.steps.epoch.worker_read_run import WorkerReadRun
@@ -172,7 +174,7 @@ class ChiefInput(ClusterInput):
     def __init__(
         self,
         coordinator: ClusterCoordinator,
-        batches: ChiefBatches,
+        batches: Iterator[tf.Tensor],
         codec: BatchCodec,
         *,
         steps_per_closure: Callable[[int, int], int],
@@ -181,7 +183,7 @@ class ChiefInput(ClusterInput):
 
         Args:
             coordinator: Runs the closures.
-            batches: The input.
+            batches: The input, as strings of shape `(C,)`.
             codec: Codec of the batches.
             steps_per_closure: Returns the number of steps to pack. Takes the
                 number of requested steps, and the number that makes a call
