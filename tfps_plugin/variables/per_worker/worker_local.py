@@ -152,12 +152,6 @@ class WorkerLocalVariable(WorkerLocalHandle):
         # The new variable keeps this one alive, which functions look up.
         variable.stands_for = self
 
-    def _build_copy(self, context: DispatchContext) -> RemoteVariable:
-        copy = super()._build_copy(context)
-        with tf.device(context.cpu_device):
-            copy.assign(self._initial_copy(context))
-        return copy
-
     def _handle_now(self) -> tf.Tensor:
         if self._instead is not None:
             return self._instead._handle_now()
