@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 
 from tfps_plugin import errors
-from tfps_plugin.coordinator.closures.closure import Cancellation
+from tfps_plugin.cluster.chief.connection import Cancellation
 from tfps_plugin.coordinator.closures.closure import Closure
 from tfps_plugin.coordinator.closures.shared_ledger import SharedLedger
 from tfps_plugin.coordinator.lanes.lane_queue import LaneQueue
