@@ -335,9 +335,6 @@ def make_global_seed_generator(state: tf.Tensor) -> None:
     """Recreates the global seed generator in the present scope.
 
     Keras would create it where it first draws a number without a seed.
-
-    Args:
-        state: Initial state of the generator.
     """
     generator = keras.random.SeedGenerator(seed=int(state[0]))
     generator.state.assign(state)

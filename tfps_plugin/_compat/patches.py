@@ -105,9 +105,6 @@ class Patches:
     def apply(self, patches: Iterable[Patch]) -> None:
         """Applies patches that are not applied yet.
 
-        Args:
-            patches: Rows of the table.
-
         Raises:
             UnsupportedError: If the installed release does not have the
                 attribute that a wrapper was written for.

@@ -105,18 +105,3 @@ def apply_chief_environment(hosts: Iterable[str] = ()) -> None:
             consequence,
         )
     os.environ.update(with_settings(os.environ, hosts))
-
-
-def task_environment(
-    base: Mapping[str, str], hosts: Iterable[str] = ()
-) -> dict[str, str]:
-    """Returns the environment for a task process that this process starts.
-
-    Args:
-        base: The environment to start from, usually `os.environ`.
-        hosts: The hosts of the cluster, as in `with_settings`.
-
-    Returns:
-        A new environment; `base` is unchanged.
-    """
-    return with_settings(base, hosts)

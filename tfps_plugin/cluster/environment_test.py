@@ -20,7 +20,7 @@ _OURS = {
 
 def test_a_task_gets_our_settings() -> None:
     base = {"PATH": "/bin"}
-    assert environment.task_environment(base) == {"PATH": "/bin", **_OURS}
+    assert environment.with_settings(base) == {"PATH": "/bin", **_OURS}
     assert base == {"PATH": "/bin"}
 
 

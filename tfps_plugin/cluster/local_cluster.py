@@ -14,7 +14,6 @@ import tempfile
 import threading
 import time
 from collections.abc import Mapping
-from types import TracebackType
 from typing import Any
 from typing import Self
 
@@ -276,12 +275,7 @@ class LocalCluster:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        exception_type: type[BaseException] | None,
-        exception: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def _move(self, task: Task) -> Task:
@@ -297,7 +291,7 @@ class LocalCluster:
         # The tasks run the same code as this process, installed or not.
         path = str(pathlib.Path(tfps_plugin.__file__).parent.parent)
         before = os.environ.get("PYTHONPATH")
-        environ = environment.task_environment(
+        environ = environment.with_settings(
             {
                 # Several processes share the GPUs of one machine.
                 "TF_FORCE_GPU_ALLOW_GROWTH": "true",

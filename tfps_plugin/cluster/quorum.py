@@ -48,23 +48,17 @@ class Quorum:
         )
 
 
-def require_min_workers(min_workers: object, num_workers: int) -> None:
+def require_min_workers(min_workers: int | None, num_workers: int) -> None:
     """Refuses a number of workers that a cluster cannot start with.
 
     Args:
-        min_workers: The user's value; None means all workers.
+        min_workers: The user's value, at least 1; None means all workers.
         num_workers: Number of workers of the cluster.
 
     Raises:
-        ValueError: If it is not an integer from 1 to `num_workers`.
+        ValueError: If it exceeds `num_workers`.
     """
-    if min_workers is None:
-        return
-    if (
-        isinstance(min_workers, bool)
-        or not isinstance(min_workers, int)
-        or not 1 <= min_workers <= num_workers
-    ):
+    if min_workers is not None and min_workers > num_workers:
         raise ValueError(
             "min_workers must be None, to wait for all workers, or an integer "
             f"from 1 to the number of workers, here {num_workers}. Received: "

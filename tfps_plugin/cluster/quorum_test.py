@@ -1,7 +1,5 @@
 """Tests of the decision when a job starts."""
 
-from typing import Any
-
 import pytest
 
 from tfps_plugin.cluster.quorum import Quorum
@@ -50,9 +48,8 @@ def test_numbers_of_workers_that_there_are(good: int | None) -> None:
     require_min_workers(good, num_workers=3)
 
 
-@pytest.mark.parametrize("bad", [0, -1, 4, True, 1.0, "1"])
-def test_other_numbers_are_refused(bad: Any) -> None:
-    with pytest.raises(ValueError, match=r"to the number of workers, here 3.*"):
-        require_min_workers(bad, num_workers=3)
-    with pytest.raises(ValueError, match=r"Received: min_workers="):
-        require_min_workers(bad, num_workers=3)
+def test_more_workers_than_there_are_are_refused() -> None:
+    with pytest.raises(
+        ValueError, match=r"workers, here 3\. Received: min_workers=4"
+    ):
+        require_min_workers(4, num_workers=3)

@@ -47,12 +47,7 @@ _RUNTIME_TEXTS = (
 
 
 def is_about_the_cluster(type_name: str, text: str) -> bool:
-    """Returns whether an exception points at a task, not at the user's code.
-
-    Args:
-        type_name: Name of the exception's class.
-        text: Its message.
-    """
+    """Returns whether an exception points at a task, not at the user's code."""
     if type_name in _RUNTIME_TYPES:
         return True
     if type_name not in _AMBIGUOUS_TYPES:

@@ -81,7 +81,7 @@ def test_close_ends_what_runs_for_ever(
     coordinator = ClusterCoordinator(strategy)
     empty = tf.queue.FIFOQueue(1, [tf.int32], shapes=[[]])
     value = coordinator.schedule(tf.function(lambda: empty.dequeue()))
-    while not coordinator._pool.queue.num_running:
+    while not coordinator._pool.queue._ledger.num_running:
         threading.Event().wait(0.001)
     coordinator.close()
     with pytest.raises(errors.ClosureCancelledError):

@@ -72,9 +72,6 @@ def is_library(path: str) -> bool:
 def shortened(text: str) -> str:
     """Shortens the text of an error: the message, then the user's lines.
 
-    Args:
-        text: The text of TensorFlow's error.
-
     Returns:
         The text without the frames of libraries; unchanged if it has none, or
         has another form.
@@ -118,9 +115,6 @@ def shortened(text: str) -> str:
 def users_part(traceback: TracebackType | None) -> TracebackType | None:
     """Returns a traceback from the first frame in the user's files on.
 
-    Args:
-        traceback: The traceback of an exception.
-
     Returns:
         The rest of the traceback; None if there is no such frame.
     """
@@ -138,9 +132,6 @@ def without_frameworks(
 
     Frames of libraries that they called on the way to the user's code are
     removed too. Frames of libraries that the user's code called stay.
-
-    Args:
-        traceback: The traceback of an exception.
 
     Returns:
         The other frames; None if none of them is in a file of the user.

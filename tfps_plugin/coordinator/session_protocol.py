@@ -5,12 +5,13 @@ without processes, `FakeSession`.
 """
 
 from collections.abc import Collection
-from collections.abc import Sequence
 from typing import Any
 from typing import Protocol
 from typing import runtime_checkable
 
 from tfps_plugin.cluster.chief.connection import Connection
+from tfps_plugin.cluster.health import TaskStatus
+from tfps_plugin.cluster.spec import ClusterSpec
 
 
 class TaskLike(Protocol):
@@ -29,32 +30,12 @@ class TaskLike(Protocol):
         """Its "host:port"."""
 
 
-class ClusterLike(Protocol):
-    """The tasks of the cluster."""
-
-    @property
-    def workers(self) -> Sequence[Any]:
-        """All workers, ascending by index."""
-
-    @property
-    def parameter_servers(self) -> Sequence[Any]:
-        """All ps, ascending by index."""
-
-
-class StatusLike(Protocol):
-    """A task's answer to a probe."""
-
-    @property
-    def incarnation(self) -> int:
-        """A number that differs after every start of the task's process."""
-
-
 @runtime_checkable
 class SessionLike(Protocol):
     """The chief's connection to the cluster."""
 
     @property
-    def cluster(self) -> ClusterLike:
+    def cluster(self) -> ClusterSpec:
         """The tasks of the cluster."""
 
     @property
@@ -75,7 +56,7 @@ class SessionLike(Protocol):
     def incarnation(self, task: Any) -> int:
         """Returns the incarnation of a task that the chief is connected to."""
 
-    def probe(self, task: Any, timeout_seconds: float) -> StatusLike:
+    def probe(self, task: Any, timeout_seconds: float) -> TaskStatus:
         """Asks a task for its status.
 
         Raises:

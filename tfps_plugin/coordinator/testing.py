@@ -1,25 +1,18 @@
 """A cluster without processes, for tests."""
 
 import contextlib
-import dataclasses
 import threading
 import types
 from typing import Any
 
 from tfps_plugin import errors
 from tfps_plugin.cluster.chief import connection
+from tfps_plugin.cluster.health import TaskStatus
+from tfps_plugin.cluster.spec import ClusterSpec
+from tfps_plugin.cluster.spec import Task
 from tfps_plugin.coordinator.closures.closure import ClosureState
 from tfps_plugin.strategy.chief_runs import ChiefRuns
 from tfps_plugin.strategy.options import SchedulingOptions
-
-
-@dataclasses.dataclass(frozen=True)
-class FakeTask:
-    """A worker or ps that exists in name only."""
-
-    job: str
-    index: int
-    address: str
 
 
 class FakeListener:
@@ -40,21 +33,6 @@ class FakeListener:
         self.told.append((state, outcome, worker_index))
 
 
-@dataclasses.dataclass(frozen=True)
-class FakeCluster:
-    """The tasks of the cluster."""
-
-    workers: tuple[FakeTask, ...]
-    parameter_servers: tuple[FakeTask, ...]
-
-
-@dataclasses.dataclass(frozen=True)
-class FakeStatus:
-    """A task's answer to a probe."""
-
-    incarnation: int
-
-
 class FakeSession:
     """A connection to tasks that die and return when a test says so.
 
@@ -69,28 +47,22 @@ class FakeSession:
     """
 
     def __init__(self, num_workers: int = 2, num_ps: int = 1) -> None:
-        self.cluster = FakeCluster(
-            tuple(
-                FakeTask("worker", index, f"worker-{index}:1")
-                for index in range(num_workers)
-            ),
-            tuple(
-                FakeTask("ps", index, f"ps-{index}:1")
-                for index in range(num_ps)
-            ),
+        self.cluster = ClusterSpec(
+            tuple(f"worker-{index}:1" for index in range(num_workers)),
+            tuple(f"ps-{index}:1" for index in range(num_ps)),
         )
         # As the real one: variables made from now on belong to it.
         self.connection = connection.begin()
         self._lock = threading.Lock()
-        tasks = (*self.cluster.workers, *self.cluster.parameter_servers)
+        tasks = self.cluster.serving_tasks
         # The incarnation of each task; None while it is dead.
-        self._living: dict[FakeTask, int | None] = dict.fromkeys(tasks, 1)
+        self._living: dict[Task, int | None] = dict.fromkeys(tasks, 1)
         # The incarnations that the chief is connected to.
-        self._connected: dict[FakeTask, int] = dict.fromkeys(tasks, 1)
+        self._connected: dict[Task, int] = dict.fromkeys(tasks, 1)
         self._listed = frozenset(tasks)
         self._num_starts = 1
         self.log: list[str] = []
-        self.broken: list[FakeTask] = []
+        self.broken: list[Task] = []
 
     @property
     def num_changes(self) -> int:
@@ -99,7 +71,7 @@ class FakeSession:
             return len(self.log)
 
     @property
-    def listed(self) -> frozenset[FakeTask]:
+    def listed(self) -> frozenset[Task]:
         """The tasks that the chief is connected to."""
         with self._lock:
             return self._listed
@@ -108,29 +80,29 @@ class FakeSession:
         """Makes a task one that did not answer at the start."""
         self.kill(job, index)
         with self._lock:
-            self._listed -= {self._task(job, index)}
+            self._listed -= {self.cluster.task(job, index)}
 
     def kill(self, job: str, index: int) -> None:
         """Makes a task stop answering."""
         with self._lock:
-            self._living[self._task(job, index)] = None
+            self._living[self.cluster.task(job, index)] = None
 
     def start(self, job: str, index: int) -> None:
         """Makes a task answer again, as a new process."""
         with self._lock:
             self._num_starts += 1
-            self._living[self._task(job, index)] = self._num_starts
+            self._living[self.cluster.task(job, index)] = self._num_starts
 
-    def device(self, task: FakeTask) -> str:
+    def device(self, task: Task) -> str:
         """Returns this machine's CPU for every task."""
         return "/device:CPU:0"
 
-    def incarnation(self, task: FakeTask) -> int:
+    def incarnation(self, task: Task) -> int:
         """Returns the incarnation that the chief is connected to."""
         with self._lock:
             return self._connected[task]
 
-    def probe(self, task: FakeTask, timeout_seconds: float) -> FakeStatus:
+    def probe(self, task: Task, timeout_seconds: float) -> TaskStatus:
         """Returns the task's status at once."""
         with self._lock:
             incarnation = self._living[task]
@@ -138,14 +110,14 @@ class FakeSession:
             raise errors.TaskUnreachableError(
                 f"{task} is dead", address=task.address, reason="refused"
             )
-        return FakeStatus(incarnation)
+        return TaskStatus((), incarnation)
 
-    def break_connections(self, task: FakeTask) -> None:
+    def break_connections(self, task: Task) -> None:
         """Records the task."""
         with self._lock:
             self.broken.append(task)
 
-    def delist(self, task: FakeTask) -> frozenset[FakeTask]:
+    def delist(self, task: Task) -> frozenset[Task]:
         """Removes the task from the cluster."""
         with self._lock:
             others = self._listed - {task}
@@ -157,7 +129,7 @@ class FakeSession:
             self.log.append(f"delist {task.job} {task.index}")
         return frozenset({task})
 
-    def readmit(self, task: FakeTask, *, unless_listed: bool = False) -> None:
+    def readmit(self, task: Task, *, unless_listed: bool = False) -> None:
         """Connects to the task's current incarnation."""
         with self._lock:
             incarnation = self._living[task]
@@ -172,13 +144,6 @@ class FakeSession:
             self._connected[task] = incarnation
             self._listed = self._listed | {task}
             self.log.append(f"readmit {task.job} {task.index}")
-
-    def _task(self, job: str, index: int) -> FakeTask:
-        tasks = {
-            "worker": self.cluster.workers,
-            "ps": self.cluster.parameter_servers,
-        }
-        return tasks[job][index]
 
 
 class FakeStrategy:

@@ -52,9 +52,6 @@ def of_data(data: Any) -> dict[str, Any]:
 def require_plain_and_compiled(model: Any) -> None:
     """Refuses a model that cannot be evaluated beside the training.
 
-    Args:
-        model: The model of the evaluator.
-
     Raises:
         UnsupportedError: If it was created under a `ParameterServerStrategy`.
         InputError: If it is not compiled.
@@ -77,10 +74,6 @@ def require_plain_and_compiled(model: Any) -> None:
 
 def require_outside(export_best: ExportBest, checkpoint_dir: str) -> None:
     """Refuses an export into the folder of checkpoints.
-
-    Args:
-        export_best: The options of the export.
-        checkpoint_dir: The folder of checkpoints.
 
     Raises:
         InputError: If the export would be taken for a checkpoint.

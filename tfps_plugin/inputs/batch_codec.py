@@ -97,11 +97,7 @@ class BatchCodec:
         return tf.stack([tf.io.serialize_tensor(part) for part in parts])
 
     def encoded(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
-        """Returns a dataset of encoded batches, of shape `(C,)`.
-
-        Args:
-            dataset: A dataset of batches.
-        """
+        """Returns a dataset of encoded batches, of shape `(C,)`."""
         strings = dataset.map(
             self.encode, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True
         )

@@ -69,9 +69,6 @@ def sent_along(graph: Any, captured: tf.Tensor) -> tf.Tensor | None:
 def refuse_what_stays(function: Any) -> None:
     """Refuses a function for workers that has captured datasets of the chief.
 
-    Args:
-        function: A concrete function.
-
     Raises:
         InputError: If it uses a dataset that cannot be sent.
     """
@@ -93,9 +90,6 @@ def refuse_what_stays(function: Any) -> None:
 
 def refuse_resources(function: Any) -> None:
     """Refuses a scheduled function that has captured objects of the chief.
-
-    Args:
-        function: A concrete function.
 
     Raises:
         InputError: If it uses a dataset that cannot be sent, or an iterator

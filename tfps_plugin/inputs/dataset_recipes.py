@@ -88,9 +88,6 @@ def dataset_of(
 def ship(dataset: tf.data.Dataset) -> Callable[[], tf.data.Dataset]:
     """Returns the recipe of a dataset that was created on the chief.
 
-    Args:
-        dataset: The dataset.
-
     Raises:
         InputError: If it cannot leave the chief.
     """

@@ -81,6 +81,8 @@ def of_creator(
 class PipelineSplits:
     """One split for each worker: the share of its `tf.distribute.InputContext`.
 
+    The methods are those of `InputSplits`.
+
     Each worker reads its own split, from a dataset that it builds once, so
     that shuffles and caches continue from epoch to epoch as in one process.
     The split of a lost worker is read again from the beginning, by a worker
@@ -110,11 +112,9 @@ class PipelineSplits:
 
     @property
     def element_spec(self) -> Any:
-        """Type of a batch, a nested structure of `tf.TypeSpec`."""
         return self._dataset.element_spec
 
     def begin_pass(self, done: Collection[int] = ()) -> SplitLedger:
-        """Begins a pass over the whole input; see `InputSplits`."""
         return SplitLedger(
             self._num_workers,
             self.visitation,
@@ -127,7 +127,6 @@ class PipelineSplits:
         return self._num_workers
 
     def build(self, context: DispatchContext, split: int) -> tuple[Any, bool]:
-        """Creates the iterator of a split; see `SplitReader`."""
         built = self._built.get()
         with tf.device(context.cpu_device):
             if split not in built:
@@ -135,5 +134,4 @@ class PipelineSplits:
             return listed_splits.iterate(built[split])
 
     def describe(self, split: int) -> str:
-        """Returns a description of a split for messages."""
         return f"the pipeline of worker {split}"

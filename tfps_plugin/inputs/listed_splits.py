@@ -21,6 +21,8 @@ Transform = Callable[[tf.data.Dataset], tf.data.Dataset]
 class ListedSplits:
     """Splits from a list, or from a function that returns one for each pass.
 
+    The methods are those of `InputSplits`.
+
     The dataset function is traced once, with symbolic tensors in place of a
     split. A function for which that fails, for instance because
     `tf.data.experimental.make_csv_dataset` opens the file to find its columns,
@@ -94,17 +96,14 @@ class ListedSplits:
 
     @property
     def element_spec(self) -> Any:
-        """Type of a batch, a nested structure of `tf.TypeSpec`."""
         return dataset_recipes.dataset_of(self._recipe).element_spec
 
     def begin_pass(self, done: Collection[int] = ()) -> SplitLedger:
-        """Begins a pass over the whole input; see `InputSplits`."""
         self._list_epoch()
         self._epoch += 1
         return SplitLedger(len(self._splits), self.visitation, done=done)
 
     def go_on(self, epoch: int) -> int:
-        """Lists the splits of an epoch; see `InputSplits`."""
         self._epoch = epoch
         self._list_epoch()
         return len(self._splits)
@@ -119,7 +118,6 @@ class ListedSplits:
             self._splits = splits
 
     def build(self, context: DispatchContext, split: int) -> tuple[Any, bool]:
-        """Creates the iterator of a split; see `SplitReader`."""
         with tf.device(context.cpu_device):
             if self._of_each is not None:
                 return iterate(self._of_each[split]())
@@ -127,7 +125,6 @@ class ListedSplits:
             return iterate(self._recipe(*tf.nest.flatten(self._splits[split])))
 
     def describe(self, split: int) -> str:
-        """Returns a description of a split for messages."""
         value = tf.nest.map_structure(
             lambda tensor: tensor.numpy(), self._splits[split]
         )

@@ -140,12 +140,6 @@ class SplitReader:
         with self._lock:
             return self._ledger.num_splits, self._ledger.done
 
-    @property
-    def left_out(self) -> list[int]:
-        """Splits that were not, and will not be, read to the end."""
-        with self._lock:
-            return self._ledger.left_out
-
     @contextlib.contextmanager
     def reading(
         self, is_wanted: Callable[[], bool] = lambda: True

@@ -182,7 +182,7 @@ def test_a_lost_split_is_left_out_at_most_once() -> None:
     with _on(reader, 0):
         connection.present().part(Residents).forget_worker(0)
     assert [_read(reader, 1) for _ in range(2)] == [1, None]
-    assert reader.left_out == [0]
+    assert reader.is_over
 
 
 def test_an_error_leaves_the_rest_of_the_split_at_most_once() -> None:

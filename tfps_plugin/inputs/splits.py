@@ -72,7 +72,6 @@ class SplitLedger:
             split for split in range(num_splits) if split not in done
         )
         self._held: set[int] = set()
-        self._left_out: list[int] = []
 
     @property
     def rereads(self) -> bool:
@@ -94,11 +93,6 @@ class SplitLedger:
         if self.rereads:
             to_read |= self._held
         return [s for s in range(self._num_splits) if s not in to_read]
-
-    @property
-    def left_out(self) -> list[int]:
-        """Splits that were not, and will not be, read to the end."""
-        return list(self._left_out)
 
     @property
     def is_over(self) -> bool:
@@ -130,18 +124,6 @@ class SplitLedger:
 
     def finish(self, split: int) -> None:
         """Records that a split was read to the end."""
-        self._release(split)
-
-    def lose(self, split: int) -> None:
-        """Records that the reader of a split was lost."""
-        self._release(split)
-        if self.rereads:
-            # First in the queue, so that it does not delay the epoch's end.
-            self._waiting.appendleft(split)
-        else:
-            self._left_out.append(split)
-
-    def _release(self, split: int) -> None:
         if split not in self._held:
             raise errors.InternalError(
                 "A split was returned that no worker was reading. Expected "
@@ -149,3 +131,10 @@ class SplitLedger:
                 "Please report this."
             )
         self._held.remove(split)
+
+    def lose(self, split: int) -> None:
+        """Records that the reader of a split was lost."""
+        self.finish(split)
+        if self.rereads:
+            # First in the queue, so that it does not delay the epoch's end.
+            self._waiting.appendleft(split)

@@ -110,7 +110,7 @@ def run(
     TF_CPP_MIN_LOG_LEVEL (0: everything, 1: no information, 2: no warnings,
     3: no errors), or give --tensorflow-logs.
     """
-    from tfps_plugin.cluster.environment import task_environment
+    from tfps_plugin.cluster.environment import with_settings
     from tfps_plugin.cluster.machine import tuning
     from tfps_plugin.cluster.machine.ports import reserved_port
     from tfps_plugin.cluster.output import tensorflow_noise
@@ -134,7 +134,7 @@ def run(
             environment=os.environ,
         )
         console = Console([process.name for process in plans], os.environ)
-        environment = task_environment(
+        environment = with_settings(
             os.environ, hosts=[task.host for task in cluster.tasks]
         )
         # All tasks share this machine's GPUs: none may take all the memory.

@@ -21,15 +21,7 @@ class Counters:
         Args:
             name: Name of the counter, such as "closures_retried".
             by: Amount; never negative, because counters only grow.
-
-        Raises:
-            ValueError: If `by` is negative.
         """
-        if by < 0:
-            raise ValueError(
-                f"The counter {name!r} only grows. Expected by >= 0. "
-                f"Received: by={by}"
-            )
         with self._lock:
             self._values[name] = self._values.get(name, 0) + by
 

@@ -2,8 +2,6 @@
 
 import threading
 
-import pytest
-
 from tfps_plugin.monitoring.counters import Counters
 
 
@@ -22,11 +20,6 @@ def test_snapshot_is_a_copy_ordered_by_name() -> None:
     snapshot = counters.snapshot()
     counters.increment("a")
     assert list(snapshot.items()) == [("a", 2), ("b", 1)]
-
-
-def test_never_shrinks() -> None:
-    with pytest.raises(ValueError, match="by=-1"):
-        Counters().increment("a", by=-1)
 
 
 def test_no_increment_is_lost() -> None:

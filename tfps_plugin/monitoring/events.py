@@ -8,18 +8,20 @@ import dataclasses
 import logging
 import threading
 from collections.abc import Callable
+from typing import ClassVar
 
 logger = logging.getLogger("tfps_plugin")
 
 
 @dataclasses.dataclass(frozen=True)
 class Event:
-    """Base class of all events; `str(event)` is a sentence for the log."""
+    """Base class of all events; `str(event)` is a sentence for the log.
 
-    @property
-    def level(self) -> int:
-        """Level of `logging` at which the event is logged."""
-        return logging.INFO
+    Attributes:
+        level: Level of `logging` at which the event is logged.
+    """
+
+    level: ClassVar[int] = logging.INFO
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,9 +38,7 @@ class WorkerLost(Event):
     address: str
     reason: str
 
-    @property
-    def level(self) -> int:
-        return logging.WARNING
+    level: ClassVar[int] = logging.WARNING
 
     def __str__(self) -> str:
         return (
@@ -64,10 +64,8 @@ class WorkerReadmitted(Event):
     generation: int
     away_seconds: float
 
-    @property
-    def level(self) -> int:
-        # The same level as the loss, because whoever saw that waits for this.
-        return logging.WARNING
+    # The same level as the loss, because whoever saw that waits for this.
+    level: ClassVar[int] = logging.WARNING
 
     def __str__(self) -> str:
         return (
@@ -91,10 +89,8 @@ class WorkerJoined(Event):
     address: str
     late_seconds: float
 
-    @property
-    def level(self) -> int:
-        # The same level as the line that reported it missing.
-        return logging.WARNING
+    # The same level as the line that reported it missing.
+    level: ClassVar[int] = logging.WARNING
 
     def __str__(self) -> str:
         return (
@@ -115,9 +111,7 @@ class NoWorkerLeft(Event):
     waiting_seconds: float
     deadline_seconds: float
 
-    @property
-    def level(self) -> int:
-        return logging.WARNING
+    level: ClassVar[int] = logging.WARNING
 
     def __str__(self) -> str:
         return (
@@ -141,9 +135,7 @@ class ParameterServerLost(Event):
     address: str
     reason: str
 
-    @property
-    def level(self) -> int:
-        return logging.ERROR
+    level: ClassVar[int] = logging.ERROR
 
     def __str__(self) -> str:
         return (
@@ -168,9 +160,7 @@ class WaitingForParameterServer(Event):
     waiting_seconds: float
     deadline_seconds: float
 
-    @property
-    def level(self) -> int:
-        return logging.WARNING
+    level: ClassVar[int] = logging.WARNING
 
     def __str__(self) -> str:
         return (
@@ -198,9 +188,7 @@ class ParameterServerRecovered(Event):
     num_variables: int
     away_seconds: float
 
-    @property
-    def level(self) -> int:
-        return logging.WARNING
+    level: ClassVar[int] = logging.WARNING
 
     def __str__(self) -> str:
         return (
@@ -222,9 +210,7 @@ class CheckpointFailed(Event):
     path: str
     reason: str
 
-    @property
-    def level(self) -> int:
-        return logging.ERROR
+    level: ClassVar[int] = logging.ERROR
 
     def __str__(self) -> str:
         return (

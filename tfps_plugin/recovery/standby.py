@@ -129,10 +129,7 @@ class Standby:
             return False
         except Exception as error:
             tensorflow_execution.forget_error(executor)
-            is_expected = isinstance(
-                error, tf.errors.OpError
-            ) and chief_reads.is_about_the_cluster(error)
-            if not is_expected:
+            if not chief_reads.is_about_the_cluster(error):
                 _logger.exception("Standby copies could not be updated")
             return False
         return True

@@ -50,9 +50,6 @@ class ChiefRuns:
 
         Keras's own calls do not count: it runs single batches and eager steps
         on the chief, as documented.
-
-        Args:
-            num_workers: Number of workers that wait.
         """
         if dispatch_context.current() is not None or _is_of_keras():
             return

@@ -207,27 +207,11 @@ class ParameterServerExtended(compat.StrategyExtended):
             zip(self._creator.bytes_per_ps, self.parameter_devices, strict=True)
         )[1]
 
-    @property
-    def experimental_require_static_shapes(self) -> bool:
-        """Returns False: the shapes of batches may differ."""
-        return False
-
-    @property
-    def experimental_between_graph(self) -> bool:
-        """Returns False: one graph serves all workers."""
-        return False
-
-    @property
-    def experimental_should_init(self) -> bool:
-        """Returns True: the chief initializes variables."""
-        return True
-
-    @property
-    def should_checkpoint(self) -> bool:
-        """Returns True: the chief writes checkpoints."""
-        return True
-
-    @property
-    def should_save_summary(self) -> bool:
-        """Returns True: the chief writes summaries."""
-        return True
+    # The shapes of batches may differ.
+    experimental_require_static_shapes = False
+    # One graph serves all workers.
+    experimental_between_graph = False
+    # The chief initializes variables, and writes checkpoints and summaries.
+    experimental_should_init = True
+    should_checkpoint = True
+    should_save_summary = True

@@ -19,8 +19,10 @@ from tfps_plugin.variables.updates.update_lock import UpdateLocks
 class PsVariables:
     """Variables that the parameter servers of one strategy hold.
 
-    The argument `weight` of all methods has the keyword arguments of the
-    variable: `trainable`, `synchronization`, `aggregation`, or some of them.
+    All methods have these arguments: `described` has the shape, dtype and
+    initial value of the new variable; `name` is its name; `weight` has its
+    keyword arguments: `trainable`, `synchronization`, `aggregation`, or some
+    of them.
 
     Threading: any thread may create variables.
 
@@ -77,9 +79,6 @@ class PsVariables:
             beside: The variable that it belongs to; None: no variable. It goes
                 beside another mirrored scalar, otherwise to the ps with the
                 fewest bytes.
-            described: Its shape, dtype and initial value.
-            name: Its name.
-            weight: See the class.
         """
         if isinstance(beside, MirroredScalar):
             # A step reads both, and from one ps they travel together.
@@ -104,11 +103,8 @@ class PsVariables:
         """Creates a variable in shards of about as many rows each.
 
         Args:
-            described: Its shape, dtype and initial value.
             num_shards: Number of shards. They are on different ps as long as
                 there are any.
-            name: Its name.
-            weight: See the class.
         """
         layout = RowLayout.even(described.shape[0], num_shards)
         row_bytes = described.num_bytes // layout.num_rows
@@ -125,14 +121,7 @@ class PsVariables:
         name: str,
         weight: dict[str, Any],
     ) -> ShardedVariable:
-        """Creates a slot of a sharded variable, cut like it, shard by shard.
-
-        Args:
-            table: The variable that the slot belongs to.
-            described: Shape, dtype and initial value of the slot.
-            name: The slot's name.
-            weight: See the class.
-        """
+        """Creates a slot of a sharded variable, cut like it, shard by shard."""
         devices = [shard.device for shard in table.variables]
         row_bytes = described.num_bytes // table.layout.num_rows
         for index, device in enumerate(devices):
@@ -152,14 +141,7 @@ class PsVariables:
         name: str,
         weight: dict[str, Any],
     ) -> RemoteVariable:
-        """Creates a slot on the ps of its variable.
-
-        Args:
-            variable: The variable that the slot belongs to.
-            described: Shape, dtype and initial value of the slot.
-            name: The slot's name.
-            weight: See the class.
-        """
+        """Creates a slot on the ps of the variable that it belongs to."""
         self._count(variable.device, described.num_bytes)
         slot = self._filled(variable.device, described, name, weight)
         _share_lock(variable, slot)

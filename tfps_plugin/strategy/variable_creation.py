@@ -1,6 +1,5 @@
 """Creation of variables under the scope of a strategy."""
 
-import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -24,8 +23,6 @@ from tfps_plugin.variables.per_worker.worker_local import WorkerLocalVariable
 from tfps_plugin.variables.per_worker.worker_seeds import WorkerLocalSeed
 from tfps_plugin.variables.sharding import partitioners
 from tfps_plugin.variables.sharding.inventory import Inventory
-
-_logger = logging.getLogger(__name__)
 
 _WEIGHT_KEYWORDS = ("trainable", "synchronization", "aggregation")
 

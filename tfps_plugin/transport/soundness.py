@@ -5,8 +5,8 @@ the step would fail. These checks find errors of a rewriting at once. The
 function then stays as it was traced, which is slower but correct.
 """
 
+import graphlib
 from collections.abc import Collection
-from collections.abc import Sequence
 
 import tensorflow as tf
 
@@ -17,10 +17,6 @@ from tfps_plugin.transport import places
 
 def check(graph: compat.FuncGraph, old: compat.FuncGraph) -> None:
     """Checks a function against the one that it replaces.
-
-    Args:
-        graph: The new function.
-        old: The old function.
 
     Raises:
         InternalError: If operations of the new function wait for each other;
@@ -53,59 +49,28 @@ def check_device(
         )
 
 
-def cycle(needs: Sequence[Collection[int]]) -> list[int]:
-    """Finds a cycle in a graph.
-
-    Args:
-        needs: For each number, the numbers that it needs.
-
-    Returns:
-        The numbers of one cycle. Each needs the next, and the last needs the
-        first. Empty if there is no cycle.
-    """
-    done = [False] * len(needs)
-    for start in range(len(needs)):
-        path: list[int] = []
-        places_on_path: dict[int, int] = {}
-        ahead = [iter((start,))]
-        while ahead:
-            number = next(ahead[-1], None)
-            if number is None:
-                ahead.pop()
-                if path:
-                    last = path.pop()
-                    done[last] = True
-                    del places_on_path[last]
-            elif number in places_on_path:
-                return path[places_on_path[number] :]
-            elif not done[number]:
-                places_on_path[number] = len(path)
-                path.append(number)
-                ahead.append(iter(needs[number]))
-    return []
-
-
 def _check_order(graph: compat.FuncGraph) -> None:
     operations = graph.get_operations()
     numbers = {operation: n for n, operation in enumerate(operations)}
-    found = cycle(
-        [
-            [
-                numbers[before]
-                for before in (
-                    *(tensor.op for tensor in operation.inputs),
-                    *operation.control_inputs,
-                )
-            ]
-            for operation in operations
+    needs = {
+        n: [
+            numbers[before]
+            for before in (
+                *(tensor.op for tensor in operation.inputs),
+                *operation.control_inputs,
+            )
         ]
-    )
-    if found:
-        names = [operations[number].name for number in found]
+        for n, operation in enumerate(operations)
+    }
+    try:
+        graphlib.TopologicalSorter(needs).prepare()
+    except graphlib.CycleError as error:
+        # Each needs the next; the first is listed at both ends.
+        names = [operations[number].name for number in error.args[1][:0:-1]]
         raise errors.InternalError(
             f"Operations of {graph.name!r}, rewritten to send less, wait for "
             f"each other. Received: operations={names}. Please report this."
-        )
+        ) from None
 
 
 def _check_results(graph: compat.FuncGraph, old: compat.FuncGraph) -> None:

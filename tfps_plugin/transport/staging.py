@@ -36,9 +36,6 @@ def of_captures(
 ) -> tuple[StagedHandles, dict[int, StagedHandle]]:
     """Returns areas for the handles that a function captures.
 
-    Args:
-        graph: Graph of the function.
-
     Returns:
         The areas, still empty; and the place of each handle, by the number of
         its argument. Handles on an accelerator have no place: TensorFlow keeps

@@ -95,11 +95,7 @@ class StepTrace:
             yield
 
     def view_of(self, unique_id: str) -> View | None:
-        """Returns the view that stands for a variable, if there is one.
-
-        Args:
-            unique_id: The variable's `_unique_id`.
-        """
+        """Returns the view that stands for a variable, if there is one."""
         view = self._views.get(unique_id)
         return None if view is None else _UnveiledView(self, view)
 
@@ -160,9 +156,6 @@ class StepTrace:
 
     def lookups_of(self, table: Any) -> list[tuple[tf.Tensor, tf.Tensor]]:
         """Returns the lookups that the current function has made so far.
-
-        Args:
-            table: The variable.
 
         Returns:
             Distinct row numbers and their rows, for every lookup; nothing

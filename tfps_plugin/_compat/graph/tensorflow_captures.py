@@ -115,20 +115,15 @@ def copy(
             other. Captures without a counterpart are skipped.
     """
     theirs, ours = old.function_captures, new.function_captures
-    for key, internal in theirs.by_val_internal.items():
-        if id(internal) in counterparts:
-            ours.add_or_replace(
-                key,
-                theirs.by_val_external[key],
-                counterparts[id(internal)],
-                theirs.by_val_tracetype[key],
-            )
-    for key, internal in theirs.by_ref_internal.items():
-        if id(internal) in counterparts:
-            ours.add_or_replace(
-                key,
-                theirs.by_ref_external[key],
-                counterparts[id(internal)],
-                theirs.by_ref_tracetype[key],
-                is_by_ref=True,
-            )
+    for kind, is_by_ref in (("by_val", False), ("by_ref", True)):
+        externals = getattr(theirs, f"{kind}_external")
+        types = getattr(theirs, f"{kind}_tracetype")
+        for key, internal in getattr(theirs, f"{kind}_internal").items():
+            if id(internal) in counterparts:
+                ours.add_or_replace(
+                    key,
+                    externals[key],
+                    counterparts[id(internal)],
+                    types[key],
+                    is_by_ref=is_by_ref,
+                )

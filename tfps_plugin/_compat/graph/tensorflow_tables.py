@@ -27,9 +27,6 @@ _CREATORS = frozenset({"HashTableV2", "AnonymousHashTable"})
 def owner_of(handle: tf.Tensor) -> Any:
     """Returns the table or variable that a handle belongs to.
 
-    Args:
-        handle: A tensor of resource dtype.
-
     Returns:
         The object that made it; None if it is unknown or gone.
     """

@@ -31,7 +31,6 @@ from tfps_plugin._compat.graph import tensorflow_saving
 # tf.Variable(...) always goes through the variable creators of the scope;
 # subclasses need the class itself.
 ResourceVariable: TypeAlias = resource_variable_ops.ResourceVariable
-BaseResourceVariable = resource_variable_ops.BaseResourceVariable
 
 
 class LateBoundHandleSpec(tf.TensorSpec):

@@ -30,9 +30,6 @@ def set_server_def(server_def: Any) -> None:
 
     Used since TensorFlow 2.20: `context.set_server_def`,
     `context.ensure_initialized`.
-
-    Args:
-        server_def: A `tf.train.ServerDef`.
     """
     context.set_server_def(server_def)
     context.ensure_initialized()
@@ -46,9 +43,6 @@ def update_server_def(server_def: Any) -> None:
     are traced at the same time are registered with the tasks afterwards.
 
     Used since TensorFlow 2.20: `context.Context.update_server_def`.
-
-    Args:
-        server_def: A `tf.train.ServerDef`.
     """
     with tensorflow_functions.registered_by_nobody_else():
         context.context().update_server_def(server_def)

@@ -60,9 +60,6 @@ class EarlierTraces:
     def why_lost(self, dataset: Any) -> str | None:
         """Returns the reason why a dataset cannot be used anymore.
 
-        Args:
-            dataset: An earlier dataset.
-
         Returns:
             The reason, as a verb and its object; None if it can be used.
         """

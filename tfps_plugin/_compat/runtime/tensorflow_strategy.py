@@ -16,7 +16,6 @@ from tensorflow.python.framework import ops
 StrategyExtended = distribute_lib.StrategyExtendedV1
 ReplicaContext = distribute_lib.ReplicaContext
 UpdateContext = distribute_lib.UpdateContext
-InputContext = distribute_lib.InputContext
 
 # These scopes determine who creates lookup tables.
 resource_creator_scope = ops.resource_creator_scope

@@ -26,7 +26,11 @@ Dependent = Callable[[errors.StrategySupersededError], bool]
 
 
 class Cancellation(Protocol):
-    """Cancels calls in flight."""
+    """Cancels calls in flight, and those that begin later."""
+
+    @property
+    def started_at(self) -> float | None:
+        """Time (monotonic) at which it was started; None: it was not."""
 
     def start(self) -> None:
         """Cancels the calls; waits for none of them."""

@@ -3,7 +3,7 @@
 import logging
 import time
 from collections.abc import Iterable
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from tfps_plugin import errors
 from tfps_plugin.cluster import health
@@ -11,8 +11,10 @@ from tfps_plugin.cluster.calls import bounded_calls
 from tfps_plugin.cluster.chief import free_workers
 from tfps_plugin.cluster.chief.address_book import AddressBook
 from tfps_plugin.cluster.health import TaskStatus
-from tfps_plugin.cluster.spec import ClusterSpec
 from tfps_plugin.cluster.spec import Task
+
+if TYPE_CHECKING:
+    from tfps_plugin.cluster.chief.session import Session
 
 _logger = logging.getLogger("tfps_plugin.cluster")
 
@@ -21,30 +23,8 @@ _PROBE_TIMEOUT_SECONDS = 2.0
 _LEAST_SECONDS = 0.5
 
 
-class _Session(Protocol):
-    """The parts of a `Session` that are needed here."""
-
-    cluster: ClusterSpec
-
-    @property
-    def listed(self) -> frozenset[Task]:
-        """The tasks that TensorFlow knows now."""
-
-    def incarnation(self, task: Task) -> int:
-        """Returns the incarnation of the connected task."""
-
-    def is_same_incarnation(self, task: Task, timeout_seconds: float) -> bool:
-        """Returns whether a task is still the connected process."""
-
-    def probe(self, task: Task, timeout_seconds: float) -> TaskStatus:
-        """Asks a task for its status."""
-
-    def readmit(self, task: Task) -> None:
-        """Takes a task into the cluster again, with nothing on it."""
-
-
 def rejoin(
-    session: _Session, book: AddressBook, timeout_seconds: float
+    session: "Session", book: AddressBook, timeout_seconds: float
 ) -> None:
     """Makes the tasks of a session ready for another strategy.
 
@@ -81,7 +61,7 @@ def rejoin(
 
 
 def _take_back_ps(
-    session: _Session, book: AddressBook, task: Task, deadline: float
+    session: "Session", book: AddressBook, task: Task, deadline: float
 ) -> None:
     """Takes back a ps that has died since, when it answers."""
     here = book.look_again(task)
@@ -92,7 +72,7 @@ def _take_back_ps(
 
 
 def _answering(
-    session: _Session, tasks: Iterable[Task], timeout_seconds: float
+    session: "Session", tasks: Iterable[Task], timeout_seconds: float
 ) -> dict[Task, TaskStatus]:
     """Returns the tasks that answer a probe, and their answers."""
     outcomes = bounded_calls.call_all(

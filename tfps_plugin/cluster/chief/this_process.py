@@ -16,21 +16,9 @@ without loading TensorFlow.
 
 import threading
 from typing import Any
-from typing import Protocol
 
 from tfps_plugin.cluster.calls.bounded_calls import SerialCalls
 from tfps_plugin.cluster.spec import ClusterSpec
-
-
-class OpenSession(Protocol):
-    """A connection of this process to its cluster."""
-
-    @property
-    def requested(self) -> ClusterSpec:
-        """The cluster as the program described it."""
-
-    def close(self) -> None:
-        """Ends the job; may be called again."""
 
 
 class ThisProcess:
@@ -75,6 +63,6 @@ def close_session(cluster: ClusterSpec) -> None:
 
     Threading: any thread.
     """
-    session: OpenSession | None = state.session
+    session = state.session
     if session is not None and session.requested == cluster:
         session.close()

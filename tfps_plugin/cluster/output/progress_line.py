@@ -5,7 +5,6 @@ nothing; there the log names the missing tasks.
 """
 
 import sys
-from types import TracebackType
 from typing import Self
 from typing import TextIO
 
@@ -66,12 +65,7 @@ class ProgressLine:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        exception_type: type[BaseException] | None,
-        exception: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _write(self, characters: str) -> None:

@@ -99,7 +99,7 @@ def serve(
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, _terminate)
     os.environ.update(
-        environment.task_environment(
+        environment.with_settings(
             os.environ, (task.host for task in config.cluster.tasks)
         )
     )

@@ -6,6 +6,7 @@ from typing import Any
 from typing import Protocol
 
 from tfps_plugin import errors
+from tfps_plugin.cluster.chief.connection import Cancellation
 
 
 class ClosureState(enum.Enum):
@@ -45,17 +46,6 @@ class Listener(Protocol):
         self, state: ClosureState, outcome: Any, worker_index: int | None
     ) -> None:
         """Receives the final state, the result or error, and the worker."""
-
-
-class Cancellation(Protocol):
-    """Cancellation of the calls of closures that began under it."""
-
-    @property
-    def started_at(self) -> float | None:
-        """Time (monotonic) at which it was started; None: it was not."""
-
-    def start(self) -> None:
-        """Cancels the calls, without waiting for their end."""
 
 
 class Closure:

@@ -40,11 +40,6 @@ class ClosureLedger:
                 run the same closure before it counts as the cause; None: any
                 number.
         """
-        if capacity < 1:
-            raise ValueError(
-                "A closure queue must hold at least one closure. "
-                f"Received: capacity={capacity}"
-            )
         self.capacity = capacity
         self._max_workers_lost = max_workers_lost
         self._queued: collections.deque[Closure] = collections.deque()
@@ -98,17 +93,7 @@ class ClosureLedger:
         return closure.round == self._round
 
     def put(self, closure: Closure) -> None:
-        """Adds a new closure at the end.
-
-        Raises:
-            InternalError: If there is no room, or an error waits.
-        """
-        if not self.has_room or self._error is not None:
-            raise errors.InternalError(
-                "A closure was put where none can be taken. Please report "
-                f"this. Received: num_queued={self.num_queued}, "
-                f"error={self._error!r}"
-            )
+        """Adds a new closure at the end; there has to be room."""
         self._queued.append(closure)
 
     def take(self) -> Closure | None:

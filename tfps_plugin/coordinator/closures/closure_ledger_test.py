@@ -4,7 +4,6 @@ import random
 
 import pytest
 
-from tfps_plugin import errors
 from tfps_plugin.coordinator.closures.closure import Closure
 from tfps_plugin.coordinator.closures.closure import ClosureState
 from tfps_plugin.coordinator.closures.closure_ledger import ClosureLedger
@@ -30,13 +29,9 @@ def test_first_in_first_out() -> None:
 
 
 def test_needs_room() -> None:
-    with pytest.raises(ValueError, match="capacity=0"):
-        ClosureLedger(capacity=0)
     ledger = ClosureLedger(capacity=1)
     ledger.put(_closure())
     assert not ledger.has_room
-    with pytest.raises(errors.InternalError, match="num_queued=1"):
-        ledger.put(_closure())
 
 
 def test_put_back_goes_first_even_without_room() -> None:
@@ -93,8 +88,6 @@ def test_usable_after_an_error() -> None:
     ledger = ClosureLedger(capacity=10)
     ledger.put(_closure())
     ledger.failed(_taken(ledger), 1, RuntimeError())
-    with pytest.raises(errors.InternalError):
-        ledger.put(_closure())
     ledger.take_error()
     ledger.put(_closure())
     closure = _taken(ledger)

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 
 from tfps_plugin import errors
-from tfps_plugin.coordinator.closures.closure import Cancellation
+from tfps_plugin.cluster.chief.connection import Cancellation
 from tfps_plugin.coordinator.closures.closure import Closure
 from tfps_plugin.coordinator.closures.shared_ledger import SharedLedger
 from tfps_plugin.coordinator.lanes.lane_queue import LaneQueue
@@ -59,18 +59,6 @@ class ClosureQueue:
         self._ledger = self._shared.ledger
         self._lock = self._shared.lock
         self.lanes = LaneQueue(self._shared)
-
-    @property
-    def num_queued(self) -> int:
-        """Number of closures that wait for a lane."""
-        with self._lock:
-            return self._ledger.num_queued
-
-    @property
-    def num_running(self) -> int:
-        """Number of closures that run."""
-        with self._lock:
-            return self._ledger.num_running
 
     @property
     def has_work(self) -> bool:

@@ -95,7 +95,7 @@ def test_put_waits_for_room() -> None:
         assert putting.is_waiting
         assert queue.lanes.get(0) is not None
         assert putting.end().error is None
-        assert queue.num_queued == 1
+        assert queue._ledger.num_queued == 1
 
 
 def test_put_back_does_not_wait_for_room() -> None:
@@ -105,7 +105,7 @@ def test_put_back_does_not_wait_for_room() -> None:
         assert closure is not None
         queue.put(_closure())
         queue.lanes.put_back(closure, 1)
-        assert queue.num_queued == 2
+        assert queue._ledger.num_queued == 2
         assert queue.lanes.get(0) is closure
 
 
@@ -154,9 +154,9 @@ def test_error_is_raised_by_the_next_put() -> None:
         queue.lanes.failed(closure, 1, RuntimeError("step"))
         with pytest.raises(RuntimeError, match="step"):
             queue.put(_closure())
-        assert queue.num_queued == 0
+        assert queue._ledger.num_queued == 0
         queue.put(_closure())
-        assert queue.num_queued == 1
+        assert queue._ledger.num_queued == 1
 
 
 def test_error_wakes_those_who_wait_for_room() -> None:

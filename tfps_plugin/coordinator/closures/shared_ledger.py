@@ -4,7 +4,7 @@ import sys
 import threading
 from collections.abc import Callable
 
-from tfps_plugin.coordinator.closures.closure import Cancellation
+from tfps_plugin.cluster.chief.connection import Cancellation
 from tfps_plugin.coordinator.closures.closure_ledger import ClosureLedger
 from tfps_plugin.coordinator.closures.closure_ledger import Ended
 from tfps_plugin.coordinator.lanes.lane_scheduler import LaneScheduler

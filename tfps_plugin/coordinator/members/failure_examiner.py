@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from tfps_plugin import errors
+from tfps_plugin.cluster.spec import ClusterSpec
 from tfps_plugin.coordinator.members import failures
 from tfps_plugin.coordinator.members.inspector import Inspector
 from tfps_plugin.coordinator.members.membership import Membership
-from tfps_plugin.coordinator.session_protocol import ClusterLike
 
 _BROKEN = "an earlier connection to it has broken this one"
 
@@ -23,17 +23,11 @@ class FailureExaminer:
 
     def __init__(
         self,
-        cluster: ClusterLike,
+        cluster: ClusterSpec,
         membership: Membership,
         inspector: Inspector,
     ) -> None:
-        """Creates the examiner.
-
-        Args:
-            cluster: The tasks of the job.
-            membership: Receives reports of lost tasks.
-            inspector: Probes suspects.
-        """
+        """Creates the examiner."""
         self._workers: Sequence[Any] = tuple(cluster.workers)
         self._ps: Sequence[Any] = tuple(cluster.parameter_servers)
         self._membership = membership

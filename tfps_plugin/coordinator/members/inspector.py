@@ -94,10 +94,6 @@ class Inspector:
     ) -> errors.ParameterServerLostError:
         """Publishes the loss of a ps, if it is news.
 
-        Args:
-            task: The ps.
-            reason: Why it is lost.
-
         Returns:
             The error for the user.
         """

@@ -3,11 +3,11 @@
 import pytest
 
 from tfps_plugin import errors
+from tfps_plugin.cluster.health import TaskStatus
+from tfps_plugin.cluster.spec import Task
 from tfps_plugin.coordinator.members import inspector as inspector_module
 from tfps_plugin.coordinator.members.inspector import Inspector
 from tfps_plugin.coordinator.testing import FakeSession
-from tfps_plugin.coordinator.testing import FakeStatus
-from tfps_plugin.coordinator.testing import FakeTask
 from tfps_plugin.monitoring.counters import Counters
 from tfps_plugin.monitoring.events import Event
 from tfps_plugin.monitoring.events import Events
@@ -62,7 +62,7 @@ def test_ps_that_answers_at_the_second_question_is_well() -> None:
     class Hesitant(FakeSession):
         num_questions = 0
 
-        def probe(self, task: FakeTask, timeout_seconds: float) -> FakeStatus:
+        def probe(self, task: Task, timeout_seconds: float) -> TaskStatus:
             self.num_questions += 1
             if self.num_questions == 1:
                 raise errors.TaskUnreachableError(
@@ -78,7 +78,7 @@ def test_ps_that_answers_at_the_second_question_is_well() -> None:
 
 def test_a_task_that_is_readmitted_while_it_is_asked_is_well() -> None:
     class Changing(FakeSession):
-        def probe(self, task: FakeTask, timeout_seconds: float) -> FakeStatus:
+        def probe(self, task: Task, timeout_seconds: float) -> TaskStatus:
             self.readmit(task)
             return super().probe(task, timeout_seconds)
 

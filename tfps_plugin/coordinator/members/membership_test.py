@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from tfps_plugin import errors
+from tfps_plugin.cluster.spec import Task
 from tfps_plugin.coordinator.closures.closure import Closure
 from tfps_plugin.coordinator.closures.closure_queue import ClosureQueue
 from tfps_plugin.coordinator.members import failures
@@ -27,7 +28,6 @@ from tfps_plugin.coordinator.members.ps_recovery import PsRecovery
 from tfps_plugin.coordinator.members.stall_detector import StallDetector
 from tfps_plugin.coordinator.members.watchdog import Watchdog
 from tfps_plugin.coordinator.testing import FakeSession
-from tfps_plugin.coordinator.testing import FakeTask
 from tfps_plugin.monitoring import events
 from tfps_plugin.monitoring.counters import Counters
 
@@ -273,7 +273,7 @@ def test_asks_the_silent_while_a_change_is_held_up(
     make: Callable[..., _Bench],
 ) -> None:
     class Hanging(FakeSession):
-        def delist(self, task: Any) -> frozenset[FakeTask]:
+        def delist(self, task: Any) -> frozenset[Task]:
             raise errors.TaskLostError("held up by worker 0")
 
     session = Hanging(num_workers=2)
@@ -313,7 +313,7 @@ def test_others_that_were_taken_out_are_lost_too(
     make: Callable[..., _Bench],
 ) -> None:
     class Thorough(FakeSession):
-        def delist(self, task: FakeTask) -> frozenset[FakeTask]:
+        def delist(self, task: Task) -> frozenset[Task]:
             return super().delist(task) | {self.cluster.workers[2]}
 
     session = Thorough(num_workers=3)
@@ -451,7 +451,7 @@ def test_a_recovery_ends_only_when_no_ps_is_lost() -> None:
         def can_begin(self) -> bool:
             return True
 
-        def begin(self, task: FakeTask) -> None:
+        def begin(self, task: Task) -> None:
             self.is_under_way = True
 
     recovery: Any = Recovery()

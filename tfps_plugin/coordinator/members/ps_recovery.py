@@ -7,8 +7,6 @@ import time
 from collections.abc import Sequence
 from typing import Protocol
 
-import tensorflow as tf
-
 from tfps_plugin import errors
 from tfps_plugin.coordinator.members.inspector import Inspector
 from tfps_plugin.coordinator.session_protocol import SessionLike
@@ -243,9 +241,7 @@ class PsRecovery:
         try:
             source, num_variables = self._restorer.restore(tasks)
         except Exception as error:
-            if isinstance(
-                error, tf.errors.OpError
-            ) and chief_reads.is_about_the_cluster(error):
+            if chief_reads.is_about_the_cluster(error):
                 # One of them died again, or another ps died.
                 self._find_other_losses()
                 if any(not s.is_back for s in self._states()):

@@ -94,9 +94,6 @@ class StallDetector:
     def is_roll_call_due(self, now: float) -> bool:
         """Returns whether to probe also tasks that nothing seems to wait for.
 
-        Args:
-            now: The time.
-
         Returns:
             True once every `patience_seconds`.
         """
@@ -139,9 +136,6 @@ class StallDetector:
 
     def due_for_hanging_calls(self, now: float) -> Iterator[Restored]:
         """Yields the restorations after which to look for hanging calls.
-
-        Args:
-            now: The time.
 
         Yields:
             Each restoration once, `hanging_seconds` after it.

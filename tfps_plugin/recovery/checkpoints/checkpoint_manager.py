@@ -6,7 +6,6 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfps_plugin.recovery.checkpoints import checkpoint_source
 from tfps_plugin.recovery.checkpoints.checkpoint import Checkpoint
 from tfps_plugin.recovery.checkpoints.checkpoint_folder import CheckpointFolder
 from tfps_plugin.recovery.checkpoints.checkpoint_source import CheckpointSource
@@ -186,7 +185,7 @@ class CheckpointManager:
                 )
             )
         except (tf.errors.OpError, OSError) as error:
-            if not self._asynchronous or checkpoint_source.is_about_the_cluster(
+            if not self._asynchronous or chief_reads.is_about_the_cluster(
                 error
             ):
                 raise
@@ -253,7 +252,7 @@ class CheckpointManager:
             try:
                 self.checkpoint.restore(prefix, strict=strict)
             except tf.errors.OpError as error:
-                if not checkpoint_source.is_about_the_cluster(error):
+                if not chief_reads.is_about_the_cluster(error):
                     raise
                 # A ps was lost: recover it from the checkpoint at hand.
                 self._source.register(self.checkpoint.parts_in(prefix))

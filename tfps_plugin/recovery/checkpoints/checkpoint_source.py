@@ -40,11 +40,7 @@ class CheckpointSource:
     """
 
     def __init__(self, folder: CheckpointFolder) -> None:
-        """Begins without parts: nothing was written or restored yet.
-
-        Args:
-            folder: The folder of the checkpoints.
-        """
+        """Begins without parts: nothing was written or restored yet."""
         self._folder = folder
         self._lock = threading.Lock()
         self._parts: list[Part] = []
@@ -142,7 +138,7 @@ class CheckpointSource:
             except _NOT_ABOUT_FILES:
                 raise
             except _UNREADABLE as error:
-                if is_about_the_cluster(error):
+                if chief_reads.is_about_the_cluster(error):
                     raise
                 reason = f"{type(error).__name__}: {first_line(error)}"
                 reasons.append(f"  {prefix}: {reason}")
@@ -159,13 +155,6 @@ class CheckpointSource:
                 "the beginning with another folder."
             )
         return None
-
-
-def is_about_the_cluster(error: BaseException) -> bool:
-    """Returns whether an error is about a lost task and not about files."""
-    return isinstance(
-        error, tf.errors.OpError
-    ) and chief_reads.is_about_the_cluster(error)
 
 
 def _log_unreadable(prefix: str, reason: str) -> None:

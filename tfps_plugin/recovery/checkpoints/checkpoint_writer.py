@@ -93,12 +93,7 @@ class CheckpointWriter:
         self._thread = None
 
     def failed(self, prefix: str, error: BaseException) -> None:
-        """Records that a checkpoint could not be written.
-
-        Args:
-            prefix: Prefix of the checkpoint.
-            error: The reason.
-        """
+        """Records that a checkpoint could not be written."""
         self._record(error)
         event = events.CheckpointFailed(
             prefix, f"{type(error).__name__}: {first_line(error)}"

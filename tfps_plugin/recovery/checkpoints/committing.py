@@ -18,9 +18,6 @@ _WRITING = ".writing-"
 def begin(prefix: str) -> str:
     """Creates the folder that a checkpoint is written to.
 
-    Args:
-        prefix: Prefix of the new checkpoint.
-
     Returns:
         The prefix to write to until `commit`.
     """

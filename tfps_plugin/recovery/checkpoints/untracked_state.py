@@ -17,9 +17,6 @@ PATH = "tfps/"
 def of(root: tf.train.Checkpoint) -> tf.train.Checkpoint:
     """Returns the state that a checkpoint has to list in addition.
 
-    Args:
-        root: The checkpoint to write.
-
     Returns:
         The variables of its models that TensorFlow cannot reach from `root`.
     """

@@ -108,12 +108,7 @@ class ChangedRows:
 
 
 def take_mark(device: str, part: Part) -> Mark:
-    """Returns the mark of all rows of a part.
-
-    Args:
-        device: Device of the part.
-        part: A part of a table.
-    """
+    """Returns the mark of all rows of a part."""
     with tf.device(device):
         return row_marks.join(
             [

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from tfps_plugin.training.embedding import feature_ids
@@ -13,6 +12,7 @@ from tfps_plugin.training.embedding.feature_tree import FeatureTree
 from tfps_plugin.training.embedding.plan import EmbeddingPlan
 from tfps_plugin.training.embedding.stacks import Stacking
 from tfps_plugin.training.saving import block_stores
+from tfps_plugin.training.saving import table_rows
 
 # Tables pass through this process in blocks of about this size.
 _BLOCK_BYTES = 16 << 20
@@ -266,7 +266,9 @@ class DistributedEmbedding(keras.layers.Layer):
         for name, variable, rows in self._tables():
             in_blocks = block_stores.rows_for(store, variable, rows)
             store[name] = (
-                _fetch(variable, rows) if in_blocks is None else in_blocks
+                table_rows.rows_of(variable, rows)
+                if in_blocks is None
+                else in_blocks
             )
 
     def load_own_variables(self, store: Any) -> None:
@@ -315,19 +317,6 @@ def _blocks(variable: keras.Variable, rows: range) -> Iterator[range]:
     step = max(1, _BLOCK_BYTES // row_bytes)
     for start in range(rows.start, rows.stop, step):
         yield range(start, min(start + step, rows.stop))
-
-
-def _fetch(variable: keras.Variable, rows: range) -> np.ndarray:
-    """Returns some rows as an array in this process."""
-    array = np.empty(
-        (len(rows), variable.shape[1]),
-        tf.as_dtype(variable.dtype).as_numpy_dtype,
-    )
-    for block in _blocks(variable, rows):
-        array[block.start - rows.start : block.stop - rows.start] = tf.gather(
-            variable, tf.range(block.start, block.stop)
-        )
-    return array
 
 
 def _assign(variable: keras.Variable, rows: range, values: Any) -> None:

@@ -64,7 +64,6 @@ class DenseIds(FeatureIds):
         self._weights_BL = weights_BL
 
     def combine(self, rows_ND: tf.Tensor, combiner: str) -> tf.Tensor:
-        """See `FeatureIds.combine`."""
         batch, length = self._static_shape
         width = rows_ND.shape[1]
         if length == 1 and self._weights_BL is None:
@@ -116,7 +115,6 @@ class SegmentedIds(FeatureIds):
         self._reduced = reduced
 
     def combine(self, rows_ND: tf.Tensor, combiner: str) -> tf.Tensor:
-        """See `FeatureIds.combine`."""
         if not self._reduced:
             # At most one row: combines it as "sum" does, and weights only
             # count for "sum".

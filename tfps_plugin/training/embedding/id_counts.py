@@ -90,11 +90,9 @@ class EqualCounts(IdCounts):
         return tf.reshape(tf.broadcast_to(known_F1, self._shape), [-1])
 
     def features_of(self, places_S: tf.Tensor) -> tf.Tensor:
-        """See `IdCounts.features_of`."""
         return tf.cast(places_S, tf.int32) // self._shape[1]
 
     def cut(self, rows: tf.Tensor, order: Sequence[int]) -> list[tf.Tensor]:
-        """See `IdCounts.cut`."""
         del order
         return list(tf.split(rows, self._num_features))
 
@@ -125,7 +123,6 @@ class CountsOfEach(IdCounts):
         )
 
     def features_of(self, places_S: tf.Tensor) -> tf.Tensor:
-        """See `IdCounts.features_of`."""
         features_1S = tf.raw_ops.UpperBound(
             sorted_inputs=tf.cumsum(self._counts_F)[None],
             values=tf.cast(places_S, tf.int32)[None],
@@ -133,7 +130,6 @@ class CountsOfEach(IdCounts):
         return tf.squeeze(features_1S, 0)
 
     def cut(self, rows: tf.Tensor, order: Sequence[int]) -> list[tf.Tensor]:
-        """See `IdCounts.cut`."""
         if len(order) == 1:
             return [rows]
         counts_F = self._counts_F

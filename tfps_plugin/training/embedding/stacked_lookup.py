@@ -56,9 +56,6 @@ class Request:
 def look_up(requests: Sequence[Request]) -> list[list[tf.Tensor]]:
     """Looks up the ids of all features in one exchange for all stacks.
 
-    Args:
-        requests: The lookup in each stack.
-
     Returns:
         For each stack, and for each feature in it, a row of D numbers for
         each id.

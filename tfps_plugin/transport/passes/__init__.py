@@ -5,5 +5,4 @@ dead_code.py              leaves out operations that nothing needs
 common_subexpressions.py  computes equal expressions of a step once
 step_order.py             orders the steps of one iteration of a loop
 loop_overlap.py           lets a loop's next iteration begin before updates end
-reordering.py             a list of operations in another order
 """

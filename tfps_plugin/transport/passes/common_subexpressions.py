@@ -6,15 +6,18 @@ its betas. Also, every line that needs a constant makes a new one.
 """
 
 import dataclasses
+import heapq
+from collections.abc import Callable
 from collections.abc import Hashable
 from collections.abc import Iterator
 from collections.abc import Sequence
+from typing import Any
 
+from tfps_plugin import errors
 from tfps_plugin._compat.graph import tensorflow_graphs as compat
 from tfps_plugin.transport.flat_function import FlatFunction
 from tfps_plugin.transport.flat_function import FlatOperation
 from tfps_plugin.transport.flat_function import Renumbering
-from tfps_plugin.transport.passes import reordering
 from tfps_plugin.transport.sections import TAKES_LOCK
 
 
@@ -91,13 +94,52 @@ def _locks_last(operations: Sequence[FlatOperation]) -> Iterator[int]:
     A lock is acquired when nothing is left to do without one. Everything else
     keeps its order as far as possible.
     """
-    return reordering.in_turn(
+    return _in_turn(
         operations,
         lambda number: (
             operations[number].operation.type == TAKES_LOCK,
             number,
         ),
     )
+
+
+def _in_turn(
+    operations: Sequence[FlatOperation], turn: Callable[[int], Any]
+) -> Iterator[int]:
+    """Yields the numbers of operations in topological order.
+
+    Args:
+        operations: Operations in any order.
+        turn: Maps a number to its priority. Of the operations that are ready,
+            the one with the lowest comes first.
+
+    Raises:
+        InternalError: If the operations have a cycle.
+    """
+    readers: list[list[int]] = [[] for _ in operations]
+    missing = [0] * len(operations)
+    for number, flat in enumerate(operations):
+        before = {output.node for output in flat.inputs}
+        before.update(flat.controls)
+        missing[number] = len(before)
+        for one in before:
+            readers[one].append(number)
+    ready = [(turn(n), n) for n, count in enumerate(missing) if not count]
+    heapq.heapify(ready)
+    num_left = len(operations)
+    while ready:
+        _, number = heapq.heappop(ready)
+        num_left -= 1
+        yield number
+        for reader in readers[number]:
+            missing[reader] -= 1
+            if not missing[reader]:
+                heapq.heappush(ready, (turn(reader), reader))
+    if num_left:
+        raise errors.InternalError(
+            f"{num_left} operations of a step wait for each other. Please "
+            "report this."
+        )
 
 
 def _what_it_returns(flat: FlatOperation) -> Hashable | None:

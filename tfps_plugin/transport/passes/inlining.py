@@ -52,34 +52,11 @@ def flatten(
     )
 
 
-def splice(
-    operations: list[FlatOperation],
-    graph: compat.FuncGraph,
-    arguments: Sequence[Output],
-    device: str,
-    controls: tuple[int, ...],
-) -> list[Output]:
-    """Adds the operations of another function at the end of a list.
-
-    Args:
-        operations: The list.
-        graph: Graph of the other function.
-        arguments: Its arguments.
-        device: Device that it runs on.
-        controls: Operations that it runs after.
-
-    Returns:
-        The outputs of the function.
-    """
-    outputs, _ = _Inliner(operations).inline(graph, arguments, device, controls)
-    return outputs
-
-
 class _Inliner:
     """Collects operations."""
 
-    def __init__(self, operations: list[FlatOperation] | None = None) -> None:
-        self.operations = [] if operations is None else operations
+    def __init__(self) -> None:
+        self.operations: list[FlatOperation] = []
         self.repeated: Collection[tf.Operation] = ()
         self._num_steps = 0
         self._step = 0

@@ -26,9 +26,11 @@ def on_the_chief() -> bool:
     return tf.executing_eagerly() and dispatch_context.current() is None
 
 
-def is_about_the_cluster(error: tf.errors.OpError) -> bool:
-    """Returns whether TensorFlow's error points at a task."""
-    return runtime_errors.is_about_the_cluster(type(error).__name__, str(error))
+def is_about_the_cluster(error: BaseException) -> bool:
+    """Returns whether an error is TensorFlow's and points at a task."""
+    return isinstance(
+        error, tf.errors.OpError
+    ) and runtime_errors.is_about_the_cluster(type(error).__name__, str(error))
 
 
 def to_array(tensor: tf.Tensor) -> np.ndarray:

@@ -13,7 +13,6 @@ from tfps_plugin._compat.graph import tensorflow_variables as compat
 from tfps_plugin.cluster.calls.dispatch_context import DispatchContext
 from tfps_plugin.variables.chief.chief_reads import on_the_chief
 from tfps_plugin.variables.compression import wire
-from tfps_plugin.variables.kinds.remote_variable import RemoteVariable
 from tfps_plugin.variables.per_worker.worker_local_handle import (
     WorkerLocalHandle,
 )
@@ -46,10 +45,11 @@ def corrected(variable: Any, gradient: Any) -> Any:
         return arrived(gradient, stochastic=True)
     if variable.gradient_residual is None:
         variable.gradient_residual = GradientResidual(gradient.shape)
-    wanted = variable.gradient_residual.add_to(gradient)
+    residual = variable.gradient_residual.read_value()
+    wanted = tf.cast(gradient, tf.float32) + residual
     rest = wanted - arrived(wanted, stochastic=False)
     # A gradient that is not finite must not spoil all that follow.
-    variable.gradient_residual.keep(
+    variable.gradient_residual.assign(
         tf.where(tf.math.is_finite(rest), rest, tf.zeros_like(rest))
     )
     return tf.cast(wanted, gradient.dtype)
@@ -65,11 +65,7 @@ class GradientResidual(WorkerLocalHandle):
     """
 
     def __init__(self, shape: tf.TensorShape) -> None:
-        """Begins with zeros, which a worker allocates when it first needs them.
-
-        Args:
-            shape: Shape of the gradient.
-        """
+        """Begins with zeros; a worker allocates its own when it needs them."""
         with tf.init_scope():
             super().__init__(
                 shape,
@@ -78,28 +74,10 @@ class GradientResidual(WorkerLocalHandle):
                 trainable=False,
                 per_lane=True,
             )
-        self._is_begun_on_chief = False
-
-    def add_to(self, gradient: tf.Tensor) -> tf.Tensor:
-        """Returns the gradient plus the residual, float32; in functions."""
-        return tf.cast(gradient, tf.float32) + self.read_value()
-
-    def keep(self, residual: tf.Tensor) -> None:
-        """Keeps the rounding error of the current gradient; in functions."""
-        self.assign(residual)
-
-    def _build_copy(self, context: DispatchContext) -> RemoteVariable:
-        copy = super()._build_copy(context)
-        with tf.device(context.cpu_device):
-            copy.assign(tf.zeros(self.shape, self.dtype))
-        return copy
-
-    def _handle_now(self) -> tf.Tensor:
-        if on_the_chief() and not self._is_begun_on_chief:
-            self._is_begun_on_chief = True
             with compat.clear_device(), tf.device(self.device):
                 tf.raw_ops.AssignVariableOp(
-                    resource=self.own_handle,
-                    value=tf.zeros(self.shape, self.dtype),
+                    resource=self.own_handle, value=tf.zeros(shape)
                 )
-        return super()._handle_now()
+
+    def _initial_copy(self, context: DispatchContext) -> tf.Tensor:
+        return tf.zeros(self.shape, self.dtype)

@@ -38,9 +38,6 @@ _RECEIVED = "tfps_received"
 def chooser(wire_dtype: WireDtype) -> Callable[[str], tf.DType | None]:
     """Returns a function that chooses the dtype of each variable on the way.
 
-    Args:
-        wire_dtype: As in `tfps.CommunicationOptions`.
-
     Returns:
         A function from the path of a variable to its dtype on the way, or to
         None for its own. It raises a ValueError if a callable `wire_dtype`
@@ -74,9 +71,6 @@ def _known(wire_dtype: Any, of: str = "") -> tf.DType | None:
 
 def dtype_for(variable: Any) -> tf.DType | None:
     """Returns the dtype of a variable's values on the way in a traced step.
-
-    Args:
-        variable: A variable on parameter servers.
 
     Returns:
         A narrower dtype; None if the values travel as they are.

@@ -183,10 +183,6 @@ def _gather(
 def _exchange(device: str, parts: Sequence[_Part]) -> dict[_Part, tf.Tensor]:
     """Fetches the rows of all parts on one ps.
 
-    Args:
-        device: Device of the ps.
-        parts: The requests to it.
-
     Returns:
         The rows of each part, shape `(U, D)`.
     """

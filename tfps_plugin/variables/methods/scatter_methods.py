@@ -1,11 +1,57 @@
 """The scatter methods of `tf.Variable`, for all kinds of variables."""
 
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 
 from tfps_plugin import errors
 from tfps_plugin.variables.step_trace import StepTrace
+
+
+def _rows_method(method: str, summary: str) -> Callable[..., Any]:
+    """Makes a method that changes single rows.
+
+    Args:
+        method: Name of the method of `tf.Variable`.
+        summary: What it does, as its docstring begins.
+    """
+
+    def change(
+        self: "ScatterMethods",
+        sparse_delta: tf.IndexedSlices,
+        use_locking: bool = False,
+        name: str | None = None,
+    ) -> Any:
+        _require_slices(method, sparse_delta)
+        refuse_in_update(self, method)
+        return self._scatter(method, sparse_delta, use_locking, name)
+
+    return _named(change, method, summary)
+
+
+def _places_method(method: str, summary: str) -> Callable[..., Any]:
+    """Makes a method that changes single elements or slices; see above."""
+
+    def change(
+        self: "ScatterMethods",
+        indices: Any,
+        updates: Any,
+        name: str | None = None,
+    ) -> Any:
+        refuse_in_update(self, method)
+        return self._scatter_nd(method, indices, updates, name)
+
+    return _named(change, method, summary)
+
+
+def _named(
+    change: Callable[..., Any], method: str, summary: str
+) -> Callable[..., Any]:
+    change.__name__ = method
+    change.__qualname__ = f"ScatterMethods.{method}"
+    change.__doc__ = f"{summary}, as a resource variable does."
+    return change
 
 
 class ScatterMethods:
@@ -41,82 +87,13 @@ class ScatterMethods:
         """
         raise NotImplementedError  # every subclass has its own
 
-    def scatter_add(
-        self,
-        sparse_delta: tf.IndexedSlices,
-        use_locking: bool = False,
-        name: str | None = None,
-    ) -> Any:
-        """Adds to single rows, as `tf.Variable.scatter_add`."""
-        return self._scatter_rows(
-            "scatter_add", sparse_delta, use_locking, name
-        )
-
-    def scatter_sub(
-        self,
-        sparse_delta: tf.IndexedSlices,
-        use_locking: bool = False,
-        name: str | None = None,
-    ) -> Any:
-        """Subtracts from single rows, as `tf.Variable.scatter_sub`."""
-        return self._scatter_rows(
-            "scatter_sub", sparse_delta, use_locking, name
-        )
-
-    def scatter_mul(
-        self,
-        sparse_delta: tf.IndexedSlices,
-        use_locking: bool = False,
-        name: str | None = None,
-    ) -> Any:
-        """Multiplies single rows, as `tf.Variable.scatter_mul`."""
-        return self._scatter_rows(
-            "scatter_mul", sparse_delta, use_locking, name
-        )
-
-    def scatter_div(
-        self,
-        sparse_delta: tf.IndexedSlices,
-        use_locking: bool = False,
-        name: str | None = None,
-    ) -> Any:
-        """Divides single rows, as `tf.Variable.scatter_div`."""
-        return self._scatter_rows(
-            "scatter_div", sparse_delta, use_locking, name
-        )
-
-    def scatter_max(
-        self,
-        sparse_delta: tf.IndexedSlices,
-        use_locking: bool = False,
-        name: str | None = None,
-    ) -> Any:
-        """Keeps the larger elements, as `tf.Variable.scatter_max`."""
-        return self._scatter_rows(
-            "scatter_max", sparse_delta, use_locking, name
-        )
-
-    def scatter_min(
-        self,
-        sparse_delta: tf.IndexedSlices,
-        use_locking: bool = False,
-        name: str | None = None,
-    ) -> Any:
-        """Keeps the smaller elements, as `tf.Variable.scatter_min`."""
-        return self._scatter_rows(
-            "scatter_min", sparse_delta, use_locking, name
-        )
-
-    def scatter_update(
-        self,
-        sparse_delta: tf.IndexedSlices,
-        use_locking: bool = False,
-        name: str | None = None,
-    ) -> Any:
-        """Assigns single rows, as `tf.Variable.scatter_update`."""
-        return self._scatter_rows(
-            "scatter_update", sparse_delta, use_locking, name
-        )
+    scatter_add = _rows_method("scatter_add", "Adds to single rows")
+    scatter_sub = _rows_method("scatter_sub", "Subtracts from single rows")
+    scatter_mul = _rows_method("scatter_mul", "Multiplies single rows")
+    scatter_div = _rows_method("scatter_div", "Divides single rows")
+    scatter_max = _rows_method("scatter_max", "Keeps the larger elements")
+    scatter_min = _rows_method("scatter_min", "Keeps the smaller elements")
+    scatter_update = _rows_method("scatter_update", "Assigns single rows")
 
     def batch_scatter_update(
         self,
@@ -137,60 +114,19 @@ class ScatterMethods:
             _with_batch_coordinates(indices), sparse_delta.values, name
         )
 
-    def scatter_nd_add(
-        self, indices: Any, updates: Any, name: str | None = None
-    ) -> Any:
-        """Adds to places, as `tf.Variable.scatter_nd_add`."""
-        return self._scatter_places("scatter_nd_add", indices, updates, name)
-
-    def scatter_nd_sub(
-        self, indices: Any, updates: Any, name: str | None = None
-    ) -> Any:
-        """Subtracts from places, as `tf.Variable.scatter_nd_sub`."""
-        return self._scatter_places("scatter_nd_sub", indices, updates, name)
-
-    def scatter_nd_update(
-        self, indices: Any, updates: Any, name: str | None = None
-    ) -> Any:
-        """Assigns places, as `tf.Variable.scatter_nd_update`."""
-        return self._scatter_places("scatter_nd_update", indices, updates, name)
-
-    def scatter_nd_max(
-        self, indices: Any, updates: Any, name: str | None = None
-    ) -> Any:
-        """Keeps the larger elements, as a resource variable does."""
-        return self._scatter_places("scatter_nd_max", indices, updates, name)
-
-    def scatter_nd_min(
-        self, indices: Any, updates: Any, name: str | None = None
-    ) -> Any:
-        """Keeps the smaller elements, as a resource variable does."""
-        return self._scatter_places("scatter_nd_min", indices, updates, name)
-
-    def _scatter_rows(
-        self,
-        method: str,
-        rows: Any,
-        use_locking: bool,
-        name: str | None,
-    ) -> Any:
-        _require_slices(method, rows)
-        refuse_in_update(self, method)
-        return self._scatter(method, rows, use_locking, name)
-
-    def _scatter_places(
-        self, method: str, indices: Any, updates: Any, name: str | None
-    ) -> Any:
-        refuse_in_update(self, method)
-        return self._scatter_nd(method, indices, updates, name)
+    scatter_nd_add = _places_method("scatter_nd_add", "Adds to places")
+    scatter_nd_sub = _places_method("scatter_nd_sub", "Subtracts from places")
+    scatter_nd_update = _places_method("scatter_nd_update", "Assigns places")
+    scatter_nd_max = _places_method(
+        "scatter_nd_max", "Keeps the larger elements"
+    )
+    scatter_nd_min = _places_method(
+        "scatter_nd_min", "Keeps the smaller elements"
+    )
 
 
 def refuse_in_update(variable: Any, method: str) -> None:
     """Refuses a method that would change rows outside of an update's view.
-
-    Args:
-        variable: A variable.
-        method: Name of the method.
 
     Raises:
         UnsupportedError: If this thread sees only some rows of the variable.

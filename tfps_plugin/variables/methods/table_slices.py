@@ -20,10 +20,6 @@ from tfps_plugin.variables.saving import shard_reader
 def read(table: Table, key: Any) -> tf.Tensor | None:
     """Returns the slice of a table, if only some of its rows are needed.
 
-    Args:
-        table: A sharded table.
-        key: The index expression.
-
     Returns:
         The slice; None if all rows have to be read for it.
 
@@ -50,11 +46,6 @@ def read(table: Table, key: Any) -> tf.Tensor | None:
 
 def assigner(table: Any, key: Any, part: tf.Tensor) -> Callable[..., Any]:
     """Returns a function that assigns a slice, TensorFlow's `slice.assign`.
-
-    Args:
-        table: A sharded variable.
-        key: The index expression.
-        part: The slice that was read.
 
     Returns:
         A function of a value and the name of the operation.

@@ -119,18 +119,10 @@ class WorkerLocalVariable(WorkerLocalHandle):
         """Sets the rule to merge copies by, before a function uses them.
 
         Args:
-            rule: The rule that the operations of a step require.
-
-        Raises:
-            InternalError: If it has another rule already.
+            rule: The rule that the operations of a step require; the same one
+                if it is settled.
         """
         if self._is_settled:
-            if rule is not self._rule:
-                raise errors.InternalError(
-                    f"The metric state {self.path!r} is merged as "
-                    f"{self._rule.value!r} and was to be merged otherwise. "
-                    f"Received: rule={rule.value!r}. Please report this."
-                )
             return
         self._is_settled = True
         if rule is not self._rule:
@@ -139,7 +131,7 @@ class WorkerLocalVariable(WorkerLocalHandle):
             self._was_assigned = (
                 None if rule.reduces else AssignedFlag(self.path)
             )
-            self._forget_copies()
+            self.forget_copies()
             self.assign(value)
 
     @property
@@ -155,16 +147,10 @@ class WorkerLocalVariable(WorkerLocalHandle):
         Args:
             variable: A variable on a ps with the merged value.
         """
-        self._forget_copies()
+        self.forget_copies()
         self._instead = variable
         # The new variable keeps this one alive, which functions look up.
         variable.stands_for = self
-
-    def _build_copy(self, context: DispatchContext) -> RemoteVariable:
-        copy = super()._build_copy(context)
-        with tf.device(context.cpu_device):
-            copy.assign(self._initial_copy(context))
-        return copy
 
     def _handle_now(self) -> tf.Tensor:
         if self._instead is not None:
@@ -239,12 +225,7 @@ class WorkerLocalVariable(WorkerLocalHandle):
     def _put_together(
         self, own: tf.Tensor, copies: list[tf.Tensor]
     ) -> tf.Tensor:
-        """Merges copies into the value on the chief.
-
-        Args:
-            own: The chief's own value.
-            copies: The copies of the lanes.
-        """
+        """Merges copies into the value on the chief."""
         if self._rule.reduces:
             return functools.reduce(
                 lambda a, b: merging.combined(self._rule, a, b), copies, own
@@ -263,7 +244,8 @@ class WorkerLocalVariable(WorkerLocalHandle):
         if on_the_chief():
             self.assign(self.read_value())
 
-    def _forget_copies(self) -> None:
+    def forget_copies(self) -> None:
+        """Drops what lanes have added; each starts over when it next adds."""
         self._resident.forget()
         if self._was_assigned is not None:
             self._was_assigned.forget()
@@ -281,7 +263,7 @@ class WorkerLocalVariable(WorkerLocalHandle):
 
     def _restore_from_tensors(self, restored_tensors: dict[str, Any]) -> Any:
         """Restores the merged value as TensorFlow does any variable."""
-        self._forget_copies()
+        self.forget_copies()
         return super()._restore_from_tensors(restored_tensors)
 
     def _assign_by(
@@ -296,7 +278,7 @@ class WorkerLocalVariable(WorkerLocalHandle):
             # Convert it now: the value may be computed from the copies.
             value = tf.convert_to_tensor(value, self._dtype)
             if not self._are_neutral:
-                self._forget_copies()
+                self.forget_copies()
         elif self._rule is not MergeRule.SUM:
             delta = tf.convert_to_tensor(value, self._dtype)
             merged = self.read_value()
@@ -323,10 +305,6 @@ class WorkerLocalVariable(WorkerLocalHandle):
         """Notes that the copy of the lane that runs this counts."""
         if self._was_assigned is not None:
             self._was_assigned.set()
-
-    def forget_copies(self) -> None:
-        """Drops what lanes have added; each starts over when it next adds."""
-        self._forget_copies()
 
     # Methods that fetch the copies of many variables at once, for variables
     # whose rule reduces.

@@ -55,13 +55,22 @@ class WorkerLocalHandle(LateBoundVariable):
         )
 
     def _build_copy(self, context: DispatchContext) -> RemoteVariable:
-        return RemoteVariable(
+        copy = RemoteVariable(
             context.cpu_device,
             self._shape,
             self._dtype,
             self._handle_name.removesuffix(":0"),
             trainable=False,
         )
+        with tf.device(context.cpu_device):
+            value = self._initial_copy(context)
+            if value is not None:
+                copy.assign(value, read_value=False)
+        return copy
+
+    def _initial_copy(self, context: DispatchContext) -> tf.Tensor | None:
+        """Returns the first value of a copy; None: it has none yet."""
+        return None
 
     def _handle_now(self) -> tf.Tensor:
         if dispatch_context.current() is None:
@@ -73,11 +82,7 @@ class AssignedFlag(WorkerLocalHandle):
     """Flag of each lane that has assigned its copy of a state."""
 
     def __init__(self, name: str) -> None:
-        """Begins with no lane.
-
-        Args:
-            name: Name of the state.
-        """
+        """Begins with no lane."""
         super().__init__(
             tf.TensorShape([]),
             tf.bool,
@@ -86,11 +91,8 @@ class AssignedFlag(WorkerLocalHandle):
             per_lane=True,
         )
 
-    def _build_copy(self, context: DispatchContext) -> RemoteVariable:
-        copy = super()._build_copy(context)
-        with tf.device(context.cpu_device):
-            copy.assign(False)
-        return copy
+    def _initial_copy(self, context: DispatchContext) -> tf.Tensor:
+        return tf.constant(False)
 
     def set(self) -> None:
         """Sets the flag of the lane that runs this, at run time."""

@@ -332,13 +332,6 @@ def test_a_constant_is_the_chiefs_on_every_lane() -> None:
         assert double().numpy() == 6.0
 
 
-def test_one_rule_for_all_functions() -> None:
-    state = _settled(0.0, MergeRule.MAX)
-    state.settle(MergeRule.MAX)
-    with pytest.raises(errors.InternalError, match=r"'state'.*'sum'"):
-        state.settle(MergeRule.SUM)
-
-
 def test_functions_go_on_with_what_takes_a_states_place() -> None:
     state = WorkerLocalVariable(tf.constant(3.0), "state")
     add = tf.function(lambda: state.assign_add(1.0))

@@ -15,28 +15,12 @@ class RowLayout:
 
     offsets: tuple[int, ...]
 
-    def __post_init__(self) -> None:
-        ascending = all(
-            start <= end
-            for start, end in zip(self.offsets, self.offsets[1:], strict=False)
-        )
-        if len(self.offsets) < 2 or self.offsets[0] != 0 or not ascending:
-            raise ValueError(
-                "A row layout needs ascending offsets that start at 0, one "
-                f"more than there are shards. Received: offsets={self.offsets}"
-            )
-
     @classmethod
     def even(cls, num_rows: int, num_shards: int) -> "RowLayout":
         """Cuts `num_rows` so that shard sizes differ by at most one row.
 
         The first shards take the rows left over, as TensorFlow's do.
         """
-        if num_shards < 1 or num_rows < num_shards:
-            raise ValueError(
-                "A table needs at least one row for every shard. Received: "
-                f"num_rows={num_rows}, num_shards={num_shards}"
-            )
         rows, left_over = divmod(num_rows, num_shards)
         offsets = [0]
         for shard in range(num_shards):

@@ -1,4 +1,3 @@
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -38,16 +37,3 @@ def test_overlaps_cover_a_range_in_order(
         for local in local_rows
     ]
     assert covered == list(range(start, stop))
-
-
-@pytest.mark.parametrize("offsets", [(), (0,), (1, 2), (0, 3, 2)])
-def test_offsets_that_are_no_layout_are_refused(
-    offsets: tuple[int, ...],
-) -> None:
-    with pytest.raises(ValueError, match="offsets="):
-        RowLayout(offsets)
-
-
-def test_more_shards_than_rows_are_refused() -> None:
-    with pytest.raises(ValueError, match="num_shards=4"):
-        RowLayout.even(3, 4)

@@ -17,11 +17,7 @@ class BytePlacement:
     """
 
     def __init__(self, num_ps: int) -> None:
-        """Starts with empty parameter servers.
-
-        Args:
-            num_ps: Number of parameter servers.
-        """
+        """Starts with empty parameter servers."""
         self._lock = threading.Lock()
         self._bytes = [0] * num_ps
 

@@ -112,11 +112,7 @@ class Flow:
     """
 
     def __init__(self, graph: compat.FuncGraph) -> None:
-        """Walks through a function.
-
-        Args:
-            graph: Graph of the traced function.
-        """
+        """Walks through a function."""
         self.root = Frame(graph)
         self.writes: list[Write] = []
         self._bits: dict[tuple[int, Any], int] = {}

@@ -38,9 +38,6 @@ class MergeRule(enum.Enum):
     def neutral(self, dtype: np.dtype) -> np.ndarray:
         """Returns the value that changes nothing when combined with another.
 
-        Args:
-            dtype: Dtype of the state.
-
         Returns:
             A scalar of that dtype.
         """

@@ -221,10 +221,6 @@ class UpdateLocks:
     def for_variable(self, device: str, num_bytes: int) -> UpdateLock:
         """Returns the lock of a new variable.
 
-        Args:
-            device: The ps that holds it.
-            num_bytes: Its size.
-
         Returns:
             The lock that small variables of the ps share, or one of a few
             locks for large variables, in turn.

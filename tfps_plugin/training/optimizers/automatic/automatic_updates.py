@@ -161,12 +161,7 @@ def of(optimizer: Any) -> AutomaticUpdates:
 
 
 def settle(optimizers: Iterable[Any], seconds_between_updates: float) -> None:
-    """Lets optimizers, and those within them, judge tables by the step time.
-
-    Args:
-        optimizers: Keras optimizers.
-        seconds_between_updates: See `AutomaticUpdates.settle`.
-    """
+    """Lets optimizers, and those within them, judge tables by the step time."""
     for each in _known(optimizers):
         each.settle(seconds_between_updates)
 

@@ -23,9 +23,6 @@ def seconds_per_element(device: str) -> float:
     Takes about as long as ten steps of a small model. May be called while a
     function is traced.
 
-    Args:
-        device: Device of the parameter server.
-
     Returns:
         Seconds per element of a table or of a slot.
 

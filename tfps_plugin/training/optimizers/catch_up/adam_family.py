@@ -36,7 +36,6 @@ class _Adaptive(ZeroGradients):
     has_potential = True
 
     def __init__(self, optimizer: Any) -> None:
-        """See `ZeroGradients`."""
         super().__init__(optimizer)
         if not 0 <= self._ratio < 1:
             raise no_closed_form(
@@ -55,13 +54,11 @@ class _Adaptive(ZeroGradients):
             )
 
     def moves_table(self, decay: float | None) -> bool:
-        """See `ZeroGradients.moves_table`."""
         return bool(decay or self._ratio)
 
     def rate_limit(
         self, decay: float | None, *, is_scheduled: bool
     ) -> float | None:
-        """See `ZeroGradients.rate_limit`."""
         del is_scheduled
         return (1 - self._ratio / _MAX_RATIO) / decay if decay else None
 
@@ -118,25 +115,37 @@ class _Adaptive(ZeroGradients):
         num_terms = tf.math.ceil(math.log(_NEGLIGIBLE) / tf.math.log(ratio))
         return tf.range(1, tf.minimum(num_terms, _MAX_TERMS) + 1)
 
+    def slot(self, key: str, value: tf.Tensor, gap: Gap) -> tf.Tensor:
+        optimizer = self._optimizer
+        if key == "maximum":
+            return value
+        return value * gap.faded(
+            optimizer.beta_1 if key == "momentum" else optimizer.beta_2
+        )
+
 
 class Adam(_Adaptive):
     """Adam and AdamW, with or without amsgrad."""
 
+    def __init__(self, optimizer: Any) -> None:
+        # Nadam does not have it.
+        self._amsgrad = bool(getattr(optimizer, "amsgrad", False))
+        super().__init__(optimizer)
+
     @property
     def _ratio(self) -> float:
         optimizer = self._optimizer
-        if optimizer.amsgrad:
+        if self._amsgrad:
             return float(optimizer.beta_1)
         return float(optimizer.beta_1 / math.sqrt(optimizer.beta_2))
 
     def slot_lists(self) -> dict[str, Any]:
-        """See `ZeroGradients.slot_lists`."""
         optimizer = self._optimizer
         lists = {
             "momentum": compat.slots_of(optimizer, "momentums"),
             "velocity": compat.slots_of(optimizer, "velocities"),
         }
-        if optimizer.amsgrad:
+        if self._amsgrad:
             lists["maximum"] = compat.slots_of(optimizer, "velocity_hats")
         return lists
 
@@ -149,47 +158,24 @@ class Adam(_Adaptive):
     @property
     def _scale(self) -> str:
         """Slot whose square root divides a move."""
-        return "maximum" if "maximum" in self.slot_lists() else "velocity"
+        return "maximum" if self._amsgrad else "velocity"
 
     def _epsilon(self, gap: Gap) -> Any:
         """Returns the epsilon to add to a root that shrinks with beta_2."""
         optimizer = self._optimizer
-        if self._scale == "maximum":
+        if self._amsgrad:
             return optimizer.epsilon
         half = -0.5 * math.log(optimizer.beta_2)
         return optimizer.epsilon * tf.exp(half * gap.mean_step(self._ratio))
 
     def table(self, values: Mapping[str, tf.Tensor], gap: Gap) -> tf.Tensor:
-        """See `ZeroGradients.table`."""
         scale_UD = tf.sqrt(values[self._scale]) + self._epsilon(gap)
         moved_UD = gap.moved(self._ratio) * values["momentum"]
         return gap.shrunk(values[TABLE]) - moved_UD / scale_UD
 
-    def slot(self, key: str, value: tf.Tensor, gap: Gap) -> tf.Tensor:
-        """See `ZeroGradients.slot`."""
-        optimizer = self._optimizer
-        if key == "maximum":
-            return value
-        return value * gap.faded(
-            optimizer.beta_1 if key == "momentum" else optimizer.beta_2
-        )
-
 
 class Nadam(Adam):
     """Adam with the momentum of the next step."""
-
-    # Defined without amsgrad, which Nadam does not have.
-    @property
-    def _ratio(self) -> float:
-        optimizer = self._optimizer
-        return float(optimizer.beta_1 / math.sqrt(optimizer.beta_2))
-
-    def slot_lists(self) -> dict[str, Any]:
-        """See `ZeroGradients.slot_lists`."""
-        return {
-            "momentum": compat.slots_of(self._optimizer, "momentums"),
-            "velocity": compat.slots_of(self._optimizer, "velocities"),
-        }
 
     def _correction(self, step: tf.Tensor) -> tf.Tensor:
         optimizer = self._optimizer
@@ -224,7 +210,6 @@ class Adamax(_Adaptive):
         return float(self._optimizer.beta_1 / self._optimizer.beta_2)
 
     def slot_lists(self) -> dict[str, Any]:
-        """See `ZeroGradients.slot_lists`."""
         return {
             "momentum": compat.slots_of(self._optimizer, "m"),
             "norm": compat.slots_of(self._optimizer, "u"),
@@ -234,20 +219,12 @@ class Adamax(_Adaptive):
         return 1 / (1 - tf.pow(_wide(self._optimizer.beta_1), step))
 
     def table(self, values: Mapping[str, tf.Tensor], gap: Gap) -> tf.Tensor:
-        """See `ZeroGradients.table`."""
         optimizer = self._optimizer
         epsilon = optimizer.epsilon * tf.exp(
             -math.log(optimizer.beta_2) * gap.mean_step(self._ratio)
         )
         moved_UD = gap.moved(self._ratio) * values["momentum"]
         return gap.shrunk(values[TABLE]) - moved_UD / (values["norm"] + epsilon)
-
-    def slot(self, key: str, value: tf.Tensor, gap: Gap) -> tf.Tensor:
-        """See `ZeroGradients.slot`."""
-        optimizer = self._optimizer
-        return value * gap.faded(
-            optimizer.beta_1 if key == "momentum" else optimizer.beta_2
-        )
 
 
 def _wide(value: float | tf.Tensor) -> tf.Tensor:

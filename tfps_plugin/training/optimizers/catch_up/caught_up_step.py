@@ -43,9 +43,6 @@ class CaughtUpStep:
     def counting(self, gradients: Sequence[Any]) -> Iterator[None]:
         """Counts the step on the clocks that rows catch up with.
 
-        Args:
-            gradients: All gradients of the step.
-
         Returns:
             A context for the updates of the step.
         """

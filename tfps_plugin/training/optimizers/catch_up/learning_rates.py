@@ -18,9 +18,6 @@ _STEPS_LOOKED_AT = 1 << 16
 def ahead(optimizer: Any) -> Callable[[tf.Tensor], tf.Tensor] | None:
     """Returns the learning rates of many steps at once.
 
-    Args:
-        optimizer: A Keras optimizer.
-
     Returns:
         A function from a vector of step numbers (float64, the first is 1) to
         their learning rates, float64. None if there is no schedule, or if it

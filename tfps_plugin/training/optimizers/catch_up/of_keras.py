@@ -54,9 +54,6 @@ def change_rows(optimizer: Any) -> bool:
 
     Does not consider weight decay, which does so as well.
 
-    Args:
-        optimizer: A Keras optimizer.
-
     Returns:
         True also for an optimizer of an unknown kind.
     """

@@ -23,17 +23,14 @@ class Sgd(ZeroGradients):
     """SGD: momentum goes on and fades; Nesterov's is a step ahead."""
 
     def moves_table(self, decay: float | None) -> bool:
-        """See `ZeroGradients.moves_table`."""
         return bool(decay or self._optimizer.momentum)
 
     def rate_limit(
         self, decay: float | None, *, is_scheduled: bool
     ) -> float | None:
-        """See `ZeroGradients.rate_limit`."""
         return _rate_limit(self._optimizer.momentum, decay, is_scheduled)
 
     def slot_lists(self) -> dict[str, Any]:
-        """See `ZeroGradients.slot_lists`."""
         return (
             {"momentum": self._optimizer.momentums}
             if self._optimizer.momentum
@@ -41,7 +38,6 @@ class Sgd(ZeroGradients):
         )
 
     def table(self, values: Mapping[str, tf.Tensor], gap: Gap) -> tf.Tensor:
-        """See `ZeroGradients.table`."""
         optimizer = self._optimizer
         table_UD = gap.shrunk(values[TABLE])
         if not optimizer.momentum:
@@ -52,7 +48,6 @@ class Sgd(ZeroGradients):
         return table_UD + values["momentum"] * length
 
     def slot(self, key: str, value: tf.Tensor, gap: Gap) -> tf.Tensor:
-        """See `ZeroGradients.slot`."""
         return value * gap.faded(self._optimizer.momentum)
 
 
@@ -60,17 +55,14 @@ class RmsProp(ZeroGradients):
     """RMSprop: averages fade; momentum goes on."""
 
     def moves_table(self, decay: float | None) -> bool:
-        """See `ZeroGradients.moves_table`."""
         return bool(decay or self._optimizer.momentum > 0)
 
     def rate_limit(
         self, decay: float | None, *, is_scheduled: bool
     ) -> float | None:
-        """See `ZeroGradients.rate_limit`."""
         return _rate_limit(self._optimizer.momentum, decay, is_scheduled)
 
     def slot_lists(self) -> dict[str, Any]:
-        """See `ZeroGradients.slot_lists`."""
         optimizer = self._optimizer
         lists = {"velocity": compat.slots_of(optimizer, "velocities")}
         if optimizer.momentum > 0:
@@ -80,7 +72,6 @@ class RmsProp(ZeroGradients):
         return lists
 
     def table(self, values: Mapping[str, tf.Tensor], gap: Gap) -> tf.Tensor:
-        """See `ZeroGradients.table`."""
         optimizer = self._optimizer
         table_UD = gap.shrunk(values[TABLE])
         if not optimizer.momentum > 0:
@@ -89,7 +80,6 @@ class RmsProp(ZeroGradients):
         return table_UD - values["momentum"] * length
 
     def slot(self, key: str, value: tf.Tensor, gap: Gap) -> tf.Tensor:
-        """See `ZeroGradients.slot`."""
         optimizer = self._optimizer
         factor = optimizer.momentum if key == "momentum" else optimizer.rho
         return value * gap.faded(factor)
@@ -99,22 +89,15 @@ class Adadelta(ZeroGradients):
     """Adadelta: both averages fade; the weights stay."""
 
     def moves_table(self, decay: float | None) -> bool:
-        """See `ZeroGradients.moves_table`."""
         return bool(decay)
 
     def slot_lists(self) -> dict[str, Any]:
-        """See `ZeroGradients.slot_lists`."""
         return {
             "gradient": compat.slots_of(self._optimizer, "accumulated_grads"),
             "delta": compat.slots_of(self._optimizer, "accumulated_delta_vars"),
         }
 
-    def table(self, values: Mapping[str, tf.Tensor], gap: Gap) -> tf.Tensor:
-        """See `ZeroGradients.table`."""
-        return gap.shrunk(values[TABLE])
-
     def slot(self, key: str, value: tf.Tensor, gap: Gap) -> tf.Tensor:
-        """See `ZeroGradients.slot`."""
         return value * gap.faded(self._optimizer.rho)
 
 
@@ -122,27 +105,16 @@ class Adagrad(ZeroGradients):
     """Adagrad: nothing changes except by weight decay."""
 
     def moves_table(self, decay: float | None) -> bool:
-        """See `ZeroGradients.moves_table`."""
         return bool(decay)
 
     def slot_lists(self) -> dict[str, Any]:
-        """See `ZeroGradients.slot_lists`."""
         return {}
-
-    def table(self, values: Mapping[str, tf.Tensor], gap: Gap) -> tf.Tensor:
-        """See `ZeroGradients.table`."""
-        return gap.shrunk(values[TABLE])
-
-    def slot(self, key: str, value: tf.Tensor, gap: Gap) -> tf.Tensor:
-        """See `ZeroGradients.slot`."""
-        return value
 
 
 class Ftrl(ZeroGradients):
     """Ftrl: the weights follow from the slots, which stay."""
 
     def __init__(self, optimizer: Any) -> None:
-        """See `ZeroGradients`."""
         super().__init__(optimizer)
         if optimizer.l2_shrinkage_regularization_strength:
             raise no_closed_form(
@@ -153,14 +125,12 @@ class Ftrl(ZeroGradients):
             )
 
     def slot_lists(self) -> dict[str, Any]:
-        """See `ZeroGradients.slot_lists`."""
         return {
             "accumulator": compat.slots_of(self._optimizer, "accumulators"),
             "linear": compat.slots_of(self._optimizer, "linears"),
         }
 
     def table(self, values: Mapping[str, tf.Tensor], gap: Gap) -> tf.Tensor:
-        """See `ZeroGradients.table`."""
         optimizer = self._optimizer
         accumulator, linear = values["accumulator"], values["linear"]
         l1 = optimizer.l1_regularization_strength
@@ -173,10 +143,6 @@ class Ftrl(ZeroGradients):
         follows = (tf.clip_by_value(linear, -l1, l1) - linear) / quadratic
         return tf.where(gap.steps > 0, follows, values[TABLE])
 
-    def slot(self, key: str, value: tf.Tensor, gap: Gap) -> tf.Tensor:
-        """See `ZeroGradients.slot`."""
-        return value
-
 
 class Lion(ZeroGradients):
     """Lion: the sign of the momentum stays, so all steps have one length."""
@@ -184,11 +150,9 @@ class Lion(ZeroGradients):
     needs_elapsed = True
 
     def slot_lists(self) -> dict[str, Any]:
-        """See `ZeroGradients.slot_lists`."""
         return {"momentum": compat.slots_of(self._optimizer, "momentums")}
 
     def table(self, values: Mapping[str, tf.Tensor], gap: Gap) -> tf.Tensor:
-        """See `ZeroGradients.table`."""
         # Sum of all steps, each shrunk by the steps after it.
         length: Any = gap.elapsed
         if gap.decay:
@@ -196,7 +160,6 @@ class Lion(ZeroGradients):
         return gap.shrunk(values[TABLE]) - tf.sign(values["momentum"]) * length
 
     def slot(self, key: str, value: tf.Tensor, gap: Gap) -> tf.Tensor:
-        """See `ZeroGradients.slot`."""
         return value * gap.faded(self._optimizer.beta_2)
 
 

@@ -172,9 +172,10 @@ class ZeroGradients(abc.ABC):
     def slot_lists(self) -> dict[str, Any]:
         """Returns lists of slots that change, with an entry per variable."""
 
-    @abc.abstractmethod
     def table(self, values: Mapping[str, tf.Tensor], gap: Gap) -> tf.Tensor:
         """Returns rows of the table after the steps of a gap.
+
+        By itself only weight decay changes them.
 
         Args:
             values: Rows of the table (`TABLE`) and of its slots, by the keys
@@ -182,16 +183,18 @@ class ZeroGradients(abc.ABC):
                 may be read on demand.
             gap: The steps, in the dtype of the values.
         """
+        return gap.shrunk(values[TABLE])
 
-    @abc.abstractmethod
     def slot(self, key: str, value: tf.Tensor, gap: Gap) -> tf.Tensor:
-        """Returns rows of a slot after the steps of a gap.
+        """Returns rows of a slot after the steps of a gap: by itself, the same.
 
         Args:
             key: Key of the slot, as in `slot_lists`.
             value: Its rows as of their last update, shape `(U, D)`.
             gap: The steps, in the dtype of the value.
         """
+        del key, gap
+        return value
 
     def after(
         self, key: str, values: Mapping[str, tf.Tensor], gap: Gap

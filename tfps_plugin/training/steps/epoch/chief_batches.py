@@ -1,6 +1,6 @@
 """Batches that the chief reads, encoded as strings."""
 
-from typing import Any
+from collections.abc import Iterator
 
 import tensorflow as tf
 
@@ -17,58 +17,20 @@ class EncodedDataset:
     """
 
     def __init__(self, dataset: tf.data.Dataset) -> None:
-        """Prepares; reads nothing yet.
-
-        Args:
-            dataset: The batches.
-        """
+        """Prepares; reads nothing yet."""
         self.codec = BatchCodec(dataset.element_spec)
         with tf.device("/device:CPU:0"):
             self._encoded = self.codec.encoded(dataset)
 
-    def begin_pass(self, first_batch: int = 0) -> "ChiefBatches":
-        """Begins to read the dataset.
+    def begin_pass(self, first_batch: int = 0) -> Iterator[tf.Tensor]:
+        """Yields the batches, as string tensors of shape `(C,)`.
 
         Args:
             first_batch: Number of batches to skip.
         """
-        if not first_batch:
-            return ChiefBatches(self._encoded)
         with tf.device("/device:CPU:0"):
-            return ChiefBatches(self._encoded.skip(first_batch))
-
-
-class ChiefBatches:
-    """Reads a dataset on the chief, in its order.
-
-    Threading: only the thread that runs `fit` uses it.
-    """
-
-    def __init__(self, encoded: tf.data.Dataset) -> None:
-        """Prepares; reads nothing yet.
-
-        Args:
-            encoded: The batches, as strings.
-        """
-        self._dataset = encoded
-        self._iterator: Any = None
-
-    def read(self, most: int) -> list[tf.Tensor]:
-        """Reads the next batches.
-
-        Args:
-            most: Number of batches; fewer if the dataset ends.
-
-        Returns:
-            String tensors of shape `(C,)`.
-        """
-        if self._iterator is None:
-            with tf.device("/device:CPU:0"):
-                self._iterator = iter(self._dataset)
-        batches: list[tf.Tensor] = []
-        while len(batches) < most:
-            batch = next(self._iterator, None)
-            if batch is None:
-                break
-            batches.append(batch)
-        return batches
+            encoded = self._encoded
+            if first_batch:
+                encoded = encoded.skip(first_batch)
+            batches = iter(encoded)
+        yield from batches

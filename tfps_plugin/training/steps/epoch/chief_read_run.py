@@ -1,15 +1,16 @@
 """Steps on batches that the chief reads and sends to the workers."""
 
+import itertools
 import threading
 import time
 from collections.abc import Callable
+from collections.abc import Iterator
 
 import tensorflow as tf
 
 from tfps_plugin.coordinator.closures.remote_value import RemoteValue
 from tfps_plugin.coordinator.cluster_coordinator import ClusterCoordinator
 from tfps_plugin.inputs.batch_codec import BatchCodec
-from tfps_plugin.training.steps.epoch.chief_batches import ChiefBatches
 from tfps_plugin.training.steps.epoch.step_account import Claim
 from tfps_plugin.training.steps.epoch.step_run import StepRun
 from tfps_plugin.training.steps.metrics import counted_sums
@@ -37,7 +38,7 @@ class ChiefReadRun(StepRun):
         progress: ProgressLogs,
         *,
         codec: BatchCodec,
-        batches: ChiefBatches,
+        batches: Iterator[tf.Tensor],
         steps_per_closure: Callable[[int, int], int],
     ) -> None:
         """Begins an epoch.
@@ -47,7 +48,7 @@ class ChiefReadRun(StepRun):
             functions: The model's step.
             progress: Receives the results of steps.
             codec: Codec of the batches.
-            batches: The batches.
+            batches: The batches, as strings of shape `(C,)`.
             steps_per_closure: Returns the number of steps to pack. Takes the
                 number of steps requested so far, and the number that makes a
                 call long enough.
@@ -57,7 +58,7 @@ class ChiefReadRun(StepRun):
         super().__init__(coordinator, functions, progress)
         self._codec = codec
         self._function = functions.on_group(codec)
-        functions.announce_order()
+        functions.states.announce_order()
         self._batches = batches
         self._steps_per_closure = steps_per_closure
         self._held: list[tf.Tensor] = []
@@ -66,9 +67,8 @@ class ChiefReadRun(StepRun):
         self._counted: Counted = {}
 
     def request(self, num_steps: int) -> None:
-        """See `StepRun`."""
         self._is_synced = False
-        read = self._batches.read(num_steps)
+        read = list(itertools.islice(self._batches, num_steps))
         if len(read) < num_steps:
             self._fell_short = True
         if not read:
@@ -98,7 +98,7 @@ class ChiefReadRun(StepRun):
     def _is_little_in_flight(self) -> bool:
         self._in_flight = [v for v in self._in_flight if not v.is_ready()]
         most = self._most_closures_in_flight
-        if self._functions.is_in_order:
+        if self._functions.states.in_order:
             most = 1
         return len(self._in_flight) < most
 
@@ -118,7 +118,10 @@ class ChiefReadRun(StepRun):
         if not claim.is_open:
             return  # this run was presumed lost
         if claim.was_begun:
-            if self._functions.is_in_order and self._functions.counts_exactly:
+            if (
+                self._functions.states.in_order
+                and self._functions.counts_exactly
+            ):
                 raise step_states.lost_place()
             self._begins_again(claim.num_steps)
         claim.was_begun = True

@@ -1,5 +1,6 @@
 """Tests of steps whose states pass from batch to batch, one call at a time."""
 
+import itertools
 import types
 from collections.abc import Callable
 from typing import Any
@@ -43,7 +44,9 @@ class _Functions:
     """A step whose worker is lost in the first call."""
 
     def __init__(self, *, in_order: bool, exact: bool) -> None:
-        self.is_in_order = in_order
+        self.states = types.SimpleNamespace(
+            in_order=in_order, announce_order=lambda: None
+        )
         self.counts_exactly = exact
         self.num_calls = 0
         self.pace = types.SimpleNamespace(
@@ -65,9 +68,6 @@ class _Functions:
     def on_group(self, codec: Any) -> Any:
         return self._call
 
-    def announce_order(self) -> None:
-        pass
-
     def choose_updates(self) -> bool:
         return False
 
@@ -83,9 +83,7 @@ def _begun(functions: Any) -> tuple[ChiefReadRun, _Coordinator]:
     nothing: Any = types.SimpleNamespace(
         update=lambda: None, report=lambda outputs: None
     )
-    batches: Any = types.SimpleNamespace(
-        read=lambda count: [tf.constant(["a batch"])] * count
-    )
+    batches = itertools.repeat(tf.constant(["a batch"]))
     codec: Any = None
     run = ChiefReadRun(
         coordinator,

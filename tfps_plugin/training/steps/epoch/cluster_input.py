@@ -3,7 +3,10 @@
 import abc
 import logging
 from collections.abc import Callable
+from collections.abc import Iterator
 from typing import Any
+
+import tensorflow as tf
 
 from tfps_plugin import errors
 from tfps_plugin.coordinator.cluster_coordinator import ClusterCoordinator
@@ -13,7 +16,6 @@ from tfps_plugin.inputs.split_reader import Share
 from tfps_plugin.inputs.split_reader import SplitReader
 from tfps_plugin.inputs.splits import SplitLedger
 from tfps_plugin.inputs.splits import Visitation
-from tfps_plugin.training.steps.epoch.chief_batches import ChiefBatches
 from tfps_plugin.training.steps.epoch.chief_read_run import ChiefReadRun
 from tfps_plugin.training.steps.epoch.step_run import StepRun
 from tfps_plugin.training.steps.epoch.worker_read_run import WorkerReadRun
@@ -34,11 +36,7 @@ class ClusterInput(abc.ABC):
     """
 
     def __init__(self, coordinator: ClusterCoordinator) -> None:
-        """Prepares the input; reads nothing yet.
-
-        Args:
-            coordinator: Runs the closures.
-        """
+        """Prepares the input; reads nothing yet."""
         self._coordinator = coordinator
         self.run: StepRun | None = None
         self.steps_of_request: Callable[[], int] = lambda: 1
@@ -58,12 +56,7 @@ class ClusterInput(abc.ABC):
     def begin(
         self, functions: StepFunctions, progress: ProgressLogs
     ) -> StepRun:
-        """Begins the steps of an epoch.
-
-        Args:
-            functions: The model's step.
-            progress: Receives the results of steps.
-        """
+        """Begins the steps of an epoch."""
         self.run = self._new_run(functions, progress)
         self.on_begin(self.run)
         return self.run
@@ -114,7 +107,6 @@ class WorkerInput(ClusterInput):
 
     @property
     def batch_spec(self) -> Any:
-        """See `ClusterInput`."""
         return self._splits.element_spec
 
     def _new_run(
@@ -182,7 +174,7 @@ class ChiefInput(ClusterInput):
     def __init__(
         self,
         coordinator: ClusterCoordinator,
-        batches: ChiefBatches,
+        batches: Iterator[tf.Tensor],
         codec: BatchCodec,
         *,
         steps_per_closure: Callable[[int, int], int],
@@ -191,7 +183,7 @@ class ChiefInput(ClusterInput):
 
         Args:
             coordinator: Runs the closures.
-            batches: The input.
+            batches: The input, as strings of shape `(C,)`.
             codec: Codec of the batches.
             steps_per_closure: Returns the number of steps to pack. Takes the
                 number of requested steps, and the number that makes a call
@@ -204,7 +196,6 @@ class ChiefInput(ClusterInput):
 
     @property
     def batch_spec(self) -> Any:
-        """See `ClusterInput`."""
         return self._codec.decoded_spec
 
     def _new_run(

@@ -3,6 +3,7 @@
 import collections
 import itertools
 from collections.abc import Callable
+from collections.abc import Iterator
 from typing import Any
 
 import keras
@@ -13,7 +14,6 @@ from tfps_plugin._compat import keras as keras_compat
 from tfps_plugin.coordinator.closures.remote_value import RemoteValue
 from tfps_plugin.coordinator.cluster_coordinator import ClusterCoordinator
 from tfps_plugin.inputs.batch_codec import BatchCodec
-from tfps_plugin.training.steps.epoch.chief_batches import ChiefBatches
 from tfps_plugin.training.steps.metrics import step_states
 from tfps_plugin.training.steps.traced.eager_mode import runs_eagerly
 from tfps_plugin.training.steps.traced.predict_functions import PredictFunction
@@ -67,7 +67,7 @@ class PredictInput:
         self,
         coordinator: ClusterCoordinator,
         functions: Callable[[], PredictFunctions],
-        batches: ChiefBatches,
+        batches: Iterator[tf.Tensor],
         codec: BatchCodec,
         *,
         num_batches: int | None,
@@ -79,7 +79,7 @@ class PredictInput:
             coordinator: Runs the closures.
             functions: Returns the model's functions when the first batch is
                 requested.
-            batches: The batches to predict.
+            batches: The batches to predict, as strings of shape `(C,)`.
             codec: Codec of the batches.
             num_batches: Largest number of batches; None: all.
             steps_per_closure: Returns the number of batches to pack. Takes the
@@ -116,7 +116,7 @@ class PredictInput:
 
     def _send_ahead(self, function: PredictFunction) -> None:
         most = _CLOSURES_IN_FLIGHT_PER_LANE * self._coordinator.num_lanes
-        if self._functions().is_in_order:
+        if self._functions().states.in_order:
             most = 1
         while self._in_flight and self._in_flight[0].is_ready():
             self._in_flight.popleft()
@@ -126,7 +126,7 @@ class PredictInput:
                 return  # Keras is slower than the workers
             if self._num_left is not None:
                 count = min(count, self._num_left)
-            read = self._batches.read(count) if count else []
+            read = list(itertools.islice(self._batches, count))
             if not read:
                 self._num_left = 0
                 return
@@ -147,7 +147,7 @@ class PredictInput:
 
         # The lane fetches results: a worker that dies later loses nothing.
         def predict() -> np.ndarray:
-            if next(runs) and self._functions().is_in_order:
+            if next(runs) and self._functions().states.in_order:
                 raise step_states.lost_place()
             return function.call(group_KC).numpy()
 

@@ -1,5 +1,6 @@
 """Tests of predictions whose states pass from batch to batch."""
 
+import itertools
 import types
 from collections.abc import Callable
 from typing import Any
@@ -38,11 +39,10 @@ def _input(coordinator: Any, *, is_in_order: bool) -> PredictInput:
     codec: Any = types.SimpleNamespace()
     function = PredictFunction(lambda group: group, codec)
     functions: Any = types.SimpleNamespace(
-        is_in_order=is_in_order, on_group=lambda codec: function
+        states=types.SimpleNamespace(in_order=is_in_order),
+        on_group=lambda codec: function,
     )
-    batches: Any = types.SimpleNamespace(
-        read=lambda count: [tf.constant(["a batch"])] * count
-    )
+    batches = itertools.repeat(tf.constant(["a batch"]))
     return PredictInput(
         coordinator,
         lambda: functions,

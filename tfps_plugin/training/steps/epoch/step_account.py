@@ -61,12 +61,6 @@ class StepAccount:
         with self._changed:
             return self._claimed
 
-    @property
-    def in_progress(self) -> int:
-        """Number of steps that closures have started and not settled."""
-        with self._changed:
-            return self._claimed - self._done
-
     def ask(self, num_steps: int) -> None:
         """Requests more steps."""
         with self._changed:
@@ -74,9 +68,6 @@ class StepAccount:
 
     def claim(self, most: int) -> Claim:
         """Claims some of the requested steps.
-
-        Args:
-            most: Largest number of steps.
 
         Returns:
             A claim to be settled; it may be empty.

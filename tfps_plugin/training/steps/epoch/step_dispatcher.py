@@ -62,14 +62,11 @@ class StepDispatcher:
     def require_any_order(self, batch_spec: Any) -> None:
         """Refuses a step that must see the input in order.
 
-        Args:
-            batch_spec: The type of a batch.
-
         Raises:
             UnsupportedError: If the step must.
         """
         self._functions.settle_states(batch_spec)
-        self._functions.require_any_order()
+        self._functions.states.require_any_order()
 
     def __call__(self, iterator: Any) -> Any:
         """Requests the next steps.
@@ -93,7 +90,7 @@ class StepDispatcher:
                 show_all=iterator.show_all_batches,
             )
             run = iterator.begin(self._functions, self._progress)
-            if self._functions.is_in_order:
+            if self._functions.states.in_order:
                 self._on_order_needed(iterator.batch_spec)
         run.request(iterator.steps_of_request())
         if iterator.show_all_batches and not run.done:

@@ -48,13 +48,7 @@ class StepRun(abc.ABC):
         functions: StepFunctions,
         progress: ProgressLogs,
     ) -> None:
-        """Begins an epoch; requests nothing.
-
-        Args:
-            coordinator: Runs the closures.
-            functions: The model's step.
-            progress: Receives the results of steps.
-        """
+        """Begins an epoch; requests nothing."""
         self._coordinator = coordinator
         self._functions = functions
         self._progress = progress

@@ -72,7 +72,7 @@ class WorkerReadRun(StepRun):
         self._renew: Callable[[], SplitReader] | None = renew
         self._element_spec = element_spec
         self._calls = StepCalls(functions, element_spec)
-        functions.require_any_order()
+        functions.states.require_any_order()
         self._num_steps = num_steps
         self._steps_per_closure = steps_per_closure
         self._num_told = 0
@@ -83,7 +83,6 @@ class WorkerReadRun(StepRun):
         self._counts = SplitCounts(rereads=reader.rereads and num_steps is None)
 
     def request(self, num_steps: int) -> None:
-        """See `StepRun`."""
         self._is_synced = False
         if self._num_steps is None:
             is_first = not self._num_told
@@ -204,7 +203,6 @@ class WorkerReadRun(StepRun):
         self._functions.commit(unfinished)
 
     def close(self) -> None:
-        """See `StepRun`."""
         super().close()
         self._reader.close()
 

@@ -8,9 +8,6 @@ import tensorflow as tf
 def runs_eagerly(model: Any) -> bool:
     """Returns whether the steps of a model run eagerly.
 
-    Args:
-        model: A Keras model.
-
     Returns:
         Whether `compile(run_eagerly=True)` or
         `tf.config.run_functions_eagerly(True)` is in force.

@@ -31,6 +31,9 @@ class PredictFunction(NamedTuple):
 class PredictFunctions:
     """A model's `predict_step`, packed into a loop over batches.
 
+    Attributes:
+        states: The needs of the step's states.
+
     Threading: only the thread that runs `predict` uses it; any thread may call
     the functions that it returns.
     """
@@ -52,22 +55,13 @@ class PredictFunctions:
             lambda data: strategy.run(step, args=(data,))
         )
         self._one_step = tf.function(self._step)
-        self._states = StepStates(model)
+        self.states = StepStates(model)
         self._functions: dict[str, PredictFunction] = {}
 
-    @property
-    def is_in_order(self) -> bool:
-        """True if steps must follow one another; see `StepStates`."""
-        return bool(self._states.in_order)
-
     def on_group(self, codec: BatchCodec) -> PredictFunction:
-        """Returns the function for batches of a type.
-
-        Args:
-            codec: Codec of the batches.
-        """
+        """Returns the function for batches of a type."""
         key = repr(codec.element_spec)
-        if self._states.are_outdated:
+        if self.states.are_outdated:
             self._functions.clear()
         if key not in self._functions:
             # On the caller's thread and under no device: one trace for all.
@@ -77,7 +71,7 @@ class PredictFunctions:
                 tf.device(None),
             ):
                 self._functions[key] = self._trace(codec)
-            self._states.announce_order()
+            self.states.announce_order()
         return self._functions[key]
 
     def _traced_anew(self, codec: BatchCodec) -> Any:
@@ -88,7 +82,7 @@ class PredictFunctions:
         if not self._model.built:
             x, _, _ = keras.utils.unpack_x_y_sample_weight(codec.decoded_spec)
             keras_compat.build_from_spec(self._model, x)
-        self._states.settle(lambda: self._traced_anew(codec).graph)
+        self.states.settle(lambda: self._traced_anew(codec).graph)
         traced = self._one_step.get_concrete_function(codec.decoded_spec)
         output_codec = BatchCodec(
             tf.nest.map_structure(

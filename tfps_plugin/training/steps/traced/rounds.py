@@ -46,9 +46,6 @@ def in_whole_ones(steps_of_a_call: int) -> int:
     Only applies to calls for which rounds may pay: the remaining steps would
     need another call.
 
-    Args:
-        steps_of_a_call: Number of steps.
-
     Returns:
         The same number or a smaller one, but at least 1.
     """

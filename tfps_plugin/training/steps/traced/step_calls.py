@@ -38,12 +38,7 @@ class StepCalls:
     """
 
     def __init__(self, functions: StepFunctions, element_spec: Any) -> None:
-        """Starts from the findings of earlier calls of the same functions.
-
-        Args:
-            functions: The model's step.
-            element_spec: The type of a batch.
-        """
+        """Starts from the findings of earlier calls of the same functions."""
         self._functions = functions
         self._element_spec = element_spec
         self._function = functions.on_iterator(element_spec)

@@ -57,6 +57,8 @@ class StepFunctions:
         calls_in_flight: Number of calls that a worker runs at a time, by the
             resulting speed.
         loss_reports: Derives recent losses from the reports of steps.
+        states: The needs of the step's states.
+        counts_exactly: Whether each call returns its own part of metrics.
 
     Threading: only the thread that runs `fit` uses it; any thread may call the
     functions that it returns.
@@ -83,11 +85,11 @@ class StepFunctions:
         step = keras_compat.without_optionals(model, step)
         self._model = model
         self._coordinator = coordinator
-        self._counts_exactly = counts_exactly
+        self.counts_exactly = counts_exactly
         self._counted_sums = CountedSums([])
         # Results that calls return must not be counted a second time.
         self._lane_sums = None if counts_exactly else LaneSums(model)
-        self._states = StepStates(model)
+        self.states = StepStates(model)
         self._choice = 0
         self._step_times = StepTimes()
         self.pace = Pace(coordinator.num_lanes, model.name)
@@ -134,38 +136,16 @@ class StepFunctions:
         self._step = one_step
         self._trace_anew()
 
-    @property
-    def is_in_order(self) -> bool:
-        """True if steps must follow one another; see `StepStates`."""
-        return bool(self._states.in_order)
-
-    def announce_order(self) -> None:
-        """Warns, once, that steps follow one another if they must."""
-        self._states.announce_order()
-
-    def require_any_order(self) -> None:
-        """Refuses steps that must follow one another.
-
-        Raises:
-            UnsupportedError: If they must.
-        """
-        self._states.require_any_order()
-
-    @property
-    def counts_exactly(self) -> bool:
-        """True if each call returns its own part of metrics."""
-        return self._counts_exactly
-
     def _trace_anew(self) -> None:
         """Makes the step be retraced when it is next needed."""
         self._one_step = tf.function(self._step)
-        if self._counts_exactly:
+        if self.counts_exactly:
             self._counted_sums = CountedSums.of_metrics(self._model)
         self._loops = StepLoops(self._one_step, self._counted_sums)
 
     def _forget_outdated(self) -> None:
         """Drops functions that would now be traced differently."""
-        if self._states.are_outdated or self._choice != self._choice_of_now():
+        if self.states.are_outdated or self._choice != self._choice_of_now():
             self._on_iterator.clear()
             self._in_rounds.clear()
             self._on_group.clear()
@@ -178,7 +158,7 @@ class StepFunctions:
             another way.
         """
         # Evaluation updates nothing.
-        if self._counts_exactly:
+        if self.counts_exactly:
             return False
         seconds = self._seconds_between_updates()
         if seconds is None or not self._step_times.differs(seconds):
@@ -219,10 +199,10 @@ class StepFunctions:
             self._coordinator.tracing_scope(),
             tf.device(None),
         ):
-            self._states.settle(trace)
+            self.states.settle(trace)
             self._choice = self._choice_of_now()
             # Now that rules are known, so are the states that calls count.
-            if self._counts_exactly:
+            if self.counts_exactly:
                 self._counted_sums = CountedSums.of_metrics(self._model)
                 self._loops = StepLoops(self._one_step, self._counted_sums)
 
@@ -230,9 +210,6 @@ class StepFunctions:
         """Returns a function of a worker's iterator and a number of steps.
 
         It runs that many steps, or as many as the iterator has batches for.
-
-        Args:
-            element_spec: The type of a batch.
         """
         key = repr(element_spec)
         self._forget_outdated()
@@ -251,9 +228,6 @@ class StepFunctions:
 
     def in_rounds(self, element_spec: Any) -> Rounds | None:
         """Like `on_iterator`, for infinite iterators.
-
-        Args:
-            element_spec: The type of a batch.
 
         Returns:
             The function; None if larger rounds do not pay, or would change the
@@ -301,11 +275,7 @@ class StepFunctions:
         return Rounds(steps_of_a_round, function)
 
     def on_group(self, codec: BatchCodec) -> Callable[..., StepsOutput]:
-        """Returns a function of a group of batches as strings, shape `(K, C)`.
-
-        Args:
-            codec: Codec of the batches.
-        """
+        """Returns a function of a group of batches, strings `(K, C)`."""
         key = repr(codec.element_spec)
         self._forget_outdated()
         if key not in self._on_group:
