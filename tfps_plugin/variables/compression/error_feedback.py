@@ -11,7 +11,6 @@ import tensorflow as tf
 
 from tfps_plugin._compat.graph import tensorflow_variables as compat
 from tfps_plugin.cluster.calls.dispatch_context import DispatchContext
-from tfps_plugin.variables.chief.chief_reads import on_the_chief
 from tfps_plugin.variables.compression import wire
 from tfps_plugin.variables.per_worker.worker_local_handle import (
     WorkerLocalHandle,
