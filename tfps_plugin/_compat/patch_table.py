@@ -328,24 +328,18 @@ _FOR_SAVING = (
 )
 
 _FILES = (
+    # With these, the stores themselves need not be replaced.
     Patch(
-        f"{_SAVING}:H5IOStore",
-        "path_or_io, archive, mode",
-        "training.saving.block_stores:block_store",
-        _BLOCKS,
-    ),
-    Patch(
-        f"{_SAVING}:ShardedH5IOStore",
-        "path_or_io, max_shard_size, archive, mode",
-        "training.saving.block_stores:sharded_block_store",
+        f"{_SAVING}:_save_state",
+        "saveable, weights_store, assets_store, inner_path, visited_saveables",
+        "training.saving.block_stores:in_blocks",
         _BLOCKS,
     ),
     Patch(
         f"{_SAVING}:_load_state",
         "saveable, weights_store, assets_store, inner_path",
-        "training.saving.block_stores:load_in_blocks",
-        "A store does not know what it is read for, and only tables take "
-        "blocks.",
+        "training.saving.block_stores:in_blocks",
+        _BLOCKS,
     ),
     Patch(
         f"{_SAVING}:is_memory_sufficient",
@@ -362,17 +356,10 @@ _FILES = (
         "it variables.",
     ),
     Patch(
-        f"{_EMBEDDING}.save_own_variables",
-        "self, store",
-        "training.saving.lora_saving:save_in_blocks",
-        "With LoRA, the layer merges the whole table before it is saved.",
-    ),
-    Patch(
-        f"{_EMBEDDING}.__dir__",
-        "self",
-        "training.saving.lora_saving:without_merged_table",
-        "Keras's savers read every attribute, and with LoRA one of them merges "
-        "the whole table.",
+        f"{_EMBEDDING}.embeddings",
+        ANY_PARAMETERS,
+        "training.saving.lora_saving:merged_later",
+        "With LoRA, it merges the whole table, and Keras's savers read it.",
     ),
     Patch(
         f"{_VARIABLE}._export_to_saved_model_graph",
