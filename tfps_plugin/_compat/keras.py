@@ -262,7 +262,8 @@ def set_value(variable: Any, value: tf.Variable) -> None:
         variable: The `keras.Variable`.
         value: The other variable, with its shape and dtype.
     """
-    variable._value = value
+    # As if it were created with it: its class follows the value.
+    variable._initialize(value)
 
 
 def value_of(variable: Any, default: Any = None) -> Any:

@@ -177,37 +177,15 @@ _TRAINING = (
     ),
 )
 
-_ATOMICALLY = (
-    "Keras reads and assigns, which loses what another worker adds in between."
-)
 _WHOLE_TABLE = "A lookup would read the whole table."
 
 _LOOKUPS_AND_ASSIGNMENTS = (
     Patch(
-        f"{_VARIABLE}.sparse_read",
-        None,
-        "training.patches.variable_methods:sparse_read",
-        "tf.gather asks a variable for rows by this method, and keras.Variable "
-        "has none.",
-    ),
-    Patch(
-        f"{_VARIABLE}.assign",
+        f"{_VARIABLE}._initialize",
         "self, value",
-        "training.saving.table_rows:assign_in_blocks",
-        "Keras makes one tensor of a value, and the chief has no room for a "
-        "table.",
-    ),
-    Patch(
-        f"{_VARIABLE}.assign_add",
-        "self, value",
-        "training.patches.variable_methods:updating_atomically",
-        _ATOMICALLY,
-    ),
-    Patch(
-        f"{_VARIABLE}.assign_sub",
-        "self, value",
-        "training.patches.variable_methods:updating_atomically",
-        _ATOMICALLY,
+        "training.patches.variable_methods:on_ps",
+        "Keras's methods read and assign whole variables, and a strategy "
+        "cannot choose the class of a keras.Variable.",
     ),
     # keras.ops.take finds its implementation there.
     Patch(
@@ -322,7 +300,6 @@ _BLOCKS = (
     "A store takes and gives whole arrays, and the chief has no room for a "
     "table."
 )
-_TWICE = "Keras makes a second variable, of the size of the first."
 _FOR_SAVING = (
     "Keras traces endpoints before TensorFlow traces them for a SavedModel."
 )
@@ -360,18 +337,6 @@ _FILES = (
         ANY_PARAMETERS,
         "training.saving.lora_saving:merged_later",
         "With LoRA, it merges the whole table, and Keras's savers read it.",
-    ),
-    Patch(
-        f"{_VARIABLE}._export_to_saved_model_graph",
-        "self, object_map, tensor_map, options",
-        "training.saving.exporting:as_its_value",
-        _TWICE,
-    ),
-    Patch(
-        f"{_VARIABLE}._copy_trackable_to_cpu",
-        "self, object_map",
-        "training.saving.exporting:as_its_value",
-        _TWICE,
     ),
     Patch(
         f"{_ARCHIVE}._get_concrete_fn",

@@ -2,8 +2,7 @@
 
 TensorFlow retraces the functions of a SavedModel, where our variables act as
 plain ones (`variables.saved_form`). This module handles Keras's part: Keras
-finds the variables of the functions in its own, earlier traces, and wraps each
-variable in another one.
+finds the variables of the functions in its own, earlier traces.
 """
 
 import functools
@@ -32,25 +31,6 @@ def _is_for_workers() -> bool:
 
 def _is_ours(value: Any) -> bool:
     return isinstance(value, LateBoundVariable | ShardedVariable)
-
-
-def as_its_value(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a method that passes a variable's value to TensorFlow's savers.
-
-    Keras would create a second variable: for a table, one of its size on the
-    chief; in a SavedModel, one that no function reads.
-    """
-
-    @functools.wraps(original)
-    def enter(self: Any, object_map: Any, *args: Any, **kwargs: Any) -> Any:
-        value = keras_compat.value_of(self)
-        if not _is_ours(value):
-            return original(self, object_map, *args, **kwargs)
-        handles = getattr(value, original.__name__)(object_map, *args, **kwargs)
-        object_map[self] = object_map[value]
-        return handles
-
-    return enter
 
 
 def traced_for_saving(original: Callable[..., Any]) -> Callable[..., Any]:
