@@ -300,9 +300,6 @@ _BLOCKS = (
     "A store takes and gives whole arrays, and the chief has no room for a "
     "table."
 )
-_FOR_SAVING = (
-    "Keras traces endpoints before TensorFlow traces them for a SavedModel."
-)
 
 _FILES = (
     # With these, the stores themselves need not be replaced.
@@ -339,16 +336,11 @@ _FILES = (
         "With LoRA, it merges the whole table, and Keras's savers read it.",
     ),
     Patch(
-        f"{_ARCHIVE}._get_concrete_fn",
-        "self, endpoint",
-        "training.saving.exporting:traced_for_saving",
-        _FOR_SAVING,
-    ),
-    Patch(
         f"{_ARCHIVE}._filter_and_track_resources",
         "self",
         "training.saving.exporting:track_tables",
-        _FOR_SAVING,
+        "Keras traces endpoints before TensorFlow traces them for a "
+        "SavedModel.",
     ),
     Patch(
         f"{_FUNCTION}:Function.get_concrete_function",

@@ -33,27 +33,13 @@ def _is_ours(value: Any) -> bool:
     return isinstance(value, LateBoundVariable | ShardedVariable)
 
 
-def traced_for_saving(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a method that traces as `tf.saved_model.save` will.
-
-    Keras traces endpoints before it calls that, and passes some on as they
-    are. Traced as for training, they would access parameter servers.
-    """
-
-    @functools.wraps(original)
-    def trace(self: Any, *args: Any) -> Any:
-        with tensorflow_saving.saving_model():
-            return original(self, *args)
-
-    return trace
-
-
 def track_tables(original: Callable[..., None]) -> Callable[..., None]:
     """Returns a `_filter_and_track_resources` that tracks tables once.
 
-    It replaces stand-ins from the traces by the tables. Keras tracks both the
-    `keras.Variable` of a layer and its value, so that the file would have
-    every table twice.
+    It traces as `tf.saved_model.save` will: traced as for training, functions
+    would access parameter servers. It replaces stand-ins from the traces by the
+    tables. Keras tracks both the `keras.Variable` of a layer and its value, so
+    that the file would have every table twice.
     """
 
     @functools.wraps(original)
