@@ -86,14 +86,8 @@ VARIABLES = (
         f"{_SAVEABLE}.__init__",
         "self, obj, specs, name, local_names, prefix",
         "_compat.graph.tensorflow_saving:make_for_slices",
-        "A checkpoint reads the slices of a variable, but not those that its "
-        "ps ask for.",
-    ),
-    Patch(
-        f"{_SAVEABLE}.restore",
-        "self, restored_tensors, restored_shapes",
-        "_compat.graph.tensorflow_saving:restore_slices",
-        "A checkpoint hands only the first slice to the variable.",
+        "A checkpoint hands only the first slice to a variable, and not those "
+        "that its ps ask for.",
     ),
 )
 
