@@ -262,21 +262,16 @@ _INPUTS = (
         "training.patches.preprocessing:outside_functions",
         _ADAPT,
     ),
-    # IntegerLookup and StringLookup inherit it.
+    # The adapt() of IntegerLookup, StringLookup and TextVectorization begins
+    # with it.
     Patch(
-        f"{_PREPROCESSING}.index_lookup:IndexLookup.adapt",
-        "self, data",
+        f"{_PREPROCESSING}.index_lookup:IndexLookup.reset_state",
+        "self",
         "training.patches.preprocessing:outside_functions",
         _ADAPT,
     ),
     Patch(
         f"{_PREPROCESSING}.normalization:Normalization.adapt",
-        "self, data",
-        "training.patches.preprocessing:outside_functions",
-        _ADAPT,
-    ),
-    Patch(
-        f"{_PREPROCESSING}.text_vectorization:TextVectorization.adapt",
         "self, data",
         "training.patches.preprocessing:outside_functions",
         _ADAPT,
