@@ -52,12 +52,6 @@ CONNECTION = (
         "TensorFlow keeps the present call's cancellation in a global that "
         "all threads share.",
     ),
-    Patch(
-        "sys:excepthook",
-        ANY_PARAMETERS,
-        "cluster.chief.program_end:noting",
-        "Exit handlers are not told whether an exception ends the program.",
-    ),
 )
 
 # Patches that variables need, however they are trained.
