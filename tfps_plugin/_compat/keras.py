@@ -279,6 +279,14 @@ def value_of(variable: Any, default: Any = None) -> Any:
     return getattr(variable, "_value", default)
 
 
+def cast_of(variable: Any) -> Any:
+    """Returns the function that casts what is read from a `keras.Variable`.
+
+    With mixed precision, a layer sees its variables in another dtype.
+    """
+    return variable._maybe_autocast
+
+
 def strategy_of(model: Any) -> Any:
     """Returns the strategy that a model was created under, or None.
 
