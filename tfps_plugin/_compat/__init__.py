@@ -10,4 +10,5 @@ keras.py             the trainer, epoch iterator, variables, initializers
 keras_optimizers.py  the parts of optimizer.apply
 keras_callbacks.py   the files of the TensorBoard callback
 keras_saving.py      files of weights
+keras_lora.py        embedding layers with LoRA
 """

@@ -23,12 +23,6 @@ _FILES = [
 _SHARED = {"_iterations", "_value"}
 # Attributes of Python itself.
 _PYTHON = {"_exit", "_getframe", "_is_owned"}
-# Accesses that have yet to move to `_compat`, by file. It only shrinks.
-_LEFT = {
-    "training/optimizers/methods.py": 3,
-    "training/patches/lookups.py": 4,
-    "variables/lookup/table.py": 4,
-}
 
 
 def _trees() -> dict[pathlib.Path, ast.Module]:
@@ -167,22 +161,10 @@ def test_private_attributes_are_touched_in_compat_only() -> None:
         for path, tree in trees.items()
         if not _name(path).startswith("_compat/")
     }
-    counts = {name: len(lines) for name, lines in found.items() if lines}
-    too_many = {
-        name: found[name]
-        for name, count in counts.items()
-        if count > _LEFT.get(name, 0)
-    }
-    assert not too_many, (
+    assert not any(found.values()), (
         "private attributes of Keras's and TensorFlow's objects are for "
-        f"_compat: {too_many}"
+        f"_compat: { {name: lines for name, lines in found.items() if lines} }"
     )
-    fewer = {
-        name: counts.get(name, 0)
-        for name, count in _LEFT.items()
-        if counts.get(name, 0) < count
-    }
-    assert not fewer, f"fewer are left, so lower _LEFT: {fewer}"
 
 
 @pytest.mark.parametrize(

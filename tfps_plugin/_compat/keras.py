@@ -262,7 +262,8 @@ def set_value(variable: Any, value: tf.Variable) -> None:
         variable: The `keras.Variable`.
         value: The other variable, with its shape and dtype.
     """
-    variable._value = value
+    # As if it were created with it: its class follows the value.
+    variable._initialize(value)
 
 
 def value_of(variable: Any, default: Any = None) -> Any:
@@ -276,6 +277,14 @@ def value_of(variable: Any, default: Any = None) -> Any:
         default: Returned for anything else.
     """
     return getattr(variable, "_value", default)
+
+
+def cast_of(variable: Any) -> Any:
+    """Returns the function that casts what is read from a `keras.Variable`.
+
+    With mixed precision, a layer sees its variables in another dtype.
+    """
+    return variable._maybe_autocast
 
 
 def strategy_of(model: Any) -> Any:

@@ -52,12 +52,6 @@ CONNECTION = (
         "TensorFlow keeps the present call's cancellation in a global that "
         "all threads share.",
     ),
-    Patch(
-        "sys:excepthook",
-        ANY_PARAMETERS,
-        "cluster.chief.program_end:noting",
-        "Exit handlers are not told whether an exception ends the program.",
-    ),
 )
 
 # Patches that variables need, however they are trained.
@@ -86,14 +80,8 @@ VARIABLES = (
         f"{_SAVEABLE}.__init__",
         "self, obj, specs, name, local_names, prefix",
         "_compat.graph.tensorflow_saving:make_for_slices",
-        "A checkpoint reads the slices of a variable, but not those that its "
-        "ps ask for.",
-    ),
-    Patch(
-        f"{_SAVEABLE}.restore",
-        "self, restored_tensors, restored_shapes",
-        "_compat.graph.tensorflow_saving:restore_slices",
-        "A checkpoint hands only the first slice to the variable.",
+        "A checkpoint hands only the first slice to a variable, and not those "
+        "that its ps ask for.",
     ),
 )
 
@@ -177,37 +165,15 @@ _TRAINING = (
     ),
 )
 
-_ATOMICALLY = (
-    "Keras reads and assigns, which loses what another worker adds in between."
-)
 _WHOLE_TABLE = "A lookup would read the whole table."
 
 _LOOKUPS_AND_ASSIGNMENTS = (
     Patch(
-        f"{_VARIABLE}.sparse_read",
-        None,
-        "training.patches.variable_methods:sparse_read",
-        "tf.gather asks a variable for rows by this method, and keras.Variable "
-        "has none.",
-    ),
-    Patch(
-        f"{_VARIABLE}.assign",
+        f"{_VARIABLE}._initialize",
         "self, value",
-        "training.saving.table_rows:assign_in_blocks",
-        "Keras makes one tensor of a value, and the chief has no room for a "
-        "table.",
-    ),
-    Patch(
-        f"{_VARIABLE}.assign_add",
-        "self, value",
-        "training.patches.variable_methods:updating_atomically",
-        _ATOMICALLY,
-    ),
-    Patch(
-        f"{_VARIABLE}.assign_sub",
-        "self, value",
-        "training.patches.variable_methods:updating_atomically",
-        _ATOMICALLY,
+        "training.patches.variable_methods:on_ps",
+        "Keras's methods read and assign whole variables, and a strategy "
+        "cannot choose the class of a keras.Variable.",
     ),
     # keras.ops.take finds its implementation there.
     Patch(
@@ -290,21 +256,16 @@ _INPUTS = (
         "training.patches.preprocessing:outside_functions",
         _ADAPT,
     ),
-    # IntegerLookup and StringLookup inherit it.
+    # The adapt() of IntegerLookup, StringLookup and TextVectorization begins
+    # with it.
     Patch(
-        f"{_PREPROCESSING}.index_lookup:IndexLookup.adapt",
-        "self, data",
+        f"{_PREPROCESSING}.index_lookup:IndexLookup.reset_state",
+        "self",
         "training.patches.preprocessing:outside_functions",
         _ADAPT,
     ),
     Patch(
         f"{_PREPROCESSING}.normalization:Normalization.adapt",
-        "self, data",
-        "training.patches.preprocessing:outside_functions",
-        _ADAPT,
-    ),
-    Patch(
-        f"{_PREPROCESSING}.text_vectorization:TextVectorization.adapt",
         "self, data",
         "training.patches.preprocessing:outside_functions",
         _ADAPT,
@@ -322,30 +283,20 @@ _BLOCKS = (
     "A store takes and gives whole arrays, and the chief has no room for a "
     "table."
 )
-_TWICE = "Keras makes a second variable, of the size of the first."
-_FOR_SAVING = (
-    "Keras traces endpoints before TensorFlow traces them for a SavedModel."
-)
 
 _FILES = (
+    # With these, the stores themselves need not be replaced.
     Patch(
-        f"{_SAVING}:H5IOStore",
-        "path_or_io, archive, mode",
-        "training.saving.block_stores:block_store",
-        _BLOCKS,
-    ),
-    Patch(
-        f"{_SAVING}:ShardedH5IOStore",
-        "path_or_io, max_shard_size, archive, mode",
-        "training.saving.block_stores:sharded_block_store",
+        f"{_SAVING}:_save_state",
+        "saveable, weights_store, assets_store, inner_path, visited_saveables",
+        "training.saving.block_stores:in_blocks",
         _BLOCKS,
     ),
     Patch(
         f"{_SAVING}:_load_state",
         "saveable, weights_store, assets_store, inner_path",
-        "training.saving.block_stores:load_in_blocks",
-        "A store does not know what it is read for, and only tables take "
-        "blocks.",
+        "training.saving.block_stores:in_blocks",
+        _BLOCKS,
     ),
     Patch(
         f"{_SAVING}:is_memory_sufficient",
@@ -362,41 +313,17 @@ _FILES = (
         "it variables.",
     ),
     Patch(
-        f"{_EMBEDDING}.save_own_variables",
-        "self, store",
-        "training.saving.lora_saving:save_in_blocks",
-        "With LoRA, the layer merges the whole table before it is saved.",
-    ),
-    Patch(
-        f"{_EMBEDDING}.__dir__",
-        "self",
-        "training.saving.lora_saving:without_merged_table",
-        "Keras's savers read every attribute, and with LoRA one of them merges "
-        "the whole table.",
-    ),
-    Patch(
-        f"{_VARIABLE}._export_to_saved_model_graph",
-        "self, object_map, tensor_map, options",
-        "training.saving.exporting:as_its_value",
-        _TWICE,
-    ),
-    Patch(
-        f"{_VARIABLE}._copy_trackable_to_cpu",
-        "self, object_map",
-        "training.saving.exporting:as_its_value",
-        _TWICE,
-    ),
-    Patch(
-        f"{_ARCHIVE}._get_concrete_fn",
-        "self, endpoint",
-        "training.saving.exporting:traced_for_saving",
-        _FOR_SAVING,
+        f"{_EMBEDDING}.embeddings",
+        ANY_PARAMETERS,
+        "training.saving.lora_saving:merged_later",
+        "With LoRA, it merges the whole table, and Keras's savers read it.",
     ),
     Patch(
         f"{_ARCHIVE}._filter_and_track_resources",
         "self",
         "training.saving.exporting:track_tables",
-        _FOR_SAVING,
+        "Keras traces endpoints before TensorFlow traces them for a "
+        "SavedModel.",
     ),
     Patch(
         f"{_FUNCTION}:Function.get_concrete_function",

@@ -24,7 +24,6 @@ _ABSENT = object()
 # Releases whose source was read, by the first part of a target's module.
 _READ_ON = {
     "keras": "Keras 3.12 to 3.15",
-    "sys": "Python 3.11 to 3.13",
     "tensorflow": "TensorFlow 2.20 and 2.21",
 }
 

@@ -38,7 +38,7 @@ def deferred_read(
 
 
 def make_for_slices(original: Callable[..., None]) -> Callable[..., None]:
-    """Returns a `TrackableSaveable.__init__` that reads a variable's slices.
+    """Returns a `TrackableSaveable.__init__` that restores a variable's slices.
 
     TensorFlow allows `_serialize_to_tensors` to return a dictionary of slices,
     and reads them all, but passes only the first to `_restore_from_tensors`.
@@ -46,43 +46,30 @@ def make_for_slices(original: Callable[..., None]) -> Callable[..., None]:
     variable inside a `keras.Variable`.
 
     If a variable has a method `slices_to_restore`, which returns the same kind
-    of dictionary, those slices are read instead of the written ones.
+    of dictionary, those slices are read instead of the written ones, and
+    `_restore_from_tensors` receives each by its own name.
     """
 
     @functools.wraps(original)
     def make(
-        self: Any, obj: Any, specs: Any, *args: Any, **kwargs: Any
+        self: Any,
+        obj: Any,
+        specs: Any,
+        name: Any,
+        local_names: Any,
+        *args: Any,
+        **kwargs: Any,
     ) -> None:
         value = getattr(obj, "_value", obj)
         slices: dict[str, Any] = getattr(value, "slices_to_restore", dict)()
         if slices:
-            name = specs[0].name
-            specs = list(slices.values())
+            spec_name = specs[0].name
+            specs, local_names = list(slices.values()), list(slices)
             for slice_spec, spec in slices.items():
-                spec.name, spec.slice_spec = name, slice_spec
-        original(self, obj, specs, *args, **kwargs)
+                spec.name, spec.slice_spec = spec_name, slice_spec
+        original(self, obj, specs, name, local_names, *args, **kwargs)
 
     return make
-
-
-def restore_slices(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a `TrackableSaveable.restore` that passes on all slices."""
-
-    @functools.wraps(original)
-    def restore_all(
-        self: Any, restored_tensors: Any, restored_shapes: Any
-    ) -> Any:
-        if not any(spec.slice_spec for spec in self.specs):
-            return original(self, restored_tensors, restored_shapes)
-        (local_name,) = self._local_names
-        slices = {
-            spec.slice_spec: tensor
-            for spec, tensor in zip(self.specs, restored_tensors, strict=True)
-        }
-        self._trackable._restore_from_tensors({local_name: slices})
-        return tf.no_op()
-
-    return restore_all
 
 
 def is_saving_model() -> bool:

@@ -1,13 +1,12 @@
 """State that this process has only once, whichever cluster it is the chief of.
 
 Everything else belongs to a connection (`connection.Connection.part`), to a
-strategy, or to a coordinator. This state cannot, because TensorFlow or Python
-has it once for each process:
+strategy, or to a coordinator. This state cannot, because it exists once for
+each process:
 
 - TensorFlow has one eager context for each process. So there is one session at
   a time, one change of the membership at a time, and one server for the chief,
   which TensorFlow cannot stop.
-- Python has one `sys.excepthook`, and ends a process once.
 - Programs without a cluster share the one that is started for them.
 
 Pure: no TensorFlow. Code that stops a cluster can close its session first
@@ -34,7 +33,6 @@ class ThisProcess:
         embedding: Held while the embedded cluster starts.
         embedded_cluster: The `LocalCluster` of programs that are given no
             cluster; None: none has been started.
-        has_failed: Whether there was an uncaught exception.
 
     Guarded by `connecting`: `session` when it is set, `own_port`.
     Guarded by `embedding`: `embedded_cluster`.
@@ -49,7 +47,6 @@ class ThisProcess:
         self.own_port: int | None = None
         self.embedding = threading.Lock()
         self.embedded_cluster: Any = None
-        self.has_failed = False
 
 
 state = ThisProcess()

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tfps_plugin._compat.keras import set_value
 from tfps_plugin.training.embedding import stacked_lookup
 from tfps_plugin.training.embedding.stacked_lookup import Request
 from tfps_plugin.training.embedding.stacked_lookup import Span
@@ -38,7 +39,7 @@ def _stack(kind: str, value: np.ndarray) -> Any:
     variable = keras.Variable(value)
     if kind == "ours":
         # As the strategy's scope does.
-        variable._value = testing.sharded_variable(value, 2)
+        set_value(variable, testing.sharded_variable(value, 2))
     return variable
 
 

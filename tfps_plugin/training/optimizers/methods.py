@@ -20,10 +20,7 @@ from tfps_plugin.variables.step_trace import StepTrace
 
 def is_ours(optimizer: Any) -> bool:
     """Returns whether an optimizer was made under one of our strategies."""
-    return isinstance(
-        getattr(optimizer, "_distribution_strategy", None),
-        ParameterServerStrategy,
-    )
+    return isinstance(compat.strategy_of(optimizer), ParameterServerStrategy)
 
 
 def build(original: Callable[..., None]) -> Callable[..., None]:
@@ -38,9 +35,8 @@ def build(original: Callable[..., None]) -> Callable[..., None]:
             compat.require_no_overrides(self)
         was_built = self.built
         original(self, variables)
-        strategy = self._distribution_strategy
         if (
-            strategy.sparse_update == "caught_up"
+            compat.strategy_of(self).sparse_update == "caught_up"
             and not was_built
             and not _is_wrapper(self)
         ):
@@ -75,7 +71,7 @@ def apply(original: Callable[..., None]) -> Callable[..., None]:
                 step = OptimizerStep(self, variables, StepTrace.current())
                 step.run(gradients)
             else:
-                self._iterations.assign_add(1)
+                compat.step_counter_of(self).assign_add(1)
         return None
 
     return apply_on_ps

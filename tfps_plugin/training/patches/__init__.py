@@ -2,7 +2,7 @@
 
 hooks.py               applies the table of patches with the first strategy
 trainer_methods.py     wrappers of compile, fit, evaluate and predict
-variable_methods.py    row lookups and atomic additions of a keras.Variable
+variable_methods.py    the class of a keras.Variable on parameter servers
 lookups.py             keras.ops.take, tf.nn's lookups, LoRA: by row only
 preprocessing.py       captured tables and datasets; adapt() in functions
 table_regularizers.py  penalties on the rows that a batch looks up

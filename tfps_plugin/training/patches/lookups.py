@@ -12,6 +12,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tfps_plugin._compat import keras as keras_compat
+from tfps_plugin._compat import keras_lora
 from tfps_plugin._compat.graph import tensorflow_saving
 from tfps_plugin.variables.lookup import row_lookup
 from tfps_plugin.variables.lookup.table import Table
@@ -125,31 +127,27 @@ def embedding_call(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def call(self: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-        # A quantized layer has its own call, which is correct as it is.
-        if (
-            not self.lora_enabled
-            or self.quantization_mode is not None
-            or not _is_ours(self._embeddings)
-        ):
+        table = keras_lora.table_with_lora(self)
+        if table is None or not _is_ours(table):
             return original(self, inputs, *args, **kwargs)
-        return _at_ids(inputs, functools.partial(_rows_with_lora, self))
+        return _at_ids(inputs, functools.partial(_rows_with_lora, self, table))
 
     return call
 
 
-def _rows_with_lora(layer: Any, ids: tf.Tensor) -> tf.Tensor:
+def _rows_with_lora(layer: Any, table: Any, ids: tf.Tensor) -> tf.Tensor:
     """Returns rows of `table + scale * a @ b`, without computing all of it."""
     # Flattens ids: with two axes, gradients of matmul have static shapes.
     ids_N = tf.reshape(ids, [-1])
     if ids.dtype not in (tf.int32, tf.int64):
         ids_N = tf.cast(ids_N, tf.int32)
-    rows_ND = keras.ops.take(layer._embeddings, ids_N, axis=0)
+    rows_ND = keras.ops.take(table, ids_N, axis=0)
     delta_ND = tf.matmul(
         keras.ops.take(layer.lora_embeddings_a, ids_N, axis=0),
         keras.ops.convert_to_tensor(layer.lora_embeddings_b),
     )
     dtype = keras.backend.result_type(
-        layer._embeddings.dtype, layer.lora_embeddings_b.dtype
+        table.dtype, layer.lora_embeddings_b.dtype
     )
     scale = layer.lora_alpha / layer.lora_rank
     rows = tf.reshape(
@@ -181,7 +179,7 @@ def _at_ids(indices: Any, rows_of: Callable[[tf.Tensor], tf.Tensor]) -> Any:
 
 
 def _is_ours(params: Any) -> bool:
-    return isinstance(getattr(params, "_value", params), Table)
+    return isinstance(keras_compat.value_of(params, params), Table)
 
 
 def _is_first(axis: int, x: Any) -> bool:

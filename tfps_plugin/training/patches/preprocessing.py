@@ -30,14 +30,14 @@ def in_our_scope() -> bool:
 
 
 def outside_functions(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns an `adapt` that refuses to work inside a function.
+    """Returns an `adapt`, or its beginning, that refuses to be in a function.
 
     There are no data yet while a function is traced: the loop over a dataset
     would never end.
     """
 
     @functools.wraps(original)
-    def adapt(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def refuse(self: Any, *args: Any, **kwargs: Any) -> Any:
         if in_our_scope() and compat.function_graph() is not None:
             raise errors.InputError(
                 "adapt() was called inside a dataset function, or another "
@@ -49,7 +49,7 @@ def outside_functions(original: Callable[..., Any]) -> Callable[..., Any]:
             )
         return original(self, *args, **kwargs)
 
-    return tf.autograph.experimental.do_not_convert(adapt)
+    return tf.autograph.experimental.do_not_convert(refuse)
 
 
 def with_lasting_constants(

@@ -7,6 +7,7 @@ their ps to the file, and back, block by block. The format is Keras's own.
 
 import dataclasses
 import functools
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -21,13 +22,8 @@ from tfps_plugin.training.saving.table_rows import large_rows
 
 
 class BlockStore(compat.H5IOStore):
-    """The store behind a file of weights.
+    """The store behind a file of weights, which takes and gives blocks."""
 
-    Attributes:
-        loads_tables: Whether the object that is being loaded has large tables.
-    """
-
-    loads_tables = False
     # Rows to write to the file instead of the next value.
     _outlined: TableRows | None = None
 
@@ -41,7 +37,7 @@ class BlockStore(compat.H5IOStore):
             )
 
     def __getitem__(self, key: str) -> Any:
-        dataset = compat.find_dataset(self, key) if self.loads_tables else None
+        dataset = compat.find_dataset(self, key)
         if dataset is None or not table_rows.is_large(
             dataset.shape, dtype_of(dataset)
         ):
@@ -97,17 +93,71 @@ def rows_for(store: Any, variable: Any, rows: range) -> TableRows | None:
     return TableRows(large.table, rows)
 
 
+_IN_BLOCKS = {
+    compat.H5IOStore: BlockStore,
+    compat.ShardedH5IOStore: ShardedBlockStore,
+}
+_AS_KERAS_DOES = {ours: of_keras for of_keras, ours in _IN_BLOCKS.items()}
+
+
+def _store_for(saveable: Any, store: Any) -> Any:
+    """Returns a store of the same files for one object.
+
+    Args:
+        saveable: A layer, optimizer or model.
+        store: Any store of Keras, or None.
+
+    Returns:
+        A `BlockStore`. To load an object without large tables: one that gives
+        whole arrays.
+    """
+    is_written = getattr(store, "mode", None) == "w"
+    takes_blocks = is_written or _has_large(saveable)
+    classes = _IN_BLOCKS if takes_blocks else _AS_KERAS_DOES
+    if type(store) not in classes:
+        return store
+    same = object.__new__(classes[type(store)])
+    # One state: Keras goes on with its own object.
+    same.__dict__ = store.__dict__
+    return same
+
+
+# `saveable`: the object that this thread saves or loads in blocks.
+_thread_local = threading.local()
+
+
+def is_in_progress(saveable: Any) -> bool:
+    """Returns whether Keras saves or loads an object in blocks right now.
+
+    Not its inner objects, nor the one that it belongs to.
+    """
+    return getattr(_thread_local, "saveable", None) is saveable
+
+
 # Wrappers.
 
 
-def block_store(_: type) -> type:
-    """Returns the class that replaces Keras's `H5IOStore`."""
-    return BlockStore
+def in_blocks(original: Callable[..., None]) -> Callable[..., None]:
+    """Returns a `_save_state` or `_load_state` for objects with large tables.
 
+    Keras also calls it for each inner object.
+    """
 
-def sharded_block_store(_: type) -> type:
-    """Returns the class that replaces Keras's `ShardedH5IOStore`."""
-    return ShardedBlockStore
+    @functools.wraps(original)
+    def save_or_load(
+        saveable: Any, weights_store: Any, *args: Any, **kwargs: Any
+    ) -> None:
+        store = _store_for(saveable, weights_store)
+        before = getattr(_thread_local, "saveable", None)
+        _thread_local.saveable = (
+            saveable if isinstance(store, BlockStore) else None
+        )
+        try:
+            original(saveable, store, *args, **kwargs)
+        finally:
+            _thread_local.saveable = before
+
+    return save_or_load
 
 
 def save_variables_themselves(
@@ -139,27 +189,6 @@ def never_for_tables(
         return not _has_large(model) and original(model)
 
     return is_sufficient
-
-
-def load_in_blocks(original: Callable[..., None]) -> Callable[..., None]:
-    """Returns a `_load_state` that tells the store if tables are large."""
-
-    @functools.wraps(original)
-    def load(
-        saveable: Any, weights_store: Any, *args: Any, **kwargs: Any
-    ) -> None:
-        if not isinstance(weights_store, BlockStore):
-            return original(saveable, weights_store, *args, **kwargs)
-        before = weights_store.loads_tables
-        # Also called for each inner object: those without our tables get
-        # arrays, as usual.
-        weights_store.loads_tables = _has_large(saveable)
-        try:
-            return original(saveable, weights_store, *args, **kwargs)
-        finally:
-            weights_store.loads_tables = before
-
-    return load
 
 
 def _has_large(saveable: Any) -> bool:

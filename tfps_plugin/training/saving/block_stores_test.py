@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tfps_plugin._compat.keras import set_value
 from tfps_plugin.training import layers
 from tfps_plugin.training.patches import hooks
 from tfps_plugin.training.saving.block_stores import BlockStore
@@ -67,7 +68,7 @@ def _place(model: keras.Model, num_shards: int) -> keras.Model:
     optimizer = model.optimizer
     for variable in [*model.variables, *optimizer.variables]:
         if variable.shape[:1] == (_ROWS,):
-            variable._value = _table(variable.numpy(), num_shards)
+            set_value(variable, _table(variable.numpy(), num_shards))
     return model
 
 
@@ -227,7 +228,8 @@ def test_another_shape_is_refused_in_keras_words(
     )
     with pytest.raises(ValueError) as of_keras:  # noqa: PT011 compared below
         other.load_weights(path)
-    layer.embeddings._value = _table(layer.embeddings.numpy(), num_shards)
+    table = _table(layer.embeddings.numpy(), num_shards)
+    set_value(layer.embeddings, table)
     with pytest.raises(ValueError) as ours:  # noqa: PT011 compared below
         other.load_weights(path)
     words, of_our_own = (
@@ -256,7 +258,7 @@ def test_other_models_are_given_arrays(tmp_path: pathlib.Path) -> None:
     assert type(layer.given) is np.ndarray
     # Also next to one of our tables; only the table's layer uses files.
     ours = testing.sharded_variable(_value(), 3)
-    layer.big._value = ours
+    set_value(layer.big, ours)
     model.load_weights(path)
     assert isinstance(layer.given, StoredArray)
     np.testing.assert_array_equal(layer.given * 2, ours.numpy() * 2)
@@ -272,7 +274,7 @@ def test_other_models_are_given_arrays(tmp_path: pathlib.Path) -> None:
 
 def test_arrays_are_assigned_in_blocks(fetched: list[int]) -> None:
     variable = keras.Variable(np.zeros((_ROWS, 3), "float32"))
-    variable._value = testing.sharded_variable(variable.numpy(), 3)
+    set_value(variable, testing.sharded_variable(variable.numpy(), 3))
     value = _value("float64")
     variable.assign(value)
     rows = [
@@ -327,12 +329,12 @@ def test_tables_of_a_stack_are_saved_and_loaded_in_blocks(
     plain, model = make(), make()
     (stack,) = model.weights
     value = _value()
-    stack._value = _table(value, 2)
+    set_value(stack, _table(value, 2))
     model.save_weights(tmp_path / "model.weights.h5")
     assert sum(fetched) == _ROWS
     plain.load_weights(tmp_path / "model.weights.h5")
     np.testing.assert_array_equal(plain.weights[0].numpy(), value)
-    stack._value = _table(np.zeros_like(value), 3)
+    set_value(stack, _table(np.zeros_like(value), 3))
     model.load_weights(tmp_path / "model.weights.h5")
     ids = [np.arange(40), np.arange(61)]
     np.testing.assert_array_equal(

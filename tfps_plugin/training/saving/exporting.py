@@ -2,8 +2,7 @@
 
 TensorFlow retraces the functions of a SavedModel, where our variables act as
 plain ones (`variables.saved_form`). This module handles Keras's part: Keras
-finds the variables of the functions in its own, earlier traces, and wraps each
-variable in another one.
+finds the variables of the functions in its own, earlier traces.
 """
 
 import functools
@@ -34,46 +33,13 @@ def _is_ours(value: Any) -> bool:
     return isinstance(value, LateBoundVariable | ShardedVariable)
 
 
-def as_its_value(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a method that passes a variable's value to TensorFlow's savers.
-
-    Keras would create a second variable: for a table, one of its size on the
-    chief; in a SavedModel, one that no function reads.
-    """
-
-    @functools.wraps(original)
-    def enter(self: Any, object_map: Any, *args: Any, **kwargs: Any) -> Any:
-        value = keras_compat.value_of(self)
-        if not _is_ours(value):
-            return original(self, object_map, *args, **kwargs)
-        handles = getattr(value, original.__name__)(object_map, *args, **kwargs)
-        object_map[self] = object_map[value]
-        return handles
-
-    return enter
-
-
-def traced_for_saving(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a method that traces as `tf.saved_model.save` will.
-
-    Keras traces endpoints before it calls that, and passes some on as they
-    are. Traced as for training, they would access parameter servers.
-    """
-
-    @functools.wraps(original)
-    def trace(self: Any, *args: Any) -> Any:
-        with tensorflow_saving.saving_model():
-            return original(self, *args)
-
-    return trace
-
-
 def track_tables(original: Callable[..., None]) -> Callable[..., None]:
     """Returns a `_filter_and_track_resources` that tracks tables once.
 
-    It replaces stand-ins from the traces by the tables. Keras tracks both the
-    `keras.Variable` of a layer and its value, so that the file would have
-    every table twice.
+    It traces as `tf.saved_model.save` will: traced as for training, functions
+    would access parameter servers. It replaces stand-ins from the traces by the
+    tables. Keras tracks both the `keras.Variable` of a layer and its value, so
+    that the file would have every table twice.
     """
 
     @functools.wraps(original)

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tfps_plugin._compat.keras import set_value
 from tfps_plugin.training.patches import hooks
 from tfps_plugin.variables import testing
 
@@ -39,8 +40,8 @@ def test_variables_of_ours_are_exported_once(tmp_path: pathlib.Path) -> None:
     hooks.install()
     model, plain = _model(), _model()
     table, dense = model.layers[0].embeddings, model.layers[-1].kernel
-    table._value = testing.sharded_variable(table.numpy(), 3)
-    dense._value = testing.remote_variable(dense.numpy())
+    set_value(table, testing.sharded_variable(table.numpy(), 3))
+    set_value(dense, testing.remote_variable(dense.numpy()))
     model.export(tmp_path / "ours", verbose=False)
     plain.export(tmp_path / "plain", verbose=False)
     ours, all_plain = _shapes(tmp_path / "ours"), _shapes(tmp_path / "plain")

@@ -6,15 +6,14 @@ its operands fit into the chief's memory.
 
 import dataclasses
 import functools
-from collections.abc import Callable
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
-from tfps_plugin._compat import keras_saving as compat
+from tfps_plugin._compat import keras_lora as compat
+from tfps_plugin.training.saving import block_stores
 from tfps_plugin.training.saving import table_rows
-from tfps_plugin.training.saving.block_stores import BlockStore
 from tfps_plugin.training.saving.table_rows import TableRows
 
 
@@ -46,35 +45,21 @@ class MergedRows(TableRows):
         return compat.merged_embeddings(self.layer, rows, a)
 
 
-def save_in_blocks(original: Callable[..., None]) -> Callable[..., None]:
-    """Returns a `save_own_variables` that merges while it writes the file."""
+def merged_later(original: property) -> property:
+    """Returns the `embeddings` of a layer, which Keras saves merged.
 
-    @functools.wraps(original)
-    def save(self: Any, store: Any) -> None:
-        rows = _to_merge(self) if isinstance(store, BlockStore) else None
-        original(self if rows is None else compat.showing(self, rows), store)
-
-    return save
-
-
-def without_merged_table(
-    original: Callable[..., list[str]],
-) -> Callable[..., list[str]]:
-    """Returns a `__dir__` without the property that would merge a table.
-
-    Keras searches the value of each attribute that `dir` lists for more to
-    save or load.
+    While a layer is saved or loaded in blocks, it gives rows that are merged
+    when they are written. Keras also reads it to search all attributes for
+    more to save or load.
     """
+    merged: Any = original.fget
 
-    @functools.wraps(original)
-    def names(self: Any) -> list[str]:
-        return [
-            name
-            for name in original(self)
-            if name != compat.MERGED or _to_merge(self) is None
-        ]
+    @functools.wraps(merged)
+    def embeddings(self: Any) -> Any:
+        rows = _to_merge(self) if block_stores.is_in_progress(self) else None
+        return merged(self) if rows is None else rows
 
-    return names
+    return property(embeddings)
 
 
 def _to_merge(layer: Any) -> MergedRows | None:

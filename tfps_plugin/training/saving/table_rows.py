@@ -1,9 +1,7 @@
 """Rows of a large table, read and written block by block."""
 
 import dataclasses
-import functools
 import math
-from collections.abc import Callable
 from collections.abc import Iterator
 from typing import Any
 
@@ -98,50 +96,49 @@ def is_large(shape: Any, dtype: Any) -> bool:
     return num_bytes > shard_reader.BLOCK_BYTES
 
 
-def assign_in_blocks(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns an `assign` that sends a large value block by block.
+def assign_in_blocks(variable: Any, value: Any) -> bool:
+    """Assigns a large value to a table block by block.
 
-    Keras's own method first converts it to one tensor.
+    Keras's own `assign` first converts it to one tensor.
+
+    Args:
+        variable: A `keras.Variable`.
+        value: Any value that it can be assigned.
+
+    Returns:
+        False if nothing was assigned: Keras's own method will do.
     """
+    table = keras_compat.value_of(variable)
+    if (
+        not isinstance(table, Table)
+        or not tf.executing_eagerly()
+        or keras_compat.in_stateless_scope()
+    ):
+        return False
+    if isinstance(value, keras.Variable):
+        value = keras_compat.value_of(value)
+    if not isinstance(value, _SLICEABLE) or not is_large(
+        value.shape, tf.as_dtype(value.dtype).as_numpy_dtype
+    ):
+        return False
+    if tuple(value.shape) != tuple(variable.shape):
+        # Keras's message, without the values, which are on the ps.
+        raise ValueError(
+            "The shape of the target variable and the shape of the target "
+            "value in `variable.assign(value)` must match. "
+            f"variable.shape={variable.shape}, Received: "
+            f"value.shape={value.shape}. Target variable: "
+            f"<Variable path={variable.path}, shape={variable.shape}, "
+            f"dtype={variable.dtype}>"
+        )
 
-    @functools.wraps(original)
-    def assign(self: Any, value: Any) -> Any:
-        table = keras_compat.value_of(self)
-        if (
-            not isinstance(table, Table)
-            or not tf.executing_eagerly()
-            or keras_compat.in_stateless_scope()
-        ):
-            return original(self, value)
-        if isinstance(value, keras.Variable):
-            value = keras_compat.value_of(value)
-        if not isinstance(value, _SLICEABLE) or not is_large(
-            value.shape, tf.as_dtype(value.dtype).as_numpy_dtype
-        ):
-            return original(self, value)
-        if tuple(value.shape) != tuple(self.shape):
-            # Keras's message, without the values, which are on the ps.
-            raise ValueError(
-                "The shape of the target variable and the shape of the target "
-                "value in `variable.assign(value)` must match. "
-                f"variable.shape={self.shape}, Received: "
-                f"value.shape={value.shape}. Target variable: "
-                f"<Variable path={self.path}, shape={self.shape}, "
-                f"dtype={self.dtype}>"
-            )
+    def read(start: int, stop: int) -> tf.Tensor:
+        block = (
+            rows_of(value, range(start, stop))
+            if isinstance(value, Table)
+            else value[start:stop]
+        )
+        return tf.cast(keras_compat.converted_for(variable, block), table.dtype)
 
-        def read(start: int, stop: int) -> tf.Tensor:
-            block = (
-                rows_of(value, range(start, stop))
-                if isinstance(value, Table)
-                else value[start:stop]
-            )
-            return tf.cast(
-                keras_compat.converted_for(self, block),
-                table.dtype,
-            )
-
-        shard_writer.assign_blocks(table, "assign", read)
-        return table
-
-    return assign
+    shard_writer.assign_blocks(table, "assign", read)
+    return True

@@ -79,15 +79,16 @@ def table_behind(
         return None
     if isinstance(params, Table):
         return params, _as_they_are
-    if not isinstance(params, keras.Variable) or not isinstance(
-        params._value, Table
-    ):
+    if not isinstance(params, keras.Variable):
+        return None
+    table = keras_compat.value_of(params)
+    if not isinstance(table, Table):
         return None
     # Also where Keras only infers the shapes of a model.
-    params._value.was_looked_up = True
+    table.was_looked_up = True
     if keras_compat.has_stateless_value(params):
         return None
-    return params._value, params._maybe_autocast
+    return table, keras_compat.cast_of(params)
 
 
 def _as_they_are(rows: tf.Tensor) -> tf.Tensor:

@@ -75,17 +75,20 @@ class SavedForm(Table):
             return {}
         return _slices(self, self.shards, None)
 
-    def _restore_from_tensors(self, restored_tensors: dict[str, Any]) -> Any:
-        """Assigns the shards, each on the ps that has read it."""
+    def _restore_from_tensors(self, restored_tensors: dict[str, Any]) -> None:
+        """Assigns the shards, each on the ps that has read it.
+
+        Args:
+            restored_tensors: The slices of `slices_to_restore`, or a dictionary
+                of them by the name of the value.
+        """
         if apart.is_apart():
-            return None
-        slices = restored_tensors[_VALUE]
-        return [
+            return
+        slices = restored_tensors.get(_VALUE, restored_tensors)
+        for spec, shard in zip(
+            self.slices_to_restore(), self.shards, strict=True
+        ):
             shard._restore_from_tensors({_VALUE: slices[spec]})
-            for spec, shard in zip(
-                self.slices_to_restore(), self.shards, strict=True
-            )
-        ]
 
     def _copy_trackable_to_cpu(self, object_map: Any) -> None:
         """Copies the shards on their ps, for an asynchronous checkpoint."""

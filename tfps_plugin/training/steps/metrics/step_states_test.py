@@ -29,6 +29,9 @@ class _Holder:
     """Shows a variable, as a `keras.Variable` does."""
 
     def __init__(self, value: Any) -> None:
+        self._initialize(value)
+
+    def _initialize(self, value: Any) -> None:
         self._value = value
 
     @property
