@@ -21,6 +21,8 @@ def pytest_collection_modifyitems(
 ) -> None:
     """Deselects most cells, but no row of the table.
 
+    Of the rows, the mark `sample` may then keep some.
+
     A row is a feature of a test function; its cells are kinds of input and
     placements. Each `--sample-seed` keeps different cells; `--all` keeps all.
     """
