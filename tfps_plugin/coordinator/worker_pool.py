@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 from tfps_plugin._compat.runtime import tensorflow_execution
 from tfps_plugin.cluster.calls.worker_calls import WorkerCalls
+from tfps_plugin.cluster.spec import Task
 from tfps_plugin.coordinator.closures.closure_queue import ClosureQueue
 from tfps_plugin.coordinator.error_notes import ErrorNotes
 from tfps_plugin.coordinator.in_flight_limits import InFlightLimits
@@ -20,7 +21,6 @@ from tfps_plugin.coordinator.members.ps_recovery import Restorer
 from tfps_plugin.coordinator.members.stall_detector import StallDetector
 from tfps_plugin.coordinator.members.watchdog import Watchdog
 from tfps_plugin.coordinator.session_protocol import SessionLike
-from tfps_plugin.coordinator.session_protocol import TaskLike
 from tfps_plugin.monitoring.counters import Counters
 from tfps_plugin.monitoring.events import Events
 
@@ -152,7 +152,7 @@ class WorkerPool:
         event_board: Events,
         in_flight: InFlightLimits,
         notes: ErrorNotes,
-        task: TaskLike,
+        task: Task,
     ) -> Worker:
         worker_calls = WorkerCalls()
         lanes = [
