@@ -5,8 +5,7 @@ step.py                   one optimizer.apply, on the parameter servers
 compiled_steps.py         steps outside of functions, as one function each
 gradient_clipping.py      clips dense gradients and gradients of rows
 whole_updates.py          variables whose rows are all updated in every step
-moving_averages.py        moving averages of variables, on the ps
-constraints.py            constraints of variables, on the ps
+after_updates.py          moving averages and constraints, on the ps
 branches.py               conditions whose branches return nothing
 gradient_accumulators.py  sums of gradients over several steps, on the ps
 whole_matrix.py           optimizers that cannot update a table by its rows

@@ -22,10 +22,10 @@ from tfps_plugin.strategy.update_parts import parts_of
 from tfps_plugin.training.optimizers import gradient_accumulators
 from tfps_plugin.training.optimizers import gradient_clipping
 from tfps_plugin.training.optimizers import whole_updates
+from tfps_plugin.training.optimizers.after_updates import Constraints
+from tfps_plugin.training.optimizers.after_updates import MovingAverages
 from tfps_plugin.training.optimizers.automatic import automatic_updates
 from tfps_plugin.training.optimizers.catch_up.caught_up_step import CaughtUpStep
-from tfps_plugin.training.optimizers.constraints import Constraints
-from tfps_plugin.training.optimizers.moving_averages import MovingAverages
 from tfps_plugin.variables.compression import error_feedback
 from tfps_plugin.variables.kinds.mirrored_scalar import MirroredScalar
 from tfps_plugin.variables.lookup.distinct_rows import distinct
