@@ -26,8 +26,9 @@ pytestmark = pytest.mark.sample(cases=4, group="faults_coordinator")
 _TIMEOUT_SECONDS = 120.0
 # gRPC sends a keepalive ping at most this long after data have arrived.
 _QUIET_SECONDS = 11.0
-# A thread that is not held up.
-_SHORT_SECONDS = 1.5
+# A thread that is not held up, on a busy machine; TensorFlow holds it up for
+# minutes.
+_SHORT_SECONDS = 10.0
 
 
 class _Bench:

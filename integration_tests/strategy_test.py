@@ -112,19 +112,20 @@ def test_all_threads_of_a_worker_take_in_one_value_at_once(
 ) -> None:
     with _strategy(cluster).scope():
         counter = keras.optimizers.SGD().iterations.value
+    copies = counter._copies
     begin = threading.Barrier(_THREADS, timeout=60)
     values: list[Any] = []
 
     def take_in() -> int:
         executor = tensorflow_execution.new_synchronous_executor()
         with tensorflow_execution.executor_scope(executor):
-            copy = counter._new_copy("/job:worker/task:0/device:CPU:0").variable
+            copy = copies._new_copy("/job:worker/task:0/device:CPU:0").variable
             for number in range(_ROUNDS):
                 if begin.wait() == 0:
                     counter.assign(number)
-                    values.append(counter._value_since(math.inf, 0.0))
+                    values.append(copies._value_since(math.inf, 0.0))
                 begin.wait()
-                counter._refresh(copy, values[number])
+                copies._refresh(copy, values[number])
             return int(copy.numpy())
 
     with concurrent.futures.ThreadPoolExecutor(_THREADS) as pool:

@@ -84,13 +84,16 @@ def can_compile(optimizer: Any) -> bool:
     A user's own optimizer runs as it is written: it may print, or inspect
     values.
     """
-    return on_the_chief() and all(
-        type(part).__module__.partition(".")[0] == "keras"
-        for part in (
-            optimizer,
-            keras_optimizers.learning_rate_behind(optimizer),
-        )
+    rate = keras_optimizers.learning_rate_behind(optimizer)
+    return (
+        on_the_chief()
+        and _is_of_keras(optimizer)
+        and (isinstance(rate, keras.Variable) or _is_of_keras(rate))
     )
+
+
+def _is_of_keras(part: Any) -> bool:
+    return type(part).__module__.partition(".")[0] == "keras"
 
 
 def _kind(gradient: Any) -> str:
