@@ -323,7 +323,7 @@ class ParameterServerStrategy(tf.distribute.Strategy):
     @property
     def inventory(self) -> Inventory:
         """Variables that the parameter servers hold."""
-        return self._creator.on_ps.inventory
+        return self._creator.inventory
 
     def move_to_ps(self, state: WorkerLocalVariable) -> RemoteVariable:
         """Moves a worker-local state to a parameter server.
@@ -339,4 +339,4 @@ class ParameterServerStrategy(tf.distribute.Strategy):
     @property
     def bytes_per_ps(self) -> tuple[int, ...]:
         """Bytes of variables placed on each parameter server so far."""
-        return self._creator.on_ps.bytes_per_ps
+        return self._creator.bytes_per_ps

@@ -53,11 +53,9 @@ class LateBoundVariable(ResourceChanges):
         dtype: tf.DType,
         name: str,
         *,
-        trainable: bool = True,
-        synchronization: tf.VariableSynchronization = (
-            tf.VariableSynchronization.AUTO
-        ),
-        aggregation: tf.VariableAggregation = tf.VariableAggregation.NONE,
+        trainable: bool,
+        synchronization: tf.VariableSynchronization,
+        aggregation: tf.VariableAggregation,
     ) -> None:
         """Makes the resource on the current device, without a value.
 

@@ -40,7 +40,12 @@ class RemoteVariable(Table, LateBoundVariable):
         shape: tf.TensorShape,
         dtype: tf.DType,
         name: str,
-        **options: Any,
+        *,
+        trainable: bool = True,
+        synchronization: tf.VariableSynchronization = (
+            tf.VariableSynchronization.AUTO
+        ),
+        aggregation: tf.VariableAggregation = tf.VariableAggregation.NONE,
     ) -> None:
         """Makes the variable on `device`, without a value yet.
 
@@ -49,11 +54,20 @@ class RemoteVariable(Table, LateBoundVariable):
             shape: Full static shape.
             dtype: Dtype of the elements.
             name: Name shown to the user.
-            **options: As for `LateBoundVariable`.
+            trainable: Whether gradient tapes watch it by themselves.
+            synchronization: As in `tf.Variable`.
+            aggregation: As in `tf.Variable`.
         """
         connection.present().part(HandleAreas).free_abandoned()
         with tf.device(device):
-            super().__init__(shape, dtype, name, **options)
+            super().__init__(
+                shape,
+                dtype,
+                name,
+                trainable=trainable,
+                synchronization=synchronization,
+                aggregation=aggregation,
+            )
         self._be_known_by_handle()
         self.path = name
         self._family: list[weakref.ref[Any]] = []

@@ -1,7 +1,5 @@
 """A resource of which every worker, or every lane, has its own."""
 
-from typing import Any
-
 import tensorflow as tf
 
 from tfps_plugin._compat.graph import tensorflow_variables as compat
@@ -25,8 +23,12 @@ class WorkerLocalHandle(LateBoundVariable):
         dtype: tf.DType,
         name: str,
         *,
+        trainable: bool,
         per_lane: bool = False,
-        **options: Any,
+        synchronization: tf.VariableSynchronization = (
+            tf.VariableSynchronization.AUTO
+        ),
+        aggregation: tf.VariableAggregation = tf.VariableAggregation.NONE,
     ) -> None:
         """Makes the chief's own resource; the workers' are made when needed.
 
@@ -34,11 +36,20 @@ class WorkerLocalHandle(LateBoundVariable):
             shape: Full static shape.
             dtype: Dtype of the elements.
             name: Name shown to the user.
+            trainable: Whether gradient tapes watch it by themselves.
             per_lane: Whether each lane, and not just each worker, has its own.
-            **options: As for `LateBoundVariable`.
+            synchronization: As in `tf.Variable`.
+            aggregation: As in `tf.Variable`.
         """
         with compat.clear_device(), tf.device("/device:CPU:0"):
-            super().__init__(shape, dtype, name, **options)
+            super().__init__(
+                shape,
+                dtype,
+                name,
+                trainable=trainable,
+                synchronization=synchronization,
+                aggregation=aggregation,
+            )
         self._resident: WorkerResident[RemoteVariable] = WorkerResident(
             self._build_copy, per_lane=per_lane
         )
