@@ -7,7 +7,6 @@ metrics, seeds, lookup tables, iterators) finds its worker here.
 
 import contextlib
 import threading
-from collections.abc import Iterator
 from typing import Any
 from typing import NamedTuple
 
@@ -57,15 +56,28 @@ class DispatchContext(NamedTuple):
         return self.worker_calls
 
 
-@contextlib.contextmanager
-def dispatching(context: DispatchContext) -> Iterator[None]:
-    """Sets the context of this thread."""
-    previous = current()
-    _thread_local.context = context
-    try:
-        yield
-    finally:
-        _thread_local.context = previous
+def dispatching(
+    context: DispatchContext,
+) -> contextlib.AbstractContextManager[None]:
+    """Returns a context manager that sets the context of this thread."""
+    return _Dispatching(context)
+
+
+class _Dispatching:
+    # Not a generator, because this runs for every scheduled function.
+
+    __slots__ = ("_context", "_previous")
+
+    def __init__(self, context: DispatchContext) -> None:
+        self._context = context
+        self._previous: DispatchContext | None = None
+
+    def __enter__(self) -> None:
+        self._previous = current()
+        _thread_local.context = self._context
+
+    def __exit__(self, *_: object) -> None:
+        _thread_local.context = self._previous
 
 
 def current() -> DispatchContext | None:

@@ -1,5 +1,6 @@
 """Lane: one of the threads that drive a worker."""
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable
@@ -163,7 +164,10 @@ class Lane:
     def _drive(self, life: int) -> None:
         """Runs closures until the queue is stopped or the thread abandoned."""
         executor = tensorflow_execution.new_synchronous_executor()
-        with tensorflow_execution.executor_scope(executor):
+        with (
+            tensorflow_execution.executor_scope(executor),
+            _KeptDevice() as device,
+        ):
             while (
                 closure := self._queue.get(self._worker_index, self._number)
             ) is not None:
@@ -176,7 +180,7 @@ class Lane:
                 )
                 with self._lock:
                     self._run = run
-                self._make(run)
+                self._make(run, device)
                 tensorflow_execution.forget_error(executor)
                 # Frees what the closure holds before the next one arrives.
                 del closure, run
@@ -187,10 +191,11 @@ class Lane:
                 if rest_seconds := self._failed_runs.rest_seconds:
                     self._queue.rest(rest_seconds)
 
-    def _make(self, run: Run) -> None:
+    def _make(self, run: Run, kept: "_KeptDevice") -> None:
         """Makes one run, and reports how it ended."""
         try:
             device = self._device_of()
+            kept.change_to(device)
             context = DispatchContext(
                 worker_index=self._worker_index,
                 lane_index=self._lane_index,
@@ -201,10 +206,7 @@ class Lane:
                 call=run.call,
                 cancellation=run.closure.cancellation,
             )
-            with (
-                tf.device(device),
-                dispatch_context.dispatching(context),
-            ):
+            with dispatch_context.dispatching(context):
                 result = run.closure.call()
         except BaseException as error:
             # Also SystemExit of a closure: it must reach the user, and not
@@ -225,3 +227,29 @@ class Lane:
                 return False
             self._run = None
             return True
+
+
+class _KeptDevice:
+    """Device scope of a thread, kept from one closure to the next.
+
+    Entering it takes as long as everything else that a lane does for a
+    closure.
+    """
+
+    def __init__(self) -> None:
+        self._name: str | None = None
+        self._scope = contextlib.ExitStack()
+
+    def __enter__(self) -> "_KeptDevice":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._scope.close()
+
+    def change_to(self, name: str) -> None:
+        """Enters the scope of a device, unless it is the current one."""
+        if name != self._name:
+            self._name = None
+            self._scope.close()
+            self._scope.enter_context(tf.device(name))
+            self._name = name
