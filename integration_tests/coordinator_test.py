@@ -112,10 +112,19 @@ def test_functions_really_overlap_on_the_workers(
         with tf.control_dependencies([arrived.enqueue(x)]):
             return leave.dequeue() + x
 
-    values = [
-        coordinator.schedule(meet, args=(tf.constant(number),))
-        for number in range(num_lanes)
-    ]
+    def call_at_once() -> list[Any]:
+        return [
+            coordinator.schedule(meet, args=(tf.constant(number),))
+            for number in range(num_lanes)
+        ]
+
+    # The first call on each worker is alone there.
+    prepared: set[str] = set()
+    while len(prepared) < 2:
+        leave.enqueue_many([[0] * num_lanes])
+        prepared |= {value.get().device for value in call_at_once()}
+        arrived.dequeue_many(num_lanes)
+    values = call_at_once()
     # All calls are inside at the same time: every one has arrived, and none has
     # left.
     everybody = arrived.dequeue_many(num_lanes).numpy()

@@ -7,5 +7,6 @@ tensorflow_execution.py       executors and concrete functions
 tensorflow_strategy.py        the base classes of a `tf.distribute.Strategy`
 tensorflow_earlier_state.py   objects from before the process became a chief
 tensorflow_earlier_traces.py  earlier traced functions on lost devices
+living_objects.py             living objects of given classes
 tensorflow_lost.py            stand-ins for tensors that the process has lost
 """

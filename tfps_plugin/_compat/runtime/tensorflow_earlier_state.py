@@ -33,6 +33,7 @@ from tensorflow.python.ops import summary_ops_v2
 from tensorflow.python.trackable import resource
 
 from tfps_plugin._compat.graph import tensorflow_tables
+from tfps_plugin._compat.runtime.living_objects import instances_of
 from tfps_plugin._compat.runtime.tensorflow_earlier_traces import EarlierTraces
 from tfps_plugin._compat.runtime.tensorflow_lost import LostTensor
 
@@ -100,18 +101,10 @@ class EarlierState:
             # Nothing has run yet; reading devices would initialize TensorFlow.
             return
         self._job = _own_job()
-        bases: dict[type, type | None] = {}
-        for each in gc.get_objects():
-            # Not isinstance, which would read the class of proxies.
-            kind = type(each)
-            if kind not in bases:
-                bases[kind] = next(
-                    (base for base in self._found if issubclass(kind, base)),
-                    None,
-                )
-            base = bases[kind]
-            if base is None:
-                continue
+        for each in instances_of(*self._found):
+            base = next(
+                kind for kind in self._found if issubclass(type(each), kind)
+            )
             if base in _ATTRIBUTES:
                 if self._is_local(vars(each).get(_ATTRIBUTES[base])):
                     self._found[base].append(weakref.ref(each))

@@ -15,7 +15,6 @@ Used since TensorFlow 2.20: `Function._function_cache`,
 `DatasetV2._functions`, `DatasetV2._inputs`.
 """
 
-import gc
 from typing import Any
 from typing import NoReturn
 
@@ -23,6 +22,7 @@ import tensorflow as tf
 from tensorflow.python.eager.polymorphic_function import concrete_function
 from tensorflow.python.eager.polymorphic_function import polymorphic_function
 
+from tfps_plugin._compat.runtime.living_objects import instances_of
 from tfps_plugin._compat.runtime.tensorflow_lost import LostTensor
 
 _Function = polymorphic_function.Function
@@ -72,13 +72,12 @@ class EarlierTraces:
         """Makes functions retrace, and concrete functions refuse calls."""
         if not self._is_gone:
             return
-        for each in gc.get_objects():
-            kind = type(each)
-            if issubclass(kind, _Function):
-                if any(map(self.is_lost, each._function_cache.values())):
-                    each._function_cache.clear()
-            elif issubclass(kind, _Trace) and self.is_lost(each):
-                each._call_flat = _refusal_of(each.name)
+        for function in instances_of(_Function):
+            if any(map(self.is_lost, function._function_cache.values())):
+                function._function_cache.clear()
+        for trace in instances_of(_Trace):
+            if self.is_lost(trace):
+                trace._call_flat = _refusal_of(trace.name)
 
     def _is_lost_inside(self, function: Any) -> bool:
         definition = function.definition
