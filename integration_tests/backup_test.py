@@ -118,6 +118,7 @@ def _everything(model: keras.Model) -> list[np.ndarray]:
 
 
 @pytest.mark.parametrize("data", [_arrays, _creator])
+@pytest.mark.sample(cases=1)
 def test_training_goes_on_inside_the_epoch(
     make: Make, tmp_path: pathlib.Path, data: Callable[[], dict[str, Any]]
 ) -> None:

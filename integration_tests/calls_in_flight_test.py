@@ -101,6 +101,7 @@ _NewStrategy = Callable[..., tfps.ParameterServerStrategy]
 
 
 @pytest.mark.parametrize("reads", ["workers", "chief"])
+@pytest.mark.sample(cases=1)
 def test_one_at_a_time_until_the_loss_is_level_and_then_more_are_tried(
     new_strategy: _NewStrategy, caplog: pytest.LogCaptureFixture, reads: str
 ) -> None:
@@ -133,6 +134,7 @@ def test_one_at_a_time_until_the_loss_is_level_and_then_more_are_tried(
         (lambda steps: {"d_loss": tf.constant(0.7)}, 1500),
     ],
 )
+@pytest.mark.sample(cases=1)
 def test_one_at_a_time_while_the_loss_falls_or_may_fall(
     new_strategy: _NewStrategy,
     report: Callable[[Any], dict[str, Any]],
@@ -254,6 +256,7 @@ class _Resets(keras.callbacks.Callback):
 @pytest.mark.parametrize(
     "returned", ["mean", "reset mean", "loss of the batch", "nested"]
 )
+@pytest.mark.sample(cases=2)
 def test_the_losses_behind_what_a_step_returns(
     new_strategy: _NewStrategy,
     monkeypatch: pytest.MonkeyPatch,

@@ -218,6 +218,7 @@ def test_a_joint_lookup_catches_up_as_single_ones_do(
 
 
 @pytest.mark.parametrize("momentum", [0.9, 0.0])
+@pytest.mark.sample(cases=1)
 def test_another_optimizer_goes_on_where_the_first_one_was(
     strategy: tfps.ParameterServerStrategy, momentum: float
 ) -> None:
@@ -422,6 +423,7 @@ def test_a_step_sends_no_more_messages_than_a_lazy_one(
 
 
 @pytest.mark.parametrize("in_new_model", [False, True])
+@pytest.mark.sample(cases=1)
 def test_a_checkpoint_has_what_rows_have_still_to_see(
     strategy: tfps.ParameterServerStrategy,
     tmp_path: pathlib.Path,

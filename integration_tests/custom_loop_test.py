@@ -82,6 +82,7 @@ def _update(metric: keras.metrics.Metric, number: Any) -> None:
     ],
     ids=lambda make: getattr(make, "func", make).__name__,
 )
+@pytest.mark.sample(cases=4)
 def test_metrics_count_every_batch_once(
     coordinator: tfps.ClusterCoordinator, make: Any
 ) -> None:

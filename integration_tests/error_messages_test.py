@@ -120,6 +120,7 @@ def _files(traceback: str) -> list[str]:
         ),
     ],
 )
+@pytest.mark.sample(cases=2)
 def test_an_error_of_a_step_is_one_traceback_of_the_users_lines(
     tmp_path: pathlib.Path, what: str, first: str, made_by: str
 ) -> None:

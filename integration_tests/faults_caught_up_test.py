@@ -107,6 +107,7 @@ def _assert_close(actual: Any, expected: Any, name: str) -> None:
 
 
 @pytest.mark.parametrize("lost", [0, 1])
+@pytest.mark.sample(cases=1)
 def test_a_lost_shard_goes_on_from_its_checkpoint_by_steps_without_gradient(
     cluster: tfps.LocalCluster,
     strategy: tfps.ParameterServerStrategy,

@@ -14,6 +14,9 @@ import train_with_backup as program
 
 import tfps_plugin as tfps
 
+# Each starts programs, and takes long.
+pytestmark = pytest.mark.sample(cases=1, group="faults_chief")
+
 _WORKERS, _PS = 2, 2
 # This includes the import of TensorFlow, on a busy machine.
 _PROGRAM_SECONDS = 120.0

@@ -289,6 +289,7 @@ def test_how_many_calls_run_at_a_time_is_tried_and_kept(
 
 
 @pytest.mark.parametrize("steps_per_execution", [1, 3, 50])
+@pytest.mark.sample(cases=1)
 def test_no_step_is_run_beyond_the_epoch(
     strategy: tfps.ParameterServerStrategy, steps_per_execution: int
 ) -> None:
@@ -600,6 +601,7 @@ def test_input_that_cannot_be_honoured_is_refused(
 
 
 @pytest.mark.parametrize("no_number", [0, -1])
+@pytest.mark.sample(cases=1)
 def test_no_number_of_steps_is_all_input(
     strategy: tfps.ParameterServerStrategy, no_number: int
 ) -> None:

@@ -108,6 +108,7 @@ def _who_writes(
 
 
 @pytest.mark.usefixtures("_who_writes")
+@pytest.mark.sample(cases=1)
 def test_each_is_restored_anywhere(
     strategies: dict[int, tfps.ParameterServerStrategy],
     tmp_path: pathlib.Path,

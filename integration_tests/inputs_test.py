@@ -150,6 +150,7 @@ _INPUTS: dict[str, Any] = {
 
 @pytest.mark.compat
 @pytest.mark.parametrize("name", _INPUTS)
+@pytest.mark.sample(cases=3)
 def test_an_epoch_is_every_row_once(
     strategy: tfps.ParameterServerStrategy, name: str
 ) -> None:

@@ -37,7 +37,7 @@ from tfps_plugin.cluster.spec import ClusterSpec
 from tfps_plugin.monitoring import events
 
 # Each test loses or delays tasks, and takes long.
-pytestmark = pytest.mark.sample(cases=2, group="network")
+pytestmark = pytest.mark.sample(cases=1, group="network")
 
 _ROOT = pathlib.Path(__file__).parent.parent
 _PORT = 4711

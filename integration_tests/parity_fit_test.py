@@ -91,6 +91,7 @@ def _compiled(model: str, optimizer: str, rate: float) -> keras.Model:
     ],
 )
 @pytest.mark.parametrize("num_shards", [1, 3])
+@pytest.mark.sample(cases=3)
 def test_one_step_at_a_time_is_training_in_one_process(
     cluster: tfps.LocalCluster,
     model: str,

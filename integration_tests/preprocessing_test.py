@@ -450,6 +450,7 @@ def _require_same_training(
     ("make", "scope"),
     [(_functional, True), (_functional, False), (Subclassed, False)],
 )
+@pytest.mark.sample(cases=1)
 def test_layers_inside_a_model(
     strategy: tfps.ParameterServerStrategy,
     make: Callable[..., keras.Model],
@@ -639,6 +640,7 @@ class _Saved(tf.Module):
 
 @pytest.mark.compat
 @pytest.mark.parametrize("scope", [True, False])
+@pytest.mark.sample(cases=1)
 def test_saved_models_that_have_tables(
     strategy: tfps.ParameterServerStrategy, tmp_path: pathlib.Path, scope: bool
 ) -> None:

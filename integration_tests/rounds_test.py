@@ -175,6 +175,7 @@ class _AtEpoch(keras.callbacks.Callback):
 
 
 @pytest.mark.parametrize("job", ["worker", "ps"])
+@pytest.mark.sample(cases=1)
 def test_a_task_that_is_lost_costs_some_steps(
     cluster: tfps.LocalCluster, tmp_path: pathlib.Path, job: str
 ) -> None:

@@ -107,6 +107,7 @@ def _assert_equal(
 
 @pytest.mark.compat
 @pytest.mark.parametrize("form", ["weights.h5", "weights.json", "keras"])
+@pytest.mark.sample(cases=1)
 def test_a_file_fits_any_number_of_shards_and_one_process(
     cluster: tfps.LocalCluster,
     tmp_path: pathlib.Path,
@@ -142,6 +143,7 @@ def test_a_file_fits_any_number_of_shards_and_one_process(
 
 
 @pytest.mark.parametrize("form", ["weights.h5", "weights.json", "keras"])
+@pytest.mark.sample(cases=1)
 def test_inside_of_the_scope_it_is_the_same(
     cluster: tfps.LocalCluster, tmp_path: pathlib.Path, form: str
 ) -> None:
@@ -175,6 +177,7 @@ _OTHER_SHAPES: dict[str, dict[str, int]] = {
 
 @pytest.mark.parametrize("form", ["weights.h5", "weights.json"])
 @pytest.mark.parametrize("larger", _OTHER_SHAPES)
+@pytest.mark.sample(cases=1)
 def test_layers_of_another_shape_are_left_out_on_request(
     cluster: tfps.LocalCluster, tmp_path: pathlib.Path, form: str, larger: str
 ) -> None:
@@ -208,6 +211,7 @@ def test_layers_of_another_shape_are_left_out_on_request(
 
 
 @pytest.mark.parametrize("exporter", ["one process", "the cluster"])
+@pytest.mark.sample(cases=1)
 def test_a_table_begins_with_rows_of_a_saved_model(
     cluster: tfps.LocalCluster, tmp_path: pathlib.Path, exporter: str
 ) -> None:

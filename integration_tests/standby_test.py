@@ -21,7 +21,7 @@ from tfps_plugin.monitoring import events
 from tfps_plugin.recovery import failover
 
 # Each test loses or delays tasks, and takes long.
-pytestmark = pytest.mark.sample(cases=2, group="standby")
+pytestmark = pytest.mark.sample(cases=1, group="standby")
 
 _ROWS = 400
 _WIDTH = 8

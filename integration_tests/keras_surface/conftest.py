@@ -13,7 +13,7 @@ from . import selection
 
 _HERE = pathlib.Path(__file__).parent
 # One of this many cells of the table runs.
-_SHARE = 12
+_SHARE = 20
 
 
 def pytest_collection_modifyitems(
