@@ -16,7 +16,6 @@ from tfps_plugin.training.embedding.id_counts import CountsOfEach
 from tfps_plugin.training.embedding.id_counts import EqualCounts
 from tfps_plugin.training.embedding.id_counts import IdCounts
 from tfps_plugin.variables.lookup import graph_checks
-from tfps_plugin.variables.lookup import joint_lookup
 from tfps_plugin.variables.lookup import row_lookup
 from tfps_plugin.variables.lookup.table import table_behind
 
@@ -125,36 +124,21 @@ def _asked(request: Request) -> _Asked:
 
 
 def _gather(asked: Sequence[_Asked]) -> list[Any]:
-    """Gathers the rows of each stack, those on parameter servers together."""
-    ours = [each for each in asked if each.table is not None]
-    if len(ours) == 1:
-        # Needs no message with the number of ids of each stack.
-        (one,) = ours
-        together = [
-            row_lookup.look_up(
-                one.table[0],
-                one.rows_N,
-                are_inside=True,
-                in_shard_order=one.in_shard_order,
-                arranged=one.arranged,
-            )
-        ]
-    else:
-        together = joint_lookup.look_up_together(
-            [each.table[0] for each in ours],
-            [each.rows_N for each in ours],
-            are_inside=True,
-            in_shard_order=[each.in_shard_order for each in ours],
-            arranged=[each.arranged for each in ours],
-        )
-    of_ours = iter(zip(ours, together, strict=True))
+    """Gathers the rows of each stack."""
     gathered = []
     for each in asked:
         if each.table is None:
             gathered.append(tf.gather(each.stack, each.arranged(each.rows_N)))
-        else:
-            one, rows_ND = next(of_ours)
-            gathered.append(one.table[1](rows_ND))
+            continue
+        table, applied = each.table
+        rows_ND = row_lookup.look_up(
+            table,
+            each.rows_N,
+            are_inside=True,
+            in_shard_order=each.in_shard_order,
+            arranged=each.arranged,
+        )
+        gathered.append(applied(rows_ND))
     return gathered
 
 

@@ -8,7 +8,6 @@ import tensorflow as tf
 
 from tfps_plugin.variables import testing
 from tfps_plugin.variables.compression import wire
-from tfps_plugin.variables.lookup import joint_lookup
 from tfps_plugin.variables.updates.update_lock import UpdateLock
 
 # Far more digits than bfloat16 has.
@@ -90,22 +89,8 @@ def _read_slice(variable: Any) -> tuple[tf.Tensor, np.ndarray]:
     return variable[2:7], _ROWS_OF_BYTES[2:7]
 
 
-def _read_together(variable: Any) -> tuple[tf.Tensor, np.ndarray]:
-    with tf.init_scope():
-        other = testing.sharded_variable(_ROWS, 2)
-    # Functions do not keep the variables that they use alive.
-    variable.looked_up_with = other
-    ids = [[6, 1], [1, 0]]
-    (found, exact) = joint_lookup.look_up_together([variable, other], [ids] * 2)
-    return tf.concat([found, exact], 0), np.concatenate(
-        [_ROWS_OF_BYTES[ids], _ROWS[ids]]
-    )
-
-
 @pytest.mark.parametrize("make", [_whole, _cut])
-@pytest.mark.parametrize(
-    "read", [_read_whole, _read_rows, _read_slice, _read_together]
-)
+@pytest.mark.parametrize("read", [_read_whole, _read_rows, _read_slice])
 def test_rows_travel_as_bytes_and_a_scale(make: Any, read: Any) -> None:
     variable = make()
     for part in (variable, *getattr(variable, "variables", ())):

@@ -2,7 +2,6 @@
 
 table.py              a variable whose rows are looked up, for lookups
 row_lookup.py         looks up rows of a variable, each distinct id once
-joint_lookup.py       looks up rows of several tables in one exchange with a ps
 shard_order.py        ids grouped by the shards that hold them
 distinct_rows.py      slices in which every id occurs once
 graph_checks.py       checks of values known only when a function runs

@@ -114,7 +114,7 @@ def distinct_rows(
             ),
         )
         return rows_ND, tf.reshape(tf.range(tf.size(ids)), tf.shape(ids))
-    order, positions = distinct_ids(
+    order, positions = _distinct_ids(
         table,
         indices,
         from_end=from_end,
@@ -126,7 +126,7 @@ def distinct_rows(
     wire_dtype = wire.dtype_of_reads(table)
     with compat.stop_recording():
         rows_UD = _gather(table, order, wire_dtype)
-    return recorded(table, order, rows_UD), positions
+    return _recorded(table, order, rows_UD), positions
 
 
 def _rows_of_whole(table: Table, order: ShardOrder) -> tf.Tensor:
@@ -138,7 +138,7 @@ def _rows_of_whole(table: Table, order: ShardOrder) -> tf.Tensor:
             ids_U1 = tf.expand_dims(order.ids_U, 1)
         with tf.device(whole.device):
             rows_UD = present_rows.gather(whole, order.ids_U, ids_U1)
-    # `recorded` has an operation that reads the handle, so that the rows would
+    # `_recorded` has an operation that reads the handle, so that the rows would
     # travel back to the ps.
     shape = table.shape
     compat.record_gradient(
@@ -172,7 +172,7 @@ def _gather(
     return wire.widened(order.join(rows), table.dtype, table.shape[-1])
 
 
-def distinct_ids(
+def _distinct_ids(
     table: Table,
     indices: Any,
     *,
@@ -221,7 +221,7 @@ def distinct_ids(
     return order, positions
 
 
-def recorded(table: Table, order: ShardOrder, rows_UD: tf.Tensor) -> tf.Tensor:
+def _recorded(table: Table, order: ShardOrder, rows_UD: tf.Tensor) -> tf.Tensor:
     """Records a lookup for gradient tapes and for the traced function.
 
     Tapes compute a `DistinctRows` of the whole table as its gradient. The

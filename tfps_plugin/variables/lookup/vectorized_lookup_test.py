@@ -9,7 +9,6 @@ import tensorflow as tf
 
 from tfps_plugin import errors
 from tfps_plugin.variables import testing
-from tfps_plugin.variables.lookup import joint_lookup
 
 _VALUE = np.random.default_rng(0).normal(size=(10, 4)).astype("float32")
 # The number of distinct ids differs from row to row.
@@ -41,17 +40,14 @@ def _in_a_branch(table: Any, ids: tf.Tensor) -> tf.Tensor:
     )
 
 
-def _joint(table: Any, ids: tf.Tensor) -> tf.Tensor:
-    if not isinstance(table, tf.Variable):
-        tables = [table, table]
-        return tf.add_n(joint_lookup.look_up_together(tables, [ids, ids[::-1]]))
+def _twice(table: Any, ids: tf.Tensor) -> tf.Tensor:
     return tf.gather(table, ids) + tf.gather(table, ids[::-1])
 
 
 @pytest.mark.parametrize("traced", [True, False])
 @pytest.mark.parametrize(
     "function",
-    [_weighted, _by_a_constant, _in_a_branch, _joint],
+    [_weighted, _by_a_constant, _in_a_branch, _twice],
 )
 def test_results_and_gradients_are_those_of_one_process(
     function: Callable[[Any, tf.Tensor], tf.Tensor], traced: bool
