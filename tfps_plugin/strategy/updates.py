@@ -62,6 +62,8 @@ def update(
     return results if isinstance(variable, ShardedVariable) else results[0]
 
 
+# AutoGraph cannot convert it, and warns that it cannot.
+@tf.autograph.experimental.do_not_convert
 def run_parts(
     parts: Sequence[UpdatePart], run: Callable[[UpdatePart], Any]
 ) -> list[Any]:

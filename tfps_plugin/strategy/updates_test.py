@@ -1,3 +1,4 @@
+import logging
 from typing import Any
 
 import keras
@@ -6,6 +7,7 @@ import pytest
 import tensorflow as tf
 
 from tfps_plugin import errors
+from tfps_plugin.strategy import update_parts
 from tfps_plugin.strategy import updates
 from tfps_plugin.variables import testing
 
@@ -57,6 +59,28 @@ def test_an_eager_update_sees_the_rows_too() -> None:
     expected = _TABLE.copy()
     expected[[5, 3]] -= 0.5 * (0.9 * _OTHER[[5, 3]] + _GRADIENT[:2])
     np.testing.assert_allclose(table.numpy(), expected, rtol=1e-6)
+
+
+def test_autograph_has_nothing_to_warn_of() -> None:
+    table = testing.sharded_variable(_TABLE, 2)
+    warnings: list[logging.LogRecord] = []
+    handler = logging.Handler(logging.WARNING)
+    handler.emit = warnings.append  # type: ignore[assignment,method-assign]
+
+    @tf.function
+    def step() -> None:
+        gradient = tf.constant(_GRADIENT)
+        parts = update_parts.parts_of(table, (gradient,), exact=False)
+        updates.run_parts(parts, lambda part: part.variable.assign(*part.args))
+
+    logger = logging.getLogger("tensorflow")
+    logger.addHandler(handler)
+    try:
+        step()
+    finally:
+        logger.removeHandler(handler)
+    np.testing.assert_array_equal(table.numpy(), _GRADIENT)
+    assert not warnings
 
 
 @pytest.mark.parametrize("num_shards", [0, 1, 2, 3, 11])

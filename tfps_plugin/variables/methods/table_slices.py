@@ -129,6 +129,10 @@ def _is_integer(key: Any) -> bool:
     return isinstance(key, int | np.integer) and not isinstance(key, bool)
 
 
+class _RowError(tf.errors.InvalidArgumentError, IndexError):
+    """TensorFlow's error of a row that is not there, and Python's."""
+
+
 def _row_number(key: Any, num_rows: int) -> int:
     """Returns the row of an integer, which may count from the end."""
     row = int(key) + (num_rows if key < 0 else 0)
@@ -140,5 +144,5 @@ def _row_number(key: Any, num_rows: int) -> int:
     )
     # The same errors as for any tensor or variable.
     if tf.executing_eagerly():
-        raise tf.errors.InvalidArgumentError(None, None, text)
+        raise _RowError(None, None, text)
     raise ValueError(text)

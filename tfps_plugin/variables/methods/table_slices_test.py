@@ -61,6 +61,8 @@ def test_a_row_that_is_not_there_is_an_error(row: int) -> None:
             variable[row]
         with pytest.raises(ValueError, match="of bounds"):
             tf.function(lambda v=variable: v[row])()
+    with pytest.raises(IndexError, match="of bounds"):
+        variable[row]
 
 
 def test_iteration_ends() -> None:
