@@ -309,8 +309,8 @@ def test_widths_share_one_exchange_with_each_ps(
         explanation = strategy.explain(tf.function(embed), [ids], print_fn=None)
         sent = [each for body in explanation.bodies for each in body.sent]
         return (
-            sum(s.num_tensors for s in sent if s.destination),
-            sum(s.num_tensors for s in sent if s.source),
+            sum(each.num_parcels for each in sent if each.destination),
+            sum(each.num_parcels for each in sent if each.source),
         )
 
     three = crossing([4, 5, 6])
