@@ -259,6 +259,24 @@ def test_constraints_are_refused(cluster: tfps.LocalCluster) -> None:
         tf.Variable(1.0, constraint=lambda x: x)
 
 
+def test_keywords_of_the_last_release_still_work(
+    cluster: tfps.LocalCluster,
+) -> None:
+    with pytest.warns(FutureWarning, match=r"RecoveryOptions\(.*\)") as caught:
+        strategy = tfps.ParameterServerStrategy(
+            cluster.cluster_resolver,
+            recovery="consistent",  # type: ignore[arg-type]
+            ps_recovery_timeout_seconds=9.0,
+        )
+    assert {each.filename for each in caught} == {__file__}
+    assert len(caught) == 2
+    assert strategy.recovery == tfps.RecoveryOptions(
+        restore="consistent", timeout_seconds=9.0
+    )
+    with pytest.warns(FutureWarning, match=r"recovery\.timeout_seconds"):
+        assert strategy.ps_recovery_timeout_seconds == 9.0
+
+
 def test_fusion_is_what_may_be_changed_later(
     cluster: tfps.LocalCluster,
 ) -> None:

@@ -2,6 +2,7 @@
 
 parameter_server_strategy.py  `tfps.ParameterServerStrategy`, what users hold
 options.py                    its options in groups, checked when created
+deprecated_options.py         the keywords that these options were before
 chief_cluster.py              the cluster of a strategy, as its chief finds it
 explanations.py               explains what steps send between tasks
 extended.py                   what TensorFlow and Keras call behind it

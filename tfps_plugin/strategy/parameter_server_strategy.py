@@ -6,6 +6,7 @@ from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
+from typing import Unpack
 
 import tensorflow as tf
 
@@ -13,8 +14,11 @@ from tfps_plugin import errors
 from tfps_plugin.cluster import spec
 from tfps_plugin.cluster.chief.session import Session
 from tfps_plugin.strategy import chief_cluster
+from tfps_plugin.strategy import deprecated_options
 from tfps_plugin.strategy import explanations
 from tfps_plugin.strategy import options as options_module
+from tfps_plugin.strategy.deprecated_options import DeprecatedAttributes
+from tfps_plugin.strategy.deprecated_options import DeprecatedKeywords
 from tfps_plugin.strategy.explanations import Explanations
 from tfps_plugin.strategy.extended import ParameterServerExtended
 from tfps_plugin.strategy.options import CommunicationOptions
@@ -22,7 +26,6 @@ from tfps_plugin.strategy.options import RecoveryOptions
 from tfps_plugin.strategy.options import SchedulingOptions
 from tfps_plugin.strategy.options import SparseUpdate
 from tfps_plugin.strategy.options import StartupOptions
-from tfps_plugin.strategy.options import StrategyOptions
 from tfps_plugin.strategy.variable_creation import VariableCreator
 from tfps_plugin.transport import fusion
 from tfps_plugin.transport.explanation import Explanation
@@ -39,7 +42,7 @@ _logger = logging.getLogger(__name__)
 construction_hooks: list[Callable[["ParameterServerStrategy"], None]] = []
 
 
-class ParameterServerStrategy(tf.distribute.Strategy):
+class ParameterServerStrategy(DeprecatedAttributes, tf.distribute.Strategy):
     """Strategy that trains on workers, with variables on parameter servers.
 
     ```python
@@ -84,6 +87,7 @@ class ParameterServerStrategy(tf.distribute.Strategy):
         communication: CommunicationOptions | None = None,
         recovery: RecoveryOptions | None = None,
         sparse_update: SparseUpdate = "auto",
+        **deprecated: Unpack[DeprecatedKeywords],
     ) -> None:
         """Connects to the cluster.
 
@@ -124,6 +128,9 @@ class ParameterServerStrategy(tf.distribute.Strategy):
                   follows the batch: when a row is next looked up or updated, a
                   closed form makes up for the steps since its last update.
                   Building an optimizer that has no closed form raises an error.
+            **deprecated: The options of the four groups by their names of the
+                last release, with a `FutureWarning` that shows the new
+                spelling.
 
         Raises:
             ClusterConfigurationError: If the description of the cluster is
@@ -132,8 +139,9 @@ class ParameterServerStrategy(tf.distribute.Strategy):
             ClusterStartTimeoutError: If too few tasks answer in time. The
                 message lists each of them, its address and the last reason.
             PartitioningError: If `variable_partitioner` is not callable.
-            TypeError: If a group of options is of another class.
-            ValueError: If an option has no meaning.
+            TypeError: If a group of options is of another class, or a keyword
+                is unknown.
+            ValueError: If an option has no meaning, or is given in both forms.
         """
         if variable_partitioner is not None and not callable(
             variable_partitioner
@@ -143,18 +151,15 @@ class ParameterServerStrategy(tf.distribute.Strategy):
                 "axis=0), such as tfps.partitioners.MinSizePartitioner(...). "
                 f"Received: variable_partitioner={variable_partitioner!r}"
             )
-        groups: dict[str, Any] = {
-            "startup": startup,
-            "scheduling": scheduling,
-            "communication": communication,
-            "recovery": recovery,
-        }
-        options = StrategyOptions(
-            **{
-                name: given
-                for name, given in groups.items()
-                if given is not None
-            }
+        options = deprecated_options.merged(
+            {
+                "startup": startup,
+                "scheduling": scheduling,
+                "communication": communication,
+                "recovery": recovery,
+            },
+            deprecated,
+            stacklevel=2,
         )
         options_module.require_sparse_update(sparse_update)
         resolver = cluster_resolver or chief_cluster.default_resolver()
