@@ -187,7 +187,7 @@ def test_a_table_that_is_read_otherwise_catches_up(
     _assert_same_weights(model, weights)
 
 
-def test_a_joint_lookup_catches_up_as_single_ones_do(
+def test_a_distributed_embedding_catches_up_as_an_embedding_does(
     strategy: tfps.ParameterServerStrategy,
 ) -> None:
     table = tfps.layers.TableConfig("rows", _ROWS, 4, initializer="ones")

@@ -72,12 +72,12 @@ class EarlierTraces:
         """Makes functions retrace, and concrete functions refuse calls."""
         if not self._is_gone:
             return
-        for function in instances_of(_Function):
-            if any(map(self.is_lost, function._function_cache.values())):
-                function._function_cache.clear()
-        for trace in instances_of(_Trace):
-            if self.is_lost(trace):
-                trace._call_flat = _refusal_of(trace.name)
+        for each in instances_of(_Function, _Trace):
+            if issubclass(type(each), _Trace):
+                if self.is_lost(each):
+                    each._call_flat = _refusal_of(each.name)
+            elif any(map(self.is_lost, each._function_cache.values())):
+                each._function_cache.clear()
 
     def _is_lost_inside(self, function: Any) -> bool:
         definition = function.definition
