@@ -1,6 +1,7 @@
 """Tests of the coordinator on a cluster of real processes."""
 
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -262,3 +263,37 @@ def test_error_of_a_step_ends_functions_that_never_end(
     double = tf.function(lambda x: 2 * x)
     results = _on_every_lane(coordinator, double, tf.constant(3))
     assert [int(each) for _, each in results] == [6] * num_lanes
+
+
+def test_a_call_of_the_chief_ends_with_its_connection_to_a_ps(
+    strategy: FakeStrategy, counter: tf.Variable
+) -> None:
+    (ps,) = strategy.session.cluster.parameter_servers
+    with tf.device(strategy.session.device(ps)):
+        empty = tf.queue.FIFOQueue(1, tf.int64, shapes=[[]])
+    raised: list[type[BaseException]] = []
+
+    @tf.function
+    def wait_on_the_ps() -> tf.Tensor:
+        counter.assign_add(1)
+        with tf.device(strategy.session.device(ps)):
+            return empty.dequeue()
+
+    def call() -> None:
+        try:
+            wait_on_the_ps()
+        except tf.errors.OpError as error:
+            # Not the error itself: it would keep the queue until the end.
+            raised.append(type(error))
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    deadline = time.monotonic() + _TIMEOUT_SECONDS
+    while int(counter) == 0:
+        assert time.monotonic() < deadline, "the function did not begin"
+    strategy.session.break_connections(ps)
+    thread.join(_TIMEOUT_SECONDS)
+    assert not thread.is_alive()
+    assert raised == [tf.errors.UnavailableError]
+    # The ps lives, and keeps what it has.
+    assert int(counter) == 1

@@ -6,6 +6,7 @@ reported to another thread.
 """
 
 import contextlib
+import sys
 import threading
 import time
 import weakref
@@ -15,6 +16,7 @@ from typing import Any
 from tensorflow.python.autograph.impl import api
 from tensorflow.python.eager import cancellation
 from tensorflow.python.eager import context
+from tensorflow.python.eager import execute
 from tensorflow.python.eager import executor
 
 
@@ -145,6 +147,31 @@ class Cancellation:
             managers = list(self._managers)
         for manager in managers:
             manager.start_cancel()
+
+    def ignored_by(self) -> frozenset[Any]:
+        """Returns a key of each call that was cancelled and has not ended.
+
+        TensorFlow itself cancels a call when one of its parts fails. A part
+        that is being sent at that moment is never cancelled.
+
+        Used since TensorFlow 2.20: `execute.execute_with_cancellation` and the
+        name of its argument; `CancellationManager.is_cancelled`.
+        """
+        with self._lock:
+            managers = list(self._managers)
+        cancelled = frozenset(each for each in managers if each.is_cancelled)
+        # An exception that somebody keeps holds its managers as well. Only the
+        # stacks of the threads tell which calls have not returned.
+        return cancelled & _managers_of_calls() if cancelled else cancelled
+
+
+def _managers_of_calls() -> frozenset[Any]:
+    """Returns the managers of the calls that threads wait for."""
+    return frozenset(
+        frame.f_locals["cancellation_manager"]
+        for frame in sys._current_frames().values()
+        if frame.f_code is execute.execute_with_cancellation.__code__
+    )
 
 
 def set_message(error: Any, message: str) -> None:

@@ -70,3 +70,47 @@ def test_a_call_that_fails_cancels_no_other(
         read(iterator)
     double = tf.function(lambda x: 2 * x)
     assert int(double(tf.constant(3))) == 6
+
+
+def test_a_call_that_ignores_its_cancellation_is_seen_until_it_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connection, "_present", connection._Present())
+    patches.apply(patch_table.CONNECTION)
+    begun = connection.begin()
+    cancellation = begun.cancellation = tensorflow_execution.Cancellation()
+    empty = tf.queue.FIFOQueue(1, [tf.int32], shapes=[[]])
+    is_running, may_end = threading.Event(), threading.Event()
+    raised: list[BaseException] = []
+
+    def wait() -> None:
+        is_running.set()
+        assert may_end.wait(_TIMEOUT_SECONDS)
+
+    @tf.function
+    def run() -> Any:
+        # Fails beside a part that nothing can cancel.
+        with tf.control_dependencies([tf.numpy_function(wait, [], [])]):
+            return empty.dequeue()
+
+    def call() -> None:
+        try:
+            run()
+        except tf.errors.CancelledError as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    try:
+        assert is_running.wait(_TIMEOUT_SECONDS)
+        assert not cancellation.ignored_by()
+        cancellation.start()
+        assert len(cancellation.ignored_by()) == 1
+        assert cancellation.ignored_by() == cancellation.ignored_by()
+    finally:
+        may_end.set()
+        thread.join(_TIMEOUT_SECONDS)
+    assert not thread.is_alive()
+    # The error's traceback still refers to the manager of the call.
+    assert len(raised) == 1
+    assert not cancellation.ignored_by()

@@ -35,6 +35,9 @@ class Cancellation(Protocol):
     def start(self) -> None:
         """Cancels the calls; waits for none of them."""
 
+    def ignored_by(self) -> frozenset[Any]:
+        """Returns a key of each call that was cancelled and has not ended."""
+
 
 class Connection:
     """One connection of this process to a cluster, from its start to its end.

@@ -581,6 +581,9 @@ class _Cancellation:
     def start(self) -> None:
         self.started_at = 1.0
 
+    def ignored_by(self) -> frozenset[Any]:
+        return frozenset()
+
 
 def test_the_end_of_a_round_cancels_the_calls_of_that_round() -> None:
     queue = ClosureQueue(10, new_cancellation=_Cancellation)

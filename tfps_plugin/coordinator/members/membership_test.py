@@ -444,6 +444,37 @@ def test_a_call_that_does_not_end_when_cancelled_is_given_up(
     assert "Worker 0 still runs 1 functions" in caplog.text
 
 
+class _Ignored:
+    """A cancellation that calls of the chief ignore."""
+
+    started_at = None
+
+    def __init__(self, *calls: str) -> None:
+        self.calls = calls
+        self.is_asked_often = threading.Event()
+        self._num_questions = 0
+
+    def ignored_by(self) -> frozenset[Any]:
+        self._num_questions += 1
+        if self._num_questions > 3:
+            self.is_asked_often.set()
+        return frozenset(self.calls)
+
+
+def test_a_call_of_the_chief_that_does_not_end_loses_its_connections(
+    make: Callable[..., _Bench], caplog: pytest.LogCaptureFixture
+) -> None:
+    session = FakeSession(num_workers=1, num_ps=2)
+    cancellation: Any = _Ignored("a call")
+    session.connection.cancellation = cancellation
+    bench = make(session, hanging_seconds=0.0)
+    assert cancellation.is_asked_often.wait(_TIMEOUT_SECONDS)
+    assert bench.thread.stop(_TIMEOUT_SECONDS)
+    # Once only, though the call was seen several times.
+    assert session.broken == list(session.cluster.parameter_servers)
+    assert "1 functions on the chief still run" in caplog.text
+
+
 def test_a_recovery_ends_only_when_no_ps_is_lost() -> None:
     class Recovery:
         is_under_way = False

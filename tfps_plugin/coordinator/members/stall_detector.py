@@ -4,6 +4,7 @@ Pure: the caller passes the time, in seconds of any steady clock.
 """
 
 import collections
+import math
 from collections.abc import Collection
 from collections.abc import Hashable
 from collections.abc import Iterator
@@ -44,6 +45,12 @@ class StallDetector:
     function in flight may run again after a loss anyway, so such a call counts
     as hanging.
 
+    *Cancelled calls of the chief.* The same happens to calls that the chief's
+    own threads make. Each of them is known to be cancelled, and so to fail.
+
+    Attributes:
+        hanging_seconds: How long calls have to fail by themselves.
+
     Not thread-safe.
     """
 
@@ -63,14 +70,16 @@ class StallDetector:
             max_silences: Number of unanswered probes in a row after which a
                 task is given up.
             hanging_seconds: How long calls have to fail by themselves after a
-                parameter server is back.
+                parameter server is back, or after they were cancelled.
         """
         self._patience_seconds = patience_seconds
         self._max_silences = max_silences
-        self._hanging_seconds = hanging_seconds
+        self.hanging_seconds = hanging_seconds
         self._silences: dict[Hashable, int] = {}
         self._next_roll_call: float | None = None
         self._restored: collections.deque[Restored] = collections.deque()
+        # When each cancelled call was first seen.
+        self._cancelled: dict[Hashable, float] = {}
 
     def overdue(
         self, busy_since: Mapping[int, float | None], now: float
@@ -141,6 +150,29 @@ class StallDetector:
             Each restoration once, `hanging_seconds` after it.
         """
         while self._restored and (
-            now - self._restored[0].at >= self._hanging_seconds
+            now - self._restored[0].at >= self.hanging_seconds
         ):
             yield self._restored.popleft()
+
+    def due_cancelled_calls(
+        self, calls: Collection[Hashable], now: float
+    ) -> int:
+        """Returns the number of calls that have ignored their cancellation.
+
+        Args:
+            calls: A key of each call that was cancelled and has not ended.
+            now: The time.
+
+        Returns:
+            Each call counts once, `hanging_seconds` after it was first seen.
+        """
+        earlier = self._cancelled
+        self._cancelled = {call: earlier.get(call, now) for call in calls}
+        due = [
+            call
+            for call, since in self._cancelled.items()
+            if now - since >= self.hanging_seconds
+        ]
+        for call in due:
+            self._cancelled[call] = math.inf
+        return len(due)

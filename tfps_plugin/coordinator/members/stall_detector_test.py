@@ -56,3 +56,17 @@ def test_hanging_calls_are_looked_for_once_and_not_too_early() -> None:
     assert list(detector.due_for_hanging_calls(200.0)) == [
         Restored([0, 1], 102.0)
     ]
+
+
+def test_cancelled_calls_are_due_once_and_not_too_early() -> None:
+    detector = StallDetector(30.0, hanging_seconds=5.0)
+    due = detector.due_cancelled_calls
+    assert due({"first"}, 100.0) == 0
+    assert due({"first", "second"}, 104.9) == 0
+    assert due({"first", "second"}, 105.0) == 1
+    assert due({"first", "second"}, 110.0) == 1
+    assert due({"first", "second"}, 200.0) == 0
+    # It has ended, and another call may have its key.
+    assert due({"first"}, 201.0) == 0
+    assert due({"first", "second"}, 202.0) == 0
+    assert due({"second"}, 207.0) == 1

@@ -68,6 +68,7 @@ class Watchdog:
         self._give_up_silent_tasks()
         self._give_up_hanging_calls()
         self._abandon_cancelled_calls()
+        self._end_cancelled_calls_of_chief()
 
     def ps_restored(self, ps_indices: Collection[int]) -> None:
         """Records that ps are back; calls that they left hanging are due."""
@@ -173,3 +174,26 @@ class Watchdog:
                     num_calls,
                     _CANCELLED_SECONDS,
                 )
+
+    def _end_cancelled_calls_of_chief(self) -> None:
+        """Ends cancelled calls of the chief that TensorFlow cannot end.
+
+        They fail with their connections to the ps. Other calls that use these
+        fail as well; whoever makes them does so again, or gets the error.
+        """
+        cancellation = self._session.connection.cancellation
+        if cancellation is None:
+            return
+        num_calls = self._detector.due_cancelled_calls(
+            cancellation.ignored_by(), time.monotonic()
+        )
+        if not num_calls:
+            return
+        _logger.warning(
+            "%d functions on the chief still run %.0f s after a part of them "
+            "failed; the chief connects to the parameter servers again.",
+            num_calls,
+            self._detector.hanging_seconds,
+        )
+        for task in self._ps:
+            self._session.break_connections(task)
