@@ -22,6 +22,7 @@ import tensorflow as tf
 from tfps_plugin import errors
 from tfps_plugin.cluster import tf_config
 from tfps_plugin.cluster.chief.session import Session
+from tfps_plugin.cluster.forking.forked_tasks import ForkedTask
 from tfps_plugin.cluster.local_cluster import LocalCluster
 from tfps_plugin.cluster.machine import ports
 from tfps_plugin.cluster.machine import tuning
@@ -151,7 +152,7 @@ def test_functions_run_on_workers_with_variables_on_ps(
 
 
 def _scheduling_of_threads(
-    process: subprocess.Popen[bytes],
+    process: ForkedTask,
 ) -> list[tuple[frozenset[int], int]]:
     """Returns the cores and scheduling policy of each thread of a task."""
     threads = [int(each) for each in os.listdir(f"/proc/{process.pid}/task")]

@@ -8,6 +8,7 @@ health.py            asks a task's server whether it lives, and who it is
 runtime_errors.py    finds TensorFlow's errors about the cluster (pure)
 task.py              `tfps.init()`: one call for a program all tasks run
 local_cluster.py     a whole cluster of real processes on this machine
+forking/             tasks of that cluster, forks of one process
 output/              output of tasks, and the part that users see
 serving/             the process of a worker or parameter server
 machine/             settings of the machine: memory, cores, ports

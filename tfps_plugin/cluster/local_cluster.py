@@ -9,7 +9,6 @@ import pathlib
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -24,6 +23,8 @@ from tfps_plugin.cluster import health
 from tfps_plugin.cluster import spec
 from tfps_plugin.cluster import tf_config
 from tfps_plugin.cluster.chief import this_process
+from tfps_plugin.cluster.forking.forked_tasks import ForkedTask
+from tfps_plugin.cluster.forking.forked_tasks import ForkedTasks
 from tfps_plugin.cluster.machine import ports
 from tfps_plugin.cluster.machine import tuning
 from tfps_plugin.cluster.output import progress_line
@@ -37,6 +38,8 @@ from tfps_plugin.cluster.spec import Task
 _logger = logging.getLogger("tfps_plugin.cluster")
 
 _STOP_TIMEOUT_SECONDS = 5.0
+# The system needs milliseconds, unless the machine is very busy.
+_KILL_TIMEOUT_SECONDS = 60.0
 # Length of the quoted end of the log of a task that dies before it serves.
 _LOG_TAIL_CHARACTERS = 3000
 
@@ -113,7 +116,7 @@ class LocalCluster:
         )
         self._lock = threading.RLock()
         # By name of the task.
-        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._processes: dict[str, ForkedTask] = {}
         self._is_stopped = False
         with contextlib.ExitStack() as stack:
             self._resources = stack
@@ -140,9 +143,12 @@ class LocalCluster:
                 )
                 # After the tasks have ended, and before their logs are gone.
                 stack.callback(logs.close)
-            self._parent_pipe, held_end = os.pipe()
-            stack.callback(os.close, self._parent_pipe)
-            stack.callback(os.close, held_end)
+            self._tasks = ForkedTasks(
+                self._environment(),
+                self._folder / "fork_server.log",
+                start_timeout_seconds,
+            )
+            stack.callback(self._tasks.close)
             stack.callback(self._end_processes)
             atexit.register(self.stop)
             stack.callback(atexit.unregister, self.stop)
@@ -229,14 +235,18 @@ class LocalCluster:
         """
         process = self.process(job, index)
         process.kill()
-        process.wait()
+        process.wait(_KILL_TIMEOUT_SECONDS)
 
-    def process(self, job: str, index: int) -> subprocess.Popen[bytes]:
+    def process(self, job: str, index: int) -> ForkedTask:
         """Returns the process of a task: the last one, if it was restarted.
 
         Args:
             job: Job of the task: "worker" or "ps".
             index: Index of the task in its job.
+
+        Returns:
+            An object with the methods of `subprocess.Popen` that end a process
+            or wait for its end, and with its `pid` and `returncode`.
         """
         with self._lock:
             return self._processes[str(self._spec.task(job, index))]
@@ -287,7 +297,8 @@ class LocalCluster:
         self._spec = ClusterSpec.from_dict(addresses)
         return moved
 
-    def _launch(self, task: Task) -> subprocess.Popen[bytes]:
+    def _environment(self) -> dict[str, str]:
+        """Returns the environment of the tasks."""
         # The tasks run the same code as this process, installed or not.
         path = str(pathlib.Path(tfps_plugin.__file__).parent.parent)
         before = os.environ.get("PYTHONPATH")
@@ -301,33 +312,22 @@ class LocalCluster:
                 "PYTHONPATH": f"{before}{os.pathsep}{path}" if before else path,
                 # The port is held for the task by this process.
                 "TF_GRPC_REUSE_PORT": "1",
-                "TF_CONFIG": tf_config.to_tf_config(
-                    self._spec, task.job, task.index
-                ),
             },
             (task.host for task in self._spec.tasks),
         )
         environ.update(tuning.task_variables(environ, tune=self._tune))
-        with self._log_path(task).open("ab") as log:
-            return subprocess.Popen(
-                [
-                    sys.executable,
-                    # Nothing in the current folder may hide a library.
-                    "-P",
-                    "-m",
-                    "tfps_plugin.cluster.serving.task_server",
-                    f"--parent-pipe={self._parent_pipe}",
-                    *self._options,
-                    *tuning.task_arguments(self._spec, task, tune=self._tune),
-                ],
-                env=environ,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                pass_fds=[self._parent_pipe],
-                # Ctrl-C only reaches this process, which then ends the tasks.
-                start_new_session=True,
-            )
+        return environ
+
+    def _launch(self, task: Task) -> ForkedTask:
+        config = tf_config.to_tf_config(self._spec, task.job, task.index)
+        return self._tasks.start(
+            [
+                *self._options,
+                *tuning.task_arguments(self._spec, task, tune=self._tune),
+            ],
+            {"TF_CONFIG": config},
+            self._log_path(task),
+        )
 
     def _log_level(self) -> str:
         """Returns TensorFlow's log level: errors only by default."""
@@ -376,7 +376,7 @@ class LocalCluster:
                 process.wait(max(0.0, deadline - time.monotonic()))
             except subprocess.TimeoutExpired:
                 process.kill()
-                process.wait()
+                process.wait(_KILL_TIMEOUT_SECONDS)
 
 
 def embedded_cluster() -> LocalCluster:

@@ -6,13 +6,16 @@ with real tasks.
 
 import pathlib
 import re
-import sys
+import subprocess
 import threading
 import time
+from collections.abc import Mapping
+from collections.abc import Sequence
 
 import pytest
 
 from tfps_plugin import errors
+from tfps_plugin.cluster import local_cluster
 from tfps_plugin.cluster.local_cluster import LocalCluster
 
 
@@ -23,7 +26,31 @@ def task_script(
     """Returns the path of a program that runs instead of each task."""
     path = tmp_path / "task"
     path.touch(0o755)
-    monkeypatch.setattr(sys, "executable", str(path))
+
+    class Scripts:
+        """Starts the program, without a fork."""
+
+        def __init__(self, environ: Mapping[str, str], *_: object) -> None:
+            self._environ = environ
+
+        def start(
+            self,
+            arguments: Sequence[str],
+            environ: Mapping[str, str],
+            log_path: pathlib.Path,
+        ) -> subprocess.Popen[bytes]:
+            with log_path.open("ab") as log:
+                return subprocess.Popen(
+                    [str(path), *arguments],
+                    env={**self._environ, **environ},
+                    stdout=log,
+                    stderr=log,
+                )
+
+        def close(self) -> None:
+            pass
+
+    monkeypatch.setattr(local_cluster, "ForkedTasks", Scripts)
     return path
 
 
