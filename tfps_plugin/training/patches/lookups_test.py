@@ -244,6 +244,7 @@ _CASES = [("sharded", name) for name in _LOOKUPS] + [
 
 
 @pytest.mark.compat
+@pytest.mark.sample(cases=24)
 @pytest.mark.parametrize(("kind", "name"), _CASES)
 def test_tensorflow_lookups(kind: str, name: str) -> None:
     _assert_as_plain(kind, _LOOKUPS[name])

@@ -480,6 +480,7 @@ def test_a_weight_that_has_changed_since_it_was_read_is_assigned() -> None:
     assert weight.numpy() == 1.5
 
 
+@pytest.mark.sample(cases=36)
 @pytest.mark.parametrize("compute", [*_ATOMIC.values(), *_REPEATED.values()])
 @pytest.mark.parametrize("argument", [_DENSE, _ROW, _SCALAR])
 @pytest.mark.parametrize("trainable", [False, True])

@@ -73,6 +73,16 @@ class _OneTable:
         self.rule = of_keras.zero_gradients(optimizer)
         self.elapsed = 0.0
 
+        @tf.function
+        def pass_steps(num_steps: tf.Tensor) -> None:
+            for _ in tf.range(num_steps):
+                optimizer.apply([tf.zeros([5, 3])], [self.table])
+
+        self._pass_steps = pass_steps
+        self._step = tf.function(
+            lambda gradient: optimizer.apply([gradient], [self.table])
+        )
+
     @property
     def decay(self) -> float | None:
         return self.optimizer.weight_decay
@@ -113,20 +123,15 @@ class _OneTable:
 
     def step(self, gradient: Any) -> None:
         self._count(1)
-        self.optimizer.apply([tf.constant(gradient, tf.float32)], [self.table])
+        self._step(tf.constant(gradient, tf.float32))
 
     def train(self, num_steps: int, scale: float = 1.0) -> None:
         for _ in range(num_steps):
             self.step(scale * next(self._gradients))
 
     def pass_steps(self, num_steps: int) -> None:
-        @tf.function
-        def run() -> None:
-            for _ in tf.range(num_steps):
-                self.optimizer.apply([tf.zeros([5, 3])], [self.table])
-
         self._count(num_steps)
-        run()
+        self._pass_steps(tf.constant(num_steps))
 
     def _count(self, num_steps: int) -> None:
         rates = learning_rates.ahead(self.optimizer)
@@ -152,6 +157,7 @@ def _caught_up(
     return {key: table.rule.after(key, values, gap) for key in values}
 
 
+@pytest.mark.sample(cases=20)
 @pytest.mark.parametrize("before", [1, 40])
 @pytest.mark.parametrize("name", _EVERY)
 def test_they_do_what_steps_without_a_gradient_do(
