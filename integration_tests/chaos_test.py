@@ -4,9 +4,9 @@
     TFPS_CHAOS_KILLS=60 TFPS_CHAOS_EPOCHS=20 \\
         pytest -s integration_tests/chaos_test.py --sample-seed 7
 
-The flights example runs under `tfps run`, undisturbed first. Half of the tasks
-die; with `--all`, every task dies, and there are 20 kills. The victims and the
-moments are drawn from the seed of the samples, which is printed:
+The flights example runs under `tfps run`, undisturbed first. A third of the
+tasks die; with `--all`, every task dies, and there are 20 kills. The victims
+and the moments are drawn from the seed of the samples, which is printed:
 
 - most die alone; some die while another is being started again, and before
   training has recovered from its death;
@@ -33,11 +33,11 @@ import pytest
 
 _ROOT = pathlib.Path(__file__).parent.parent
 _WORKERS, _PS = 3, 2
-# Half of the tasks, of which the chief is one.
-_KILLS_OF_A_SAMPLE = (_WORKERS + _PS + 1) // 2
+# A third of the tasks, of which the chief is one.
+_KILLS_OF_A_SAMPLE = (_WORKERS + _PS + 1) // 3
 _KILLS_OF_ALL = 20
 # So many that training lasts until the last blow, on a fast machine, too.
-_EPOCHS_OF_A_SAMPLE, _EPOCHS_OF_ALL = 3, 12
+_EPOCHS_OF_A_SAMPLE, _EPOCHS_OF_ALL = 2, 12
 _STEPS_BETWEEN_BACKUPS = 40
 _BACKUPS_BETWEEN_KILLS = 2
 # How often a task dies together with the one before it, and how often while a

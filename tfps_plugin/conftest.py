@@ -38,6 +38,9 @@ if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ[_MARK] = uuid.uuid4().hex
 os.environ.setdefault(_MARK, uuid.uuid4().hex)
 
+# Somebody else's; not worth looking at again after every test.
+_OTHERS = frozenset(name for name in os.listdir("/proc") if name.isdecimal())
+
 # How long something that is on its way out may take to be gone.
 _PATIENCE_SECONDS = 10.0
 _INTERVAL_SECONDS = 0.02
@@ -74,11 +77,12 @@ def _threads_to_come() -> Iterator[str]:
 def _processes() -> Iterator[str]:
     """Living descendants of this test run."""
     mark = f"{_MARK}={os.environ[_MARK]}".encode()
-    for folder in pathlib.Path("/proc").glob("[0-9]*"):
+    for name in os.listdir("/proc"):
+        if not name.isdecimal() or name in _OTHERS:
+            continue
+        folder = pathlib.Path("/proc", name)
         try:
-            if int(folder.name) != os.getpid() and (
-                mark in (folder / "environ").read_bytes().split(b"\0")
-            ):
+            if mark in (folder / "environ").read_bytes().split(b"\0"):
                 command = (folder / "cmdline").read_bytes().split(b"\0")
                 yield f"process {b' '.join(command).decode()}"
         except OSError:

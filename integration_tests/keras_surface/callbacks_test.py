@@ -96,6 +96,7 @@ def alone(
     return run
 
 
+@pytest.mark.sample(cases=8)
 @in_every_placement
 @on_every_input
 @pytest.mark.parametrize("feature", callback_table.CASES)

@@ -28,7 +28,7 @@ def strategy(
     strategy.communication = tfps.CommunicationOptions(fusion=True)
 
 
-@pytest.mark.sample(cases=5)
+@pytest.mark.sample(cases=3)
 @pytest.mark.parametrize("placement", placements.NAMES)
 @pytest.mark.parametrize("input_kind", ["either"])
 @pytest.mark.parametrize("feature", CASES)

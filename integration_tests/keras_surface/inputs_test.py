@@ -95,6 +95,7 @@ def alone(benches: dict[str, Bench]) -> Any:
     )
 
 
+@pytest.mark.sample(cases=24)
 @pytest.mark.parametrize("placement", placements.NAMES)
 @pytest.mark.parametrize(("input_kind", "feature"), input_table.ROWS)
 def test_input(

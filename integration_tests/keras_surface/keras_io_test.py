@@ -38,6 +38,7 @@ def sharded(
     return strategies["sharded"]
 
 
+@pytest.mark.sample(cases=2)
 @pytest.mark.parametrize("name", programs.PROGRAMS)
 def test_a_program_of_keras_io(
     sharded: tfps.ParameterServerStrategy, name: str

@@ -28,7 +28,7 @@ def alone(cluster: Any) -> Any:
     return functools.cache(model_runs.run)
 
 
-@pytest.mark.sample(cases=10)
+@pytest.mark.sample(cases=6)
 @pytest.mark.parametrize("placement", placements.NAMES)
 @pytest.mark.parametrize("feature", CASES)
 def test_model(

@@ -37,6 +37,7 @@ def _filled(feature: str, seed: int, strategy: Any = None) -> keras.Model:
     return model
 
 
+@pytest.mark.sample(cases=14)
 @pytest.mark.parametrize("placement", placements.NAMES)
 @pytest.mark.parametrize("feature", CASES)
 def test_saved(

@@ -48,8 +48,9 @@ class LocalCluster:
     """Workers and parameter servers as processes of this machine.
 
     It is for tests and first trials, and a strategy without a cluster uses one.
-    The processes end when the cluster is stopped, and at the latest when this
-    process ends or dies.
+    They are forks of one process, the fork server, which has loaded TensorFlow.
+    They end when the cluster is stopped, and at the latest when this process
+    ends or dies.
 
         with tfps.LocalCluster(num_workers=2, num_ps=1) as cluster:
             strategy = tfps.ParameterServerStrategy(cluster.cluster_resolver)
@@ -58,10 +59,10 @@ class LocalCluster:
         num_workers: The number of workers.
         num_ps: The number of parameter servers.
         start_timeout_seconds: The time in which all tasks have to start.
-        wait: Whether to wait until all tasks answer. If not, call
-            `wait_until_ready`.
-        environ: Environment variables of the tasks, added to those of this
-            process.
+        wait: Whether to wait until all tasks answer. If not, it returns when
+            they are started; call `wait_until_ready`.
+        environ: Environment variables of the tasks, added to those that this
+            process has now. Tasks that are started again have the same.
         chief_start_timeout_seconds: The time for which a task waits for a
             chief.
         chief_grace_seconds: The time for which it waits for a chief that has
@@ -80,7 +81,7 @@ class LocalCluster:
         ClusterStartTimeoutError: If a task does not answer in time.
 
     Guarantees: every method may be called from any thread.
-    Guarded by `_lock`: `_processes`, `_is_stopped`.
+    Guarded by `_lock`: `_processes`, `_tasks`, `_is_stopped`.
     Never call while holding the lock: anything that waits for a chief.
     """
 
@@ -114,6 +115,7 @@ class LocalCluster:
             f"--chief-start-timeout-seconds={chief_start_timeout_seconds}",
             f"--chief-grace-seconds={chief_grace_seconds}",
         )
+        self._process_id = os.getpid()
         self._lock = threading.RLock()
         # By name of the task.
         self._processes: dict[str, ForkedTask] = {}
@@ -143,12 +145,8 @@ class LocalCluster:
                 )
                 # After the tasks have ended, and before their logs are gone.
                 stack.callback(logs.close)
-            self._tasks = ForkedTasks(
-                self._environment(),
-                self._folder / "fork_server.log",
-                start_timeout_seconds,
-            )
-            stack.callback(self._tasks.close)
+            self._tasks = self._new_tasks()
+            stack.callback(lambda: self._tasks.close())
             stack.callback(self._end_processes)
             atexit.register(self.stop)
             stack.callback(atexit.unregister, self.stop)
@@ -232,6 +230,9 @@ class LocalCluster:
         Args:
             job: Job of the task: "worker" or "ps".
             index: Index of the task in its job.
+
+        Raises:
+            subprocess.TimeoutExpired: If it is not gone after a minute.
         """
         process = self.process(job, index)
         process.kill()
@@ -275,6 +276,9 @@ class LocalCluster:
 
     def stop(self) -> None:
         """Ends the session with the cluster, if any, and all its tasks."""
+        if os.getpid() != self._process_id:
+            # A fork of this process ends; the tasks are not its own.
+            return
         with self._lock:
             if self._is_stopped:
                 return
@@ -318,7 +322,16 @@ class LocalCluster:
         environ.update(tuning.task_variables(environ, tune=self._tune))
         return environ
 
+    def _new_tasks(self) -> ForkedTasks:
+        return ForkedTasks(
+            self._environment(), self._folder / "fork_server.log"
+        )
+
     def _launch(self, task: Task) -> ForkedTask:
+        if self._tasks.is_over:
+            # Somebody has killed the fork server, and all tasks with it.
+            self._tasks.close()
+            self._tasks = self._new_tasks()
         config = tf_config.to_tf_config(self._spec, task.job, task.index)
         return self._tasks.start(
             [
@@ -327,6 +340,7 @@ class LocalCluster:
             ],
             {"TF_CONFIG": config},
             self._log_path(task),
+            self._start_timeout_seconds,
         )
 
     def _log_level(self) -> str:

@@ -30,6 +30,8 @@ def task_script(
     class Scripts:
         """Starts the program, without a fork."""
 
+        is_over = False
+
         def __init__(self, environ: Mapping[str, str], *_: object) -> None:
             self._environ = environ
 
@@ -38,6 +40,7 @@ def task_script(
             arguments: Sequence[str],
             environ: Mapping[str, str],
             log_path: pathlib.Path,
+            timeout_seconds: float,
         ) -> subprocess.Popen[bytes]:
             with log_path.open("ab") as log:
                 return subprocess.Popen(

@@ -168,7 +168,7 @@ class Cancellation:
 def _managers_of_calls() -> frozenset[Any]:
     """Returns the managers of the calls that threads wait for."""
     return frozenset(
-        frame.f_locals["cancellation_manager"]
+        frame.f_locals.get("cancellation_manager")
         for frame in sys._current_frames().values()
         if frame.f_code is execute.execute_with_cancellation.__code__
     )

@@ -3,6 +3,7 @@
 import os
 import pathlib
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -26,7 +27,7 @@ _ENVIRON = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
 
 @pytest.fixture
 def tasks(tmp_path: pathlib.Path) -> Iterator[ForkedTasks]:
-    tasks = ForkedTasks(_ENVIRON, tmp_path / "server.log", _TIMEOUT_SECONDS)
+    tasks = ForkedTasks(_ENVIRON, tmp_path / "server.log")
     yield tasks
     tasks.close()
 
@@ -35,9 +36,8 @@ def _start(
     tasks: ForkedTasks, log: pathlib.Path, cluster: ClusterSpec, index: int
 ) -> ForkedTask:
     config = tf_config.to_tf_config(cluster, "ps", index)
-    return tasks.start(
-        [], {"TF_CONFIG": config, "TF_GRPC_REUSE_PORT": "1"}, log
-    )
+    environ = {"TF_CONFIG": config, "TF_GRPC_REUSE_PORT": "1"}
+    return tasks.start([], environ, log, _TIMEOUT_SECONDS)
 
 
 @pytest.fixture
@@ -64,6 +64,7 @@ def test_forks_serve_as_different_incarnations(
     # TensorFlow draws them at random: forks must not share a generator.
     incarnations = {status.incarnation for status in statuses.values()}
     assert len(incarnations) == 2
+    assert all("fork_server" in _command(task) for task in started)
     started[1].kill()
     assert started[1].wait(_TIMEOUT_SECONDS) == -signal.SIGKILL
     assert started[1].poll() == started[1].returncode == -signal.SIGKILL
@@ -89,10 +90,12 @@ def test_a_task_that_cannot_serve_says_so_in_its_log(
     tasks: ForkedTasks, tmp_path: pathlib.Path
 ) -> None:
     log = tmp_path / "task.log"
-    assert tasks.start([], {}, log).wait(_TIMEOUT_SECONDS) == 1
+    started = tasks.start([], {}, log, _TIMEOUT_SECONDS)
+    assert started.wait(_TIMEOUT_SECONDS) == 1
     assert "TF_CONFIG is not set" in log.read_text()
+    started = tasks.start(["--astray"], {}, log, _TIMEOUT_SECONDS)
     # argparse's own exit code.
-    assert tasks.start(["--astray"], {}, log).wait(_TIMEOUT_SECONDS) == 2
+    assert started.wait(_TIMEOUT_SECONDS) == 2
     assert "--astray" in log.read_text()
 
 
@@ -103,19 +106,98 @@ def test_tasks_end_with_the_process_that_forks_them(
     tasks._process.kill()
     assert task.wait(_TIMEOUT_SECONDS) == EXIT_NO_CHIEF
     deadline = time.monotonic() + _TIMEOUT_SECONDS
-    while pathlib.Path(f"/proc/{task.pid}").exists():
+    while _runs(task.pid):
         assert time.monotonic() < deadline, "it goes on"
         threading.Event().wait(0.01)
+    assert tasks.is_over
     for _ in range(2):
-        with pytest.raises(errors.TaskStartError, match=r"has ended|Broken"):
+        with pytest.raises(errors.TaskStartError, match="has ended"):
             _start(tasks, tmp_path / "task.log", cluster, 0)
     task.kill()
+
+
+def _runs(pid: int) -> bool:
+    try:
+        status = pathlib.Path(f"/proc/{pid}/status").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return "State:\tZ" not in status
+
+
+def test_a_default_timeout_of_sockets_is_not_its_own(
+    cluster: ClusterSpec, tmp_path: pathlib.Path
+) -> None:
+    before = socket.getdefaulttimeout()
+    socket.setdefaulttimeout(0.05)
+    try:
+        tasks = ForkedTasks(_ENVIRON, tmp_path / "server.log")
+    finally:
+        socket.setdefaulttimeout(before)
+    try:
+        # Loading TensorFlow takes longer than that.
+        task = _start(tasks, tmp_path / "task.log", cluster, 0)
+        assert task.poll() is None
+        task.kill()
+        assert task.wait(_TIMEOUT_SECONDS) == -signal.SIGKILL
+    finally:
+        tasks.close()
+
+
+def test_a_task_whose_start_was_given_up_is_killed(
+    cluster: ClusterSpec, tmp_path: pathlib.Path
+) -> None:
+    tasks = ForkedTasks(_ENVIRON, tmp_path / "server.log")
+    try:
+        # TensorFlow is still being loaded.
+        with pytest.raises(errors.ClusterStartTimeoutError, match="no answer"):
+            tasks.start([], {}, tmp_path / "given_up.log", 0.01)
+        task = _start(tasks, tmp_path / "task.log", cluster, 0)
+        # Answers come in the order of the requests: the kill comes before.
+        task.send_signal(signal.SIGCONT)
+        (of_tasks,) = pathlib.Path(f"/proc/{tasks._process.pid}/task").glob(
+            "*/children"
+        )
+        deadline = time.monotonic() + _TIMEOUT_SECONDS
+        while of_tasks.read_text().split() != [str(task.pid)]:
+            assert time.monotonic() < deadline, "it goes on"
+            threading.Event().wait(0.01)
+    finally:
+        tasks.close()
+
+
+def test_beside_another_thread_tasks_load_tensorflow_for_themselves(
+    cluster: ClusterSpec, tmp_path: pathlib.Path
+) -> None:
+    # Python imports it when it starts.
+    (tmp_path / "sitecustomize.py").write_text(
+        "import threading\n"
+        "never = threading.Event()\n"
+        "threading.Thread(target=never.wait, daemon=True).start()\n"
+    )
+    path = os.pathsep.join([str(tmp_path), _ENVIRON["PYTHONPATH"]])
+    tasks = ForkedTasks(
+        {**_ENVIRON, "PYTHONPATH": path}, tmp_path / "server.log"
+    )
+    log = tmp_path / "task.log"
+    try:
+        task = _start(tasks, log, cluster, 1)
+        health.wait_until_ready(cluster.parameter_servers[1:], _TIMEOUT_SECONDS)
+        assert "task_server" in _command(task)
+        assert "ps 1 serves at" in log.read_text()
+        task.terminate()
+        assert task.wait(_TIMEOUT_SECONDS) == 128 + signal.SIGTERM
+    finally:
+        tasks.close()
+
+
+def _command(task: ForkedTask) -> str:
+    return pathlib.Path(f"/proc/{task.pid}/cmdline").read_text()
 
 
 def test_running_tasks_end_when_it_is_closed(
     cluster: ClusterSpec, tmp_path: pathlib.Path
 ) -> None:
-    tasks = ForkedTasks(_ENVIRON, tmp_path / "server.log", _TIMEOUT_SECONDS)
+    tasks = ForkedTasks(_ENVIRON, tmp_path / "server.log")
     task = _start(tasks, tmp_path / "task.log", cluster, 0)
     tasks.close()
     assert task.wait(_TIMEOUT_SECONDS) == EXIT_NO_CHIEF
@@ -128,13 +210,14 @@ def test_why_tensorflow_was_not_loaded(
     program.write_text("#!/bin/sh\necho no such library >&2\nexit 3\n")
     program.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(program))
-    tasks = ForkedTasks(_ENVIRON, tmp_path / "server.log", _TIMEOUT_SECONDS)
+    tasks = ForkedTasks(_ENVIRON, tmp_path / "server.log")
     try:
         with pytest.raises(errors.TaskStartError) as caught:
-            tasks.start([], {}, tmp_path / "task.log")
+            tasks.start([], {}, tmp_path / "task.log", _TIMEOUT_SECONDS)
     finally:
         tasks.close()
     assert "no such library" in str(caught.value)
+    assert "exit code 3" in str(caught.value)
 
 
 def test_a_process_that_does_not_answer(
@@ -147,9 +230,9 @@ def test_a_process_that_does_not_answer(
     monkeypatch.setattr(
         "tfps_plugin.cluster.forking.forked_tasks._STOP_TIMEOUT_SECONDS", 0.1
     )
-    tasks = ForkedTasks(_ENVIRON, tmp_path / "server.log", 0.1)
+    tasks = ForkedTasks(_ENVIRON, tmp_path / "server.log")
     try:
-        with pytest.raises(errors.TaskStartError, match="Empty"):
-            tasks.start([], {}, tmp_path / "task.log")
+        with pytest.raises(errors.ClusterStartTimeoutError, match="no answer"):
+            tasks.start([], {}, tmp_path / "task.log", 0.1)
     finally:
         tasks.close()

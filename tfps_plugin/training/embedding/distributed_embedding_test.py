@@ -125,6 +125,7 @@ def _loss(outputs: dict[str, tf.Tensor]) -> tf.Tensor:
 
 
 @pytest.mark.compat
+@pytest.mark.sample(cases=6)
 @pytest.mark.parametrize("traced", [False, True])
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("combiner", _COMBINERS)

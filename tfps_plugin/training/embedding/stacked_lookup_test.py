@@ -43,6 +43,7 @@ def _stack(kind: str, value: np.ndarray) -> Any:
 
 
 # With five, each table is in one shard.
+@pytest.mark.sample(cases=4)
 @pytest.mark.parametrize("first_rows", [4, 5])
 @pytest.mark.parametrize("traced", [False, True])
 @pytest.mark.parametrize(

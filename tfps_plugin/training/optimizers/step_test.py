@@ -128,6 +128,7 @@ _DENSE_ONLY = {
 }
 
 
+@pytest.mark.sample(cases=12)
 @pytest.mark.parametrize(
     ("name", "form", "traced"),
     [

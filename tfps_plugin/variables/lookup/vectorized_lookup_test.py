@@ -44,6 +44,7 @@ def _twice(table: Any, ids: tf.Tensor) -> tf.Tensor:
     return tf.gather(table, ids) + tf.gather(table, ids[::-1])
 
 
+@pytest.mark.sample(cases=6)
 @pytest.mark.parametrize("traced", [True, False])
 @pytest.mark.parametrize(
     "function",
