@@ -237,10 +237,6 @@ _OPTIMIZERS = (
 )
 
 _FUNCTION = "tensorflow.python.eager.polymorphic_function.polymorphic_function"
-_ADAPT = (
-    "Inside a dataset function there are no data yet, and the loop over them "
-    "would never end."
-)
 
 _INPUTS = (
     Patch(
@@ -250,25 +246,21 @@ _INPUTS = (
         "Functions for workers capture tables and datasets that were made "
         "outside the scope, on the chief.",
     ),
-    Patch(
-        f"{_PREPROCESSING}.discretization:Discretization.adapt",
-        "self, data",
-        "training.patches.preprocessing:outside_functions",
-        _ADAPT,
-    ),
-    # The adapt() of IntegerLookup, StringLookup and TextVectorization begins
-    # with it.
-    Patch(
-        f"{_PREPROCESSING}.index_lookup:IndexLookup.reset_state",
-        "self",
-        "training.patches.preprocessing:outside_functions",
-        _ADAPT,
-    ),
-    Patch(
-        f"{_PREPROCESSING}.normalization:Normalization.adapt",
-        "self, data",
-        "training.patches.preprocessing:outside_functions",
-        _ADAPT,
+    *(
+        Patch(
+            f"{_PREPROCESSING}.{method}",
+            parameters,
+            "training.patches.preprocessing:outside_functions",
+            "Inside a dataset function there are no data yet, and the loop "
+            "over them would never end.",
+        )
+        for method, parameters in (
+            ("discretization:Discretization.adapt", "self, data"),
+            # The adapt() of IntegerLookup, StringLookup and TextVectorization
+            # begins with it.
+            ("index_lookup:IndexLookup.reset_state", "self"),
+            ("normalization:Normalization.adapt", "self, data"),
+        )
     ),
     Patch(
         f"{_PREPROCESSING}.normalization:Normalization.build",

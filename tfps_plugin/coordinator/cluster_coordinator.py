@@ -14,6 +14,7 @@ from tfps_plugin import errors
 from tfps_plugin._compat import patch_table
 from tfps_plugin._compat import patches
 from tfps_plugin._compat.graph import tensorflow_captures
+from tfps_plugin._compat.runtime import tensorflow_execution
 from tfps_plugin.cluster.calls import dispatch_context
 from tfps_plugin.coordinator.closures import arguments
 from tfps_plugin.coordinator.closures.closure import Closure
@@ -477,11 +478,19 @@ class ClusterCoordinator:
 
     @contextlib.contextmanager
     def tracing_scope(self) -> Iterator[None]:
-        """Context in which functions for workers are traced."""
+        """Context in which functions for workers are traced, under no device.
+
+        Exceptions of the functions pass unchanged.
+        """
         runs = self.strategy.extended.chief_runs
-        with self.strategy.scope(), runs.traced_for_workers():
+        with (
+            tensorflow_execution.unwrapped_errors(),
+            self.strategy.scope(),
+            runs.traced_for_workers(),
+        ):
             worker_seeds.claim_global_seeds(self.strategy)
-            yield
+            with tf.device(None):
+                yield
 
     def prepare(self, function: Any, owner: Any = None) -> Callable[..., Any]:
         """Prepares a concrete function for calls on workers.

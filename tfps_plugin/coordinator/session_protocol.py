@@ -1,6 +1,6 @@
-"""Protocols of the chief's connection to the cluster.
+"""Protocol of the chief's connection to the cluster.
 
-`cluster.session.Session` implements them. Tests use a smaller implementation
+`cluster.session.Session` implements it. Tests use a smaller implementation
 without processes, `FakeSession`.
 """
 
@@ -12,22 +12,6 @@ from typing import runtime_checkable
 from tfps_plugin.cluster.chief.connection import Connection
 from tfps_plugin.cluster.health import TaskStatus
 from tfps_plugin.cluster.spec import ClusterSpec
-
-
-class TaskLike(Protocol):
-    """A worker or ps."""
-
-    @property
-    def job(self) -> str:
-        """ "worker" or "ps"."""
-
-    @property
-    def index(self) -> int:
-        """Its index within its job."""
-
-    @property
-    def address(self) -> str:
-        """Its "host:port"."""
 
 
 @runtime_checkable

@@ -5,7 +5,9 @@ from collections.abc import Callable
 
 from tfps_plugin._compat.runtime import tensorflow_execution
 from tfps_plugin.cluster.calls.worker_calls import WorkerCalls
+from tfps_plugin.cluster.spec import Task
 from tfps_plugin.coordinator.closures.closure_queue import ClosureQueue
+from tfps_plugin.coordinator.closures.shared_ledger import SharedLedger
 from tfps_plugin.coordinator.error_notes import ErrorNotes
 from tfps_plugin.coordinator.in_flight_limits import InFlightLimits
 from tfps_plugin.coordinator.lanes.failed_runs import FailedRuns
@@ -20,7 +22,6 @@ from tfps_plugin.coordinator.members.ps_recovery import Restorer
 from tfps_plugin.coordinator.members.stall_detector import StallDetector
 from tfps_plugin.coordinator.members.watchdog import Watchdog
 from tfps_plugin.coordinator.session_protocol import SessionLike
-from tfps_plugin.coordinator.session_protocol import TaskLike
 from tfps_plugin.monitoring.counters import Counters
 from tfps_plugin.monitoring.events import Events
 
@@ -91,7 +92,7 @@ class WorkerPool:
             on_unwanted: Called on a thread of the pool before they end.
         """
         tasks = session.cluster.workers
-        self.queue = ClosureQueue(
+        shared = SharedLedger(
             capacity=_QUEUED_CLOSURES_PER_LANE
             * options.in_flight.at_first
             * len(tasks),
@@ -99,6 +100,7 @@ class WorkerPool:
             max_workers_lost=options.max_workers_lost,
             new_cancellation=tensorflow_execution.Cancellation,
         )
+        self.queue = ClosureQueue(shared)
         inspector = Inspector(session, counters, event_board, holdings)
         ps_recovery = None
         if options.restorer is not None:
@@ -152,7 +154,7 @@ class WorkerPool:
         event_board: Events,
         in_flight: InFlightLimits,
         notes: ErrorNotes,
-        task: TaskLike,
+        task: Task,
     ) -> Worker:
         worker_calls = WorkerCalls()
         lanes = [

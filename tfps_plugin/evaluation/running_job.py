@@ -1,9 +1,10 @@
 """Observation of the followed job: is it over?"""
 
+import functools
 import os
 import time
+from collections.abc import Callable
 from collections.abc import Mapping
-from typing import Protocol
 
 from tfps_plugin import errors
 from tfps_plugin.cluster import health
@@ -18,36 +19,6 @@ _PROBE_INTERVAL_SECONDS = 5.0
 _PROBE_TIMEOUT_SECONDS = 2.0
 # Long enough to restart a machine together with the ps on it.
 _SILENCE_SECONDS = 60.0
-
-
-class RunningJob(Protocol):
-    """Job whose checkpoints are evaluated."""
-
-    def is_over(self) -> bool:
-        """Returns whether no task writes checkpoints any more, at once."""
-
-
-class UnknownJob:
-    """Job about which nothing is known; it is never over."""
-
-    def is_over(self) -> bool:
-        """Returns False."""
-        return False
-
-
-class LaunchedJob:
-    """Job of a launcher on this machine; it ends with the chief.
-
-    Args:
-        pipe: File descriptor of the pipe, from `job_pipe.find`.
-    """
-
-    def __init__(self, pipe: int) -> None:
-        self._pipe = pipe
-
-    def is_over(self) -> bool:
-        """Returns whether the chief has ended."""
-        return job_pipe.is_closed(self._pipe)
 
 
 class ProbedJob:
@@ -107,11 +78,16 @@ class ProbedJob:
         )
 
 
-def find(environ: Mapping[str, str] | None = None) -> RunningJob:
-    """Returns the job that this process is the evaluator of.
+def find(environ: Mapping[str, str] | None = None) -> Callable[[], bool]:
+    """Finds the job that this process is the evaluator of.
 
     Args:
         environ: Environment variables; None for those of this process.
+
+    Returns:
+        A function that returns, at once, whether no task of the job writes
+        checkpoints any more. A job about which nothing is known is never over,
+        and one of a launcher on this machine ends with the chief.
 
     Raises:
         ClusterConfigurationError: If `TF_CONFIG` describes no usable cluster.
@@ -119,8 +95,8 @@ def find(environ: Mapping[str, str] | None = None) -> RunningJob:
     environ = os.environ if environ is None else environ
     pipe = job_pipe.find(environ)
     if pipe is not None:
-        return LaunchedJob(pipe)
+        return functools.partial(job_pipe.is_closed, pipe)
     config = tf_config.read_tf_config(environ)
     if config is not None and config.job == EVALUATOR:
-        return ProbedJob(config.cluster)
-    return UnknownJob()
+        return ProbedJob(config.cluster).is_over
+    return lambda: False

@@ -175,7 +175,7 @@ class SidecarEvaluator:
 
         Threading: for one thread; on the main thread Ctrl-C interrupts it.
         """
-        job = running_job.find()
+        is_job_over = running_job.find()
         callbacks = keras.callbacks.CallbackList(
             self.callbacks, model=self.model, epochs=1, steps=self.steps
         )
@@ -186,7 +186,7 @@ class SidecarEvaluator:
         try:
             while reason is None and not self._stopped.is_set():
                 # Read before listing: the last checkpoint is then not missed.
-                is_over = job.is_over()
+                is_over = is_job_over()
                 now = time.monotonic()
                 self._pending.look(self._folder.find(), now)
                 checkpoint = self._pending.next(now, is_final=is_over)

@@ -10,17 +10,22 @@ import tensorflow as tf
 
 from tfps_plugin import errors
 from tfps_plugin._compat.graph import tensorflow_captures
+from tfps_plugin._compat.graph import tensorflow_tables
 from tfps_plugin._compat.graph.tensorflow_captures import FuncGraph
 from tfps_plugin.inputs import captured_inputs
 from tfps_plugin.inputs import dataset_recipes
 from tfps_plugin.inputs.worker_dataset import WorkerDataset
-from tfps_plugin.variables.kinds import late_captures
 
 
 @pytest.fixture(autouse=True)
 def hook(monkeypatch: pytest.MonkeyPatch) -> None:
-    capture = late_captures.bound_late(
-        FuncGraph.capture, lambda: True, captured_inputs.sent_along
+    def replacement(graph: Any, handle: tf.Tensor) -> tf.Tensor | None:
+        if handle.dtype != tf.variant:
+            return None
+        return captured_inputs.sent_along(graph, handle)
+
+    capture = tensorflow_tables.replace_captured_handles(
+        FuncGraph.capture, replacement
     )
     monkeypatch.setattr(FuncGraph, "capture", capture)
 

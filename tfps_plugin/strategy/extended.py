@@ -203,9 +203,8 @@ class ParameterServerExtended(compat.StrategyExtended):
 
     def non_slot_devices(self, var_list: Any) -> str:
         """Device with the fewest bytes, for variables beside no other."""
-        return min(
-            zip(self._creator.bytes_per_ps, self.parameter_devices, strict=True)
-        )[1]
+        held = self._creator.on_ps.bytes_per_ps
+        return min(zip(held, self.parameter_devices, strict=True))[1]
 
     # The shapes of batches may differ.
     experimental_require_static_shapes = False

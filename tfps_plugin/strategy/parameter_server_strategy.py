@@ -328,7 +328,7 @@ class ParameterServerStrategy(DeprecatedAttributes, tf.distribute.Strategy):
     @property
     def inventory(self) -> Inventory:
         """Variables that the parameter servers hold."""
-        return self._creator.inventory
+        return self._creator.on_ps.inventory
 
     def move_to_ps(self, state: WorkerLocalVariable) -> RemoteVariable:
         """Moves a worker-local state to a parameter server.
@@ -344,4 +344,4 @@ class ParameterServerStrategy(DeprecatedAttributes, tf.distribute.Strategy):
     @property
     def bytes_per_ps(self) -> tuple[int, ...]:
         """Bytes of variables placed on each parameter server so far."""
-        return self._creator.bytes_per_ps
+        return self._creator.on_ps.bytes_per_ps

@@ -22,7 +22,6 @@ from tfps_plugin.variables.per_worker.per_worker_variable import (
 from tfps_plugin.variables.per_worker.worker_local import WorkerLocalVariable
 from tfps_plugin.variables.per_worker.worker_seeds import WorkerLocalSeed
 from tfps_plugin.variables.sharding import partitioners
-from tfps_plugin.variables.sharding.inventory import Inventory
 
 _WEIGHT_KEYWORDS = ("trainable", "synchronization", "aggregation")
 
@@ -37,6 +36,9 @@ class VariableCreator:
     - A slot goes beside the variable that it belongs to, cut in the same way.
     - A variable that the partitioner cuts becomes a `ShardedVariable`.
     - Any other variable goes whole to the ps with the fewest bytes.
+
+    Attributes:
+        on_ps: The variables on parameter servers.
 
     Threading: any thread may create variables.
     """
@@ -61,18 +63,8 @@ class VariableCreator:
         self._partitioner = variable_partitioner
         self._wire_dtype_of = wire_dtype_of
         self._num_workers = num_workers
-        self._on_ps = PsVariables(ps_devices)
+        self.on_ps = PsVariables(ps_devices)
         self._connection = connection.present()
-
-    @property
-    def inventory(self) -> Inventory:
-        """Variables on parameter servers that still exist."""
-        return self._on_ps.inventory
-
-    @property
-    def bytes_per_ps(self) -> tuple[int, ...]:
-        """Bytes placed on each ps so far."""
-        return self._on_ps.bytes_per_ps
 
     def create(self, **kwargs: Any) -> Any:
         """Creates one variable.
@@ -140,29 +132,29 @@ class VariableCreator:
             )
         beside = kwargs.get("colocate_with")
         if _is_read_by_every_step(described, weight):
-            return self._on_ps.mirrored(beside, described, name, weight)
+            return self.on_ps.mirrored(beside, described, name, weight)
         if isinstance(beside, ShardedVariable) and (
             described.shape[:1] == beside._shape[:1]
         ):
-            return self._on_ps.slot_of_shards(beside, described, name, weight)
+            return self.on_ps.slot_of_shards(beside, described, name, weight)
         if beside is not None:
-            return self._on_ps.beside(beside, described, name, weight)
+            return self.on_ps.beside(beside, described, name, weight)
         num_shards = partitioners.num_shards(
             self._partitioner, described.shape, described.dtype, name
         )
         if num_shards > 1:
-            return self._on_ps.sharded(described, num_shards, name, weight)
-        return self._on_ps.whole(described, name, weight)
+            return self.on_ps.sharded(described, num_shards, name, weight)
+        return self.on_ps.whole(described, name, weight)
 
     def _note_memory(self, error: Exception, kwargs: dict[str, Any]) -> None:
         """Adds the ps that lacks memory for a variable to an error."""
-        for index, device in enumerate(self._on_ps.devices):
+        for index, device in enumerate(self.on_ps.devices):
             if device in str(error):
                 error.add_note(
                     f"There is no room for the variable {_name(kwargs)!r} on "
                     f"parameter server {index}. With it, it would hold "
-                    f"{self.inventory.describe(device)}. What to do: give it "
-                    "more memory, cut tables into more shards "
+                    f"{self.on_ps.inventory.describe(device)}. What to do: "
+                    "give it more memory, cut tables into more shards "
                     "(variable_partitioner), or use more parameter servers."
                 )
 
@@ -199,7 +191,7 @@ class VariableCreator:
                 f"dtype={kwargs.get('dtype')!r}"
             )
         dtype = tf.as_dtype(kwargs["dtype"])
-        return self._on_ps.unfilled(shape, dtype, name, weight)
+        return self.on_ps.unfilled(shape, dtype, name, weight)
 
     def _create_worker_local(
         self, kwargs: dict[str, Any], name: str, on_read: bool
@@ -254,9 +246,7 @@ class VariableCreator:
         described = initialization.describe(
             tf.constant(value), state.dtype, state.shape
         )
-        variable = self._on_ps.whole(
-            described, state.path, {"trainable": False}
-        )
+        variable = self.on_ps.whole(described, state.path, {"trainable": False})
         variable.path = state.path
         variable.wire_dtype = None
         tensorflow_strategy.set_strategy(

@@ -13,7 +13,6 @@ import keras
 import tensorflow as tf
 
 from tfps_plugin._compat import keras as keras_compat
-from tfps_plugin._compat.runtime import tensorflow_execution
 from tfps_plugin.coordinator.cluster_coordinator import ClusterCoordinator
 from tfps_plugin.variables.step_trace import StepTrace
 
@@ -100,9 +99,5 @@ def build(
         StepTrace.current().chief_waits = True
         return strategy.run(run, args=(data,))
 
-    with (
-        tensorflow_execution.unwrapped_errors(),
-        coordinator.tracing_scope(),
-        tf.device(None),
-    ):
+    with coordinator.tracing_scope():
         tf.function(one_step).get_concrete_function(batch_spec)

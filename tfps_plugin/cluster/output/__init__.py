@@ -1,7 +1,6 @@
 """Output of tasks, and the part of it that users see.
 
-console.py           merges the lines of all tasks
-labels.py            prefixes that name the task of a line (pure)
+console.py           merges the lines of all tasks, with labels
 terminal_line.py     bytes of a program -> lines, progress bars included (pure)
 tensorflow_noise.py  detects log lines of TensorFlow without use (pure)
 task_lines.py        selects the lines of tasks that users see (pure)

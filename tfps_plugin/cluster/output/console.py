@@ -1,13 +1,12 @@
 """Console that merges the lines of all tasks."""
 
+import itertools
 import sys
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import TextIO
 
 import click
-
-from tfps_plugin.cluster.output import labels
 
 STDOUT = "stdout"
 STDERR = "stderr"
@@ -17,6 +16,21 @@ _OWN_NAME = "tfps"
 
 # Moves to the start of the line, and clears the line.
 _CLEAR_LINE = "\r\x1b[K"
+
+# Without red, which suggests an error, and without extremes, which are
+# invisible on a terminal of the same colour.
+_PALETTE = (
+    "cyan",
+    "green",
+    "yellow",
+    "magenta",
+    "blue",
+    "bright_cyan",
+    "bright_green",
+    "bright_yellow",
+    "bright_magenta",
+    "bright_blue",
+)
 
 
 class Console:
@@ -50,11 +64,11 @@ class Console:
             STDERR: sys.stderr if stderr is None else stderr,
         }
         self._coloured = {
-            stream: labels.wants_colour(environ, is_terminal=file.isatty())
+            stream: wants_colour(environ, is_terminal=file.isatty())
             for stream, file in self._files.items()
         }
         self._labels = {
-            stream: labels.make_labels(
+            stream: make_labels(
                 [_OWN_NAME, *names], coloured=self._coloured[stream]
             )
             for stream in self._files
@@ -105,3 +119,31 @@ class Console:
         if alarming and self._coloured[STDERR]:
             lines = tuple(click.style(line, fg="red") for line in lines)
         self.show(_OWN_NAME, STDERR, lines)
+
+
+def make_labels(names: Sequence[str], *, coloured: bool) -> dict[str, str]:
+    """Returns the prefix of each task, all of one width: "ps 0     | ".
+
+    Args:
+        names: The tasks' names; each gets its own colour while there are any.
+        coloured: Whether the output supports colours.
+    """
+    width = max(map(len, names), default=0)
+    labels = {}
+    for name, colour in zip(names, itertools.cycle(_PALETTE), strict=False):
+        label = f"{name:<{width}} | "
+        labels[name] = click.style(label, fg=colour) if coloured else label
+    return labels
+
+
+def wants_colour(environ: Mapping[str, str], *, is_terminal: bool) -> bool:
+    """Returns whether to use colours in a stream.
+
+    Any value of `NO_COLOR` forbids them (https://no-color.org), as does a
+    terminal of type "dumb"; `FORCE_COLOR` requests them for other streams.
+    """
+    if environ.get("NO_COLOR"):
+        return False
+    if environ.get("FORCE_COLOR"):
+        return True
+    return is_terminal and environ.get("TERM") != "dumb"

@@ -1,8 +1,15 @@
 import io
 
+import click
+import pytest
+
 from tfps_plugin.cluster.output.console import STDERR
 from tfps_plugin.cluster.output.console import STDOUT
 from tfps_plugin.cluster.output.console import Console
+from tfps_plugin.cluster.output.console import make_labels
+from tfps_plugin.cluster.output.console import wants_colour
+
+_NAMES = ("ps 0", "worker 0", "chief")
 
 
 class _Terminal(io.StringIO):
@@ -54,3 +61,44 @@ def test_characters_that_the_output_lacks_are_replaced() -> None:
     out = _Narrow()
     Console(["ps 0"], {}, out, io.StringIO()).show("ps 0", STDOUT, ["━ x"])
     assert out.getvalue() == "ps 0 | ? x\n"
+
+
+def test_labels_have_one_width() -> None:
+    assert make_labels(_NAMES, coloured=False) == {
+        "ps 0": "ps 0     | ",
+        "worker 0": "worker 0 | ",
+        "chief": "chief    | ",
+    }
+
+
+def test_each_task_has_a_colour_of_its_own() -> None:
+    plain = make_labels(_NAMES, coloured=False)
+    coloured = make_labels(_NAMES, coloured=True)
+    starts = set()
+    for name in _NAMES:
+        assert click.unstyle(coloured[name]) == plain[name]
+        starts.add(coloured[name].split("m")[0])
+    assert len(starts) == len(_NAMES)
+
+
+def test_there_are_labels_for_more_tasks_than_colours() -> None:
+    names = [f"worker {index}" for index in range(50)]
+    assert list(make_labels(names, coloured=True)) == names
+
+
+@pytest.mark.parametrize(
+    ("environ", "is_terminal", "expected"),
+    [
+        ({}, True, True),
+        ({}, False, False),
+        ({"NO_COLOR": "1"}, True, False),
+        ({"NO_COLOR": ""}, True, True),
+        ({"TERM": "dumb"}, True, False),
+        ({"FORCE_COLOR": "1"}, False, True),
+        ({"FORCE_COLOR": "1", "NO_COLOR": "1"}, True, False),
+    ],
+)
+def test_colour_is_a_matter_of_terminal_and_wish(
+    environ: dict[str, str], is_terminal: bool, expected: bool
+) -> None:
+    assert wants_colour(environ, is_terminal=is_terminal) is expected

@@ -1,11 +1,8 @@
 """Bounded queue of closures, with the blocking waits of its callers."""
 
-import sys
 import time
-from collections.abc import Callable
 
 from tfps_plugin import errors
-from tfps_plugin.cluster.chief.connection import Cancellation
 from tfps_plugin.coordinator.closures.closure import Closure
 from tfps_plugin.coordinator.closures.shared_ledger import SharedLedger
 from tfps_plugin.coordinator.lanes.lane_queue import LaneQueue
@@ -31,34 +28,12 @@ class ClosureQueue:
         lanes: The queue as lanes see it.
     """
 
-    def __init__(
-        self,
-        capacity: int,
-        *,
-        lanes_per_worker: int = sys.maxsize,
-        max_workers_lost: int | None = None,
-        new_cancellation: Callable[[], Cancellation | None] = lambda: None,
-    ) -> None:
-        """Creates an empty queue.
-
-        Args:
-            capacity: How many closures may wait before `put` blocks.
-            lanes_per_worker: Number of lanes of each worker that take part.
-            max_workers_lost: How many workers in a row may be lost while they
-                run the same closure before it counts as the cause; None: any
-                number.
-            new_cancellation: Makes what ends the calls of a round's closures
-                when an error ends the round; None: they run to their end.
-        """
-        self._shared = SharedLedger(
-            capacity,
-            lanes_per_worker=lanes_per_worker,
-            max_workers_lost=max_workers_lost,
-            new_cancellation=new_cancellation,
-        )
-        self._ledger = self._shared.ledger
-        self._lock = self._shared.lock
-        self.lanes = LaneQueue(self._shared)
+    def __init__(self, shared: SharedLedger) -> None:
+        """Creates the callers' side of a ledger, and that of the lanes."""
+        self._shared = shared
+        self._ledger = shared.ledger
+        self._lock = shared.lock
+        self.lanes = LaneQueue(shared)
 
     @property
     def has_work(self) -> bool:

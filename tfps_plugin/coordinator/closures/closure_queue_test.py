@@ -13,6 +13,7 @@ from tfps_plugin import errors
 from tfps_plugin.coordinator.closures.closure import Closure
 from tfps_plugin.coordinator.closures.closure import ClosureState
 from tfps_plugin.coordinator.closures.closure_queue import ClosureQueue
+from tfps_plugin.coordinator.closures.shared_ledger import SharedLedger
 from tfps_plugin.coordinator.testing import FakeListener
 
 _TIMEOUT_SECONDS = 30.0
@@ -46,7 +47,7 @@ class _Task:
 
 @contextlib.contextmanager
 def _queue(capacity: int = 10) -> Iterator[ClosureQueue]:
-    queue = ClosureQueue(capacity)
+    queue = ClosureQueue(SharedLedger(capacity))
     try:
         yield queue
     finally:
@@ -533,7 +534,7 @@ def test_many_lanes_and_callers() -> None:
 
 
 def test_the_queue_notes_who_runs_a_closure_and_why_again() -> None:
-    queue = ClosureQueue(capacity=2)
+    queue = ClosureQueue(SharedLedger(capacity=2))
     closure = Closure(lambda: None)
     queue.put(closure)
     assert queue.lanes.get(3) is closure
@@ -550,7 +551,7 @@ def test_the_queue_notes_who_runs_a_closure_and_why_again() -> None:
 
 
 def test_a_closure_that_takes_its_workers_with_it_fails() -> None:
-    queue = ClosureQueue(10, max_workers_lost=3)
+    queue = ClosureQueue(SharedLedger(10, max_workers_lost=3))
     closure = Closure(_Step())
     queue.put(closure)
     for worker in (0, 2):
@@ -586,7 +587,7 @@ class _Cancellation:
 
 
 def test_the_end_of_a_round_cancels_the_calls_of_that_round() -> None:
-    queue = ClosureQueue(10, new_cancellation=_Cancellation)
+    queue = ClosureQueue(SharedLedger(10, new_cancellation=_Cancellation))
     for _ in range(2):
         queue.put(_closure())
         queue.put(_closure())
@@ -605,7 +606,7 @@ def test_the_end_of_a_round_cancels_the_calls_of_that_round() -> None:
 
 
 def test_a_result_cancels_nothing() -> None:
-    queue = ClosureQueue(10, new_cancellation=_Cancellation)
+    queue = ClosureQueue(SharedLedger(10, new_cancellation=_Cancellation))
     queue.put(_closure())
     queue.put(_closure())
     first, second = queue.lanes.get(0), queue.lanes.get(0)

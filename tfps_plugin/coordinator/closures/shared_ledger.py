@@ -42,7 +42,17 @@ class SharedLedger:
         max_workers_lost: int | None = None,
         new_cancellation: Callable[[], Cancellation | None] = lambda: None,
     ) -> None:
-        """Creates an empty ledger; see `ClosureQueue` for the arguments."""
+        """Creates an empty ledger.
+
+        Args:
+            capacity: How many closures may wait before callers do.
+            lanes_per_worker: Number of lanes of each worker that take part.
+            max_workers_lost: How many workers in a row may be lost while they
+                run the same closure before it counts as the cause; None: any
+                number.
+            new_cancellation: Makes what ends the calls of a round's closures
+                when an error ends the round; None: they run to their end.
+        """
         self.lock = threading.RLock()
         self.ledger = ClosureLedger(capacity, max_workers_lost)
         self.scheduler = LaneScheduler(

@@ -12,6 +12,7 @@ from tfps_plugin.cluster.calls.worker_calls import WorkerCalls
 from tfps_plugin.coordinator.closures.closure import Closure
 from tfps_plugin.coordinator.closures.closure import ClosureState
 from tfps_plugin.coordinator.closures.closure_queue import ClosureQueue
+from tfps_plugin.coordinator.closures.shared_ledger import SharedLedger
 from tfps_plugin.coordinator.error_notes import ErrorNotes
 from tfps_plugin.coordinator.lanes import first_calls
 from tfps_plugin.coordinator.lanes.failed_runs import FailedRuns
@@ -56,7 +57,7 @@ class _Bench:
     """A queue and a worker of one lane."""
 
     def __init__(self) -> None:
-        self.queue = ClosureQueue(capacity=10)
+        self.queue = ClosureQueue(SharedLedger(capacity=10))
         self.counters = Counters()
         self.devices = ["/device:CPU:0"]
         membership: Any = _AlwaysThere()

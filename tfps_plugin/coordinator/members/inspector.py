@@ -5,8 +5,8 @@ import threading
 from collections.abc import Callable
 
 from tfps_plugin import errors
+from tfps_plugin.cluster.spec import Task
 from tfps_plugin.coordinator.session_protocol import SessionLike
-from tfps_plugin.coordinator.session_protocol import TaskLike
 from tfps_plugin.monitoring import events
 from tfps_plugin.monitoring.counters import Counters
 
@@ -53,7 +53,7 @@ class Inspector:
         """Ends every pause between two probes."""
         self._stopped.set()
 
-    def why_lost(self, task: TaskLike) -> str | None:
+    def why_lost(self, task: Task) -> str | None:
         """Probes a task; takes at most two seconds.
 
         Returns:
@@ -69,9 +69,7 @@ class Inspector:
             return None
         return RESTARTED
 
-    def examine_ps(
-        self, task: TaskLike
-    ) -> errors.ParameterServerLostError | None:
+    def examine_ps(self, task: Task) -> errors.ParameterServerLostError | None:
         """Probes a ps, a few times if it does not answer.
 
         Returns:
@@ -90,7 +88,7 @@ class Inspector:
         return self.ps_lost(task, reason)
 
     def ps_lost(
-        self, task: TaskLike, reason: str
+        self, task: Task, reason: str
     ) -> errors.ParameterServerLostError:
         """Publishes the loss of a ps, if it is news.
 
@@ -116,7 +114,7 @@ class Inspector:
             "checkpoint. See docs/failure_model.md."
         )
 
-    def _held_by(self, task: TaskLike) -> str:
+    def _held_by(self, task: Task) -> str:
         if self._holdings is None:
             return ""
         return (

@@ -4,11 +4,11 @@ import collections
 import threading
 import time
 
+from tfps_plugin.cluster.spec import Task
 from tfps_plugin.coordinator.lanes.lane_queue import LaneQueue
 from tfps_plugin.coordinator.members.ps_recovery import PsRecovery
 from tfps_plugin.coordinator.members.roster import Roster
 from tfps_plugin.coordinator.session_protocol import SessionLike
-from tfps_plugin.coordinator.session_protocol import TaskLike
 from tfps_plugin.monitoring import events
 from tfps_plugin.monitoring.counters import Counters
 
@@ -159,7 +159,7 @@ class Membership:
         )
         return True
 
-    def begin_recovery(self, task: TaskLike) -> bool:
+    def begin_recovery(self, task: Task) -> bool:
         """Pauses all workers and begins to recover a lost ps.
 
         Returns:

@@ -18,6 +18,7 @@ from tfps_plugin import errors
 from tfps_plugin.cluster.spec import Task
 from tfps_plugin.coordinator.closures.closure import Closure
 from tfps_plugin.coordinator.closures.closure_queue import ClosureQueue
+from tfps_plugin.coordinator.closures.shared_ledger import SharedLedger
 from tfps_plugin.coordinator.members import failures
 from tfps_plugin.coordinator.members import membership_thread
 from tfps_plugin.coordinator.members.failure_examiner import FailureExaminer
@@ -75,7 +76,7 @@ class _Bench:
         hanging_seconds: float = 5.0,
     ) -> None:
         self.session = session
-        self.queue = ClosureQueue(capacity=10)
+        self.queue = ClosureQueue(SharedLedger(capacity=10))
         self.events = events.Events()
         self.forgotten: list[int] = []
         self._seen: list[events.Event] = []
@@ -487,7 +488,7 @@ def test_a_recovery_ends_only_when_no_ps_is_lost() -> None:
 
     recovery: Any = Recovery()
     session = FakeSession(num_workers=2)
-    queue = ClosureQueue(capacity=10)
+    queue = ClosureQueue(SharedLedger(capacity=10))
     membership = Membership(
         session, queue.lanes, Counters(), events.Events(), recovery
     )

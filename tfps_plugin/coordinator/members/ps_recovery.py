@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from tfps_plugin import errors
+from tfps_plugin.cluster.spec import Task
 from tfps_plugin.coordinator.members.inspector import Inspector
 from tfps_plugin.coordinator.session_protocol import SessionLike
-from tfps_plugin.coordinator.session_protocol import TaskLike
 from tfps_plugin.monitoring import events
 from tfps_plugin.monitoring.counters import Counters
 from tfps_plugin.variables.chief import chief_reads
@@ -34,7 +34,7 @@ class Restorer(Protocol):
     def can_restore(self) -> bool:
         """Returns whether there is anything to restore from."""
 
-    def restore(self, tasks: Sequence[TaskLike]) -> tuple[str, int]:
+    def restore(self, tasks: Sequence[Task]) -> tuple[str, int]:
         """Creates and fills again the variables that the tasks held.
 
         Args:
@@ -101,7 +101,7 @@ class PsRecovery:
         self._timeout_seconds = timeout_seconds
         self._lock = threading.Lock()
         self._ended = threading.Condition(self._lock)
-        self._lost: dict[TaskLike, _Lost] = {}
+        self._lost: dict[Task, _Lost] = {}
         self._num_given_up = 0
         # Of restoring, in a row, while every ps answered.
         self._num_failures = 0
@@ -114,7 +114,7 @@ class PsRecovery:
             return bool(self._lost)
 
     @property
-    def lost(self) -> tuple[TaskLike, ...]:
+    def lost(self) -> tuple[Task, ...]:
         """The ps that are away, or back and not yet restored."""
         with self._lock:
             return tuple(self._lost)
@@ -133,7 +133,7 @@ class PsRecovery:
         """Returns whether a lost ps can be restored."""
         return self._restorer.can_restore()
 
-    def begin(self, task: TaskLike) -> None:
+    def begin(self, task: Task) -> None:
         """Records that a ps lost everything it held."""
         with self._lock:
             present = self._lost.get(task)
@@ -179,7 +179,7 @@ class PsRecovery:
             return self._check_deadlines(away)
         return self._restore(lost)
 
-    def _try_to_readmit(self, task: TaskLike, state: _Lost) -> None:
+    def _try_to_readmit(self, task: Task, state: _Lost) -> None:
         """Delists a ps, and readmits it if it answers."""
         if state.is_back:
             return
@@ -209,7 +209,7 @@ class PsRecovery:
                 self.begin(task)
 
     def _check_deadlines(
-        self, away: dict[TaskLike, _Lost]
+        self, away: dict[Task, _Lost]
     ) -> errors.ParameterServerLostError | None:
         now = time.monotonic()
         for task, state in away.items():
@@ -235,7 +235,7 @@ class PsRecovery:
         return None
 
     def _restore(
-        self, lost: dict[TaskLike, _Lost]
+        self, lost: dict[Task, _Lost]
     ) -> errors.ParameterServerLostError | None:
         tasks = list(lost)
         try:
@@ -287,14 +287,14 @@ class PsRecovery:
         self.stop()
         return error
 
-    def _begin_anew(self, lost: dict[TaskLike, _Lost]) -> None:
+    def _begin_anew(self, lost: dict[Task, _Lost]) -> None:
         with self._lock:
             for task, state in lost.items():
                 if self._lost.get(task) is state:
                     state.is_back = False
                     state.is_listed = True
 
-    def _note_restored(self, restored: dict[TaskLike, _Lost]) -> None:
+    def _note_restored(self, restored: dict[Task, _Lost]) -> None:
         self._num_failures = 0
         with self._lock:
             self._excused_until = time.monotonic() + _RECONNECT_SECONDS

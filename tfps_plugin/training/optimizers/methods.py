@@ -10,7 +10,7 @@ from tfps_plugin.strategy.parameter_server_strategy import (
     ParameterServerStrategy,
 )
 from tfps_plugin.training.optimizers import compiled_steps
-from tfps_plugin.training.optimizers import gradient_clipping
+from tfps_plugin.training.optimizers import sparse_gradients
 from tfps_plugin.training.optimizers import whole_matrix
 from tfps_plugin.training.optimizers.catch_up import caught_up_tables
 from tfps_plugin.training.optimizers.compiled_steps import CompiledSteps
@@ -85,7 +85,7 @@ def check_finite(original: Callable[..., Any]) -> Callable[..., Any]:
         return original(
             self,
             [
-                None if g is None else gradient_clipping.values_of(g)
+                None if g is None else sparse_gradients.values_of(g)
                 for g in grads
             ],
         )

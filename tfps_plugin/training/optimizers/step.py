@@ -19,13 +19,12 @@ from tfps_plugin._compat import keras_optimizers as compat
 from tfps_plugin.strategy import updates
 from tfps_plugin.strategy.update_parts import UpdatePart
 from tfps_plugin.strategy.update_parts import parts_of
-from tfps_plugin.training.optimizers import gradient_accumulators
-from tfps_plugin.training.optimizers import gradient_clipping
+from tfps_plugin.training.optimizers import sparse_gradients
 from tfps_plugin.training.optimizers import whole_updates
+from tfps_plugin.training.optimizers.after_updates import Constraints
+from tfps_plugin.training.optimizers.after_updates import MovingAverages
 from tfps_plugin.training.optimizers.automatic import automatic_updates
 from tfps_plugin.training.optimizers.catch_up.caught_up_step import CaughtUpStep
-from tfps_plugin.training.optimizers.constraints import Constraints
-from tfps_plugin.training.optimizers.moving_averages import MovingAverages
 from tfps_plugin.variables.compression import error_feedback
 from tfps_plugin.variables.kinds.mirrored_scalar import MirroredScalar
 from tfps_plugin.variables.lookup.distinct_rows import distinct
@@ -94,7 +93,7 @@ class OptimizerStep:
         scale = self._optimizer.loss_scale_factor
         if scale is None:
             return gradient
-        return gradient_clipping.on_values(gradient, lambda v: v / scale)
+        return sparse_gradients.on_values(gradient, lambda v: v / scale)
 
     def _choose_form(self, gradients: Sequence[Any]) -> None:
         """Lets `sparse_update="auto"` decide how to update new tables."""
@@ -175,16 +174,13 @@ class OptimizerStep:
 
         def update(sums: Sequence[Any]) -> None:
             means = [
-                gradient_clipping.on_values(s, lambda v: v / steps)
-                for s in sums
+                sparse_gradients.on_values(s, lambda v: v / steps) for s in sums
             ]
             self._update(means, averages, constraints)
 
         counter = compat.step_counter_of(optimizer)
         is_last = (tf.convert_to_tensor(counter) + 1) % steps == 0
-        gradient_accumulators.add_or_take(
-            accumulators, gradients, is_last, update
-        )
+        sparse_gradients.add_or_take(accumulators, gradients, is_last, update)
         if averages is not None:
             averages.update_whole()
 
@@ -199,7 +195,7 @@ class OptimizerStep:
         if compat.clips_by_itself(optimizer):
             gradients = compat.clip_by_itself(optimizer, gradients)
         else:
-            gradients = gradient_clipping.clip(optimizer, gradients)
+            gradients = sparse_gradients.clip(optimizer, gradients)
         if compat.decays_weights_by_itself(optimizer):
             compat.decay_by_itself(optimizer, self._variables)
         variable_of = {id(compat.value_of(v)): v for v in self._variables}

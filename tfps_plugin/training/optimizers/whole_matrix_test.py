@@ -9,6 +9,7 @@ from tfps_plugin.training.optimizers import whole_matrix
 from tfps_plugin.variables import testing
 
 _optimizers = keras.optimizers
+_constraints = keras.constraints
 
 
 def _variable(name: str, num_shards: int) -> keras.Variable:
@@ -91,3 +92,70 @@ def test_each_variable_is_checked_with_its_own_optimizer() -> None:
     )
     with pytest.raises(errors.UnsupportedError, match="'kernel'"):
         whole_matrix.require_compilable(optimizer, [_variable("kernel", 2)])
+
+
+class _OfColumns(keras.constraints.Constraint):
+    def __call__(self, w: Any) -> Any:
+        return w - tf.reduce_mean(w, 0)
+
+
+class _OfElements(keras.constraints.Constraint):
+    row_wise = True
+
+    def __call__(self, w: Any) -> Any:
+        return tf.clip_by_value(w, -1, 1)
+
+
+@pytest.mark.parametrize(
+    ("constraint", "expected"),
+    [
+        (None, True),
+        (_constraints.NonNeg(), True),
+        (_constraints.MaxNorm(2, axis=1), True),
+        (_constraints.UnitNorm(axis=-1), True),
+        (_constraints.MinMaxNorm(axis=[1]), True),
+        (_constraints.MaxNorm(2), False),
+        (_constraints.UnitNorm(axis=-2), False),
+        (_constraints.MinMaxNorm(axis=[0, 1]), False),
+        (_OfColumns(), False),
+        (_OfElements(), True),
+        (lambda w: w, False),
+    ],
+)
+def test_which_constraints_look_at_single_rows(
+    constraint: Any, expected: bool
+) -> None:
+    assert whole_matrix.is_row_wise(constraint, 2) is expected
+
+
+def _constrained(constraint: Any, num_shards: int) -> keras.Variable:
+    variable = _variable("table", num_shards)
+    variable.constraint = constraint
+    return variable
+
+
+def test_a_whole_variable_may_have_any_constraint() -> None:
+    whole_matrix.require_row_wise(_constrained(_constraints.MaxNorm(), 0))
+
+
+def test_shards_may_have_constraints_of_rows() -> None:
+    whole_matrix.require_row_wise(_constrained(_constraints.NonNeg(), 2))
+    whole_matrix.require_row_wise(_constrained(_OfElements(), 2))
+
+
+@pytest.mark.parametrize(
+    ("constraint", "shown"),
+    [
+        (_constraints.MaxNorm(2), r"MaxNorm\(max_value=2, axis=0\)"),
+        (_OfColumns(), r"_OfColumns\(\)"),
+        (len, "built-in function len"),
+    ],
+    ids=["MaxNorm", "own", "function"],
+)
+def test_the_refusal_names_the_constraint_and_the_ways_out(
+    constraint: Any, shown: str
+) -> None:
+    with pytest.raises(errors.UnsupportedError, match=shown) as caught:
+        whole_matrix.require_row_wise(_constrained(constraint, 3))
+    for text in ("'table'", "3 shards", "row_wise", "variable_partitioner"):
+        assert text in str(caught.value)

@@ -9,7 +9,6 @@ import keras
 from tfps_plugin._compat import keras_optimizers as compat
 from tfps_plugin.strategy import update_parts
 from tfps_plugin.strategy.update_parts import UpdatePart
-from tfps_plugin.training.optimizers import table_constraints
 from tfps_plugin.training.optimizers import whole_matrix
 from tfps_plugin.training.optimizers.automatic import automatic_updates
 
@@ -46,7 +45,7 @@ def has_to_be_whole(optimizer: Any, variable: keras.Variable) -> bool:
         return True
     return whole_matrix.needs_whole_matrix(
         optimizer, variable
-    ) or not table_constraints.is_row_wise(constraint, len(variable.shape))
+    ) or not whole_matrix.is_row_wise(constraint, len(variable.shape))
 
 
 def parts_of(variables: Iterable[keras.Variable]) -> list[UpdatePart]:

@@ -9,19 +9,42 @@ import tensorflow as tf
 
 from tfps_plugin import errors
 from tfps_plugin._compat import keras as keras_compat
+from tfps_plugin._compat.graph import tensorflow_tables
 from tfps_plugin._compat.graph import tensorflow_variables as compat
 from tfps_plugin.inputs import captured_inputs
 from tfps_plugin.strategy.parameter_server_strategy import (
     ParameterServerStrategy,
 )
-from tfps_plugin.variables.kinds import late_captures
+from tfps_plugin.variables.kinds.remote_variable import RemoteVariable
+from tfps_plugin.variables.per_worker import worker_tables
 
 
 def capture(original: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
-    """Returns a `FuncGraph.capture` for tables and datasets of the chief."""
-    return late_captures.bound_late(
-        original, in_our_scope, captured_inputs.sent_along
-    )
+    """Returns a `FuncGraph.capture` for what was made outside the scope.
+
+    Functions for workers capture some objects that know nothing of workers: a
+    lookup table, for example of a layer that was adapted before, a dataset, and
+    whatever the functions of a loaded SavedModel use. A table is bound to the
+    worker's copy, a variable on a ps to its handle, when a function is called.
+    A dataset is sent along.
+    """
+
+    def replacement(graph: Any, handle: tf.Tensor) -> tf.Tensor | None:
+        if not in_our_scope():
+            return None
+        if handle.dtype == tf.variant:
+            return captured_inputs.sent_along(graph, handle)
+        owner = tensorflow_tables.owner_of(handle)
+        function = compat.outermost(graph)
+        if tensorflow_tables.is_static_table(owner):
+            return worker_tables.copies_of(handle, owner).handle_in(function)
+        if isinstance(owner, RemoteVariable) and (
+            function is compat.function_graph()
+        ):
+            return owner.handle
+        return None
+
+    return tensorflow_tables.replace_captured_handles(original, replacement)
 
 
 def in_our_scope() -> bool:

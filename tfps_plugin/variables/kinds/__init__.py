@@ -7,5 +7,4 @@ sharded_variable.py  a table sharded over several ps, one value to the user
 mirrored_scalar.py   step counter, learning rate: on a ps, read from copies
 tape_anchor.py       stand-in for the shards that a gradient tape watches
 handle_areas.py      handles that functions find on their ps
-late_captures.py     captures of tables and variables from outside the scope
 """

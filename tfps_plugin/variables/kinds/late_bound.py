@@ -53,9 +53,11 @@ class LateBoundVariable(ResourceChanges):
         dtype: tf.DType,
         name: str,
         *,
-        trainable: bool,
-        synchronization: tf.VariableSynchronization,
-        aggregation: tf.VariableAggregation,
+        trainable: bool = True,
+        synchronization: tf.VariableSynchronization = (
+            tf.VariableSynchronization.AUTO
+        ),
+        aggregation: tf.VariableAggregation = tf.VariableAggregation.NONE,
     ) -> None:
         """Makes the resource on the current device, without a value.
 

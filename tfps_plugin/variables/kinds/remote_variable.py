@@ -40,12 +40,7 @@ class RemoteVariable(Table, LateBoundVariable):
         shape: tf.TensorShape,
         dtype: tf.DType,
         name: str,
-        *,
-        trainable: bool = True,
-        synchronization: tf.VariableSynchronization = (
-            tf.VariableSynchronization.AUTO
-        ),
-        aggregation: tf.VariableAggregation = tf.VariableAggregation.NONE,
+        **options: Any,
     ) -> None:
         """Makes the variable on `device`, without a value yet.
 
@@ -54,20 +49,11 @@ class RemoteVariable(Table, LateBoundVariable):
             shape: Full static shape.
             dtype: Dtype of the elements.
             name: Name shown to the user.
-            trainable: Whether gradient tapes watch it by themselves.
-            synchronization: As in `tf.Variable`.
-            aggregation: As in `tf.Variable`.
+            **options: As for `LateBoundVariable`.
         """
         connection.present().part(HandleAreas).free_abandoned()
         with tf.device(device):
-            super().__init__(
-                shape,
-                dtype,
-                name,
-                trainable=trainable,
-                synchronization=synchronization,
-                aggregation=aggregation,
-            )
+            super().__init__(shape, dtype, name, **options)
         self._be_known_by_handle()
         self.path = name
         self._family: list[weakref.ref[Any]] = []

@@ -8,7 +8,6 @@ Shape legend: U distinct rows, D the rest of a row's shape.
 """
 
 from typing import Any
-from typing import Protocol
 
 import tensorflow as tf
 
@@ -16,34 +15,6 @@ from tfps_plugin._compat.graph import tensorflow_variables as compat
 
 # For longer rows, `ResourceGather` is as fast or faster.
 _MOST_BYTES_OF_SHORT_ROWS = 256
-
-
-class UnseenSteps(Protocol):
-    """Steps that the rows of one variable on one ps have yet to see."""
-
-    def caught_up(
-        self, stored_UD: tf.Tensor, ids_U: tf.Tensor | None
-    ) -> tf.Tensor:
-        """Returns the present value of stored rows, on the current device.
-
-        Args:
-            stored_UD: Rows as they are stored.
-            ids_U: Their numbers; None for all rows in their order.
-        """
-
-    def now(self) -> tf.Tensor:
-        """Returns the newest step, on the ps; call it before locking."""
-
-    def store(self, ids: tf.Tensor | None, now: tf.Tensor) -> None:
-        """Stores the present value of rows, under the lock of the variable.
-
-        Args:
-            ids: Their numbers, of any shape; None for all rows.
-            now: Result of `now`.
-        """
-
-    def settle(self) -> None:
-        """Stores the present value of all rows; on the chief only."""
 
 
 def gather(

@@ -30,8 +30,8 @@ class Table:
     # Rounding errors of its dense gradients, see `error_feedback`.
     gradient_residual: Any = None
 
-    # Steps that its rows have yet to see, a `present_rows.UnseenSteps`. In a
-    # table of several shards, each shard has its own.
+    # Steps that its rows have yet to see, a `caught_up_shard._UnseenSteps`. In
+    # a table of several shards, each shard has its own.
     unseen_steps: Any = None
 
     # Whether any of its rows have been looked up.

@@ -5,7 +5,6 @@ assign_methods.py    every assign method of a tf.Variable
 scatter_methods.py   every scatter method of a tf.Variable
 resource_changes.py  changes of a resource while workers run steps
 table_slices.py      slices of a table, read and assigned where rows live
-shard_assignment.py  self_assignment for sharded variables
 self_assignment.py   makes v.assign(f(v)) lose nothing
 self_computation.py  finds computations on a variable's own value
 argument_type.py     a variable as an argument of a tf.function

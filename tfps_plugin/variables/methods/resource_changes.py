@@ -25,7 +25,7 @@ class ResourceChanges(AssignMethods, ScatterMethods, compat.ResourceVariable):
     On the chief, a change first waits for the steps in flight.
     """
 
-    # Steps that its rows have yet to see, a `present_rows.UnseenSteps`.
+    # Steps that its rows have yet to see, a `caught_up_shard._UnseenSteps`.
     unseen_steps: Any = None
 
     def finish_steps(self) -> None:

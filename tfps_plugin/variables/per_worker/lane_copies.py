@@ -16,6 +16,7 @@ from tfps_plugin.cluster.calls import dispatch_context
 from tfps_plugin.cluster.calls.dispatch_context import DispatchContext
 from tfps_plugin.variables.kinds.remote_variable import RemoteVariable
 from tfps_plugin.variables.lookup import graph_checks
+from tfps_plugin.variables.per_worker.lane_tallies import number_in
 from tfps_plugin.variables.per_worker.worker_resident import WorkerResident
 
 # Maximum age of a lane's knowledge of the others' additions, once training is
@@ -145,7 +146,7 @@ class LaneCopies:
         for copy in self._resident.existing():
             # Ignore workers that do not answer.
             with contextlib.suppress(tf.errors.OpError):
-                known.append(_number(copy.variable))
+                known.append(number_in(copy.variable))
         return known
 
     def of_latest_step(self) -> Any:
@@ -157,8 +158,10 @@ class LaneCopies:
         dated = []
         for copy in self._resident.existing():
             with contextlib.suppress(tf.errors.OpError):
-                step = _NO_STEP if copy.step is None else _number(copy.step)
-                dated.append((step, copy.refreshed_at, _number(copy.variable)))
+                step = _NO_STEP if copy.step is None else number_in(copy.step)
+                dated.append(
+                    (step, copy.refreshed_at, number_in(copy.variable))
+                )
         return max(dated)[-1] if dated else None
 
     def forget(self) -> None:
@@ -274,8 +277,3 @@ class LaneCopies:
                 own = compat.read_resource(copy.own_handle, self._dtype)
                 value = tf.maximum(own, value)
             copy.assign(value, read_value=False)
-
-
-def _number(variable: RemoteVariable) -> Any:
-    value = compat.read_resource(variable.own_handle, variable.dtype)
-    return value.numpy()

@@ -86,7 +86,7 @@ class LaneTallies:
         for tally in tallies:
             # The tally of a worker that does not answer is not known.
             with contextlib.suppress(tf.errors.OpError):
-                counted.append((tally.began_at, _number(tally.added)))
+                counted.append((tally.began_at, number_in(tally.added)))
         if not counted:
             return None
         began_at, added = zip(*counted, strict=True)
@@ -115,6 +115,7 @@ class LaneTallies:
             return _Tally(self._read().numpy(), added)
 
 
-def _number(variable: RemoteVariable) -> Any:
+def number_in(variable: RemoteVariable) -> Any:
+    """Fetches the number that this thread finds in a variable."""
     value = compat.read_resource(variable.own_handle, variable.dtype)
     return value.numpy()

@@ -1,5 +1,7 @@
 """A resource of which every worker, or every lane, has its own."""
 
+from typing import Any
+
 import tensorflow as tf
 
 from tfps_plugin._compat.graph import tensorflow_variables as compat
@@ -23,12 +25,8 @@ class WorkerLocalHandle(LateBoundVariable):
         dtype: tf.DType,
         name: str,
         *,
-        trainable: bool,
         per_lane: bool = False,
-        synchronization: tf.VariableSynchronization = (
-            tf.VariableSynchronization.AUTO
-        ),
-        aggregation: tf.VariableAggregation = tf.VariableAggregation.NONE,
+        **options: Any,
     ) -> None:
         """Makes the chief's own resource; the workers' are made when needed.
 
@@ -36,20 +34,11 @@ class WorkerLocalHandle(LateBoundVariable):
             shape: Full static shape.
             dtype: Dtype of the elements.
             name: Name shown to the user.
-            trainable: Whether gradient tapes watch it by themselves.
             per_lane: Whether each lane, and not just each worker, has its own.
-            synchronization: As in `tf.Variable`.
-            aggregation: As in `tf.Variable`.
+            **options: As for `LateBoundVariable`.
         """
         with compat.clear_device(), tf.device("/device:CPU:0"):
-            super().__init__(
-                shape,
-                dtype,
-                name,
-                trainable=trainable,
-                synchronization=synchronization,
-                aggregation=aggregation,
-            )
+            super().__init__(shape, dtype, name, **options)
         self._resident: WorkerResident[RemoteVariable] = WorkerResident(
             self._build_copy, per_lane=per_lane
         )

@@ -13,7 +13,7 @@ import tensorflow as tf
 from tfps_plugin.variables.lookup import graph_checks
 from tfps_plugin.variables.lookup import shard_order
 from tfps_plugin.variables.lookup.table import Table
-from tfps_plugin.variables.methods import shard_assignment
+from tfps_plugin.variables.methods import self_assignment
 from tfps_plugin.variables.saving import shard_reader
 
 _SCATTER = {
@@ -58,7 +58,7 @@ def assign(
     _require_shape(table, value.shape)
     computed = None
     if all(shard.unseen_steps is None for shard in table.shards):
-        computed = shard_assignment.parts(table, method, value)
+        computed = self_assignment.parts_of_shards(table, method, value)
     if computed is not None:
         method, parts = computed
     else:

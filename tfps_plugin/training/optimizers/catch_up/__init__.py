@@ -9,7 +9,6 @@ moment.py            a step, as rows remember it
 step_clock.py        the newest step of an optimizer
 learning_rates.py    learning rates of future steps
 caught_up_shard.py   the shard of a table whose rows catch up
-caught_up_step.py    one optimizer step on such tables
-caught_up_update.py  one update of rows that catch up first
+caught_up_step.py    one optimizer step on such tables, and its updates
 caught_up_tables.py  all such tables of one optimizer
 """

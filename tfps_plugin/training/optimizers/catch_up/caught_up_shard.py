@@ -186,7 +186,7 @@ class CaughtUpShard:
 
 
 class _UnseenSteps:
-    """A `present_rows.UnseenSteps` of one member."""
+    """Steps that the rows of one member have yet to see."""
 
     def __init__(self, shard: CaughtUpShard, key: str) -> None:
         self.shard = shard
@@ -195,6 +195,12 @@ class _UnseenSteps:
     def caught_up(
         self, stored_UD: tf.Tensor, ids_U: tf.Tensor | None
     ) -> tf.Tensor:
+        """Returns the present value of stored rows, on the current device.
+
+        Args:
+            stored_UD: Rows as they are stored.
+            ids_U: Their numbers; None for all rows in their order.
+        """
         shard = self.shard
         if self._key == TABLE and not shard.moves_table:
             return stored_UD
@@ -203,16 +209,24 @@ class _UnseenSteps:
         return present[self._key]
 
     def now(self) -> tf.Tensor:
+        """Returns the newest step, on the ps; call it before locking."""
         numbers = self.shard.clock.now().numbers
         with tf.device(self.shard.member(self._key).device):
             return tf.identity(numbers)
 
     def store(self, ids: tf.Tensor | None, now: tf.Tensor) -> None:
+        """Stores the present value of rows, under the lock of the variable.
+
+        Args:
+            ids: Their numbers, of any shape; None for all rows.
+            now: Result of `now`.
+        """
         with tf.device(self.shard.member(self._key).device):
             ids_N = None if ids is None else tf.reshape(ids, [-1])
             self.shard.bring_up(ids_N, self.shard.clock.moment(now))
 
     def settle(self) -> None:
+        """Stores the present value of all rows; on the chief only."""
         self.shard.settle()
 
 

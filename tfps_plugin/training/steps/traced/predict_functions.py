@@ -8,7 +8,6 @@ import keras
 import tensorflow as tf
 
 from tfps_plugin._compat import keras as keras_compat
-from tfps_plugin._compat.runtime import tensorflow_execution
 from tfps_plugin.coordinator.cluster_coordinator import ClusterCoordinator
 from tfps_plugin.inputs.batch_codec import BatchCodec
 from tfps_plugin.training.steps.metrics.step_states import StepStates
@@ -65,11 +64,7 @@ class PredictFunctions:
             self._functions.clear()
         if key not in self._functions:
             # On the caller's thread and under no device: one trace for all.
-            with (
-                tensorflow_execution.unwrapped_errors(),
-                self._coordinator.tracing_scope(),
-                tf.device(None),
-            ):
+            with self._coordinator.tracing_scope():
                 self._functions[key] = self._trace(codec)
             self.states.announce_order()
         return self._functions[key]

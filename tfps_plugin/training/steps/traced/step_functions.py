@@ -12,7 +12,6 @@ import tensorflow as tf
 
 from tfps_plugin._compat import keras as keras_compat
 from tfps_plugin._compat.graph import tensorflow_graphs as graphs_compat
-from tfps_plugin._compat.runtime import tensorflow_execution
 from tfps_plugin.coordinator.cluster_coordinator import ClusterCoordinator
 from tfps_plugin.inputs.batch_codec import BatchCodec
 from tfps_plugin.training import step_build
@@ -194,11 +193,7 @@ class StepFunctions:
             self._trace_anew()
             return self._one_step.get_concrete_function(batch_spec).graph
 
-        with (
-            tensorflow_execution.unwrapped_errors(),
-            self._coordinator.tracing_scope(),
-            tf.device(None),
-        ):
+        with self._coordinator.tracing_scope():
             self.states.settle(trace)
             self._choice = self._choice_of_now()
             # Now that rules are known, so are the states that calls count.
@@ -242,7 +237,7 @@ class StepFunctions:
         if not self._model.distribute_strategy.communication.fusion:
             return None
         # The trace of `on_iterator`.
-        with self._coordinator.tracing_scope(), tf.device(None):
+        with self._coordinator.tracing_scope():
             step = self._one_step.get_concrete_function(element_spec)
         operations = list(graphs_compat.operations_within(step.graph))
         if any(map(graphs_compat.draws_from_a_seed, operations)):
@@ -315,11 +310,7 @@ class StepFunctions:
         self, function: Callable[..., Any], *specs: Any
     ) -> Callable[..., Any]:
         # On the caller's thread and under no device: one trace for all.
-        with (
-            tensorflow_execution.unwrapped_errors(),
-            self._coordinator.tracing_scope(),
-            tf.device(None),
-        ):
+        with self._coordinator.tracing_scope():
             concrete = tf.function(
                 tf.autograph.experimental.do_not_convert(function)
             ).get_concrete_function(*specs)

@@ -1,14 +1,69 @@
 from typing import Any
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfps_plugin.training.optimizers import gradient_accumulators
+from tfps_plugin.training.optimizers import sparse_gradients
 from tfps_plugin.variables import testing
 from tfps_plugin.variables.lookup.distinct_rows import DistinctRows
 
+_ROWS = np.random.default_rng(0).normal(size=(3, 4)).astype("float32")
+_DENSE = np.random.default_rng(1).normal(size=(5,)).astype("float32")
+_IDS = np.array([6, 0, 3])
 _SHAPE = (7, 2)
+
+
+def _gradients() -> list[Any]:
+    return [
+        DistinctRows(tf.constant(_ROWS), tf.constant(_IDS), [8, 4]),
+        tf.constant(_DENSE),
+    ]
+
+
+def _whole() -> list[Any]:
+    table = np.zeros((8, 4), "float32")
+    table[_IDS] = _ROWS
+    return [tf.constant(table), tf.constant(_DENSE)]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"clipnorm": 0.5},
+        {"clipnorm": 1e3},
+        {"global_clipnorm": 0.5},
+        {"global_clipnorm": 1e3},
+        {"clipvalue": 0.1},
+        {},
+    ],
+    ids=str,
+)
+def test_rows_are_clipped_as_the_whole_table_is(options: Any) -> None:
+    optimizer = keras.optimizers.SGD(0.1, **options)
+    expected = optimizer._clip_gradients(_whole())
+    rows, dense = sparse_gradients.clip(optimizer, _gradients())
+    assert isinstance(rows, DistinctRows), "an id still occurs once"
+    np.testing.assert_allclose(
+        tf.convert_to_tensor(rows), expected[0], rtol=1e-6
+    )
+    np.testing.assert_allclose(dense, expected[1], rtol=1e-6)
+
+
+def test_a_norm_that_is_not_finite_spoils_everything_as_in_keras() -> None:
+    optimizer = keras.optimizers.SGD(0.1, global_clipnorm=1.0)
+    rows, dense = sparse_gradients.clip(
+        optimizer, [_gradients()[0], tf.constant([1.0, np.inf])]
+    )
+    assert np.isnan(rows.values.numpy()).all()
+    assert np.isnan(dense.numpy()).all()
+
+
+def test_values_of_a_gradient() -> None:
+    rows, dense = _gradients()
+    np.testing.assert_array_equal(sparse_gradients.values_of(rows), _ROWS)
+    np.testing.assert_array_equal(sparse_gradients.values_of(dense), _DENSE)
 
 
 def _accumulator(num_shards: int) -> Any:
@@ -36,9 +91,9 @@ def test_rows_are_summed_and_taken_once(num_shards: int, traced: bool) -> None:
     last, last_whole = _rows([0], 2)
 
     def run() -> Any:
-        gradient_accumulators.add(total, first)
-        gradient_accumulators.add(total, second)
-        return gradient_accumulators.take(total, last)
+        sparse_gradients.add(total, first)
+        sparse_gradients.add(total, second)
+        return sparse_gradients.take(total, last)
 
     taken = tf.function(run)() if traced else run()
     assert sorted(taken.indices.numpy()) == [0, 1, 5, 6]
@@ -57,8 +112,8 @@ def test_dense_gradients_are_summed_and_taken_once(num_shards: int) -> None:
 
     @tf.function
     def run() -> Any:
-        gradient_accumulators.add(total, tf.constant(gradient))
-        return gradient_accumulators.take(total, tf.constant(2 * gradient))
+        sparse_gradients.add(total, tf.constant(gradient))
+        return sparse_gradients.take(total, tf.constant(2 * gradient))
 
     np.testing.assert_allclose(run(), 3 * gradient, rtol=1e-6)
     np.testing.assert_array_equal(total.numpy(), np.zeros(_SHAPE))
@@ -67,7 +122,7 @@ def test_dense_gradients_are_summed_and_taken_once(num_shards: int) -> None:
 def test_no_rows_are_taken_where_none_were_touched() -> None:
     total = _accumulator(2)
     nothing, _ = _rows([], 0)
-    taken = tf.function(lambda: gradient_accumulators.take(total, nothing))()
+    taken = tf.function(lambda: sparse_gradients.take(total, nothing))()
     assert taken.values.shape == (0, 2)
 
 
@@ -77,7 +132,7 @@ def test_what_is_not_finite_is_taken_like_the_rest(num_shards: int) -> None:
     broken = DistinctRows(
         tf.constant([[np.inf, 1.0]]), tf.constant([3], tf.int64), _SHAPE
     )
-    gradient_accumulators.take(total, broken)
+    sparse_gradients.take(total, broken)
     rows, whole = _rows([3], 0)
-    taken = gradient_accumulators.take(total, rows)
+    taken = sparse_gradients.take(total, rows)
     np.testing.assert_allclose(taken.values, whole[[3]], rtol=1e-6)

@@ -13,8 +13,8 @@ import tensorflow as tf
 from tfps_plugin._compat.graph.tensorflow_captures import FuncGraph
 from tfps_plugin.cluster.calls import dispatch_context
 from tfps_plugin.cluster.calls.dispatch_context import DispatchContext
+from tfps_plugin.training.patches import preprocessing
 from tfps_plugin.variables import testing
-from tfps_plugin.variables.kinds import late_captures
 from tfps_plugin.variables.kinds.remote_variable import RemoteVariable
 from tfps_plugin.variables.per_worker import worker_tables
 
@@ -32,7 +32,8 @@ class _Scope:
 @pytest.fixture(autouse=True)
 def scope(monkeypatch: pytest.MonkeyPatch) -> _Scope:
     scope = _Scope()
-    capture = late_captures.bound_late(FuncGraph.capture, lambda: scope.entered)
+    monkeypatch.setattr(preprocessing, "in_our_scope", lambda: scope.entered)
+    capture = preprocessing.capture(FuncGraph.capture)
     monkeypatch.setattr(FuncGraph, "capture", capture)
     return scope
 
