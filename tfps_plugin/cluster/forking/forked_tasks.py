@@ -301,6 +301,10 @@ class ForkedTasks:
             )
 
     def _failure(self, reason: str) -> str:
+        if self._is_over:
+            # Its connection ends a moment before it does.
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(_STOP_TIMEOUT_SECONDS)
         log = self._log_path.read_text(errors="replace").strip()
         return (
             "A task of the cluster cannot be started or ended. Expected an "

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from collections.abc import Iterator
 
 import pytest
@@ -33,11 +34,22 @@ def tasks(tmp_path: pathlib.Path) -> Iterator[ForkedTasks]:
 
 
 def _start(
-    tasks: ForkedTasks, log: pathlib.Path, cluster: ClusterSpec, index: int
+    tasks: ForkedTasks,
+    log: pathlib.Path,
+    cluster: ClusterSpec,
+    index: int,
+    timeout_seconds: float = _TIMEOUT_SECONDS,
 ) -> ForkedTask:
     config = tf_config.to_tf_config(cluster, "ps", index)
     environ = {"TF_CONFIG": config, "TF_GRPC_REUSE_PORT": "1"}
-    return tasks.start([], environ, log, _TIMEOUT_SECONDS)
+    return tasks.start([], environ, log, timeout_seconds)
+
+
+def _await(is_so: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + _TIMEOUT_SECONDS
+    while not is_so():
+        assert time.monotonic() < deadline, "it never becomes so"
+        threading.Event().wait(0.01)
 
 
 @pytest.fixture
@@ -79,8 +91,9 @@ def test_forks_serve_as_different_incarnations(
     )
     incarnations |= {status.incarnation for status in statuses.values()}
     assert len(incarnations) == 3
-    assert logs[1].read_text().count("ps 1 serves at") == 2
-    assert logs[0].read_text().count("ps 0 serves at") == 1
+    # Said when it already answers.
+    _await(lambda: logs[1].read_text().count("ps 1 serves at") == 2)
+    _await(lambda: logs[0].read_text().count("ps 0 serves at") == 1)
     for task in (started[0], again):
         task.terminate()
         assert task.wait(_TIMEOUT_SECONDS) == 128 + signal.SIGTERM
@@ -105,10 +118,7 @@ def test_tasks_end_with_the_process_that_forks_them(
     task = _start(tasks, tmp_path / "task.log", cluster, 0)
     tasks._process.kill()
     assert task.wait(_TIMEOUT_SECONDS) == EXIT_NO_CHIEF
-    deadline = time.monotonic() + _TIMEOUT_SECONDS
-    while _runs(task.pid):
-        assert time.monotonic() < deadline, "it goes on"
-        threading.Event().wait(0.01)
+    _await(lambda: not _runs(task.pid))
     assert tasks.is_over
     for _ in range(2):
         with pytest.raises(errors.TaskStartError, match="has ended"):
@@ -150,17 +160,12 @@ def test_a_task_whose_start_was_given_up_is_killed(
     try:
         # TensorFlow is still being loaded.
         with pytest.raises(errors.ClusterStartTimeoutError, match="no answer"):
-            tasks.start([], {}, tmp_path / "given_up.log", 0.01)
-        task = _start(tasks, tmp_path / "task.log", cluster, 0)
-        # Answers come in the order of the requests: the kill comes before.
-        task.send_signal(signal.SIGCONT)
+            _start(tasks, tmp_path / "0.log", cluster, 0, 0.01)
+        task = _start(tasks, tmp_path / "1.log", cluster, 1)
         (of_tasks,) = pathlib.Path(f"/proc/{tasks._process.pid}/task").glob(
             "*/children"
         )
-        deadline = time.monotonic() + _TIMEOUT_SECONDS
-        while of_tasks.read_text().split() != [str(task.pid)]:
-            assert time.monotonic() < deadline, "it goes on"
-            threading.Event().wait(0.01)
+        _await(lambda: of_tasks.read_text().split() == [str(task.pid)])
     finally:
         tasks.close()
 
@@ -183,7 +188,7 @@ def test_beside_another_thread_tasks_load_tensorflow_for_themselves(
         task = _start(tasks, log, cluster, 1)
         health.wait_until_ready(cluster.parameter_servers[1:], _TIMEOUT_SECONDS)
         assert "task_server" in _command(task)
-        assert "ps 1 serves at" in log.read_text()
+        _await(lambda: "ps 1 serves at" in log.read_text())
         task.terminate()
         assert task.wait(_TIMEOUT_SECONDS) == 128 + signal.SIGTERM
     finally:
