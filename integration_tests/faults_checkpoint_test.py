@@ -25,7 +25,7 @@ from tfps_plugin.monitoring import events
 from tfps_plugin.recovery.checkpoints import committing
 from tfps_plugin.recovery.checkpoints import part_files
 
-pytestmark = pytest.mark.sample(cases=5, group="faults_checkpoint")
+pytestmark = pytest.mark.sample(cases=4, group="faults_checkpoint")
 
 _ROWS = 400
 _STEPS = 60

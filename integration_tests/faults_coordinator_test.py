@@ -21,7 +21,7 @@ from tfps_plugin.inputs.worker_dataset import WorkerIterator
 from tfps_plugin.monitoring import events
 
 # Each test loses or delays tasks, and takes long.
-pytestmark = pytest.mark.sample(cases=3, group="faults_coordinator")
+pytestmark = pytest.mark.sample(cases=2, group="faults_coordinator")
 
 _TIMEOUT_SECONDS = 120.0
 # gRPC sends a keepalive ping at most this long after data have arrived.

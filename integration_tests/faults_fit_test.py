@@ -18,7 +18,7 @@ from tfps_plugin import errors
 from tfps_plugin.monitoring import events
 
 # Each test loses or delays tasks, and takes long.
-pytestmark = pytest.mark.sample(cases=3, group="faults_fit")
+pytestmark = pytest.mark.sample(cases=2, group="faults_fit")
 
 _STEPS = 300
 

@@ -21,7 +21,7 @@ from shared_training import Seen
 import tfps_plugin as tfps
 from tfps_plugin.monitoring import events
 
-pytestmark = pytest.mark.sample(cases=3, group="faults_ps_calls")
+pytestmark = pytest.mark.sample(cases=2, group="faults_ps_calls")
 
 _ROWS = 400
 _STEPS = 96

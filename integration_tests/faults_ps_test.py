@@ -19,7 +19,7 @@ from tfps_plugin import errors
 from tfps_plugin.monitoring import events
 
 # Each test loses or delays tasks, and takes long.
-pytestmark = pytest.mark.sample(cases=5, group="faults_ps")
+pytestmark = pytest.mark.sample(cases=4, group="faults_ps")
 
 _ROWS = 400
 _STEPS = 96
