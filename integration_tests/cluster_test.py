@@ -464,6 +464,19 @@ def test_one_program_for_all_tasks() -> None:
                 assert logged.count(news) == 1
 
 
+def test_tasks_can_be_started_after_somebody_has_killed_their_fork_server() -> (
+    None
+):
+    with LocalCluster(num_workers=1, num_ps=1) as cluster:
+        before = [cluster.process(job, 0) for job in ("worker", "ps")]
+        cluster._tasks._process.kill()
+        for process in before:
+            process.wait(_END_SECONDS)
+        for job in ("worker", "ps"):
+            cluster.start(job, 0)
+        cluster.wait_until_ready(_PATIENCE_SECONDS)
+
+
 def test_a_cluster_ends_with_the_process_that_started_it() -> None:
     program = (
         "from tfps_plugin.cluster.local_cluster import LocalCluster\n"

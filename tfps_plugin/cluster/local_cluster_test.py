@@ -120,6 +120,19 @@ def test_a_task_that_ignores_its_end_is_killed(
     assert [process.returncode for process in processes] == [-9, -9]
 
 
+def test_the_end_of_a_fork_of_this_process_ends_no_task(
+    task_script: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task_script.write_text("#!/bin/sh\nexec sleep 60\n")
+    with LocalCluster(1, 1, wait=False) as cluster:
+        with monkeypatch.context() as patch:
+            # As its exit handlers run there.
+            patch.setattr(local_cluster.os, "getpid", lambda: -1)
+            cluster.stop()
+        assert cluster.process("ps", 0).poll() is None
+    assert cluster.process("ps", 0).poll() is not None
+
+
 @pytest.mark.parametrize("sizes", [(0, 1), (1, 0), (-1, 1)])
 def test_a_cluster_needs_tasks_of_both_jobs(sizes: tuple[int, int]) -> None:
     with pytest.raises(errors.ClusterConfigurationError, match="Received: num"):
