@@ -99,6 +99,29 @@ def test_tf_function_and_concrete_function(
     assert "/job:worker" in values[0].get().device
 
 
+def test_schedule_on_runs_on_that_worker(
+    coordinator: ClusterCoordinator, counter: tf.Variable
+) -> None:
+    @tf.function
+    def add(x: tf.Tensor) -> tf.Tensor:
+        counter.assign_add(x)
+        return 2 * x
+
+    one = tf.constant(1, tf.int64)
+    values = [
+        coordinator.schedule_on(number % 2, add, args=(one,))
+        for number in range(20)
+    ]
+    # Others run beside them, anywhere.
+    others = [coordinator.schedule(add, args=(one,)) for _ in range(20)]
+    coordinator.join()
+    assert coordinator.fetch([*values, *others]) == [2] * 40
+    for number, value in enumerate(values):
+        worker = f"/job:worker/replica:0/task:{number % 2}/"
+        assert worker in value.get().device
+    assert counter.numpy() == 40
+
+
 def test_functions_really_overlap_on_the_workers(
     coordinator: ClusterCoordinator, strategy: FakeStrategy
 ) -> None:

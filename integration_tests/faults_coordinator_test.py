@@ -204,18 +204,7 @@ def test_a_worker_hangs_while_nothing_is_on_its_way(bench: _Bench) -> None:
     # arrive. TensorFlow cannot change a cluster while a call is in flight.
     coordinator, cluster = bench.coordinator, bench.cluster
 
-    @tf.function
-    def wait() -> tf.Tensor:
-        begun = tf.raw_ops.QueueEnqueueV2(
-            handle=_queue("begun"), components=[1.0]
-        )
-        with tf.control_dependencies([begun]):
-            (never,) = tf.raw_ops.QueueDequeueV2(
-                handle=_queue("never"), component_types=[tf.float32]
-            )
-        return never
-
-    result = coordinator.schedule(wait)
+    result = coordinator.schedule(tf.function(_begin_and_wait))
     hanging, other = _in_order_of_who_has_begun(bench.session)
     with pytest.raises(TimeoutError):
         result.get(_QUIET_SECONDS)
@@ -229,12 +218,87 @@ def test_a_worker_hangs_while_nothing_is_on_its_way(bench: _Bench) -> None:
             assert time.monotonic() < deadline
             # Other closures are not delayed.
             assert coordinator.schedule(lambda: tf.constant(1)).fetch() == 1
-        with tf.device(bench.session.device(other)):
-            tf.raw_ops.QueueEnqueueV2(handle=_queue("never"), components=[7.0])
+        _end_wait(bench.session, other)
         assert result.fetch() == 7.0
     finally:
         process.send_signal(signal.SIGCONT)
     bench.wait_for(events.WorkerReadmitted)
+
+
+@pytest.mark.parametrize("how", ["killed", "stopped"])
+def test_what_only_one_worker_may_run_ends_with_it(
+    bench: _Bench, how: str
+) -> None:
+    coordinator, cluster = bench.coordinator, bench.cluster
+    worker = bench.session.cluster.workers[1]
+    with coordinator.tracing_scope():
+        traced = tf.function(_begin_and_wait).get_concrete_function()
+    begin_and_wait = coordinator.prepare(traced)
+    ran_on: list[int] = []
+
+    def run() -> tf.Tensor:
+        ran_on.append(_where())
+        return begin_and_wait()
+
+    # The first call on each worker is alone there.
+    first = coordinator.schedule_on(1, run)
+    _end_wait(bench.session, worker)
+    assert first.fetch() == 7.0
+    # One of them runs on each lane of the worker, and one waits.
+    values = [coordinator.schedule_on(1, run) for _ in range(3)]
+    deadline = time.monotonic() + _TIMEOUT_SECONDS
+    while _num_begun(bench.session, worker) < 3:
+        assert time.monotonic() < deadline
+    process = cluster.process("worker", 1)
+    if how == "killed":
+        cluster.kill("worker", 1)
+    else:
+        process.send_signal(signal.SIGSTOP)
+    try:
+        others = [coordinator.schedule(_where) for _ in range(10)]
+        began = time.monotonic()
+        coordinator.join()
+        print(f"join took {time.monotonic() - began:.1f} s")
+        assert bench.wait_for(events.WorkerLost).worker_index == 1
+        # A new one is cancelled at once as long as the worker is away.
+        values.append(coordinator.schedule_on(1, run))
+        for value in values:
+            with pytest.raises(errors.ClosureCancelledError):
+                value.fetch(_TIMEOUT_SECONDS)
+        assert coordinator.schedule_on(0, _where).fetch() == 0
+        assert coordinator.fetch(others) == [0] * 10
+    finally:
+        process.send_signal(signal.SIGCONT)
+    if how == "killed":
+        cluster.start("worker", 1)
+    bench.wait_for(events.WorkerReadmitted)
+    assert coordinator.schedule_on(1, _where).fetch() == 1
+    coordinator.join()
+    assert ran_on == [1, 1, 1], "none ran twice, or elsewhere"
+
+
+def _where() -> int:
+    return dispatch_context.required().worker_index
+
+
+def _begin_and_wait() -> tf.Tensor:
+    """Waits on its worker for a number that `_end_wait` sends."""
+    begun = tf.raw_ops.QueueEnqueueV2(handle=_queue("begun"), components=[1.0])
+    with tf.control_dependencies([begun]):
+        (number,) = tf.raw_ops.QueueDequeueV2(
+            handle=_queue("end"), component_types=[tf.float32]
+        )
+    return number
+
+
+def _end_wait(session: Session, worker: Task) -> None:
+    with tf.device(session.device(worker)):
+        tf.raw_ops.QueueEnqueueV2(handle=_queue("end"), components=[7.0])
+
+
+def _num_begun(session: Session, worker: Task) -> int:
+    with tf.device(session.device(worker)):
+        return int(tf.raw_ops.QueueSizeV2(handle=_queue("begun")))
 
 
 def _queue(name: str) -> tf.Tensor:
@@ -247,8 +311,7 @@ def _in_order_of_who_has_begun(session: Session) -> list[Task]:
     """Returns the workers, first the one whose queue "begun" is not empty."""
 
     def has_begun(worker: Task) -> bool:
-        with tf.device(session.device(worker)):
-            return bool(tf.raw_ops.QueueSizeV2(handle=_queue("begun")))
+        return _num_begun(session, worker) > 0
 
     deadline = time.monotonic() + _TIMEOUT_SECONDS
     while True:

@@ -61,7 +61,10 @@ class ParameterServerLostError(TaskLostError):
 class ClosureCancelledError(
     TfpsError, RuntimeError, _WithoutOperation, tf.errors.CancelledError
 ):
-    """The closure was cancelled by the user, or because another one failed."""
+    """The closure was cancelled by the user, or because another one failed.
+
+    A closure that is bound to a worker is also cancelled with that worker.
+    """
 
     error_code = tf.errors.CANCELLED
 

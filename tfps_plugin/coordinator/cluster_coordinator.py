@@ -64,6 +64,7 @@ class ClusterCoordinator:
     function itself raises, the next `schedule`, `join`, `done` or `fetch`
     raises its exception, once. All other functions of that moment are
     cancelled, also those that run, and the coordinator can be used again.
+    `schedule_on` instead runs a function on one given worker, at most once.
 
     A strategy has one coordinator: a second call returns the same object.
     `close` ends its threads at once. Otherwise they end within seconds after
@@ -313,6 +314,64 @@ class ClusterCoordinator:
                 scheduled then.
         """
         _refuse_inside("schedule")
+        return self._schedule(fn, args, kwargs)
+
+    def schedule_on(
+        self,
+        worker_index: int,
+        fn: Callable[..., Any],
+        args: Any = None,
+        kwargs: dict[str, Any] | None = None,
+    ) -> RemoteValue:
+        """Schedules a function to run on one worker alone, at most once.
+
+        As `schedule`, but no other worker ever runs the function, and it does
+        not run a second time. Where another function would run again, it is
+        cancelled: when its worker is lost or hangs, when a parameter server is
+        lost and recovered, or when a connection fails. It is cancelled at once
+        if the worker is absent or a parameter server is being recovered. Then
+        `fetch` of its result raises `ClosureCancelledError`; `join` does not.
+
+        The worker runs such functions before those that any worker may run.
+
+        Args:
+            worker_index: The worker, from 0 to `num_workers` - 1.
+            fn: A `tf.function`, a concrete function or a Python callable.
+            args: Its positional arguments, a tuple or list, or None. Each
+                `tfps.PerWorkerValues` in this nested structure is replaced by
+                the worker's value.
+            kwargs: Its keyword arguments, likewise.
+
+        Returns:
+            The future result of the function.
+
+        Raises:
+            TypeError: If `fn` is not callable.
+            InputError: If an argument, or what `fn` captures, is a dataset,
+                iterator or lookup table that cannot leave the chief.
+            ValueError: If `worker_index` is not that of a worker, or an
+                argument is a `RemoteValue`, or a `PerWorkerValues` of unknown
+                type for a `tf.function`.
+            UnsupportedError: When called inside a scheduled function or while
+                a `tf.function` is traced.
+            WorkerLostError: If all workers were lost for too long.
+            ParameterServerLostError: If a ps was lost and not recovered.
+            StrategySupersededError: If a newer strategy has replaced this one.
+            ClosureCancelledError: If the coordinator was closed.
+            BaseException: The exception of an earlier function; `fn` is not
+                scheduled then.
+        """
+        _refuse_inside("schedule_on")
+        _require_worker_index(worker_index, self.num_workers)
+        return self._schedule(fn, args, kwargs, worker_index)
+
+    def _schedule(
+        self,
+        fn: Callable[..., Any],
+        args: Any,
+        kwargs: dict[str, Any] | None,
+        bound_to: int | None = None,
+    ) -> RemoteValue:
         queue = self._pool.queue
         if queue.has_error:
             queue.raise_error()
@@ -320,7 +379,7 @@ class ClusterCoordinator:
             fn, args, kwargs, self.tracing_scope, self.prepare
         )
         remote_value = RemoteValue(self._raise_pending, self._connection)
-        queue.put(Closure(call, remote_value))
+        queue.put(Closure(call, remote_value, bound_to))
         return remote_value
 
     def join(self) -> None:
@@ -549,6 +608,21 @@ def _leave(
             work.stop(_BACKGROUND_TIMEOUT_SECONDS)
 
     return leave
+
+
+def _require_worker_index(value: object, num_workers: int) -> None:
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int)
+        or value not in range(num_workers)
+    ):
+        raise ValueError(
+            "worker_index must be the index of a worker; expected an integer "
+            f"from 0 to {num_workers - 1}, because the cluster has "
+            f"{num_workers} workers. Received: worker_index={value!r}. Pass "
+            "one of range(coordinator.num_workers), or call "
+            "coordinator.schedule(), which chooses a worker itself."
+        )
 
 
 def _refuse_inside(what: str) -> None:

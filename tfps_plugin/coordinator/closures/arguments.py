@@ -114,7 +114,7 @@ def bind(
     """
     if not callable(function):
         raise TypeError(
-            "ClusterCoordinator.schedule() takes a function; expected a "
+            "ClusterCoordinator schedules functions; expected a "
             "tf.function, a concrete function or a Python callable. Received: "
             f"fn={function!r}"
         )

@@ -61,6 +61,8 @@ class Closure:
         num_transient_retries: Number of times it ran again although all tasks
             were healthy.
         lost_workers: Indices of the workers that were lost while they ran it.
+        bound_to: The only worker that may run it, at most once; None: any
+            worker may, and again if it has to.
         worker_index: The worker that ran it last.
         round: The ledger's round in which it began last.
         cancellation: Cancels its call when its round ends; None: nothing
@@ -69,6 +71,7 @@ class Closure:
 
     __slots__ = (
         "_listener",
+        "bound_to",
         "call",
         "cancellation",
         "lost_workers",
@@ -83,9 +86,11 @@ class Closure:
         self,
         call: Callable[[], Any],
         listener: Listener | None = None,
+        bound_to: int | None = None,
     ) -> None:
         self.call = call
         self._listener = listener
+        self.bound_to = bound_to
         self.state = ClosureState.QUEUED
         self.num_attempts = 0
         self.num_transient_retries = 0

@@ -4,6 +4,7 @@ Pure: no lock, no clock, no thread. `SharedLedger` puts a lock around it.
 """
 
 import collections
+from collections.abc import Collection
 from typing import Any
 
 from tfps_plugin import errors
@@ -25,6 +26,9 @@ class ClosureLedger:
     Lanes name the attempt that they report on; reports on attempts that were
     abandoned are ignored.
 
+    A closure that is *bound* to a worker waits in that worker's own queue. It
+    runs at most once: it is cancelled where another one would be put back.
+
     Not thread-safe. Methods that end closures do not tell them: they return
     those that ended, for the caller to tell after it released its lock.
     """
@@ -42,7 +46,11 @@ class ClosureLedger:
         """
         self.capacity = capacity
         self._max_workers_lost = max_workers_lost
-        self._queued: collections.deque[Closure] = collections.deque()
+        self._unbound: collections.deque[Closure] = collections.deque()
+        # By worker. A queue is dropped when it is empty, so that one look
+        # finds out that there is no bound closure.
+        self._bound: dict[int, collections.deque[Closure]] = {}
+        self._num_bound = 0
         self._num_running = 0
         self._round = 0
         self._error: BaseException | None = None
@@ -50,7 +58,17 @@ class ClosureLedger:
     @property
     def num_queued(self) -> int:
         """Number of closures that wait for a lane."""
-        return len(self._queued)
+        return len(self._unbound) + self._num_bound
+
+    @property
+    def num_unbound(self) -> int:
+        """Number of closures that wait for a lane of any worker."""
+        return len(self._unbound)
+
+    @property
+    def bound_workers(self) -> Collection[int]:
+        """Indices of the workers that bound closures wait for."""
+        return self._bound
 
     @property
     def num_running(self) -> int:
@@ -60,12 +78,12 @@ class ClosureLedger:
     @property
     def has_room(self) -> bool:
         """True if `put` takes another closure."""
-        return len(self._queued) < self.capacity
+        return len(self._unbound) + self._num_bound < self.capacity
 
     @property
     def is_idle(self) -> bool:
         """True if nothing waits and nothing runs."""
-        return not self._queued and not self._num_running
+        return not self.num_queued and not self._num_running
 
     @property
     def round(self) -> int:
@@ -94,13 +112,27 @@ class ClosureLedger:
 
     def put(self, closure: Closure) -> None:
         """Adds a new closure at the end; there has to be room."""
-        self._queued.append(closure)
+        worker_index = closure.bound_to
+        if worker_index is None:
+            self._unbound.append(closure)
+            return
+        self._bound.setdefault(worker_index, collections.deque()).append(
+            closure
+        )
+        self._num_bound += 1
 
-    def take(self) -> Closure | None:
-        """Begins the closure that waited longest; None if none waits."""
-        if not self._queued:
+    def take(self, worker_index: int) -> Closure | None:
+        """Begins the next closure of a worker; None if none waits for it.
+
+        Closures that are bound to the worker come before all others; among
+        equals, the one that waited longest comes first.
+        """
+        if worker_index in self._bound:
+            closure = self._take_bound(worker_index)
+        elif self._unbound:
+            closure = self._unbound.popleft()
+        else:
             return None
-        closure = self._queued.popleft()
         closure.move_to(ClosureState.RUNNING)
         closure.round = self._round
         self._num_running += 1
@@ -116,9 +148,9 @@ class ClosureLedger:
     ) -> list[Ended]:
         """Puts a running closure back, before all others that wait.
 
-        Room is no condition: the closure had its place before. A closure of
-        an ended round is cancelled instead; one during which too many workers
-        were lost fails.
+        Room is no condition: the closure had its place before. A closure that
+        is bound to a worker, or is of an ended round, is cancelled instead; one
+        during which too many workers were lost fails.
 
         Args:
             closure: The closure.
@@ -128,6 +160,9 @@ class ClosureLedger:
         """
         if not self.is_running(closure, attempt):
             return []
+        if closure.bound_to is not None:
+            # It may have had effects, which must not be repeated.
+            return self._end(closure, ClosureState.CANCELLED, None)
         if is_transient:
             closure.num_transient_retries += 1
         if worker_is_lost:
@@ -138,7 +173,7 @@ class ClosureLedger:
             return self._end(closure, ClosureState.CANCELLED, None)
         self._num_running -= 1
         closure.move_to(ClosureState.QUEUED)
-        self._queued.appendleft(closure)
+        self._unbound.appendleft(closure)
         return []
 
     def done(self, closure: Closure, attempt: int, result: Any) -> list[Ended]:
@@ -175,11 +210,15 @@ class ClosureLedger:
 
     def cancel_queued(self) -> list[Ended]:
         """Cancels what waits; what runs goes on and counts."""
-        ended: list[Ended] = []
-        while self._queued:
-            closure = self._queued.popleft()
-            closure.move_to(ClosureState.CANCELLED)
-            ended.append((closure, None))
+        ended = _cancel(self._unbound)
+        for worker_index in tuple(self._bound):
+            ended += self.cancel_bound(worker_index)
+        return ended
+
+    def cancel_bound(self, worker_index: int) -> list[Ended]:
+        """Cancels what waits for that worker alone."""
+        ended = _cancel(self._bound.pop(worker_index, collections.deque()))
+        self._num_bound -= len(ended)
         return ended
 
     def take_error(self, *, at_once: bool = False) -> BaseException | None:
@@ -195,12 +234,29 @@ class ClosureLedger:
         self._error = None
         return error
 
+    def _take_bound(self, worker_index: int) -> Closure:
+        queue = self._bound[worker_index]
+        closure = queue.popleft()
+        if not queue:
+            del self._bound[worker_index]
+        self._num_bound -= 1
+        return closure
+
     def _end(
         self, closure: Closure, state: ClosureState, outcome: Any
     ) -> list[Ended]:
         closure.move_to(state)
         self._num_running -= 1
         return [(closure, outcome)]
+
+
+def _cancel(queue: collections.deque[Closure]) -> list[Ended]:
+    ended: list[Ended] = []
+    while queue:
+        closure = queue.popleft()
+        closure.move_to(ClosureState.CANCELLED)
+        ended.append((closure, None))
+    return ended
 
 
 def _loses_workers(closure: Closure) -> errors.ClosureLosesWorkersError:

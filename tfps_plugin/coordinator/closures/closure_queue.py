@@ -4,6 +4,7 @@ import time
 
 from tfps_plugin import errors
 from tfps_plugin.coordinator.closures.closure import Closure
+from tfps_plugin.coordinator.closures.closure_ledger import Ended
 from tfps_plugin.coordinator.closures.shared_ledger import SharedLedger
 from tfps_plugin.coordinator.lanes.lane_queue import LaneQueue
 
@@ -50,19 +51,29 @@ class ClosureQueue:
     def put(self, closure: Closure) -> None:
         """Adds a closure at the end; waits while the queue is full.
 
+        A closure that is bound to a paused worker is cancelled instead.
+
         Raises:
             BaseException: What ended the last round, if it was not raised
                 yet. The closure is not added then.
             ClosureCancelledError: If the queue was stopped.
         """
         scheduler = self._shared.scheduler
+        worker_index = closure.bound_to
+        cancelled: list[Ended] = []
         with self._lock:
-            self._await_room()
+            self._await_room(worker_index)
             has_error = self._ledger.has_error
             if not has_error:
                 self._ledger.put(closure)
+                if worker_index is not None and scheduler.is_paused(
+                    worker_index
+                ):
+                    cancelled = self._shared.cancel_bound(worker_index)
                 start = scheduler.wake()
         if not has_error:
+            if cancelled:
+                self._shared.tell(cancelled)
             scheduler.start(start)
             return
         self.raise_error()
@@ -184,8 +195,14 @@ class ClosureQueue:
             shared.settled.notify_all()
             shared.round_ended.notify_all()
 
-    def _await_room(self) -> None:
-        """Waits until there is room for a closure, or an error to raise."""
+    def _await_room(self, worker_index: int | None) -> None:
+        """Waits until there is room for a closure, or an error to raise.
+
+        Args:
+            worker_index: The worker that the closure is bound to, if any. None
+                needs room for a paused worker: it is cancelled at once.
+        """
+        scheduler = self._shared.scheduler
         while True:
             if self._shared.ended_by is not None:
                 raise self._shared.ended_by
@@ -196,5 +213,7 @@ class ClosureQueue:
                     "tfps.ClusterCoordinator(strategy)."
                 )
             if self._ledger.has_error or self._ledger.has_room:
+                return
+            if worker_index is not None and scheduler.is_paused(worker_index):
                 return
             self._shared.room_made.wait(WAKE_UP_SECONDS)

@@ -54,8 +54,10 @@ def _queue(capacity: int = 10) -> Iterator[ClosureQueue]:
         queue.stop()
 
 
-def _closure(listener: FakeListener | None = None) -> Closure:
-    return Closure(lambda: None, listener)
+def _closure(
+    listener: FakeListener | None = None, bound_to: int | None = None
+) -> Closure:
+    return Closure(lambda: None, listener, bound_to)
 
 
 class _Step:
@@ -251,12 +253,15 @@ def test_all_lanes_come_when_there_is_work_for_all() -> None:
         for number in range(num_rounds):
             # Each ends only when all run.
             together = threading.Barrier(num_lanes)
-            for _ in range(num_lanes):
+            num_bound = (0, 0, num_lanes // 2, num_lanes)[number % 4]
+            for index in range(num_lanes):
                 wait = functools.partial(together.wait, _TIMEOUT_SECONDS)
-                queue.put(Closure(wait))
-                if number % 3 == 1:
-                    queue.lanes.pause(number % num_workers)
-                    queue.lanes.resume(number % num_workers)
+                # Bound ones first, or others might take their lanes.
+                bound_to = index % num_workers if index < num_bound else None
+                queue.put(Closure(wait, bound_to=bound_to))
+                if number % 4 == 1:
+                    queue.lanes.pause(index % num_workers)
+                    queue.lanes.resume(index % num_workers)
             queue.join()
             assert not together.broken
         queue.stop()
@@ -498,10 +503,96 @@ def test_who_rests_ends_with_the_queue() -> None:
         resting.end()
 
 
+def test_a_paused_worker_cancels_what_waits_for_it_alone() -> None:
+    with _queue(capacity=3) as queue:
+        bound, others = FakeListener(), FakeListener()
+        queue.put(_closure(bound, 1))
+        queue.put(_closure(others))
+        queue.put(_closure(others, 0))
+        putting = _Task(lambda: queue.put(_closure(others)))
+        cancelled = queue.lanes.pause(1)
+        assert bound.told == [], "the caller may hold locks"
+        assert not queue.wait_until_quiet(0.0)
+        queue.lanes.tell(cancelled)
+        assert bound.told == [(ClosureState.CANCELLED, None, None)]
+        assert putting.end().error is None
+        assert queue.wait_until_quiet(0.0)
+        assert others.told == []
+        assert queue.cancel_queued() == 3
+        queue.join()
+
+
+def test_what_is_put_for_a_paused_worker_alone_is_cancelled_at_once() -> None:
+    with _queue(capacity=1) as queue:
+        queue.lanes.tell(queue.lanes.pause(1))
+        queue.put(_closure())
+        listener = FakeListener()
+        # Although there is no room.
+        queue.put(_closure(listener, 1))
+        assert listener.told == [(ClosureState.CANCELLED, None, None)]
+        assert queue.lanes.get(0) is not None
+        queue.lanes.resume(1)
+        closure = _closure(listener, 1)
+        queue.put(closure)
+        assert queue.lanes.get(1) is closure
+
+
+def test_who_waits_for_room_learns_that_the_worker_is_paused() -> None:
+    with _queue(capacity=1) as queue:
+        queue.put(_closure())
+        listener = FakeListener()
+        putting = _Task(lambda: queue.put(_closure(listener, 1)))
+        assert putting.is_waiting
+        queue.lanes.tell(queue.lanes.pause(1))
+        assert putting.end().error is None
+        assert listener.told == [(ClosureState.CANCELLED, None, None)]
+
+
+def test_join_returns_after_a_bound_closure_was_cancelled() -> None:
+    with _queue() as queue:
+        listener = FakeListener()
+        for _ in range(2):
+            queue.put(_closure(listener, 1))
+        running = queue.lanes.get(1)
+        assert running is not None
+        joining = _Task(queue.join)
+        queue.lanes.tell(queue.lanes.pause(1))
+        assert joining.is_waiting
+        assert not queue.lanes.put_back(running, 1, worker_is_lost=True)
+        assert joining.end().error is None
+        assert listener.told == [
+            (ClosureState.CANCELLED, None, None),
+            (ClosureState.CANCELLED, None, 1),
+        ]
+
+
+def test_closures_bound_to_a_busy_worker_do_not_hold_up_callers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Callers learn of room although most of the queue waits for long."""
+    with _queue(capacity=4) as queue:
+        for _ in range(3):
+            queue.put(_closure(bound_to=1))
+        queue.put(_closure())
+        putting = _Task(lambda: queue.put(_closure()))
+        woken = threading.Event()
+        room_made = queue._shared.room_made
+        original = room_made.notify
+
+        def notify(n: int = 1) -> None:
+            woken.set()
+            original(n)
+
+        monkeypatch.setattr(room_made, "notify", notify)
+        assert queue.lanes.get(0) is not None
+        assert woken.is_set()
+        assert putting.end().error is None
+
+
 def test_many_lanes_and_callers() -> None:
     with _queue(capacity=4) as queue:
         listener = FakeListener()
-        num_callers, num_each = 3, 200
+        num_each = 200
 
         def run_lane(worker_index: int) -> None:
             while (closure := queue.lanes.get(worker_index)) is not None:
@@ -512,22 +603,25 @@ def test_many_lanes_and_callers() -> None:
                         closure, closure.num_attempts, worker_index
                     )
 
-        def schedule() -> None:
+        def schedule(bound_to: int | None) -> None:
             for _ in range(num_each):
-                queue.put(_closure(listener))
+                queue.put(_closure(listener, bound_to))
 
         lanes = [
             _Task(lambda index=index: run_lane(index))  # type: ignore[misc]
             for index in range(4)
         ]
-        callers = [_Task(schedule) for _ in range(num_callers)]
+        callers = [
+            _Task(functools.partial(schedule, bound_to))
+            for bound_to in (None, None, 2)
+        ]
         for number in range(50):
-            queue.lanes.pause(number % 4)
+            queue.lanes.tell(queue.lanes.pause(number % 4))
             queue.lanes.resume(number % 4)
         for caller in callers:
             assert caller.end().error is None
         queue.join()
-        assert len(listener.told) == num_callers * num_each
+        assert len(listener.told) == len(callers) * num_each
         queue.stop()
         for lane in lanes:
             assert lane.end().error is None

@@ -195,9 +195,10 @@ class RemoteValue:
         else:
             self._error = errors.ClosureCancelledError(
                 "A scheduled function was cancelled, because another one "
-                "failed or the coordinator was closed or told to cancel; "
-                "expected it to run to its end. It may have had effects. "
-                "Schedule it again if you still need it."
+                "failed, the coordinator was closed or told to cancel, or, "
+                "after schedule_on(), its worker was lost or a connection "
+                "failed; expected it to run to its end. It may have had "
+                "effects. Schedule it again if you still need it."
             )
         with self._lock:
             self._has_ended = True

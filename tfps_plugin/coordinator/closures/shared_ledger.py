@@ -57,7 +57,7 @@ class SharedLedger:
         self.ledger = ClosureLedger(capacity, max_workers_lost)
         self.scheduler = LaneScheduler(
             self.lock,
-            lambda: self.ledger.num_queued,
+            self.ledger,
             self.end_round,
             lanes_per_worker,
         )
@@ -111,6 +111,18 @@ class SharedLedger:
     def end_round(self, error: BaseException) -> None:
         """Ends the round with an error: the next caller raises it."""
         self.change(lambda: self.ledger.end_round(error))
+
+    def cancel_bound(self, worker_index: int) -> list[Ended]:
+        """Cancels what waits for a paused worker alone; needs the lock.
+
+        Returns:
+            Those closures, to be told without the lock.
+        """
+        ended = self.ledger.cancel_bound(worker_index)
+        self.num_untold += len(ended)
+        # Also for callers who wait for room for a closure of that worker.
+        self.room_made.notify_all()
+        return ended
 
     def renew_cancellation(self) -> Cancellation | None:
         """Begins later closures under a new cancellation; needs the lock.

@@ -122,9 +122,7 @@ class FailedRuns:
                 failure,
                 self._worker_index,
                 run.generation,
-                # After a second failure, a ps may be lost that the text does
-                # not name.
-                thoroughly=closure.num_transient_retries > 0,
+                thoroughly=self._is_repeated(closure),
             )
             if lost is not None:
                 lost.__cause__ = error
@@ -146,7 +144,14 @@ class FailedRuns:
             return
         is_transient = verdict is Verdict.RUN_AGAIN_COUNTED
         self._count_failure(error, is_transient=is_transient)
-        if is_transient or self._membership.excuses_failures:
+        if closure.bound_to is not None:
+            _logger.info(
+                "A function that only worker %d may run is cancelled, because "
+                "it does not run twice. Received: %s",
+                self._worker_index,
+                _short(error),
+            )
+        elif is_transient or self._membership.excuses_failures:
             self._queue.wait_before_retry(
                 closure, failures.pause_seconds(closure.num_transient_retries)
             )
@@ -162,6 +167,16 @@ class FailedRuns:
                     self._worker_index, run.attempt, _short(error)
                 )
             )
+
+    def _is_repeated(self, closure: Closure) -> bool:
+        """Returns whether a failure is the second of its kind.
+
+        A ps may be lost then that the text of the error does not name. Of bound
+        closures, which run once, the failures of the lane count.
+        """
+        if closure.bound_to is None:
+            return closure.num_transient_retries > 0
+        return self._num_failures > 0
 
     def _count_failure(
         self, error: BaseException, *, is_transient: bool

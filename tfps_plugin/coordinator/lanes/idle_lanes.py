@@ -17,7 +17,8 @@ class IdleLanes(Generic[Lane]):
     runs the fewest closures. Among equals it goes to the worker that has been
     at that number for longest, so a program with little work still uses all
     workers and their data. Of a worker's lanes it goes to the one that became
-    idle last, so that lanes which are never needed need no thread.
+    idle last, so that lanes which are never needed need no thread. A closure
+    that is bound to a worker gets the next lane of that worker.
 
     Paused workers keep their lanes but are not picked.
 
@@ -42,11 +43,14 @@ class IdleLanes(Generic[Lane]):
         for workers in reversed(self._workers):
             if workers:
                 worker_index = next(iter(workers))
-                self._unlist(worker_index)
-                lane = self._lanes[worker_index].pop()
-                self._list(worker_index)
-                return worker_index, lane
+                return worker_index, self._pop(worker_index)
         return None
+
+    def take_of(self, worker_index: int) -> Lane | None:
+        """Removes and returns the next lane of one worker, if any."""
+        if worker_index in self._paused or not self._lanes.get(worker_index):
+            return None
+        return self._pop(worker_index)
 
     def take_all(self) -> list[Lane]:
         """Removes and returns all lanes, including those of paused workers."""
@@ -69,6 +73,12 @@ class IdleLanes(Generic[Lane]):
         self._paused.discard(worker_index)
         self._unlist(worker_index)
         self._list(worker_index)
+
+    def _pop(self, worker_index: int) -> Lane:
+        self._unlist(worker_index)
+        lane = self._lanes[worker_index].pop()
+        self._list(worker_index)
+        return lane
 
     def _list(self, worker_index: int) -> None:
         number = len(self._lanes.get(worker_index, ()))

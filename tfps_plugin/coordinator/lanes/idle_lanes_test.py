@@ -59,6 +59,21 @@ def test_paused_workers_are_passed_over() -> None:
     assert idle.take() is None
 
 
+def test_a_lane_of_one_worker() -> None:
+    idle: IdleLanes[str] = IdleLanes()
+    for name in ("cold", "warm"):
+        for worker_index in (0, 1):
+            idle.add(worker_index, name)
+    assert idle.take_of(2) is None
+    assert idle.take_of(1) == "warm"
+    assert idle.take() == (0, "warm"), "it has more idle lanes"
+    idle.pause(1)
+    assert idle.take_of(1) is None
+    idle.resume(1)
+    assert idle.take_of(1) == "cold"
+    assert idle.take_of(1) is None
+
+
 def test_at_the_end_all_come() -> None:
     idle: IdleLanes[str] = IdleLanes()
     idle.add(0, "a")
@@ -73,7 +88,7 @@ def test_at_the_end_all_come() -> None:
 @hypothesis.given(
     st.lists(
         st.tuples(
-            st.sampled_from(["add", "take", "pause", "resume"]),
+            st.sampled_from(["add", "take", "take_of", "pause", "resume"]),
             st.integers(0, 3),
         )
     )
@@ -94,6 +109,12 @@ def test_no_lane_is_lost_and_the_idlest_comes_first(
         elif action == "resume":
             idle.resume(worker_index)
             paused.discard(worker_index)
+        elif action == "take_of":
+            lane = idle.take_of(worker_index)
+            if worker_index in paused or not expected[worker_index]:
+                assert lane is None
+            else:
+                assert lane == expected[worker_index].pop()
         else:
             taken = idle.take()
             most = max(

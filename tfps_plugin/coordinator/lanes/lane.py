@@ -130,8 +130,8 @@ class Lane:
     def abandon(self) -> None:
         """Abandons the current closure: it runs again elsewhere.
 
-        The thread may hang in a remote call forever, so a new thread replaces
-        it.
+        One that is bound to the worker is cancelled instead. The thread may
+        hang in a remote call forever, so a new thread replaces it.
         """
         with self._lock:
             run = self._run

@@ -16,7 +16,8 @@ class LaneQueue:
     for each closure that it got. Lanes that are added are started when there
     is work for them.
 
-    Guarantees: a paused worker gets no closure. `put_back` never blocks.
+    Guarantees: a paused worker gets no closure, and no closure that is bound
+    to it waits. `put_back` never blocks.
     Guarded by the lock of the shared ledger: everything.
     """
 
@@ -62,10 +63,22 @@ class LaneQueue:
             start = self._scheduler.wake()
         self._scheduler.start(start)
 
-    def pause(self, worker_index: int) -> None:
-        """Gives the worker's lanes no closure until `resume`."""
+    def pause(self, worker_index: int) -> list[Ended]:
+        """Gives the worker's lanes no closure until `resume`.
+
+        Cancels what waits for that worker alone.
+
+        Returns:
+            The cancelled closures. The caller has to hand them to `tell`, once
+            it holds no lock.
+        """
         with self._lock:
             self._scheduler.pause(worker_index)
+            return self._shared.cancel_bound(worker_index)
+
+    def tell(self, ended: list[Ended]) -> None:
+        """Tells closures that they ended."""
+        self._shared.tell(ended)
 
     def resume(self, worker_index: int) -> None:
         """Gives the worker's lanes closures again."""
@@ -134,7 +147,7 @@ class LaneQueue:
 
         Returns:
             Whether it runs again; not if the attempt was abandoned before, or
-            the closure was cancelled.
+            the closure was cancelled, as one is that is bound to a worker.
         """
         was_running = False
 
@@ -182,10 +195,11 @@ class LaneQueue:
         """Begins the next closure, if there is one and the lane may."""
         if not self._scheduler.may_take(worker_index, number):
             return None
-        closure = self._ledger.take()
+        closure = self._ledger.take(worker_index)
         if closure is not None:
             closure.worker_index = worker_index
             closure.cancellation = self._shared.cancellation
-            if self._ledger.num_queued <= self._few:
+            # Bound closures may wait for long, while lanes take all others.
+            if self._ledger.num_unbound <= self._few:
                 self._shared.room_made.notify()
         return closure

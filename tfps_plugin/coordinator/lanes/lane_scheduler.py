@@ -4,7 +4,9 @@ import logging
 import sys
 import threading
 from collections.abc import Callable
+from collections.abc import Collection
 
+from tfps_plugin.coordinator.closures.closure_ledger import ClosureLedger
 from tfps_plugin.coordinator.lanes.idle_lanes import IdleLanes
 
 _logger = logging.getLogger(__name__)
@@ -21,7 +23,8 @@ class LaneScheduler:
     """Puts idle lanes to sleep, and wakes or starts them when there is work.
 
     Lanes wake each other, one at a time: many lanes that wake at once only
-    wait for each other.
+    wait for each other. A lane of another worker is of no use to a closure that
+    is bound to a worker, so it is not woken for it.
 
     Guarantees: while closures wait, a lane that may take one is taking it or
     is on its way.
@@ -32,7 +35,7 @@ class LaneScheduler:
     def __init__(
         self,
         lock: threading.RLock,
-        num_queued: Callable[[], int],
+        ledger: ClosureLedger,
         give_up: Callable[[BaseException], None],
         most_per_worker: int = sys.maxsize,
     ) -> None:
@@ -40,13 +43,12 @@ class LaneScheduler:
 
         Args:
             lock: The lock of the queue.
-            num_queued: Returns the number of closures that wait; called with
-                the lock.
+            ledger: The closures that wait; read with the lock.
             give_up: Called without the lock when no lane can be started.
             most_per_worker: Number of lanes of each worker that take part.
         """
         self._lock = lock
-        self._num_queued = num_queued
+        self._ledger = ledger
         self._give_up = give_up
         self._idle: IdleLanes[_Waiting | _Start] = IdleLanes()
         # (number, worker index, lane) of lanes that exceed the limit.
@@ -54,9 +56,9 @@ class LaneScheduler:
         self._most_per_worker = most_per_worker
         # The worker whose lane was woken and has not arrived yet.
         self._awaited: int | None = None
-        # The lowest number of a lane that ever arrived. Its thread lives until
-        # the queue is stopped.
-        self._lowest_number = sys.maxsize
+        # The lowest number of a lane of each worker that ever arrived. Its
+        # thread lives until the queue is stopped.
+        self._lowest_numbers: dict[int, int] = {}
 
     def add(self, worker_index: int, start: _Start, number: int = 0) -> None:
         """Adds a lane that has no thread yet.
@@ -93,6 +95,10 @@ class LaneScheduler:
         """Wakes lanes of the worker again."""
         self._idle.resume(worker_index)
 
+    def is_paused(self, worker_index: int) -> bool:
+        """Returns whether the worker is paused."""
+        return self._idle.is_paused(worker_index)
+
     def may_take(self, worker_index: int, number: int) -> bool:
         """Returns whether a lane that arrived may take a closure.
 
@@ -109,7 +115,8 @@ class LaneScheduler:
             worker_index: The worker that the lane drives.
             number: The lane's number among those of its worker.
         """
-        self._lowest_number = min(self._lowest_number, number)
+        if number < self._lowest_numbers.get(worker_index, sys.maxsize):
+            self._lowest_numbers[worker_index] = number
         if worker_index == self._awaited:
             self._awaited = None
 
@@ -133,9 +140,13 @@ class LaneScheduler:
             A lane to be started without the lock; None if there is none, or
             if the lane that was woken has a thread already.
         """
-        if not self._num_queued() or self._awaited is not None:
+        if self._awaited is not None:
             return None
-        taken = self._idle.take()
+        taken = None
+        if bound_workers := self._ledger.bound_workers:
+            taken = self._take_idle_of(bound_workers)
+        if taken is None and self._ledger.num_unbound:
+            taken = self._idle.take()
         if taken is None:
             return None
         self._awaited, lane = taken
@@ -176,6 +187,16 @@ class LaneScheduler:
             if failed:
                 self._could_not_start(failed, error)
 
+    def _take_idle_of(
+        self, worker_indices: Collection[int]
+    ) -> tuple[int, _Waiting | _Start] | None:
+        """Removes and returns an idle lane of any of the workers, if any."""
+        for worker_index in worker_indices:
+            lane = self._idle.take_of(worker_index)
+            if lane is not None:
+                return worker_index, lane
+        return None
+
     def _add_idle(
         self, worker_index: int, lane: _Waiting | _Start, number: int
     ) -> None:
@@ -187,12 +208,13 @@ class LaneScheduler:
     def _could_not_start(
         self, failed: list[ToStart], error: RuntimeError | None
     ) -> None:
-        """Keeps the lanes for later, or gives up if no lane has a thread."""
+        """Keeps the lanes for later, or gives up if nobody will come."""
         with self._lock:
             for worker_index, start in failed:
                 self._idle.add(worker_index, start)
-            has_no_thread = self._awaited is None and self.is_spare(
-                self._lowest_number
+            nobody_comes = self._awaited is None and not (
+                any(map(self._has_thread, self._lowest_numbers))
+                and all(map(self._has_thread, self._ledger.bound_workers))
             )
         if error is None:
             return
@@ -203,5 +225,11 @@ class LaneScheduler:
             len(failed),
             error,
         )
-        if has_no_thread:
+        if nobody_comes:
             self._give_up(error)
+
+    def _has_thread(self, worker_index: int) -> bool:
+        """Returns whether a lane of the worker has a thread and takes part."""
+        return not self.is_spare(
+            self._lowest_numbers.get(worker_index, sys.maxsize)
+        )

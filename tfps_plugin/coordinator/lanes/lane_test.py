@@ -1,11 +1,13 @@
 """Tests of a lane that the coordinator's tests do not cover."""
 
+import logging
 import math
 import threading
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import tensorflow as tf
 
 from tfps_plugin.cluster.calls import dispatch_context
 from tfps_plugin.cluster.calls.worker_calls import WorkerCalls
@@ -18,6 +20,7 @@ from tfps_plugin.coordinator.lanes import first_calls
 from tfps_plugin.coordinator.lanes.failed_runs import FailedRuns
 from tfps_plugin.coordinator.lanes.lane import Lane
 from tfps_plugin.coordinator.lanes.worker import Worker
+from tfps_plugin.coordinator.members import failures
 from tfps_plugin.coordinator.members.failures import Failure
 from tfps_plugin.coordinator.testing import FakeListener
 from tfps_plugin.monitoring.counters import Counters
@@ -40,7 +43,10 @@ class _AlwaysThere:
 
 
 class _Nobody:
-    """Finds no task lost."""
+    """Finds no task lost; records how thoroughly it was asked to look."""
+
+    def __init__(self) -> None:
+        self.thoroughly: list[bool] = []
 
     def examine(
         self,
@@ -50,7 +56,15 @@ class _Nobody:
         *,
         thoroughly: bool,
     ) -> BaseException | None:
+        self.thoroughly.append(thoroughly)
         return None
+
+
+def _unavailable() -> Exception:
+    error: Exception = tf.errors.UnavailableError(
+        None, None, "cannot be reached"
+    )
+    return error
 
 
 class _Bench:
@@ -61,7 +75,8 @@ class _Bench:
         self.counters = Counters()
         self.devices = ["/device:CPU:0"]
         membership: Any = _AlwaysThere()
-        examiner: Any = _Nobody()
+        self.examiner = _Nobody()
+        examiner: Any = self.examiner
         lane = Lane(
             0,
             0,
@@ -146,6 +161,73 @@ def test_abandoned_run_is_repeated_and_its_late_end_ignored(
     assert len(listener.told) == 1
     assert closure.num_attempts == 2
     assert bench.counters.value("closures_done") == 1
+
+
+def test_an_abandoned_run_that_is_bound_is_not_repeated(
+    bench: _Bench,
+) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+    threads: list[threading.Thread] = []
+    listener = FakeListener()
+
+    def run() -> None:
+        threads.append(threading.current_thread())
+        begun.set()
+        assert go_on.wait(_TIMEOUT_SECONDS)
+
+    bench.queue.put(Closure(run, listener, bound_to=0))
+    assert begun.wait(_TIMEOUT_SECONDS)
+    bench.worker.abandon()
+    bench.queue.join()
+    go_on.set()
+    threads[0].join(_TIMEOUT_SECONDS)
+    # The lane goes on with a new thread.
+    bench.queue.put(Closure(lambda: 7, listener, bound_to=0))
+    bench.queue.join()
+    assert len(threads) == 1
+    assert listener.told == [
+        (ClosureState.CANCELLED, None, 0),
+        (ClosureState.DONE, 7, 0),
+    ]
+
+
+@pytest.mark.parametrize("ps_was_away", [False, True])
+def test_a_bound_run_that_fails_is_not_repeated(
+    bench: _Bench,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    ps_was_away: bool,
+) -> None:
+    caplog.set_level(logging.INFO, "tfps_plugin")
+    monkeypatch.setattr(_AlwaysThere, "excuses_failures", ps_was_away)
+
+    def no_pause(num_transient_retries: int) -> float:
+        raise AssertionError("Nothing is to be run again.")
+
+    monkeypatch.setattr(failures, "pause_seconds", no_pause)
+    listener = FakeListener()
+
+    def fail() -> None:
+        raise _unavailable()
+
+    for _ in range(2):
+        bench.queue.put(Closure(fail, listener, bound_to=0))
+        bench.queue.join()
+    assert listener.told == [(ClosureState.CANCELLED, None, 0)] * 2
+    assert bench.counters.value("closures_retried") == 0
+    assert "only worker 0 may run is cancelled" in caplog.text
+    assert "UnavailableError: cannot be reached" in caplog.text
+    # Its tasks are examined like those of a closure that failed twice.
+    assert bench.examiner.thoroughly == [False, not ps_was_away]
+
+
+def test_the_error_of_a_bound_run_is_raised(bench: _Bench) -> None:
+    def fail() -> None:
+        raise ZeroDivisionError
+
+    bench.queue.put(Closure(fail, bound_to=0))
+    with pytest.raises(ZeroDivisionError):
+        bench.queue.join()
 
 
 def test_a_call_hangs_on_what_it_needs(bench: _Bench) -> None:

@@ -53,7 +53,7 @@ class Worker:
         )
 
     def abandon(self) -> None:
-        """Abandons what runs: it runs again elsewhere."""
+        """Abandons what runs: it runs again elsewhere, or is cancelled."""
         for lane in self._lanes:
             lane.abandon()
 

@@ -31,7 +31,8 @@ class Membership:
     that the cluster still lists, the reasons. The locks of the queue, of the
     recovery, and of a lane that is started may be taken while holding it,
     never the other way round.
-    Never call while holding the lock: the session, subscribers.
+    Never call while holding the lock: the session, subscribers, listeners of
+    closures.
     """
 
     def __init__(
@@ -68,7 +69,7 @@ class Membership:
             len(self._workers), late=late, now=time.monotonic()
         )
         for worker_index in late:
-            lanes.pause(worker_index)
+            lanes.tell(lanes.pause(worker_index))
         self._to_delist: collections.deque[int] = collections.deque()
         # Why each absent worker was given up or not admitted.
         self._reasons: dict[int, str] = dict.fromkeys(
@@ -149,8 +150,9 @@ class Membership:
                 return False
             self._reasons[worker_index] = reason
             self._to_delist.append(worker_index)
-            self._lanes.pause(worker_index)
+            cancelled = self._lanes.pause(worker_index)
             self._changed.notify_all()
+        self._lanes.tell(cancelled)
         self._counters.increment("workers_lost")
         self._events.publish(
             events.WorkerLost(
@@ -169,10 +171,14 @@ class Membership:
         if recovery is None or not recovery.can_begin():
             return False
         with self._lock:
-            for worker in self._workers:
-                self._lanes.pause(worker.index)
+            cancelled = [
+                each
+                for worker in self._workers
+                for each in self._lanes.pause(worker.index)
+            ]
             recovery.begin(task)
             self._changed.notify_all()
+        self._lanes.tell(cancelled)
         return True
 
     def await_recovery(self) -> bool:

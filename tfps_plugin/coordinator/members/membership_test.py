@@ -17,6 +17,7 @@ import pytest
 from tfps_plugin import errors
 from tfps_plugin.cluster.spec import Task
 from tfps_plugin.coordinator.closures.closure import Closure
+from tfps_plugin.coordinator.closures.closure import ClosureState
 from tfps_plugin.coordinator.closures.closure_queue import ClosureQueue
 from tfps_plugin.coordinator.closures.shared_ledger import SharedLedger
 from tfps_plugin.coordinator.members import failures
@@ -250,10 +251,10 @@ def test_lost_again_at_once_stays_paused(
         def note(
             worker_index: int,
             name: str = name,
-            change: Callable[[int], None] = change,
-        ) -> None:
+            change: Callable[[int], Any] = change,
+        ) -> Any:
             changes.append(name)
-            change(worker_index)
+            return change(worker_index)
 
         monkeypatch.setattr(bench.queue.lanes, name, note)
 
@@ -476,17 +477,68 @@ def test_a_call_of_the_chief_that_does_not_end_loses_its_connections(
     assert "1 functions on the chief still run" in caplog.text
 
 
+class _Recovery:
+    """A recovery of a ps that ends when a test says so."""
+
+    is_under_way = False
+
+    def can_begin(self) -> bool:
+        return True
+
+    def begin(self, task: Task) -> None:
+        self.is_under_way = True
+
+
+class _AsksWhoIsThere:
+    """Listener that asks the membership, whose lock must be free."""
+
+    def __init__(self) -> None:
+        self.membership: Any = None
+        # The state of each closure, and who was absent when it was told.
+        self.told: list[tuple[ClosureState, tuple[int, ...]]] = []
+
+    def set_outcome(
+        self, state: ClosureState, outcome: Any, worker_index: int | None
+    ) -> None:
+        asking = threading.Thread(
+            target=lambda: self.told.append((state, self.membership.absent))
+        )
+        asking.start()
+        asking.join(_TIMEOUT_SECONDS)
+        assert not asking.is_alive()
+
+
+def test_what_waits_for_a_lost_worker_alone_is_cancelled() -> None:
+    listener = _AsksWhoIsThere()
+    session = FakeSession(num_workers=2)
+    queue = ClosureQueue(SharedLedger(capacity=10))
+    membership = listener.membership = Membership(
+        session, queue.lanes, Counters(), events.Events()
+    )
+    for bound_to in (0, 1, None, 1):
+        queue.put(Closure(lambda: None, listener, bound_to))
+    assert membership.report_lost(1, 0, "dead")
+    assert listener.told == [(ClosureState.CANCELLED, (1,))] * 2
+    assert queue.cancel_queued() == 2
+
+
+def test_what_waits_for_one_worker_alone_is_cancelled_with_a_ps() -> None:
+    listener = _AsksWhoIsThere()
+    recovery: Any = _Recovery()
+    session = FakeSession(num_workers=2)
+    queue = ClosureQueue(SharedLedger(capacity=10))
+    membership = listener.membership = Membership(
+        session, queue.lanes, Counters(), events.Events(), recovery
+    )
+    for bound_to in (0, 1, None):
+        queue.put(Closure(lambda: None, listener, bound_to))
+    assert membership.begin_recovery(session.cluster.parameter_servers[0])
+    assert listener.told == [(ClosureState.CANCELLED, ())] * 2
+    assert queue.cancel_queued() == 1
+
+
 def test_a_recovery_ends_only_when_no_ps_is_lost() -> None:
-    class Recovery:
-        is_under_way = False
-
-        def can_begin(self) -> bool:
-            return True
-
-        def begin(self, task: Task) -> None:
-            self.is_under_way = True
-
-    recovery: Any = Recovery()
+    recovery: Any = _Recovery()
     session = FakeSession(num_workers=2)
     queue = ClosureQueue(SharedLedger(capacity=10))
     membership = Membership(
