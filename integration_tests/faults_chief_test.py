@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 import train_with_backup as program
 
@@ -120,3 +121,27 @@ def test_a_ps_dies_while_a_new_chief_restores(
     result = chief.result()
     _check_that_it_went_on(result)
     assert result["iterations"] >= program.EPOCHS * program.STEPS
+
+
+def test_a_synchronous_chief_goes_on_to_the_weights_of_an_undisturbed_one(
+    tmp_path: pathlib.Path,
+) -> None:
+    results = []
+    for dies_at in (None, _DIES_AT):
+        folder = tmp_path / str(dies_at)
+        folder.mkdir()
+        with tfps.LocalCluster(num_workers=1, num_ps=_PS) as cluster:
+            if dies_at:
+                _Chief(
+                    cluster, folder, "--synchronous", "--die-at", *dies_at
+                ).wait(-signal.SIGKILL)
+            results.append(_Chief(cluster, folder, "--synchronous").result())
+    undisturbed, disturbed = results
+    assert undisturbed["began_at"] == [0, 0, 0]
+    _check_that_it_went_on(disturbed)
+    assert disturbed["iterations"] == undisturbed["iterations"]
+    for ours, theirs in zip(
+        disturbed["weights"], undisturbed["weights"], strict=True
+    ):
+        largest = np.abs(theirs).max()
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-5 * largest)

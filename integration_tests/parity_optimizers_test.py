@@ -13,6 +13,7 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
+import shared_optimizers
 import tensorflow as tf
 
 import tfps_plugin as tfps
@@ -30,55 +31,9 @@ _TARGETS = np.random.default_rng(1).integers(0, 2, (_BATCH * _BATCHES, 1))
 
 _optimizers = keras.optimizers
 
-_EVERY: dict[str, Callable[[], Any]] = {
-    "SGD": lambda: _optimizers.SGD(0.1, momentum=0.9, nesterov=True),
-    "RMSprop": lambda: _optimizers.RMSprop(0.01, momentum=0.5, centered=True),
-    "Adam": lambda: _optimizers.Adam(0.01),
-    "Adam, amsgrad": lambda: _optimizers.Adam(0.01, amsgrad=True),
-    "AdamW": lambda: _optimizers.AdamW(0.01, weight_decay=0.1),
-    "Adadelta": lambda: _optimizers.Adadelta(1.0),
-    "Adagrad": lambda: _optimizers.Adagrad(0.1),
-    "Adamax": lambda: _optimizers.Adamax(0.01),
-    "Nadam": lambda: _optimizers.Nadam(0.01),
-    "Ftrl": lambda: _optimizers.Ftrl(0.1),
-    "Lion": lambda: _optimizers.Lion(0.01),
-}
-if hasattr(_optimizers, "ScheduleFreeAdamW"):
-    # Since Keras 3.14.
-    _EVERY["ScheduleFreeAdamW"] = lambda: _optimizers.ScheduleFreeAdamW(0.01)
-
-_WHOLE_MATRIX: dict[str, Callable[[], Any]] = {
-    "Lamb": lambda: _optimizers.Lamb(0.01),
-    "Adafactor": lambda: _optimizers.Adafactor(0.01),
-    "Muon": lambda: _optimizers.Muon(0.01, exclude_embeddings=False),
-}
-
-_OPTIONS: dict[str, Callable[[], Any]] = {
-    "schedule": lambda: _optimizers.Adam(
-        _optimizers.schedules.ExponentialDecay(0.05, 5, 0.9)
-    ),
-    "clipnorm": lambda: _optimizers.Adam(0.01, clipnorm=0.01),
-    "global_clipnorm": lambda: _optimizers.Adam(0.01, global_clipnorm=0.02),
-    "clipvalue": lambda: _optimizers.SGD(0.1, clipvalue=0.001),
-    "use_ema": lambda: _optimizers.Adam(
-        0.01, use_ema=True, ema_momentum=0.9, ema_overwrite_frequency=7
-    ),
-    "accumulation": lambda: _optimizers.Adam(
-        0.01, gradient_accumulation_steps=4, use_ema=True, global_clipnorm=0.02
-    ),
-    "loss_scale_factor": lambda: _optimizers.Adam(0.01, loss_scale_factor=8.0),
-    "LossScaleOptimizer": lambda: _optimizers.LossScaleOptimizer(
-        _optimizers.Adam(0.01), dynamic_growth_steps=10
-    ),
-}
-if hasattr(_optimizers, "MultiOptimizer"):
-    # Since Keras 3.15.
-    _OPTIONS["MultiOptimizer"] = lambda: _optimizers.MultiOptimizer(
-        _optimizers.OptimizerMap(
-            _optimizers.Adam(0.01), {".*embed.*": _optimizers.Adagrad(0.1)}
-        )
-    )
-
+_EVERY = shared_optimizers.EVERY
+_OPTIONS = shared_optimizers.OPTIONS
+_WHOLE_MATRIX = shared_optimizers.WHOLE_MATRIX
 
 _BY_ROWS = _EVERY | _OPTIONS
 
@@ -145,30 +100,12 @@ def _model(optimizer: Any, *embeddings: dict[str, Any]) -> keras.Model:
     return model
 
 
-def _summing(optimizer: Any) -> Any:
-    """Makes an optimizer see dense gradients: the sums for repeated ids."""
-    inner = [optimizer]
-    if hasattr(optimizer, "inner_optimizer"):
-        inner = [optimizer.inner_optimizer]
-    elif hasattr(optimizer, "optimizers"):
-        inner = optimizer.optimizers
-    for each in inner:
-
-        def apply(
-            grads: Any,
-            trainable_variables: Any = None,
-            apply: Callable[..., None] = each.apply,
-        ) -> None:
-            apply([tf.convert_to_tensor(g) for g in grads], trainable_variables)
-
-        each.apply = apply
-    return optimizer
-
-
 @functools.cache
 def _in_one_process(name: str, summing: bool) -> Any:
     optimizer = (_BY_ROWS | _WHOLE_MATRIX)[name]()
-    model = _model(_summing(optimizer) if summing else optimizer)
+    model = _model(
+        shared_optimizers.summing(optimizer) if summing else optimizer
+    )
     dataset = _repeated() if summing else _unique()
     history = model.fit(dataset, steps_per_epoch=_STEPS, verbose=0)
     # Convert to arrays while they can be read: connecting to another cluster
@@ -311,7 +248,7 @@ def test_constraints_of_rows(cluster: tfps.LocalCluster) -> None:
             *[{"embeddings_constraint": each} for each in constraints],
         )
 
-    alone = make(_summing(_optimizers.Adam(0.01)))
+    alone = make(shared_optimizers.summing(_optimizers.Adam(0.01)))
     alone.fit(_repeated(), steps_per_epoch=_STEPS, verbose=0)
     expected = [v.numpy() for v in alone.variables]
     actual = _on_cluster(
@@ -355,7 +292,7 @@ def test_swapping_averages_in_and_out(
     def adam() -> Any:
         return _optimizers.Adam(0.01, use_ema=True, ema_momentum=0.9)
 
-    alone = make(_summing(adam()))
+    alone = make(shared_optimizers.summing(adam()))
     alone.fit(
         _repeated(),
         steps_per_epoch=_STEPS,

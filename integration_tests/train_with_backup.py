@@ -1,7 +1,7 @@
 """A chief that trains with backups, and dies at a given batch.
 
     python integration_tests/train_with_backup.py FOLDER CLUSTER
-        [--die-at EPOCH BATCH] [--kill-before-restoring PID]
+        [--die-at EPOCH BATCH] [--kill-before-restoring PID] [--synchronous]
 
 CLUSTER is a JSON object of the addresses of workers and ps. Backups are in
 FOLDER; the start of training and its result go to FOLDER/result.json.
@@ -80,12 +80,15 @@ def main() -> None:
     parser.add_argument("cluster", type=json.loads)
     parser.add_argument("--die-at", type=int, nargs=2)
     parser.add_argument("--kill-before-restoring", type=int)
+    parser.add_argument("--synchronous", action="store_true")
     arguments = parser.parse_args()
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
         tf.train.ClusterSpec(arguments.cluster), task_type="chief", task_id=0
     )
     strategy = tfps.ParameterServerStrategy(
-        resolver, tfps.partitioners.FixedShardsPartitioner(2)
+        resolver,
+        tfps.partitioners.FixedShardsPartitioner(2),
+        consistency=tfps.Sync() if arguments.synchronous else None,
     )
     keras.utils.set_random_seed(1)
     with strategy.scope():
@@ -110,12 +113,16 @@ def main() -> None:
         targets,
         batch_size=BATCH,
         epochs=EPOCHS,
+        shuffle=False,
         verbose=0,
         callbacks=[backup, chronicle],
     )
     result = {
         "began_at": chronicle.began_at,
         "iterations": int(model.optimizer.iterations),
+        "weights": [
+            keras.ops.convert_to_numpy(v).tolist() for v in model.weights
+        ],
         "losses": history.history["loss"],
         "is_finite": all(
             bool(np.isfinite(keras.ops.convert_to_numpy(v)).all())

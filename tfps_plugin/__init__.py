@@ -61,6 +61,8 @@ if TYPE_CHECKING:
     from tfps_plugin.recovery.checkpoints.checkpoint_manager import (
         CheckpointManager as CheckpointManager,
     )
+    from tfps_plugin.strategy.consistency import Async as Async
+    from tfps_plugin.strategy.consistency import Sync as Sync
     from tfps_plugin.strategy.options import (
         CommunicationOptions as CommunicationOptions,
     )
@@ -81,6 +83,7 @@ if TYPE_CHECKING:
 
 # Name -> the module that defines it; a module's name -> that module.
 _HOMES = {
+    "Async": "tfps_plugin.strategy.consistency",
     "Checkpoint": "tfps_plugin.recovery.checkpoints.checkpoint",
     "CheckpointManager": "tfps_plugin.recovery.checkpoints.checkpoint_manager",
     "ClusterCoordinator": "tfps_plugin.coordinator.cluster_coordinator",
@@ -96,6 +99,7 @@ _HOMES = {
     "ShardedVariable": "tfps_plugin.variables.kinds.sharded_variable",
     "SidecarEvaluator": "tfps_plugin.evaluation.sidecar_evaluator",
     "StartupOptions": "tfps_plugin.strategy.options",
+    "Sync": "tfps_plugin.strategy.consistency",
     "callbacks": "tfps_plugin.training.callbacks",
     "errors": "tfps_plugin.errors",
     "events": "tfps_plugin.monitoring.events",
@@ -109,6 +113,7 @@ _HOMES = {
 _LOADED_TOO = {"ParameterServerStrategy": "tfps_plugin.training.patches.hooks"}
 
 __all__ = [
+    "Async",
     "Checkpoint",
     "CheckpointManager",
     "ClusterCoordinator",
@@ -124,6 +129,7 @@ __all__ = [
     "ShardedVariable",
     "SidecarEvaluator",
     "StartupOptions",
+    "Sync",
     "callbacks",
     "errors",
     "events",

@@ -45,6 +45,7 @@ def _tfps(
     steps_per_call: int | None,
     num_workers: int = 2,
     joint: bool = False,
+    is_synchronous: bool = False,
 ) -> Iterator[Any]:
     import keras
 
@@ -56,6 +57,7 @@ def _tfps(
             tfps.partitioners.MinSizePartitioner(
                 workload.min_shard_bytes, max_shards=2
             ),
+            consistency=tfps.Sync() if is_synchronous else tfps.Async(),
         )
         make = workload.joint_model if joint else workload.model
         if make is None:
@@ -92,7 +94,16 @@ CONTESTANTS: dict[
         None,
     ),
     "tfps, 1 worker": (functools.partial(_tfps, num_workers=1), None),
+    "tfps, 4 workers": (functools.partial(_tfps, num_workers=4), None),
     "tfps, 8 workers": (functools.partial(_tfps, num_workers=8), None),
+    # A step of these is a batch of each worker.
+    **{
+        f"tfps, synchronous, {number} workers": (
+            functools.partial(_tfps, num_workers=number, is_synchronous=True),
+            None,
+        )
+        for number in (1, 2, 4, 8)
+    },
     "TF PSS": (peers.tensorflow_strategy, 1),
     "TF PSS, 10 steps a call": (peers.tensorflow_strategy, 10),
     "Keras 3 alone": (_keras, 1),
@@ -110,7 +121,13 @@ ONLY_IN = {
     "tfps, 1 step a call": _WITH_SMALL_TABLES,
     "tfps, DistributedEmbedding": ("dlrm26",),
     "tfps, 1 worker": ("dlrm26",),
+    # `consistency` compares them.
+    "tfps, 4 workers": (),
     "tfps, 8 workers": ("dlrm26",),
+    "tfps, synchronous, 1 workers": (),
+    "tfps, synchronous, 2 workers": (),
+    "tfps, synchronous, 4 workers": (),
+    "tfps, synchronous, 8 workers": (),
     "TF PSS, 10 steps a call": _WITH_SMALL_TABLES,
     "Keras 3 alone, 10 steps a call": _WITH_SMALL_TABLES,
     "tf-keras alone, 10 steps a call": _WITH_SMALL_TABLES,

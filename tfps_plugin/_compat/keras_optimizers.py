@@ -84,6 +84,23 @@ def gradients_to_apply(
     return list(kept[0]), list(kept[1])
 
 
+def require_built(optimizer: Any, variables: Sequence[Any] | None) -> list[Any]:
+    """Builds an optimizer if needed, as Keras's `apply` does at first.
+
+    Args:
+        optimizer: A Keras optimizer.
+        variables: The variables of `apply`; None for those it was built with.
+
+    Returns:
+        The variables.
+    """
+    if not optimizer.built:
+        with name_scope(optimizer.name, caller=optimizer):
+            optimizer.build(variables)
+        optimizer.built = True
+    return list(variables or optimizer._trainable_variables)
+
+
 def require_no_overrides(optimizer: Any) -> None:
     """Refuses an optimizer whose own code would not be called.
 
@@ -223,6 +240,11 @@ def index_of(optimizer: Any, variable: keras.Variable) -> int:
     """Returns the position of a variable among those of a built optimizer."""
     index: int = optimizer._get_variable_index(variable)
     return index
+
+
+def num_variables(optimizer: Any) -> int:
+    """Returns the number of variables that a built optimizer trains."""
+    return len(optimizer._trainable_variables)
 
 
 def slots_of(optimizer: Any, name: str) -> Any:

@@ -228,6 +228,12 @@ _OPTIMIZERS = (
         "variables live.",
     ),
     Patch(
+        "keras.src.optimizers.loss_scale_optimizer:LossScaleOptimizer.apply",
+        "self, grads, trainable_variables",
+        "training.optimizers.methods:apply_scaled",
+        "Workers that make a step together skip it together.",
+    ),
+    Patch(
         "keras.src.optimizers.loss_scale_optimizer"
         ":LossScaleOptimizer.check_finite",
         "self, grads",

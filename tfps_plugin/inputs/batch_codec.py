@@ -20,6 +20,19 @@ def _is_nothing(spec: Any) -> bool:
     return isinstance(spec, tf.OptionalSpec | NoneTensorSpec)
 
 
+def _of_any_size(spec: Any) -> Any:
+    """Returns the type of parts of a batch with any number of examples."""
+    shape = getattr(spec, "shape", None)
+    if _is_nothing(spec) or shape is None or not shape.rank:
+        return spec
+    shape = tf.TensorShape([None, *shape[1:]])
+    if isinstance(spec, tf.RaggedTensorSpec):
+        return tf.RaggedTensorSpec(
+            shape, spec.dtype, spec.ragged_rank, spec.row_splits_dtype
+        )
+    return type(spec)(shape, spec.dtype)
+
+
 class BatchCodec:
     """Encodes batches of one type as strings, and decodes them.
 
@@ -53,6 +66,15 @@ class BatchCodec:
         return tf.nest.pack_sequence_as(
             self._element_spec,
             [None if _is_nothing(leaf) else leaf for leaf in self._leaf_specs],
+        )
+
+    def of_any_size(self) -> "BatchCodec":
+        """Returns the codec of batches that differ in the number of examples.
+
+        Its strings are the same.
+        """
+        return BatchCodec(
+            tf.nest.map_structure(_of_any_size, self._element_spec)
         )
 
     @property

@@ -86,3 +86,45 @@ def test_what_is_not_there_stays_so() -> None:
     (parts_C,) = codec.encoded(dataset)
     assert codec.decode(parts_C)[1] is None
     assert codec.decoded_spec[1] is None
+
+
+@pytest.mark.parametrize("name", _DATASETS)
+def test_batches_of_any_size_have_the_same_strings(name: str) -> None:
+    dataset = _DATASETS[name]
+    codec = BatchCodec(dataset.element_spec)
+    of_any_size = codec.of_any_size()
+    for element in dataset:
+        parts_C = codec.encode_one(element)
+        np.testing.assert_array_equal(parts_C, of_any_size.encode_one(element))
+        tf.nest.assert_same_structure(
+            codec.decode(parts_C),
+            of_any_size.decode(parts_C),
+            expand_composites=True,
+        )
+
+
+def test_only_the_number_of_examples_becomes_any() -> None:
+    spec = {
+        "dense": tf.TensorSpec([4, 3], tf.float32),
+        "ragged": tf.RaggedTensorSpec(
+            [4, None, 2], tf.int64, ragged_rank=1, row_splits_dtype=tf.int32
+        ),
+        "sparse": tf.SparseTensorSpec([4, 5], tf.int8),
+        "scalar": tf.TensorSpec([], tf.int64),
+    }
+    assert BatchCodec(spec).of_any_size().element_spec == {
+        "dense": tf.TensorSpec([None, 3], tf.float32),
+        "ragged": tf.RaggedTensorSpec(
+            [None, None, 2], tf.int64, ragged_rank=1, row_splits_dtype=tf.int32
+        ),
+        "sparse": tf.SparseTensorSpec([None, 5], tf.int8),
+        "scalar": tf.TensorSpec([], tf.int64),
+    }
+
+
+def test_another_number_of_examples_decodes_if_any_may() -> None:
+    codec = BatchCodec(tf.TensorSpec([4, 3], tf.float32))
+    parts_C = codec.encode_one(tf.ones([2, 3]))
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        codec.decode(parts_C)
+    assert codec.of_any_size().decode(parts_C).shape == (2, 3)

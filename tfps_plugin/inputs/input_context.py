@@ -24,13 +24,14 @@ def for_worker(
         num_workers: Number of workers, each of which reads its own share.
 
     Returns:
-        A context with one input pipeline per worker and one replica in sync,
-        because workers do not wait for each other.
+        A context with one input pipeline per worker. Its number of replicas in
+        sync is that of the strategy in scope: the workers, if they make steps
+        together; else one.
     """
     return tf.distribute.InputContext(
         num_input_pipelines=num_workers,
         input_pipeline_id=worker_index,
-        num_replicas_in_sync=1,
+        num_replicas_in_sync=tf.distribute.get_strategy().num_replicas_in_sync,
     )
 
 

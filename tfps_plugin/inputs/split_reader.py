@@ -142,13 +142,17 @@ class SplitReader:
 
     @contextlib.contextmanager
     def reading(
-        self, is_wanted: Callable[[], bool] = lambda: True
+        self,
+        is_wanted: Callable[[], bool] = lambda: True,
+        *,
+        waits: bool = True,
     ) -> Iterator[Share | None]:
         """Yields the share of the worker that this thread dispatches to.
 
         Args:
             is_wanted: Returns whether the closure still needs a share; called
                 while the lock is held.
+            waits: Whether to wait for splits that others read and may lose.
 
         Yields:
             The share; None if nothing is left to read, or the share is not
@@ -160,7 +164,7 @@ class SplitReader:
             BaseException: What creating the iterator raised.
         """
         context = dispatch_context.required()
-        share = self._enter(context, is_wanted)
+        share = self._enter(context, is_wanted, waits=waits)
         if share is None:
             yield None
             return
@@ -195,7 +199,11 @@ class SplitReader:
                     self._lose(share)
 
     def _enter(
-        self, context: DispatchContext, is_wanted: Callable[[], bool]
+        self,
+        context: DispatchContext,
+        is_wanted: Callable[[], bool],
+        *,
+        waits: bool,
     ) -> Share | None:
         worker = context.worker_index
         with self._lock:
@@ -216,7 +224,7 @@ class SplitReader:
                         Share(split, worker, context.generation)
                     )
                     continue
-                if self._ledger.is_over:
+                if self._ledger.is_over or not waits:
                     return None
                 self._num_waiting += 1
                 self._on_waiting()

@@ -117,6 +117,28 @@ def test_who_finds_nothing_waits_for_what_others_read() -> None:
     assert reader.is_over
 
 
+def test_who_does_not_wait_finds_nothing_while_others_read() -> None:
+    is_told: list[bool] = []
+    reader = _reader(1, on_waiting=lambda: is_told.append(True))
+
+    def read() -> Share | None:
+        context = DispatchContext(1, 1, 1, "/device:CPU:0")
+        with (
+            dispatch_context.dispatching(context),
+            reader.reading(waits=False) as share,
+        ):
+            return share
+
+    with contextlib.suppress(ZeroDivisionError), _on(reader, 0):
+        assert read() is None
+        assert not reader.is_over
+        raise ZeroDivisionError  # so the split comes back
+    assert not is_told
+    again = read()
+    assert again is not None
+    assert again.split == 0
+
+
 def test_who_waits_goes_on_when_all_is_read() -> None:
     reader = _reader(1)
     with _on(reader, 0) as share:

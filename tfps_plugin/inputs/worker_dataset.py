@@ -58,14 +58,12 @@ class WorkerDataset:
             captured_inputs.refuse_what_stays(source)
             self._recipes = [source] * num_workers
         elif callable(source):
-            traces = [
-                _trace_for(
-                    source,
-                    input_context.for_worker(index, num_workers),
-                    scope,
-                )
-                for index in range(num_workers)
-            ]
+            with scope():
+                contexts = [
+                    input_context.for_worker(index, num_workers)
+                    for index in range(num_workers)
+                ]
+            traces = [_trace_for(source, each, scope) for each in contexts]
             self._element_spec = _common_element_spec(traces)
             for trace in traces:
                 captured_inputs.refuse_what_stays(trace)

@@ -12,8 +12,10 @@ from tfps_plugin._compat.runtime import tensorflow_strategy as compat
 from tfps_plugin.inputs import input_context
 from tfps_plugin.strategy import updates
 from tfps_plugin.strategy.chief_runs import ChiefRuns
+from tfps_plugin.strategy.consistency import Sync
 from tfps_plugin.strategy.variable_creation import VariableCreator
 from tfps_plugin.variables.per_worker.worker_tables import WorkerTable
+from tfps_plugin.variables.step_trace import StepTrace
 
 # TensorFlow asks for tables by the names of their classes. A
 # `tf.lookup.StaticVocabularyTable` contains a HashTable, the older form.
@@ -108,6 +110,14 @@ class ParameterServerExtended(compat.StrategyExtended):
     def _replica_ctx_all_reduce(
         self, reduce_op: Any, value: Any, options: Any = None
     ) -> Any:
+        if StepTrace.current().exchange is not None:
+            raise errors.UnsupportedError(
+                "Workers that make a step together do not see each other's "
+                "values before its end. Expected a step without all_reduce(). "
+                f"Received: all_reduce() with {reduce_op}, for example of a "
+                "BatchNormalization with synchronized=True. Leave it out, or "
+                "train with consistency=tfps.Async()."
+            )
         return value
 
     def _reduce_to(
@@ -189,6 +199,17 @@ class ParameterServerExtended(compat.StrategyExtended):
 
     @property
     def _num_replicas_in_sync(self) -> int:
+        # For the program, such as one that computes the size of a batch. In a
+        # replica it is one: the gradients of workers are weighed by their
+        # numbers of examples, so no loss may be divided beforehand.
+        strategy = self._container_strategy()
+        # TensorFlow asks while the strategy is being created, too.
+        consistency = getattr(strategy, "consistency", None)
+        if isinstance(consistency, Sync) and (
+            not tf.distribute.has_strategy()
+            or tf.distribute.in_cross_replica_context()
+        ):
+            return len(self.worker_devices)
         return 1
 
     @property

@@ -14,9 +14,11 @@ from tfps_plugin import errors
 from tfps_plugin.cluster import spec
 from tfps_plugin.cluster.chief.session import Session
 from tfps_plugin.strategy import chief_cluster
+from tfps_plugin.strategy import consistency as consistencies
 from tfps_plugin.strategy import deprecated_options
 from tfps_plugin.strategy import explanations
 from tfps_plugin.strategy import options as options_module
+from tfps_plugin.strategy.consistency import Consistency
 from tfps_plugin.strategy.deprecated_options import DeprecatedAttributes
 from tfps_plugin.strategy.deprecated_options import DeprecatedKeywords
 from tfps_plugin.strategy.explanations import Explanations
@@ -53,10 +55,12 @@ class ParameterServerStrategy(DeprecatedAttributes, tf.distribute.Strategy):
     model.fit(tfps.DatasetCreator(dataset_fn), steps_per_epoch=..., epochs=...)
     ```
 
-    Training is asynchronous: every worker reads the variables, computes a
-    step on its own batch, and the parameter servers apply its gradients at
-    once. Create the strategy once, in the chief, before the models that it is
-    to train; earlier models go on working on the chief alone.
+    By default training is asynchronous: every worker reads the variables,
+    computes a step on its own batch, and the parameter servers apply its
+    gradients at once. With `consistency=tfps.Sync()`, workers make every step
+    together, as one process would with all their batches. Create the strategy
+    once, in the chief, before the models that it is to train; earlier models go
+    on working on the chief alone.
 
     Differences from `tf.distribute.ParameterServerStrategy`: it works with
     Keras 3; `cluster_resolver` is optional; it places variables by bytes
@@ -82,6 +86,7 @@ class ParameterServerStrategy(DeprecatedAttributes, tf.distribute.Strategy):
         cluster_resolver: Any = None,
         variable_partitioner: Partitioner | None = None,
         *,
+        consistency: Consistency | None = None,
         startup: StartupOptions | None = None,
         scheduling: SchedulingOptions | None = None,
         communication: CommunicationOptions | None = None,
@@ -103,6 +108,8 @@ class ParameterServerStrategy(DeprecatedAttributes, tf.distribute.Strategy):
                 whole. An initializer that takes `partition_shape` and
                 `partition_offset` is called once per shard, for the rows of
                 that shard.
+            consistency: The rule by which workers wait for each other:
+                `tfps.Async()` or `tfps.Sync()`. None: `tfps.Async()`.
             startup: The seconds to wait for the tasks, and the number of
                 workers to wait for. None: `tfps.StartupOptions()`.
             scheduling: The number of closures that run at the same time, and
@@ -162,11 +169,15 @@ class ParameterServerStrategy(DeprecatedAttributes, tf.distribute.Strategy):
             stacklevel=2,
         )
         options_module.require_sparse_update(sparse_update)
+        consistency, options = consistencies.checked(
+            consistency, options, sparse_update
+        )
         resolver = cluster_resolver or chief_cluster.default_resolver()
         cluster = chief_cluster.described_by(resolver)
         options.require_cluster(cluster)
         self._options = options
         self._sparse_update = sparse_update
+        self._consistency = consistency
         self._cluster_resolver = resolver
         self.background_work: list[Any] = []
         # A floor above sets it; see `construction_hooks`.
@@ -248,6 +259,11 @@ class ParameterServerStrategy(DeprecatedAttributes, tf.distribute.Strategy):
     def recovery(self) -> RecoveryOptions:
         """Options by which the strategy treats a lost parameter server."""
         return self._options.recovery
+
+    @property
+    def consistency(self) -> Consistency:
+        """Rule by which workers wait for each other; see `__init__`."""
+        return self._consistency
 
     @property
     def sparse_update(self) -> SparseUpdate:

@@ -15,6 +15,7 @@ from tfps_plugin.variables.kinds.remote_variable import RemoteVariable
 from tfps_plugin.variables.kinds.sharded_variable import ShardedVariable
 from tfps_plugin.variables.lookup.distinct_rows import DistinctRows
 from tfps_plugin.variables.lookup.distinct_rows import distinct
+from tfps_plugin.variables.step_trace import StepTrace
 from tfps_plugin.variables.step_trace import View
 from tfps_plugin.variables.updates import views
 from tfps_plugin.variables.updates.update_lock import UpdateLock
@@ -81,7 +82,7 @@ def parts_of(
     if position is None:
         return [
             _whole_part(variable, index, shard, args, rows)
-            for index, (shard, rows) in enumerate(_shards(variable))
+            for index, shard, rows in _shards(variable)
         ]
     build = _densified_part if exact else _rows_part
     slices = distinct(args[position])
@@ -93,7 +94,7 @@ def parts_of(
         ),
     )
     parts = []
-    for index, (shard, rows) in enumerate(_shards(variable)):
+    for index, shard, rows in _shards(variable):
         # Built on the ps, so that each tensor travels once.
         with tf.device(shard.device):
             mine = DistinctRows(
@@ -108,13 +109,31 @@ def parts_of(
     return parts
 
 
-def _shards(variable: Any) -> list[tuple[RemoteVariable, range | None]]:
-    if isinstance(variable, ShardedVariable):
+def _shards(variable: Any) -> list[tuple[int, RemoteVariable, range | None]]:
+    """Returns the shards that the function may update.
+
+    Returns:
+        For each the number, the shard, and its rows among those of a gradient;
+        None for a variable in one piece.
+    """
+    only_on = StepTrace.current().only_on
+    if not isinstance(variable, ShardedVariable):
+        if only_on not in (None, variable.device):
+            return []
+        return [(0, variable, None)]
+    if only_on is None:
         return [
-            (shard, variable.layout.rows(index))
+            (index, shard, variable.layout.rows(index))
             for index, shard in enumerate(variable.variables)
         ]
-    return [(variable, None)]
+    found: list[tuple[int, RemoteVariable, range | None]] = []
+    num_rows = 0
+    for index, shard in enumerate(variable.variables):
+        if shard.device == only_on:
+            end = num_rows + shard.shape[0]
+            found.append((index, shard, range(num_rows, end)))
+            num_rows = end
+    return found
 
 
 def _whole_part(
@@ -209,6 +228,9 @@ def _rows_part(
 
 def _wire_dtype(variable: Any, argument: tf.Tensor) -> tf.DType | None:
     """Dtype on the wire of an argument of an update; None: its own."""
+    if StepTrace.current().only_on is not None:
+        # It has traveled already.
+        return None
     # A scalar is no gradient but, for example, a learning rate.
     if argument.dtype != variable.dtype or argument.shape.rank == 0:
         return None
@@ -274,6 +296,10 @@ def _containers_among(
 def _rows_of(variable: Any, argument: Any, rows: range | None) -> Any:
     if rows is None or isinstance(argument, ShardedVariable | keras.Variable):
         return argument
+    if StepTrace.current().only_on is not None:
+        if not isinstance(argument, tf.Tensor) or argument.shape.rank == 0:
+            return argument
+        return argument[rows.start : rows.stop]
     if _has_shape_of(variable, argument):
         # The static shape of a gradient may be incomplete.
         whole = tf.ensure_shape(argument, variable.shape)

@@ -49,7 +49,7 @@ def update(
 
     Returns:
         The result of `fn`; for a sharded variable, a list with one result per
-        shard.
+        shard. None for a variable that `StepTrace.only_on` excludes.
 
     Raises:
         UnsupportedError: If a sparse argument comes together with another
@@ -59,7 +59,10 @@ def update(
     results = run_parts(
         parts, lambda part: fn(part.variable, *part.args, **kwargs)
     )
-    return results if isinstance(variable, ShardedVariable) else results[0]
+    if isinstance(variable, ShardedVariable):
+        return results
+    # A function of another parameter server has no part in it.
+    return results[0] if results else None
 
 
 # AutoGraph cannot convert it, and warns that it cannot.

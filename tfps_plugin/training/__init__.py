@@ -5,6 +5,7 @@ callbacks.py          the public module `tfps.callbacks`
 backup_and_restore.py lets fit resume after any process has died
 layers.py             the public module `tfps.layers`
 steps/                the steps of fit, evaluate and predict, on the workers
+synchronous/          steps that all workers make together
 embedding/            its layer: many features and many tables
 optimizers/           what optimizers do with variables of parameter servers
 patches/              wrappers of Keras's and TensorFlow's functions

@@ -7,8 +7,10 @@ the step that they are part of through `StepTrace.current`.
 
 import contextlib
 import threading
+from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any
 from typing import Protocol
 
@@ -36,6 +38,30 @@ class View(Protocol):
         """
 
 
+class Exchange(Protocol):
+    """Takes the changes of a step that does not update variables itself."""
+
+    def push(
+        self, optimizer: Any, gradients: Sequence[Any], variables: Sequence[Any]
+    ) -> None:
+        """Takes the gradients of one `optimizer.apply`.
+
+        Args:
+            optimizer: The Keras optimizer.
+            gradients: A tensor or `tf.IndexedSlices` for every variable.
+            variables: The `keras.Variable` of each gradient.
+        """
+
+    def assign(self, variable: Any, method: str, value: Any) -> None:
+        """Takes a value that the step assigns to a variable.
+
+        Args:
+            variable: A variable on parameter servers.
+            method: `"assign"`, `"assign_add"` or `"assign_sub"`.
+            value: The value.
+        """
+
+
 class StepTrace:
     """Views, held locks and looked-up rows of one step.
 
@@ -49,6 +75,16 @@ class StepTrace:
     Attributes:
         chief_waits: Whether the chief waits for the end of the step before it
             changes a variable. `fit` does; a custom loop may not.
+        exchange: The receiver of changes that the step does not make itself,
+            because workers make it together; None: it makes them.
+        is_finite: Whether the gradients of all parameter servers are finite, a
+            boolean scalar; None: not known.
+        total_over_ps: Adds up a float32 vector over all parameter servers,
+            which run the same function; None: nothing does.
+        only_on: Device of the only parameter server that the function updates
+            and runs on; None: it updates all. A gradient of a sharded variable
+            then consists of the rows of the shards there, one shard behind the
+            other.
 
     Threading: only the thread that traces the step uses it.
     """
@@ -56,6 +92,10 @@ class StepTrace:
     def __init__(self) -> None:
         """Creates the trace of a step that has not begun."""
         self.chief_waits = False
+        self.exchange: Exchange | None = None
+        self.is_finite: tf.Tensor | None = None
+        self.total_over_ps: Callable[[tf.Tensor], tf.Tensor] | None = None
+        self.only_on: str | None = None
         self._views: Mapping[str, View] = {}
         self._held_locks: dict[Any, tf.Graph] = {}
         # By function and table: functions inside and around a function cannot

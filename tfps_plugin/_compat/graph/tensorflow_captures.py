@@ -19,6 +19,23 @@ def homes_of_captures(graph: FuncGraph) -> dict[int, str]:
 
     Contains only resources whose device is known.
     """
+    devices = homes_of_tensors(graph)
+    return {
+        place: devices[id(tensor)]
+        for place, tensor in enumerate(graph.inputs)
+        if tensor.dtype == tf.resource and devices.get(id(tensor))
+    }
+
+
+def homes_of_tensors(graph: FuncGraph) -> dict[int, str]:
+    """Returns devices of captured tensors, by the `id` of their placeholders.
+
+    Args:
+        graph: A function, which may still be being traced.
+
+    Returns:
+        The devices; empty where a device is not known.
+    """
     captures = graph.function_captures
     devices: dict[int, str] = {}
     for key, internal in captures.by_val_internal.items():
@@ -29,11 +46,7 @@ def homes_of_captures(graph: FuncGraph) -> dict[int, str]:
         devices[id(internal)] = getattr(
             captures.by_ref_tracetype[key], "device", ""
         )
-    return {
-        place: devices[id(tensor)]
-        for place, tensor in enumerate(graph.inputs)
-        if tensor.dtype == tf.resource and devices.get(id(tensor))
-    }
+    return devices
 
 
 def values_of(graph: FuncGraph) -> list[tf.Tensor]:

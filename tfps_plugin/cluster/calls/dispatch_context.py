@@ -7,6 +7,7 @@ metrics, seeds, lookup tables, iterators) finds its worker here.
 
 import contextlib
 import threading
+from collections.abc import Iterator
 from typing import Any
 from typing import NamedTuple
 
@@ -83,6 +84,26 @@ class _Dispatching:
 def current() -> DispatchContext | None:
     """Returns this thread's context; None if it is not a lane's thread."""
     return getattr(_thread_local, "context", None)
+
+
+@contextlib.contextmanager
+def cancelled_by(cancellation: Any) -> Iterator[None]:
+    """Sets the cancellation of calls of this thread, which drives no worker.
+
+    Args:
+        cancellation: It has the method `new_manager` of
+            `cancelled_calls.PartOfConnection`.
+    """
+    _thread_local.cancellation = cancellation
+    try:
+        yield
+    finally:
+        _thread_local.cancellation = None
+
+
+def cancellation_of_thread() -> Any:
+    """Returns what `cancelled_by` has set on this thread; None: nothing."""
+    return getattr(_thread_local, "cancellation", None)
 
 
 def required() -> DispatchContext:

@@ -5,7 +5,10 @@ from collections.abc import Callable
 from collections.abc import Sequence
 from typing import Any
 
+from tfps_plugin import errors
 from tfps_plugin._compat import keras_optimizers as compat
+from tfps_plugin.cluster.calls import dispatch_context
+from tfps_plugin.strategy.consistency import Sync
 from tfps_plugin.strategy.parameter_server_strategy import (
     ParameterServerStrategy,
 )
@@ -57,18 +60,27 @@ def apply(original: Callable[..., None]) -> Callable[..., None]:
     ) -> None:
         if not is_ours(self):
             return original(self, grads, trainable_variables)
+        trace = StepTrace.current()
         if len(grads) == 0:
+            if trace.only_on is not None:
+                # This ps has none of the variables, but it keeps scalars of
+                # the optimizer, and others may wait for its part of a norm.
+                OptimizerStep(self, [], trace).run([])
             return None
         with compat.name_scope(self.name, caller=self):
             gradients, variables = compat.gradients_to_apply(
                 self, grads, trainable_variables
             )
+            if trace.exchange is not None:
+                trace.exchange.push(self, gradients, variables)
+                return None
+            _require_asynchronous(self, trace)
             if gradients and compiled_steps.can_compile(self):
                 if not hasattr(self, "_tfps_compiled_steps"):
                     self._tfps_compiled_steps = CompiledSteps()
                 self._tfps_compiled_steps.run(self, gradients, variables)
             elif gradients:
-                step = OptimizerStep(self, variables, StepTrace.current())
+                step = OptimizerStep(self, variables, trace)
                 step.run(gradients)
             else:
                 compat.step_counter_of(self).assign_add(1)
@@ -77,11 +89,39 @@ def apply(original: Callable[..., None]) -> Callable[..., None]:
     return apply_on_ps
 
 
+def apply_scaled(original: Callable[..., None]) -> Callable[..., None]:
+    """Returns the `apply` of a `LossScaleOptimizer`, for synchronous steps.
+
+    Whether to skip a step, the parameter servers decide together.
+    """
+
+    @functools.wraps(original)
+    def apply_together(
+        self: Any,
+        grads: Sequence[Any],
+        trainable_variables: Sequence[Any] | None = None,
+    ) -> None:
+        exchange = StepTrace.current().exchange
+        if exchange is None or not is_ours(self):
+            return original(self, grads, trainable_variables)
+        variables = compat.require_built(self, trainable_variables)
+        pairs = zip(grads, variables, strict=True)
+        given = [(g, v) for g, v in pairs if g is not None]
+        exchange.push(self, [g for g, _ in given], [v for _, v in given])
+        return None
+
+    return apply_together
+
+
 def check_finite(original: Callable[..., Any]) -> Callable[..., Any]:
     """Returns a `check_finite` that checks the values of sparse gradients."""
 
     @functools.wraps(original)
     def check(self: Any, grads: Sequence[Any]) -> Any:
+        is_finite = StepTrace.current().is_finite
+        if is_finite is not None:
+            # This ps has a part of the gradients only.
+            return is_finite
         return original(
             self,
             [
@@ -91,6 +131,29 @@ def check_finite(original: Callable[..., Any]) -> Callable[..., Any]:
         )
 
     return check
+
+
+def _require_asynchronous(optimizer: Any, trace: StepTrace) -> None:
+    """Refuses an update that would not wait for other workers.
+
+    Raises:
+        UnsupportedError: If the strategy is synchronous, and a worker runs the
+            function.
+    """
+    strategy = compat.strategy_of(optimizer)
+    if not isinstance(strategy.consistency, Sync) or trace.only_on is not None:
+        return
+    if (
+        strategy.extended.chief_runs.is_traced_for_workers
+        or dispatch_context.current() is not None
+    ):
+        raise errors.UnsupportedError(
+            "A scheduled function applies gradients, but under "
+            "consistency=tfps.Sync() only the steps of fit() are synchronous. "
+            "Expected training by fit(), or consistency=tfps.Async(). "
+            f"Received: optimizer.apply() of {optimizer.name!r} in a scheduled "
+            "function. Override train_step() and call fit()."
+        )
 
 
 def _is_wrapper(optimizer: Any) -> bool:

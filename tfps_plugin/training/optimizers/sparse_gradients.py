@@ -11,25 +11,30 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfps_plugin._compat import keras_optimizers
 from tfps_plugin.strategy import updates
 from tfps_plugin.training.optimizers import branches
 from tfps_plugin.variables.lookup.distinct_rows import DistinctRows
+from tfps_plugin.variables.step_trace import StepTrace
 from tfps_plugin.variables.updates import views
 
 
-def clip(optimizer: Any, gradients: Sequence[Any]) -> list[Any]:
+def clip(
+    optimizer: Any, gradients: Sequence[Any], variables: Sequence[Any]
+) -> list[Any]:
     """Clips gradients according to the settings of an optimizer.
 
     Args:
         optimizer: A Keras optimizer, with at most one of `clipnorm`,
             `global_clipnorm` and `clipvalue`.
         gradients: Tensors and `DistinctRows`.
+        variables: The variable of each gradient.
 
     Returns:
         The clipped gradients, in order.
     """
     if optimizer.clipnorm and optimizer.clipnorm > 0:
-        return [_clip_by_norm(g, optimizer.clipnorm) for g in gradients]
+        return _clip_by_norms(optimizer, gradients, variables)
     if optimizer.global_clipnorm and optimizer.global_clipnorm > 0:
         return _clip_by_global_norm(gradients, optimizer.global_clipnorm)
     if optimizer.clipvalue and optimizer.clipvalue > 0:
@@ -58,9 +63,41 @@ def values_of(gradient: Any) -> tf.Tensor:
     return tf.convert_to_tensor(gradient)
 
 
-def _clip_by_norm(gradient: Any, limit: float) -> Any:
-    # Missing rows are zero: the norm equals that of the whole table.
-    return on_values(gradient, lambda v: tf.clip_by_norm(v, limit))
+def _clip_by_norms(
+    optimizer: Any, gradients: Sequence[Any], variables: Sequence[Any]
+) -> list[Any]:
+    limit = optimizer.clipnorm
+    total_over_ps = StepTrace.current().total_over_ps
+    if total_over_ps is None:
+        # Missing rows are zero: the norm equals that of the whole table.
+        return [
+            on_values(g, lambda v: tf.clip_by_norm(v, limit)) for g in gradients
+        ]
+    places = [keras_optimizers.index_of(optimizer, v) for v in variables]
+    num_places = keras_optimizers.num_variables(optimizer)
+    part = tf.zeros([num_places])
+    if gradients:
+        part = tf.scatter_nd(
+            [[place] for place in places],
+            tf.stack([_square_of(g) for g in gradients]),
+            [num_places],
+        )
+    squares = total_over_ps(part)
+    return [
+        on_values(
+            g,
+            # In the order of Keras's own operations.
+            lambda v, square=squares[place]: (
+                v * limit / tf.cast(tf.maximum(tf.sqrt(square), limit), v.dtype)
+            ),
+        )
+        for g, place in zip(gradients, places, strict=True)
+    ]
+
+
+def _square_of(gradient: Any) -> tf.Tensor:
+    """Returns the square of a gradient's norm, a float32 scalar."""
+    return tf.reduce_sum(tf.square(tf.cast(values_of(gradient), tf.float32)))
 
 
 def _clip_by_global_norm(gradients: Sequence[Any], limit: float) -> list[Any]:
@@ -68,11 +105,13 @@ def _clip_by_global_norm(gradients: Sequence[Any], limit: float) -> list[Any]:
 
     As there, a norm that is not finite makes all gradients NaN.
     """
-    squares = [
-        tf.reduce_sum(tf.square(tf.cast(values_of(g), tf.float32)))
-        for g in gradients
-    ]
-    norm = tf.sqrt(tf.add_n(squares))
+    square = tf.zeros([])
+    if gradients:
+        square = tf.add_n([_square_of(g) for g in gradients])
+    total_over_ps = StepTrace.current().total_over_ps
+    if total_over_ps is not None:
+        square = total_over_ps(square[tf.newaxis])[0]
+    norm = tf.sqrt(square)
     scale = limit * tf.minimum(1.0 / norm, 1.0 / limit) + (norm - norm)
     return [
         on_values(g, lambda v: v * tf.cast(scale, v.dtype)) for g in gradients
@@ -145,10 +184,13 @@ def take(accumulator: Any, gradient: Any) -> Any:
 
 def _take_rows(accumulator: Any) -> DistinctRows:
     ids, values = [], []
+    only_on = StepTrace.current().only_on
     # The last offset is the number of rows.
     for shard, offset in zip(
         accumulator.shards, accumulator.layout.offsets, strict=False
     ):
+        if only_on not in (None, shard.device):
+            continue
         local_ids, rows = updates.update(shard, _take_rows_of_shard, (), {})
         ids.append(local_ids + offset)
         values.append(rows)

@@ -15,6 +15,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tfps_plugin import errors
 from tfps_plugin._compat import keras_optimizers as compat
 from tfps_plugin.strategy import updates
 from tfps_plugin.strategy.update_parts import UpdatePart
@@ -124,7 +125,12 @@ class OptimizerStep:
             optimizer.gradient_accumulation_steps
             or optimizer.ema_overwrite_frequency
         )
-        if decides and isinstance(counter, MirroredScalar):
+        if (
+            decides
+            and isinstance(counter, MirroredScalar)
+            # Nobody else counts synchronous steps.
+            and self._trace.only_on is None
+        ):
             return counter.take()
         return None
 
@@ -193,9 +199,12 @@ class OptimizerStep:
         """Clips gradients, and runs the updates of all variables."""
         optimizer = self._optimizer
         if compat.clips_by_itself(optimizer):
+            self._require_all_gradients()
             gradients = compat.clip_by_itself(optimizer, gradients)
         else:
-            gradients = sparse_gradients.clip(optimizer, gradients)
+            gradients = sparse_gradients.clip(
+                optimizer, gradients, self._variables
+            )
         if compat.decays_weights_by_itself(optimizer):
             compat.decay_by_itself(optimizer, self._variables)
         variable_of = {id(compat.value_of(v)): v for v in self._variables}
@@ -216,6 +225,25 @@ class OptimizerStep:
 
         compat.run_update(optimizer, update, gradients, self._variables)
 
+    def _require_all_gradients(self) -> None:
+        """Refuses clipping that would see the gradients of one ps only.
+
+        Raises:
+            UnsupportedError: If this is the step of one ps of several.
+        """
+        optimizer = self._optimizer
+        num_ps = len(compat.strategy_of(optimizer).ps_devices)
+        if self._trace.only_on is None or num_ps == 1:
+            return
+        raise errors.UnsupportedError(
+            "In a synchronous step, each parameter server clips the gradients "
+            "of its own variables, so an optimizer cannot have a clipping of "
+            "its own. Expected clipnorm, global_clipnorm, clipvalue or none. "
+            f"Received: {type(optimizer).__name__}._clip_gradients() on "
+            f"{num_ps} parameter servers. Do not override it, or train with "
+            "one parameter server or consistency=tfps.Async()."
+        )
+
     def _parts(
         self, variable: keras.Variable, gradient: Any, learning_rate: Any
     ) -> list[UpdatePart]:
@@ -227,7 +255,9 @@ class OptimizerStep:
         value = compat.value_of(variable)
         is_whole = whole_updates.is_whole(self._optimizer, variable)
         numbers = self._catch_up.numbers(variable, gradient, is_whole=is_whole)
-        gradient = error_feedback.corrected(value, gradient)
+        if self._trace.only_on is None:
+            # Otherwise it has traveled, and was corrected before.
+            gradient = error_feedback.corrected(value, gradient)
         parts = parts_of(
             value, (gradient, learning_rate, *numbers), exact=is_whole
         )

@@ -18,6 +18,7 @@ from tfps_plugin._compat import keras_optimizers
 from tfps_plugin.coordinator import error_notes
 from tfps_plugin.coordinator.cluster_coordinator import ClusterCoordinator
 from tfps_plugin.inputs.dataset_creator import DatasetCreator
+from tfps_plugin.strategy.consistency import Sync
 from tfps_plugin.strategy.parameter_server_strategy import (
     ParameterServerStrategy,
 )
@@ -177,7 +178,12 @@ def with_call(original: Callable[..., Any]) -> Callable[..., Any]:
         try:
             with (
                 running_call.running(call),
-                steps_in_flight.finishing(call.sync),
+                steps_in_flight.finishing(
+                    call.sync,
+                    are_synchronous=isinstance(
+                        keras_compat.strategy_of(self).consistency, Sync
+                    ),
+                ),
                 _tidy_after_error(self, call),
             ):
                 return original(*bound.args, **bound.kwargs)

@@ -3,7 +3,9 @@
 While `fit` runs, workers change the variables behind the back of the thread
 that called it. A callback that saves, copies or replaces them expects the model
 between two steps. So the chief first waits for the steps in flight when it
-reads a variable, or assigns more than a single number.
+reads a variable, or assigns more than a single number. A single number, such as
+a learning rate, is meant for later steps. But if workers make steps together,
+all parameter servers have to see it from the same step on.
 
 Threading: everything here concerns the calling thread only.
 """
@@ -31,17 +33,34 @@ def finish() -> None:
             finisher()
 
 
+def finish_synchronous() -> None:
+    """Waits as `finish` does, but only for steps that workers make together.
+
+    Raises:
+        BaseException: What a step raised.
+    """
+    if getattr(_thread_local, "are_synchronous", False):
+        finish()
+
+
 @contextlib.contextmanager
-def finishing(finisher: Callable[[], None] | None) -> Iterator[None]:
+def finishing(
+    finisher: Callable[[], None] | None, *, are_synchronous: bool = False
+) -> Iterator[None]:
     """Sets how to finish the steps that this thread has in flight.
 
     Args:
         finisher: Called before the chief looks at the model; it must be cheap
             if nothing is in flight. None if nothing will be in flight.
+        are_synchronous: Whether workers make these steps together.
     """
-    before = getattr(_thread_local, "finisher", None)
+    before = (
+        getattr(_thread_local, "finisher", None),
+        getattr(_thread_local, "are_synchronous", False),
+    )
     _thread_local.finisher = finisher
+    _thread_local.are_synchronous = are_synchronous
     try:
         yield
     finally:
-        _thread_local.finisher = before
+        _thread_local.finisher, _thread_local.are_synchronous = before

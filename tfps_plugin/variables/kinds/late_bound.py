@@ -108,11 +108,6 @@ class LateBoundVariable(ResourceChanges):
         """Returns the handle that a call on this thread has to use now."""
         return self.own_handle
 
-    @property
-    def _home(self) -> str:
-        """The device of the handles that calls use; "" for the worker's own."""
-        return ""
-
     def remake(self) -> None:
         """Makes the resource again, without a value.
 

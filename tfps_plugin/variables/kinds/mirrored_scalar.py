@@ -14,6 +14,8 @@ import tensorflow as tf
 from tfps_plugin import errors
 from tfps_plugin._compat.graph import tensorflow_saving
 from tfps_plugin._compat.graph import tensorflow_variables as compat
+from tfps_plugin.variables.chief import steps_in_flight
+from tfps_plugin.variables.chief.chief_reads import on_the_chief
 from tfps_plugin.variables.kinds.late_bound import LateBoundVariable
 from tfps_plugin.variables.kinds.remote_variable import RemoteVariable
 from tfps_plugin.variables.lookup import graph_checks
@@ -77,6 +79,9 @@ class MirroredScalar(RemoteVariable):
         graph = compat.function_graph()
         if graph is None or tensorflow_saving.is_saving_model():
             return self.own_handle
+        if StepTrace.current().exchange is not None:
+            # A step that waits for the others reads what they have changed.
+            return self._exact_handle
         return self._lane_handle("copy", lambda mine: mine._copies.handle())
 
     def _lane_handle(
@@ -246,10 +251,14 @@ class MirroredScalar(RemoteVariable):
         In functions, assigning the scalar itself plus an addend becomes an
         atomic addition.
         """
+        trace = StepTrace.current()
+        is_seen = trace.view_of(self._unique_id) is not None
+        if trace.exchange is not None and not is_seen:
+            trace.exchange.assign(self, method, value)
+            return self
         if method == "assign":
             delta = self_assignment.as_addition(self, value)
-            view = StepTrace.current().view_of(self._unique_id)
-            if delta is not None and view is None:
+            if delta is not None and not is_seen:
                 return self.assign_add(delta)
         return self._change(method, _OPERATIONS[method], value)
 
@@ -311,6 +320,8 @@ class MirroredScalar(RemoteVariable):
             # A SavedModel runs without a ps.
             operation(resource=self.handle, value=value)
             return self
+        if on_the_chief():
+            steps_in_flight.finish_synchronous()
         with compat.clear_device(), tf.device(self.device):
             operation(resource=self._exact_handle, value=value)
         if compat.function_graph() is None:

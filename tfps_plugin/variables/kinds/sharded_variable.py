@@ -285,6 +285,10 @@ class ShardedVariable(AssignMethods, ScatterMethods, SavedForm, TensorProtocol):
             value = tf.convert_to_tensor(value, self._dtype)
             view.assign(method, value)
             return self
+        exchange = StepTrace.current().exchange
+        if exchange is not None:
+            exchange.assign(self, method, value)
+            return self if read_value else tf.no_op()
         _finish_steps()
         if tensorflow_saving.is_saving_model():
             getattr(self.stand_in, method)(value)

@@ -4,11 +4,31 @@ An update must see each row once, with the sum of its gradients. Sums cost time
 on every worker, so slices that are already summed have a type of their own.
 """
 
+from typing import Protocol
+
 import tensorflow as tf
 
 from tfps_plugin.variables.lookup import shard_order
-from tfps_plugin.variables.lookup.shard_order import ShardOrder
 from tfps_plugin.variables.sharding.layout import RowLayout
+
+
+class Order(Protocol):
+    """Distinct ids grouped by shard, such as a `ShardOrder`."""
+
+    @property
+    def layout(self) -> RowLayout:
+        """Rows of each shard."""
+
+    @property
+    def local_ids(self) -> list[tf.Tensor]:
+        """For each shard its ids, counted from its own first row."""
+
+    @property
+    def is_usable(self) -> bool:
+        """True if the code that runs now may use its tensors."""
+
+    def split(self, values: tf.Tensor) -> list[tf.Tensor]:
+        """Returns for each shard the values of its ids."""
 
 
 class DistinctRows(tf.IndexedSlices):
@@ -24,7 +44,7 @@ class DistinctRows(tf.IndexedSlices):
         values: tf.Tensor,
         indices: tf.Tensor,
         dense_shape: tf.Tensor | None = None,
-        order: ShardOrder | None = None,
+        order: Order | None = None,
     ) -> None:
         """Creates slices.
 

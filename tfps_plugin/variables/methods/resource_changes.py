@@ -25,6 +25,11 @@ class ResourceChanges(AssignMethods, ScatterMethods, compat.ResourceVariable):
     On the chief, a change first waits for the steps in flight.
     """
 
+    @property
+    def _home(self) -> str:
+        """The device of the handles that calls use; "" for the worker's own."""
+        return ""
+
     # Steps that its rows have yet to see, a `caught_up_shard._UnseenSteps`.
     unseen_steps: Any = None
 
@@ -48,6 +53,10 @@ class ResourceChanges(AssignMethods, ScatterMethods, compat.ResourceVariable):
         """
         if self._assigned_through_view(method, value):
             return self
+        exchange = StepTrace.current().exchange
+        if exchange is not None and self._home:
+            exchange.assign(self, method, value)
+            return self if read_value else tf.no_op()
         if self._is_computed_on_ps():
             done = (
                 self_assignment.assign(self, value)
@@ -127,8 +136,11 @@ class ResourceChanges(AssignMethods, ScatterMethods, compat.ResourceVariable):
             `given`; no step interferes inside the context.
         """
         # A single number, such as a learning rate, is meant for later steps.
-        if self._shape.rank != 0 and on_the_chief():
-            self.finish_steps()
+        if on_the_chief():
+            if self._shape.rank != 0:
+                self.finish_steps()
+            else:
+                steps_in_flight.finish_synchronous()
         yield given
 
     def _assigned_through_view(self, method: str, value: Any) -> bool:

@@ -18,6 +18,8 @@ from tfps_plugin.inputs.splits import SplitLedger
 from tfps_plugin.inputs.splits import Visitation
 from tfps_plugin.training.steps.epoch.chief_read_run import ChiefReadRun
 from tfps_plugin.training.steps.epoch.step_run import StepRun
+from tfps_plugin.training.steps.epoch.sync_run import ChiefReadSyncRun
+from tfps_plugin.training.steps.epoch.sync_run import WorkerReadSyncRun
 from tfps_plugin.training.steps.epoch.worker_read_run import WorkerReadRun
 from tfps_plugin.training.steps.metrics.progress_logs import ProgressLogs
 from tfps_plugin.training.steps.traced.step_functions import StepFunctions
@@ -112,15 +114,19 @@ class WorkerInput(ClusterInput):
     def _new_run(
         self, functions: StepFunctions, progress: ProgressLogs
     ) -> StepRun:
+        arguments = {
+            "reader": self._reader or self._renew(),
+            "renew": self._renew,
+            "element_spec": self._splits.element_spec,
+            "num_steps": self._num_steps,
+            "steps_per_closure": self._steps_per_closure,
+        }
+        if functions.is_synchronous:
+            return WorkerReadSyncRun(
+                self._coordinator, functions, progress, **arguments
+            )
         self._latest_run = WorkerReadRun(
-            self._coordinator,
-            functions,
-            progress,
-            reader=self._reader or self._renew(),
-            renew=self._renew,
-            element_spec=self._splits.element_spec,
-            num_steps=self._num_steps,
-            steps_per_closure=self._steps_per_closure,
+            self._coordinator, functions, progress, **arguments
         )
         return self._latest_run
 
@@ -201,7 +207,8 @@ class ChiefInput(ClusterInput):
     def _new_run(
         self, functions: StepFunctions, progress: ProgressLogs
     ) -> StepRun:
-        return ChiefReadRun(
+        make = ChiefReadSyncRun if functions.is_synchronous else ChiefReadRun
+        return make(
             self._coordinator,
             functions,
             progress,

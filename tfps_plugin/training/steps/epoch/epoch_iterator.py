@@ -19,6 +19,7 @@ from tfps_plugin.training.steps.epoch.cluster_input import ClusterInput
 from tfps_plugin.training.steps.epoch.cluster_input import WorkerInput
 from tfps_plugin.training.steps.epoch.predict_run import PredictInput
 from tfps_plugin.training.steps.epoch.step_run import StepRun
+from tfps_plugin.training.steps.epoch.sync_run import WorkerReadSyncRun
 from tfps_plugin.training.steps.epoch.worker_read_run import WorkerReadRun
 from tfps_plugin.training.steps.traced.predict_functions import PredictFunctions
 from tfps_plugin.training.steps.tuning import packing
@@ -199,9 +200,9 @@ class ClusterEpochIterator(keras_compat.TFEpochIterator):
             yield step, step + self.steps_per_execution - 1, epoch_input
             step += self.steps_per_execution
             run = epoch_input.run
-            if isinstance(run, WorkerReadRun) and not run.has_more(
-                step - first
-            ):
+            if isinstance(
+                run, WorkerReadRun | WorkerReadSyncRun
+            ) and not run.has_more(step - first):
                 break
         self.data_adapter.on_epoch_end()
 

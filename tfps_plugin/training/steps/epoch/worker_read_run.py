@@ -218,7 +218,7 @@ class WorkerReadRun(StepRun):
                 if share is None:
                     return
                 if share.is_infinite and self._num_steps is None:
-                    raise _endless()
+                    raise endless()
                 claim = self._account.claim(min(left, self._limit_of_a_call()))
                 token.claim = claim
                 if not claim.num_steps:
@@ -316,7 +316,8 @@ class _Token:
         self._run._run(self, self._limit)
 
 
-def _endless() -> errors.InputError:
+def endless() -> errors.InputError:
+    """Returns the error for an epoch that would never end."""
     return errors.InputError(
         "The input of a worker never ends, so an epoch would not either; "
         "expected one that ends, or the number of steps. Received: "

@@ -107,6 +107,22 @@ class StepStates:
                 "docs/state.md."
             )
 
+    def require_whole_batches(self) -> None:
+        """Refuses a step that passes states from one batch to the next.
+
+        Raises:
+            UnsupportedError: If the step does.
+        """
+        if self.in_order:
+            raise errors.UnsupportedError(
+                f"The model {self._model.name!r} has states that pass from one "
+                "batch to the next, and a synchronous step cuts each batch for "
+                f"the workers. Received: {_listed(self.in_order)}, with "
+                "consistency=tfps.Sync(). Train with tfps.Async(), where steps "
+                "then follow one another; or change the layer: stateful=False, "
+                "or a state that steps add to. See docs/state.md."
+            )
+
     def announce_order(self) -> None:
         """Warns, once, that steps follow one another if they must."""
         if self.in_order == self._announced:

@@ -2,6 +2,7 @@
 
 import logging
 import time
+import weakref
 from collections.abc import Callable
 from typing import Any
 from typing import NamedTuple
@@ -14,6 +15,7 @@ from tfps_plugin._compat import keras as keras_compat
 from tfps_plugin._compat.graph import tensorflow_graphs as graphs_compat
 from tfps_plugin.coordinator.cluster_coordinator import ClusterCoordinator
 from tfps_plugin.inputs.batch_codec import BatchCodec
+from tfps_plugin.strategy.consistency import Sync
 from tfps_plugin.training import step_build
 from tfps_plugin.training.optimizers.automatic import automatic_updates
 from tfps_plugin.training.optimizers.automatic.update_costs import StepTimes
@@ -28,6 +30,9 @@ from tfps_plugin.training.steps.tuning.calls_in_flight import CallsInFlight
 from tfps_plugin.training.steps.tuning.loss_course import LossCourse
 from tfps_plugin.training.steps.tuning.loss_reports import LossReports
 from tfps_plugin.training.steps.tuning.packing import Pace
+from tfps_plugin.training.synchronous import losses
+from tfps_plugin.training.synchronous.applier import Applier
+from tfps_plugin.training.synchronous.global_step import GlobalStep
 from tfps_plugin.variables.lookup import graph_checks
 from tfps_plugin.variables.per_worker.worker_resident import WorkerResident
 from tfps_plugin.variables.step_trace import StepTrace
@@ -46,6 +51,20 @@ class Rounds(NamedTuple):
 
     num_steps: int
     function: Callable[..., StepsOutput]
+
+
+class Together(NamedTuple):
+    """Objects by which workers and ps make a step together.
+
+    Attributes:
+        step: The queues of the step.
+        appliers: The applier of each ps.
+        relay: The chief's function for `step.norms`; None if it has none.
+    """
+
+    step: GlobalStep
+    appliers: list[Applier]
+    relay: Callable[[], Any] | None
 
 
 class StepFunctions:
@@ -80,7 +99,6 @@ class StepFunctions:
             counts_exactly: Whether each call returns its own part of metrics;
                 else lanes accumulate metrics.
         """
-        strategy = model.distribute_strategy
         step = keras_compat.without_optionals(model, step)
         self._model = model
         self._coordinator = coordinator
@@ -113,6 +131,14 @@ class StepFunctions:
         self._numbers: WorkerResident[dict[int, tf.Tensor]] = WorkerResident(
             lambda context: {}, per_lane=True
         )
+        # By the graph of a step.
+        self._global_steps: weakref.WeakKeyDictionary[tf.Graph, GlobalStep] = (
+            weakref.WeakKeyDictionary()
+        )
+        # The step in each function that `on_iterator` and `on_group` return.
+        self._steps_in: weakref.WeakKeyDictionary[Any, Any] = (
+            weakref.WeakKeyDictionary()
+        )
         self._on_iterator: dict[str, Callable[..., StepsOutput]] = {}
         self._in_rounds: dict[str, Rounds | None] = {}
         self._on_group: dict[str, Callable[..., StepsOutput]] = {}
@@ -129,11 +155,57 @@ class StepFunctions:
                     if part is not None
                 ]
             ):
-                outputs = strategy.run(step, args=(data,))
+                outputs = self._run_step(data)
             return tf.nest.map_structure(tf.convert_to_tensor, outputs)
 
+        self._user_step = step
         self._step = one_step
         self._trace_anew()
+
+    @property
+    def is_synchronous(self) -> bool:
+        """True if workers make a step together."""
+        consistency = self._model.distribute_strategy.consistency
+        return not self.counts_exactly and isinstance(consistency, Sync)
+
+    def _run_step(self, data: Any) -> Any:
+        """Runs the model's step on a batch, while the step is traced."""
+        strategy = self._model.distribute_strategy
+
+        def run(data: Any) -> Any:
+            return strategy.run(self._user_step, args=(data,))
+
+        if not self.is_synchronous:
+            return run(data)
+        losses.require_means(self._model)
+        step = GlobalStep(strategy.ps_devices, self._coordinator.num_workers)
+        self._global_steps[tf.compat.v1.get_default_graph()] = step
+        return step.traced(run, data)
+
+    def synchronous(self, function: Any, batch_spec: Any) -> Together:
+        """Returns what workers and ps need to make a step together.
+
+        Args:
+            function: A result of `on_iterator` or `on_group`.
+            batch_spec: Type of a batch, as the step sees it.
+        """
+        with self._coordinator.tracing_scope():
+            concrete = self._steps_in[function].get_concrete_function(
+                batch_spec
+            )
+            step = self._global_steps[concrete.graph]
+            if step.together is None:
+                step.together = Together(
+                    step,
+                    [Applier(step, ps) for ps in range(len(step.devices))],
+                    None
+                    if step.norms is None
+                    else self._model.distribute_strategy.fused(
+                        step.norms.relay()
+                    ),
+                )
+            together: Together = step.together
+            return together
 
     def _trace_anew(self) -> None:
         """Makes the step be retraced when it is next needed."""
@@ -215,6 +287,7 @@ class StepFunctions:
                 tf.data.IteratorSpec(element_spec),
                 tf.TensorSpec([], tf.int32),
             )
+            self._steps_in[self._on_iterator[key]] = self._one_step
         return self._on_iterator[key]
 
     def known_rounds(self, element_spec: Any) -> Rounds | None:
@@ -279,6 +352,7 @@ class StepFunctions:
                 lambda group_KC: self._loops.steps_over_group(codec, group_KC),
                 tf.TensorSpec([None, codec.num_parts], tf.string),
             )
+            self._steps_in[self._on_group[key]] = self._one_step
         return self._on_group[key]
 
     def number(self, value: int) -> tf.Tensor:

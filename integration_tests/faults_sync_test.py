@@ -1,0 +1,607 @@
+"""Tests of synchronous training whose workers, ps and steps fail.
+
+Steps are exact: whatever fails, the weights are those of one process that
+trains with the examples that counted.
+"""
+
+import gc
+import os
+import pathlib
+import re
+import signal
+import threading
+from collections.abc import Callable
+from collections.abc import Iterator
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import shared_training
+import tensorflow as tf
+from shared_gate import Gate
+from shared_training import At
+from shared_training import Seen
+
+import tfps_plugin as tfps
+from tfps_plugin import errors
+from tfps_plugin.monitoring import events
+from tfps_plugin.variables.updates.remote_queues import RemoteQueues
+
+# Each test loses or delays tasks, and takes long.
+pytestmark = pytest.mark.sample(cases=6, group="faults_sync")
+
+_WORKERS, _PS = 3, 2
+_LOST = 2
+_SHARE = 16
+_BATCH = _WORKERS * _SHARE
+_STEPS = 48
+# The step in which the lost worker is held up.
+_HELD = 14
+# The number of steps after which it comes back.
+_BACK = 36
+# The number of steps after which the model is saved.
+_SAVED = 8
+_BAD = 2.0
+_PATIENCE_SECONDS = 3.0
+_THREADS = ("tfps-span", "tfps-applier-", "tfps-norms")
+
+_random = np.random.default_rng(0)
+# Steps, workers, examples.
+_X = _random.normal(size=(_STEPS, _WORKERS, _SHARE, 8)).astype("float32")
+_Y = (_X @ _random.normal(size=(8, 1)) + 1.0).astype("float32")
+
+Rows = tuple[np.ndarray, np.ndarray]
+
+
+@pytest.fixture(scope="module")
+def living_cluster() -> Iterator[tfps.LocalCluster]:
+    with tfps.LocalCluster(num_workers=_WORKERS, num_ps=_PS) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def cluster(living_cluster: tfps.LocalCluster) -> tfps.LocalCluster:
+    """Returns the cluster of the module, with all its tasks."""
+    for task in living_cluster.cluster_spec.serving_tasks:
+        if living_cluster.process(task.job, task.index).poll() is not None:
+            living_cluster.start(task.job, task.index)
+    living_cluster.wait_until_ready()
+    return living_cluster
+
+
+@pytest.fixture
+def gate(tmp_path: pathlib.Path) -> Iterator[Gate]:
+    folder = tmp_path / "gate"
+    folder.mkdir()
+    gate = Gate(folder)
+    yield gate
+    gate.close()
+
+
+Make = Callable[..., tfps.ParameterServerStrategy]
+
+
+@pytest.fixture
+def make(cluster: tfps.LocalCluster) -> Iterator[Make]:
+    """Yields a maker of strategies; checks that no span has left anything."""
+    made = []
+    earlier = _queues()
+
+    def make(**options: Any) -> tfps.ParameterServerStrategy:
+        strategy = tfps.ParameterServerStrategy(
+            cluster.cluster_resolver,
+            tfps.partitioners.FixedShardsPartitioner(2),
+            consistency=tfps.Sync(),
+            **options,
+        )
+        made.append(strategy)
+        tfps.ClusterCoordinator(strategy, patience_seconds=_PATIENCE_SECONDS)
+        return strategy
+
+    yield make
+    try:
+        _assert_nothing_is_left(earlier)
+    finally:
+        for strategy in made:
+            tfps.ClusterCoordinator(strategy).close()
+
+
+def _queues() -> list[RemoteQueues]:
+    return [o for o in gc.get_objects() if type(o) is RemoteQueues]
+
+
+def _assert_nothing_is_left(earlier: list[RemoteQueues]) -> None:
+    """Checks that no span runs, and that no queue holds anything.
+
+    Args:
+        earlier: Queues of other tests, whose ps may be gone.
+    """
+    names = [thread.name for thread in threading.enumerate()]
+    assert not [name for name in names if name.startswith(_THREADS)]
+    known = {id(queues) for queues in earlier}
+    held = {}
+    for queues in _queues():
+        if id(queues) in known or queues._handles is None:
+            continue
+        with tf.device(queues.device):
+            sizes = [
+                int(tf.raw_ops.QueueSizeV2(handle=handle))
+                for handle in tf.unstack(queues._handles)
+            ]
+        if any(sizes):
+            held[queues._kind, queues.device] = sizes
+    assert not held
+
+
+def _seen(strategy: tfps.ParameterServerStrategy) -> Seen:
+    return Seen(tfps.ClusterCoordinator(strategy))
+
+
+def _layers() -> list[Any]:
+    return [
+        keras.Input((8,)),
+        keras.layers.Dense(16, "tanh"),
+        keras.layers.Dense(1),
+    ]
+
+
+def _optimizer() -> keras.optimizers.Optimizer:
+    return keras.optimizers.SGD(0.05, momentum=0.9)
+
+
+def _clipping() -> keras.optimizers.Optimizer:
+    # Parameter servers add up the norm with the help of the chief.
+    return keras.optimizers.SGD(0.05, momentum=0.9, global_clipnorm=0.5)
+
+
+def _model(
+    strategy: tfps.ParameterServerStrategy,
+    gate: Gate | None = None,
+    optimizer: Callable[[], keras.optimizers.Optimizer] = _optimizer,
+) -> keras.Model:
+    def loss(target: tf.Tensor, predicted: tf.Tensor) -> tf.Tensor:
+        """Squared errors of the first column; the second may stop the step."""
+        check = tf.debugging.assert_less(target[:, 1], _BAD, "bad example")
+        with tf.control_dependencies([check]):
+            predicted = tf.identity(predicted)
+        if gate is not None:
+            is_held = tf.reduce_any(target[:, 1] > 0)
+            with tf.control_dependencies([gate.passing(is_held)]):
+                predicted = tf.identity(predicted)
+        return tf.square(predicted[:, 0] - target[:, 0])
+
+    keras.utils.set_random_seed(1)
+    with strategy.scope():
+        model = keras.Sequential(_layers())
+        model.compile(optimizer(), loss)
+        model.optimizer.build(model.trainable_variables)
+    return model
+
+
+def _rows(held: int | None = None) -> Rows:
+    """Returns the examples of all steps, with a column for the gate.
+
+    Args:
+        held: The step in which the lost worker is held up.
+    """
+    targets = np.concatenate([_Y, np.zeros_like(_Y)], axis=-1)
+    if held is not None:
+        targets[held, _LOST, :, 1] = 1.0
+    return _X, targets
+
+
+def _constant(held: int | None = None) -> Rows:
+    """Returns examples that are the same in every step."""
+    x, targets = _rows()
+    targets = np.repeat(targets[:1], _STEPS, 0)
+    if held is not None:
+        targets[held, _LOST, :, 1] = 1.0
+    return np.repeat(x[:1], _STEPS, 0), targets
+
+
+def _of_workers(rows: Rows) -> dict[str, Any]:
+    """Returns input that each worker reads for itself."""
+
+    def dataset_fn(context: Any) -> tf.data.Dataset:
+        own = tuple(part[:, context.input_pipeline_id] for part in rows)
+        return tf.data.Dataset.from_tensor_slices(own).repeat()
+
+    return {"x": tfps.DatasetCreator(dataset_fn), "steps_per_epoch": _STEPS}
+
+
+def _of_the_chief(rows: Rows) -> dict[str, Any]:
+    """Returns input that the chief reads and cuts."""
+    x, y = (part.reshape(-1, part.shape[-1]) for part in rows)
+    return {"x": x, "y": y, "batch_size": _BATCH, "shuffle": False}
+
+
+_Source = Callable[[Rows], dict[str, Any]]
+_both_sources = pytest.mark.parametrize("source", [_of_workers, _of_the_chief])
+
+
+def _fit(model: keras.Model, data: dict[str, Any], *callbacks: Any) -> Any:
+    return model.fit(**data, verbose=0, callbacks=list(callbacks)).history
+
+
+def _variables(model: keras.Model) -> list[Any]:
+    return [*model.trainable_variables, *shared_training.slots_of(model)]
+
+
+def _weights(model: keras.Model) -> list[np.ndarray]:
+    """Returns the values of the weights and of their slots."""
+    return [keras.ops.convert_to_numpy(v) for v in _variables(model)]
+
+
+def _alone(
+    start: list[np.ndarray],
+    batches: Sequence[Rows],
+    optimizer: Callable[[], keras.optimizers.Optimizer] = _optimizer,
+) -> list[np.ndarray]:
+    """Returns the weights of one process that trains with batches."""
+    with tf.device("/device:CPU:0"):
+        model = keras.Sequential(_layers())
+        model.compile(optimizer(), "mse")
+        model.optimizer.build(model.trainable_variables)
+        for variable, value in zip(_variables(model), start, strict=True):
+            variable.assign(value)
+        for x, targets in batches:
+            model.train_on_batch(x, targets[:, :1])
+        return _weights(model)
+
+
+def _assert_same(found: list[np.ndarray], expected: list[np.ndarray]) -> None:
+    largest = max(np.abs(each).max() for each in expected)
+    for ours, theirs in zip(found, expected, strict=True):
+        assert np.abs(ours - theirs).max() < 1e-5 * largest
+
+
+def _together(*shares: Rows) -> Rows:
+    x, targets = (np.concatenate(parts) for parts in zip(*shares, strict=True))
+    return x, targets
+
+
+def _share(step: int, worker: int) -> Rows:
+    x, targets = _rows()
+    return x[step, worker], targets[step, worker]
+
+
+def _all(step: int) -> Rows:
+    return _together(*(_share(step, worker) for worker in range(_WORKERS)))
+
+
+def _others(step: int) -> Rows:
+    return _together(*(_share(step, worker) for worker in range(_LOST)))
+
+
+class _Loss:
+    """A way to lose a worker that is held up at a gate, and to get it back."""
+
+    def __init__(self, cluster: tfps.LocalCluster, gate: Gate) -> None:
+        self._cluster = cluster
+        self._gate = gate
+        self._process = cluster.process("worker", _LOST)
+
+    def happen(self) -> None:
+        self._cluster.kill("worker", _LOST)
+
+    def end(self) -> None:
+        self._cluster.start("worker", _LOST, wait=True)
+
+
+class _Stop(_Loss):
+    def happen(self) -> None:
+        self._process.send_signal(signal.SIGSTOP)
+
+    def end(self) -> None:
+        self._process.send_signal(signal.SIGCONT)
+        # Its step goes on, with a parcel that nobody may take.
+        self._gate.open()
+
+
+_both_losses = pytest.mark.parametrize("loss", [_Loss, _Stop])
+
+
+@_both_losses
+def test_steps_go_on_without_a_lost_worker_until_it_is_back(
+    cluster: tfps.LocalCluster,
+    make: Make,
+    gate: Gate,
+    loss: type[_Loss],
+) -> None:
+    strategy = make()
+    seen = _seen(strategy)
+    model = _model(strategy, gate)
+    start = _weights(model)
+    how = loss(cluster, gate)
+    gate.once_reached(how.happen)
+    made: list[int] = []
+
+    def bring_back() -> None:
+        made.append(int(model.optimizer.iterations))
+        how.end()
+        seen.wait_for(events.WorkerReadmitted)
+        seen.wait_for_all_workers()
+
+    _fit(model, _of_workers(_rows(_HELD)), At({_BACK: bring_back}))
+    gate.assert_acted()
+    assert made == [_BACK]
+    assert int(model.optimizer.iterations) == _STEPS
+    assert [e.worker_index for e in seen.of(events.WorkerLost)] == [_LOST]
+    # The worker that is back starts its input over.
+    batches = [
+        *map(_all, range(_HELD)),
+        *map(_others, range(_HELD, _BACK)),
+        *(
+            _together(_others(step), _share(step - _BACK, _LOST))
+            for step in range(_BACK, _STEPS)
+        ),
+    ]
+    found = _weights(model)
+    _assert_same(found, _alone(start, batches))
+    with pytest.raises(AssertionError):
+        _assert_same(found, _alone(start, list(map(_all, range(_STEPS)))))
+
+
+@_both_losses
+def test_what_a_lost_worker_had_of_the_chiefs_batches_is_told(
+    cluster: tfps.LocalCluster,
+    make: Make,
+    gate: Gate,
+    caplog: pytest.LogCaptureFixture,
+    loss: type[_Loss],
+) -> None:
+    strategy = make()
+    model = _model(strategy, gate)
+    start = _weights(model)
+    how = loss(cluster, gate)
+    gate.once_reached(how.happen)
+    try:
+        _fit(model, _of_the_chief(_rows(_HELD)))
+    finally:
+        how.end()
+    gate.assert_acted()
+    assert int(model.optimizer.iterations) == _STEPS
+    (told,) = re.findall(r"(\d+) examples? .*not trained on", caplog.text)
+    num_steps, rest = divmod(int(told), _SHARE)
+    assert not rest
+    assert num_steps >= 1
+    batches = [
+        *map(_all, range(_HELD)),
+        *map(_others, range(_HELD, _HELD + num_steps)),
+        # The others get whole batches from the next span on.
+        *map(_all, range(_HELD + num_steps, _STEPS)),
+    ]
+    found = _weights(model)
+    _assert_same(found, _alone(start, batches))
+    _seen(strategy).wait_for_all_workers()
+
+
+@_both_sources
+def test_all_workers_are_lost_and_come_back(
+    cluster: tfps.LocalCluster, make: Make, source: _Source
+) -> None:
+    strategy = make()
+    seen = _seen(strategy)
+    model = _model(strategy)
+    start = _weights(model)
+    started: list[int] = []
+
+    def kill_all() -> None:
+        assert int(model.optimizer.iterations) == _HELD
+        for index in range(_WORKERS):
+            cluster.kill("worker", index)
+
+    def bring_back(event: events.Event) -> None:
+        if isinstance(event, events.NoWorkerLeft) and not started:
+            for index in range(_WORKERS):
+                started.append(index)
+                cluster.start("worker", index)
+
+    seen.on_event = bring_back
+    _fit(model, source(_constant()), At({_HELD: kill_all}))
+    assert started == [*range(_WORKERS)]
+    assert int(model.optimizer.iterations) == _STEPS
+    seen.wait_for_all_workers()
+    if source is _of_the_chief:
+        # Whoever is back, a batch is trained on as a whole.
+        _assert_same(_weights(model), _alone(start, [_all(0)] * _STEPS))
+
+
+class _LostPs:
+    """A ps that is lost, and comes back."""
+
+    def __init__(self, cluster: tfps.LocalCluster, seen: Seen) -> None:
+        self._cluster = cluster
+        self._seen = seen
+
+    def happen(self) -> None:
+        self._cluster.kill("ps", 1)
+        self._cluster.start("ps", 1)
+
+    def end(self) -> None:
+        """Brings the process back, if nothing else has."""
+
+
+class _StoppedPs(_LostPs):
+    def happen(self) -> None:
+        self._process = self._cluster.process("ps", 1)
+        self._seen.on_event = self._go_on
+        self._process.send_signal(signal.SIGSTOP)
+
+    def _go_on(self, event: events.Event) -> None:
+        if isinstance(event, events.WaitingForParameterServer):
+            self.end()
+
+    def end(self) -> None:
+        self._process.send_signal(signal.SIGCONT)
+
+
+@pytest.mark.parametrize("optimizer", [_optimizer, _clipping])
+@pytest.mark.parametrize("loss", [_LostPs, _StoppedPs])
+@pytest.mark.parametrize("is_held", [False, True])
+@_both_sources
+@pytest.mark.sample(cases=3)
+def test_all_variables_go_back_together_when_a_ps_is_lost(
+    cluster: tfps.LocalCluster,
+    make: Make,
+    gate: Gate,
+    tmp_path: pathlib.Path,
+    source: _Source,
+    is_held: bool,
+    loss: type[_LostPs],
+    optimizer: Callable[[], keras.optimizers.Optimizer],
+) -> None:
+    strategy = make()
+    seen = _seen(strategy)
+    model = _model(strategy, gate, optimizer)
+    start = _weights(model)
+    manager = tfps.CheckpointManager(
+        tfps.Checkpoint(model=model), tmp_path / "saved"
+    )
+    how = loss(cluster, seen)
+
+    def save() -> None:
+        assert int(model.optimizer.iterations) == _SAVED
+        manager.save()
+        manager.sync()
+
+    def lose() -> None:
+        how.happen()
+        # A worker that is held up has sent nothing, and then sends its part.
+        gate.open()
+
+    def lose_between_steps() -> None:
+        assert int(model.optimizer.iterations) == _HELD
+        lose()
+
+    actions = {_SAVED: save}
+    if is_held:
+        gate.once_reached(lose)
+    else:
+        actions[_HELD] = lose_between_steps
+    try:
+        _fit(
+            model,
+            source(_constant(_HELD if is_held else None)),
+            At(actions),
+        )
+    finally:
+        how.end()
+    if is_held:
+        gate.assert_acted()
+    assert seen.recovered() == [1]
+    # Steps between the checkpoint and the loss are undone.
+    made = int(model.optimizer.iterations)
+    least = _STEPS - (_HELD - _SAVED)
+    if is_held:
+        # The earlier steps of the call that was broken off are made again.
+        assert least <= made <= _STEPS
+    else:
+        assert made == least
+    _assert_same(_weights(model), _alone(start, [_all(0)] * made, optimizer))
+    seen.wait_for_all_workers()
+
+
+def test_without_a_checkpoint_the_loss_of_a_ps_is_the_users(
+    cluster: tfps.LocalCluster, make: Make, gate: Gate
+) -> None:
+    model = _model(make(), gate)
+
+    def lose() -> None:
+        cluster.kill("ps", 1)
+        cluster.start("ps", 1)
+        gate.open()
+
+    gate.once_reached(lose)
+    with pytest.raises(errors.ParameterServerLostError):
+        _fit(model, _of_workers(_rows(_HELD)))
+    gate.assert_acted()
+    cluster.wait_until_ready()
+
+
+def _assert_a_fit_is_right(
+    model: keras.Model, source: _Source = _of_the_chief
+) -> None:
+    """Checks that a model can be trained on, with the right numbers."""
+    start = _weights(model)
+    before = int(model.optimizer.iterations)
+    _fit(model, source(_rows()))
+    assert int(model.optimizer.iterations) == before + _STEPS
+    _assert_same(_weights(model), _alone(start, list(map(_all, range(_STEPS)))))
+
+
+@_both_sources
+def test_an_error_of_a_step_arrives_as_itself_and_fit_goes_on_after(
+    make: Make, source: _Source
+) -> None:
+    strategy = make()
+    model = _model(strategy)
+    rows = _rows()
+    rows[1][_HELD, _LOST, -1, 1] = _BAD
+    with pytest.raises(tf.errors.InvalidArgumentError, match="bad example"):
+        _fit(model, source(rows))
+    assert int(model.optimizer.iterations) >= _HELD
+    assert not tfps.ClusterCoordinator(strategy).has_error
+    _assert_a_fit_is_right(model, source)
+
+
+class Limited(keras.optimizers.SGD):
+    """Refuses updates by a gradient that is too steep."""
+
+    def update_step(
+        self, gradient: Any, variable: Any, learning_rate: Any
+    ) -> None:
+        check = tf.debugging.assert_less(
+            tf.reduce_max(tf.abs(gradient)), 1e4, "too steep"
+        )
+        with tf.control_dependencies([check]):
+            gradient = tf.identity(gradient)
+        super().update_step(gradient, variable, learning_rate)
+
+
+@_both_sources
+def test_an_error_of_an_update_arrives_as_itself_and_fit_goes_on_after(
+    make: Make, source: _Source
+) -> None:
+    strategy = make()
+    model = _model(strategy, None, lambda: Limited(0.05, momentum=0.9))
+    x, targets = _rows()
+    targets[_HELD, _LOST, :, 0] = 1e9
+    with pytest.raises(tf.errors.InvalidArgumentError, match="too steep"):
+        _fit(model, source((x, targets)))
+    assert int(model.optimizer.iterations) <= _HELD + 1
+    assert not tfps.ClusterCoordinator(strategy).has_error
+    _assert_a_fit_is_right(model, source)
+
+
+@_both_sources
+def test_an_interrupt_in_a_callback_leaves_the_model_usable(
+    make: Make, source: _Source
+) -> None:
+    model = _model(make())
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        _fit(model, source(_rows()), At({_HELD: interrupt}))
+    _assert_a_fit_is_right(model, source)
+
+
+@_both_sources
+def test_an_interrupt_while_a_step_waits_leaves_the_model_usable(
+    make: Make, gate: Gate, source: _Source
+) -> None:
+    model = _model(make(), gate)
+
+    def interrupt() -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        gate.open()
+
+    gate.once_reached(interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        _fit(model, source(_rows(_HELD)))
+    gate.assert_acted()
+    _assert_a_fit_is_right(model, source)

@@ -1,0 +1,124 @@
+"""Rules by which workers wait for each other: `consistency` of a strategy."""
+
+import dataclasses
+import numbers
+
+from tfps_plugin import errors
+from tfps_plugin.strategy.options import SparseUpdate
+from tfps_plugin.strategy.options import StrategyOptions
+
+
+@dataclasses.dataclass(frozen=True)
+class Async:
+    """Workers never wait: gradients are applied when they arrive.
+
+    ```python
+    strategy = tfps.ParameterServerStrategy(consistency=tfps.Async())
+    ```
+
+    References:
+        - Dean et al., "Large Scale Distributed Deep Networks", NeurIPS 2012.
+    """
+
+
+@dataclasses.dataclass(frozen=True)
+class Sync:
+    """Workers make every step together.
+
+    ```python
+    strategy = tfps.ParameterServerStrategy(consistency=tfps.Sync())
+    ```
+
+    Each step is one update with the mean gradient over the examples of all
+    workers: the weights are those of one process that trains with all batches
+    of the step as one.
+
+    Args:
+        backup_workers: Number of workers whose gradients a step does without:
+            it takes those of the others that arrive first. Not supported yet:
+            a strategy refuses every number but zero.
+
+    Raises:
+        ValueError: If `backup_workers` is no number of workers.
+
+    References:
+        - Chen et al., "Revisiting Distributed Synchronous SGD", 2016.
+    """
+
+    backup_workers: int = 0
+
+    def __post_init__(self) -> None:
+        number = self.backup_workers
+        is_integer = isinstance(number, numbers.Integral)
+        if not is_integer or isinstance(number, bool) or number < 0:
+            raise ValueError(
+                "backup_workers must be a number of workers, zero or more. "
+                f"Received: backup_workers={number!r}"
+            )
+
+
+Consistency = Async | Sync
+
+
+def checked(
+    consistency: Consistency | None,
+    options: StrategyOptions,
+    sparse_update: SparseUpdate,
+) -> tuple[Consistency, StrategyOptions]:
+    """Refuses options that a consistency cannot keep.
+
+    Args:
+        consistency: The value that the user gave; None: `Async()`.
+        options: The other options of the strategy.
+        sparse_update: Likewise.
+
+    Returns:
+        The consistency, and the options that it needs: after the loss of a
+        parameter server, synchronous training sets all variables back.
+
+    Raises:
+        TypeError: If `consistency` is of another class.
+        ValueError: If another option contradicts it.
+        UnsupportedError: If another option is not supported with it.
+    """
+    if consistency is None:
+        consistency = Async()
+    if not isinstance(consistency, Consistency):
+        raise TypeError(
+            "consistency must be tfps.Async() or tfps.Sync(), or None for the "
+            f"default. Received: consistency={consistency!r}"
+        )
+    if not isinstance(consistency, Sync):
+        return consistency, options
+    scheduling = options.scheduling
+    in_flight = scheduling.max_closures_in_flight_per_worker
+    if scheduling.prefetch_embeddings or in_flight not in (None, 1):
+        raise ValueError(
+            "A worker makes one synchronous step at a time: the next one waits "
+            "for its update. Expected the default of "
+            "max_closures_in_flight_per_worker and prefetch_embeddings. "
+            f"Received: consistency={consistency}, scheduling={scheduling}. "
+            "Leave them out of tfps.SchedulingOptions."
+        )
+    if options.recovery.replicate is not None:
+        raise ValueError(
+            "Copies of a parameter server may be of other steps than the "
+            "variables of the others, and synchronous training sets all "
+            "variables back together. Expected replicate=None. Received: "
+            f"consistency={consistency}, recovery={options.recovery}. Keep "
+            "checkpoints, with tfps.callbacks.BackupAndRestore."
+        )
+    if sparse_update == "caught_up":
+        raise errors.UnsupportedError(
+            'sparse_update="caught_up" is not supported with synchronous '
+            'training. Expected "exact", which has the same numbers, "lazy" or '
+            f'"auto". Received: consistency={consistency}, '
+            f"sparse_update={sparse_update!r}"
+        )
+    if consistency.backup_workers:
+        raise errors.UnsupportedError(
+            "Backup workers are not supported yet. Expected backup_workers=0. "
+            f"Received: consistency={consistency}"
+        )
+    recovery = dataclasses.replace(options.recovery, restore="consistent")
+    return consistency, dataclasses.replace(options, recovery=recovery)

@@ -1,0 +1,109 @@
+"""Tests of the options that a consistency refuses, by name."""
+
+from typing import Any
+
+import pytest
+
+from tfps_plugin import errors
+from tfps_plugin.strategy import consistency
+from tfps_plugin.strategy.consistency import Async
+from tfps_plugin.strategy.consistency import Sync
+from tfps_plugin.strategy.options import RecoveryOptions
+from tfps_plugin.strategy.options import SchedulingOptions
+from tfps_plugin.strategy.options import StrategyOptions
+
+
+def _options(**parts: Any) -> StrategyOptions:
+    return StrategyOptions(**parts)
+
+
+def test_the_default_is_asynchronous() -> None:
+    options = _options()
+    assert consistency.checked(None, options, "auto") == (Async(), options)
+
+
+def test_asynchronous_training_changes_no_option() -> None:
+    options = _options(
+        scheduling=SchedulingOptions(max_closures_in_flight_per_worker=3)
+    )
+    checked, same = consistency.checked(Async(), options, "caught_up")
+    assert checked == Async()
+    assert same is options
+
+
+def test_synchronous_training_restores_all_variables_together() -> None:
+    before = _options()
+    checked, after = consistency.checked(Sync(), before, "exact")
+    assert checked == Sync()
+    assert after.recovery.restore == "consistent"
+    assert after.scheduling == before.scheduling
+    assert after.communication == before.communication
+
+
+@pytest.mark.parametrize("given", ["sync", Sync, 1, True])
+def test_what_is_no_consistency_is_refused(given: Any) -> None:
+    with pytest.raises(TypeError, match=r"tfps\.Sync\(\).*Received: consist"):
+        consistency.checked(given, _options(), "auto")
+
+
+@pytest.mark.parametrize("number", [-1, 1.0, True, "1", None])
+def test_what_is_no_number_of_workers_is_refused(number: Any) -> None:
+    with pytest.raises(ValueError, match=r"Received: backup_workers="):
+        Sync(backup_workers=number)
+
+
+def test_backup_workers_are_refused() -> None:
+    with pytest.raises(
+        errors.UnsupportedError, match=r"Backup workers.*backup_workers=1"
+    ):
+        consistency.checked(Sync(1), _options(), "auto")
+
+
+@pytest.mark.parametrize(
+    "scheduling",
+    [
+        {"max_closures_in_flight_per_worker": 2},
+        {"prefetch_embeddings": True},
+    ],
+    ids=str,
+)
+def test_steps_in_flight_are_refused(scheduling: dict[str, Any]) -> None:
+    (name,) = scheduling
+    with pytest.raises(ValueError, match=rf"{name}.*Leave them out"):
+        consistency.checked(
+            Sync(),
+            _options(scheduling=SchedulingOptions(**scheduling)),
+            "auto",
+        )
+
+
+@pytest.mark.parametrize(
+    "scheduling",
+    [
+        {"max_closures_in_flight_per_worker": 1},
+        {"prefetch_embeddings": False},
+    ],
+    ids=str,
+)
+def test_one_step_in_flight_is_what_it_has_anyway(
+    scheduling: dict[str, Any],
+) -> None:
+    options = _options(scheduling=SchedulingOptions(**scheduling))
+    checked, _ = consistency.checked(Sync(), options, "auto")
+    assert checked == Sync()
+
+
+def test_copies_of_a_ps_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"replicate=None.*BackupAndRestore"):
+        consistency.checked(
+            Sync(),
+            _options(recovery=RecoveryOptions(replicate="ps")),
+            "auto",
+        )
+
+
+def test_rows_that_catch_up_are_refused() -> None:
+    with pytest.raises(
+        errors.UnsupportedError, match=r'"caught_up".*Expected "exact"'
+    ):
+        consistency.checked(Sync(), _options(), "caught_up")

@@ -1,0 +1,12 @@
+"""Synchronous training: workers make one step together.
+
+global_step.py  the part of a step that runs on each worker
+parcels.py      what one worker sends to one parameter server in a step
+stacked_rows.py rows of several shards on a ps, as rows of one table
+assignments.py  how to combine the values that a step assigns on each worker
+applier.py      the function by which a parameter server applies steps
+scalars.py      scalars of an optimizer, one copy on each parameter server
+norms.py        norms of gradients with parts on several parameter servers
+span.py         some steps, with one call of each worker and parameter server
+losses.py       refuses losses that cannot be averaged
+"""

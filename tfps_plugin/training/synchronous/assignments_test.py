@@ -1,0 +1,200 @@
+"""Tests of the rule by which values of several workers are combined."""
+
+from typing import Any
+
+import pytest
+import tensorflow as tf
+
+from tfps_plugin import errors
+from tfps_plugin.training.synchronous import assignments
+from tfps_plugin.variables import testing
+
+
+def _rule(
+    value_of: Any,
+    method: str = "assign",
+    dtype: str = "float32",
+    **options: Any,
+) -> str:
+    """Returns the rule for a value that is computed from a batch `(B,)`."""
+    variable = testing.remote_variable(tf.zeros([], dtype), **options)
+    found = []
+
+    def step(batch: tf.Tensor) -> None:
+        value = tf.cast(value_of(batch, variable), dtype)
+        found.append(assignments.how_to_combine(variable, method, value))
+
+    tf.function(step, autograph=False).get_concrete_function(
+        tf.TensorSpec([None], tf.float32)
+    )
+    return str(found[0])
+
+
+def _of_batch(batch: tf.Tensor, variable: Any) -> tf.Tensor:
+    del variable
+    return tf.reduce_mean(batch)
+
+
+def _of_variable(batch: tf.Tensor, variable: Any) -> tf.Tensor:
+    del batch
+    return tf.convert_to_tensor(variable) * 2
+
+
+def _random(batch: tf.Tensor, variable: Any) -> tf.Tensor:
+    del batch, variable
+    return tf.random.uniform([])
+
+
+def _random_of_own_seed(batch: tf.Tensor, variable: Any) -> tf.Tensor:
+    del batch
+    seed = tf.cast(tf.stack([variable, variable]), tf.int32)
+    return tf.random.stateless_uniform([], seed)
+
+
+@pytest.mark.parametrize(
+    ("aggregation", "rule"),
+    [
+        (tf.VariableAggregation.MEAN, "mean"),
+        (tf.VariableAggregation.ONLY_FIRST_REPLICA, "first"),
+    ],
+)
+@pytest.mark.parametrize("method", ["assign", "assign_add", "assign_sub"])
+def test_the_aggregation_decides(
+    aggregation: Any, rule: str, method: str
+) -> None:
+    assert _rule(_of_batch, method, aggregation=aggregation) == rule
+    assert _rule(_of_variable, method, aggregation=aggregation) == rule
+
+
+@pytest.mark.parametrize("method", ["assign_add", "assign_sub"])
+def test_additions_of_a_sum_are_summed(method: str) -> None:
+    total = tf.VariableAggregation.SUM
+    assert _rule(_of_batch, method, aggregation=total) == "sum"
+    assert _rule(_of_variable, method, aggregation=total) == "sum"
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    [
+        "int64",
+        "float32",
+    ],
+)
+@pytest.mark.parametrize("value_of", [_of_batch, _random])
+def test_a_sum_of_what_each_worker_assigns_is_refused(
+    value_of: Any, dtype: str
+) -> None:
+    """Each of them would have a share of the old value in it."""
+    total = tf.VariableAggregation.SUM
+    with pytest.raises(errors.UnsupportedError, match=r"by assign.*aggreg"):
+        _rule(value_of, "assign", dtype, aggregation=total)
+
+
+@pytest.mark.parametrize("dtype", ["int64", "float32"])
+def test_a_sum_takes_a_value_that_is_the_same_on_all_workers(
+    dtype: str,
+) -> None:
+    total = tf.VariableAggregation.SUM
+    assert _rule(_of_variable, "assign", dtype, aggregation=total) == "first"
+
+
+def test_a_float_that_depends_on_the_batch_becomes_the_mean() -> None:
+    assert _rule(_of_batch) == "mean"
+
+
+@pytest.mark.parametrize("method", ["assign_add", "assign_sub"])
+def test_a_trainable_float_changes_by_the_mean(method: str) -> None:
+    assert _rule(_of_batch, method, trainable=True) == "mean"
+
+
+@pytest.mark.parametrize("method", ["assign", "assign_add", "assign_sub"])
+@pytest.mark.parametrize("dtype", ["float32", "int64"])
+def test_a_value_that_is_the_same_on_all_workers_counts_once(
+    dtype: str, method: str
+) -> None:
+    assert _rule(_of_variable, method, dtype) == "first"
+
+
+def test_a_mean_of_integers_is_no_rule() -> None:
+    mean = tf.VariableAggregation.MEAN
+    assert _rule(_of_variable, dtype="int64", aggregation=mean) == "first"
+    with pytest.raises(errors.UnsupportedError, match="aggregation"):
+        _rule(_of_batch, dtype="int64", aggregation=mean)
+
+
+@pytest.mark.parametrize("value_of", [_of_batch, _random])
+@pytest.mark.parametrize(
+    ("method", "dtype"),
+    [("assign_add", "float32"), ("assign_sub", "int64"), ("assign", "int64")],
+)
+def test_what_may_be_a_sum_or_a_mean_is_refused(
+    value_of: Any, method: str, dtype: str
+) -> None:
+    with pytest.raises(
+        errors.UnsupportedError,
+        match=rf"'variable:?0?'? by {method}.*aggregation.*add_weight",
+    ):
+        _rule(value_of, method, dtype, trainable=False)
+
+
+def test_random_values_differ_between_workers() -> None:
+    assert _rule(_random) == "mean"
+
+
+def test_random_values_of_the_same_seed_do_too() -> None:
+    """Workers draw from copies of a seed, each from its own."""
+    assert _rule(_random_of_own_seed) == "mean"
+
+
+def _addend(value_of: Any, variable: Any) -> Any:
+    """Returns what is found to be added for a batch of 2 and 3."""
+    is_addition: list[bool] = []
+
+    @tf.function(
+        input_signature=[tf.TensorSpec([2], tf.float32)], autograph=False
+    )
+    def step(batch: tf.Tensor) -> tf.Tensor:
+        addend = assignments.as_addition(variable, value_of(batch, variable))
+        is_addition.append(addend is not None)
+        return tf.zeros([]) if addend is None else addend
+
+    addend = step(tf.constant([2.0, 3.0]))
+    return addend.numpy().tolist() if is_addition[0] else None
+
+
+@pytest.mark.parametrize(
+    ("value_of", "expected"),
+    [
+        (lambda batch, variable: variable + batch, [2.0, 3.0]),
+        (lambda batch, variable: batch + variable, [2.0, 3.0]),
+        (lambda batch, variable: variable - batch, [-2.0, -3.0]),
+        (lambda batch, variable: batch - variable, None),
+        (lambda batch, variable: variable * batch, None),
+        (lambda batch, variable: batch, None),
+    ],
+)
+def test_the_variable_plus_an_addend_is_an_addition(
+    value_of: Any, expected: Any
+) -> None:
+    variable = testing.remote_variable([10.0, 20.0])
+    assert _addend(value_of, variable) == expected
+
+
+def test_a_table_in_pieces_is_never_found_to_be_an_addition() -> None:
+    table = testing.sharded_variable([10.0, 20.0], 2)
+    assert _addend(lambda batch, variable: variable + batch, table) is None
+
+
+def test_the_handles_of_a_variable_are_those_of_its_shards() -> None:
+    variable = testing.remote_variable([1.0, 2.0])
+    table = testing.sharded_variable([1.0, 2.0], 2)
+
+    @tf.function(autograph=False)
+    def step() -> None:
+        (handle,) = assignments.handles_of(variable)
+        assert handle is variable.handle
+        handles = assignments.handles_of(table)
+        expected = [shard.handle for shard in table.variables]
+        assert [id(each) for each in handles] == [id(each) for each in expected]
+
+    step.get_concrete_function()

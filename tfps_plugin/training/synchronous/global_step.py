@@ -1,0 +1,322 @@
+"""A step that all workers make together: the part that runs on each of them.
+
+On each parameter server, a worker has a queue of *tokens* and a *mailbox*. It
+takes a token before it reads variables there: the number of the global step
+whose variables it may read. It puts a parcel with its gradients into the
+mailbox, stamped with that number. `applier` says what becomes of them.
+
+The token never leaves the ps: reads there wait for it by control edges. If the
+worker saw it, each step would take two messages more.
+"""
+
+import sys
+from collections.abc import Callable
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tfps_plugin import errors
+from tfps_plugin._compat import keras_optimizers
+from tfps_plugin._compat.graph import tensorflow_captures
+from tfps_plugin._compat.graph import tensorflow_graphs
+from tfps_plugin._compat.graph import tensorflow_variables as compat
+from tfps_plugin.cluster.calls.dispatch_context import DispatchContext
+from tfps_plugin.training.synchronous import assignments
+from tfps_plugin.training.synchronous import norms
+from tfps_plugin.training.synchronous.norms import SharedNorms
+from tfps_plugin.training.synchronous.parcels import Applied
+from tfps_plugin.training.synchronous.parcels import Assigned
+from tfps_plugin.training.synchronous.parcels import ParcelLayout
+from tfps_plugin.training.synchronous.parcels import Parcels
+from tfps_plugin.variables.kinds.remote_variable import RemoteVariable
+from tfps_plugin.variables.kinds.sharded_variable import ShardedVariable
+from tfps_plugin.variables.lookup import graph_checks
+from tfps_plugin.variables.per_worker.worker_resident import WorkerResident
+from tfps_plugin.variables.step_trace import StepTrace
+from tfps_plugin.variables.updates.remote_queues import RemoteQueues
+
+# Stamp of the parcel that says that a worker takes no further part.
+LEFT = int(tf.int64.max)
+# Tensors of a parcel before those of its layout: stamp, number of examples.
+_HEADER = (tf.int64, tf.float32)
+
+
+class GlobalStep:
+    """Queues of one step function, and its part that runs on workers.
+
+    Attributes:
+        devices: Device of each ps.
+        num_workers: Number of workers of the cluster.
+        tokens: The tokens of each ps, a queue for each worker.
+        mailboxes: The mailboxes of each ps, a queue for each worker; empty
+            until the step is traced.
+        layouts: Layouts of the parcels of each ps, likewise.
+        norms: Norms that parameter servers compute together; None: none.
+        together: What workers and ps need to make the step, once it is made.
+
+    Threading: only the thread that traces uses `traced` and `push`; all else
+    is safe from any.
+    """
+
+    def __init__(self, devices: Sequence[str], num_workers: int) -> None:
+        """Prepares the queues.
+
+        Args:
+            devices: Device of each ps.
+            num_workers: Number of workers of the cluster.
+        """
+        self.devices = list(devices)
+        self.num_workers = num_workers
+        self.tokens = [
+            RemoteQueues(device, "tokens", num_workers, [tf.int64])
+            for device in devices
+        ]
+        self.mailboxes: list[RemoteQueues] = []
+        self.layouts: list[ParcelLayout] = []
+        self.norms: SharedNorms | None = None
+        self.together: Any = None
+        self._index: WorkerResident[tf.Tensor] = WorkerResident(
+            _index_on_worker, per_lane=False
+        )
+        self._applied: list[Applied] = []
+        self._assigned: list[Assigned] = []
+        # Number of operations before the assignment of each handle, by its id.
+        self._assigned_at: dict[int, int] = {}
+        # Number of operations before the first gradients were applied.
+        self._first_push = 0
+
+    def close_queues(self, ps: int) -> None:
+        """Ends calls that wait at the queues of a ps, now or later.
+
+        Args:
+            ps: Index of the ps.
+        """
+        self.tokens[ps].close()
+        self.mailboxes[ps].close()
+        if self.norms is not None:
+            self.norms.close(ps)
+
+    def renew_queues(self, ps: int) -> None:
+        """Replaces the queues of a ps by empty ones; no call may use them.
+
+        Args:
+            ps: Index of the ps.
+        """
+        self.tokens[ps].renew()
+        self.mailboxes[ps].renew()
+        if self.norms is not None:
+            self.norms.renew(ps)
+
+    def leave(self, worker: int, ps: int) -> None:
+        """Tells a ps that a worker takes no further part.
+
+        Args:
+            worker: Index of the worker.
+            ps: Index of the ps.
+        """
+        nothing = [
+            np.zeros(
+                [n or 0 for n in part.spec.shape],
+                part.spec.dtype.as_numpy_dtype,
+            )
+            for part in self.layouts[ps].parts
+        ]
+        self.mailboxes[ps].put_now(worker, [LEFT, 0.0, *nothing])
+
+    # For use in the function of a step.
+
+    def traced(self, step: Callable[[Any], Any], data: Any) -> Any:
+        """Traces a step, in the function of the workers.
+
+        Args:
+            step: A function of a batch that applies gradients.
+            data: The batch.
+
+        Returns:
+            What the step returns.
+
+        Raises:
+            UnsupportedError: If workers cannot make the step together.
+        """
+        graph = tf.compat.v1.get_default_graph()
+        index = self._worker_index()
+        stamps, takes = [], []
+        for tokens in self.tokens:
+            (stamp,) = tokens.take(index)
+            takes.append(stamp.op)
+            with tf.device(tokens.device):
+                stamps.append(tf.ensure_shape(stamp, []))
+        before = len(graph.get_operations())
+        trace = StepTrace.current()
+        trace.exchange = self
+        try:
+            outputs = step(data)
+        finally:
+            trace.exchange = None
+        if not self._applied:
+            raise errors.UnsupportedError(
+                "A synchronous step has to apply gradients, and this one does "
+                "not. Expected a call of optimizer.apply(), outside of "
+                "conditions and loops. Received: none. Call it, or train with "
+                "consistency=tfps.Async()."
+            )
+        self._read_after(takes, graph.get_operations()[before:])
+        self._send(index, stamps, num_examples(data))
+        return outputs
+
+    def push(
+        self, optimizer: Any, gradients: Sequence[Any], variables: Sequence[Any]
+    ) -> None:
+        """Takes the gradients of one `optimizer.apply`."""
+        graph = _graph_of_step(f"optimizer.apply() of {optimizer.name!r}")
+        if not self._applied:
+            self._first_push = len(graph.get_operations())
+        for variable in variables:
+            value = keras_optimizers.value_of(variable)
+            if not isinstance(value, ShardedVariable | RemoteVariable):
+                raise errors.UnsupportedError(
+                    "Synchronous training updates variables on parameter "
+                    "servers. Expected a variable that was created in "
+                    "strategy.scope(). Received: variable="
+                    f"{keras_optimizers.path_of(variable)!r} on {value.device}"
+                )
+        self._applied.append(
+            Applied(optimizer, list(gradients), list(variables))
+        )
+
+    def assign(self, variable: Any, method: str, value: Any) -> None:
+        """Takes a value that the step assigns to a variable."""
+        graph = _graph_of_step(f"{method} of {variable.name!r}")
+        if any(each.variable is variable for each in self._assigned):
+            raise errors.UnsupportedError(
+                "A synchronous step assigns each variable once: it does not "
+                "see its own changes. Received: a second assignment to "
+                f"{variable.name!r}, as of a layer that is called twice. "
+                "Assign it once, or train with consistency=tfps.Async()."
+            )
+        value = tf.convert_to_tensor(value, variable.dtype)
+        if method == "assign":
+            # What Keras makes of `variable.assign_add(delta)`.
+            delta = assignments.as_addition(variable, value)
+            if delta is not None:
+                method, value = "assign_add", delta
+        value = tf.broadcast_to(value, variable.shape)
+        how = assignments.how_to_combine(variable, method, value)
+        self._assigned.append(Assigned(variable, method, value, how))
+        for handle in assignments.handles_of(variable):
+            self._assigned_at[id(handle)] = len(graph.get_operations())
+
+    def _send(
+        self,
+        index: tf.Tensor,
+        stamps: Sequence[tf.Tensor],
+        num_examples: tf.Tensor,
+    ) -> None:
+        """Puts a parcel into the mailbox on each ps."""
+        parcels = Parcels(
+            self._applied, self._assigned, self.devices, num_examples
+        )
+        self._applied, self._assigned = [], []
+        self._assigned_at = {}
+        for device, stamp in zip(self.devices, stamps, strict=True):
+            layout = parcels.layouts[device]
+            mailboxes = RemoteQueues(
+                device,
+                "mail",
+                self.num_workers,
+                [*_HEADER, *(part.spec.dtype for part in layout.parts)],
+            )
+            self.mailboxes.append(mailboxes)
+            self.layouts.append(layout)
+            mailboxes.put(
+                index, [stamp, num_examples, *parcels.tensors[device]]
+            )
+        if norms.are_shared(self.layouts):
+            self.norms = SharedNorms(self.devices)
+
+    def _worker_index(self) -> tf.Tensor:
+        """Returns the index of the worker that runs the function."""
+        graph = compat.function_graph()
+        index = compat.capture_at_call_time(
+            graph,
+            self._index.get,
+            compat.LateBoundHandleSpec(tf.TensorSpec([], tf.int32)),
+            key=("tfps-worker-index", id(self)),
+        )
+        return compat.in_graph(index, tf.compat.v1.get_default_graph())
+
+    def _read_after(
+        self, takes: Sequence[tf.Operation], operations: Sequence[tf.Operation]
+    ) -> None:
+        """Makes operations on variables wait for the tokens of their ps."""
+        graph = tf.compat.v1.get_default_graph()
+        places = {each: n for n, each in enumerate(graph.get_operations())}
+        homes = tensorflow_captures.homes_of_tensors(graph)
+        for operation in operations:
+            first_change = min(
+                (self._assigned_at.get(id(t), sys.maxsize))
+                for t in (*operation.inputs, None)
+            )
+            is_late = places[operation] >= min(self._first_push, first_change)
+            devices = {
+                homes[id(tensor)]
+                for tensor in operation.inputs
+                if tensor.dtype == tf.resource and homes.get(id(tensor))
+            }
+            waits = [
+                take
+                for take, device in zip(takes, self.devices, strict=True)
+                if device in devices
+            ]
+            if waits and is_late:
+                raise errors.UnsupportedError(
+                    "A synchronous step sees its own changes in the next step "
+                    "only. Expected no use of a variable on a parameter server "
+                    "after optimizer.apply(), or after an assignment to it. "
+                    f"Received: the operation {operation.name!r}. Read the "
+                    "variable before, or train with consistency=tfps.Async()."
+                )
+            if waits:
+                compat.run_after(operation, waits)
+
+
+def num_examples(data: Any) -> tf.Tensor:
+    """Returns the number of examples of a batch, as a float32 scalar.
+
+    Args:
+        data: A nested structure of tensors. The first one that is no scalar
+            has the examples along its first axis.
+    """
+    for part in tf.nest.flatten(data):
+        if isinstance(part, tf.RaggedTensor):
+            return tf.cast(part.nrows(), tf.float32)
+        if isinstance(part, tf.SparseTensor):
+            return tf.cast(part.dense_shape[0], tf.float32)
+        if isinstance(part, tf.Tensor) and part.shape.rank != 0:
+            return tf.cast(tf.shape(part)[0], tf.float32)
+    return tf.ones([])
+
+
+def _graph_of_step(what: str) -> tf.Graph:
+    """Returns the graph of the step; refuses the inside of a condition."""
+    graph = tf.compat.v1.get_default_graph()
+    if StepTrace.of_graph(graph).exchange is None or graph is not (
+        tensorflow_graphs.outermost_function(graph)
+    ):
+        raise errors.UnsupportedError(
+            "Workers make a synchronous step together only if all of them "
+            "make the same changes. Expected a change outside of conditions, "
+            f"loops and inner functions. Received: {what} inside of one. Move "
+            "it out, or train with consistency=tfps.Async()."
+        )
+    return graph
+
+
+def _index_on_worker(context: DispatchContext) -> tf.Tensor:
+    with tf.init_scope(), compat.clear_device():
+        with tf.device(graph_checks.CPU):
+            index = tf.constant(context.worker_index)
+        with tf.device(context.cpu_device):
+            return tf.identity(index)

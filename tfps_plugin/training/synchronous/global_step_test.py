@@ -1,0 +1,310 @@
+"""Tests of a worker's part of a step, and of the steps that it refuses."""
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tfps_plugin import errors
+from tfps_plugin.training.synchronous import global_step
+from tfps_plugin.training.synchronous.global_step import LEFT
+from tfps_plugin.training.synchronous.global_step import GlobalStep
+from tfps_plugin.variables import testing
+
+_WORKERS = 2
+# Optimizers have variables, so they are not made in functions.
+_SGD = keras.optimizers.SGD()
+
+
+def _on_ps(value: Any) -> keras.Variable:
+    def create(next_creator: Any, **kwargs: Any) -> Any:
+        del next_creator, kwargs
+        return testing.remote_variable(value)
+
+    with tf.variable_creator_scope(create):
+        return keras.Variable(value)
+
+
+def _traced(
+    step: GlobalStep, function: Callable[[Any], Any], spec: Any = None
+) -> Any:
+    """Traces a step of a batch `(B,)`."""
+    return tf.function(
+        lambda data: step.traced(function, data), autograph=False
+    ).get_concrete_function(spec or tf.TensorSpec([None], tf.float32))
+
+
+@pytest.fixture
+def weight() -> keras.Variable:
+    return _on_ps(np.array([2.0, 3.0], "float32"))
+
+
+@pytest.fixture
+def step(weight: keras.Variable) -> GlobalStep:
+    """Queues of one ps, which has the weight."""
+    del weight
+    return GlobalStep([testing.LOCAL_DEVICE], _WORKERS)
+
+
+def _mail(step: GlobalStep, worker: int) -> list[Any]:
+    """Takes a parcel of a worker."""
+
+    @tf.function(autograph=False)
+    def take() -> list[tf.Tensor]:
+        return step.mailboxes[0].take(worker)
+
+    return [tensor.numpy() for tensor in take()]
+
+
+def test_a_parcel_has_the_stamp_of_the_token(
+    step: GlobalStep, weight: keras.Variable
+) -> None:
+    optimizer = keras.optimizers.SGD()
+
+    def train(batch: tf.Tensor) -> tf.Tensor:
+        step.push(optimizer, [weight * tf.reduce_mean(batch)], [weight])
+        return tf.reduce_sum(batch)
+
+    function = _traced(step, train)
+    for worker, token in ((1, 5), (0, 7)):
+        step.tokens[0].put_now(worker, [token])
+        with testing.lane(worker):
+            output = function(tf.constant([1.0, 2.0, 6.0]))
+        assert float(output) == 9.0
+        stamp, num_examples, gradient = _mail(step, worker)
+        assert (stamp, num_examples) == (token, 3.0)
+        np.testing.assert_allclose(gradient, 3 * np.array([6.0, 9.0]))
+
+
+def test_a_variable_is_read_after_the_token_has_come(
+    step: GlobalStep, weight: keras.Variable
+) -> None:
+    def train(batch: tf.Tensor) -> None:
+        del batch
+        step.push(_SGD, [tf.identity(weight.value)], [weight])
+
+    graph = _traced(step, train).graph
+    (take,) = [
+        operation
+        for operation in graph.get_operations()
+        if operation.type == "QueueDequeueV2"
+    ]
+    reads = [
+        operation
+        for operation in graph.get_operations()
+        if operation.type == "ReadVariableOp"
+    ]
+    assert reads
+    assert all(take in read.control_inputs for read in reads)
+
+
+def test_who_leaves_sends_a_parcel_of_zeros(
+    step: GlobalStep, weight: keras.Variable
+) -> None:
+    table = _on_ps(np.ones((4, 2), "float32"))
+    rows = tf.IndexedSlices(
+        tf.ones([1, 2]), tf.constant([3]), tf.constant([4, 2])
+    )
+
+    def train(batch: tf.Tensor) -> None:
+        del batch
+        step.push(
+            _SGD,
+            [weight * 1.0, rows],
+            [weight, table],
+        )
+
+    _traced(step, train)
+    step.leave(1, 0)
+    stamp, num_examples, gradient, ids, values = _mail(step, 1)
+    assert (stamp, num_examples) == (LEFT, 0.0)
+    np.testing.assert_array_equal(gradient, [0.0, 0.0])
+    assert ids.shape == (0,)
+    assert values.shape == (0, 2)
+
+
+def _first_value(batch: tf.Tensor, weight: Any) -> tf.Tensor:
+    return batch[0] * weight.value
+
+
+def test_a_step_without_gradients_is_refused(
+    step: GlobalStep, weight: keras.Variable
+) -> None:
+    with pytest.raises(
+        errors.UnsupportedError, match=r"has to apply gradients.*optimizer\.app"
+    ):
+        _traced(step, lambda batch: _first_value(batch, weight))
+
+
+def test_gradients_in_a_condition_are_refused(
+    step: GlobalStep, weight: keras.Variable
+) -> None:
+    optimizer = keras.optimizers.SGD(name="mine")
+
+    def train(batch: tf.Tensor) -> None:
+        def apply() -> tf.Tensor:
+            step.push(optimizer, [weight * 1.0], [weight])
+            return tf.constant(0)
+
+        tf.cond(batch[0] > 0, apply, lambda: tf.constant(0))
+
+    with pytest.raises(
+        errors.UnsupportedError,
+        match=r"outside of conditions.*apply\(\) of 'mine' inside of one",
+    ):
+        _traced(step, train)
+
+
+def test_an_assignment_in_a_loop_is_refused(
+    step: GlobalStep, weight: keras.Variable
+) -> None:
+    def train(batch: tf.Tensor) -> None:
+        def body(number: tf.Tensor) -> tuple[tf.Tensor]:
+            step.assign(weight.value, "assign", batch[:2])
+            return (number + 1,)
+
+        tf.while_loop(lambda n: n < 2, body, (tf.constant(0),))
+
+    with pytest.raises(
+        errors.UnsupportedError, match=r"assign of 'variable.*inside of one"
+    ):
+        _traced(step, train)
+
+
+def test_a_read_after_the_update_is_refused(
+    step: GlobalStep, weight: keras.Variable
+) -> None:
+    def train(batch: tf.Tensor) -> tf.Tensor:
+        step.push(_SGD, [batch[:2]], [weight])
+        return weight.value.read_value()
+
+    with pytest.raises(
+        errors.UnsupportedError, match=r"in the next step only.*Received: the"
+    ):
+        _traced(step, train)
+
+
+def _table() -> Any:
+    return testing.sharded_variable(np.ones((4, 2), "float32"), 2)
+
+
+def _whole() -> Any:
+    return testing.remote_variable(np.ones((4, 2), "float32"))
+
+
+_KINDS = pytest.mark.parametrize("make", [_table, _whole])
+
+
+@_KINDS
+def test_a_second_assignment_of_a_variable_is_refused(
+    make: Callable[[], Any], step: GlobalStep, weight: keras.Variable
+) -> None:
+    state, other = make(), make()
+
+    def train(batch: tf.Tensor) -> None:
+        state.assign(tf.fill([4, 2], batch[0]))
+        # Another variable may be assigned as well.
+        other.assign(tf.fill([4, 2], batch[0]))
+        step.push(_SGD, [batch[:2]], [weight])
+        state.assign(tf.fill([4, 2], batch[1]))
+
+    with pytest.raises(
+        errors.UnsupportedError,
+        match=r"assigns each variable once.*second assignment to '(table|var)",
+    ):
+        _traced(step, train)
+
+
+@_KINDS
+def test_a_read_after_an_assignment_is_refused(
+    make: Callable[[], Any], step: GlobalStep, weight: keras.Variable
+) -> None:
+    state = make()
+
+    def train(batch: tf.Tensor) -> tf.Tensor:
+        state.assign(tf.fill([4, 2], batch[0]))
+        value = tf.reduce_sum(state)
+        step.push(_SGD, [batch[:2]], [weight])
+        return value
+
+    with pytest.raises(
+        errors.UnsupportedError,
+        match=r"after an assignment to it.*Received: the operation '.*Read",
+    ):
+        _traced(step, train)
+
+
+@_KINDS
+def test_a_read_before_an_assignment_is_not(
+    make: Callable[[], Any], step: GlobalStep, weight: keras.Variable
+) -> None:
+    state, other = make(), make()
+
+    def train(batch: tf.Tensor) -> tf.Tensor:
+        value = tf.reduce_sum(state)
+        state.assign(tf.fill([4, 2], batch[0]))
+        # It has not been assigned.
+        value += tf.reduce_sum(other)
+        step.push(_SGD, [batch[:2]], [weight])
+        return value
+
+    _traced(step, train)
+    (layout,) = step.layouts
+    shards = getattr(state, "variables", None) or [state]
+    assert [id(each) for each in layout.assigned] == [
+        id(each) for each in shards
+    ]
+
+
+@_KINDS
+@pytest.mark.parametrize(
+    "method", ["scatter_add", "scatter_update", "scatter_nd_max"]
+)
+def test_a_change_of_single_rows_is_refused(
+    method: str, make: Callable[[], Any], step: GlobalStep
+) -> None:
+    state = make()
+
+    def train(batch: tf.Tensor) -> None:
+        del batch
+        if method.startswith("scatter_nd"):
+            getattr(state, method)([[1]], tf.ones([1, 2]))
+        else:
+            rows = tf.IndexedSlices(tf.ones([1, 2]), tf.constant([1]))
+            getattr(state, method)(rows)
+
+    with pytest.raises(
+        errors.UnsupportedError,
+        match=rf"a part of '.*' by {method},.*Received: {method}\.",
+    ):
+        _traced(step, train)
+
+
+def test_a_variable_elsewhere_is_refused(step: GlobalStep) -> None:
+    local = keras.Variable([1.0, 2.0], name="local")
+
+    def train(batch: tf.Tensor) -> None:
+        step.push(_SGD, [batch[:2]], [local])
+
+    with pytest.raises(
+        errors.UnsupportedError, match=r"strategy\.scope.*variable='local'"
+    ):
+        _traced(step, train)
+
+
+@pytest.mark.parametrize(
+    ("data", "number"),
+    [
+        (tf.zeros([5, 2]), 5),
+        ((tf.zeros([]), {"a": tf.zeros([3])}), 3),
+        ({"r": tf.ragged.constant([[1], [], [2, 3], []])}, 4),
+        ((tf.sparse.from_dense([[0, 1], [2, 0]]), tf.zeros([])), 2),
+        (tf.zeros([]), 1),
+        ((None, tf.zeros([6])), 6),
+    ],
+)
+def test_the_examples_are_along_the_first_axis(data: Any, number: int) -> None:
+    assert float(global_step.num_examples(data)) == number
