@@ -30,7 +30,7 @@ from tfps_plugin.monitoring import events
 from tfps_plugin.variables.updates.remote_queues import RemoteQueues
 
 # Each test loses or delays tasks, and takes long.
-pytestmark = pytest.mark.sample(cases=6, group="faults_sync")
+pytestmark = pytest.mark.sample(cases=5, group="faults_sync")
 
 _WORKERS, _PS = 3, 2
 _LOST = 2
@@ -442,7 +442,7 @@ class _StoppedPs(_LostPs):
 @pytest.mark.parametrize("loss", [_LostPs, _StoppedPs])
 @pytest.mark.parametrize("is_held", [False, True])
 @_both_sources
-@pytest.mark.sample(cases=3)
+@pytest.mark.sample(cases=2)
 def test_all_variables_go_back_together_when_a_ps_is_lost(
     cluster: tfps.LocalCluster,
     make: Make,

@@ -213,7 +213,7 @@ def _assert_same(
         )
 
 
-@pytest.mark.sample(cases=4)
+@pytest.mark.sample(cases=3)
 @pytest.mark.parametrize("name", _CASES)
 def test_every_optimizer_and_option_has_the_numbers_of_one_process(
     cluster: tfps.LocalCluster, name: str
@@ -267,7 +267,7 @@ def test_clipping_of_an_optimizer_of_ones_own_is_refused(
 
 @pytest.mark.parametrize("num_shards", [1, 2, 3])
 @pytest.mark.parametrize("name", ["SGD, plain", "Adagrad"])
-@pytest.mark.sample(cases=2)
+@pytest.mark.sample(cases=1)
 def test_rows_alone_are_updated_where_untouched_rows_stay(
     cluster: tfps.LocalCluster, name: str, num_shards: int
 ) -> None:
@@ -394,7 +394,7 @@ _ONE_WEIGHT: dict[str, Callable[[], Any]] = {
 
 
 @pytest.mark.timeout(90)
-@pytest.mark.sample(cases=2)
+@pytest.mark.sample(cases=1)
 @pytest.mark.parametrize("name", _ONE_WEIGHT)
 def test_a_ps_without_any_gradient_keeps_step(
     cluster: tfps.LocalCluster, name: str

@@ -13,7 +13,10 @@ import tensorflow as tf
 
 import tfps_plugin as tfps
 
-pytestmark = pytest.mark.cluster(num_workers=2, num_ps=2)
+pytestmark = [
+    pytest.mark.cluster(num_workers=2, num_ps=2),
+    pytest.mark.sample(cases=8, group="sync_fit"),
+]
 
 _ROWS = 40
 _random = np.random.default_rng(7)
