@@ -256,8 +256,11 @@ class GlobalStep:
         homes = tensorflow_captures.homes_of_tensors(graph)
         for operation in operations:
             first_change = min(
-                (self._assigned_at.get(id(t), sys.maxsize))
-                for t in (*operation.inputs, None)
+                (
+                    self._assigned_at.get(id(tensor), sys.maxsize)
+                    for tensor in operation.inputs
+                ),
+                default=sys.maxsize,
             )
             is_late = places[operation] >= min(self._first_push, first_change)
             devices = {
