@@ -108,6 +108,12 @@ def make(cluster: tfps.LocalCluster) -> Iterator[Make]:
             tfps.ClusterCoordinator(strategy).close()
 
 
+def _threads() -> list[str]:
+    """Returns the names of the threads that make synchronous steps."""
+    names = [thread.name for thread in threading.enumerate()]
+    return [name for name in names if name.startswith(_THREADS)]
+
+
 def _queues() -> list[RemoteQueues]:
     return [o for o in gc.get_objects() if type(o) is RemoteQueues]
 
@@ -118,8 +124,7 @@ def _assert_nothing_is_left(earlier: list[RemoteQueues]) -> None:
     Args:
         earlier: Queues of other tests, whose ps may be gone.
     """
-    names = [thread.name for thread in threading.enumerate()]
-    assert not [name for name in names if name.startswith(_THREADS)]
+    assert not _threads()
     known = {id(queues) for queues in earlier}
     held = {}
     for queues in _queues():
@@ -577,16 +582,37 @@ def test_an_error_of_an_update_arrives_as_itself_and_fit_goes_on_after(
 
 
 @_both_sources
-def test_an_interrupt_in_a_callback_leaves_the_model_usable(
-    make: Make, source: _Source
+def test_an_interrupt_leaves_no_step_behind(
+    make: Make, source: _Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = _model(make())
+    # No worker has a function yet when the interrupt comes.
+    are_due, is_interrupted = threading.Event(), threading.Event()
+    # Keras waits for the first step.
+    is_first = True
+    schedule_on = tfps.ClusterCoordinator.schedule_on
 
-    def interrupt() -> None:
-        raise KeyboardInterrupt
+    def schedule_later(*arguments: Any) -> Any:
+        if not is_first:
+            are_due.set()
+            assert is_interrupted.wait(_PATIENCE_SECONDS)
+        return schedule_on(*arguments)
+
+    monkeypatch.setattr(tfps.ClusterCoordinator, "schedule_on", schedule_later)
+
+    class Interrupt(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            nonlocal is_first
+            if not is_first and _threads():
+                assert are_due.wait(_PATIENCE_SECONDS)
+                is_interrupted.set()
+                raise KeyboardInterrupt
+            is_first = False
 
     with pytest.raises(KeyboardInterrupt):
-        _fit(model, source(_rows()), At({_HELD: interrupt}))
+        _fit(model, source(_rows()), Interrupt())
+    assert not _threads()
+    assert int(model.optimizer.iterations) > 0
     _assert_a_fit_is_right(model, source)
 
 

@@ -15,6 +15,7 @@ import keras
 from tfps_plugin import errors
 from tfps_plugin._compat import keras as keras_compat
 from tfps_plugin._compat import keras_optimizers
+from tfps_plugin.cluster.chief import connection
 from tfps_plugin.coordinator import error_notes
 from tfps_plugin.coordinator.cluster_coordinator import ClusterCoordinator
 from tfps_plugin.inputs.dataset_creator import DatasetCreator
@@ -36,6 +37,7 @@ from tfps_plugin.training.steps.epoch.epoch_iterator import PredictEpochIterator
 from tfps_plugin.training.steps.epoch.predict_run import PredictDispatcher
 from tfps_plugin.training.steps.epoch.step_dispatcher import StepDispatcher
 from tfps_plugin.training.steps.traced.eager_mode import runs_eagerly
+from tfps_plugin.training.synchronous.span import Spans
 from tfps_plugin.variables.chief import steps_in_flight
 
 _logger = logging.getLogger(__name__)
@@ -349,6 +351,12 @@ def _tidy_after_error(model: Any, call: RunningCall) -> Iterator[None]:
             if isinstance(error, KeyboardInterrupt)
             else (Exception,)
         )
+        with contextlib.suppress(*follow_ups):
+            # Before functions are cancelled: steps that workers make together
+            # end with the parts of all of them.
+            connection.present().part(Spans).finish(
+                None if isinstance(error, Exception) else _INTERRUPT_SECONDS
+            )
         with contextlib.suppress(*follow_ups):
             call.close()
         coordinator = keras_compat.strategy_of(model)._cluster_coordinator

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -55,15 +56,40 @@ class Spans:
         """Begins a span, once the one before has ended.
 
         Args:
-            make: Makes the span.
+            make: Makes the span; does not start it.
         """
         with self._lock:
-            # It has deadlines of its own.
-            while self._latest is not None:
-                if self._latest.wait(_WAKE_UP_SECONDS):
-                    break
-            self._latest = make()
-            return self._latest
+            self._wait(None)
+            span = make()
+            # An interrupt may come at any time. Who waits has to know it.
+            self._latest = span
+            span.start()
+            return span
+
+    def finish(self, timeout_seconds: float | None) -> bool:
+        """Waits until no span runs.
+
+        Args:
+            timeout_seconds: How long to wait at most; None: until it has
+                ended, by deadlines of its own.
+
+        Returns:
+            Whether none runs.
+        """
+        with self._lock:
+            return self._wait(timeout_seconds)
+
+    def _wait(self, timeout_seconds: float | None) -> bool:
+        deadline = time.monotonic() + (
+            math.inf if timeout_seconds is None else timeout_seconds
+        )
+        while self._latest is not None:
+            left = deadline - time.monotonic()
+            if self._latest.wait(min(_WAKE_UP_SECONDS, max(0.0, left))):
+                self._latest = None
+            elif left <= 0:
+                return False
+        return True
 
 
 class Span:
@@ -99,7 +125,7 @@ class Span:
         make: Callable[[int, int], bool],
         on_ended: Callable[[], None],
     ) -> None:
-        """Begins the steps.
+        """Prepares the steps; `start` begins them.
 
         Args:
             coordinator: Runs the closures.
@@ -147,6 +173,9 @@ class Span:
         self._thread = threading.Thread(
             target=self._drive, name="tfps-span", daemon=True
         )
+
+    def start(self) -> None:
+        """Begins the steps."""
         self._thread.start()
 
     @property
@@ -165,6 +194,8 @@ class Span:
         Returns:
             Whether it has ended.
         """
+        if self._thread.ident is None:
+            return True  # an interrupt came before it began
         self._thread.join(timeout_seconds)
         return self._has_ended
 

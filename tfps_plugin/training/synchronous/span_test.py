@@ -217,6 +217,7 @@ def _run(
         make=make,
         on_ended=ended,
     )
+    span.start()
     ended.wait()
     assert span.has_ended
     assert not cluster.renewed_in_use
@@ -482,15 +483,18 @@ def test_the_others_go_on_if_a_member_cannot_be_scheduled(
     assert ended.count == 1
 
 
-class _Earlier:
+class _Stage:
     """A span that ends during some wait for it."""
 
     def __init__(self, num_waits: int, events: list[str]) -> None:
         self._num_waits = num_waits
         self._events = events
 
+    def start(self) -> None:
+        self._events.append("start")
+
     def wait(self, timeout_seconds: float) -> bool:
-        assert timeout_seconds > 0
+        assert timeout_seconds >= 0
         self._num_waits -= 1
         self._events.append("wait")
         return self._num_waits <= 0
@@ -498,7 +502,7 @@ class _Earlier:
 
 def test_a_span_begins_when_the_one_before_has_ended() -> None:
     events: list[str] = []
-    made: Any = [_Earlier(3, events), _Earlier(1, events), object()]
+    made: Any = [_Stage(3, events), _Stage(1, events), _Stage(1, events)]
 
     def make() -> Any:
         events.append("make")
@@ -507,17 +511,17 @@ def test_a_span_begins_when_the_one_before_has_ended() -> None:
     all_spans = Spans()
     assert [all_spans.begin(make) for _ in range(3)] == made
     assert events == [
-        "make",
+        *("make", "start"),
         *["wait"] * 3,
-        "make",
+        *("make", "start"),
         "wait",
-        "make",
+        *("make", "start"),
     ]
 
 
 def test_a_span_that_cannot_be_made_is_not_waited_for() -> None:
     events: list[str] = []
-    first, last = cast(Any, _Earlier(1, events)), cast(Any, object())
+    first, last = cast(Any, (_Stage(1, events), _Stage(1, events)))
 
     def fail() -> Any:
         raise ZeroDivisionError
@@ -527,6 +531,44 @@ def test_a_span_that_cannot_be_made_is_not_waited_for() -> None:
     with pytest.raises(ZeroDivisionError):
         all_spans.begin(fail)
     assert all_spans.begin(lambda: last) is last
+
+
+def test_a_span_whose_start_is_interrupted_is_waited_for() -> None:
+    """It may have begun all the same."""
+    events: list[str] = []
+
+    class Interrupted(_Stage):
+        def start(self) -> None:
+            super().start()
+            raise KeyboardInterrupt
+
+    all_spans = Spans()
+    with pytest.raises(KeyboardInterrupt):
+        all_spans.begin(lambda: cast(Any, Interrupted(2, events)))
+    assert all_spans.finish(None)
+    assert events == ["start", "wait", "wait"]
+
+
+def test_a_span_that_never_began_is_not_waited_for(cluster: _Cluster) -> None:
+    stand_ins: Any = {"coordinator": _Coordinator(), "step": cluster}
+    span = Span(
+        **stand_ins,
+        appliers=[],
+        relay=None,
+        members=(0,),
+        num_steps=1,
+        make=lambda worker, num_steps: True,
+        on_ended=lambda: None,
+    )
+    assert span.wait(0.0)
+
+
+def test_the_wait_for_a_span_ends_in_time() -> None:
+    all_spans = Spans()
+    assert all_spans.finish(0.0)
+    all_spans.begin(lambda: cast(Any, _Stage(3, [])))
+    assert not all_spans.finish(0.0)
+    assert all_spans.finish(_SECONDS)
 
 
 def test_a_relay_is_called_once_for_all_steps(
