@@ -24,14 +24,17 @@ _HERE = pathlib.Path(__file__).parent
 # Real processes: each imports TensorFlow, for some seconds, on few cores.
 _TIMEOUT_SECONDS = 300
 _LOG_CHARACTERS = 6000
+# Share of the tests of each file that a sample has, so that it ends in twenty
+# minutes on two slow cores.
+_SHARE = 0.4
 
 
 def pytest_report_header(config: pytest.Config) -> str:
-    """Returns a header that tells how to run the same samples again."""
+    """Returns a header that tells how to run the same tests again."""
     if config.getoption("all"):
-        return "samples: none, every case runs (--all)"
+        return "integration tests: all (--all)"
     seed = config.getoption("sample_seed")
-    return f"samples: --sample-seed {seed}; every case with --all"
+    return f"integration tests: a sample, --sample-seed {seed}; all with --all"
 
 
 def pytest_collection_modifyitems(
@@ -60,12 +63,15 @@ def pytest_collection_modifyitems(
 def _left_out(
     config: pytest.Config, items: list[pytest.Item]
 ) -> list[pytest.Item]:
-    """Returns cases marked `sample` that are not in the sample.
+    """Returns the tests that are not in the sample.
 
-    Cases are those of one function, or of all functions with one `group`.
+    Of cases marked `sample`, those of one function or of all functions with
+    one `group`, it has as many as the marker says; then, of what is left of
+    each file of this folder, a share.
     """
     if config.getoption("all"):
         return []
+    seed = config.getoption("sample_seed")
     cases: dict[str, list[pytest.Item]] = {}
     counts: dict[str, int] = {}
     for item in items:
@@ -74,10 +80,17 @@ def _left_out(
             name = marker.kwargs.get("group") or item.nodeid.partition("[")[0]
             cases.setdefault(name, []).append(item)
             counts[name] = marker.kwargs["cases"]
-    drawn = sampling.sample(cases, counts, config.getoption("sample_seed"))
-    kept = {id(item) for item in drawn}
-    return [
-        item for each in cases.values() for item in each if id(item) not in kept
+    marked = [item for each in cases.values() for item in each]
+    drawn = {id(item) for item in sampling.sample(cases, counts, seed)}
+    left_out = [item for item in marked if id(item) not in drawn]
+    files: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if _HERE in item.path.parents and item not in left_out:
+            name = item.path.relative_to(_HERE).as_posix()
+            files.setdefault(name, []).append(item)
+    kept = {id(item) for item in sampling.share(files, _SHARE, seed)}
+    return left_out + [
+        item for each in files.values() for item in each if id(item) not in kept
     ]
 
 

@@ -1,8 +1,9 @@
-"""Samples of the cases of large test matrices.
+"""Samples of tests, and of the cases of large test matrices.
 
 Pure: knows no pytest.
 """
 
+import math
 import random
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -31,3 +32,24 @@ def sample(
         count = min(counts[name], len(each))
         drawn += random.Random(f"{seed} {name}").sample(each, count)
     return drawn
+
+
+def share(
+    tests: Mapping[str, Sequence[Case]], part: float, seed: int
+) -> list[Case]:
+    """Draws a share of the tests of each file; at least one of each.
+
+    Args:
+        tests: The tests of each file, by its name.
+        part: The share, from 0 to 1.
+        seed: Seed of the drawing.
+
+    Returns:
+        The drawn tests.
+    """
+    counts = {
+        name: max(1, math.ceil(part * len(each)))
+        for name, each in tests.items()
+        if each
+    }
+    return sample({name: tests[name] for name in counts}, counts, seed)

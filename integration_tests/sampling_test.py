@@ -22,3 +22,19 @@ def test_another_seed_draws_others() -> None:
 def test_a_sample_does_not_depend_on_other_functions() -> None:
     alone = sampling.sample({"one": _CASES["one"]}, _COUNTS, 3)
     assert sampling.sample(_CASES, _COUNTS, 3)[:5] == alone
+
+
+def test_a_share_has_some_of_every_file() -> None:
+    tests = {"long": list(range(50)), "short": [50], "empty": []}
+    drawn = sampling.share(tests, 0.3, 7)
+    assert len(drawn) == len(set(drawn)) == 15 + 1
+    assert 50 in drawn
+    assert sampling.share(tests, 0.3, 7) == drawn
+
+
+def test_every_test_is_in_some_share() -> None:
+    tests = {"one": list(range(20))}
+    drawn = {
+        test for seed in range(50) for test in sampling.share(tests, 0.3, seed)
+    }
+    assert drawn == set(tests["one"])
