@@ -616,14 +616,25 @@ def test_an_interrupt_leaves_no_step_behind(
     _assert_a_fit_is_right(model, source)
 
 
+@pytest.fixture
+def ctrl_c() -> Iterator[Callable[[], None]]:
+    """Yields a function that does what Ctrl-C does.
+
+    A process that a shell has started in the background ignores the signal.
+    """
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield lambda: os.kill(os.getpid(), signal.SIGINT)
+    signal.signal(signal.SIGINT, before)
+
+
 @_both_sources
 def test_an_interrupt_while_a_step_waits_leaves_the_model_usable(
-    make: Make, gate: Gate, source: _Source
+    make: Make, gate: Gate, ctrl_c: Callable[[], None], source: _Source
 ) -> None:
     model = _model(make(), gate)
 
     def interrupt() -> None:
-        os.kill(os.getpid(), signal.SIGINT)
+        ctrl_c()
         gate.open()
 
     gate.once_reached(interrupt)
