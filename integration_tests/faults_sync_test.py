@@ -642,3 +642,91 @@ def test_an_interrupt_while_a_step_waits_leaves_the_model_usable(
         _fit(model, source(_rows(_HELD)))
     gate.assert_acted()
     _assert_a_fit_is_right(model, source)
+
+
+def _scheduled(model: keras.Model, rows: Rows) -> Callable[[int], None]:
+    """Returns a custom loop: it makes so many more steps of the input."""
+    strategy = model.distribute_strategy
+    coordinator = tfps.ClusterCoordinator(strategy)
+    iterator = iter(
+        coordinator.create_per_worker_dataset(_of_workers(rows)["x"].dataset_fn)
+    )
+
+    @tf.function
+    def step(iterator: Any) -> Any:
+        return strategy.run(model.train_step, args=(next(iterator),))
+
+    def loop(num_steps: int) -> None:
+        for _ in range(num_steps):
+            coordinator.schedule(step, args=(iterator,))
+        coordinator.join()
+
+    return loop
+
+
+@_both_losses
+def test_a_custom_loop_goes_on_without_a_lost_worker(
+    cluster: tfps.LocalCluster,
+    make: Make,
+    gate: Gate,
+    loss: type[_Loss],
+) -> None:
+    strategy = make()
+    seen = _seen(strategy)
+    model = _model(strategy, gate)
+    start = _weights(model)
+    how = loss(cluster, gate)
+    gate.once_reached(how.happen)
+    loop = _scheduled(model, _rows(_HELD))
+    loop(_BACK)
+    gate.assert_acted()
+    how.end()
+    seen.wait_for(events.WorkerReadmitted)
+    seen.wait_for_all_workers()
+    loop(_STEPS - _BACK)
+    assert int(model.optimizer.iterations) == _STEPS
+    batches = [
+        *map(_all, range(_HELD)),
+        *map(_others, range(_HELD, _BACK)),
+        *(
+            # The worker that is back starts its input over.
+            _together(_others(step), _share(step - _BACK, _LOST))
+            for step in range(_BACK, _STEPS)
+        ),
+    ]
+    _assert_same(_weights(model), _alone(start, batches))
+
+
+def test_a_custom_loop_goes_on_after_the_loss_of_a_ps(
+    cluster: tfps.LocalCluster,
+    make: Make,
+    gate: Gate,
+    tmp_path: pathlib.Path,
+) -> None:
+    strategy = make()
+    seen = _seen(strategy)
+    model = _model(strategy, gate)
+    start = _weights(model)
+    manager = tfps.CheckpointManager(
+        tfps.Checkpoint(model=model), tmp_path / "saved"
+    )
+    loop = _scheduled(model, _constant(_HELD))
+    loop(_SAVED)
+    manager.save()
+    manager.sync()
+
+    def lose() -> None:
+        cluster.kill("ps", 1)
+        cluster.start("ps", 1)
+        gate.open()
+
+    gate.once_reached(lose)
+    loop(_STEPS - _SAVED)
+    gate.assert_acted()
+    assert seen.recovered() == [1]
+    made = int(model.optimizer.iterations)
+    # Steps between the checkpoint and the loss are undone; those of the calls
+    # that were broken off are made again.
+    assert _STEPS - (_HELD - _SAVED) <= made <= _STEPS
+    _assert_same(_weights(model), _alone(start, [_all(0)] * made))
+    seen.wait_for_all_workers()

@@ -4,6 +4,7 @@ cluster_coordinator.py   the public class: schedule, join, fetch
 worker_pool.py           wires queue, lanes and membership together
 in_flight_limits.py      pure: number of functions a worker runs at a time
 session_protocol.py      the connection to the cluster, as it is used here
+scheduled_steps.py       protocol of synchronous steps in custom loops
 error_text.py            pure: shortens TensorFlow's error messages
 error_notes.py           adds notes to exceptions
 testing.py               a cluster without processes, for tests

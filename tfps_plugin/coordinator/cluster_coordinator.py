@@ -3,6 +3,7 @@
 import atexit
 import contextlib
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from collections.abc import Iterator
@@ -22,6 +23,9 @@ from tfps_plugin.coordinator.closures.remote_value import RemoteValue
 from tfps_plugin.coordinator.closures.remote_value import fetch_all
 from tfps_plugin.coordinator.in_flight_limits import InFlightLimits
 from tfps_plugin.coordinator.lanes import first_calls
+from tfps_plugin.coordinator.scheduled_steps import GroupCalls
+from tfps_plugin.coordinator.scheduled_steps import NotAStepError
+from tfps_plugin.coordinator.scheduled_steps import ScheduledSteps
 from tfps_plugin.coordinator.session_protocol import SessionLike
 from tfps_plugin.coordinator.worker_pool import PoolOptions
 from tfps_plugin.coordinator.worker_pool import WorkerPool
@@ -92,6 +96,8 @@ class ClusterCoordinator:
     _closed: bool
     _background: list[Any]
     _settled: "weakref.WeakSet[Any]"
+    _scheduled_steps: ScheduledSteps | None
+    _group_calls: GroupCalls | None
     _registrations: contextlib.ExitStack
 
     def __new__(
@@ -169,6 +175,12 @@ class ClusterCoordinator:
         )
         self._connection = session.connection
         self._closed = False
+        self._scheduled_steps = getattr(strategy, "scheduled_steps", None)
+        self._group_calls = (
+            None
+            if self._scheduled_steps is None
+            else self._scheduled_steps.new_calls(self)
+        )
         # The user's functions whose metric states have merge rules.
         self._settled = weakref.WeakSet()
         # Everything that knows of the coordinator, until it ends.
@@ -260,6 +272,11 @@ class ClusterCoordinator:
         """True if the next `schedule`, `join` or `done` raises an error."""
         return self._pool.queue.has_error
 
+    @property
+    def round(self) -> int:
+        """Number of errors so far; each has cancelled the functions then."""
+        return self._pool.queue.round
+
     def limit_in_flight(self, per_worker: int) -> None:
         """Sets the number of functions that each worker runs at a time.
 
@@ -287,6 +304,11 @@ class ClusterCoordinator:
         runs on a thread of the chief, with its operations placed on the
         worker; so does every `tf.function` after
         `tf.config.run_functions_eagerly(True)`.
+
+        Under `tfps.Sync()`, a `tf.function` in which `strategy.run` calls
+        `optimizer.apply` is a step that all workers make together: each of
+        them runs it, and the result has a
+        `tf.distribute.DistributedValues` in place of each tensor.
 
         Args:
             fn: A `tf.function`, a concrete function or a Python callable.
@@ -375,12 +397,61 @@ class ClusterCoordinator:
         queue = self._pool.queue
         if queue.has_error:
             queue.raise_error()
-        call = arguments.bind(
-            fn, args, kwargs, self.tracing_scope, self.prepare
-        )
+        call, step = self._bind(fn, args, kwargs)
         remote_value = RemoteValue(self._raise_pending, self._connection)
-        queue.put(Closure(call, remote_value, bound_to))
+        if step is None or self._group_calls is None:
+            queue.put(Closure(call, remote_value, bound_to))
+        elif bound_to is None:
+            self._group_calls.put(call, step, remote_value)
+        else:
+            raise errors.UnsupportedError(
+                "All workers make a synchronous step together. Expected "
+                "coordinator.schedule(), which runs the function on each. "
+                f"Received: schedule_on({bound_to}) of {call}. Call "
+                "schedule(), or train with consistency=tfps.Async()."
+            )
         return remote_value
+
+    def _bind(
+        self, fn: Callable[..., Any], args: Any, kwargs: dict[str, Any] | None
+    ) -> tuple[arguments.Call, Any]:
+        """Returns a call of a function, and the synchronous step in it."""
+        steps = self._scheduled_steps
+        if steps is None:
+            return (
+                arguments.bind(
+                    fn, args, kwargs, self.tracing_scope, self.prepare
+                ),
+                None,
+            )
+        try:
+            call = arguments.bind(
+                fn, args, kwargs, self._scope_of_steps, self.prepare
+            )
+        except NotAStepError:
+            # It only assigns variables, and does that by itself.
+            call = arguments.bind(
+                fn, args, kwargs, self.tracing_scope, self.prepare
+            )
+        concrete = call.concrete
+        return call, None if concrete is None else steps.step_of(concrete)
+
+    @contextlib.contextmanager
+    def _scope_of_steps(self) -> Iterator[None]:
+        """Context in which functions are traced that may have a step."""
+        runs = self.strategy.extended.chief_runs
+        with self.tracing_scope(), runs.looking_for_steps():
+            yield
+
+    def _join_all(self) -> None:
+        """Waits until every function has ended, on one worker or on all."""
+        group_calls = self._group_calls
+        while True:
+            if group_calls is not None:
+                group_calls.wait_until_idle(None)
+            self._pool.queue.join()
+            if group_calls is None or group_calls.is_idle:
+                return
 
     def join(self) -> None:
         """Waits until every scheduled function has ended.
@@ -397,7 +468,7 @@ class ClusterCoordinator:
                 more; the other functions are cancelled.
         """
         _refuse_inside("join")
-        self._pool.queue.join()
+        self._join_all()
 
     def done(self) -> bool:
         """Returns whether every scheduled function has ended.
@@ -417,7 +488,10 @@ class ClusterCoordinator:
             BaseException: The exception of a function.
         """
         _refuse_inside("done")
-        return self._pool.queue.is_done()
+        group_calls = self._group_calls
+        # In this order: what runs on all workers ends by functions on each.
+        is_idle = group_calls is None or group_calls.is_idle
+        return self._pool.queue.is_done() and is_idle
 
     def fetch(self, val: Any) -> Any:
         """Waits for results and copies them to the chief.
@@ -481,7 +555,10 @@ class ClusterCoordinator:
             Number of cancelled functions. Fetching their results raises
             `ClosureCancelledError`; `join` does not.
         """
-        return self._pool.queue.cancel_queued()
+        num_cancelled = self._pool.queue.cancel_queued()
+        if self._group_calls is not None:
+            num_cancelled += self._group_calls.cancel_waiting()
+        return num_cancelled
 
     def wait_until_quiet(self, timeout_seconds: float) -> bool:
         """Waits until no function runs; functions may still wait.
@@ -492,7 +569,20 @@ class ClusterCoordinator:
         Returns:
             Whether none runs.
         """
-        return self._pool.queue.wait_until_quiet(timeout_seconds)
+        deadline = time.monotonic() + timeout_seconds
+        if self._group_calls is not None:
+            self._group_calls.wait_until_idle(timeout_seconds)
+        return self._pool.queue.wait_until_quiet(
+            max(0.0, deadline - time.monotonic())
+        )
+
+    def end_round(self, error: BaseException) -> None:
+        """Cancels all functions; the next caller raises an error.
+
+        Args:
+            error: The error.
+        """
+        self._pool.queue.end_round(error)
 
     def close(self) -> None:
         """Cancels functions that wait, and ends the coordinator's threads.
@@ -502,6 +592,8 @@ class ClusterCoordinator:
         """
         if not self._begin_to_close():
             return
+        if self._group_calls is not None:
+            self._group_calls.stop()
         for work in self._background:
             work.stop(_BACKGROUND_TIMEOUT_SECONDS)
         self._pool.stop()
@@ -518,6 +610,8 @@ class ClusterCoordinator:
         """
         if not self._begin_to_close():
             return True
+        if self._group_calls is not None:
+            self._group_calls.stop()
         is_quiet = self._pool.end(error)
         for work in self._background:
             work.stop(_BACKGROUND_END_TIMEOUT_SECONDS)

@@ -26,24 +26,43 @@ class ChiefRuns:
         self._is_told = False
         # Threads that trace functions for workers, once per open trace.
         self._tracing: list[int] = []
+        # Those whose function a program has scheduled, and may have a step.
+        self._looking: list[int] = []
 
     @contextlib.contextmanager
     def traced_for_workers(self) -> Iterator[None]:
         """Marks this thread as tracing a function that workers run."""
+        with self._marked(self._tracing):
+            yield
+
+    @contextlib.contextmanager
+    def looking_for_steps(self) -> Iterator[None]:
+        """Marks a function as one that may have a synchronous step."""
+        with self._marked(self._looking):
+            yield
+
+    @contextlib.contextmanager
+    def _marked(self, threads: list[int]) -> Iterator[None]:
         thread = threading.get_ident()
         with self._lock:
-            self._tracing.append(thread)
+            threads.append(thread)
         try:
             yield
         finally:
             with self._lock:
-                self._tracing.remove(thread)
+                threads.remove(thread)
 
     @property
     def is_traced_for_workers(self) -> bool:
         """True if this thread traces a function that workers run."""
         with self._lock:
             return threading.get_ident() in self._tracing
+
+    @property
+    def is_looking_for_steps(self) -> bool:
+        """True if this thread traces a function that may have a step."""
+        with self._lock:
+            return threading.get_ident() in self._looking
 
     def note(self, num_workers: int) -> None:
         """Warns if `strategy.run` computes on the chief, the first time.

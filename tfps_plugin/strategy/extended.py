@@ -13,6 +13,7 @@ from tfps_plugin.inputs import input_context
 from tfps_plugin.strategy import updates
 from tfps_plugin.strategy.chief_runs import ChiefRuns
 from tfps_plugin.strategy.consistency import Sync
+from tfps_plugin.strategy.replica_results import ReplicaResults
 from tfps_plugin.strategy.variable_creation import VariableCreator
 from tfps_plugin.variables.per_worker.worker_tables import WorkerTable
 from tfps_plugin.variables.step_trace import StepTrace
@@ -95,10 +96,20 @@ class ParameterServerExtended(compat.StrategyExtended):
         self, fn: Callable[..., Any], args: Any, kwargs: Any
     ) -> Any:
         self.chief_runs.note(len(self.worker_devices))
-        with compat.ReplicaContext(
-            self._container_strategy(), replica_id_in_sync_group=0
+        strategy = self._container_strategy()
+
+        def call() -> Any:
+            with compat.ReplicaContext(strategy, replica_id_in_sync_group=0):
+                return fn(*args, **kwargs)
+
+        steps = strategy.scheduled_steps
+        if (
+            steps is not None
+            and self.chief_runs.is_looking_for_steps
+            and not tf.executing_eagerly()
         ):
-            return fn(*args, **kwargs)
+            return steps.trace(call, (args, kwargs))
+        return call()
 
     def _get_local_replica_id(self, replica_id_in_sync_group: int) -> int:
         return replica_id_in_sync_group
@@ -123,6 +134,16 @@ class ParameterServerExtended(compat.StrategyExtended):
     def _reduce_to(
         self, reduce_op: Any, value: Any, destinations: Any, options: Any
     ) -> Any:
+        if isinstance(value, ReplicaResults):
+            return value.reduced(reduce_op)
+        if StepTrace.current().global_step is not None:
+            raise errors.UnsupportedError(
+                "Workers that make a step together do not see each other's "
+                "results. Expected strategy.reduce() of what "
+                "coordinator.fetch() returns. Received: strategy.reduce() with "
+                f"{reduce_op} in the scheduled function. Return the value, "
+                "fetch it, and reduce it then."
+            )
         return value
 
     def _batch_reduce_to(
@@ -133,9 +154,13 @@ class ParameterServerExtended(compat.StrategyExtended):
     def _gather_to_implementation(
         self, value: Any, destinations: Any, axis: int, options: Any
     ) -> Any:
+        if isinstance(value, ReplicaResults):
+            return value.gathered(axis)
         return value
 
     def _local_results(self, value: Any) -> tuple[Any, ...]:
+        if isinstance(value, ReplicaResults):
+            return value.values
         return (value,)
 
     # Updates.

@@ -28,6 +28,7 @@ from tfps_plugin.strategy.options import RecoveryOptions
 from tfps_plugin.strategy.options import SchedulingOptions
 from tfps_plugin.strategy.options import SparseUpdate
 from tfps_plugin.strategy.options import StartupOptions
+from tfps_plugin.strategy.replica_results import ReplicaResults
 from tfps_plugin.strategy.variable_creation import VariableCreator
 from tfps_plugin.transport import fusion
 from tfps_plugin.transport.explanation import Explanation
@@ -74,6 +75,8 @@ class ParameterServerStrategy(DeprecatedAttributes, tf.distribute.Strategy):
             coordinator, each with `start` and `stop`.
         ps_restorer: The object that restores lost parameter servers; None if
             nothing does.
+        scheduled_steps: The object that finds synchronous steps in scheduled
+            functions; None if there are none.
 
     References:
         - Dean et al., "Large Scale Distributed Deep Networks", NeurIPS 2012.
@@ -182,6 +185,8 @@ class ParameterServerStrategy(DeprecatedAttributes, tf.distribute.Strategy):
         self.background_work: list[Any] = []
         # A floor above sets it; see `construction_hooks`.
         self.ps_restorer: Any = None
+        # Likewise.
+        self.scheduled_steps: Any = None
         self._session = Session.connect(
             cluster,
             look_up=lambda: chief_cluster.described_by(resolver),
@@ -284,6 +289,29 @@ class ParameterServerStrategy(DeprecatedAttributes, tf.distribute.Strategy):
             self._session.device(task)
             for task in self._session.cluster.parameter_servers
         )
+
+    def reduce(self, reduce_op: Any, value: Any, axis: int | None) -> Any:
+        """Returns the sum or the mean of what workers have returned.
+
+        As `tf.distribute.Strategy.reduce`.
+
+        Args:
+            reduce_op: A `tf.distribute.ReduceOp`, or its name.
+            value: Results of a synchronous step that were fetched, or a value.
+                A step of asynchronous training has one replica, so its value
+                is the result.
+            axis: An axis of each value to reduce as well, or None.
+
+        Returns:
+            A tensor.
+
+        Raises:
+            UnsupportedError: In a scheduled function that has made a
+                synchronous step.
+        """
+        if isinstance(value, ReplicaResults):
+            return value.reduced(reduce_op, axis)
+        return super().reduce(reduce_op, value, axis)
 
     def fused(self, function: Any, owner: Any = None) -> Any:
         """Returns the function that workers run in place of another one.

@@ -30,6 +30,10 @@ class Call:
     because many thousands may wait and Python's garbage collector visits each.
 
     Threading: immutable.
+
+    Attributes:
+        concrete: The concrete function that it calls, as it was traced; None
+            if it calls a Python callable.
     """
 
     __slots__ = (
@@ -38,6 +42,7 @@ class Call:
         "_is_per_worker",
         "_kwargs",
         "_of",
+        "concrete",
     )
 
     def __init__(
@@ -48,6 +53,7 @@ class Call:
         *,
         of: Callable[..., Any],
         is_per_worker: bool,
+        concrete: Any = None,
     ) -> None:
         """Creates a call.
 
@@ -57,7 +63,10 @@ class Call:
             kwargs: Its keyword arguments.
             of: The function that the user scheduled.
             is_per_worker: Whether the arguments contain `PerWorkerValues`.
+            concrete: The concrete function that it calls in the end; None: a
+                Python callable.
         """
+        self.concrete = concrete
         self._function = function
         self._args = args
         self._kwargs = kwargs
@@ -137,14 +146,12 @@ def bind(
         # Decided now: the setting may differ when the call is made.
         function = function.python_function
     if isinstance(function, _PolymorphicFunction):
-        concrete = _concrete(
-            function, args, kwargs, has_per_worker_values, scope
-        )
-        kwargs = kwargs | _missing_defaults(
-            function, concrete, len(args), kwargs
-        )
-        function = concrete
+        traced = _concrete(function, args, kwargs, has_per_worker_values, scope)
+        kwargs = kwargs | _missing_defaults(function, traced, len(args), kwargs)
+        function = traced
+    concrete = None
     if isinstance(function, _ConcreteFunction):
+        concrete = function
         function = prepare(function)
     return Call(
         function,
@@ -152,6 +159,7 @@ def bind(
         kwargs,
         of=scheduled,
         is_per_worker=has_per_worker_values,
+        concrete=concrete,
     )
 
 

@@ -48,6 +48,12 @@ class ClosureQueue:
         with self._lock:
             return self._ledger.has_error
 
+    @property
+    def round(self) -> int:
+        """Number of the ledger's round; an error begins another."""
+        with self._lock:
+            return self._ledger.round
+
     def put(self, closure: Closure) -> None:
         """Adds a closure at the end; waits while the queue is full.
 

@@ -14,6 +14,7 @@ from tfps_plugin.coordinator.closures.closure import ClosureState
 from tfps_plugin.coordinator.closures.closure_queue import WAKE_UP_SECONDS
 from tfps_plugin.coordinator.members import failures
 from tfps_plugin.inputs.per_worker_values import PerWorkerValues
+from tfps_plugin.strategy.replica_results import ReplicaResults
 from tfps_plugin.variables.chief import chief_reads
 
 # Marks a result that was not fetched yet.
@@ -243,11 +244,15 @@ def fetch_all(structure: Any) -> Any:
 
 
 def _own_copy(leaf: Any) -> Any:
+    if isinstance(leaf, ReplicaResults):
+        return ReplicaResults([_own_copy(value) for value in leaf.values])
     return leaf.copy() if isinstance(leaf, np.ndarray) else leaf
 
 
 def _to_local(leaf: Any) -> Any:
     """Returns a part of a result as a value of this process."""
+    if isinstance(leaf, ReplicaResults):
+        return ReplicaResults([_to_local(value) for value in leaf.values])
     if isinstance(leaf, tf.Tensor):
         return chief_reads.to_array(leaf)
     if hasattr(leaf, "numpy"):

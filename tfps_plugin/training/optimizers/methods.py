@@ -136,6 +136,9 @@ def check_finite(original: Callable[..., Any]) -> Callable[..., Any]:
 def _require_asynchronous(optimizer: Any, trace: StepTrace) -> None:
     """Refuses an update that would not wait for other workers.
 
+    A function that is traced without the coordinator may be for the chief. Who
+    schedules it is told.
+
     Raises:
         UnsupportedError: If the strategy is synchronous, and a worker runs the
             function.
@@ -148,12 +151,14 @@ def _require_asynchronous(optimizer: Any, trace: StepTrace) -> None:
         or dispatch_context.current() is not None
     ):
         raise errors.UnsupportedError(
-            "A scheduled function applies gradients, but under "
-            "consistency=tfps.Sync() only the steps of fit() are synchronous. "
-            "Expected training by fit(), or consistency=tfps.Async(). "
-            f"Received: optimizer.apply() of {optimizer.name!r} in a scheduled "
-            "function. Override train_step() and call fit()."
+            "Under consistency=tfps.Sync() workers make each step together. "
+            "Expected optimizer.apply() in a function that strategy.run() "
+            "calls, in a scheduled tf.function and outside of loops, "
+            "conditions and functions inside of it. Received: "
+            f"optimizer.apply() of {optimizer.name!r} elsewhere. Move it, "
+            "call fit(), or train with consistency=tfps.Async()."
         )
+    trace.applies_alone = True
 
 
 def _is_wrapper(optimizer: Any) -> bool:

@@ -10,6 +10,7 @@ from tfps_plugin.strategy import parameter_server_strategy
 
 # Saved models may refer to its classes: a strategy registers them with Keras.
 from tfps_plugin.training import layers as layers
+from tfps_plugin.training.steps.scheduled import traced_steps
 
 
 def install(strategy: object = None) -> None:
@@ -21,6 +22,7 @@ def install(strategy: object = None) -> None:
     patches.apply(patch_table.ROWS)
     if strategy is not None:
         failover.install(strategy)
+        traced_steps.install(strategy)
 
 
 parameter_server_strategy.construction_hooks.append(install)

@@ -11,6 +11,15 @@ from tfps_plugin.training.synchronous.parcels import How
 from tfps_plugin.variables.kinds.sharded_variable import ShardedVariable
 from tfps_plugin.variables.methods import self_assignment
 
+# Operations of these names give what only this worker has.
+_INPUT = (
+    "Iterator",
+    "MultiDeviceIterator",
+    "Optional",
+    "PyFunc",
+    "EagerPyFunc",
+)
+
 _BY_AGGREGATION: dict[tf.VariableAggregation, How] = {
     tf.VariableAggregation.MEAN: "mean",
     tf.VariableAggregation.SUM: "sum",
@@ -88,10 +97,11 @@ def _depends_on_data(value: tf.Tensor) -> bool:
     """Returns whether a value may differ between workers.
 
     It may, if it is computed from an argument of the step, such as the batch,
-    or at random.
+    from what the step reads, or at random.
     """
     return any(
         (operation.type == "Placeholder" and not _is_resource(operation))
+        or operation.type.startswith(_INPUT)
         or tensorflow_graphs.draws_from_a_seed(operation)
         or "Random" in operation.type
         for operation in _ancestors(value.op)

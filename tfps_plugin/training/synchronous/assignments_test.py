@@ -102,6 +102,29 @@ def test_a_float_that_depends_on_the_batch_becomes_the_mean() -> None:
     assert _rule(_of_batch) == "mean"
 
 
+@pytest.mark.parametrize("as_optional", [False, True])
+def test_a_float_that_depends_on_what_a_step_reads_becomes_the_mean(
+    as_optional: bool,
+) -> None:
+    dataset = tf.data.Dataset.from_tensors(tf.ones([3])).repeat()
+    iterator = iter(dataset)
+
+    def of_input(batch: tf.Tensor, variable: Any) -> tf.Tensor:
+        if as_optional:
+            return _of_batch(iterator.get_next_as_optional().get_value(), 0)
+        return _of_batch(next(iterator), 0)
+
+    assert _rule(of_input) == "mean"
+
+
+def test_a_float_of_a_python_function_becomes_the_mean() -> None:
+    def of_python(batch: tf.Tensor, variable: Any) -> tf.Tensor:
+        del batch, variable
+        return tf.py_function(lambda: 1.0, [], tf.float32)
+
+    assert _rule(of_python) == "mean"
+
+
 @pytest.mark.parametrize("method", ["assign_add", "assign_sub"])
 def test_a_trainable_float_changes_by_the_mean(method: str) -> None:
     assert _rule(_of_batch, method, trainable=True) == "mean"

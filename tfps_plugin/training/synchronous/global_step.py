@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable
 from collections.abc import Sequence
 from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -34,6 +35,7 @@ from tfps_plugin.variables.kinds.remote_variable import RemoteVariable
 from tfps_plugin.variables.kinds.sharded_variable import ShardedVariable
 from tfps_plugin.variables.lookup import graph_checks
 from tfps_plugin.variables.per_worker.worker_resident import WorkerResident
+from tfps_plugin.variables.step_trace import Exchange
 from tfps_plugin.variables.step_trace import StepTrace
 from tfps_plugin.variables.updates.remote_queues import RemoteQueues
 
@@ -41,6 +43,20 @@ from tfps_plugin.variables.updates.remote_queues import RemoteQueues
 LEFT = int(tf.int64.max)
 # Tensors of a parcel before those of its layout: stamp, number of examples.
 _HEADER = (tf.int64, tf.float32)
+
+
+class _Tokens(NamedTuple):
+    """Tokens of one step, on the worker.
+
+    Attributes:
+        index: Index of the worker.
+        stamps: The number of the step, on each ps.
+        takes: The operations that wait for it there.
+    """
+
+    index: tf.Tensor
+    stamps: list[tf.Tensor]
+    takes: list[tf.Operation]
 
 
 class GlobalStep:
@@ -140,21 +156,8 @@ class GlobalStep:
         Raises:
             UnsupportedError: If workers cannot make the step together.
         """
-        graph = tf.compat.v1.get_default_graph()
-        index = self._worker_index()
-        stamps, takes = [], []
-        for tokens in self.tokens:
-            (stamp,) = tokens.take(index)
-            takes.append(stamp.op)
-            with tf.device(tokens.device):
-                stamps.append(tf.ensure_shape(stamp, []))
-        before = len(graph.get_operations())
-        trace = StepTrace.current()
-        trace.exchange = self
-        try:
-            outputs = step(data)
-        finally:
-            trace.exchange = None
+        tokens = self._take_tokens()
+        outputs, operations = self._run(step, data, self)
         if not self._applied:
             raise errors.UnsupportedError(
                 "A synchronous step has to apply gradients, and this one does "
@@ -162,9 +165,68 @@ class GlobalStep:
                 "conditions and loops. Received: none. Call it, or train with "
                 "consistency=tfps.Async()."
             )
-        self._read_after(takes, graph.get_operations()[before:])
-        self._send(index, stamps, num_examples(data))
+        self._end(tokens, operations, num_examples(data))
         return outputs
+
+    def traced_if_it_applies(
+        self,
+        function: Callable[[], Any],
+        exchange: Exchange,
+        examples: Callable[[], tf.Tensor],
+    ) -> Any:
+        """Traces a function of workers, as a step if it applies gradients.
+
+        Args:
+            function: The function.
+            exchange: Receives its changes, and passes them on to this step.
+            examples: Returns the number of examples; called after `function`.
+
+        Returns:
+            What the function returns.
+        """
+        outputs, operations = self._run(lambda _: function(), None, exchange)
+        if self._applied:
+            # Only now is it known that there is something to wait for.
+            self._end(self._take_tokens(), operations, examples())
+        return outputs
+
+    @property
+    def has_applied(self) -> bool:
+        """True if the step that is traced has applied gradients."""
+        return bool(self._applied)
+
+    def _run(
+        self, step: Callable[[Any], Any], data: Any, exchange: Exchange
+    ) -> tuple[Any, list[tf.Operation]]:
+        """Traces the user's part; returns its results and operations."""
+        graph = tf.compat.v1.get_default_graph()
+        before = len(graph.get_operations())
+        trace = StepTrace.current()
+        trace.exchange = exchange
+        try:
+            outputs = step(data)
+        finally:
+            trace.exchange = None
+        return outputs, graph.get_operations()[before:]
+
+    def _take_tokens(self) -> _Tokens:
+        index = self._worker_index()
+        stamps, takes = [], []
+        for tokens in self.tokens:
+            (stamp,) = tokens.take(index)
+            takes.append(stamp.op)
+            with tf.device(tokens.device):
+                stamps.append(tf.ensure_shape(stamp, []))
+        return _Tokens(index, stamps, takes)
+
+    def _end(
+        self,
+        tokens: _Tokens,
+        operations: Sequence[tf.Operation],
+        examples: tf.Tensor,
+    ) -> None:
+        self._read_after(tokens.takes, operations)
+        self._send(tokens.index, tokens.stamps, examples)
 
     def push(
         self, optimizer: Any, gradients: Sequence[Any], variables: Sequence[Any]

@@ -67,6 +67,23 @@ class Together(NamedTuple):
     relay: Callable[[], Any] | None
 
 
+def make_together(strategy: Any, step: GlobalStep) -> Together:
+    """Returns what workers and ps need to make a step together.
+
+    Args:
+        strategy: The strategy; the caller is in its scope.
+        step: A step that was traced.
+    """
+    if step.together is None:
+        step.together = Together(
+            step,
+            [Applier(step, ps) for ps in range(len(step.devices))],
+            None if step.norms is None else strategy.fused(step.norms.relay()),
+        )
+    together: Together = step.together
+    return together
+
+
 class StepFunctions:
     """A model's step, packed into loops over the batches of one worker.
 
@@ -193,19 +210,10 @@ class StepFunctions:
             concrete = self._steps_in[function].get_concrete_function(
                 batch_spec
             )
-            step = self._global_steps[concrete.graph]
-            if step.together is None:
-                step.together = Together(
-                    step,
-                    [Applier(step, ps) for ps in range(len(step.devices))],
-                    None
-                    if step.norms is None
-                    else self._model.distribute_strategy.fused(
-                        step.norms.relay()
-                    ),
-                )
-            together: Together = step.together
-            return together
+            return make_together(
+                self._model.distribute_strategy,
+                self._global_steps[concrete.graph],
+            )
 
     def _trace_anew(self) -> None:
         """Makes the step be retraced when it is next needed."""

@@ -1,0 +1,311 @@
+"""Scheduled functions that all workers run together, one after another."""
+
+import collections
+import threading
+import time
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tfps_plugin import errors
+from tfps_plugin.cluster.chief import connection
+from tfps_plugin.coordinator.closures.closure import ClosureState
+from tfps_plugin.strategy.replica_results import ReplicaResults
+from tfps_plugin.training.steps.traced import step_functions
+from tfps_plugin.training.steps.traced.step_functions import Together
+from tfps_plugin.training.synchronous.span import Span
+from tfps_plugin.training.synchronous.span import Spans
+from tfps_plugin.variables.chief import chief_reads
+from tfps_plugin.variables.chief.recovery_gate import RecoveryGate
+
+# Interval at which a wait returns to Python by itself.
+_WAKE_UP_SECONDS = 1.0
+# Number of calls that may wait before callers do.
+_CAPACITY = 256
+# Number of calls that workers make without waiting for the chief.
+_MOST_AT_A_TIME = 64
+# Number of spans in a row without a step, for want of a worker that can reach
+# all parameter servers. Connections recover.
+_MOST_FAILED = 5
+
+
+class _Waiting:
+    """A call that waits, and its results by worker."""
+
+    def __init__(
+        self, call: Any, together: Together, listener: Any, in_round: int
+    ) -> None:
+        self.call = call
+        self.round = in_round
+        self.together = together
+        self.listener = listener
+        self.results: dict[int, Any] = {}
+        self.has_ended = False
+
+    def tell(self, state: ClosureState, outcome: Any = None) -> None:
+        self.has_ended = True
+        self.listener.set_outcome(state, outcome, None)
+
+    def done(self) -> None:
+        """Tells that the step was made."""
+        results = [self.results[worker] for worker in sorted(self.results)]
+        if not results:
+            self.tell(
+                ClosureState.FAILED,
+                errors.WorkerLostError(
+                    "All workers that have made a synchronous step were lost "
+                    "before they returned a result; expected one to live. The "
+                    "step itself was made."
+                ),
+            )
+            return
+        self.tell(
+            ClosureState.DONE,
+            tf.nest.map_structure(
+                lambda *values: ReplicaResults(values), *results
+            ),
+        )
+
+
+class WorkerGroupCalls:
+    """Calls of one coordinator that all of its workers make together.
+
+    Calls that wait become one span: workers make one step after another, and
+    the chief only waits for the last. A worker that is lost misses what is left
+    of its span. A worker whose input has ended, likewise; if that of all has,
+    `OutOfRangeError` is raised.
+
+    Guarantees: calls are made in the order in which they were put. Each
+    listener is told once. An error reaches the next caller of the coordinator,
+    and cancels the calls that wait.
+    Guarded by `_changed`: everything but the coordinator.
+    Never call while holding it: the coordinator, listeners.
+    """
+
+    def __init__(self, coordinator: Any) -> None:
+        """Begins without calls and without a thread.
+
+        Args:
+            coordinator: A `ClusterCoordinator`, which keeps this object.
+        """
+        self._coordinator = weakref.ref(coordinator)
+        self._changed = threading.Condition()
+        self._waiting: collections.deque[_Waiting] = collections.deque()
+        self._is_running = False
+        self._is_stopped = False
+
+    @property
+    def is_idle(self) -> bool:
+        """True if no call waits or runs."""
+        with self._changed:
+            return not self._is_running
+
+    def put(self, call: Any, step: Any, listener: Any) -> None:
+        """Adds a call; see `GroupCalls`.
+
+        Raises:
+            UnsupportedError: If workers cannot make the step together.
+            ClosureCancelledError: If the coordinator was closed.
+        """
+        coordinator: Any = self._coordinator()
+        with coordinator.tracing_scope():
+            together = step_functions.make_together(coordinator.strategy, step)
+        self._add(call, together, listener, coordinator)
+
+    def _add(
+        self, call: Any, together: Together, listener: Any, coordinator: Any
+    ) -> None:
+        in_round = coordinator.round
+        with self._changed:
+            while len(self._waiting) >= _CAPACITY and not self._is_stopped:
+                self._changed.wait(_WAKE_UP_SECONDS)
+            if self._is_stopped:
+                raise errors.ClosureCancelledError(
+                    "The coordinator was closed and takes no function any "
+                    "more; expected an open one. Create a new "
+                    "tfps.ClusterCoordinator(strategy)."
+                )
+            self._waiting.append(_Waiting(call, together, listener, in_round))
+            if self._is_running:
+                return
+            self._is_running = True
+        threading.Thread(
+            target=self._run,
+            args=(coordinator,),
+            name="tfps-group-calls",
+            daemon=True,
+        ).start()
+
+    def wait_until_idle(self, timeout_seconds: float | None) -> bool:
+        """Waits until no call waits or runs; see `GroupCalls`."""
+        deadline = (
+            None
+            if timeout_seconds is None
+            else time.monotonic() + timeout_seconds
+        )
+        with self._changed:
+            while self._is_running:
+                left = _WAKE_UP_SECONDS
+                if deadline is not None:
+                    left = min(left, deadline - time.monotonic())
+                    if left <= 0:
+                        return False
+                self._changed.wait(left)
+        return True
+
+    def cancel_waiting(self) -> int:
+        """Cancels calls that wait; returns their number."""
+        with self._changed:
+            cancelled = list(self._waiting)
+            self._waiting.clear()
+            self._changed.notify_all()
+        for each in cancelled:
+            each.tell(ClosureState.CANCELLED)
+        return len(cancelled)
+
+    def stop(self) -> None:
+        """Cancels calls that wait, and refuses others."""
+        with self._changed:
+            self._is_stopped = True
+        self.cancel_waiting()
+
+    # On the thread of the calls.
+
+    def _run(self, coordinator: Any) -> None:
+        num_failed = 0
+        while True:
+            with self._changed:
+                if not self._waiting:
+                    self._is_running = False
+                    self._changed.notify_all()
+                    return
+                calls = self._take()
+            try:
+                left = self._make(coordinator, calls)
+                num_failed = num_failed + 1 if len(left) == len(calls) else 0
+                if num_failed >= _MOST_FAILED:
+                    raise _cannot_reach_all()
+            except BaseException as error:
+                coordinator.end_round(error)
+                left = [each for each in calls if not each.has_ended]
+            with self._changed:
+                self._waiting.extendleft(reversed(left))
+            self._cancel_outdated(coordinator.round)
+
+    def _cancel_outdated(self, round_now: int) -> None:
+        """Cancels calls that an error has cancelled on its way to a caller."""
+        with self._changed:
+            outdated = [
+                each for each in self._waiting if each.round != round_now
+            ]
+            self._waiting = collections.deque(
+                each for each in self._waiting if each.round == round_now
+            )
+            self._changed.notify_all()
+        for each in outdated:
+            each.tell(ClosureState.CANCELLED)
+
+    def _take(self) -> list[_Waiting]:
+        """Takes calls of one step; needs the lock."""
+        calls = [self._waiting.popleft()]
+        while (
+            self._waiting
+            and len(calls) < _MOST_AT_A_TIME
+            and self._waiting[0].together is calls[0].together
+        ):
+            calls.append(self._waiting.popleft())
+        self._changed.notify_all()
+        return calls
+
+    def _make(
+        self, coordinator: Any, calls: Sequence[_Waiting]
+    ) -> list[_Waiting]:
+        """Makes calls; returns those that were not made.
+
+        Raises:
+            BaseException: If they cannot be made.
+        """
+        ended: dict[int, tf.errors.OutOfRangeError] = {}
+
+        def make(worker: int, num_steps: int) -> bool:
+            for each in calls[:num_steps]:
+                try:
+                    each.results[worker] = each.call()
+                except tf.errors.OutOfRangeError as error:
+                    ended[worker] = error
+                    return False
+            return True
+
+        num_recovered = coordinator.counters.value("ps_recovered")
+        members = _present(coordinator)
+        span = (
+            connection.present()
+            .part(Spans)
+            .begin(
+                lambda: Span(
+                    coordinator,
+                    *calls[0].together,
+                    members,
+                    len(calls),
+                    make,
+                    lambda: None,
+                )
+            )
+        )
+        while not span.wait(_WAKE_UP_SECONDS):
+            pass
+        coordinator.counters.increment("steps_done", span.num_done)
+        if span.error is not None and not chief_reads.is_about_the_cluster(
+            span.error
+        ):
+            raise span.error
+        if span.error is not None or span.left:
+            # Who has left may be lost, and so may a ps.
+            connection.present().part(RecoveryGate).wait()
+        if (
+            span.error is not None
+            and coordinator.counters.value("ps_recovered") <= num_recovered
+        ):
+            # Some ps may have made more steps than others.
+            raise span.error
+        for each in calls[: span.num_done]:
+            each.done()
+        left = list(calls[span.num_done :])
+        for each in left:
+            each.results.clear()
+        if left and ended and not span.num_done and set(ended) == set(members):
+            raise next(iter(ended.values()))
+        return left
+
+
+def _present(coordinator: Any) -> list[int]:
+    """Waits until a worker is present; returns all that are.
+
+    Raises:
+        WorkerLostError: If there is none for too long.
+    """
+    while True:
+        absent = coordinator.absent_workers
+        present = [
+            worker
+            for worker in range(coordinator.num_workers)
+            if worker not in absent
+        ]
+        if present:
+            return present
+        # Runs on any worker: then there is one.
+        coordinator.schedule(_nothing).get()
+
+
+def _nothing() -> None:
+    """Runs on any worker."""
+
+
+def _cannot_reach_all() -> errors.WorkerLostError:
+    return errors.WorkerLostError(
+        "No worker can make a synchronous step, although all of them answer; "
+        f"expected one of {_MOST_FAILED} attempts to succeed. Check that "
+        "workers reach all parameter servers."
+    )

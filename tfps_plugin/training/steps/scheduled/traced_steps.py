@@ -1,0 +1,155 @@
+"""Finds the synchronous step in a function that a program schedules."""
+
+import weakref
+from collections.abc import Callable
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tfps_plugin import errors
+from tfps_plugin._compat.graph import tensorflow_graphs
+from tfps_plugin.coordinator import scheduled_steps
+from tfps_plugin.strategy.consistency import Sync
+from tfps_plugin.training.steps.scheduled.group_calls import WorkerGroupCalls
+from tfps_plugin.training.synchronous import global_step
+from tfps_plugin.training.synchronous.global_step import GlobalStep
+from tfps_plugin.variables.step_trace import StepTrace
+
+# Operations by which a function takes a batch from an iterator.
+_READS_OF_INPUT = frozenset(
+    {"IteratorGetNext", "IteratorGetNextSync", "OptionalGetValue"}
+)
+
+
+class TracedSteps:
+    """Steps in functions that a program schedules itself.
+
+    A function has a step if `strategy.run` calls `optimizer.apply` in it. All
+    workers run such a function; any other one runs on one worker.
+
+    Threading: only the thread that traces uses it.
+    """
+
+    def __init__(self, strategy: Any) -> None:
+        """Takes the strategy, which keeps this object."""
+        self._strategy = weakref.ref(strategy)
+
+    def trace(self, function: Callable[[], Any], arguments: Any) -> Any:
+        """Traces what `strategy.run` runs; see `ScheduledSteps`."""
+        graph = tf.compat.v1.get_default_graph()
+        trace = StepTrace.current()
+        if (
+            trace.exchange is not None
+            or graph is not tensorflow_graphs.outermost_function(graph)
+        ):
+            return function()
+        strategy: Any = self._strategy()
+        step = GlobalStep(strategy.ps_devices, len(strategy.worker_devices))
+        exchange = _Exchange(step)
+        outputs = step.traced_if_it_applies(
+            function, exchange, lambda: _num_examples(graph, arguments)
+        )
+        if exchange.has_pushed:
+            if trace.global_step is not None:
+                raise errors.UnsupportedError(
+                    "A scheduled function has at most one synchronous step. "
+                    "Expected one strategy.run() that applies gradients. "
+                    "Received: a second one. Schedule a function for each."
+                )
+            trace.global_step = step
+        elif exchange.has_assigned:
+            raise scheduled_steps.NotAStepError
+        return outputs
+
+    def step_of(self, function: Any) -> GlobalStep | None:
+        """Returns the step in a concrete function; see `ScheduledSteps`."""
+        trace = StepTrace.of_graph(function.graph)
+        if trace.applies_alone:
+            raise errors.UnsupportedError(
+                "A scheduled function applies gradients without the other "
+                "workers, because it was traced by the program. Expected a "
+                "tf.function, which the coordinator traces, under "
+                f"consistency=tfps.Sync(). Received: fn={function.name!r}. "
+                "Schedule the tf.function itself."
+            )
+        step: GlobalStep | None = trace.global_step
+        return step
+
+    def new_calls(self, coordinator: Any) -> WorkerGroupCalls:
+        """Returns the calls of a coordinator; see `ScheduledSteps`."""
+        return WorkerGroupCalls(coordinator)
+
+
+def install(strategy: Any) -> None:
+    """Makes scheduled functions of a synchronous strategy have steps.
+
+    Args:
+        strategy: The strategy that was just created.
+    """
+    if isinstance(strategy.consistency, Sync):
+        strategy.scheduled_steps = TracedSteps(strategy)
+
+
+class _Exchange:
+    """Passes the changes of a function on to a step.
+
+    Without gradients the function is no step, and may assign what a step may
+    not. So what a step refuses is raised only once gradients are applied.
+    """
+
+    def __init__(self, step: GlobalStep) -> None:
+        self._step = step
+        self._refusal: errors.UnsupportedError | None = None
+        self.has_pushed = False
+        self.has_assigned = False
+
+    def push(
+        self, optimizer: Any, gradients: Sequence[Any], variables: Sequence[Any]
+    ) -> None:
+        if self._refusal is not None:
+            raise self._refusal
+        self._step.push(optimizer, gradients, variables)
+        self.has_pushed = True
+
+    def assign(self, variable: Any, method: str, value: Any) -> None:
+        self.has_assigned = True
+        try:
+            self._step.assign(variable, method, value)
+        except errors.UnsupportedError as error:
+            if self.has_pushed:
+                raise
+            self._refusal = self._refusal or error
+
+
+def _num_examples(graph: tf.Graph, arguments: Any) -> tf.Tensor:
+    """Returns the number of examples of the batch that a function trains on.
+
+    Raises:
+        UnsupportedError: If the function does not show it.
+    """
+    data = [
+        leaf
+        for leaf in tf.nest.flatten(arguments)
+        if isinstance(leaf, tf.Tensor | tf.RaggedTensor | tf.SparseTensor)
+    ]
+    if not any(map(_has_rows, data)):
+        reads = [
+            operation.outputs
+            for operation in graph.get_operations()
+            if operation.type in _READS_OF_INPUT
+        ]
+        if len(reads) == 1:
+            data = list(reads[0])
+    if not any(map(_has_rows, data)):
+        raise errors.UnsupportedError(
+            "A synchronous step is the mean over the examples of all workers, "
+            "so the number of them has to be seen. Expected the batch, or one "
+            "iterator, among the arguments of strategy.run(). Received: args="
+            f"{arguments!r}. Pass the batch to strategy.run()."
+        )
+    return global_step.num_examples(data)
+
+
+def _has_rows(data: Any) -> bool:
+    return not isinstance(data, tf.Tensor) or data.shape.rank != 0
