@@ -46,6 +46,7 @@ from flights_report import score_table
 
 import tfps_plugin as tfps
 
+CONSISTENCIES = {"async": tfps.Async, "sync": tfps.Sync}
 SMALLEST_SHARD_BYTES = 64 << 10
 """Cuts the tables of tail numbers and of flights; the rest stays whole."""
 
@@ -88,6 +89,7 @@ def run_on_cluster(options: argparse.Namespace) -> None:
         variable_partitioner=tfps.partitioners.MinSizePartitioner(
             SMALLEST_SHARD_BYTES, max_shards=parameter_servers()
         ),
+        consistency=CONSISTENCIES[options.consistency](),
         communication=tfps.CommunicationOptions(wire_dtype=options.wire_dtype),
     )
     prepared = prepare(options.data_dir)
@@ -134,8 +136,10 @@ def train(
     batch_size = options.batch_size
 
     def training_data(context: tf.distribute.InputContext) -> tf.data.Dataset:
+        # Workers in step share the flights of a step.
+        share = context.get_per_replica_batch_size(batch_size)
         return read_records(
-            options.data_dir, "train", batch_size, context, shuffle=True
+            options.data_dir, "train", share, context, shuffle=True
         )
 
     def validation_data(context: tf.distribute.InputContext) -> tf.data.Dataset:
@@ -222,6 +226,13 @@ def parse_options() -> argparse.Namespace:
         "--steps-per-epoch",
         type=int,
         help="steps of all workers together (default: one round of flights)",
+    )
+    parser.add_argument(
+        "--consistency",
+        choices=[*CONSISTENCIES],
+        default="async",
+        help="async: workers do not wait for each other; sync: they make each "
+        "step together, and share its flights (default: %(default)s)",
     )
     parser.add_argument(
         "--wire-dtype",

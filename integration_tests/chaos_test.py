@@ -5,8 +5,9 @@
         pytest -s integration_tests/chaos_test.py --sample-seed 7
 
 The flights example runs under `tfps run`, undisturbed first. A third of the
-tasks die; with `--all`, every task dies, and there are 20 kills. The victims
-and the moments are drawn from the seed of the samples, which is printed:
+tasks die; with `--all`, every task dies, there are 20 kills, and workers train
+asynchronously and in step. The victims and the moments are drawn from the seed
+of the samples, which is printed:
 
 - most die alone; some die while another is being started again, and before
   training has recovered from its death;
@@ -38,6 +39,8 @@ _KILLS_OF_A_SAMPLE = (_WORKERS + _PS + 1) // 3
 _KILLS_OF_ALL = 20
 # So many that training lasts until the last blow, on a fast machine, too.
 _EPOCHS_OF_A_SAMPLE, _EPOCHS_OF_ALL = 2, 12
+# Workers in step share it.
+_BATCH_SIZE = 510
 _STEPS_BETWEEN_BACKUPS = 40
 _BACKUPS_BETWEEN_KILLS = 2
 # How often a task dies together with the one before it, and how often while a
@@ -55,7 +58,11 @@ class _Run:
     """A run of the example under `tfps run`."""
 
     def __init__(
-        self, folder: pathlib.Path, num_epochs: int, *options: str
+        self,
+        folder: pathlib.Path,
+        num_epochs: int,
+        consistency: str,
+        *options: str,
     ) -> None:
         folder.mkdir()
         self._folder = folder
@@ -68,6 +75,8 @@ class _Run:
                     *options,
                     str(_ROOT / "examples" / "flights.py"),
                     *("--skip-baseline", "--epochs", str(num_epochs)),
+                    *("--consistency", consistency),
+                    *("--batch-size", str(_BATCH_SIZE)),
                     *("--output-dir", str(folder / "output")),
                     *("--backup-dir", str(folder / "backup")),
                     *("--backup-steps", str(_STEPS_BETWEEN_BACKUPS)),
@@ -182,8 +191,10 @@ def _seconds_to_train(num_epochs: int) -> float:
     2 * _seconds_to_train(_EPOCHS_OF_ALL)
     + 2 * _KILLS_OF_ALL * _SECONDS_PER_KILL
 )
+@pytest.mark.parametrize("consistency", ["async", "sync"])
+@pytest.mark.sample(cases=1)
 def test_training_survives_every_kill(
-    tmp_path: pathlib.Path, pytestconfig: pytest.Config
+    tmp_path: pathlib.Path, pytestconfig: pytest.Config, consistency: str
 ) -> None:
     runs_all = pytestconfig.getoption("all")
     seed = pytestconfig.getoption("sample_seed")
@@ -194,13 +205,16 @@ def test_training_survives_every_kill(
         "EPOCHS", _EPOCHS_OF_ALL if runs_all else _EPOCHS_OF_A_SAMPLE
     )
     seconds = _seconds_to_train(num_epochs)
-    with _Run(tmp_path / "undisturbed", num_epochs) as run:
+    with _Run(tmp_path / "undisturbed", num_epochs, consistency) as run:
         undisturbed = run.auc(seconds)
     blows = _draw_blows(num_kills, seed)
-    print(f"\nseed {seed}: {', '.join(map(str, blows))}", flush=True)
+    print(
+        f"\n{consistency}, seed {seed}: {', '.join(map(str, blows))}",
+        flush=True,
+    )
     started = time.monotonic()
     restarts = ("--max-restarts", "1000")
-    with _Run(tmp_path / "chaos", num_epochs, *restarts) as run:
+    with _Run(tmp_path / "chaos", num_epochs, consistency, *restarts) as run:
         run.wait_for(lambda: run.backups() > 1, _SECONDS_TO_START_AND_TEST)
         for blow in blows:
             struck = time.monotonic()

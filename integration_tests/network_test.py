@@ -106,14 +106,18 @@ def tasks(
         yield _Tasks(jobs, logs)
 
 
-@pytest.fixture
-def strategy(tasks: _Tasks) -> Iterator[tfps.ParameterServerStrategy]:
+@pytest.fixture(params=[tfps.Async(), tfps.Sync()], ids=["async", "sync"])
+def strategy(
+    tasks: _Tasks, request: pytest.FixtureRequest
+) -> Iterator[tfps.ParameterServerStrategy]:
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
         tf.train.ClusterSpec(tasks.addresses), task_type="chief", task_id=0
     )
     tasks.assert_alive()
     made = tfps.ParameterServerStrategy(
-        resolver, tfps.partitioners.FixedShardsPartitioner(2)
+        resolver,
+        tfps.partitioners.FixedShardsPartitioner(2),
+        consistency=request.param,
     )
     yield made
     tasks.assert_alive()
@@ -192,7 +196,9 @@ def test_a_worker_that_is_cut_off(
 
 
 def test_a_worker_that_does_not_reach_a_ps(
-    network: Network, strategy: tfps.ParameterServerStrategy
+    network: Network,
+    strategy: tfps.ParameterServerStrategy,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     model = _model(strategy)
     seen = _seen(strategy)
@@ -202,8 +208,11 @@ def test_a_worker_that_does_not_reach_a_ps(
     finally:
         network.mend_between(*pair)
     # Only this worker has noticed, and no task was lost.
-    retried = {e.worker_index for e in seen.of(events.ClosureRetried)}
-    assert retried == {0}
+    if isinstance(strategy.consistency, tfps.Sync):
+        assert "Worker 0 sits out synchronous steps" in caplog.text
+    else:
+        retried = {e.worker_index for e in seen.of(events.ClosureRetried)}
+        assert retried == {0}
     for kind in (events.WorkerLost, events.ParameterServerLost):
         assert not seen.of(kind)
     assert tfps.ClusterCoordinator(strategy).absent_workers == ()
@@ -253,7 +262,12 @@ def _assert_fit_goes_on_after_a_cut(
     finally:
         mend()
     assert seen.recovered() == [1]
-    assert int(model.optimizer.iterations) >= _STEPS
+    made = int(model.optimizer.iterations)
+    if isinstance(strategy.consistency, tfps.Sync):
+        # All variables go back to the checkpoint, and with them the steps.
+        assert _STEPS - 50 - STEPS_A_CALL <= made < _STEPS
+    else:
+        assert made >= _STEPS
     assert _fit(model) < loss
 
 

@@ -7,6 +7,7 @@ assignments.py  how to combine the values that a step assigns on each worker
 applier.py      the function by which a parameter server applies steps
 scalars.py      scalars of an optimizer, one copy on each parameter server
 norms.py        norms of gradients with parts on several parameter servers
+exclusions.py   pure: workers that sit out because their calls fail
 span.py         some steps, with one call of each worker and parameter server
 losses.py       refuses losses that cannot be averaged
 """

@@ -2,10 +2,12 @@
 
 import contextlib
 import functools
+import logging
 import math
 import threading
 import time
 from collections.abc import Callable
+from collections.abc import Collection
 from collections.abc import Iterator
 from collections.abc import Sequence
 from typing import Any
@@ -19,12 +21,16 @@ from tfps_plugin._compat.runtime import tensorflow_execution
 from tfps_plugin.cluster.calls import bounded_calls
 from tfps_plugin.cluster.calls import cancelled_calls
 from tfps_plugin.cluster.calls import dispatch_context
+from tfps_plugin.coordinator import error_text
 from tfps_plugin.coordinator.cluster_coordinator import ClusterCoordinator
 from tfps_plugin.training.synchronous.applier import Applier
+from tfps_plugin.training.synchronous.exclusions import Exclusions
 from tfps_plugin.training.synchronous.global_step import GlobalStep
 from tfps_plugin.variables.chief import chief_reads
 from tfps_plugin.variables.chief import steps_in_flight
 from tfps_plugin.variables.lookup import graph_checks
+
+_logger = logging.getLogger("tfps_plugin")
 
 # Interval at which a wait returns to Python by itself.
 _WAKE_UP_SECONDS = 1.0
@@ -44,13 +50,50 @@ class Spans:
     `fit` that was interrupted may still run when the next one begins.
 
     Threading: the threads that run `fit`.
-    Guarded by `_lock`: the latest span.
+    Guarded by `_lock`: the latest span. Only the thread that begins spans uses
+    the workers that sit out.
     """
 
     def __init__(self) -> None:
         """Begins without a span."""
         self._lock = threading.Lock()
         self._latest: Span | None = None
+        self._exclusions = Exclusions()
+
+    def members(self, present: Sequence[int]) -> list[int]:
+        """Returns the workers that take part in the next span.
+
+        Args:
+            present: Indices of the workers that answer.
+        """
+        return self._exclusions.members(present)
+
+    def exclude_failed(self, span: "Span", absent: Collection[int]) -> None:
+        """Makes workers sit out that have failed although they answer.
+
+        Args:
+            span: A span that has ended.
+            absent: Indices of the workers that do not answer.
+        """
+        failed = {
+            worker: error
+            for worker, error in span.member_errors.items()
+            if worker not in absent and chief_reads.is_about_the_cluster(error)
+        }
+        if not failed or span.error is not None:
+            return
+        seconds = self._exclusions.exclude(failed, span.seconds)
+        for worker, error in failed.items():
+            _logger.warning(
+                "Worker %d sits out synchronous steps for %.0f s: its call "
+                "has failed, and held up the others for up to %.0f s. Check "
+                "that it reaches all parameter servers. Received: %s: %s",
+                worker,
+                seconds,
+                span.seconds,
+                type(error).__name__,
+                error_text.shortened(str(error)),
+            )
 
     def begin(self, make: "Callable[[], Span]") -> "Span":
         """Begins a span, once the one before has ended.
@@ -108,6 +151,7 @@ class Span:
 
     Attributes:
         num_steps: Number of steps to make.
+        seconds: The time that it took; once it has ended.
         num_done: Number of steps that were made; once it has ended.
         error: The exception of a ps; None if there was none.
         member_errors: The exceptions of members that ended early, by worker.
@@ -140,6 +184,7 @@ class Span:
                 thread.
         """
         self.num_steps = num_steps
+        self.seconds = 0.0
         self.num_done = 0
         self.members = list(members)
         self.error: BaseException | None = None
@@ -215,11 +260,13 @@ class Span:
     # On the span's own thread.
 
     def _drive(self) -> None:
+        begun_at = time.monotonic()
         try:
             self._run()
         except BaseException as error:
             self.error = self.error or error
         finally:
+            self.seconds = time.monotonic() - begun_at
             self._has_ended = True
             self._on_ended()
 

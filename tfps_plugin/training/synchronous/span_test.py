@@ -571,6 +571,45 @@ def test_the_wait_for_a_span_ends_in_time() -> None:
     assert all_spans.finish(_SECONDS)
 
 
+def test_a_worker_that_fails_although_it_answers_sits_out(
+    cluster: _Cluster, ended: _Ended, caplog: pytest.LogCaptureFixture
+) -> None:
+    def make(worker: int, num_steps: int) -> bool:
+        del num_steps
+        if worker == 0:
+            raise tf.errors.UnavailableError(None, None, "no way to ps 1")
+        cluster.wait_until(lambda: len(cluster.left) == 2)
+        cluster.note_finished(worker)
+        return True
+
+    span = _run(cluster, ended, make)
+    lost, failed = Spans(), Spans()
+    lost.exclude_failed(span, [0])
+    assert lost.members([0, 1, 2]) == [0, 1, 2]
+    assert not caplog.records
+    failed.exclude_failed(span, [])
+    assert failed.members([0, 1, 2]) == [1, 2]
+    assert "Worker 0 sits out" in caplog.text
+    assert "no way to ps 1" in caplog.text
+
+
+def test_an_error_of_a_step_makes_nobody_sit_out(
+    cluster: _Cluster, ended: _Ended
+) -> None:
+    def make(worker: int, num_steps: int) -> bool:
+        del num_steps
+        if worker == 0:
+            raise ZeroDivisionError
+        cluster.wait_until(lambda: len(cluster.left) == 2)
+        cluster.note_finished(worker)
+        return True
+
+    span = _run(cluster, ended, make)
+    all_spans = Spans()
+    all_spans.exclude_failed(span, [])
+    assert all_spans.members([0, 2]) == [0, 2]
+
+
 def test_a_relay_is_called_once_for_all_steps(
     cluster: _Cluster, ended: _Ended
 ) -> None:

@@ -129,7 +129,7 @@ class SyncRun(StepRun):
         )
 
     def _present(self) -> list[int]:
-        """Waits until a worker is present; returns all that are.
+        """Waits until a worker is present; returns those that take part.
 
         Raises:
             WorkerLostError: If there is none for too long.
@@ -142,7 +142,7 @@ class SyncRun(StepRun):
                 if worker not in absent
             ]
             if present:
-                return present
+                return connection.present().part(Spans).members(present)
             self._coordinator.schedule(_nothing)
             self._coordinator.join()
 
@@ -175,6 +175,9 @@ class SyncRun(StepRun):
         if span.error is not None and not self._has_recovered():
             # Some ps may have made more steps than others.
             raise span.error
+        connection.present().part(Spans).exclude_failed(
+            span, self._coordinator.absent_workers
+        )
         self._count_failures(span)
 
     def _has_recovered(self) -> bool:

@@ -270,6 +270,9 @@ class WorkerGroupCalls:
         ):
             # Some ps may have made more steps than others.
             raise span.error
+        connection.present().part(Spans).exclude_failed(
+            span, coordinator.absent_workers
+        )
         for each in calls[: span.num_done]:
             each.done()
         left = list(calls[span.num_done :])
@@ -281,7 +284,7 @@ class WorkerGroupCalls:
 
 
 def _present(coordinator: Any) -> list[int]:
-    """Waits until a worker is present; returns all that are.
+    """Waits until a worker is present; returns those that take part.
 
     Raises:
         WorkerLostError: If there is none for too long.
@@ -294,7 +297,7 @@ def _present(coordinator: Any) -> list[int]:
             if worker not in absent
         ]
         if present:
-            return present
+            return connection.present().part(Spans).members(present)
         # Runs on any worker: then there is one.
         coordinator.schedule(_nothing).get()
 
