@@ -80,12 +80,14 @@ def _initial(model: keras.Model) -> list[np.ndarray]:
 def _fit(
     cluster: tfps.LocalCluster,
     *layers: Callable[[], keras.layers.Layer],
+    consistency: tfps.Async | None = None,
 ) -> tuple[list[np.ndarray], dict[str, list[float]], str]:
     """Returns weights and logs after three epochs, and the steps' messages."""
     # One call at a time, so that the order of steps is fixed.
     strategy = tfps.ParameterServerStrategy(
         cluster.cluster_resolver,
         tfps.partitioners.FixedShardsPartitioner(2),
+        consistency=consistency,
         scheduling=tfps.SchedulingOptions(prefetch_embeddings=False),
     )
     with strategy.scope():
@@ -100,7 +102,15 @@ def _fit(
     assert int(model.optimizer.iterations) == 3 * _STEPS_OF_AN_EPOCH
     weights = [np.array(w) for w in model.weights + model.optimizer.variables]
     explained = str(strategy.explain(model, print_fn=None))
-    tfps.ClusterCoordinator(strategy).close()
+    coordinator = tfps.ClusterCoordinator(strategy)
+    # Steps that follow one another see all earlier updates.
+    for name, number in (
+        ("updates", 3 * _STEPS_OF_AN_EPOCH),
+        ("0", 3 * _STEPS_OF_AN_EPOCH),
+        ("largest", 0),
+    ):
+        assert coordinator.counters.value(f"staleness_{name}") == number
+    coordinator.close()
     return weights, history.history, explained
 
 
@@ -123,6 +133,19 @@ def test_results_are_the_same(
     assert "rounds_of" not in explained
     assert logs == expected_logs
     for mine, theirs in zip(weights, expected_weights, strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+
+
+def test_steps_that_are_not_stale_keep_their_learning_rate(
+    cluster: tfps.LocalCluster,
+) -> None:
+    weights, _, explained = _fit(cluster)
+    assert "rounds_of_4_steps" in explained
+    scaled, _, explained = _fit(
+        cluster, consistency=tfps.Async(staleness_scaling=True)
+    )
+    assert "rounds_of_4_steps" in explained
+    for mine, theirs in zip(scaled, weights, strict=True):
         np.testing.assert_array_equal(mine, theirs)
 
 

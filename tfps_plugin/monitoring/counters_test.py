@@ -13,6 +13,15 @@ def test_counts_from_zero() -> None:
     assert counters.value("closures_done") == 5
 
 
+def test_a_counter_is_raised_and_never_lowered() -> None:
+    counters = Counters()
+    for value in (3, 7, 5):
+        counters.raise_to("largest", value)
+    assert counters.value("largest") == 7
+    counters.raise_to("none", 0)
+    assert counters.snapshot() == {"largest": 7, "none": 0}
+
+
 def test_snapshot_is_a_copy_ordered_by_name() -> None:
     counters = Counters()
     counters.increment("b")

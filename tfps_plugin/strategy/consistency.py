@@ -16,9 +16,29 @@ class Async:
     strategy = tfps.ParameterServerStrategy(consistency=tfps.Async())
     ```
 
+    Args:
+        staleness_scaling: Whether each parameter server divides the learning
+            rate of an update by its staleness: the number of updates of the
+            same variables by other steps between the step's reads and its
+            update. Updates whose staleness is 0 or 1 keep the learning rate.
+
+    Raises:
+        TypeError: If `staleness_scaling` is no boolean.
+
     References:
         - Dean et al., "Large Scale Distributed Deep Networks", NeurIPS 2012.
+        - Zhang et al., "Staleness-aware Async-SGD for Distributed Deep
+          Learning", IJCAI 2016.
     """
+
+    staleness_scaling: bool = False
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.staleness_scaling, bool):
+            raise TypeError(
+                "staleness_scaling must be True or False. Received: "
+                f"staleness_scaling={self.staleness_scaling!r}"
+            )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,6 +108,8 @@ def checked(
             "consistency must be tfps.Async() or tfps.Sync(), or None for the "
             f"default. Received: consistency={consistency!r}"
         )
+    if isinstance(consistency, Async):
+        _require_scalable(consistency, sparse_update)
     if not isinstance(consistency, Sync):
         return consistency, options
     scheduling = options.scheduling
@@ -122,3 +144,18 @@ def checked(
         )
     recovery = dataclasses.replace(options.recovery, restore="consistent")
     return consistency, dataclasses.replace(options, recovery=recovery)
+
+
+def _require_scalable(consistency: Async, sparse_update: SparseUpdate) -> None:
+    """Refuses staleness scaling with rows that make up for earlier steps.
+
+    Raises:
+        UnsupportedError: If both are asked for.
+    """
+    if consistency.staleness_scaling and sparse_update == "caught_up":
+        raise errors.UnsupportedError(
+            "Rows that catch up do not know the staleness of the steps that "
+            'they make up for. Expected sparse_update="exact", "lazy" or '
+            f'"auto". Received: consistency={consistency}, '
+            f"sparse_update={sparse_update!r}"
+        )

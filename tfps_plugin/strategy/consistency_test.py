@@ -31,6 +31,22 @@ def test_asynchronous_training_changes_no_option() -> None:
     assert same is options
 
 
+@pytest.mark.parametrize("given", [1, None, "yes", 0.5])
+def test_scaling_is_on_or_off(given: Any) -> None:
+    with pytest.raises(TypeError, match=r"Received: staleness_scaling="):
+        Async(staleness_scaling=given)
+
+
+def test_scaling_does_not_know_rows_that_catch_up() -> None:
+    scaling = Async(staleness_scaling=True)
+    for form in ("auto", "lazy", "exact"):
+        assert consistency.checked(scaling, _options(), form)[0] is scaling
+    with pytest.raises(
+        errors.UnsupportedError, match=r"staleness_scaling=True.*'caught_up'"
+    ):
+        consistency.checked(scaling, _options(), "caught_up")
+
+
 def test_synchronous_training_restores_all_variables_together() -> None:
     before = _options()
     checked, after = consistency.checked(Sync(), before, "exact")

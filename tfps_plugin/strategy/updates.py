@@ -28,6 +28,7 @@ from tfps_plugin.strategy.update_parts import UpdatePart
 from tfps_plugin.strategy.update_parts import parts_of
 from tfps_plugin.variables.kinds.sharded_variable import ShardedVariable
 from tfps_plugin.variables.step_trace import StepTrace
+from tfps_plugin.variables.updates.update_lock import UpdateLock
 
 
 def update(
@@ -68,7 +69,9 @@ def update(
 # AutoGraph cannot convert it, and warns that it cannot.
 @tf.autograph.experimental.do_not_convert
 def run_parts(
-    parts: Sequence[UpdatePart], run: Callable[[UpdatePart], Any]
+    parts: Sequence[UpdatePart],
+    run: Callable[[UpdatePart], Any],
+    begin: Callable[[UpdateLock], None] = lambda lock: None,
 ) -> list[Any]:
     """Runs parts of updates, each on its ps.
 
@@ -78,6 +81,7 @@ def run_parts(
     Args:
         parts: Parts of one or several variables, in any order.
         run: A function that runs one part.
+        begin: A function that is called under each lock before its parts.
 
     Returns:
         The results of `run`, in the order of `parts`.
@@ -97,6 +101,8 @@ def run_parts(
         with (
             contextlib.nullcontext() if lock is None else lock.holding(arrivals)
         ):
+            if lock is not None:
+                begin(lock)
             for index in section:
                 part = parts[index]
                 if index in behind:

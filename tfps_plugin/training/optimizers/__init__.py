@@ -2,6 +2,8 @@
 
 methods.py                wrappers of the methods of Keras's optimizers
 step.py                   one optimizer.apply, on the parameter servers
+step_staleness.py         staleness of the updates of one step
+update_counts.py          updates, counted on the ps that make them
 compiled_steps.py         steps outside of functions, as one function each
 sparse_gradients.py       clips and sums gradients of which some are rows
 whole_updates.py          variables whose rows are all updated in every step

@@ -14,6 +14,7 @@ from tfps_plugin.strategy.parameter_server_strategy import (
 )
 from tfps_plugin.training.optimizers import compiled_steps
 from tfps_plugin.training.optimizers import sparse_gradients
+from tfps_plugin.training.optimizers import step_staleness
 from tfps_plugin.training.optimizers import whole_matrix
 from tfps_plugin.training.optimizers.catch_up import caught_up_tables
 from tfps_plugin.training.optimizers.compiled_steps import CompiledSteps
@@ -33,6 +34,7 @@ def build(original: Callable[..., None]) -> Callable[..., None]:
     def build_on_ps(self: Any, variables: Sequence[Any]) -> None:
         if not is_ours(self):
             return original(self, variables)
+        step_staleness.require_supported(self)
         if not _is_wrapper(self):
             whole_matrix.require_supported(self, list(variables))
             compat.require_no_overrides(self)

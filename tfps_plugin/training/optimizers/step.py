@@ -26,6 +26,7 @@ from tfps_plugin.training.optimizers.after_updates import Constraints
 from tfps_plugin.training.optimizers.after_updates import MovingAverages
 from tfps_plugin.training.optimizers.automatic import automatic_updates
 from tfps_plugin.training.optimizers.catch_up.caught_up_step import CaughtUpStep
+from tfps_plugin.training.optimizers.step_staleness import StepStaleness
 from tfps_plugin.variables.compression import error_feedback
 from tfps_plugin.variables.kinds.mirrored_scalar import MirroredScalar
 from tfps_plugin.variables.lookup.distinct_rows import distinct
@@ -57,6 +58,7 @@ class OptimizerStep:
         self._variables = list(variables)
         self._trace = trace
         self._catch_up = CaughtUpStep(optimizer)
+        self._staleness = StepStaleness(optimizer, trace)
 
     def run(self, gradients: Sequence[Any]) -> None:
         """Updates all variables, and counts the step.
@@ -210,6 +212,7 @@ class OptimizerStep:
         variable_of = {id(compat.value_of(v)): v for v in self._variables}
 
         def update(pairs: Sequence[Any], learning_rate: Any) -> None:
+            learning_rate = self._staleness.sent(learning_rate)
             parts = [
                 part
                 for gradient, value in pairs
@@ -217,10 +220,12 @@ class OptimizerStep:
                     variable_of[id(value)], gradient, learning_rate
                 )
             ]
+            self._staleness.read(parts)
             with self._reading_momentum_schedule_once():
                 updates.run_parts(
                     parts,
                     lambda part: self._update_part(part, averages, constraints),
+                    self._staleness.count,
                 )
 
         compat.run_update(optimizer, update, gradients, self._variables)
@@ -293,7 +298,9 @@ class OptimizerStep:
         optimizer = self._optimizer
         gradient, learning_rate, *_ = part.args
         self._decay(part)
+        learning_rate = self._staleness.scaled(part, learning_rate)
         optimizer.update_step(gradient, part.variable, learning_rate)
+        self._staleness.require_used(part, learning_rate)
         if averages is not None and (
             part.is_rows or not optimizer.gradient_accumulation_steps
         ):
@@ -309,7 +316,9 @@ class OptimizerStep:
         ):
             return
         dtype = part.variable.dtype
-        rate = tf.cast(optimizer.learning_rate, dtype)
+        rate = self._staleness.scaled(
+            part, tf.cast(optimizer.learning_rate, dtype)
+        )
         part.variable.assign_sub(part.variable * tf.cast(factor, dtype) * rate)
 
     def _pairs(

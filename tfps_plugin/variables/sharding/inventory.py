@@ -4,6 +4,9 @@ import threading
 import weakref
 from collections.abc import Iterable
 
+import tensorflow as tf
+
+from tfps_plugin._compat.graph import tensorflow_variables as compat
 from tfps_plugin.variables.initial_values import initialization
 from tfps_plugin.variables.kinds.remote_variable import RemoteVariable
 from tfps_plugin.variables.sharding import holdings
@@ -18,7 +21,7 @@ class Inventory:
 
     It keeps no variable alive: variables that the program drops are not listed.
 
-    Threading: safe from several threads. Guarded by `_lock`: the list.
+    Threading: safe from several threads. Guarded by `_lock`: the lists.
     """
 
     def __init__(self, locks: UpdateLocks) -> None:
@@ -31,6 +34,33 @@ class Inventory:
         self._lock = threading.Lock()
         self._variables: list[weakref.ref[RemoteVariable]] = []
         self._num_to_prune = _PRUNE_FROM
+        self._tallies: list[weakref.ref[RemoteVariable]] = []
+
+    def new_tally(
+        self, device: str, shape: tf.TensorShape, name: str
+    ) -> RemoteVariable:
+        """Makes whole numbers that begin at zero, and do so after a loss.
+
+        They are no part of the model: no checkpoint has them, and they count
+        for no placement.
+
+        Args:
+            device: Full device name of the ps.
+            shape: Full static shape.
+            name: Name for messages.
+
+        Returns:
+            A variable of int64, in no `Inventory.on`.
+        """
+        with tf.init_scope(), compat.clear_device():
+            tally = RemoteVariable(
+                device, shape, tf.int64, name, trainable=False
+            )
+            _clear(tally)
+        with self._lock:
+            living = [r for r in self._tallies if r() is not None]
+            self._tallies = [*living, weakref.ref(tally)]
+        return tally
 
     def add(self, variable: RemoteVariable) -> None:
         """Lists a variable; each shard counts as a variable."""
@@ -82,4 +112,19 @@ class Inventory:
         variables = self.on(devices)
         for variable in variables:
             variable.remake()
+        with self._lock:
+            tallies = [reference() for reference in self._tallies]
+        for tally in tallies:
+            if tally is not None and tally.device in devices:
+                tally.remake()
+                with compat.clear_device():
+                    _clear(tally)
         return variables
+
+
+def _clear(tally: RemoteVariable) -> None:
+    """Sets a variable to zero, wherever it is."""
+    zeros = initialization.InitialValue(
+        tally.shape, tally.dtype, lambda: tf.zeros(tally.shape, tally.dtype)
+    )
+    initialization.fill(tally, zeros)

@@ -106,13 +106,14 @@ class StepRun(abc.ABC):
         self._progress.finish()
 
     def finish(self) -> None:
-        """Ends the epoch: like `sync`; also warns of restarted steps.
+        """Ends the epoch: like `sync`; also tells of stale and restarted steps.
 
         Raises:
             BaseException: The error that a step raised.
         """
         self.sync()
         self._functions.collect()
+        self._functions.report_staleness()
         self._coordinator.limit_in_flight(
             self._coordinator.in_flight_limits.at_first
         )

@@ -14,6 +14,7 @@ import tensorflow as tf
 from tfps_plugin import errors
 from tfps_plugin._compat import keras as keras_compat
 from tfps_plugin.training import step_build
+from tfps_plugin.training.optimizers import update_counts
 from tfps_plugin.training.optimizers.catch_up import caught_up_tables
 from tfps_plugin.variables.kinds.late_bound import LateBoundVariable
 from tfps_plugin.variables.kinds.mirrored_scalar import MirroredScalar
@@ -166,12 +167,18 @@ class StepStates:
             for optimizer in optimizers
             for value in caught_up_tables.variables_of(optimizer)
         )
+        # Likewise: changed under a lock only.
+        counting = _ids_of(
+            value
+            for counts in update_counts.known(optimizers)
+            for value in counts.variables
+        )
         on_ps = [
             one
             for one in flow.variables
             if isinstance(one, RemoteVariable)
             and not isinstance(one, MirroredScalar)
-            and id(one) not in catching_up
+            and id(one) not in catching_up | counting
         ]
         optimized = _ids_of(
             variable.value

@@ -19,6 +19,7 @@ from tfps_plugin.strategy.consistency import Sync
 from tfps_plugin.training import step_build
 from tfps_plugin.training.optimizers.automatic import automatic_updates
 from tfps_plugin.training.optimizers.automatic.update_costs import StepTimes
+from tfps_plugin.training.steps.metrics import staleness_report
 from tfps_plugin.training.steps.metrics.counted_sums import Counted
 from tfps_plugin.training.steps.metrics.counted_sums import CountedSums
 from tfps_plugin.training.steps.metrics.lane_sums import LaneSums
@@ -387,6 +388,11 @@ class StepFunctions:
         """Fetches the metric states of lanes; no call may run."""
         if self._lane_sums is not None:
             self._lane_sums.collect()
+
+    def report_staleness(self) -> None:
+        """Reports the staleness of updates, if steps train; no call may run."""
+        if not self.counts_exactly:
+            staleness_report.report(self._model, self._coordinator.counters)
 
     def _traced(
         self, function: Callable[..., Any], *specs: Any
