@@ -25,6 +25,16 @@ class Counters:
         with self._lock:
             self._values[name] = self._values.get(name, 0) + by
 
+    def raise_to(self, name: str, value: int) -> None:
+        """Sets the counter called `name` to a value, unless it is larger.
+
+        Args:
+            name: Name of the counter, such as "largest_staleness".
+            value: A number that was seen; the counter is the largest.
+        """
+        with self._lock:
+            self._values[name] = max(self._values.get(name, 0), value)
+
     def value(self, name: str) -> int:
         """Returns the counter called `name`; 0 if it was never incremented."""
         with self._lock:

@@ -77,6 +77,8 @@ class StepTrace:
             changes a variable. `fit` does; a custom loop may not.
         exchange: The receiver of changes that the step does not make itself,
             because workers make it together; None: it makes them.
+        is_gated: Whether the step waits for workers that are far behind, as
+            bounded staleness demands.
         is_finite: Whether the gradients of all parameter servers are finite, a
             boolean scalar; None: not known.
         total_over_ps: Adds up a float32 vector over all parameter servers,
@@ -93,6 +95,7 @@ class StepTrace:
         """Creates the trace of a step that has not begun."""
         self.chief_waits = False
         self.exchange: Exchange | None = None
+        self.is_gated = False
         self.is_finite: tf.Tensor | None = None
         self.total_over_ps: Callable[[tf.Tensor], tf.Tensor] | None = None
         self.only_on: str | None = None

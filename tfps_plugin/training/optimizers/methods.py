@@ -8,7 +8,7 @@ from typing import Any
 from tfps_plugin import errors
 from tfps_plugin._compat import keras_optimizers as compat
 from tfps_plugin.cluster.calls import dispatch_context
-from tfps_plugin.strategy.consistency import Sync
+from tfps_plugin.strategy.consistency import Async
 from tfps_plugin.strategy.parameter_server_strategy import (
     ParameterServerStrategy,
 )
@@ -74,7 +74,7 @@ def apply(original: Callable[..., None]) -> Callable[..., None]:
             if trace.exchange is not None:
                 trace.exchange.push(self, gradients, variables)
                 return None
-            _require_asynchronous(self, trace)
+            _require_own_step(self, trace)
             if gradients and compiled_steps.can_compile(self):
                 if not hasattr(self, "_tfps_compiled_steps"):
                     self._tfps_compiled_steps = CompiledSteps()
@@ -133,26 +133,28 @@ def check_finite(original: Callable[..., Any]) -> Callable[..., Any]:
     return check
 
 
-def _require_asynchronous(optimizer: Any, trace: StepTrace) -> None:
-    """Refuses an update that would not wait for other workers.
+def _require_own_step(optimizer: Any, trace: StepTrace) -> None:
+    """Refuses an update that would not wait for other workers as it should.
 
     Raises:
-        UnsupportedError: If the strategy is synchronous, and a worker runs the
-            function.
+        UnsupportedError: If workers have to wait for each other, and one runs
+            the function without.
     """
-    strategy = compat.strategy_of(optimizer)
-    if not isinstance(strategy.consistency, Sync) or trace.only_on is not None:
+    consistency = compat.strategy_of(optimizer).consistency
+    waits = trace.is_gated or trace.only_on is not None
+    if isinstance(consistency, Async) or waits:
         return
     if (
-        strategy.extended.chief_runs.is_traced_for_workers
+        compat.strategy_of(optimizer).extended.chief_runs.is_traced_for_workers
         or dispatch_context.current() is not None
     ):
         raise errors.UnsupportedError(
             "A scheduled function applies gradients, but under "
-            "consistency=tfps.Sync() only the steps of fit() are synchronous. "
-            "Expected training by fit(), or consistency=tfps.Async(). "
-            f"Received: optimizer.apply() of {optimizer.name!r} in a scheduled "
-            "function. Override train_step() and call fit()."
+            f"consistency=tfps.{consistency} only the steps of fit() wait for "
+            "other workers. Expected training by fit(), or "
+            "consistency=tfps.Async(). Received: optimizer.apply() of "
+            f"{optimizer.name!r} in a scheduled function. Override "
+            "train_step() and call fit()."
         )
 
 

@@ -8,5 +8,6 @@ applier.py      the function by which a parameter server applies steps
 scalars.py      scalars of an optimizer, one copy on each parameter server
 norms.py        norms of gradients with parts on several parameter servers
 span.py         some steps, with one call of each worker and parameter server
+span_parts.py   protocols of what a span needs
 losses.py       refuses losses that cannot be averaged
 """

@@ -20,8 +20,8 @@ from tfps_plugin.cluster.calls import bounded_calls
 from tfps_plugin.cluster.calls import cancelled_calls
 from tfps_plugin.cluster.calls import dispatch_context
 from tfps_plugin.coordinator.cluster_coordinator import ClusterCoordinator
-from tfps_plugin.training.synchronous.applier import Applier
-from tfps_plugin.training.synchronous.global_step import GlobalStep
+from tfps_plugin.training.synchronous.span_parts import CallOfPs
+from tfps_plugin.training.synchronous.span_parts import QueuesOfStep
 from tfps_plugin.variables.chief import chief_reads
 from tfps_plugin.variables.chief import steps_in_flight
 from tfps_plugin.variables.lookup import graph_checks
@@ -117,8 +117,8 @@ class Span:
     def __init__(
         self,
         coordinator: ClusterCoordinator,
-        step: GlobalStep,
-        appliers: Sequence[Applier],
+        step: QueuesOfStep,
+        appliers: Sequence[CallOfPs],
         relay: Callable[[], Any] | None,
         members: Sequence[int],
         num_steps: int,
@@ -388,7 +388,7 @@ class Span:
 
     # On threads of appliers.
 
-    def _apply(self, applier: Applier, values: Sequence[tf.Tensor]) -> None:
+    def _apply(self, applier: Any, values: Sequence[tf.Tensor]) -> None:
         members = set(self.members)
         with self._calling():
             with tf.device(graph_checks.CPU):

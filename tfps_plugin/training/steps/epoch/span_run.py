@@ -8,6 +8,7 @@ from typing import Any
 from tfps_plugin.cluster.chief import connection
 from tfps_plugin.coordinator.cluster_coordinator import ClusterCoordinator
 from tfps_plugin.inputs.split_reader import SplitReader
+from tfps_plugin.training.bounded.member_calls import MemberCalls
 from tfps_plugin.training.steps.epoch import worker_read_run
 from tfps_plugin.training.steps.epoch.step_account import Claim
 from tfps_plugin.training.steps.epoch.step_run import StepRun
@@ -73,7 +74,15 @@ class SpanRun(StepRun):
         self._progress.update()
 
     def _limit(self) -> int:
-        """Returns the number of steps of a span."""
+        """Returns the number of steps of the next span, at most."""
+        return self._steps_of_a_span()
+
+    def _steps_of_a_span(self) -> int:
+        """Returns the number of steps that make a span long enough."""
+        return self._steps_of_a_call()
+
+    def _steps_of_a_call(self) -> int:
+        """Returns the number of steps that make a call long enough."""
         return self._steps_per_closure(self.done, self._pace.most_steps)
 
     def _prepare(
@@ -275,11 +284,16 @@ class WorkerReadSpanRun(SpanRun):
         super().close()
         self._reader.close()
 
-    def _make_steps(self, num_steps: int) -> bool:
+    def _make_steps(
+        self, worker: int, num_steps: int, most: int, calls: MemberCalls
+    ) -> bool:
         """Makes steps on a worker, on the thread of its lane.
 
         Args:
+            worker: Index of the worker.
             num_steps: Number of steps.
+            most: Largest number of steps in a call.
+            calls: Receives the calls.
 
         Returns:
             Whether the input was long enough.
@@ -294,9 +308,13 @@ class WorkerReadSpanRun(SpanRun):
                 if share.is_infinite and self._num_steps is None:
                     raise worker_read_run.endless()
                 begun_at = time.monotonic()
-                made = self._calls.make(share, left)
+                wanted = min(left, most)
+                if not calls.begins(worker, wanted):
+                    return False
+                made = self._calls.make(share, wanted)
+                calls.has_ended(worker, made.num_steps)
                 self._pace.observe(made.num_steps, time.monotonic() - begun_at)
-                if made.num_steps < left:
+                if made.num_steps < wanted:
                     share.exhausted()
                 left -= made.num_steps
                 if made.num_steps:

@@ -16,6 +16,7 @@ from tfps_plugin.inputs import batch_cutter
 from tfps_plugin.inputs.batch_codec import BatchCodec
 from tfps_plugin.inputs.batch_cutter import BatchCutter
 from tfps_plugin.inputs.split_reader import SplitReader
+from tfps_plugin.training.bounded.member_calls import MemberCalls
 from tfps_plugin.training.steps.epoch.span_run import SpanRun
 from tfps_plugin.training.steps.epoch.span_run import WorkerReadSpanRun
 from tfps_plugin.training.steps.metrics.progress_logs import ProgressLogs
@@ -115,8 +116,7 @@ class WorkerReadSyncRun(WorkerReadSpanRun):
         self._global_steps.require_recovered(span)
 
     def _make(self, worker: int, num_steps: int) -> bool:
-        del worker
-        return self._make_steps(num_steps)
+        return self._make_steps(worker, num_steps, num_steps, MemberCalls())
 
 
 class ChiefReadSyncRun(SpanRun):
