@@ -91,6 +91,7 @@ class _Cluster:
         num_steps: int,
         bound: int = 1,
         members: tuple[int, ...] = (0, 2),
+        on_made: Callable[[BoundedSpan], None] = lambda span: None,
     ) -> BoundedSpan:
         """Runs a span to its end."""
         ended = threading.Event()
@@ -104,6 +105,7 @@ class _Cluster:
             make,
             ended.set,
         )
+        on_made(span)
         span.start()
         assert ended.wait(_SECONDS)
         for thread in self.coordinator.threads:
@@ -195,6 +197,24 @@ def test_a_member_that_is_given_up_begins_no_call_later(
     assert may_begin == [False]
     assert span.left == {2}
     assert (span.num_done, span.num_in_doubt) == (4, 0)
+
+
+def test_a_span_that_is_to_end_begins_no_call(cluster: _Cluster) -> None:
+    spans: list[BoundedSpan] = []
+
+    def make(worker: int, num_steps: int, calls: MemberCalls) -> bool:
+        for _ in range(num_steps):
+            if not calls.begins(worker, 1):
+                return False
+            cluster.step()
+            calls.has_ended(worker, 1)
+            spans[0].hurry()
+        return True
+
+    span = cluster.run(make, num_steps=200, on_made=spans.append)
+    assert 1 <= span.num_done <= 3
+    assert span.left == {0, 2}
+    assert (span.num_in_doubt, span.error) == (0, None)
 
 
 def test_calls_that_ended_count_if_a_ps_is_lost(cluster: _Cluster) -> None:
