@@ -46,7 +46,7 @@ from flights_report import score_table
 
 import tfps_plugin as tfps
 
-CONSISTENCIES = {"async": tfps.Async, "sync": tfps.Sync}
+CONSISTENCIES = {"async": tfps.Async(), "sync": tfps.Sync()}
 SMALLEST_SHARD_BYTES = 64 << 10
 """Cuts the tables of tail numbers and of flights; the rest stays whole."""
 
@@ -89,7 +89,7 @@ def run_on_cluster(options: argparse.Namespace) -> None:
         variable_partitioner=tfps.partitioners.MinSizePartitioner(
             SMALLEST_SHARD_BYTES, max_shards=parameter_servers()
         ),
-        consistency=CONSISTENCIES[options.consistency](),
+        consistency=CONSISTENCIES[options.consistency],
         communication=tfps.CommunicationOptions(wire_dtype=options.wire_dtype),
     )
     prepared = prepare(options.data_dir)

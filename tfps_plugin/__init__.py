@@ -62,6 +62,9 @@ if TYPE_CHECKING:
         CheckpointManager as CheckpointManager,
     )
     from tfps_plugin.strategy.consistency import Async as Async
+    from tfps_plugin.strategy.consistency import (
+        BoundedStaleness as BoundedStaleness,
+    )
     from tfps_plugin.strategy.consistency import Sync as Sync
     from tfps_plugin.strategy.options import (
         CommunicationOptions as CommunicationOptions,
@@ -84,6 +87,7 @@ if TYPE_CHECKING:
 # Name -> the module that defines it; a module's name -> that module.
 _HOMES = {
     "Async": "tfps_plugin.strategy.consistency",
+    "BoundedStaleness": "tfps_plugin.strategy.consistency",
     "Checkpoint": "tfps_plugin.recovery.checkpoints.checkpoint",
     "CheckpointManager": "tfps_plugin.recovery.checkpoints.checkpoint_manager",
     "ClusterCoordinator": "tfps_plugin.coordinator.cluster_coordinator",
@@ -114,6 +118,7 @@ _LOADED_TOO = {"ParameterServerStrategy": "tfps_plugin.training.patches.hooks"}
 
 __all__ = [
     "Async",
+    "BoundedStaleness",
     "Checkpoint",
     "CheckpointManager",
     "ClusterCoordinator",

@@ -1,11 +1,12 @@
-"""Compares synchronous with asynchronous training, side by side.
+"""Compares rules by which workers wait for each other, side by side.
 
     python -m integration_tests.benchmarks.consistency
 
-Both train the same model on the same number of workers, in turns. Prints, for
-each number of workers, the batches that all of them process in a second, and
-the CPU milliseconds of all processes for a batch: median and range, and the
-ratio of both, round by round.
+Asynchronous, synchronous and with bounded staleness, workers train the same
+model, in turns. Prints, for each number of workers, the batches that all of
+them process in a second, and the CPU milliseconds of all processes for a batch:
+median and range, and the ratio of both to asynchronous training, round by
+round.
 """
 
 import argparse
@@ -53,6 +54,7 @@ def main() -> None:
             names = [
                 _ASYNCHRONOUS[number],
                 f"tfps, synchronous, {number} workers",
+                f"tfps, bounded staleness 8, {number} workers",
             ]
             results = comparison.compare(
                 workload,
@@ -65,21 +67,26 @@ def main() -> None:
 
 
 def _line(num_workers: int, results: Sequence[Result]) -> str:
-    asynchronous, synchronous = results
-    rates = [
-        [r.steps_per_second for r in asynchronous.rounds],
-        # A step has a batch of each worker.
-        [r.steps_per_second * num_workers for r in synchronous.rounds],
-    ]
-    costs = [
-        [r.cpu_milliseconds for r in asynchronous.rounds],
-        [r.cpu_milliseconds / num_workers for r in synchronous.rounds],
-    ]
-    return (
-        f"{num_workers} workers: asynchronous {_spread(rates[0])}, "
-        f"{_spread(costs[0])}; synchronous {_spread(rates[1])}, "
-        f"{_spread(costs[1])}; ratios {_ratio(rates)}, {_ratio(costs)}"
-    )
+    parts, first = [], None
+    for name, result, num_batches in zip(
+        ("asynchronous", "synchronous", "bounded staleness 8"),
+        results,
+        # A synchronous step has a batch of each worker.
+        (1, num_workers, 1),
+        strict=True,
+    ):
+        rates = [r.steps_per_second * num_batches for r in result.rounds]
+        costs = [r.cpu_milliseconds / num_batches for r in result.rounds]
+        part = f"{name} {_spread(rates)}, {_spread(costs)}"
+        if first is None:
+            first = rates, costs
+        else:
+            part += (
+                f", ratios {_ratio([first[0], rates])}, "
+                f"{_ratio([first[1], costs])}"
+            )
+        parts.append(part)
+    return f"{num_workers} workers: " + "; ".join(parts)
 
 
 def _spread(values: Sequence[float]) -> str:
@@ -88,8 +95,8 @@ def _spread(values: Sequence[float]) -> str:
 
 
 def _ratio(pair: Sequence[Sequence[float]]) -> str:
-    of_async, of_sync = pair
-    ratios = [b / a for a, b in zip(of_async, of_sync, strict=True)]
+    of_async, of_other = pair
+    ratios = [b / a for a, b in zip(of_async, of_other, strict=True)]
     middle = statistics.median(ratios)
     return f"{middle:.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
 

@@ -46,18 +46,22 @@ def _tfps(
     num_workers: int = 2,
     joint: bool = False,
     is_synchronous: bool = False,
+    max_staleness: int | None = None,
 ) -> Iterator[Any]:
     import keras
 
     import tfps_plugin as tfps
 
+    consistency: Any = tfps.Sync() if is_synchronous else tfps.Async()
+    if max_staleness is not None:
+        consistency = tfps.BoundedStaleness(max_staleness)
     with tfps.LocalCluster(num_workers=num_workers, num_ps=2) as cluster:
         strategy = tfps.ParameterServerStrategy(
             cluster.cluster_resolver,
             tfps.partitioners.MinSizePartitioner(
                 workload.min_shard_bytes, max_shards=2
             ),
-            consistency=tfps.Sync() if is_synchronous else tfps.Async(),
+            consistency=consistency,
         )
         make = workload.joint_model if joint else workload.model
         if make is None:
@@ -104,6 +108,13 @@ CONTESTANTS: dict[
         )
         for number in (1, 2, 4, 8)
     },
+    **{
+        f"tfps, bounded staleness 8, {number} workers": (
+            functools.partial(_tfps, num_workers=number, max_staleness=8),
+            None,
+        )
+        for number in (1, 2, 4, 8)
+    },
     "TF PSS": (peers.tensorflow_strategy, 1),
     "TF PSS, 10 steps a call": (peers.tensorflow_strategy, 10),
     "Keras 3 alone": (_keras, 1),
@@ -128,6 +139,10 @@ ONLY_IN = {
     "tfps, synchronous, 2 workers": (),
     "tfps, synchronous, 4 workers": (),
     "tfps, synchronous, 8 workers": (),
+    "tfps, bounded staleness 8, 1 workers": (),
+    "tfps, bounded staleness 8, 2 workers": (),
+    "tfps, bounded staleness 8, 4 workers": (),
+    "tfps, bounded staleness 8, 8 workers": (),
     "TF PSS, 10 steps a call": _WITH_SMALL_TABLES,
     "Keras 3 alone, 10 steps a call": _WITH_SMALL_TABLES,
     "tf-keras alone, 10 steps a call": _WITH_SMALL_TABLES,

@@ -31,6 +31,15 @@ def test_snapshot_is_a_copy_ordered_by_name() -> None:
     assert list(snapshot.items()) == [("a", 2), ("b", 1)]
 
 
+def test_the_largest_value_is_kept() -> None:
+    counters = Counters()
+    counters.raise_to("largest_staleness", 3)
+    counters.raise_to("largest_staleness", 2)
+    assert counters.value("largest_staleness") == 3
+    counters.raise_to("nothing_seen", 0)
+    assert "nothing_seen" in counters.snapshot()
+
+
 def test_no_increment_is_lost() -> None:
     counters = Counters()
 

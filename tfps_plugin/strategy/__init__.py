@@ -1,7 +1,7 @@
 """The tf.distribute face: scope, run, reduce, variables, updates on the ps.
 
 parameter_server_strategy.py  `tfps.ParameterServerStrategy`, what users hold
-consistency.py                `tfps.Async` and `tfps.Sync`: who waits for whom
+consistency.py                `tfps.Async`, `tfps.Sync`, `tfps.BoundedStaleness`
 options.py                    its options in groups, checked when created
 deprecated_options.py         the keywords that these options were before
 chief_cluster.py              the cluster of a strategy, as its chief finds it

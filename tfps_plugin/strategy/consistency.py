@@ -77,7 +77,46 @@ class Sync:
             )
 
 
-Consistency = Async | Sync
+@dataclasses.dataclass(frozen=True)
+class BoundedStaleness:
+    """Workers wait for those that are far behind (stale synchronous parallel).
+
+    ```python
+    strategy = tfps.ParameterServerStrategy(
+        consistency=tfps.BoundedStaleness(max_staleness=8)
+    )
+    ```
+
+    A worker applies its gradients when it has them, as with `tfps.Async()`. But
+    it begins a step only if it is no more than `max_staleness` steps ahead of
+    the slowest worker. A worker that is lost, or whose input has ended, holds
+    nobody.
+
+    Args:
+        max_staleness: Number of steps. 0: all workers make a step before any
+            begins the next one.
+
+    Raises:
+        ValueError: If `max_staleness` is no number of steps.
+
+    References:
+        - Ho et al., "More Effective Distributed ML via a Stale Synchronous
+          Parallel Parameter Server", NeurIPS 2013.
+    """
+
+    max_staleness: int
+
+    def __post_init__(self) -> None:
+        number = self.max_staleness
+        is_integer = isinstance(number, numbers.Integral)
+        if not is_integer or isinstance(number, bool) or number < 0:
+            raise ValueError(
+                "max_staleness must be a number of steps, zero or more. "
+                f"Received: max_staleness={number!r}"
+            )
+
+
+Consistency = Async | Sync | BoundedStaleness
 
 
 def checked(
@@ -105,23 +144,25 @@ def checked(
         consistency = Async()
     if not isinstance(consistency, Consistency):
         raise TypeError(
-            "consistency must be tfps.Async() or tfps.Sync(), or None for the "
-            f"default. Received: consistency={consistency!r}"
+            "consistency must be tfps.Async(), tfps.Sync() or "
+            "tfps.BoundedStaleness(...), or None for the default. Received: "
+            f"consistency={consistency!r}"
         )
     if isinstance(consistency, Async):
         _require_scalable(consistency, sparse_update)
-    if not isinstance(consistency, Sync):
         return consistency, options
     scheduling = options.scheduling
     in_flight = scheduling.max_closures_in_flight_per_worker
     if scheduling.prefetch_embeddings or in_flight not in (None, 1):
         raise ValueError(
-            "A worker makes one synchronous step at a time: the next one waits "
-            "for its update. Expected the default of "
-            "max_closures_in_flight_per_worker and prefetch_embeddings. "
+            "A worker that waits for others makes one step at a time. Expected "
+            "the default of max_closures_in_flight_per_worker and "
+            "prefetch_embeddings. "
             f"Received: consistency={consistency}, scheduling={scheduling}. "
             "Leave them out of tfps.SchedulingOptions."
         )
+    if isinstance(consistency, BoundedStaleness):
+        return consistency, options
     if options.recovery.replicate is not None:
         raise ValueError(
             "Copies of a parameter server may be of other steps than the "

@@ -7,6 +7,8 @@ import pytest
 from tfps_plugin import errors
 from tfps_plugin.strategy import consistency
 from tfps_plugin.strategy.consistency import Async
+from tfps_plugin.strategy.consistency import BoundedStaleness
+from tfps_plugin.strategy.consistency import Consistency
 from tfps_plugin.strategy.consistency import Sync
 from tfps_plugin.strategy.options import RecoveryOptions
 from tfps_plugin.strategy.options import SchedulingOptions
@@ -68,6 +70,23 @@ def test_what_is_no_number_of_workers_is_refused(number: Any) -> None:
         Sync(backup_workers=number)
 
 
+@pytest.mark.parametrize("number", [-1, 1.0, True, "1", None])
+def test_what_is_no_number_of_steps_is_refused(number: Any) -> None:
+    with pytest.raises(ValueError, match=r"Received: max_staleness="):
+        BoundedStaleness(max_staleness=number)
+
+
+def test_bounded_staleness_changes_no_option() -> None:
+    options = _options(
+        recovery=RecoveryOptions(replicate="ps", restore="lost"),
+    )
+    checked, same = consistency.checked(
+        BoundedStaleness(0), options, "caught_up"
+    )
+    assert checked == BoundedStaleness(max_staleness=0)
+    assert same is options
+
+
 def test_backup_workers_are_refused() -> None:
     with pytest.raises(
         errors.UnsupportedError, match=r"Backup workers.*backup_workers=1"
@@ -83,11 +102,14 @@ def test_backup_workers_are_refused() -> None:
     ],
     ids=str,
 )
-def test_steps_in_flight_are_refused(scheduling: dict[str, Any]) -> None:
+@pytest.mark.parametrize("waits", [Sync(), BoundedStaleness(3)], ids=str)
+def test_steps_in_flight_are_refused(
+    scheduling: dict[str, Any], waits: Consistency
+) -> None:
     (name,) = scheduling
     with pytest.raises(ValueError, match=rf"{name}.*Leave them out"):
         consistency.checked(
-            Sync(),
+            waits,
             _options(scheduling=SchedulingOptions(**scheduling)),
             "auto",
         )

@@ -112,7 +112,8 @@ class ParameterServerStrategy(DeprecatedAttributes, tf.distribute.Strategy):
                 `partition_offset` is called once per shard, for the rows of
                 that shard.
             consistency: The rule by which workers wait for each other:
-                `tfps.Async()` or `tfps.Sync()`. None: `tfps.Async()`.
+                `tfps.Async()`, `tfps.Sync()` or
+                `tfps.BoundedStaleness(max_staleness)`. None: `tfps.Async()`.
             startup: The seconds to wait for the tasks, and the number of
                 workers to wait for. None: `tfps.StartupOptions()`.
             scheduling: The number of closures that run at the same time, and

@@ -6,6 +6,7 @@ backup_and_restore.py lets fit resume after any process has died
 layers.py             the public module `tfps.layers`
 steps/                the steps of fit, evaluate and predict, on the workers
 synchronous/          steps that all workers make together
+bounded/              steps of workers that wait for those far behind
 embedding/            its layer: many features and many tables
 optimizers/           what optimizers do with variables of parameter servers
 patches/              wrappers of Keras's and TensorFlow's functions

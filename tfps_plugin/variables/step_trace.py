@@ -80,6 +80,8 @@ class StepTrace:
         global_step: The step that all workers make together, in a function
             that a program schedules itself; None: it has none.
         applies_alone: Whether it updates variables without other workers.
+        is_gated: Whether the step waits for workers that are far behind, as
+            bounded staleness demands.
         is_finite: Whether the gradients of all parameter servers are finite, a
             boolean scalar; None: not known.
         total_over_ps: Adds up a float32 vector over all parameter servers,
@@ -98,6 +100,7 @@ class StepTrace:
         self.exchange: Exchange | None = None
         self.global_step: Any = None
         self.applies_alone = False
+        self.is_gated = False
         self.is_finite: tf.Tensor | None = None
         self.total_over_ps: Callable[[tf.Tensor], tf.Tensor] | None = None
         self.only_on: str | None = None

@@ -8,6 +8,8 @@ from typing import Any
 from tfps_plugin import errors
 from tfps_plugin._compat import keras_optimizers as compat
 from tfps_plugin.cluster.calls import dispatch_context
+from tfps_plugin.strategy.consistency import Async
+from tfps_plugin.strategy.consistency import BoundedStaleness
 from tfps_plugin.strategy.consistency import Sync
 from tfps_plugin.strategy.parameter_server_strategy import (
     ParameterServerStrategy,
@@ -76,7 +78,7 @@ def apply(original: Callable[..., None]) -> Callable[..., None]:
             if trace.exchange is not None:
                 trace.exchange.push(self, gradients, variables)
                 return None
-            _require_asynchronous(self, trace)
+            _require_own_step(self, trace)
             if gradients and compiled_steps.can_compile(self):
                 if not hasattr(self, "_tfps_compiled_steps"):
                     self._tfps_compiled_steps = CompiledSteps()
@@ -135,30 +137,38 @@ def check_finite(original: Callable[..., Any]) -> Callable[..., Any]:
     return check
 
 
-def _require_asynchronous(optimizer: Any, trace: StepTrace) -> None:
-    """Refuses an update that would not wait for other workers.
+# The rule by which workers wait for each other, and what follows for programs.
+_RULES = {
+    Sync: "workers make each step together. Expected optimizer.apply() in a "
+    "function that strategy.run() calls, in a scheduled tf.function and "
+    "outside of loops, conditions and functions inside of it.",
+    BoundedStaleness: "only the steps of fit() wait for other workers. "
+    "Expected training by fit().",
+}
+
+
+def _require_own_step(optimizer: Any, trace: StepTrace) -> None:
+    """Refuses an update that would not wait for other workers as it should.
 
     A function that is traced without the coordinator may be for the chief. Who
     schedules it is told.
 
     Raises:
-        UnsupportedError: If the strategy is synchronous, and a worker runs the
-            function.
+        UnsupportedError: If workers have to wait for each other, and one runs
+            the function without.
     """
-    strategy = compat.strategy_of(optimizer)
-    if not isinstance(strategy.consistency, Sync) or trace.only_on is not None:
+    consistency = compat.strategy_of(optimizer).consistency
+    waits = trace.is_gated or trace.only_on is not None
+    if isinstance(consistency, Async) or waits:
         return
     if (
-        strategy.extended.chief_runs.is_traced_for_workers
+        compat.strategy_of(optimizer).extended.chief_runs.is_traced_for_workers
         or dispatch_context.current() is not None
     ):
         raise errors.UnsupportedError(
-            "Under consistency=tfps.Sync() workers make each step together. "
-            "Expected optimizer.apply() in a function that strategy.run() "
-            "calls, in a scheduled tf.function and outside of loops, "
-            "conditions and functions inside of it. Received: "
-            f"optimizer.apply() of {optimizer.name!r} elsewhere. Move it, "
-            "call fit(), or train with consistency=tfps.Async()."
+            f"Under consistency=tfps.{consistency} {_RULES[type(consistency)]} "
+            f"Received: optimizer.apply() of {optimizer.name!r} elsewhere. "
+            "Move it, call fit(), or train with consistency=tfps.Async()."
         )
     trace.applies_alone = True
 

@@ -9,5 +9,6 @@ scalars.py      scalars of an optimizer, one copy on each parameter server
 norms.py        norms of gradients with parts on several parameter servers
 exclusions.py   pure: workers that sit out because their calls fail
 span.py         some steps, with one call of each worker and parameter server
+span_parts.py   protocols of what a span needs
 losses.py       refuses losses that cannot be averaged
 """

@@ -23,7 +23,6 @@ from tfps_plugin._compat import keras_optimizers
 from tfps_plugin._compat.graph import tensorflow_captures
 from tfps_plugin._compat.graph import tensorflow_graphs
 from tfps_plugin._compat.graph import tensorflow_variables as compat
-from tfps_plugin.cluster.calls.dispatch_context import DispatchContext
 from tfps_plugin.training.synchronous import assignments
 from tfps_plugin.training.synchronous import norms
 from tfps_plugin.training.synchronous.norms import SharedNorms
@@ -33,8 +32,7 @@ from tfps_plugin.training.synchronous.parcels import ParcelLayout
 from tfps_plugin.training.synchronous.parcels import Parcels
 from tfps_plugin.variables.kinds.remote_variable import RemoteVariable
 from tfps_plugin.variables.kinds.sharded_variable import ShardedVariable
-from tfps_plugin.variables.lookup import graph_checks
-from tfps_plugin.variables.per_worker.worker_resident import WorkerResident
+from tfps_plugin.variables.per_worker.worker_index import WorkerIndex
 from tfps_plugin.variables.step_trace import Exchange
 from tfps_plugin.variables.step_trace import StepTrace
 from tfps_plugin.variables.updates.remote_queues import RemoteQueues
@@ -93,9 +91,7 @@ class GlobalStep:
         self.layouts: list[ParcelLayout] = []
         self.norms: SharedNorms | None = None
         self.together: Any = None
-        self._index: WorkerResident[tf.Tensor] = WorkerResident(
-            _index_on_worker, per_lane=False
-        )
+        self._index = WorkerIndex()
         self._applied: list[Applied] = []
         self._assigned: list[Assigned] = []
         # Number of operations before the assignment of each handle, by its id.
@@ -210,7 +206,7 @@ class GlobalStep:
         return outputs, graph.get_operations()[before:]
 
     def _take_tokens(self) -> _Tokens:
-        index = self._worker_index()
+        index = self._index.in_function()
         stamps, takes = [], []
         for tokens in self.tokens:
             (stamp,) = tokens.take(index)
@@ -298,17 +294,6 @@ class GlobalStep:
         if norms.are_shared(self.layouts):
             self.norms = SharedNorms(self.devices)
 
-    def _worker_index(self) -> tf.Tensor:
-        """Returns the index of the worker that runs the function."""
-        graph = compat.function_graph()
-        index = compat.capture_at_call_time(
-            graph,
-            self._index.get,
-            compat.LateBoundHandleSpec(tf.TensorSpec([], tf.int32)),
-            key=("tfps-worker-index", id(self)),
-        )
-        return compat.in_graph(index, tf.compat.v1.get_default_graph())
-
     def _read_after(
         self, takes: Sequence[tf.Operation], operations: Sequence[tf.Operation]
     ) -> None:
@@ -377,11 +362,3 @@ def _graph_of_step(what: str) -> tf.Graph:
             "it out, or train with consistency=tfps.Async()."
         )
     return graph
-
-
-def _index_on_worker(context: DispatchContext) -> tf.Tensor:
-    with tf.init_scope(), compat.clear_device():
-        with tf.device(graph_checks.CPU):
-            index = tf.constant(context.worker_index)
-        with tf.device(context.cpu_device):
-            return tf.identity(index)

@@ -23,9 +23,9 @@ from tfps_plugin.cluster.calls import cancelled_calls
 from tfps_plugin.cluster.calls import dispatch_context
 from tfps_plugin.coordinator import error_text
 from tfps_plugin.coordinator.cluster_coordinator import ClusterCoordinator
-from tfps_plugin.training.synchronous.applier import Applier
 from tfps_plugin.training.synchronous.exclusions import Exclusions
-from tfps_plugin.training.synchronous.global_step import GlobalStep
+from tfps_plugin.training.synchronous.span_parts import CallOfPs
+from tfps_plugin.training.synchronous.span_parts import QueuesOfStep
 from tfps_plugin.variables.chief import chief_reads
 from tfps_plugin.variables.chief import steps_in_flight
 from tfps_plugin.variables.lookup import graph_checks
@@ -110,7 +110,7 @@ class Spans:
             return span
 
     def finish(self, timeout_seconds: float | None) -> bool:
-        """Waits until no span runs.
+        """Waits until no span runs; a span may end early.
 
         Args:
             timeout_seconds: How long to wait at most; None: until it has
@@ -120,6 +120,8 @@ class Spans:
             Whether none runs.
         """
         with self._lock:
+            if self._latest is not None:
+                self._latest.hurry()
             return self._wait(timeout_seconds)
 
     def _wait(self, timeout_seconds: float | None) -> bool:
@@ -161,8 +163,8 @@ class Span:
     def __init__(
         self,
         coordinator: ClusterCoordinator,
-        step: GlobalStep,
-        appliers: Sequence[Applier],
+        step: QueuesOfStep,
+        appliers: Sequence[CallOfPs],
         relay: Callable[[], Any] | None,
         members: Sequence[int],
         num_steps: int,
@@ -222,6 +224,9 @@ class Span:
     def start(self) -> None:
         """Begins the steps."""
         self._thread.start()
+
+    def hurry(self) -> None:
+        """Asks for an early end; steps that all make together need all."""
 
     @property
     def has_ended(self) -> bool:
@@ -435,7 +440,7 @@ class Span:
 
     # On threads of appliers.
 
-    def _apply(self, applier: Applier, values: Sequence[tf.Tensor]) -> None:
+    def _apply(self, applier: Any, values: Sequence[tf.Tensor]) -> None:
         members = set(self.members)
         with self._calling():
             with tf.device(graph_checks.CPU):

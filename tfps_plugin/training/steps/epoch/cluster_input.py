@@ -16,6 +16,8 @@ from tfps_plugin.inputs.split_reader import Share
 from tfps_plugin.inputs.split_reader import SplitReader
 from tfps_plugin.inputs.splits import SplitLedger
 from tfps_plugin.inputs.splits import Visitation
+from tfps_plugin.training.steps.epoch.bounded_run import ChiefReadBoundedRun
+from tfps_plugin.training.steps.epoch.bounded_run import WorkerReadBoundedRun
 from tfps_plugin.training.steps.epoch.chief_read_run import ChiefReadRun
 from tfps_plugin.training.steps.epoch.step_run import StepRun
 from tfps_plugin.training.steps.epoch.sync_run import ChiefReadSyncRun
@@ -125,6 +127,10 @@ class WorkerInput(ClusterInput):
             return WorkerReadSyncRun(
                 self._coordinator, functions, progress, **arguments
             )
+        if functions.is_bounded:
+            return WorkerReadBoundedRun(
+                self._coordinator, functions, progress, **arguments
+            )
         self._latest_run = WorkerReadRun(
             self._coordinator, functions, progress, **arguments
         )
@@ -207,7 +213,11 @@ class ChiefInput(ClusterInput):
     def _new_run(
         self, functions: StepFunctions, progress: ProgressLogs
     ) -> StepRun:
-        make = ChiefReadSyncRun if functions.is_synchronous else ChiefReadRun
+        make: Callable[..., StepRun] = ChiefReadRun
+        if functions.is_synchronous:
+            make = ChiefReadSyncRun
+        elif functions.is_bounded:
+            make = ChiefReadBoundedRun
         return make(
             self._coordinator,
             functions,

@@ -18,8 +18,8 @@ from tfps_plugin.training.steps.epoch.cluster_input import ChiefInput
 from tfps_plugin.training.steps.epoch.cluster_input import ClusterInput
 from tfps_plugin.training.steps.epoch.cluster_input import WorkerInput
 from tfps_plugin.training.steps.epoch.predict_run import PredictInput
+from tfps_plugin.training.steps.epoch.span_run import WorkerReadSpanRun
 from tfps_plugin.training.steps.epoch.step_run import StepRun
-from tfps_plugin.training.steps.epoch.sync_run import WorkerReadSyncRun
 from tfps_plugin.training.steps.epoch.worker_read_run import WorkerReadRun
 from tfps_plugin.training.steps.traced.predict_functions import PredictFunctions
 from tfps_plugin.training.steps.tuning import packing
@@ -201,7 +201,7 @@ class ClusterEpochIterator(keras_compat.TFEpochIterator):
             step += self.steps_per_execution
             run = epoch_input.run
             if isinstance(
-                run, WorkerReadRun | WorkerReadSyncRun
+                run, WorkerReadRun | WorkerReadSpanRun
             ) and not run.has_more(step - first):
                 break
         self.data_adapter.on_epoch_end()

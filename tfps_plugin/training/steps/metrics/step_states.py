@@ -124,6 +124,24 @@ class StepStates:
                 "or a state that steps add to. See docs/state.md."
             )
 
+    def require_overlap(self) -> None:
+        """Refuses a step that cannot run beside another one.
+
+        Raises:
+            UnsupportedError: If the step cannot.
+        """
+        if self.in_order:
+            raise errors.UnsupportedError(
+                f"The model {self._model.name!r} has states that pass from one "
+                "batch to the next, so its steps have to follow one another, "
+                "and with bounded staleness all workers make steps at the same "
+                f"time. Received: {_listed(self.in_order)}, with "
+                "consistency=tfps.BoundedStaleness(...). Train with "
+                "tfps.Async(), where workers take turns; or change the layer: "
+                "stateful=False, or a state that steps add to. See "
+                "docs/state.md."
+            )
+
     def announce_order(self) -> None:
         """Warns, once, that steps follow one another if they must."""
         if self.in_order == self._announced:

@@ -15,8 +15,11 @@ from tfps_plugin._compat import keras as keras_compat
 from tfps_plugin._compat.graph import tensorflow_graphs as graphs_compat
 from tfps_plugin.coordinator.cluster_coordinator import ClusterCoordinator
 from tfps_plugin.inputs.batch_codec import BatchCodec
+from tfps_plugin.strategy.consistency import BoundedStaleness
 from tfps_plugin.strategy.consistency import Sync
 from tfps_plugin.training import step_build
+from tfps_plugin.training.bounded.gate import Gate
+from tfps_plugin.training.bounded.keeper import Keeper
 from tfps_plugin.training.optimizers.automatic import automatic_updates
 from tfps_plugin.training.optimizers.automatic.update_costs import StepTimes
 from tfps_plugin.training.steps.metrics import staleness_report
@@ -83,6 +86,20 @@ def make_together(strategy: Any, step: GlobalStep) -> Together:
         )
     together: Together = step.together
     return together
+
+
+class Gated(NamedTuple):
+    """Objects by which workers and ps keep steps from running far ahead.
+
+    Attributes:
+        gate: The queues of the step.
+        keepers: The keeper of each ps.
+        max_staleness: The bound.
+    """
+
+    gate: Gate
+    keepers: list[Keeper]
+    max_staleness: int
 
 
 class StepFunctions:
@@ -153,6 +170,9 @@ class StepFunctions:
         self._global_steps: weakref.WeakKeyDictionary[tf.Graph, GlobalStep] = (
             weakref.WeakKeyDictionary()
         )
+        self._gates: weakref.WeakKeyDictionary[tf.Graph, Gate] = (
+            weakref.WeakKeyDictionary()
+        )
         # The step in each function that `on_iterator` and `on_group` return.
         self._steps_in: weakref.WeakKeyDictionary[Any, Any] = (
             weakref.WeakKeyDictionary()
@@ -186,6 +206,14 @@ class StepFunctions:
         consistency = self._model.distribute_strategy.consistency
         return not self.counts_exactly and isinstance(consistency, Sync)
 
+    @property
+    def is_bounded(self) -> bool:
+        """True if a worker waits for those that are far behind."""
+        consistency = self._model.distribute_strategy.consistency
+        return not self.counts_exactly and isinstance(
+            consistency, BoundedStaleness
+        )
+
     def _run_step(self, data: Any) -> Any:
         """Runs the model's step on a batch, while the step is traced."""
         strategy = self._model.distribute_strategy
@@ -193,6 +221,10 @@ class StepFunctions:
         def run(data: Any) -> Any:
             return strategy.run(self._user_step, args=(data,))
 
+        if self.is_bounded:
+            gate = Gate(strategy.ps_devices, self._coordinator.num_workers)
+            self._gates[tf.compat.v1.get_default_graph()] = gate
+            return gate.traced(run, data)
         if not self.is_synchronous:
             return run(data)
         losses.require_means(self._model)
@@ -215,6 +247,27 @@ class StepFunctions:
                 self._model.distribute_strategy,
                 self._global_steps[concrete.graph],
             )
+
+    def gated(self, function: Any, batch_spec: Any) -> Gated:
+        """Returns what workers and ps need to keep to bounded staleness.
+
+        Args:
+            function: A result of `on_iterator` or `on_group`.
+            batch_spec: Type of a batch, as the step sees it.
+        """
+        with self._coordinator.tracing_scope():
+            concrete = self._steps_in[function].get_concrete_function(
+                batch_spec
+            )
+            gate = self._gates[concrete.graph]
+            if gate.gated is None:
+                gate.gated = Gated(
+                    gate,
+                    [Keeper(gate, ps) for ps in range(len(gate.devices))],
+                    self._model.distribute_strategy.consistency.max_staleness,
+                )
+            gated: Gated = gate.gated
+            return gated
 
     def _trace_anew(self) -> None:
         """Makes the step be retraced when it is next needed."""
