@@ -46,7 +46,10 @@ from flights_report import score_table
 
 import tfps_plugin as tfps
 
-CONSISTENCIES = {"async": tfps.Async(), "sync": tfps.Sync()}
+CONSISTENCIES: dict[str, tfps.Async | tfps.Sync] = {
+    "async": tfps.Async(),
+    "sync": tfps.Sync(),
+}
 SMALLEST_SHARD_BYTES = 64 << 10
 """Cuts the tables of tail numbers and of flights; the rest stays whole."""
 
