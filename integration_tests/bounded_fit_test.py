@@ -93,7 +93,7 @@ def test_each_step_sees_the_updates_that_it_has_to_wait_for(
     counters = _counters(strategy)
     assert counters.value("steps_done") == _WORKERS * num_steps
     assert counters.value("steps_again") == 0
-    assert counters.value("largest_staleness") <= max_staleness
+    assert counters.value("largest_lead") <= max_staleness
 
 
 @pytest.mark.parametrize("max_staleness", [0, 3])
@@ -140,7 +140,7 @@ def test_the_others_make_so_many_steps_more_and_then_wait(
     gate.assert_acted()
     assert reached == [expected], reached
     assert num_updates(model) == [_WORKERS * num_steps] * 2
-    assert _counters(strategy).value("largest_staleness") == max_staleness
+    assert _counters(strategy).value("largest_lead") == max_staleness
     assert f"largest staleness of this epoch was {max_staleness}" in caplog.text
 
 
@@ -258,7 +258,10 @@ def test_a_step_sends_no_more_messages_than_an_asynchronous_one(
     assert 0 < bounded <= asynchronous
 
 
-def test_a_scheduled_update_is_refused(make: Make) -> None:
+@pytest.mark.parametrize("is_traced_before", [False, True])
+def test_a_scheduled_update_is_refused(
+    make: Make, is_traced_before: bool
+) -> None:
     strategy = make(2)
     model = shared_counting.model(strategy)
     coordinator = tfps.ClusterCoordinator(strategy)
@@ -270,7 +273,9 @@ def test_a_scheduled_update_is_refused(make: Make) -> None:
     with pytest.raises(
         errors.UnsupportedError, match=r"tfps\.BoundedStaleness\(max_stalenes"
     ):
-        coordinator.schedule(step)
+        coordinator.schedule(
+            step.get_concrete_function() if is_traced_before else step
+        )
 
 
 def test_steps_that_follow_one_another_are_refused(make: Make) -> None:

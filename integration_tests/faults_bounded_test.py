@@ -223,7 +223,7 @@ def test_a_worker_that_hangs_holds_the_others_until_it_is_given_up(
     assert reached
     assert all(found == expected for found in reached[:-1]), reached
     assert num_updates(model) == [_STEPS] * _PS
-    assert _counter(strategy, "largest_staleness") == _BOUND
+    assert _counter(strategy, "largest_lead") == _BOUND
     # Its step goes on, with queues that are gone.
     gate.open()
     seen.wait_for(events.WorkerReadmitted)

@@ -62,8 +62,8 @@ class ScheduledSteps(Protocol):
             What the function returns.
 
         Raises:
-            NotAStepError: If it is no step, and has to be traced again, with
-                `without_steps`.
+            NotAStepError: If it is no step, but assigns variables: it has to
+                be traced again, as a function of one worker.
         """
 
     def step_of(self, function: Any) -> Any:

@@ -33,9 +33,9 @@ def test_snapshot_is_a_copy_ordered_by_name() -> None:
 
 def test_the_largest_value_is_kept() -> None:
     counters = Counters()
-    counters.raise_to("largest_staleness", 3)
-    counters.raise_to("largest_staleness", 2)
-    assert counters.value("largest_staleness") == 3
+    counters.raise_to("largest_lead", 3)
+    counters.raise_to("largest_lead", 2)
+    assert counters.value("largest_lead") == 3
     counters.raise_to("nothing_seen", 0)
     assert "nothing_seen" in counters.snapshot()
 

@@ -1,5 +1,6 @@
 """Results of a function that several workers have run together."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -28,16 +29,18 @@ class ReplicaResults(tf.distribute.DistributedValues):
 
     __str__ = __repr__
 
-    def reduced(self, reduce_op: Any, axis: int | None = None) -> Any:
+    def reduced(
+        self, reduce_op: Any, axis: int | Sequence[int] | None = None
+    ) -> Any:
         """Returns the sum or the mean over workers.
 
         As `tf.distribute.Strategy.reduce`.
 
         Args:
             reduce_op: A `tf.distribute.ReduceOp`, or its name.
-            axis: An axis of each result to reduce as well. Then a mean is one
-                over all elements along it, also if workers have different
-                numbers of them.
+            axis: An axis of each result to reduce as well, or several. Then a
+                mean is one over all elements along it, also if workers have
+                different numbers of them.
 
         Returns:
             A tensor.
@@ -55,8 +58,12 @@ class ReplicaResults(tf.distribute.DistributedValues):
             )
         numbers = [1] * len(values)
         if axis is not None:
-            numbers = [int(value.shape[axis]) for value in values]
-            values = [tf.reduce_sum(value, axis) for value in values]
+            axes = [axis] if isinstance(axis, int) else list(axis)
+            numbers = [
+                math.prod(int(value.shape[each]) for each in axes)
+                for value in values
+            ]
+            values = [tf.reduce_sum(value, axes) for value in values]
         total = tf.add_n(values)
         if name == "SUM":
             return total

@@ -30,6 +30,11 @@ def test_a_mean_along_an_axis_is_over_all_elements() -> None:
     )
 
 
+def test_a_mean_along_two_axes_is_over_all_elements() -> None:
+    results = ReplicaResults([np.ones([2, 3]), np.full([1, 3], 4.0)])
+    assert results.reduced("MEAN", (0, 1)).numpy() == 2.0
+
+
 def test_results_are_put_one_behind_the_other() -> None:
     np.testing.assert_array_equal(_UNEVEN.gathered(0), [1.0, 2.0, 6.0, 5.0])
 

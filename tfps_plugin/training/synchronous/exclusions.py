@@ -13,7 +13,9 @@ from collections.abc import Sequence
 # A worker sits out so many times as long as its failure has held up others, so
 # that one that never recovers costs them at most a tenth of their time.
 _FACTOR = 10.0
-_LEAST_SECONDS = 1.0
+# A worker that fails at once costs the others nothing, and may be about to
+# connect to a parameter server that is back.
+_LEAST_SECONDS_HELD_UP = 5.0
 _MOST_SECONDS = 600.0
 
 
@@ -42,11 +44,11 @@ class Exclusions:
             held_up_seconds: How long they may have held up the others.
 
         Returns:
-            How long they sit out, in seconds.
+            How long they sit out, in seconds; 0.0: they do not.
         """
-        seconds = min(
-            _MOST_SECONDS, max(_LEAST_SECONDS, _FACTOR * held_up_seconds)
-        )
+        if held_up_seconds < _LEAST_SECONDS_HELD_UP:
+            return 0.0
+        seconds = min(_MOST_SECONDS, _FACTOR * held_up_seconds)
         for worker in workers:
             self._until[worker] = self._clock() + seconds
         return seconds

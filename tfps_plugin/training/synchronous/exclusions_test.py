@@ -38,7 +38,14 @@ def test_a_worker_sits_out_ten_times_as_long_as_it_held_up_others(
     assert exclusions.members([0, 2, 3]) == [0, 2, 3]
 
 
-@pytest.mark.parametrize(("held_up", "seconds"), [(0.0, 1.0), (1e4, 600.0)])
+def test_a_worker_that_fails_at_once_does_not_sit_out(
+    exclusions: Exclusions,
+) -> None:
+    assert exclusions.exclude([0], 4.9) == 0.0
+    assert exclusions.members([0, 1]) == [0, 1]
+
+
+@pytest.mark.parametrize(("held_up", "seconds"), [(5.0, 50.0), (1e4, 600.0)])
 def test_the_time_has_limits(
     exclusions: Exclusions, clock: _Clock, held_up: float, seconds: float
 ) -> None:

@@ -23,6 +23,7 @@ from tfps_plugin.cluster.calls import cancelled_calls
 from tfps_plugin.cluster.calls import dispatch_context
 from tfps_plugin.coordinator import error_text
 from tfps_plugin.coordinator.cluster_coordinator import ClusterCoordinator
+from tfps_plugin.training.synchronous import reach
 from tfps_plugin.training.synchronous.exclusions import Exclusions
 from tfps_plugin.training.synchronous.span_parts import CallOfPs
 from tfps_plugin.training.synchronous.span_parts import QueuesOfStep
@@ -59,6 +60,40 @@ class Spans:
         self._lock = threading.Lock()
         self._latest: Span | None = None
         self._exclusions = Exclusions()
+        # Number of recovered ps when workers were known to reach all.
+        self._num_recovered = 0
+
+    def wait_for_members(self, coordinator: ClusterCoordinator) -> list[int]:
+        """Waits until a worker is present; returns those that take part.
+
+        Args:
+            coordinator: Knows the workers.
+
+        Raises:
+            WorkerLostError: If there is none for too long.
+        """
+        while True:
+            absent = coordinator.absent_workers
+            present = [
+                worker
+                for worker in range(coordinator.num_workers)
+                if worker not in absent
+            ]
+            if present:
+                self._wait_until_reached(coordinator, present)
+                return self.members(present)
+            # Any worker may run it: then there is one.
+            coordinator.schedule(_nothing).get()
+
+    def _wait_until_reached(
+        self, coordinator: ClusterCoordinator, present: Sequence[int]
+    ) -> None:
+        """Waits, after the loss of a ps, until workers reach all again."""
+        num_recovered = coordinator.counters.value("ps_recovered")
+        if num_recovered != self._num_recovered:
+            self._num_recovered = num_recovered
+            devices = coordinator.strategy.ps_devices
+            reach.wait_until_reached(coordinator, present, devices)
 
     def members(self, present: Sequence[int]) -> list[int]:
         """Returns the workers that take part in the next span.
@@ -68,21 +103,27 @@ class Spans:
         """
         return self._exclusions.members(present)
 
-    def exclude_failed(self, span: "Span", absent: Collection[int]) -> None:
+    def exclude_failed(
+        self, span: "Span", absent: Collection[int], *, has_recovered: bool
+    ) -> None:
         """Makes workers sit out that have failed although they answer.
 
         Args:
             span: A span that has ended.
             absent: Indices of the workers that do not answer.
+            has_recovered: Whether a ps was lost and is back. Then it was not
+                the workers that failed.
         """
         failed = {
             worker: error
             for worker, error in span.member_errors.items()
             if worker not in absent and chief_reads.is_about_the_cluster(error)
         }
-        if not failed or span.error is not None:
+        if not failed or span.error is not None or has_recovered:
             return
         seconds = self._exclusions.exclude(failed, span.seconds)
+        if not seconds:
+            return
         for worker, error in failed.items():
             _logger.warning(
                 "Worker %d sits out synchronous steps for %.0f s: its call "
@@ -515,3 +556,7 @@ class Span:
                 self._running.discard(worker)
                 self._leaving.add(worker)
             self._changed.notify_all()
+
+
+def _nothing() -> None:
+    """Runs on any worker."""

@@ -57,7 +57,7 @@ class _Staleness:
         bounded = cast(BoundedSpan, span)
         largest = bounded.largest_staleness
         self._largest = max(self._largest, largest)
-        self._counters.raise_to("largest_staleness", largest)
+        self._counters.raise_to("largest_lead", largest)
         return bounded.num_in_doubt
 
     def tell(self, max_staleness: int) -> None:

@@ -59,6 +59,8 @@ class SpanRun(StepRun):
         coordinator.limit_in_flight(1)
         self._steps_per_closure = steps_per_closure
         self._num_failed = 0
+        # Number of recovered ps when the span began.
+        self._num_recovered = 0
         self._span: Span | None = None
         self._claim: Claim | None = None
 
@@ -105,32 +107,16 @@ class SpanRun(StepRun):
         num_steps = min(num_steps, self._account.unclaimed)
         if not num_steps or self._is_over():
             return
-        members, num_steps = self._prepare(self._present(), num_steps)
-        self._claim = self._account.claim(num_steps)
         spans = connection.present().part(Spans)
+        present = spans.wait_for_members(self._coordinator)
+        members, num_steps = self._prepare(present, num_steps)
+        self._claim = self._account.claim(num_steps)
+        self._num_recovered = self._coordinator.counters.value("ps_recovered")
         self._span = spans.begin(lambda: self._new_span(members, num_steps))
 
     @abc.abstractmethod
     def _new_span(self, members: list[int], num_steps: int) -> Span:
         """Returns a span that has not begun."""
-
-    def _present(self) -> list[int]:
-        """Waits until a worker is present; returns those that take part.
-
-        Raises:
-            WorkerLostError: If there is none for too long.
-        """
-        while True:
-            absent = self._coordinator.absent_workers
-            present = [
-                worker
-                for worker in range(self._coordinator.num_workers)
-                if worker not in absent
-            ]
-            if present:
-                return connection.present().part(Spans).members(present)
-            self._coordinator.schedule(_nothing)
-            self._coordinator.join()
 
     def _end_span(self, *, wait: bool) -> None:
         """Takes over the result of the span, if it has ended.
@@ -159,8 +145,11 @@ class SpanRun(StepRun):
             # Who has left may be lost, and so may a ps.
             connection.present().part(RecoveryGate).wait()
         self._recovered(span)
+        counters = self._coordinator.counters
         connection.present().part(Spans).exclude_failed(
-            span, self._coordinator.absent_workers
+            span,
+            self._coordinator.absent_workers,
+            has_recovered=counters.value("ps_recovered") > self._num_recovered,
         )
         self._count_failures(span)
 
@@ -323,7 +312,3 @@ class WorkerReadSpanRun(SpanRun):
                 if made.num_steps:
                     self._progress.report(made.outputs)
         return True
-
-
-def _nothing() -> None:
-    """Runs on any worker: there is one."""

@@ -6,7 +6,6 @@ import logging
 import time
 from collections.abc import Callable
 from collections.abc import Iterator
-from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -21,57 +20,11 @@ from tfps_plugin.training.steps.epoch.span_run import SpanRun
 from tfps_plugin.training.steps.epoch.span_run import WorkerReadSpanRun
 from tfps_plugin.training.steps.metrics.progress_logs import ProgressLogs
 from tfps_plugin.training.steps.traced.step_functions import StepFunctions
-from tfps_plugin.training.steps.traced.step_functions import Together
 from tfps_plugin.training.steps.tuning import packing
 from tfps_plugin.training.synchronous.span import Span
+from tfps_plugin.training.synchronous.together import GlobalSteps
 
 _logger = logging.getLogger("tfps_plugin")
-
-
-class _GlobalSteps:
-    """Makes spans of global steps, and judges how they have ended."""
-
-    def __init__(
-        self, coordinator: ClusterCoordinator, together: Together
-    ) -> None:
-        """Prepares.
-
-        Args:
-            coordinator: Runs the closures.
-            together: What workers and ps need to make a step together.
-        """
-        self._coordinator = coordinator
-        self._together = together
-        self._num_recovered = 0
-
-    def span(
-        self,
-        members: Sequence[int],
-        num_steps: int,
-        make: Callable[[int, int], bool],
-        on_ended: Callable[[], None],
-    ) -> Span:
-        """Returns a span that has not begun; see `Span`."""
-        self._num_recovered = self._coordinator.counters.value("ps_recovered")
-        return Span(
-            self._coordinator,
-            *self._together,
-            members,
-            num_steps,
-            make,
-            on_ended,
-        )
-
-    def require_recovered(self, span: Span) -> None:
-        """Refuses to go on where some ps may have made more steps than others.
-
-        Raises:
-            BaseException: The error of the span, unless all variables went
-                back since it began.
-        """
-        num_recovered = self._coordinator.counters.value("ps_recovered")
-        if span.error is not None and num_recovered <= self._num_recovered:
-            raise span.error
 
 
 class WorkerReadSyncRun(WorkerReadSpanRun):
@@ -100,7 +53,7 @@ class WorkerReadSyncRun(WorkerReadSpanRun):
             num_steps=num_steps,
             steps_per_closure=steps_per_closure,
         )
-        self._global_steps = _GlobalSteps(
+        self._global_steps = GlobalSteps(
             coordinator,
             functions.synchronous(
                 functions.on_iterator(element_spec), element_spec
@@ -147,7 +100,7 @@ class ChiefReadSyncRun(SpanRun):
             progress,
             steps_per_closure=steps_per_closure,
         )
-        self._global_steps = _GlobalSteps(
+        self._global_steps = GlobalSteps(
             coordinator,
             functions.synchronous(self._function, codec.decoded_spec),
         )

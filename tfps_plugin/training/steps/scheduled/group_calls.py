@@ -13,10 +13,10 @@ from tfps_plugin import errors
 from tfps_plugin.cluster.chief import connection
 from tfps_plugin.coordinator.closures.closure import ClosureState
 from tfps_plugin.strategy.replica_results import ReplicaResults
-from tfps_plugin.training.steps.traced import step_functions
-from tfps_plugin.training.steps.traced.step_functions import Together
-from tfps_plugin.training.synchronous.span import Span
 from tfps_plugin.training.synchronous.span import Spans
+from tfps_plugin.training.synchronous.together import GlobalSteps
+from tfps_plugin.training.synchronous.together import Together
+from tfps_plugin.training.synchronous.together import make_together
 from tfps_plugin.variables.chief import chief_reads
 from tfps_plugin.variables.chief.recovery_gate import RecoveryGate
 
@@ -110,9 +110,10 @@ class WorkerGroupCalls:
             ClosureCancelledError: If the coordinator was closed.
         """
         coordinator: Any = self._coordinator()
-        with coordinator.tracing_scope():
-            together = step_functions.make_together(coordinator.strategy, step)
-        self._add(call, together, listener, coordinator)
+        if step.together is None:
+            with coordinator.tracing_scope():
+                make_together(coordinator.strategy, step)
+        self._add(call, step.together, listener, coordinator)
 
     def _add(
         self, call: Any, together: Together, listener: Any, coordinator: Any
@@ -238,21 +239,11 @@ class WorkerGroupCalls:
                     return False
             return True
 
-        num_recovered = coordinator.counters.value("ps_recovered")
-        members = _present(coordinator)
-        span = (
-            connection.present()
-            .part(Spans)
-            .begin(
-                lambda: Span(
-                    coordinator,
-                    *calls[0].together,
-                    members,
-                    len(calls),
-                    make,
-                    lambda: None,
-                )
-            )
+        spans = connection.present().part(Spans)
+        members = spans.wait_for_members(coordinator)
+        steps = GlobalSteps(coordinator, calls[0].together)
+        span = spans.begin(
+            lambda: steps.span(members, len(calls), make, lambda: None)
         )
         while not span.wait(_WAKE_UP_SECONDS):
             pass
@@ -264,14 +255,9 @@ class WorkerGroupCalls:
         if span.error is not None or span.left:
             # Who has left may be lost, and so may a ps.
             connection.present().part(RecoveryGate).wait()
-        if (
-            span.error is not None
-            and coordinator.counters.value("ps_recovered") <= num_recovered
-        ):
-            # Some ps may have made more steps than others.
-            raise span.error
-        connection.present().part(Spans).exclude_failed(
-            span, coordinator.absent_workers
+        steps.require_recovered(span)
+        spans.exclude_failed(
+            span, coordinator.absent_workers, has_recovered=steps.has_recovered
         )
         for each in calls[: span.num_done]:
             each.done()
@@ -281,29 +267,6 @@ class WorkerGroupCalls:
         if left and ended and not span.num_done and set(ended) == set(members):
             raise next(iter(ended.values()))
         return left
-
-
-def _present(coordinator: Any) -> list[int]:
-    """Waits until a worker is present; returns those that take part.
-
-    Raises:
-        WorkerLostError: If there is none for too long.
-    """
-    while True:
-        absent = coordinator.absent_workers
-        present = [
-            worker
-            for worker in range(coordinator.num_workers)
-            if worker not in absent
-        ]
-        if present:
-            return connection.present().part(Spans).members(present)
-        # Runs on any worker: then there is one.
-        coordinator.schedule(_nothing).get()
-
-
-def _nothing() -> None:
-    """Runs on any worker."""
 
 
 def _cannot_reach_all() -> errors.WorkerLostError:

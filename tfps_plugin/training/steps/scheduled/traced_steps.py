@@ -10,6 +10,7 @@ import tensorflow as tf
 from tfps_plugin import errors
 from tfps_plugin._compat.graph import tensorflow_graphs
 from tfps_plugin.coordinator import scheduled_steps
+from tfps_plugin.strategy.consistency import Async
 from tfps_plugin.strategy.consistency import Sync
 from tfps_plugin.training.steps.scheduled.group_calls import WorkerGroupCalls
 from tfps_plugin.training.synchronous import global_step
@@ -34,6 +35,7 @@ class TracedSteps:
     def __init__(self, strategy: Any) -> None:
         """Takes the strategy, which keeps this object."""
         self._strategy = weakref.ref(strategy)
+        self._consistency = strategy.consistency
 
     def trace(self, function: Callable[[], Any], arguments: Any) -> Any:
         """Traces what `strategy.run` runs; see `ScheduledSteps`."""
@@ -45,6 +47,8 @@ class TracedSteps:
         ):
             return function()
         strategy: Any = self._strategy()
+        if not isinstance(self._consistency, Sync):
+            return function()
         step = GlobalStep(strategy.ps_devices, len(strategy.worker_devices))
         exchange = _Exchange(step)
         outputs = step.traced_if_it_applies(
@@ -67,11 +71,11 @@ class TracedSteps:
         trace = StepTrace.of_graph(function.graph)
         if trace.applies_alone:
             raise errors.UnsupportedError(
-                "A scheduled function applies gradients without the other "
-                "workers, because it was traced by the program. Expected a "
-                "tf.function, which the coordinator traces, under "
-                f"consistency=tfps.Sync(). Received: fn={function.name!r}. "
-                "Schedule the tf.function itself."
+                "A scheduled function applies gradients without waiting for "
+                "the other workers, because it was traced by the program. "
+                "Expected a tf.function, which the coordinator traces. "
+                f"Received: fn={function.name!r}, with consistency=tfps."
+                f"{self._consistency}. Schedule the tf.function itself."
             )
         step: GlobalStep | None = trace.global_step
         return step
@@ -82,12 +86,15 @@ class TracedSteps:
 
 
 def install(strategy: Any) -> None:
-    """Makes scheduled functions of a synchronous strategy have steps.
+    """Looks at the scheduled functions of a strategy whose workers wait.
+
+    Under `tfps.Sync()` they may have steps; otherwise, what applies gradients
+    without waiting is refused.
 
     Args:
         strategy: The strategy that was just created.
     """
-    if isinstance(strategy.consistency, Sync):
+    if not isinstance(strategy.consistency, Async):
         strategy.scheduled_steps = TracedSteps(strategy)
 
 

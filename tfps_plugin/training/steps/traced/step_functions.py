@@ -35,7 +35,7 @@ from tfps_plugin.training.steps.tuning.loss_course import LossCourse
 from tfps_plugin.training.steps.tuning.loss_reports import LossReports
 from tfps_plugin.training.steps.tuning.packing import Pace
 from tfps_plugin.training.synchronous import losses
-from tfps_plugin.training.synchronous.applier import Applier
+from tfps_plugin.training.synchronous import together
 from tfps_plugin.training.synchronous.global_step import GlobalStep
 from tfps_plugin.variables.lookup import graph_checks
 from tfps_plugin.variables.per_worker.worker_resident import WorkerResident
@@ -55,37 +55,6 @@ class Rounds(NamedTuple):
 
     num_steps: int
     function: Callable[..., StepsOutput]
-
-
-class Together(NamedTuple):
-    """Objects by which workers and ps make a step together.
-
-    Attributes:
-        step: The queues of the step.
-        appliers: The applier of each ps.
-        relay: The chief's function for `step.norms`; None if it has none.
-    """
-
-    step: GlobalStep
-    appliers: list[Applier]
-    relay: Callable[[], Any] | None
-
-
-def make_together(strategy: Any, step: GlobalStep) -> Together:
-    """Returns what workers and ps need to make a step together.
-
-    Args:
-        strategy: The strategy; the caller is in its scope.
-        step: A step that was traced.
-    """
-    if step.together is None:
-        step.together = Together(
-            step,
-            [Applier(step, ps) for ps in range(len(step.devices))],
-            None if step.norms is None else strategy.fused(step.norms.relay()),
-        )
-    together: Together = step.together
-    return together
 
 
 class Gated(NamedTuple):
@@ -232,7 +201,7 @@ class StepFunctions:
         self._global_steps[tf.compat.v1.get_default_graph()] = step
         return step.traced(run, data)
 
-    def synchronous(self, function: Any, batch_spec: Any) -> Together:
+    def synchronous(self, function: Any, batch_spec: Any) -> together.Together:
         """Returns what workers and ps need to make a step together.
 
         Args:
@@ -243,7 +212,7 @@ class StepFunctions:
             concrete = self._steps_in[function].get_concrete_function(
                 batch_spec
             )
-            return make_together(
+            return together.make_together(
                 self._model.distribute_strategy,
                 self._global_steps[concrete.graph],
             )

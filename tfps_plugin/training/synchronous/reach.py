@@ -1,0 +1,61 @@
+"""Waits until workers reach the parameter servers again.
+
+After the loss of a parameter server, workers need a moment to connect to the
+new process. The steps of a span would go on without those that fail.
+"""
+
+import threading
+import time
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from tfps_plugin.cluster.calls import dispatch_context
+from tfps_plugin.coordinator.cluster_coordinator import ClusterCoordinator
+
+_MOST_SECONDS = 10.0
+_SECONDS_BETWEEN_ATTEMPTS = 0.1
+
+
+def wait_until_reached(
+    coordinator: ClusterCoordinator,
+    workers: Sequence[int],
+    ps_devices: Sequence[str],
+) -> None:
+    """Waits until workers reach all parameter servers, ten seconds at most.
+
+    Args:
+        coordinator: Runs a function on each worker.
+        workers: Indices of the workers. One that is lost meanwhile is waited
+            for no longer than the others.
+        ps_devices: Device of each parameter server.
+    """
+
+    def reach() -> None:
+        """Copies a number of each ps to the worker of the calling thread."""
+        worker = dispatch_context.required().cpu_device
+        for device in ps_devices:
+            with tf.device(device):
+                number = tf.timestamp()
+            with tf.device(worker):
+                tf.identity(number).numpy()
+
+    deadline = time.monotonic() + _MOST_SECONDS
+    waiting = threading.Event()
+    left = list(workers)
+    while left and time.monotonic() < deadline:
+        attempts = {
+            worker: coordinator.schedule_on(worker, reach) for worker in left
+        }
+        ended = {worker: threading.Event() for worker in attempts}
+        for worker, attempt in attempts.items():
+            attempt.on_ended(ended[worker].set)
+        for each in ended.values():
+            each.wait(max(0.0, deadline - time.monotonic()))
+        left = [
+            worker
+            for worker, attempt in attempts.items()
+            if not attempt.is_ready() or attempt.error is not None
+        ]
+        if left:
+            waiting.wait(_SECONDS_BETWEEN_ATTEMPTS)
