@@ -10,7 +10,6 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from tfps_plugin.cluster.calls import dispatch_context
 from tfps_plugin.coordinator.cluster_coordinator import ClusterCoordinator
 
 _MOST_SECONDS = 10.0
@@ -31,14 +30,16 @@ def wait_until_reached(
         ps_devices: Device of each parameter server.
     """
 
-    def reach() -> None:
-        """Copies a number of each ps to the worker of the calling thread."""
-        worker = dispatch_context.required().cpu_device
+    # A function, as steps are: eager copies between tasks that fail may leave
+    # their error to whatever another thread does next.
+    @tf.function(autograph=False)
+    def reach() -> tf.Tensor:
+        """Sends a number of each ps to the worker that runs it."""
+        numbers = []
         for device in ps_devices:
             with tf.device(device):
-                number = tf.timestamp()
-            with tf.device(worker):
-                tf.identity(number).numpy()
+                numbers.append(tf.timestamp())
+        return tf.add_n(numbers)
 
     deadline = time.monotonic() + _MOST_SECONDS
     waiting = threading.Event()
