@@ -66,6 +66,25 @@ def executor_scope(own_executor: Any) -> Iterator[None]:
         this_context.executor = before
 
 
+@contextlib.contextmanager
+def own_executor() -> Iterator[None]:
+    """Gives the current thread's eager calls an executor of their own.
+
+    The calls have ended at the end, and a call that has failed raises here at
+    the latest. The thread's next calls do not learn of it.
+
+    Used since TensorFlow 2.20: see `executor_scope`; `Executor.wait`.
+    """
+    own = new_synchronous_executor()
+    try:
+        with executor_scope(own):
+            yield
+            own.wait()
+    except BaseException:
+        own.clear_error()
+        raise
+
+
 def forget_error(own_executor: Any) -> None:
     """Makes an executor forget an error that its caller already knows.
 

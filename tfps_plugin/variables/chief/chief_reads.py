@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfps_plugin import errors
+from tfps_plugin._compat.runtime import tensorflow_execution
 from tfps_plugin.cluster import runtime_errors
 from tfps_plugin.cluster.calls import dispatch_context
 from tfps_plugin.cluster.chief import connection
@@ -91,13 +92,13 @@ def read(read_once: Callable[[], T]) -> T:
     never = threading.Event()
     for pause_seconds in _PAUSES_SECONDS:
         try:
-            return read_once()
+            return _attempt(read_once)
         except tf.errors.OpError as error:
             if not is_about_the_cluster(error):
                 raise
         never.wait(pause_seconds)
     try:
-        return read_once()
+        return _attempt(read_once)
     except tf.errors.OpError as error:
         if not is_about_the_cluster(error):
             raise
@@ -106,4 +107,15 @@ def read(read_once: Callable[[], T]) -> T:
         except errors.ParameterServerLostError as lost:
             raise lost from error
     # Also if nothing is lost now: a ps may have recovered a moment ago.
-    return read_once()
+    return _attempt(read_once)
+
+
+def _attempt(read_once: Callable[[], T]) -> T:
+    """Reads once; no error is left for what the thread does next.
+
+    TensorFlow reports the failure of a remote call to whatever uses the same
+    executor afterwards, such as the next batch of a dataset, and again and
+    again.
+    """
+    with tensorflow_execution.own_executor():
+        return read_once()
