@@ -16,6 +16,7 @@ from shared_training import Seen
 
 import tfps_plugin as tfps
 from tfps_plugin import errors
+from tfps_plugin._compat.runtime import tensorflow_execution
 from tfps_plugin.monitoring import events
 
 # Each test loses or delays tasks, and takes long.
@@ -378,6 +379,25 @@ def test_without_a_checkpoint_the_loss_is_the_users(
     with pytest.raises(errors.ParameterServerLostError):
         _fit(model, At({10: lambda: _restart(cluster, 1)}), epochs=2)
     cluster.wait_until_ready()
+
+
+def test_a_read_that_fails_leaves_no_error_behind(
+    cluster: tfps.LocalCluster, make: Make
+) -> None:
+    with make().scope():
+        variable = tf.Variable(tf.zeros([4]))
+    lost = int(variable.device.split("/task:")[1].split("/")[0])
+    cluster.kill("ps", lost)
+    executor = tensorflow_execution.new_synchronous_executor()
+    try:
+        with tensorflow_execution.executor_scope(executor):
+            # TensorFlow reports a failed call to the thread's next ones, too.
+            with pytest.raises(errors.ParameterServerLostError):
+                variable.numpy()
+            executor.wait()
+    finally:
+        cluster.start("ps", lost)
+        cluster.wait_until_ready()
 
 
 def test_what_no_checkpoint_has_is_named(
