@@ -133,7 +133,12 @@ class RemoteQueues:
             element: Values of the queue's dtypes.
         """
         handles = self._handles_now()
-        with tf.init_scope(), compat.clear_device():
+        with (
+            # Threads without one share an executor, and with it the error.
+            tensorflow_execution.own_executor(),
+            tf.init_scope(),
+            compat.clear_device(),
+        ):
             # A constant on another task would make the whole program wait.
             with tf.device(graph_checks.CPU):
                 values = [
@@ -172,7 +177,12 @@ class RemoteQueues:
 
     def _made(self) -> tf.Tensor:
         name = f"{self._kind}_{uuid.uuid4().hex}"
-        with tf.init_scope(), compat.clear_device(), tf.device(self.device):
+        with (
+            tensorflow_execution.own_executor(),
+            tf.init_scope(),
+            compat.clear_device(),
+            tf.device(self.device),
+        ):
             return tf.stack(
                 [
                     tf.raw_ops.FIFOQueueV2(
