@@ -27,6 +27,7 @@ from shared_training import Seen
 import tfps_plugin as tfps
 from tfps_plugin import errors
 from tfps_plugin.monitoring import events
+from tfps_plugin.training.synchronous.span import Span
 from tfps_plugin.variables.updates.remote_queues import RemoteQueues
 
 # Each test loses or delays tasks, and takes long.
@@ -507,6 +508,76 @@ def test_all_variables_go_back_together_when_a_ps_is_lost(
         assert made == least
     _assert_same(_weights(model), _alone(start, [_all(0)] * made, optimizer))
     seen.wait_for_all_workers()
+
+
+def _fails_once(
+    monkeypatch: pytest.MonkeyPatch, when: Callable[[], bool]
+) -> None:
+    """Lets the call of one ps fail, as TensorFlow may after it was replaced."""
+    failed: list[str] = []
+    apply = Span._apply
+
+    def apply_or_fail(span: Span, applier: Any, *args: Any) -> None:
+        if when() and not failed:
+            failed.append(applier.device)
+            applier = _Forgotten(applier.device)
+        apply(span, applier, *args)
+
+    monkeypatch.setattr(Span, "_apply", apply_or_fail)
+
+
+class _Forgotten:
+    """An applier whose function TensorFlow does not find on its ps."""
+
+    def __init__(self, device: str) -> None:
+        self.device = device
+
+    def function(self, *args: Any) -> None:
+        raise tf.errors.InternalError(
+            None,
+            None,
+            "Could not find function library for registered component function",
+        )
+
+
+@_both_sources
+def test_a_failure_of_a_ps_that_answers_takes_all_variables_back(
+    make: Make,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: pathlib.Path,
+    source: _Source,
+) -> None:
+    model = _model(make())
+    start = _weights(model)
+    manager = tfps.CheckpointManager(
+        tfps.Checkpoint(model=model), tmp_path / "saved"
+    )
+    held: list[int] = []
+    _fails_once(monkeypatch, lambda: bool(held))
+
+    def save() -> None:
+        assert int(model.optimizer.iterations) == _SAVED
+        manager.save()
+        manager.sync()
+
+    def fail() -> None:
+        held.append(int(model.optimizer.iterations))
+
+    _fit(model, source(_constant()), At({_SAVED: save, _HELD: fail}))
+    assert held == [_HELD]
+    made = int(model.optimizer.iterations)
+    assert made == _STEPS - (_HELD - _SAVED)
+    _assert_same(_weights(model), _alone(start, [_all(0)] * made))
+
+
+def test_without_a_checkpoint_a_failure_of_a_ps_is_the_users(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = _model(make())
+    _fails_once(monkeypatch, lambda: True)
+    with pytest.raises(tf.errors.InternalError, match="component function"):
+        _fit(model, _of_workers(_rows()))
+    _assert_a_fit_is_right(model)
 
 
 def test_without_a_checkpoint_the_loss_of_a_ps_is_the_users(

@@ -576,6 +576,14 @@ class ClusterCoordinator:
             max(0.0, deadline - time.monotonic())
         )
 
+    def set_back(self) -> bool:
+        """Takes variables back to the last checkpoint, as a lost ps does.
+
+        Returns:
+            Whether there was one.
+        """
+        return self._pool.examiner.set_back()
+
     def end_round(self, error: BaseException) -> None:
         """Cancels all functions; the next caller raises an error.
 

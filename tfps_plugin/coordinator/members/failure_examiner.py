@@ -117,6 +117,20 @@ class FailureExaminer:
                 raise error
         return self._membership.await_recovery()
 
+    def set_back(self) -> bool:
+        """Restores a ps that answers, as if it had been lost.
+
+        With it go all variables back to the last checkpoint, if the strategy
+        restores them together.
+
+        Returns:
+            Whether it is restored; not if there is nothing to restore from.
+        """
+        return (
+            self._membership.begin_recovery(self._ps[0])
+            and self._membership.await_recovery()
+        )
+
     def _examine_worker(self, worker_index: int) -> None:
         generation = self._membership.generation(worker_index)
         if not self._membership.is_present(worker_index, generation):

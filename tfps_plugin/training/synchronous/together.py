@@ -1,14 +1,22 @@
 """Objects by which workers and parameter servers make steps together."""
 
+import logging
 from collections.abc import Callable
 from collections.abc import Sequence
 from typing import Any
 from typing import NamedTuple
 
+from tfps_plugin.cluster.chief import connection
+from tfps_plugin.coordinator import error_text
 from tfps_plugin.coordinator.cluster_coordinator import ClusterCoordinator
 from tfps_plugin.training.synchronous.applier import Applier
 from tfps_plugin.training.synchronous.global_step import GlobalStep
 from tfps_plugin.training.synchronous.span import Span
+
+_logger = logging.getLogger("tfps_plugin")
+
+# Number of times in a row, without a step between them.
+_MOST_SET_BACKS = 3
 
 
 class Together(NamedTuple):
@@ -40,6 +48,16 @@ def make_together(strategy: Any, step: GlobalStep) -> Together:
         )
     together: Together = step.together
     return together
+
+
+class _SetBacks:
+    """Number of times in a row that steps were undone; part of a connection.
+
+    Threading: only the thread that makes spans uses it.
+    """
+
+    def __init__(self) -> None:
+        self.number = 0
 
 
 class GlobalSteps:
@@ -77,14 +95,35 @@ class GlobalSteps:
         )
 
     def require_recovered(self, span: Span) -> None:
-        """Refuses to go on where some ps may have made more steps than others.
+        """Undoes steps that some ps may have made, and others not.
+
+        A ps that was lost has taken all variables back to a checkpoint. A call
+        of a ps may also fail although all ps answer, for example because
+        TensorFlow has lost the function that it had prepared there. Then all
+        variables go back by this.
+
+        Args:
+            span: A span that has ended.
 
         Raises:
-            BaseException: The error of the span, unless all variables went
-                back since it began.
+            BaseException: The error of the span, if there is no checkpoint to
+                go back to, or if that did not help several times.
         """
-        if span.error is not None and not self.has_recovered:
+        tries = connection.present().part(_SetBacks)
+        if span.num_done:
+            tries.number = 0
+        if span.error is None or self.has_recovered:
+            return
+        _logger.warning(
+            "The call of a parameter server failed, although all of them "
+            "answer. Some may have made a step that others have not: all "
+            "variables go back to the last checkpoint. Received: %s: %s",
+            type(span.error).__name__,
+            error_text.shortened(str(span.error)),
+        )
+        if tries.number >= _MOST_SET_BACKS or not self._coordinator.set_back():
             raise span.error
+        tries.number += 1
 
     @property
     def has_recovered(self) -> bool:
