@@ -10,6 +10,7 @@ import pathlib
 import re
 import signal
 import threading
+import types
 from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Sequence
@@ -513,31 +514,25 @@ def test_all_variables_go_back_together_when_a_ps_is_lost(
 def _fails_once(
     monkeypatch: pytest.MonkeyPatch, when: Callable[[], bool]
 ) -> None:
-    """Lets the call of one ps fail, as TensorFlow may after it was replaced."""
+    """Lets one call of a ps fail, as TensorFlow may after it was replaced."""
     failed: list[str] = []
     apply = Span._apply
+
+    def forgotten(*args: Any) -> None:
+        text = (
+            "Could not find function library for registered component function"
+        )
+        raise tf.errors.InternalError(None, None, text)
 
     def apply_or_fail(span: Span, applier: Any, *args: Any) -> None:
         if when() and not failed:
             failed.append(applier.device)
-            applier = _Forgotten(applier.device)
+            applier = types.SimpleNamespace(
+                device=applier.device, function=forgotten
+            )
         apply(span, applier, *args)
 
     monkeypatch.setattr(Span, "_apply", apply_or_fail)
-
-
-class _Forgotten:
-    """An applier whose function TensorFlow does not find on its ps."""
-
-    def __init__(self, device: str) -> None:
-        self.device = device
-
-    def function(self, *args: Any) -> None:
-        raise tf.errors.InternalError(
-            None,
-            None,
-            "Could not find function library for registered component function",
-        )
 
 
 @_both_sources
