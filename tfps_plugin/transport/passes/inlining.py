@@ -15,7 +15,6 @@ from tfps_plugin._compat.graph import tensorflow_graphs as compat
 from tfps_plugin.transport.flat_function import FlatFunction
 from tfps_plugin.transport.flat_function import FlatOperation
 from tfps_plugin.transport.passes import dead_code
-from tfps_plugin.transport.passes import deferred_controls
 from tfps_plugin.transport.waves import Output
 
 
@@ -44,13 +43,11 @@ def flatten(
         graph, [Output(number, 0) for number in inputs], "", ()
     )
     return dead_code.eliminate(
-        deferred_controls.hand_on(
-            FlatFunction(
-                inliner.operations,
-                len(arguments),
-                tuple(returned),
-                tuple(controls),
-            )
+        FlatFunction(
+            inliner.operations,
+            len(arguments),
+            tuple(returned),
+            tuple(controls),
         )
     )
 
@@ -115,14 +112,11 @@ class _Inliner:
                 after = tuple(dict.fromkeys((*after, *controls)))
                 waited = True
             waits[operation] = waited
-            deferred = () if waited else controls
             where = _merged(operation.device, device)
             inner = compat.called_graph(operation)
             if inner is None:
                 number = self.add(
-                    FlatOperation(
-                        operation, inputs, after, where, self._step, deferred
-                    )
+                    FlatOperation(operation, inputs, after, where, self._step)
                 )
                 done[operation] = (number,)
                 outputs = [
@@ -131,11 +125,7 @@ class _Inliner:
                 ]
             else:
                 outputs, ended = self._inline_call(
-                    operation,
-                    inner,
-                    inputs,
-                    where,
-                    tuple(dict.fromkeys((*after, *deferred))),
+                    operation, inner, inputs, where, after
                 )
                 ended += [output.node for output in outputs]
                 done[operation] = tuple(dict.fromkeys((*ended, *after)))
