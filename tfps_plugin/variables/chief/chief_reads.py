@@ -117,5 +117,6 @@ def _attempt(read_once: Callable[[], T]) -> T:
     executor afterwards, such as the next batch of a dataset, and again and
     again.
     """
-    with tensorflow_execution.own_executor():
+    executor = tensorflow_execution.new_synchronous_executor()
+    with tensorflow_execution.executor_scope(executor):
         return read_once()
