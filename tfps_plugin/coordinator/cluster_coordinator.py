@@ -576,13 +576,12 @@ class ClusterCoordinator:
             max(0.0, deadline - time.monotonic())
         )
 
-    def set_back(self) -> bool:
+    def set_back(self) -> None:
         """Takes variables back to the last checkpoint, as a lost ps does.
 
-        Returns:
-            Whether there was one.
+        Does nothing without a checkpoint. The counter `ps_recovered` tells.
         """
-        return self._pool.examiner.set_back()
+        self._pool.examiner.set_back()
 
     def end_round(self, error: BaseException) -> None:
         """Cancels all functions; the next caller raises an error.

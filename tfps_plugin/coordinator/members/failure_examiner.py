@@ -117,19 +117,15 @@ class FailureExaminer:
                 raise error
         return self._membership.await_recovery()
 
-    def set_back(self) -> bool:
+    def set_back(self) -> None:
         """Restores a ps that answers, as if it had been lost.
 
         With it go all variables back to the last checkpoint, if the strategy
-        restores them together.
-
-        Returns:
-            Whether it is restored; not if there is nothing to restore from.
+        restores them together. Does nothing without a checkpoint.
         """
-        return (
-            self._membership.begin_recovery(self._ps[0])
-            and self._membership.await_recovery()
-        )
+        # It may have ended before this thread waits for it.
+        if self._membership.begin_recovery(self._ps[0]):
+            self._membership.await_recovery()
 
     def _examine_worker(self, worker_index: int) -> None:
         generation = self._membership.generation(worker_index)

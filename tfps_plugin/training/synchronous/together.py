@@ -114,16 +114,20 @@ class GlobalSteps:
             tries.number = 0
         if span.error is None or self.has_recovered:
             return
+        if tries.number < _MOST_SET_BACKS:
+            tries.number += 1
+            self._coordinator.set_back()
+        if not self.has_recovered:
+            raise span.error
         _logger.warning(
             "The call of a parameter server failed, although all of them "
             "answer. Some may have made a step that others have not: all "
-            "variables go back to the last checkpoint. Received: %s: %s",
+            "variables went back to the last checkpoint. If this happens "
+            "often, look at the logs of the parameter servers. Received: "
+            "%s: %s",
             type(span.error).__name__,
             error_text.shortened(str(span.error)),
         )
-        if tries.number >= _MOST_SET_BACKS or not self._coordinator.set_back():
-            raise span.error
-        tries.number += 1
 
     @property
     def has_recovered(self) -> bool:

@@ -115,7 +115,8 @@ def _attempt(read_once: Callable[[], T]) -> T:
 
     TensorFlow reports the failure of a remote call to whatever uses the same
     executor afterwards, such as the next batch of a dataset, and again and
-    again.
+    again. This does not wait for calls whose results nobody has fetched yet:
+    who fetches them learns of a failure, with its own text.
     """
     executor = tensorflow_execution.new_synchronous_executor()
     with tensorflow_execution.executor_scope(executor):

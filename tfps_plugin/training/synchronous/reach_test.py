@@ -1,0 +1,56 @@
+"""Tests of waiting until workers reach parameter servers."""
+
+import collections
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tfps_plugin.training.synchronous import reach
+
+
+class _Attempt:
+    """A call that has ended, or never does."""
+
+    def __init__(self, *, has_ended: bool, error: Exception | None) -> None:
+        self._has_ended = has_ended
+        self.error = error
+
+    def is_ready(self) -> bool:
+        return self._has_ended
+
+    def on_ended(self, listener: Callable[[], None]) -> None:
+        if self._has_ended:
+            listener()
+
+
+class _Coordinator:
+    """Coordinator whose workers fail some times first."""
+
+    def __init__(self, failures: dict[int, float]) -> None:
+        self._failures = failures
+        self.calls: collections.Counter[int] = collections.Counter()
+
+    def schedule_on(self, worker: int, function: Any) -> _Attempt:
+        assert callable(function)
+        self.calls[worker] += 1
+        fails = self.calls[worker] <= self._failures[worker]
+        return _Attempt(
+            has_ended=self._failures[worker] != float("inf"),
+            error=RuntimeError("no way") if fails else None,
+        )
+
+
+def test_who_does_not_reach_them_is_asked_again() -> None:
+    coordinator: Any = _Coordinator({0: 0, 2: 2})
+    reach.wait_until_reached(coordinator, [0, 2], ["/job:ps/task:0"])
+    assert coordinator.calls == {0: 1, 2: 3}
+
+
+def test_nobody_is_waited_for_without_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(reach, "_MOST_SECONDS", 0.2)
+    coordinator: Any = _Coordinator({0: 0, 1: float("inf")})
+    reach.wait_until_reached(coordinator, [0, 1], ["/job:ps/task:0"])
+    assert coordinator.calls == {0: 1, 1: 1}
