@@ -41,6 +41,9 @@ _RUNTIME_TEXTS = (
     "failed to connect to all addresses",
     # A function that was prepared for a ps that has since been replaced.
     "Could not find function library for registered component function",
+    # Handles that a ps has not got back yet, since it was replaced; see
+    # `variables.kinds.handle_areas`.
+    "Could not find variable handles_",
     # A task received garbage from another; see `WorkerCalls`.
     "Unable to parse request",
 )

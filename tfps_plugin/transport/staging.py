@@ -16,6 +16,7 @@ from tfps_plugin._compat.graph import tensorflow_graphs as compat
 from tfps_plugin.transport import places
 from tfps_plugin.transport.waves import Output
 from tfps_plugin.variables.kinds.handle_areas import HandleArea
+from tfps_plugin.variables.kinds.handle_areas import Place
 from tfps_plugin.variables.kinds.handle_areas import StagedHandles
 
 
@@ -23,7 +24,7 @@ class StagedHandle(NamedTuple):
     """The place of a handle.
 
     Attributes:
-        area: The area of its parameter server.
+        area: The area on its parameter server.
         number: Number of the handle in the area.
     """
 
@@ -41,21 +42,23 @@ def of_captures(
         its argument. Handles on an accelerator have no place: TensorFlow keeps
         handles in the memory of the host.
     """
-    arguments: dict[str, list[int]] = collections.defaultdict(list)
-    look_ups: dict[str, list[Callable[[], tf.Tensor]]] = (
+    arguments: dict[Place, list[int]] = collections.defaultdict(list)
+    look_ups: dict[Place, list[Callable[[], tf.Tensor]]] = (
         collections.defaultdict(list)
     )
     for argument, (device, look_up) in tensorflow_captures.look_ups_of_handles(
         graph
     ).items():
         if places.is_on_cpu(device):
-            arguments[device].append(argument)
-            look_ups[device].append(look_up)
+            shape = graph.inputs[argument].shape
+            place = Place(device, tuple(shape.as_list()))
+            arguments[place].append(argument)
+            look_ups[place].append(look_up)
     handles = StagedHandles(look_ups)
     return handles, {
         argument: StagedHandle(area, number)
-        for device, area in handles.areas.items()
-        for number, argument in enumerate(arguments[device])
+        for place, area in handles.areas.items()
+        for number, argument in enumerate(arguments[place])
     }
 
 

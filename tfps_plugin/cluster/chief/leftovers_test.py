@@ -11,36 +11,33 @@ from tfps_plugin.cluster.spec import Task
 
 
 def _areas() -> tuple[list[tf.Operation], list[tf.Tensor]]:
-    """Returns operations that fill two containers, and their sizes."""
-    stage, sizes = [], []
+    """Returns operations that make variables in two containers.
+
+    Also returns whether each is there.
+    """
+    made, are_there = [], []
     for container in (leftovers.CONTAINER, "another"):
-        area = {
-            "dtypes": [tf.float32],
-            "container": container,
-            "shared_name": "leftovers",
-        }
-        stage.append(
-            tf.raw_ops.MapStage(
-                key=tf.constant(0, tf.int64),
-                indices=[0],
-                values=[tf.constant(7.0)],
-                **area,
-            )
+        area = tf.raw_ops.VarHandleOp(
+            dtype=tf.float32,
+            shape=[],
+            container=container,
+            shared_name="leftovers",
         )
-        sizes.append(tf.raw_ops.MapSize(**area))
-    return stage, sizes
+        made.append(tf.raw_ops.AssignVariableOp(resource=area, value=7.0))
+        are_there.append(tf.raw_ops.VarIsInitializedOp(resource=area))
+    return made, are_there
 
 
 def test_the_container_of_a_task_is_emptied() -> None:
     server = tf.distribute.Server.create_local_server()
     address = server.target.removeprefix("grpc://")
     with tf.Graph().as_default():
-        stage, sizes = _areas()
+        made, are_there = _areas()
         with tf.compat.v1.Session(server.target) as session:
-            session.run(stage)
-            assert session.run(sizes) == [1, 1]
+            session.run(made)
+            assert session.run(are_there) == [True, True]
             leftovers.free([Task("ps", 0, address)])
-            assert session.run(sizes) == [0, 1]
+            assert session.run(are_there) == [False, True]
 
 
 def test_a_task_that_does_not_answer_is_told_of(

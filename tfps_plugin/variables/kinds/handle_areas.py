@@ -4,12 +4,17 @@ If a function took handles as arguments, each call would carry all of them, and
 in every iteration of a loop the worker would tell each ps that the iteration
 begins. A function that takes them from a named area of the ps needs neither.
 
-An area is a TensorFlow staging area, for one function on one ps. Like any
-handle, its handles keep the memory of their variables. It is emptied after one
-of the variables, or the function, is gone: not at once, because Python may
-collect them on any thread, but when the next variable is made or the next
-function stages handles. The next chief frees the areas of a chief that has
-crashed (`cluster.leftovers`).
+An area is a TensorFlow variable whose value is the handles of one shape, for
+one function on one ps. Like any handle, they keep the memory of their
+variables. The area is deleted after one of these, or the function, is gone: not
+at once, because Python may collect them on any thread, but when the next
+variable is made or the next function stages handles. The next chief frees the
+areas of a chief that has crashed (`cluster.leftovers`).
+
+Where an area is missing, a function fails at once, as it does where a variable
+is missing. That happens on a ps that has just been started again. A staging
+area of TensorFlow would make the function wait, and block a thread of the ps:
+two such calls on a machine with two cores, and the ps computes nothing more.
 """
 
 import collections
@@ -22,6 +27,7 @@ import weakref
 from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import tensorflow as tf
 
@@ -29,12 +35,8 @@ from tfps_plugin._compat.graph import tensorflow_variables as compat
 from tfps_plugin.cluster.chief import connection
 from tfps_plugin.cluster.chief import leftovers
 from tfps_plugin.variables.chief import chief_reads
-from tfps_plugin.variables.lookup import graph_checks
 
 _logger = logging.getLogger(__name__)
-
-# Each area has one set of handles.
-_KEY = 0
 
 # An area, and the number of the content that is no longer needed; None: any.
 _Abandoned = tuple["HandleArea", int | None]
@@ -75,28 +77,40 @@ class HandleAreas:
             area.clear(content)
 
 
+class Place(NamedTuple):
+    """A kind of handles of a function.
+
+    Attributes:
+        device: Full name of the device of their ps.
+        shape: Their shape; that of most is empty.
+    """
+
+    device: str
+    shape: tuple[int, ...]
+
+
 class HandleArea:
-    """The handles of one function on one ps.
+    """The handles of one function on one ps, all of one shape.
 
     Guarantees: an earlier content that is abandoned never clears a later one.
     Guarded by `_lock`: the content. `is_stale` may be set by Python's garbage
     collection, on any thread, which must not wait.
 
     Attributes:
-        device: Full name of the device of the ps.
+        place: The ps, and the shape of a handle.
         num_handles: Number of handles.
         is_stale: Whether the area has no handles, or one of a variable that
             is gone.
     """
 
-    def __init__(self, device: str, num_handles: int) -> None:
+    def __init__(self, place: Place, num_handles: int) -> None:
         """Names the area, which is empty.
 
         Args:
-            device: Full name of the device of the ps.
+            place: The ps, and the shape of a handle.
             num_handles: Number of handles.
         """
-        self.device = device
+        self.place = place
         self.num_handles = num_handles
         self.is_stale = True
         # Unique across earlier chiefs, too.
@@ -112,7 +126,7 @@ class HandleArea:
         """Replaces the handles.
 
         Args:
-            handles: `num_handles` handles of this device.
+            handles: `num_handles` handles of this place.
 
         Raises:
             StrategySupersededError: If its connection has ended.
@@ -138,25 +152,19 @@ class HandleArea:
                 raise
 
     def _put(self, handles: Sequence[tf.Tensor]) -> None:
-        with tf.init_scope(), compat.clear_device():
-            # A constant on another task would make the whole program wait.
-            with tf.device(graph_checks.CPU):
-                key = tf.constant(_KEY, tf.int64)
-                indices = tf.range(self.num_handles)
-            with tf.device(self.device):
-                if self._content > 1:
-                    tf.raw_ops.MapClear(**self._attributes())
-                tf.raw_ops.MapStage(
-                    key=key,
-                    indices=indices,
-                    values=list(handles),
-                    **self._attributes(),
-                )
-                num_sets = tf.raw_ops.MapSize(**self._attributes())
-        # Functions would wait forever for handles that were lost on the way.
-        if not int(num_sets):
+        with (
+            tf.init_scope(),
+            compat.clear_device(),
+            tf.device(self.place.device),
+        ):
+            area = self._variable()
+            tf.raw_ops.AssignVariableOp(
+                resource=area, value=tf.raw_ops.Pack(values=list(handles))
+            )
+            is_there = tf.raw_ops.VarIsInitializedOp(resource=area)
+        if not bool(is_there):
             raise tf.errors.UnavailableError(
-                None, None, f"Handles did not arrive at {self.device}"
+                None, None, f"Handles did not arrive at {self.place.device}"
             )
 
     def clear(self, content: int | None = None) -> None:
@@ -178,9 +186,9 @@ class HandleArea:
                 with (
                     tf.init_scope(),
                     compat.clear_device(),
-                    tf.device(self.device),
+                    tf.device(self.place.device),
                 ):
-                    tf.raw_ops.MapClear(**self._attributes())
+                    tf.raw_ops.DestroyResourceOp(resource=self._variable())
             except tf.errors.OpError as error:
                 # This does not concern the caller, which makes a variable.
                 _logger.log(
@@ -190,29 +198,32 @@ class HandleArea:
                     else logging.WARNING,
                     "Memory of variables that are gone may not be free yet on "
                     "%s: %s",
-                    self.device,
+                    self.place.device,
                     error,
                 )
 
     def take(self) -> list[tf.Tensor]:
         """Returns the handles, in a function that is being traced.
 
-        The operation waits for the handles: call `put` before the function.
+        The function fails if there are none: call `put` before it.
         """
-        with compat.clear_device(), tf.device(self.device):
-            handles: list[tf.Tensor] = tf.raw_ops.MapPeek(
-                key=tf.constant(_KEY, tf.int64),
-                indices=tf.constant([*range(self.num_handles)], tf.int32),
-                **self._attributes(),
+        with compat.clear_device(), tf.device(self.place.device):
+            handles: list[tf.Tensor] = tf.raw_ops.Unpack(
+                value=tf.raw_ops.ReadVariableOp(
+                    resource=self._variable(), dtype=tf.resource
+                ),
+                num=self.num_handles,
             )
         return handles
 
-    def _attributes(self) -> dict[str, object]:
-        return {
-            "dtypes": [tf.resource] * self.num_handles,
-            "container": leftovers.CONTAINER,
-            "shared_name": self._name,
-        }
+    def _variable(self) -> tf.Tensor:
+        """Returns the handle of the area itself; the caller sets the device."""
+        return tf.raw_ops.VarHandleOp(
+            dtype=tf.resource,
+            shape=[self.num_handles, *self.place.shape],
+            container=leftovers.CONTAINER,
+            shared_name=self._name,
+        )
 
     def _gone(self, content: int, _: object) -> None:
         if content == self._content:
@@ -226,26 +237,25 @@ class StagedHandles:
     Guarded by `_lock`: `_as_of`.
 
     Attributes:
-        areas: The areas by device.
+        areas: The areas by place.
 
     Threading: any thread.
     """
 
     def __init__(
-        self, look_ups: Mapping[str, Sequence[Callable[[], tf.Tensor]]]
+        self, look_ups: Mapping[Place, Sequence[Callable[[], tf.Tensor]]]
     ) -> None:
         """Makes the areas; does not look up handles yet.
 
         Args:
-            look_ups: By the device of a ps, functions that return the current
-                handles.
+            look_ups: By place, functions that return the current handles.
         """
         self.areas = {
-            device: HandleArea(device, len(each))
-            for device, each in look_ups.items()
+            place: HandleArea(place, len(each))
+            for place, each in look_ups.items()
         }
         self._look_ups = {
-            device: tuple(each) for device, each in look_ups.items()
+            place: tuple(each) for place, each in look_ups.items()
         }
         self._connection = connection.present()
         self._all_areas = self._connection.part(HandleAreas)
@@ -273,8 +283,8 @@ class StagedHandles:
             change = self._all_areas.last_change
             if self._are_there(change):
                 return
-            for device, area in self.areas.items():
-                area.put([look_up() for look_up in self._look_ups[device]])
+            for place, area in self.areas.items():
+                area.put([look_up() for look_up in self._look_ups[place]])
             self._as_of = change
 
     def _are_there(self, change: int) -> bool:

@@ -11,17 +11,18 @@ import tensorflow as tf
 from tfps_plugin import errors
 from tfps_plugin.cluster.chief import connection
 from tfps_plugin.variables import testing
+from tfps_plugin.variables.chief import chief_reads
 from tfps_plugin.variables.kinds.handle_areas import HandleArea
 from tfps_plugin.variables.kinds.handle_areas import HandleAreas
+from tfps_plugin.variables.kinds.handle_areas import Place
 from tfps_plugin.variables.kinds.handle_areas import StagedHandles
 from tfps_plugin.variables.kinds.remote_variable import RemoteVariable
 
 
 def _staged(*variables: RemoteVariable) -> tuple[StagedHandles, HandleArea]:
-    handles = StagedHandles(
-        {testing.LOCAL_DEVICE: [v._weakly(_handle) for v in variables]}
-    )
-    return handles, handles.areas[testing.LOCAL_DEVICE]
+    place = Place(testing.LOCAL_DEVICE, ())
+    handles = StagedHandles({place: [v._weakly(_handle) for v in variables]})
+    return handles, handles.areas[place]
 
 
 def _handle(variable: RemoteVariable) -> tf.Tensor:
@@ -41,9 +42,9 @@ def _reader(area: HandleArea) -> Callable[[], list[float]]:
     return lambda: [float(value) for value in read()]
 
 
-def _num_sets(area: HandleArea) -> int:
-    """Returns the number of sets of handles in an area."""
-    return int(tf.raw_ops.MapSize(**area._attributes()))
+def _is_there(area: HandleArea) -> bool:
+    """Returns whether an area has handles."""
+    return bool(tf.raw_ops.VarIsInitializedOp(resource=area._variable()))
 
 
 def test_a_function_finds_the_handles_of_now() -> None:
@@ -59,7 +60,40 @@ def test_a_function_finds_the_handles_of_now() -> None:
     variables[1].assign(7.0)
     handles.stage()
     assert read() == [0.0, 7.0, 2.0]
-    assert _num_sets(area) == 1
+    assert _is_there(area)
+
+
+def test_a_function_whose_area_is_missing_fails_at_once() -> None:
+    """As on a ps that was started again; it blocks no thread there."""
+    variable = testing.remote_variable(1.0)
+    handles, area = _staged(variable)
+    read = _reader(area)
+    with pytest.raises(tf.errors.FailedPreconditionError) as caught:
+        read()
+    assert chief_reads.is_about_the_cluster(caught.value)
+    handles.stage()
+    assert read() == [1.0]
+    area.clear()
+    with pytest.raises(tf.errors.FailedPreconditionError):
+        read()
+
+
+def test_handles_may_be_vectors() -> None:
+    variables = [testing.remote_variable(float(i)) for i in range(4)]
+    handles = [tf.stack([v.own_handle for v in variables[:2]])]
+    handles.append(tf.stack([v.own_handle for v in variables[2:]]))
+    area = HandleArea(Place(testing.LOCAL_DEVICE, (2,)), 2)
+
+    @tf.function
+    def read() -> list[tf.Tensor]:
+        return [
+            tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.float32)
+            for vector in area.take()
+            for handle in tf.unstack(vector)
+        ]
+
+    area.put(handles)
+    assert [float(value) for value in read()] == [0.0, 1.0, 2.0, 3.0]
 
 
 def test_they_are_put_there_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,7 +117,7 @@ def test_an_area_is_emptied_when_a_variable_is_gone() -> None:
     gc.collect()
     # Creating the next variable frees the memory of this one.
     testing.remote_variable(2.0)
-    assert _num_sets(area) == 0
+    assert not _is_there(area)
     with pytest.raises(errors.VariableCreationError, match="not exist any"):
         handles.stage()
 
@@ -92,11 +126,11 @@ def test_an_area_is_emptied_when_its_function_is_gone() -> None:
     variable = testing.remote_variable(1.0)
     handles, area = _staged(variable)
     handles.stage()
-    assert _num_sets(area) == 1
+    assert _is_there(area)
     del handles
     gc.collect()
     connection.present().part(HandleAreas).free_abandoned()
-    assert _num_sets(area) == 0
+    assert not _is_there(area)
 
 
 def test_an_area_that_cannot_be_emptied_fails_no_variable(
@@ -108,7 +142,8 @@ def test_an_area_that_cannot_be_emptied_fails_no_variable(
     variables.clear()
     gc.collect()
     # As if its ps had been removed from the cluster.
-    monkeypatch.setattr(area, "device", "/job:ps/task:7/device:CPU:0")
+    lost = Place("/job:ps/task:7/device:CPU:0", ())
+    monkeypatch.setattr(area, "place", lost)
     assert float(testing.remote_variable(2.0)) == 2.0
     assert "/job:ps/task:7" in caplog.text
 
