@@ -2,6 +2,7 @@
 
 methods.py                wrappers of the methods of Keras's optimizers
 step.py                   one optimizer.apply, on the parameter servers
+step_count.py             counts of steps, which wait for the gradients
 step_staleness.py         staleness of the updates of one step
 update_counts.py          updates, counted on the ps that make them
 compiled_steps.py         steps outside of functions, as one function each

@@ -26,6 +26,7 @@ from tfps_plugin.training.optimizers.after_updates import Constraints
 from tfps_plugin.training.optimizers.after_updates import MovingAverages
 from tfps_plugin.training.optimizers.automatic import automatic_updates
 from tfps_plugin.training.optimizers.catch_up.caught_up_step import CaughtUpStep
+from tfps_plugin.training.optimizers.step_count import one_after
 from tfps_plugin.training.optimizers.step_staleness import StepStaleness
 from tfps_plugin.variables.compression import error_feedback
 from tfps_plugin.variables.kinds.mirrored_scalar import MirroredScalar
@@ -88,7 +89,8 @@ class OptimizerStep:
                 averages.overwrite_if_due()
             constraints.finish()
         if number is None:
-            compat.step_counter_of(optimizer).assign_add(1)
+            counter = compat.step_counter_of(optimizer)
+            counter.assign_add(one_after(gradients, counter.value.dtype))
 
     def _prepared(self, gradient: Any) -> Any:
         if isinstance(gradient, tf.IndexedSlices):

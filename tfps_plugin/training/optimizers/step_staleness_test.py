@@ -256,8 +256,7 @@ def test_every_optimizer_updates_as_with_the_divided_rate(
     optimizer = _OPTIMIZERS[name]()
     variables = [keras.Variable(_TABLE), keras.Variable(_WEIGHT)]
     optimizer.build(variables)
-    # The step that is held up has taken its number, the first, before.
-    optimizer.iterations.assign(1)
+    # The step that is held up has read its number before, but counts later.
     for gradients in others:
         optimizer.apply(gradients, variables)
     optimizer.iterations.assign(0)
@@ -300,9 +299,9 @@ def test_a_schedule_is_divided_too() -> None:
 
     training = _Training(optimizer, _SCALING)
     training.held_step(None, [None] * 2)
-    # The step that is held up has taken its number, the first, before.
+    # The step that is held up has read its number before, but counts later.
     weight = _WEIGHT.astype("float64")
-    for step in (1, 2):
+    for step in (0, 1):
         weight = weight * (1 - _RATE * 0.5 ** (step / 2))
     weight -= _RATE / 2 * _WEIGHT
     np.testing.assert_allclose(training.variables[1].numpy(), weight, rtol=1e-5)

@@ -12,6 +12,7 @@ from tfps_plugin.training.optimizers.catch_up.moment import Moment
 from tfps_plugin.training.optimizers.catch_up.zero_gradients import (
     ZeroGradients,
 )
+from tfps_plugin.training.optimizers.step_count import one_after
 from tfps_plugin.variables.kinds.mirrored_scalar import MirroredScalar
 from tfps_plugin.variables.lookup import graph_checks
 
@@ -123,7 +124,7 @@ class StepClock(tf.Module):
             now: The state that the step began with.
             after: The state that it ends with.
             arrivals: Tensors that the step sends to the ps; the numbers
-                travel together with them.
+                travel together with them, and not before.
         """
         with compat.clear_device(), tf.device(graph_checks.CPU):
             changes = {
@@ -134,7 +135,7 @@ class StepClock(tf.Module):
                 if name != moment.STEP
             }
         # Other workers count steps at the same time.
-        self._scalars[moment.STEP].assign_add(tf.ones([], tf.float64))
+        self._scalars[moment.STEP].assign_add(one_after(arrivals, tf.float64))
         with tf.control_dependencies(list(arrivals)):
             for name, change in changes.items():
                 scalar = self._scalars[name]
