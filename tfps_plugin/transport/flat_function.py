@@ -19,6 +19,8 @@ class FlatOperation:
         device: Its device; empty for the worker that runs the step.
         step: The call of a repeated function that it belongs to, counted from
             1; 0 if it belongs to none. See `inlining.flatten`.
+        deferred: The numbers of operations that it need not run after, but
+            effects that depend on it must. See `deferred_controls`.
     """
 
     operation: tf.Operation
@@ -26,6 +28,7 @@ class FlatOperation:
     controls: tuple[int, ...]
     device: str
     step: int = 0
+    deferred: tuple[int, ...] = ()
 
 
 @dataclasses.dataclass(slots=True)

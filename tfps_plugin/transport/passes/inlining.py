@@ -15,6 +15,7 @@ from tfps_plugin._compat.graph import tensorflow_graphs as compat
 from tfps_plugin.transport.flat_function import FlatFunction
 from tfps_plugin.transport.flat_function import FlatOperation
 from tfps_plugin.transport.passes import dead_code
+from tfps_plugin.transport.passes import deferred_controls
 from tfps_plugin.transport.waves import Output
 
 
@@ -43,11 +44,13 @@ def flatten(
         graph, [Output(number, 0) for number in inputs], "", ()
     )
     return dead_code.eliminate(
-        FlatFunction(
-            inliner.operations,
-            len(arguments),
-            tuple(returned),
-            tuple(controls),
+        deferred_controls.hand_on(
+            FlatFunction(
+                inliner.operations,
+                len(arguments),
+                tuple(returned),
+                tuple(controls),
+            )
         )
     )
 
@@ -112,11 +115,14 @@ class _Inliner:
                 after = tuple(dict.fromkeys((*after, *controls)))
                 waited = True
             waits[operation] = waited
+            deferred = () if waited else controls
             where = _merged(operation.device, device)
             inner = compat.called_graph(operation)
             if inner is None:
                 number = self.add(
-                    FlatOperation(operation, inputs, after, where, self._step)
+                    FlatOperation(
+                        operation, inputs, after, where, self._step, deferred
+                    )
                 )
                 done[operation] = (number,)
                 outputs = [
@@ -125,7 +131,11 @@ class _Inliner:
                 ]
             else:
                 outputs, ended = self._inline_call(
-                    operation, inner, inputs, where, after
+                    operation,
+                    inner,
+                    inputs,
+                    where,
+                    tuple(dict.fromkeys((*after, *deferred))),
                 )
                 ended += [output.node for output in outputs]
                 done[operation] = tuple(dict.fromkeys((*ended, *after)))
