@@ -96,7 +96,9 @@ def build(
 
     @tf.autograph.experimental.do_not_convert
     def one_step(data: Any) -> Any:
-        StepTrace.current().chief_waits = True
+        trace = StepTrace.current()
+        trace.chief_waits = True
+        trace.is_discarded = True
         return strategy.run(run, args=(data,))
 
     with coordinator.tracing_scope():

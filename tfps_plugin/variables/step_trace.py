@@ -77,6 +77,8 @@ class StepTrace:
             changes a variable. `fit` does; a custom loop may not.
         exchange: The receiver of changes that the step does not make itself,
             because workers make it together; None: it makes them.
+        is_discarded: Whether it is traced for the variables that it makes, and
+            never runs.
         global_step: The step that all workers make together, in a function
             that a program schedules itself; None: it has none.
         applies_alone: Whether it updates variables without other workers.
@@ -98,6 +100,7 @@ class StepTrace:
         """Creates the trace of a step that has not begun."""
         self.chief_waits = False
         self.exchange: Exchange | None = None
+        self.is_discarded = False
         self.global_step: Any = None
         self.applies_alone = False
         self.is_gated = False

@@ -159,7 +159,7 @@ def _require_own_step(optimizer: Any, trace: StepTrace) -> None:
     """
     consistency = compat.strategy_of(optimizer).consistency
     waits = trace.is_gated or trace.only_on is not None
-    if isinstance(consistency, Async) or waits:
+    if isinstance(consistency, Async) or waits or trace.is_discarded:
         return
     if (
         compat.strategy_of(optimizer).extended.chief_runs.is_traced_for_workers
