@@ -176,6 +176,34 @@ def test_fit_goes_on_after_ps_are_lost(
     assert manager.restore_latest() == str(tmp_path / "ckpt-2")
 
 
+def test_rounds_of_local_steps_go_on_after_a_ps_is_lost(
+    cluster: tfps.LocalCluster, make: Make, saved: Saved
+) -> None:
+    local_steps = 4
+    strategy = make(
+        consistency=tfps.Async(local_steps=local_steps),
+        scheduling=tfps.SchedulingOptions(
+            max_closures_in_flight_per_worker=1, steps_per_closure=local_steps
+        ),
+    )
+    model = _model(strategy)
+    seen = _seen(strategy)
+    saved(model)
+    history = _fit(
+        model, At({_STEPS + 20: lambda: _restart(cluster, 1)}), epochs=3
+    )
+    assert seen.recovered() == [1]
+    counters = tfps.ClusterCoordinator(strategy).counters
+    assert counters.value("steps_done") == 3 * _STEPS
+    num_rounds = 3 * _STEPS // local_steps
+    shared_training.assert_went_on(model, history, num_rounds)
+    # The first batch of an epoch may be a round of its own, so that the last
+    # round is shorter, too. A loss interrupts one call of each worker.
+    most = num_rounds + 3
+    twice = int(model.optimizer.iterations) - most
+    assert twice <= 2, (twice, counters.snapshot())
+
+
 def test_the_same_ps_twice(
     cluster: tfps.LocalCluster, make: Make, saved: Saved
 ) -> None:

@@ -49,6 +49,7 @@ def _fitted(model: keras.Model) -> list[np.ndarray]:
     "consistency",
     [
         tfps.Async(),
+        tfps.Async(local_steps=3),
         tfps.BoundedStaleness(0),
         tfps.Sync(),
     ],

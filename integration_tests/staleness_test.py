@@ -212,6 +212,44 @@ def test_a_step_that_is_held_up_is_as_stale_as_the_others_are_many(
     ) in caplog.text
 
 
+def test_a_round_of_local_steps_is_one_update_and_stale_since_its_start(
+    make: Make, gates: list[Gate]
+) -> None:
+    local_steps = 2
+    strategy = make(
+        consistency=tfps.Async(local_steps=local_steps),
+        scheduling=tfps.SchedulingOptions(
+            max_closures_in_flight_per_worker=1, steps_per_closure=local_steps
+        ),
+    )
+    counters = tfps.ClusterCoordinator(strategy).counters
+    in_step, in_input = gates
+    model = _model(strategy, gate=in_step)
+
+    def let_others_go() -> None:
+        in_input.open()
+        _wait_until(
+            lambda: counters.value("steps_done") == _STEPS - local_steps
+        )
+        in_step.open()
+
+    in_step.once_reached(let_others_go)
+    model.fit(
+        tfps.DatasetCreator(
+            lambda context: _dataset(context.input_pipeline_id, in_input)
+        ),
+        steps_per_epoch=_STEPS,
+        verbose=0,
+    )
+    in_step.assert_acted()
+    num_rounds = _STEPS // local_steps
+    assert int(model.optimizer.iterations) == num_rounds
+    assert counters.value("staleness_updates") == num_rounds
+    assert counters.value("staleness_0") == num_rounds - 1
+    assert counters.value("staleness_largest") == num_rounds - 1
+    assert counters.value("staleness_sum") == num_rounds - 1
+
+
 def _wait_until(predicate: Callable[[], bool]) -> None:
     """Waits until a condition holds that no event announces."""
     never = threading.Event()

@@ -2,6 +2,7 @@
 
 import dataclasses
 import numbers
+from typing import Any
 
 from tfps_plugin import errors
 from tfps_plugin.strategy.options import SparseUpdate
@@ -21,9 +22,13 @@ class Async:
             rate of an update by its staleness: the number of updates of the
             same variables by other steps between the step's reads and its
             update. Updates whose staleness is 0 or 1 keep the learning rate.
+        local_steps: Number of steps of `fit` that a worker makes on weights of
+            its own, before it sends the sum of their gradients and reads the
+            weights again. See `docs/local_steps.md`.
 
     Raises:
         TypeError: If `staleness_scaling` is no boolean.
+        ValueError: If `local_steps` is no positive number of steps.
 
     References:
         - Dean et al., "Large Scale Distributed Deep Networks", NeurIPS 2012.
@@ -32,12 +37,20 @@ class Async:
     """
 
     staleness_scaling: bool = False
+    local_steps: int = 1
 
     def __post_init__(self) -> None:
         if not isinstance(self.staleness_scaling, bool):
             raise TypeError(
                 "staleness_scaling must be True or False. Received: "
                 f"staleness_scaling={self.staleness_scaling!r}"
+            )
+        number = self.local_steps
+        is_integer = isinstance(number, numbers.Integral)
+        if not is_integer or isinstance(number, bool) or number < 1:
+            raise ValueError(
+                "local_steps must be a number of steps, one or more. Received: "
+                f"local_steps={number!r}"
             )
 
 
@@ -119,6 +132,26 @@ class BoundedStaleness:
 Consistency = Async | Sync | BoundedStaleness
 
 
+def local_steps_of(consistency: Any) -> int:
+    """Returns the number of steps of a local round.
+
+    Args:
+        consistency: The consistency of a strategy; None: it has none.
+    """
+    return int(consistency.local_steps) if isinstance(consistency, Async) else 1
+
+
+def updates_at_once(consistency: Consistency) -> bool:
+    """Returns whether each step applies its gradients when it has them.
+
+    Otherwise steps wait for other workers, or for the end of a local round.
+
+    Args:
+        consistency: The consistency of a strategy.
+    """
+    return isinstance(consistency, Async) and local_steps_of(consistency) == 1
+
+
 def checked(
     consistency: Consistency | None,
     options: StrategyOptions,
@@ -150,6 +183,7 @@ def checked(
         )
     if isinstance(consistency, Async):
         _require_scalable(consistency, sparse_update)
+        _require_local(consistency, options, sparse_update)
         return consistency, options
     scheduling = options.scheduling
     in_flight = scheduling.max_closures_in_flight_per_worker
@@ -200,3 +234,53 @@ def _require_scalable(consistency: Async, sparse_update: SparseUpdate) -> None:
             f'"auto". Received: consistency={consistency}, '
             f"sparse_update={sparse_update!r}"
         )
+
+
+def _require_local(
+    consistency: Async, options: StrategyOptions, sparse_update: SparseUpdate
+) -> None:
+    """Refuses options that do not go together with local steps.
+
+    Raises:
+        UnsupportedError: If rows were to catch up.
+        ValueError: If calls of workers would end within a round.
+    """
+    if local_steps_of(consistency) == 1:
+        return
+    if sparse_update == "caught_up":
+        raise errors.UnsupportedError(
+            "A row that catches up knows the step that has looked it up, and "
+            "local steps apply the gradients of several together. Expected "
+            'sparse_update="exact", which has the same numbers, "lazy" or '
+            f'"auto". Received: consistency={consistency}, '
+            f"sparse_update={sparse_update!r}"
+        )
+    require_whole_rounds(
+        consistency,
+        "steps_per_closure of tfps.SchedulingOptions",
+        options.scheduling.steps_per_closure,
+    )
+
+
+def require_whole_rounds(
+    consistency: Consistency, name: str, num_steps: int | None
+) -> None:
+    """Refuses a number of steps of a call that is no multiple of local steps.
+
+    Args:
+        consistency: The consistency of the strategy.
+        name: Name of the option that says the number.
+        num_steps: Number of steps that the user has set; None: not set.
+
+    Raises:
+        ValueError: If calls of workers would end within a round.
+    """
+    local_steps = local_steps_of(consistency)
+    if num_steps is None or num_steps % local_steps == 0:
+        return
+    raise ValueError(
+        "A call of a worker makes whole rounds of local steps. Expected a "
+        f"multiple of {local_steps} as {name}. Received: {num_steps}, with "
+        f"consistency=tfps.{consistency}. Change one of them, or leave {name} "
+        "out."
+    )

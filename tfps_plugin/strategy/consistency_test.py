@@ -39,6 +39,60 @@ def test_scaling_is_on_or_off(given: Any) -> None:
         Async(staleness_scaling=given)
 
 
+@pytest.mark.parametrize("given", [0, -1, 2.0, True, "4", None])
+def test_what_is_no_number_of_local_steps_is_refused(given: Any) -> None:
+    with pytest.raises(ValueError, match=r"Received: local_steps="):
+        Async(local_steps=given)
+
+
+def test_one_local_step_is_asynchronous_training() -> None:
+    assert Async(local_steps=1) == Async()
+
+
+@pytest.mark.parametrize(
+    ("given", "local_steps", "at_once"),
+    [
+        (Async(), 1, True),
+        (Async(staleness_scaling=True), 1, True),
+        (Async(local_steps=4), 4, False),
+        (Sync(), 1, False),
+        (BoundedStaleness(2), 1, False),
+    ],
+    ids=str,
+)
+def test_steps_update_at_once_or_wait(
+    given: Any, local_steps: int, at_once: bool
+) -> None:
+    assert consistency.local_steps_of(given) == local_steps
+    assert consistency.updates_at_once(given) == at_once
+
+
+def test_local_steps_do_not_go_with_rows_that_catch_up() -> None:
+    local = Async(local_steps=4)
+    for form in ("auto", "lazy", "exact"):
+        assert consistency.checked(local, _options(), form)[0] is local
+    with pytest.raises(
+        errors.UnsupportedError, match=r"local_steps=4.*'caught_up'"
+    ):
+        consistency.checked(local, _options(), "caught_up")
+    consistency.checked(Async(local_steps=1), _options(), "caught_up")
+
+
+@pytest.mark.parametrize("number", [1, 2, 6])
+def test_calls_make_whole_rounds(number: int) -> None:
+    def options(number: int) -> StrategyOptions:
+        return _options(scheduling=SchedulingOptions(steps_per_closure=number))
+
+    local = Async(local_steps=4)
+    with pytest.raises(
+        ValueError, match=rf"multiple of 4 as steps_per_closure.*: {number},"
+    ):
+        consistency.checked(local, options(number), "auto")
+    consistency.checked(local, options(8), "auto")
+    consistency.checked(Async(), options(number), "auto")
+    consistency.require_whole_rounds(Sync(), "steps", number)
+
+
 def test_scaling_does_not_know_rows_that_catch_up() -> None:
     scaling = Async(staleness_scaling=True)
     for form in ("auto", "lazy", "exact"):

@@ -7,6 +7,7 @@ layers.py             the public module `tfps.layers`
 steps/                the steps of fit, evaluate and predict, on the workers
 synchronous/          steps that all workers make together
 bounded/              steps of workers that wait for those far behind
+local/                rounds of steps on weights of the worker's own
 embedding/            its layer: many features and many tables
 optimizers/           what optimizers do with variables of parameter servers
 patches/              wrappers of Keras's and TensorFlow's functions

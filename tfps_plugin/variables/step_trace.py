@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
+from typing import NamedTuple
 from typing import Protocol
 
 import tensorflow as tf
@@ -62,6 +63,35 @@ class Exchange(Protocol):
         """
 
 
+class Accrual(Protocol):
+    """Takes gradients that are applied later, in sums over some steps."""
+
+    def push(
+        self, optimizer: Any, gradients: Sequence[Any], variables: Sequence[Any]
+    ) -> None:
+        """Takes the gradients of one `optimizer.apply`.
+
+        Args:
+            optimizer: The Keras optimizer.
+            gradients: A tensor or `tf.IndexedSlices` for every variable.
+            variables: The `keras.Variable` of each gradient.
+        """
+
+
+class Update(NamedTuple):
+    """One `optimizer.apply` of a step.
+
+    Attributes:
+        optimizer: The Keras optimizer.
+        gradients: A tensor or `tf.IndexedSlices` for every variable.
+        variables: The `keras.Variable` of each gradient.
+    """
+
+    optimizer: Any
+    gradients: Sequence[Any]
+    variables: Sequence[Any]
+
+
 class StepTrace:
     """Views, held locks and looked-up rows of one step.
 
@@ -77,8 +107,14 @@ class StepTrace:
             changes a variable. `fit` does; a custom loop may not.
         exchange: The receiver of changes that the step does not make itself,
             because workers make it together; None: it makes them.
+        accrual: The receiver of gradients that are applied later, together
+            with those of other steps of this worker; None: they are applied.
+        updates: Calls of `optimizer.apply` so far; None: nobody asks.
+        counts_after: What comes before an update is counted. Counting needs no
+            gradients, so it could come long before these are known.
         is_discarded: Whether it is traced for the variables that it makes, and
             never runs.
+        is_in_round: Whether it is, or ends, one of the local steps of a worker.
         global_step: The step that all workers make together, in a function
             that a program schedules itself; None: it has none.
         applies_alone: Whether it updates variables without other workers.
@@ -100,7 +136,11 @@ class StepTrace:
         """Creates the trace of a step that has not begun."""
         self.chief_waits = False
         self.exchange: Exchange | None = None
+        self.accrual: Accrual | None = None
+        self.updates: list[Update] | None = None
+        self.counts_after: list[tf.Tensor] = []
         self.is_discarded = False
+        self.is_in_round = False
         self.global_step: Any = None
         self.applies_alone = False
         self.is_gated = False

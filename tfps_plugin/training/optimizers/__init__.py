@@ -4,6 +4,7 @@ methods.py                wrappers of the methods of Keras's optimizers
 step.py                   one optimizer.apply, on the parameter servers
 step_count.py             counts of steps, which wait for the gradients
 step_staleness.py         staleness of the updates of one step
+local_support.py          refuses optimizers that cannot make local steps
 update_counts.py          updates, counted on the ps that make them
 compiled_steps.py         steps outside of functions, as one function each
 sparse_gradients.py       clips and sums gradients of which some are rows

@@ -8,6 +8,7 @@ from typing import Any
 from tfps_plugin import errors
 from tfps_plugin._compat import keras_optimizers as compat
 from tfps_plugin.cluster.calls import dispatch_context
+from tfps_plugin.strategy import consistency as consistencies
 from tfps_plugin.strategy.consistency import Async
 from tfps_plugin.strategy.consistency import BoundedStaleness
 from tfps_plugin.strategy.consistency import Sync
@@ -15,6 +16,7 @@ from tfps_plugin.strategy.parameter_server_strategy import (
     ParameterServerStrategy,
 )
 from tfps_plugin.training.optimizers import compiled_steps
+from tfps_plugin.training.optimizers import local_support
 from tfps_plugin.training.optimizers import sparse_gradients
 from tfps_plugin.training.optimizers import step_staleness
 from tfps_plugin.training.optimizers import whole_matrix
@@ -22,6 +24,7 @@ from tfps_plugin.training.optimizers.catch_up import caught_up_tables
 from tfps_plugin.training.optimizers.compiled_steps import CompiledSteps
 from tfps_plugin.training.optimizers.step import OptimizerStep
 from tfps_plugin.variables.step_trace import StepTrace
+from tfps_plugin.variables.step_trace import Update
 
 
 def is_ours(optimizer: Any) -> bool:
@@ -37,6 +40,7 @@ def build(original: Callable[..., None]) -> Callable[..., None]:
         if not is_ours(self):
             return original(self, variables)
         step_staleness.require_supported(self)
+        local_support.require_supported(self)
         if not _is_wrapper(self):
             whole_matrix.require_supported(self, list(variables))
             compat.require_no_overrides(self)
@@ -78,6 +82,11 @@ def apply(original: Callable[..., None]) -> Callable[..., None]:
             if trace.exchange is not None:
                 trace.exchange.push(self, gradients, variables)
                 return None
+            if trace.accrual is not None:
+                trace.accrual.push(self, gradients, variables)
+                return None
+            if trace.updates is not None:
+                trace.updates.append(Update(self, gradients, variables))
             _require_own_step(self, trace)
             if gradients and compiled_steps.can_compile(self):
                 if not hasattr(self, "_tfps_compiled_steps"):
@@ -139,6 +148,8 @@ def check_finite(original: Callable[..., Any]) -> Callable[..., Any]:
 
 # The rule by which workers wait for each other, and what follows for programs.
 _RULES = {
+    Async: "only the steps of fit() are made in rounds of local_steps. "
+    "Expected training by fit().",
     Sync: "workers make each step together. Expected optimizer.apply() in a "
     "function that strategy.run() calls, in a scheduled tf.function and "
     "outside of loops, conditions and functions inside of it.",
@@ -148,18 +159,22 @@ _RULES = {
 
 
 def _require_own_step(optimizer: Any, trace: StepTrace) -> None:
-    """Refuses an update that would not wait for other workers as it should.
+    """Refuses an update that is not part of a step as the consistency asks.
 
     A function that is traced without the coordinator may be for the chief. Who
     schedules it is told.
 
     Raises:
-        UnsupportedError: If workers have to wait for each other, and one runs
-            the function without.
+        UnsupportedError: If workers have to wait for each other, or to make
+            rounds of steps, and one runs the function without.
     """
     consistency = compat.strategy_of(optimizer).consistency
-    waits = trace.is_gated or trace.only_on is not None
-    if isinstance(consistency, Async) or waits or trace.is_discarded:
+    is_part = trace.is_gated or trace.is_in_round or trace.only_on is not None
+    if (
+        is_part
+        or trace.is_discarded
+        or consistencies.updates_at_once(consistency)
+    ):
         return
     if (
         compat.strategy_of(optimizer).extended.chief_runs.is_traced_for_workers

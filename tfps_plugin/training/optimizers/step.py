@@ -21,12 +21,12 @@ from tfps_plugin.strategy import updates
 from tfps_plugin.strategy.update_parts import UpdatePart
 from tfps_plugin.strategy.update_parts import parts_of
 from tfps_plugin.training.optimizers import sparse_gradients
+from tfps_plugin.training.optimizers import step_count
 from tfps_plugin.training.optimizers import whole_updates
 from tfps_plugin.training.optimizers.after_updates import Constraints
 from tfps_plugin.training.optimizers.after_updates import MovingAverages
 from tfps_plugin.training.optimizers.automatic import automatic_updates
 from tfps_plugin.training.optimizers.catch_up.caught_up_step import CaughtUpStep
-from tfps_plugin.training.optimizers.step_count import one_after
 from tfps_plugin.training.optimizers.step_staleness import StepStaleness
 from tfps_plugin.variables.compression import error_feedback
 from tfps_plugin.variables.kinds.mirrored_scalar import MirroredScalar
@@ -89,8 +89,7 @@ class OptimizerStep:
                 averages.overwrite_if_due()
             constraints.finish()
         if number is None:
-            counter = compat.step_counter_of(optimizer)
-            counter.assign_add(one_after(gradients, counter.value.dtype))
+            step_count.count(optimizer, gradients, self._trace)
 
     def _prepared(self, gradient: Any) -> Any:
         if isinstance(gradient, tf.IndexedSlices):
@@ -135,7 +134,8 @@ class OptimizerStep:
             # Nobody else counts synchronous steps.
             and self._trace.only_on is None
         ):
-            return counter.take()
+            with tf.control_dependencies(self._trace.counts_after):
+                return counter.take()
         return None
 
     @contextlib.contextmanager

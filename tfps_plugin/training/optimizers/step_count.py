@@ -10,9 +10,25 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfps_plugin._compat.graph import tensorflow_variables as compat
+from tfps_plugin._compat import keras_optimizers
+from tfps_plugin._compat.graph import tensorflow_variables
 from tfps_plugin.training.optimizers import sparse_gradients
 from tfps_plugin.variables.lookup import graph_checks
+from tfps_plugin.variables.step_trace import StepTrace
+
+
+def count(optimizer: Any, gradients: Sequence[Any], trace: StepTrace) -> None:
+    """Counts an update of an optimizer.
+
+    Args:
+        optimizer: The Keras optimizer.
+        gradients: The gradients that it applies, see `one_after`.
+        trace: The trace of the function that makes the update.
+    """
+    counter = keras_optimizers.step_counter_of(optimizer)
+    counter.assign_add(
+        one_after([*gradients, *trace.counts_after], counter.value.dtype)
+    )
 
 
 def one_after(gradients: Sequence[Any], dtype: tf.DType) -> tf.Tensor:
@@ -25,7 +41,7 @@ def one_after(gradients: Sequence[Any], dtype: tf.DType) -> tf.Tensor:
             `tf.IndexedSlices`.
         dtype: Dtype of the count.
     """
-    with compat.clear_device(), tf.device(graph_checks.CPU):
+    with tensorflow_variables.clear_device(), tf.device(graph_checks.CPU):
         # Made outside: TensorFlow would let the constant alone wait, and a
         # fused step has copies of constants that do not wait.
         one = tf.ones([], dtype)

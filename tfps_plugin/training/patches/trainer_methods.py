@@ -19,7 +19,10 @@ from tfps_plugin.cluster.chief import connection
 from tfps_plugin.coordinator import error_notes
 from tfps_plugin.coordinator.cluster_coordinator import ClusterCoordinator
 from tfps_plugin.inputs.dataset_creator import DatasetCreator
+from tfps_plugin.strategy.consistency import Consistency
 from tfps_plugin.strategy.consistency import Sync
+from tfps_plugin.strategy.consistency import local_steps_of
+from tfps_plugin.strategy.consistency import require_whole_rounds
 from tfps_plugin.strategy.parameter_server_strategy import (
     ParameterServerStrategy,
 )
@@ -80,6 +83,8 @@ def _iterator_of(
 
     With `run_eagerly`, the steps run on the chief, on Keras's own iterator.
     """
+    if call.method == "fit":
+        _require_rounds(call.model, distribute_strategy.consistency)
     on_chief = runs_eagerly(call.model) or call.method == "predict"
     is_creator = isinstance(kwargs.get("x"), DatasetCreator)
     if on_chief and is_creator:
@@ -106,6 +111,31 @@ def _iterator_of(
         )
     call.add_input(iterator)
     return iterator
+
+
+def _require_rounds(model: Any, consistency: Consistency) -> None:
+    """Refuses a `fit` whose steps cannot be made in rounds of local steps.
+
+    Raises:
+        UnsupportedError: If the chief runs them one by one.
+        ValueError: If calls of workers would end within a round.
+    """
+    if local_steps_of(consistency) == 1:
+        return
+    if runs_eagerly(model):
+        raise errors.UnsupportedError(
+            "With run_eagerly=True the chief makes one step after another, and "
+            "no worker makes local steps. Expected a compiled step. Received: "
+            f"run_eagerly=True, with consistency=tfps.{consistency}. Leave it "
+            "out (also tf.config.run_functions_eagerly), or train with "
+            "tfps.Async()."
+        )
+    steps = int(model.steps_per_execution)
+    require_whole_rounds(
+        consistency,
+        "steps_per_execution of compile()",
+        steps if steps > 1 else None,
+    )
 
 
 def compile_in_scope(

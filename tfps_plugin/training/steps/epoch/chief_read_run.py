@@ -84,7 +84,7 @@ class ChiefReadRun(StepRun):
         """Returns the number of steps of a closure."""
         # Limited because the chief holds the batches of all calls in flight.
         most = min(self._pace.most_steps, packing.MOST_STEPS_AT_FIRST)
-        return self._steps_per_closure(self.asked, most)
+        return self._whole_rounds(self._steps_per_closure(self.asked, most))
 
     def _dispatch(self) -> None:
         if self._functions.choose_updates():

@@ -43,6 +43,8 @@ class _Coordinator:
 class _Functions:
     """A step whose worker is lost in the first call."""
 
+    local_steps = 1
+
     def __init__(self, *, in_order: bool, exact: bool) -> None:
         self.states = types.SimpleNamespace(
             in_order=in_order, announce_order=lambda: None
@@ -97,6 +99,18 @@ def _begun(functions: Any) -> tuple[ChiefReadRun, _Coordinator]:
     with pytest.raises(tf.errors.UnavailableError):
         coordinator.calls[0]()
     return run, coordinator
+
+
+def test_a_call_has_whole_rounds_of_local_steps() -> None:
+    functions: Any = _Functions(in_order=False, exact=False)
+    run, coordinator = _begun(functions)
+    functions.local_steps = 4
+    for _ in range(7):
+        run.request(1)
+    # One call before, one of four steps, and three steps that wait.
+    assert len(coordinator.calls) == 2
+    run.request(1)
+    assert len(coordinator.calls) == 3
 
 
 def test_what_evaluate_has_begun_in_order_is_not_made_again() -> None:

@@ -15,6 +15,7 @@ from tfps_plugin.cluster.calls import dispatch_context
 from tfps_plugin.coordinator import error_notes
 from tfps_plugin.coordinator.closures.remote_value import RemoteValue
 from tfps_plugin.coordinator.cluster_coordinator import ClusterCoordinator
+from tfps_plugin.training.local import lengths
 from tfps_plugin.training.steps.epoch.step_account import StepAccount
 from tfps_plugin.training.steps.metrics.counted_sums import Counted
 from tfps_plugin.training.steps.metrics.progress_logs import ProgressLogs
@@ -230,6 +231,10 @@ class StepRun(abc.ABC):
             if predicate():
                 return
             self._account.wait_for_change(num_changes, _WAKE_UP_SECONDS)
+
+    def _whole_rounds(self, num_steps: int) -> int:
+        """Returns the steps of a call that makes whole rounds, no fewer."""
+        return lengths.at_least(num_steps, self._functions.local_steps)
 
     @property
     def _most_closures_in_flight(self) -> int:

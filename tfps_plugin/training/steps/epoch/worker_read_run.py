@@ -11,6 +11,7 @@ from tfps_plugin import errors
 from tfps_plugin.coordinator.cluster_coordinator import ClusterCoordinator
 from tfps_plugin.inputs.split_reader import Share
 from tfps_plugin.inputs.split_reader import SplitReader
+from tfps_plugin.training.local import lengths
 from tfps_plugin.training.steps.epoch.step_account import Claim
 from tfps_plugin.training.steps.epoch.step_run import StepRun
 from tfps_plugin.training.steps.metrics.counted_sums import Counted
@@ -141,7 +142,9 @@ class WorkerReadRun(StepRun):
 
     def _limit(self) -> int:
         """Returns the number of steps of a closure."""
-        return self._steps_per_closure(self.done, self._pace.most_steps)
+        return self._whole_rounds(
+            self._steps_per_closure(self.done, self._pace.most_steps)
+        )
 
     def _limit_of_a_call(self) -> int:
         """Returns the steps of a call: all, except near the end of an epoch."""
@@ -149,13 +152,15 @@ class WorkerReadRun(StepRun):
         if self._num_steps is None:
             return limit
         # A number that the user has set takes precedence.
-        return self._steps_per_closure(
-            self.done,
-            packing.steps_near_the_end(
-                self._num_steps - self._account.claimed,
-                self._coordinator.num_lanes,
-                limit,
-            ),
+        return self._whole_rounds(
+            self._steps_per_closure(
+                self.done,
+                packing.steps_near_the_end(
+                    self._num_steps - self._account.claimed,
+                    self._coordinator.num_lanes,
+                    limit,
+                ),
+            )
         )
 
     def _pump(self, *, all_of_it: bool = False) -> None:
@@ -226,7 +231,8 @@ class WorkerReadRun(StepRun):
                 done = self._run_on(share, claim)
                 if done is None:
                     return
-                left -= done
+                # A round ends with its split; the next one begins another.
+                left = lengths.at_most(left - done, self._functions.local_steps)
 
     def _run_on(self, share: Share, claim: Claim) -> int | None:
         """Runs claimed steps; returns None if they were presumed lost."""

@@ -10,8 +10,8 @@ import tensorflow as tf
 from tfps_plugin import errors
 from tfps_plugin._compat.graph import tensorflow_graphs
 from tfps_plugin.coordinator import scheduled_steps
-from tfps_plugin.strategy.consistency import Async
 from tfps_plugin.strategy.consistency import Sync
+from tfps_plugin.strategy.consistency import updates_at_once
 from tfps_plugin.training.steps.scheduled.group_calls import WorkerGroupCalls
 from tfps_plugin.training.synchronous import global_step
 from tfps_plugin.training.synchronous.global_step import GlobalStep
@@ -70,12 +70,22 @@ class TracedSteps:
         """Returns the step in a concrete function; see `ScheduledSteps`."""
         trace = StepTrace.of_graph(function.graph)
         if trace.applies_alone:
+            is_sync = isinstance(self._consistency, Sync)
+            expected = (
+                "a tf.function, which the coordinator traces"
+                if is_sync
+                else "training by fit()"
+            )
+            advice = (
+                "Schedule the tf.function itself"
+                if is_sync
+                else "Train by fit(), or with tfps.Async()"
+            )
             raise errors.UnsupportedError(
-                "A scheduled function applies gradients without waiting for "
-                "the other workers, because it was traced by the program. "
-                "Expected a tf.function, which the coordinator traces. "
-                f"Received: fn={function.name!r}, with consistency=tfps."
-                f"{self._consistency}. Schedule the tf.function itself."
+                "A scheduled function applies gradients otherwise than the "
+                "consistency asks, and was traced by the program. Expected "
+                f"{expected}. Received: fn={function.name!r}, with "
+                f"consistency=tfps.{self._consistency}. {advice}."
             )
         step: GlobalStep | None = trace.global_step
         return step
@@ -86,15 +96,15 @@ class TracedSteps:
 
 
 def install(strategy: Any) -> None:
-    """Looks at the scheduled functions of a strategy whose workers wait.
+    """Looks at the scheduled functions of a strategy, if steps wait.
 
     Under `tfps.Sync()` they may have steps; otherwise, what applies gradients
-    without waiting is refused.
+    without waiting, or outside of a round of local steps, is refused.
 
     Args:
         strategy: The strategy that was just created.
     """
-    if not isinstance(strategy.consistency, Async):
+    if not updates_at_once(strategy.consistency):
         strategy.scheduled_steps = TracedSteps(strategy)
 
 

@@ -17,9 +17,11 @@ from tfps_plugin.coordinator.cluster_coordinator import ClusterCoordinator
 from tfps_plugin.inputs.batch_codec import BatchCodec
 from tfps_plugin.strategy.consistency import BoundedStaleness
 from tfps_plugin.strategy.consistency import Sync
+from tfps_plugin.strategy.consistency import local_steps_of
 from tfps_plugin.training import step_build
 from tfps_plugin.training.bounded.gate import Gate
 from tfps_plugin.training.bounded.keeper import Keeper
+from tfps_plugin.training.local.local_rounds import LocalRounds
 from tfps_plugin.training.optimizers.automatic import automatic_updates
 from tfps_plugin.training.optimizers.automatic.update_costs import StepTimes
 from tfps_plugin.training.steps.metrics import staleness_report
@@ -150,8 +152,7 @@ class StepFunctions:
         self._in_rounds: dict[str, Rounds | None] = {}
         self._on_group: dict[str, Callable[..., StepsOutput]] = {}
 
-        @tf.autograph.experimental.do_not_convert
-        def one_step(data: Any) -> Any:
+        def step_on(data: Any, run: Callable[[Any], Any]) -> Any:
             StepTrace.current().chief_waits = True
             # Parts of a step need no data, such as counting it: where the
             # input has run dry, they must not happen either.
@@ -162,11 +163,16 @@ class StepFunctions:
                     if part is not None
                 ]
             ):
-                outputs = self._run_step(data)
+                outputs = run(data)
             return tf.nest.map_structure(tf.convert_to_tensor, outputs)
+
+        @tf.autograph.experimental.do_not_convert
+        def one_step(data: Any) -> Any:
+            return step_on(data, self._run_step)
 
         self._user_step = step
         self._step = one_step
+        self._local_step = lambda data: step_on(data, self._run_user_step)
         self._trace_anew()
 
     @property
@@ -183,13 +189,27 @@ class StepFunctions:
             consistency, BoundedStaleness
         )
 
-    def _run_step(self, data: Any) -> Any:
+    @property
+    def local_steps(self) -> int:
+        """Number of steps that a worker makes on weights of its own."""
+        if self.counts_exactly:
+            return 1  # `evaluate` trains nothing
+        return local_steps_of(self._model.distribute_strategy.consistency)
+
+    def _run_user_step(self, data: Any) -> Any:
         """Runs the model's step on a batch, while the step is traced."""
         strategy = self._model.distribute_strategy
+        return strategy.run(self._user_step, args=(data,))
 
-        def run(data: Any) -> Any:
-            return strategy.run(self._user_step, args=(data,))
-
+    def _run_step(self, data: Any) -> Any:
+        """Runs the model's step as the consistency asks, likewise."""
+        strategy = self._model.distribute_strategy
+        run = self._run_user_step
+        if self.local_steps > 1:
+            trace = StepTrace.current()
+            trace.updates = []
+            trace.is_in_round = True
+            return run(data)
         if self.is_bounded:
             gate = Gate(strategy.ps_devices, self._coordinator.num_workers)
             self._gates[tf.compat.v1.get_default_graph()] = gate
@@ -243,7 +263,19 @@ class StepFunctions:
         self._one_step = tf.function(self._step)
         if self.counts_exactly:
             self._counted_sums = CountedSums.of_metrics(self._model)
-        self._loops = StepLoops(self._one_step, self._counted_sums)
+        self._loops = StepLoops(
+            self._one_step, self._counted_sums, self._local_rounds()
+        )
+
+    def _local_rounds(self) -> LocalRounds | None:
+        if self.local_steps == 1:
+            return None
+        return LocalRounds(
+            self._one_step,
+            self._local_step,
+            self.local_steps,
+            lambda: [variable.value for variable in self._model.variables],
+        )
 
     def _forget_outdated(self) -> None:
         """Drops functions that would now be traced differently."""
@@ -278,8 +310,10 @@ class StepFunctions:
         seconds = self.pace.seconds_of_a_step
         speed = self.calls_in_flight.raised_speed
         if seconds is None or speed is None:
-            return seconds and seconds / self._lanes_at_first
-        return 1 / speed
+            between = seconds and seconds / self._lanes_at_first
+        else:
+            between = 1 / speed
+        return between and between * self.local_steps
 
     def _choice_of_now(self) -> int:
         """Returns a version of the choice of table updates."""
@@ -313,6 +347,8 @@ class StepFunctions:
         self._forget_outdated()
         if key not in self._on_iterator:
             self.settle_states(element_spec)
+            with self._coordinator.tracing_scope():
+                self._loops.prepare_iterator(element_spec)
             self._on_iterator[key] = self._traced(
                 self._loops.steps_over_iterator,
                 tf.data.IteratorSpec(element_spec),
@@ -338,7 +374,10 @@ class StepFunctions:
         return self._in_rounds[key]
 
     def _traced_in_rounds(self, element_spec: Any) -> Rounds | None:
-        if not self._model.distribute_strategy.communication.fusion:
+        if (
+            not self._model.distribute_strategy.communication.fusion
+            or self.local_steps > 1
+        ):
             return None
         # The trace of `on_iterator`.
         with self._coordinator.tracing_scope():
@@ -379,6 +418,8 @@ class StepFunctions:
         self._forget_outdated()
         if key not in self._on_group:
             self.settle_states(codec.decoded_spec)
+            with self._coordinator.tracing_scope():
+                self._loops.prepare_group(codec)
             self._on_group[key] = self._traced(
                 lambda group_KC: self._loops.steps_over_group(codec, group_KC),
                 tf.TensorSpec([None, codec.num_parts], tf.string),

@@ -8,6 +8,9 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from tfps_plugin.inputs.batch_codec import BatchCodec
+from tfps_plugin.training.local.local_rounds import LocalRounds
+from tfps_plugin.training.local.local_rounds import RoundOutput
+from tfps_plugin.training.local.local_rounds import Source
 from tfps_plugin.training.steps.metrics.counted_sums import CountedSums
 from tfps_plugin.variables.lookup import graph_checks
 
@@ -33,15 +36,46 @@ class StepLoops:
     Threading: only the thread that traces uses it.
     """
 
-    def __init__(self, one_step: Any, counted_sums: CountedSums) -> None:
+    def __init__(
+        self,
+        one_step: Any,
+        counted_sums: CountedSums,
+        local_rounds: LocalRounds | None = None,
+    ) -> None:
         """Takes the step.
 
         Args:
             one_step: A `tf.function` of one batch.
             counted_sums: The metric states that each call returns.
+            local_rounds: Rounds of local steps, if loops are to make these.
         """
         self._one_step = one_step
         self._counted_sums = counted_sums
+        self._local_rounds = local_rounds
+        # By the type of a batch; only what makes local steps.
+        self._rounds: dict[str, Callable[..., RoundOutput]] = {}
+
+    def prepare_iterator(self, element_spec: Any) -> None:
+        """Traces what `steps_over_iterator` needs as functions of their own.
+
+        Args:
+            element_spec: Type of a batch.
+        """
+        if self._local_rounds is not None:
+            self._rounds[repr(element_spec)] = self._local_rounds.traced(
+                element_spec, _iterator_source(element_spec)
+            )
+
+    def prepare_group(self, codec: BatchCodec) -> None:
+        """Traces what `steps_over_group` needs as functions of their own.
+
+        Args:
+            codec: Codec of the batches.
+        """
+        if self._local_rounds is not None:
+            self._rounds[repr(codec.element_spec)] = self._local_rounds.traced(
+                codec.decoded_spec, _group_source(codec)
+            )
 
     def steps_over_iterator(
         self, iterator: Any, num_steps: tf.Tensor
@@ -50,20 +84,14 @@ class StepLoops:
 
         # The next batch is a loop variable, so that no step begins without
         # one, and no batch is taken that this call does not need.
-        def next_batch() -> Any:
-            with tf.device(graph_checks.CPU):
-                return iterator.get_next_as_optional()
-
-        def none() -> Any:
-            with tf.device(graph_checks.CPU):
-                return tf.experimental.Optional.empty(iterator.element_spec)
-
         return self._loop(
             iterator.element_spec,
             lambda done, batch: (done < num_steps) & batch.has_value(),
             lambda done, batch: [batch.get_value()],
-            first=tf.cond(num_steps > 0, next_batch, none),
-            following=lambda done: tf.cond(done < num_steps, next_batch, none),
+            first=_next_if(num_steps > 0, iterator),
+            following=lambda done: _next_if(done < num_steps, iterator),
+            local_round=self._rounds.get(repr(iterator.element_spec)),
+            of_round=lambda done, batch: (iterator, batch, num_steps - done),
         )
 
     def rounds_over_iterator(
@@ -103,6 +131,8 @@ class StepLoops:
             batch,
             first=tf.constant(0),
             following=lambda done: tf.constant(0),
+            local_round=self._rounds.get(repr(codec.element_spec)),
+            of_round=lambda done, _: (group_KC, done, num_batches - done),
         )
 
     def _loop(
@@ -113,8 +143,10 @@ class StepLoops:
         *,
         first: Any,
         following: Callable[[tf.Tensor], Any],
+        local_round: Callable[..., RoundOutput] | None = None,
+        of_round: Callable[[tf.Tensor, Any], Any] | None = None,
     ) -> StepsOutput:
-        """Runs one step after another.
+        """Runs one step after another, or one round of local steps.
 
         Args:
             element_spec: Type of the step's argument.
@@ -123,6 +155,9 @@ class StepLoops:
             batches: Returns the batches of the round; takes the same.
             first: A value that stands for the first batches.
             following: Returns the value for the batches after so many steps.
+            local_round: A round of local steps; None: each step is by itself.
+            of_round: Returns the arguments of `local_round`; takes the same as
+                `batches`.
         """
         # The loop needs the types of a step's results in advance.
         traced = self._one_step.get_concrete_function(element_spec)
@@ -130,6 +165,9 @@ class StepLoops:
         self._counted_sums.begin()
 
         def body(done: tf.Tensor, outputs: Any, now: Any) -> Any:
+            if local_round is not None and of_round is not None:
+                made = local_round(*of_round(done, now))
+                return done + made.num_steps, made.outputs, made.following
             for batch in batches(done, now):
                 done, outputs = done + 1, self._one_step(batch)
             return done, outputs, following(done)
@@ -151,6 +189,59 @@ class StepLoops:
             parallel_iterations=1,
         )
         return StepsOutput(done, outputs, self._counted_sums.pack())
+
+
+def _next_if(is_needed: tf.Tensor, iterator: Any) -> Any:
+    """Returns the next batch of an iterator, an optional one.
+
+    Args:
+        is_needed: Whether to take it; a boolean scalar.
+        iterator: The iterator.
+    """
+
+    def next_batch() -> Any:
+        with tf.device(graph_checks.CPU):
+            return iterator.get_next_as_optional()
+
+    def none() -> Any:
+        with tf.device(graph_checks.CPU):
+            return tf.experimental.Optional.empty(iterator.element_spec)
+
+    return tf.cond(is_needed, next_batch, none)
+
+
+def _iterator_source(element_spec: Any) -> Source:
+    """Returns the batches of a round: an iterator, and its next batch."""
+    return Source(
+        (tf.data.IteratorSpec(element_spec), tf.OptionalSpec(element_spec)),
+        first=lambda iterator, batch: batch,
+        goes_on=lambda iterator, first, done, batch: batch.has_value(),
+        batch=lambda iterator, first, done, batch: batch.get_value(),
+        following=lambda iterator, first, done, left: _next_if(
+            done < left, iterator
+        ),
+    )
+
+
+def _group_source(codec: BatchCodec) -> Source:
+    """Returns the batches of a round: a group, and the number of the first."""
+
+    def batch(
+        group_KC: tf.Tensor, first: tf.Tensor, done: tf.Tensor, _: Any
+    ) -> Any:
+        with tf.device(graph_checks.CPU):
+            return codec.decode(group_KC[first + done])
+
+    return Source(
+        (
+            tf.TensorSpec([None, codec.num_parts], tf.string),
+            tf.TensorSpec([], tf.int32),
+        ),
+        first=lambda group_KC, first: tf.constant(0),
+        goes_on=lambda group_KC, first, done, _: tf.constant(True),
+        batch=batch,
+        following=lambda group_KC, first, done, left: tf.constant(0),
+    )
 
 
 def _spec(output: Any) -> tf.TensorSpec:
