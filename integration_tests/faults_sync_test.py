@@ -4,7 +4,6 @@ Steps are exact: whatever fails, the weights are those of one process that
 trains with the examples that counted.
 """
 
-import gc
 import os
 import pathlib
 import re
@@ -19,6 +18,7 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
+import shared_spans
 import shared_training
 import tensorflow as tf
 from shared_gate import Gate
@@ -29,7 +29,6 @@ import tfps_plugin as tfps
 from tfps_plugin import errors
 from tfps_plugin.monitoring import events
 from tfps_plugin.training.synchronous.span import Span
-from tfps_plugin.variables.updates.remote_queues import RemoteQueues
 
 # Each test loses or delays tasks, and takes long.
 pytestmark = pytest.mark.sample(cases=5, group="faults_sync")
@@ -47,7 +46,6 @@ _BACK = 36
 _SAVED = 8
 _BAD = 2.0
 _PATIENCE_SECONDS = 3.0
-_THREADS = ("tfps-span", "tfps-applier-", "tfps-norms")
 
 _random = np.random.default_rng(0)
 # Steps, workers, examples.
@@ -89,7 +87,7 @@ Make = Callable[..., tfps.ParameterServerStrategy]
 def make(cluster: tfps.LocalCluster) -> Iterator[Make]:
     """Yields a maker of strategies; checks that no span has left anything."""
     made = []
-    earlier = _queues()
+    earlier = shared_spans.queues()
 
     def make(**options: Any) -> tfps.ParameterServerStrategy:
         strategy = tfps.ParameterServerStrategy(
@@ -104,42 +102,10 @@ def make(cluster: tfps.LocalCluster) -> Iterator[Make]:
 
     yield make
     try:
-        _assert_nothing_is_left(earlier)
+        shared_spans.assert_nothing_is_left(earlier)
     finally:
         for strategy in made:
             tfps.ClusterCoordinator(strategy).close()
-
-
-def _threads() -> list[str]:
-    """Returns the names of the threads that make synchronous steps."""
-    names = [thread.name for thread in threading.enumerate()]
-    return [name for name in names if name.startswith(_THREADS)]
-
-
-def _queues() -> list[RemoteQueues]:
-    return [o for o in gc.get_objects() if type(o) is RemoteQueues]
-
-
-def _assert_nothing_is_left(earlier: list[RemoteQueues]) -> None:
-    """Checks that no span runs, and that no queue holds anything.
-
-    Args:
-        earlier: Queues of other tests, whose ps may be gone.
-    """
-    assert not _threads()
-    known = {id(queues) for queues in earlier}
-    held = {}
-    for queues in _queues():
-        if id(queues) in known or queues._handles is None:
-            continue
-        with tf.device(queues.device):
-            sizes = [
-                int(tf.raw_ops.QueueSizeV2(handle=handle))
-                for handle in tf.unstack(queues._handles)
-            ]
-        if any(sizes):
-            held[queues._kind, queues.device] = sizes
-    assert not held
 
 
 def _seen(strategy: tfps.ParameterServerStrategy) -> Seen:
@@ -419,13 +385,16 @@ def test_all_workers_are_lost_and_come_back(
 class _LostPs:
     """A ps that is lost, and comes back."""
 
-    def __init__(self, cluster: tfps.LocalCluster, seen: Seen) -> None:
+    def __init__(
+        self, cluster: tfps.LocalCluster, seen: Seen, lost: int
+    ) -> None:
         self._cluster = cluster
         self._seen = seen
+        self._lost = lost
 
     def happen(self) -> None:
-        self._cluster.kill("ps", 1)
-        self._cluster.start("ps", 1)
+        self._cluster.kill("ps", self._lost)
+        self._cluster.start("ps", self._lost)
 
     def end(self) -> None:
         """Brings the process back, if nothing else has."""
@@ -433,7 +402,7 @@ class _LostPs:
 
 class _StoppedPs(_LostPs):
     def happen(self) -> None:
-        self._process = self._cluster.process("ps", 1)
+        self._process = self._cluster.process("ps", self._lost)
         self._seen.on_event = self._go_on
         self._process.send_signal(signal.SIGSTOP)
 
@@ -448,6 +417,7 @@ class _StoppedPs(_LostPs):
 @pytest.mark.parametrize("optimizer", [_optimizer, _clipping])
 @pytest.mark.parametrize("loss", [_LostPs, _StoppedPs])
 @pytest.mark.parametrize("is_held", [False, True])
+@pytest.mark.parametrize("lost", [0, 1])
 @_both_sources
 @pytest.mark.sample(cases=2)
 def test_all_variables_go_back_together_when_a_ps_is_lost(
@@ -457,6 +427,7 @@ def test_all_variables_go_back_together_when_a_ps_is_lost(
     tmp_path: pathlib.Path,
     source: _Source,
     is_held: bool,
+    lost: int,
     loss: type[_LostPs],
     optimizer: Callable[[], keras.optimizers.Optimizer],
 ) -> None:
@@ -467,7 +438,7 @@ def test_all_variables_go_back_together_when_a_ps_is_lost(
     manager = tfps.CheckpointManager(
         tfps.Checkpoint(model=model), tmp_path / "saved"
     )
-    how = loss(cluster, seen)
+    how = loss(cluster, seen, lost)
 
     def save() -> None:
         assert int(model.optimizer.iterations) == _SAVED
@@ -498,7 +469,7 @@ def test_all_variables_go_back_together_when_a_ps_is_lost(
         how.end()
     if is_held:
         gate.assert_acted()
-    assert seen.recovered() == [1]
+    assert seen.recovered() == [lost]
     # Steps between the checkpoint and the loss are undone.
     made = int(model.optimizer.iterations)
     least = _STEPS - (_HELD - _SAVED)
@@ -669,7 +640,7 @@ def test_an_interrupt_leaves_no_step_behind(
     class Interrupt(keras.callbacks.Callback):
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
             nonlocal is_first
-            if not is_first and _threads():
+            if not is_first and shared_spans.threads():
                 assert are_due.wait(_PATIENCE_SECONDS)
                 is_interrupted.set()
                 raise KeyboardInterrupt
@@ -677,7 +648,7 @@ def test_an_interrupt_leaves_no_step_behind(
 
     with pytest.raises(KeyboardInterrupt):
         _fit(model, source(_rows()), Interrupt())
-    assert not _threads()
+    assert not shared_spans.threads()
     assert int(model.optimizer.iterations) > 0
     _assert_a_fit_is_right(model, source)
 
