@@ -68,8 +68,10 @@ class Sync:
 
     Args:
         backup_workers: Number of workers whose gradients a step does without:
-            it takes those of the others that arrive first. Not supported yet:
-            a strategy refuses every number but zero.
+            it takes those of the others, which arrive first, on every
+            parameter server of the same workers. Late gradients are dropped
+            and counted, and their worker goes on with the next step. One slow
+            worker then does not slow down the others.
 
     Raises:
         ValueError: If `backup_workers` is no number of workers.
@@ -212,11 +214,6 @@ def checked(
             f'"auto". Received: consistency={consistency}, '
             f"sparse_update={sparse_update!r}"
         )
-    if consistency.backup_workers:
-        raise errors.UnsupportedError(
-            "Backup workers are not supported yet. Expected backup_workers=0. "
-            f"Received: consistency={consistency}"
-        )
     recovery = dataclasses.replace(options.recovery, restore="consistent")
     return consistency, dataclasses.replace(options, recovery=recovery)
 
@@ -284,3 +281,25 @@ def require_whole_rounds(
         f"consistency=tfps.{consistency}. Change one of them, or leave {name} "
         "out."
     )
+
+
+def require_workers(consistency: Consistency, num_workers: int) -> None:
+    """Refuses backup workers if there is no other worker.
+
+    Args:
+        consistency: The consistency.
+        num_workers: Number of workers of the cluster.
+
+    Raises:
+        ValueError: If there are not enough workers.
+    """
+    if not isinstance(consistency, Sync):
+        return
+    if 0 < num_workers <= consistency.backup_workers:
+        raise ValueError(
+            "A step does without the gradients of backup_workers workers, and "
+            "needs those of another one. Expected fewer backup workers than "
+            f"the {num_workers} workers of the cluster. Received: "
+            f"backup_workers={consistency.backup_workers}. Give fewer, or add "
+            "workers."
+        )

@@ -141,11 +141,18 @@ def test_bounded_staleness_changes_no_option() -> None:
     assert same is options
 
 
-def test_backup_workers_are_refused() -> None:
+@pytest.mark.parametrize("number", [3, 4])
+def test_backup_workers_for_nobody_are_refused(number: int) -> None:
     with pytest.raises(
-        errors.UnsupportedError, match=r"Backup workers.*backup_workers=1"
+        ValueError, match=rf"3 workers of the.*backup_workers={number}\."
     ):
-        consistency.checked(Sync(1), _options(), "auto")
+        consistency.require_workers(Sync(number), 3)
+
+
+@pytest.mark.parametrize("one", [Async(), Sync(), Sync(2)])
+def test_other_workers_do_not_limit_a_consistency(one: Any) -> None:
+    assert consistency.checked(one, _options(), "auto")[0] == one
+    consistency.require_workers(one, 3)
 
 
 @pytest.mark.parametrize(

@@ -179,6 +179,9 @@ class ParameterServerStrategy(DeprecatedAttributes, tf.distribute.Strategy):
         resolver = cluster_resolver or chief_cluster.default_resolver()
         cluster = chief_cluster.described_by(resolver)
         options.require_cluster(cluster)
+        consistencies.require_workers(
+            consistency, len(cluster.worker_addresses)
+        )
         self._options = options
         self._sparse_update = sparse_update
         self._consistency = consistency

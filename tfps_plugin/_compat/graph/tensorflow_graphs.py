@@ -185,6 +185,21 @@ def run_unasked(operation: tf.Operation) -> None:
     )
 
 
+def come_before_effects(
+    function: tf.types.experimental.ConcreteFunction, output: int
+) -> None:
+    """Makes an output not wait for the side effects of its function.
+
+    That goes for functions that fusion makes of callers; call it before they
+    are traced. TensorFlow's own have all outputs wait.
+
+    Args:
+        function: A function that only others call.
+        output: Index of the output.
+    """
+    function.outputs[output].op._remove_all_control_inputs()
+
+
 def run_rounds_in_order(loop: tf.Operation) -> None:
     """Makes a loop start each round on a task after the last has ended there.
 

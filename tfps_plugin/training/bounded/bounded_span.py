@@ -68,6 +68,7 @@ class BoundedSpan(Span):
             gate,
             keepers,
             None,
+            None,
             members,
             num_steps,
             lambda worker, _: make(worker, self.shares[worker], self._calls),
@@ -133,6 +134,6 @@ class BoundedSpan(Span):
             clocks: np.ndarray = made.numpy()
             lead = int(largest)
             with self._changed:
-                self._results.append((int(clocks.sum()), clocks))
+                self._results.append((int(clocks.sum()), [clocks]))
                 self.largest_staleness = max(self.largest_staleness, lead)
                 self._changed.notify_all()

@@ -30,7 +30,7 @@ from tfps_plugin.variables.step_trace import StepTrace
 from tfps_plugin.variables.updates.remote_queues import RemoteQueues
 
 
-class _Sum(NamedTuple):
+class Sum(NamedTuple):
     """Sum of the parcels of one step.
 
     Attributes:
@@ -38,12 +38,14 @@ class _Sum(NamedTuple):
         num_examples: Number of examples, a float32 scalar.
         is_left: Whether each worker has said that it leaves.
         tensors: Sums of dense gradients, and all ids and rows.
+        ruling: What a subclass knows of the step besides.
     """
 
     num_parcels: tf.Tensor
     num_examples: tf.Tensor
     is_left: tf.Tensor
     tensors: list[tf.Tensor]
+    ruling: Any = ()
 
 
 class Applier:
@@ -95,13 +97,16 @@ class Applier:
             )
         self._require_own_variables()
 
+    def empty(self) -> None:
+        """Takes out of queues what came too late: here, nothing does."""
+
     def _run(
         self,
         first: tf.Tensor,
         last: tf.Tensor,
         members: tf.Tensor,
         values: Sequence[tf.Tensor],
-    ) -> tuple[tf.Tensor, tf.Tensor]:
+    ) -> tuple[tf.Tensor, ...]:
         trace = StepTrace.current()
         trace.chief_waits = True
         trace.only_on = self.device
@@ -120,48 +125,46 @@ class Applier:
             def goes_on(
                 number: tf.Tensor,
                 members: tf.Tensor,
-                parts: tf.Tensor,
-                total: _Sum,
+                tallies: list[tf.Tensor],
+                total: Sum,
             ) -> tf.Tensor:
-                del number, members, parts
-                return total.num_parcels > 0
+                del number, members, tallies
+                return self._goes_on(total)
 
             def body(
                 number: tf.Tensor,
                 members: tf.Tensor,
-                parts: tf.Tensor,
-                total: _Sum,
-            ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, _Sum]:
+                tallies: list[tf.Tensor],
+                total: Sum,
+            ) -> tuple[tf.Tensor, tf.Tensor, list[tf.Tensor], Sum]:
                 members = members & ~total.is_left
-                parts += tf.cast(members, tf.int64)
+                tallies = self._counted(tallies, members, total)
                 updates = self._update(trace, own, total)
                 with tf.control_dependencies(updates):
                     number = number + 1
-                # No token for a step that is not made: nobody would take it.
-                done = self._grant(members & (number < last), number)
+                whom = self._granted(members, number, last, total)
+                done = self._grant(whom, number)
                 with tf.control_dependencies([done]):
                     number = tf.identity(number)
                 total = self._collect(number, members, last)
-                return number, members, parts, total
+                return number, members, tallies, total
 
-            number, _, parts, _ = tf.while_loop(
+            number, _, tallies, _ = tf.while_loop(
                 goes_on,
                 body,
-                (
-                    number,
-                    members,
-                    tf.zeros([self._num_workers], tf.int64),
-                    total,
-                ),
+                (number, members, self._tallies(), total),
                 shape_invariants=(
                     tf.TensorShape([]),
                     tf.TensorShape([self._num_workers]),
-                    tf.TensorShape([self._num_workers]),
-                    _Sum(
+                    [each.shape for each in self._tallies()],
+                    Sum(
                         tf.TensorShape([]),
                         tf.TensorShape([]),
                         tf.TensorShape([self._num_workers]),
                         [part.spec.shape for part in self._layout.parts],
+                        tf.nest.map_structure(
+                            lambda each: each.shape, total.ruling
+                        ),
                     ),
                 ),
                 parallel_iterations=1,
@@ -171,14 +174,61 @@ class Applier:
                 with tf.control_dependencies([number]):
                     ends.append(self._norms.end_on(self._ps))
             with tf.control_dependencies(ends):
-                return tf.identity(number), tf.identity(parts)
+                return tf.identity(number), *map(tf.identity, tallies)
+
+    # The rules that a subclass has others of.
+
+    def _tallies(self) -> list[tf.Tensor]:
+        """Returns the first value of what the function returns in the end."""
+        return [tf.zeros([self._num_workers], tf.int64)]
+
+    def _counted(
+        self, tallies: list[tf.Tensor], members: tf.Tensor, total: Sum
+    ) -> list[tf.Tensor]:
+        """Returns the tallies after another step."""
+        del total
+        (num_parts,) = tallies
+        return [num_parts + tf.cast(members, tf.int64)]
+
+    def _goes_on(self, total: Sum) -> tf.Tensor:
+        """Returns whether there is a step to make from a sum."""
+        return total.num_parcels > 0
+
+    def _is_empty(self, total: Sum) -> tf.Tensor | None:
+        """Returns whether a step has no parcel; None: it always has one."""
+        del total
+        return None
+
+    def _granted(
+        self, members: tf.Tensor, number: tf.Tensor, last: tf.Tensor, total: Sum
+    ) -> tf.Tensor:
+        """Returns who gets the token of the step after the one just made."""
+        del total
+        # No token for a step that is not made: nobody would take it.
+        return members & (number < last)
 
     def _collect(
         self, number: tf.Tensor, members: tf.Tensor, last: tf.Tensor
-    ) -> _Sum:
+    ) -> Sum:
         """Takes a parcel of each member; none after the last step."""
+        return self._summed(members & (number < last), number)
+
+    def _receive(self, worker: tf.Tensor, number: tf.Tensor) -> list[tf.Tensor]:
+        """Takes a parcel of a step, or one that says that its worker leaves."""
+        del number
+        return self._mailboxes.take(worker)
+
+    # What all have in common.
+
+    def _summed(self, whom: tf.Tensor, number: tf.Tensor) -> Sum:
+        """Takes a parcel of each of some workers; adds them up.
+
+        Args:
+            whom: Whether to take one of each worker, a vector.
+            number: Number of the step.
+        """
         parts = self._layout.parts
-        whom = tf.where(members & (number < last))[:, 0]
+        whom = tf.where(whom)[:, 0]
 
         def add(
             place: tf.Tensor,
@@ -188,7 +238,7 @@ class Applier:
             sums: list[Any],
         ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor, list[Any]]:
             worker = tf.cast(whom[place], tf.int32)
-            stamp, weight, *tensors = self._mailboxes.take(worker)
+            stamp, weight, *tensors = self._receive(worker, number)
             # A worker that leaves sends zeros, and no rows.
             leaves = tf.ensure_shape(stamp, []) != number
             num_parcels += 1 - tf.cast(leaves, tf.int32)
@@ -216,7 +266,7 @@ class Applier:
             ),
             parallel_iterations=1,
         )
-        return _Sum(
+        return Sum(
             num_parcels,
             num_examples,
             is_left,
@@ -227,7 +277,7 @@ class Applier:
         )
 
     def _update(
-        self, trace: StepTrace, own: ScalarsOnPs, total: _Sum
+        self, trace: StepTrace, own: ScalarsOnPs, total: Sum
     ) -> list[tf.Operation]:
         """Has the optimizers update what the ps holds.
 
@@ -269,7 +319,7 @@ class Applier:
             trace.is_finite = None
 
         with trace.viewing(own.views):
-            self._layout.apply(tensors, run)
+            self._layout.apply(tensors, run, self._is_empty(total))
         return operations()
 
     def _grant(self, members: tf.Tensor, number: tf.Tensor) -> tf.Operation:

@@ -25,6 +25,8 @@ from tfps_plugin._compat.graph import tensorflow_graphs
 from tfps_plugin._compat.graph import tensorflow_variables as compat
 from tfps_plugin.training.synchronous import assignments
 from tfps_plugin.training.synchronous import norms
+from tfps_plugin.training.synchronous.backup import referee
+from tfps_plugin.training.synchronous.backup.referee import Referee
 from tfps_plugin.training.synchronous.norms import SharedNorms
 from tfps_plugin.training.synchronous.parcels import Applied
 from tfps_plugin.training.synchronous.parcels import Assigned
@@ -32,13 +34,14 @@ from tfps_plugin.training.synchronous.parcels import ParcelLayout
 from tfps_plugin.training.synchronous.parcels import Parcels
 from tfps_plugin.variables.kinds.remote_variable import RemoteVariable
 from tfps_plugin.variables.kinds.sharded_variable import ShardedVariable
+from tfps_plugin.variables.lookup import graph_checks
 from tfps_plugin.variables.per_worker.worker_index import WorkerIndex
 from tfps_plugin.variables.step_trace import Exchange
 from tfps_plugin.variables.step_trace import StepTrace
 from tfps_plugin.variables.updates.remote_queues import RemoteQueues
 
 # Stamp of the parcel that says that a worker takes no further part.
-LEFT = int(tf.int64.max)
+LEFT = referee.LEFT
 # Tensors of a parcel before those of its layout: stamp, number of examples.
 _HEADER = (tf.int64, tf.float32)
 
@@ -68,18 +71,25 @@ class GlobalStep:
             until the step is traced.
         layouts: Layouts of the parcels of each ps, likewise.
         norms: Norms that parameter servers compute together; None: none.
+        referee: Decides whose parcels count; None: those of all members do.
+        num_backup: Number of members whose parcels a step does without.
+        number: The number of the step, on the worker, in the function of the
+            step; None without a referee.
         together: What workers and ps need to make the step, once it is made.
 
     Threading: only the thread that traces uses `traced` and `push`; all else
     is safe from any.
     """
 
-    def __init__(self, devices: Sequence[str], num_workers: int) -> None:
+    def __init__(
+        self, devices: Sequence[str], num_workers: int, num_backup: int = 0
+    ) -> None:
         """Prepares the queues.
 
         Args:
             devices: Device of each ps.
             num_workers: Number of workers of the cluster.
+            num_backup: Number of members whose parcels a step does without.
         """
         self.devices = list(devices)
         self.num_workers = num_workers
@@ -90,6 +100,11 @@ class GlobalStep:
         self.mailboxes: list[RemoteQueues] = []
         self.layouts: list[ParcelLayout] = []
         self.norms: SharedNorms | None = None
+        self.num_backup = num_backup
+        self.referee = (
+            Referee(devices, num_workers, num_backup) if num_backup else None
+        )
+        self.number: tf.Tensor | None = None
         self.together: Any = None
         self._index = WorkerIndex()
         self._applied: list[Applied] = []
@@ -107,8 +122,9 @@ class GlobalStep:
         """
         self.tokens[ps].close()
         self.mailboxes[ps].close()
-        if self.norms is not None:
-            self.norms.close(ps)
+        for each in (self.norms, self.referee):
+            if each is not None:
+                each.close(ps)
 
     def renew_queues(self, ps: int) -> None:
         """Replaces the queues of a ps by empty ones; no call may use them.
@@ -118,8 +134,9 @@ class GlobalStep:
         """
         self.tokens[ps].renew()
         self.mailboxes[ps].renew()
-        if self.norms is not None:
-            self.norms.renew(ps)
+        for each in (self.norms, self.referee):
+            if each is not None:
+                each.renew(ps)
 
     def leave(self, worker: int, ps: int) -> None:
         """Tells a ps that a worker takes no further part.
@@ -136,6 +153,8 @@ class GlobalStep:
             for part in self.layouts[ps].parts
         ]
         self.mailboxes[ps].put_now(worker, [LEFT, 0.0, *nothing])
+        if self.referee is not None:
+            self.referee.leave(worker, ps)
 
     # For use in the function of a step.
 
@@ -223,6 +242,10 @@ class GlobalStep:
     ) -> None:
         self._read_after(tokens.takes, operations)
         self._send(tokens.index, tokens.stamps, examples)
+        if self.referee is not None:
+            # It comes with what the worker reads there.
+            with tf.device(graph_checks.CPU):
+                self.number = tf.identity(tokens.stamps[0])
 
     def push(
         self, optimizer: Any, gradients: Sequence[Any], variables: Sequence[Any]
@@ -288,9 +311,13 @@ class GlobalStep:
             )
             self.mailboxes.append(mailboxes)
             self.layouts.append(layout)
-            mailboxes.put(
+            sent = mailboxes.put(
                 index, [stamp, num_examples, *parcels.tensors[device]]
             )
+            if self.referee is not None and len(self.mailboxes) == 1:
+                # Not by `tf.control_dependencies`: only the choice of the
+                # queue would wait, which is the same in every step.
+                compat.run_after(self.referee.arrive(index, stamp), [sent])
         if norms.are_shared(self.layouts):
             self.norms = SharedNorms(self.devices)
 

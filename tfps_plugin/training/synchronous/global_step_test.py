@@ -101,6 +101,25 @@ def test_a_variable_is_read_after_the_token_has_come(
     assert all(take in read.control_inputs for read in reads)
 
 
+def test_a_worker_arrives_after_it_has_sent_its_parcel(
+    weight: keras.Variable,
+) -> None:
+    step = GlobalStep([testing.LOCAL_DEVICE], _WORKERS, num_backup=1)
+
+    def train(batch: tf.Tensor) -> None:
+        step.push(_SGD, [batch[:2]], [weight])
+
+    graph = _traced(step, train).graph
+    sent, arrived = (
+        operation
+        for operation in graph.get_operations()
+        if operation.type == "QueueEnqueueV2"
+    )
+    # The operation itself: fusion may move what it gets the queue from.
+    assert sent in arrived.control_inputs
+    assert step.number is not None
+
+
 def test_who_leaves_sends_a_parcel_of_zeros(
     step: GlobalStep, weight: keras.Variable
 ) -> None:

@@ -160,6 +160,7 @@ class ParcelLayout:
         self,
         tensors: Sequence[tf.Tensor],
         run: Callable[[Any, list[Any], list[keras.Variable], Any], None],
+        is_empty: tf.Tensor | None = None,
     ) -> None:
         """Applies the tensors of several parcels that were put together.
 
@@ -168,6 +169,8 @@ class ParcelLayout:
             run: Applies gradients. Takes an optimizer; gradients of the rows on
                 this ps (see `StepTrace.only_on`) and their variables; and
                 whether those of all ps are finite, or None.
+            is_empty: Whether there was no parcel, and so nothing to assign;
+                None: there was one.
         """
         left = iter(tensors)
         found = [
@@ -186,7 +189,10 @@ class ParcelLayout:
                 is_finite,
             )
         for variable, method, value in values:
-            getattr(variable, method)(tf.cast(value, variable.dtype))
+            value = tf.cast(value, variable.dtype)
+            if is_empty is not None and method == "assign":
+                value = tf.where(is_empty, variable.read_value(), value)
+            getattr(variable, method)(value)
 
 
 class Parcels:

@@ -207,6 +207,7 @@ class Span:
         step: QueuesOfStep,
         appliers: Sequence[CallOfPs],
         relay: Callable[[], Any] | None,
+        referee: Callable[..., Any] | None,
         members: Sequence[int],
         num_steps: int,
         make: Callable[[int, int], bool],
@@ -219,6 +220,7 @@ class Span:
             step: The queues of the step.
             appliers: The applier of each ps.
             relay: The chief's function for `step.norms`; None if it has none.
+            referee: The chief's function of `step.referee`, likewise.
             members: Indices of the workers that take part; at least one.
             num_steps: Number of steps to make.
             make: Makes that many steps on a worker, on the thread of its lane;
@@ -236,6 +238,7 @@ class Span:
         self._step = step
         self._appliers = list(appliers)
         self._relay = relay
+        self._referee = referee
         self._make = make
         self._on_ended = on_ended
         self._changed = threading.Condition()
@@ -244,8 +247,9 @@ class Span:
         self._running = set(members)
         self._leaving: set[int] = set()
         self._has_left: set[int] = set()
-        # Steps that each ps has made, and those that each worker had a part in.
-        self._results: list[tuple[int, np.ndarray]] = []
+        # Steps that each ps has made, those that each worker had a part in, and
+        # what an applier has found besides.
+        self._results: list[tuple[int, list[np.ndarray]]] = []
         self._num_failed = 0
         # Why a ps could not be told that a worker has left.
         self._untold_error: BaseException | None = None
@@ -300,7 +304,14 @@ class Span:
             worker: Index of the worker.
         """
         return min(
-            (int(parts[worker]) for _, parts in self._results), default=0
+            (int(parts[worker]) for _, (parts, *_) in self._results), default=0
+        )
+
+    @property
+    def num_examples(self) -> int:
+        """Number of examples that counted; known with a referee, at the end."""
+        return max(
+            (int(examples) for _, (_, examples) in self._results), default=0
         )
 
     # On the span's own thread.
@@ -333,6 +344,8 @@ class Span:
                 if self._has_left or self._is_aborted:
                     # What who has left was to take is not for the next steps.
                     self._on_all_ps(self._step.renew_queues)
+                elif self._referee is not None:
+                    self._empty_queues()
         if len(self._results) < len(self._appliers) and self.error is None:
             raise errors.InternalError(
                 "Synchronous steps have ended on some parameter servers only. "
@@ -353,15 +366,19 @@ class Span:
                 zip(self._appliers, self._values, strict=True)
             )
         ]
-        if self._relay is not None:
-            threads.append(
-                threading.Thread(
-                    target=self._run_relay,
-                    args=(self._relay,),
-                    name="tfps-norms",
-                    daemon=True,
+        for name, function in (
+            ("tfps-norms", self._relay),
+            ("tfps-referee", self._referee and self._have_decided),
+        ):
+            if function is not None:
+                threads.append(
+                    threading.Thread(
+                        target=self._run_relay,
+                        args=(function,),
+                        name=name,
+                        daemon=True,
+                    )
                 )
-            )
         for thread in threads:
             thread.start()
         return threads
@@ -479,29 +496,47 @@ class Span:
             function, range(len(self._appliers)), _QUEUES_SECONDS
         )
 
+    def _empty_queues(self) -> None:
+        """Takes parcels that came too late out of queues, or replaces these."""
+        outcomes = bounded_calls.call_all(
+            lambda ps: self._appliers[ps].empty(),
+            range(len(self._appliers)),
+            _QUEUES_SECONDS,
+        )
+        if any(outcome.error is not None for outcome in outcomes.values()):
+            # Once there are others, it does no harm if one is emptied later.
+            self._on_all_ps(self._step.renew_queues)
+
     # On threads of appliers.
 
     def _apply(self, applier: Any, values: Sequence[tf.Tensor]) -> None:
-        members = set(self.members)
         with self._calling():
             with tf.device(graph_checks.CPU):
-                arguments = (
-                    tf.constant(0, tf.int64),
-                    tf.constant(self.num_steps, tf.int64),
-                    tf.constant(
-                        [
-                            worker in members
-                            for worker in range(self._step.num_workers)
-                        ]
-                    ),
-                    [tf.identity(value) for value in values],
-                )
+                copies = [tf.identity(value) for value in values]
+                arguments = self._steps_and_members()
             with tf.device(applier.device):
-                number, parts = applier.function(*arguments)
-            result = int(number), parts.numpy()
+                number, *found = applier.function(*arguments, copies)
+            result = int(number), [each.numpy() for each in found]
             with self._changed:
                 self._results.append(result)
                 self._changed.notify_all()
+
+    def _steps_and_members(self) -> tuple[tf.Tensor, ...]:
+        """Returns first arguments of the functions of appliers and referees."""
+        members = set(self.members)
+        return (
+            tf.constant(0, tf.int64),
+            tf.constant(self.num_steps, tf.int64),
+            tf.constant(
+                [worker in members for worker in range(self._step.num_workers)]
+            ),
+        )
+
+    def _have_decided(self) -> None:
+        with tf.device(graph_checks.CPU):
+            arguments = self._steps_and_members()
+        if self._referee is not None:
+            self._referee(*arguments)
 
     def _run_relay(self, relay: Callable[[], Any]) -> None:
         with self._calling():

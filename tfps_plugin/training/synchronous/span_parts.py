@@ -49,3 +49,6 @@ class CallOfPs(Protocol):
     @property
     def function(self) -> Any:
         """The concrete function."""
+
+    def empty(self) -> None:
+        """Takes out of queues what came too late."""

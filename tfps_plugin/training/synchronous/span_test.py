@@ -162,6 +162,13 @@ class _Applier:
     def __init__(self, function: Callable[..., Any], scalars: Any = ()) -> None:
         self.function = function
         self.scalars = list(scalars)
+        self.num_emptied = 0
+        self.empty_error: BaseException | None = None
+
+    def empty(self) -> None:
+        self.num_emptied += 1
+        if self.empty_error is not None:
+            raise self.empty_error
 
 
 class _Ended:
@@ -197,6 +204,7 @@ def _run(
     coordinator: _Coordinator | None = None,
     appliers: list[_Applier] | None = None,
     relay: Callable[[], Any] | None = None,
+    referee: Callable[..., Any] | None = None,
     members: tuple[int, ...] = (0, 2),
 ) -> Span:
     """Runs a span to its end."""
@@ -212,6 +220,7 @@ def _run(
             Any, [of_ps(0), of_ps(1)] if appliers is None else appliers
         ),
         relay=relay,
+        referee=referee,
         members=members,
         num_steps=_STEPS,
         make=make,
@@ -558,6 +567,7 @@ def test_a_span_that_never_began_is_not_waited_for(cluster: _Cluster) -> None:
         **stand_ins,
         appliers=[],
         relay=None,
+        referee=None,
         members=(0,),
         num_steps=1,
         make=lambda worker, num_steps: True,
@@ -632,6 +642,106 @@ def test_a_relay_is_called_once_for_all_steps(
     span = _run(cluster, ended, make, relay=lambda: calls.append(1))
     assert calls == [1]
     assert span.error is None
+
+
+def _finishing(cluster: _Cluster) -> Callable[[int, int], bool]:
+    def make(worker: int, num_steps: int) -> bool:
+        del num_steps
+        cluster.note_finished(worker)
+        return True
+
+    return make
+
+
+def _two_appliers(cluster: _Cluster) -> list[_Applier]:
+    return [
+        _Applier(lambda *arguments, ps=ps: cluster.apply(ps, *arguments))
+        for ps in range(2)
+    ]
+
+
+def test_a_referee_knows_the_steps_and_the_members(
+    cluster: _Cluster, ended: _Ended
+) -> None:
+    calls: list[tuple[int, int, list[bool]]] = []
+
+    def decide(first: Any, last: Any, members: Any) -> None:
+        calls.append((int(first), int(last), members.numpy().tolist()))
+
+    appliers = _two_appliers(cluster)
+    span = _run(
+        cluster, ended, _finishing(cluster), appliers=appliers, referee=decide
+    )
+    assert span.error is None
+    assert calls == [(0, _STEPS, [True, False, True])]
+    # Parcels that came too late are not for the next steps.
+    assert [each.num_emptied for each in appliers] == [1, 1]
+    assert not cluster.renewed
+
+
+def test_without_a_referee_nothing_comes_too_late(
+    cluster: _Cluster, ended: _Ended
+) -> None:
+    appliers = _two_appliers(cluster)
+    _run(cluster, ended, _finishing(cluster), appliers=appliers)
+    assert [each.num_emptied for each in appliers] == [0, 0]
+
+
+def test_queues_that_cannot_be_emptied_are_replaced(
+    cluster: _Cluster, ended: _Ended
+) -> None:
+    appliers = _two_appliers(cluster)
+    appliers[1].empty_error = tf.errors.UnavailableError(None, None, "lost")
+    span = _run(
+        cluster,
+        ended,
+        _finishing(cluster),
+        appliers=appliers,
+        referee=lambda *arguments: None,
+    )
+    assert span.error is None
+    assert sorted(cluster.renewed) == [0, 1]
+
+
+def test_a_referee_that_fails_ends_all(
+    cluster: _Cluster, ended: _Ended
+) -> None:
+    error = tf.errors.UnavailableError(None, None, "a ps is lost")
+
+    def decide(*arguments: Any) -> None:
+        del arguments
+        raise error
+
+    def make(worker: int, num_steps: int) -> bool:
+        del worker, num_steps
+        cluster.wait_until(lambda: False)
+        return True
+
+    span = _run(cluster, ended, make, referee=decide)
+    assert span.error is error
+    assert sorted(cluster.closed) == [0, 1]
+    assert sorted(cluster.renewed) == [0, 1]
+
+
+def test_the_examples_that_counted_are_known_with_a_referee(
+    cluster: _Cluster, ended: _Ended
+) -> None:
+    def apply(ps: int, examples: int, *arguments: Any) -> tuple[Any, ...]:
+        return *cluster.apply(ps, *arguments), tf.constant(examples)
+
+    span = _run(
+        cluster,
+        ended,
+        _finishing(cluster),
+        appliers=[
+            _Applier(lambda *arguments: apply(0, 30, *arguments)),
+            _Applier(lambda *arguments: apply(1, 31, *arguments)),
+        ],
+        referee=lambda *arguments: None,
+    )
+    # A worker that was lost has sent its parcel to one ps only.
+    assert span.num_examples == 31
+    assert span.num_parts(0) == 1
 
 
 def test_an_error_of_the_cluster_on_a_member_is_the_coordinators(

@@ -10,6 +10,9 @@ from tfps_plugin.cluster.chief import connection
 from tfps_plugin.coordinator import error_text
 from tfps_plugin.coordinator.cluster_coordinator import ClusterCoordinator
 from tfps_plugin.training.synchronous.applier import Applier
+from tfps_plugin.training.synchronous.backup.refereed_applier import (
+    RefereedApplier,
+)
 from tfps_plugin.training.synchronous.global_step import GlobalStep
 from tfps_plugin.training.synchronous.span import Span
 
@@ -26,11 +29,13 @@ class Together(NamedTuple):
         step: The queues of the step.
         appliers: The applier of each ps.
         relay: The chief's function for `step.norms`; None if it has none.
+        referee: The chief's function of `step.referee`, likewise.
     """
 
     step: GlobalStep
     appliers: list[Applier]
     relay: Callable[[], Any] | None
+    referee: Callable[..., Any] | None
 
 
 def make_together(strategy: Any, step: GlobalStep) -> Together:
@@ -43,11 +48,20 @@ def make_together(strategy: Any, step: GlobalStep) -> Together:
     if step.together is None:
         step.together = Together(
             step,
-            [Applier(step, ps) for ps in range(len(step.devices))],
+            [_applier(step, ps) for ps in range(len(step.devices))],
             None if step.norms is None else strategy.fused(step.norms.relay()),
+            None
+            if step.referee is None
+            else strategy.fused(step.referee.function()),
         )
     together: Together = step.together
     return together
+
+
+def _applier(step: GlobalStep, ps: int) -> Applier:
+    if step.referee is None:
+        return Applier(step, ps)
+    return RefereedApplier(step, ps, step.referee)
 
 
 class _SetBacks:

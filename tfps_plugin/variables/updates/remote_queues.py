@@ -125,6 +125,15 @@ class RemoteQueues:
             )
         return element
 
+    def size(self, number: Any) -> tf.Tensor:
+        """Returns the number of elements of a queue; for use in a function.
+
+        Args:
+            number: Number of the queue, an integer or scalar tensor.
+        """
+        with tf.device(self.device):
+            return tf.raw_ops.QueueSizeV2(handle=self._picked(number))
+
     def put_now(self, number: int, element: Sequence[Any]) -> None:
         """Puts an element into a queue, from the chief's own program.
 

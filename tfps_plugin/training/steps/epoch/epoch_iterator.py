@@ -12,6 +12,7 @@ from tfps_plugin.inputs.batch_codec import BatchCodec
 from tfps_plugin.inputs.dataset_creator import DatasetCreator
 from tfps_plugin.inputs.input_splits import InputSplits
 from tfps_plugin.inputs.splits import SplitLedger
+from tfps_plugin.strategy.consistency import Sync
 from tfps_plugin.training.patches.running_call import Place
 from tfps_plugin.training.steps.epoch.chief_batches import EncodedDataset
 from tfps_plugin.training.steps.epoch.cluster_input import ChiefInput
@@ -345,6 +346,9 @@ def _steps_per_closure(
     chosen = coordinator.strategy.scheduling.steps_per_closure
     if chosen is not None:
         return int(chosen)
-    return packing.choose_steps_per_closure(
-        num_steps, coordinator.num_lanes, most
-    )
+    num_lanes = coordinator.num_lanes
+    consistency = coordinator.strategy.consistency
+    if isinstance(consistency, Sync) and consistency.backup_workers:
+        # Each closure is one of all workers, and their ends differ.
+        num_lanes = 1
+    return packing.choose_steps_per_closure(num_steps, num_lanes, most)

@@ -16,6 +16,8 @@ from tfps_plugin.inputs.batch_codec import BatchCodec
 from tfps_plugin.inputs.batch_cutter import BatchCutter
 from tfps_plugin.inputs.split_reader import SplitReader
 from tfps_plugin.training.bounded.member_calls import MemberCalls
+from tfps_plugin.training.steps.epoch import worker_read_run
+from tfps_plugin.training.steps.epoch.late_batches import LateBatches
 from tfps_plugin.training.steps.epoch.span_run import SpanRun
 from tfps_plugin.training.steps.epoch.span_run import WorkerReadSpanRun
 from tfps_plugin.training.steps.metrics.progress_logs import ProgressLogs
@@ -25,6 +27,12 @@ from tfps_plugin.training.synchronous.span import Span
 from tfps_plugin.training.synchronous.together import GlobalSteps
 
 _logger = logging.getLogger("tfps_plugin")
+
+# With backup workers, the end of a span waits for those that are late, so there
+# should be few. This is the number of calls that are long enough in one span.
+_CALLS_WITH_BACKUP = 4
+# The chief holds the batches of a span. Then, this many at most.
+_MOST_BATCHES_WITH_BACKUP = 200
 
 
 class WorkerReadSyncRun(WorkerReadSpanRun):
@@ -53,11 +61,19 @@ class WorkerReadSyncRun(WorkerReadSpanRun):
             num_steps=num_steps,
             steps_per_closure=steps_per_closure,
         )
-        self._global_steps = GlobalSteps(
-            coordinator,
-            functions.synchronous(
-                functions.on_iterator(element_spec), element_spec
-            ),
+        together = functions.synchronous(
+            functions.on_iterator(element_spec), element_spec
+        )
+        self._global_steps = GlobalSteps(coordinator, together)
+        self._late = LateBatches(together.step.num_backup, coordinator.counters)
+
+    def finish(self) -> None:
+        super().finish()
+        self._late.report()
+
+    def _steps_of_a_span(self) -> int:
+        return self._steps_per_closure(
+            self.done, _num_calls(self._late) * self._pace.most_steps
         )
 
     def _new_span(self, members: list[int], num_steps: int) -> Span:
@@ -68,8 +84,35 @@ class WorkerReadSyncRun(WorkerReadSpanRun):
     def _recovered(self, span: Span) -> None:
         self._global_steps.require_recovered(span)
 
+    def _took_over(self, span: Span) -> None:
+        self._late.settle(None if span.error is not None else span.num_parts)
+
     def _make(self, worker: int, num_steps: int) -> bool:
-        return self._make_steps(worker, num_steps, num_steps, MemberCalls())
+        if not self._late.num_backup:
+            return self._make_steps(worker, num_steps, num_steps, MemberCalls())
+        # The first step that the worker may still make: others make those
+        # before without it, if it is late.
+        place = 0
+        reader = self._reader
+        while place < num_steps:
+            # Others would wait for a worker that waits for a split.
+            with reader.reading(waits=False) as share:
+                if share is None:
+                    return False
+                if share.is_infinite and self._num_steps is None:
+                    raise worker_read_run.endless()
+                begun_at = time.monotonic()
+                made = self._calls.make(share, num_steps)
+                self._pace.observe(made.num_steps, time.monotonic() - begun_at)
+                place += made.num_steps
+                if made.place is not None:
+                    place = made.place
+                if place < num_steps:
+                    share.exhausted()
+                self._late.note(worker, made.num_steps)
+                if made.num_steps:
+                    self._progress.report(made.outputs)
+        return True
 
 
 class ChiefReadSyncRun(SpanRun):
@@ -100,10 +143,9 @@ class ChiefReadSyncRun(SpanRun):
             progress,
             steps_per_closure=steps_per_closure,
         )
-        self._global_steps = GlobalSteps(
-            coordinator,
-            functions.synchronous(self._function, codec.decoded_spec),
-        )
+        together = functions.synchronous(self._function, codec.decoded_spec)
+        self._global_steps = GlobalSteps(coordinator, together)
+        self._late = LateBatches(together.step.num_backup, coordinator.counters)
         self._batches = batches
         self._cutter = BatchCutter(codec)
         # Batches that no span has taken, with their numbers of examples.
@@ -125,7 +167,12 @@ class ChiefReadSyncRun(SpanRun):
 
     def _limit(self) -> int:
         # The chief holds the batches of a span.
-        return min(super()._limit(), packing.MOST_STEPS_AT_FIRST)
+        return min(
+            super()._limit(),
+            _MOST_BATCHES_WITH_BACKUP
+            if self._late.num_backup
+            else packing.MOST_STEPS_AT_FIRST,
+        )
 
     def _prepare(
         self, present: list[int], num_steps: int
@@ -158,21 +205,41 @@ class ChiefReadSyncRun(SpanRun):
     def _took_over(self, span: Span) -> None:
         # Steps that were not made have to be made with the same batches.
         self._held.extendleft(reversed(self._taken[span.num_done :]))
+        self._late.settle(None if span.error is not None else span.num_parts)
         if span.error is not None:
             # All variables go back to a checkpoint.
             return
-        num_examples = sum(
-            batch_cutter.size_of_share(size, place, len(span.members))
-            for place, worker in enumerate(span.members)
-            for _, size in self._taken[span.num_parts(worker) : span.num_done]
-        )
-        if num_examples:
+        if self._late.num_backup:
+            taken = self._taken[: span.num_done]
+            num_examples = sum(size for _, size in taken) - span.num_examples
+        else:
+            num_examples = sum(
+                batch_cutter.size_of_share(size, place, len(span.members))
+                for place, worker in enumerate(span.members)
+                for _, size in self._taken[
+                    span.num_parts(worker) : span.num_done
+                ]
+            )
+        if not span.left:
+            self._late.leave_out(num_examples)
+        elif num_examples:
             _logger.warning(
                 "%d examples of this epoch were not trained on, because a "
-                "worker that had its part of some batches was lost. The steps "
-                "went on without it; later batches are for the other workers.",
+                "worker that had its part of some batches was lost%s. The "
+                "steps went on without it; later batches are for the other "
+                "workers.",
                 num_examples,
+                ", or was late" if self._late.num_backup else "",
             )
+
+    def finish(self) -> None:
+        super().finish()
+        self._late.report()
+
+    def _steps_of_a_span(self) -> int:
+        return self._steps_per_closure(
+            self.done, _num_calls(self._late) * self._pace.most_steps
+        )
 
     def _is_over(self) -> bool:
         return self._is_closed
@@ -180,6 +247,14 @@ class ChiefReadSyncRun(SpanRun):
     def _make(self, worker: int, num_steps: int) -> bool:
         begun_at = time.monotonic()
         result = self._function(self._groups[worker])
+        if self._late.num_backup:
+            num_steps = int(result.num_steps)
+            self._late.note(worker, num_steps)
         self._pace.observe(num_steps, time.monotonic() - begun_at)
         self._progress.report(result.outputs)
         return True
+
+
+def _num_calls(late: LateBatches) -> int:
+    """Returns the number of calls that are long enough in a span."""
+    return _CALLS_WITH_BACKUP if late.num_backup else 1

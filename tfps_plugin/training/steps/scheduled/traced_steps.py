@@ -55,6 +55,13 @@ class TracedSteps:
             function, exchange, lambda: _num_examples(graph, arguments)
         )
         if exchange.has_pushed:
+            if self._consistency.backup_workers:
+                raise errors.UnsupportedError(
+                    "Synchronous steps of scheduled functions wait for all "
+                    "workers. Expected consistency=tfps.Sync(). Received: "
+                    f"backup_workers={self._consistency.backup_workers}. Leave "
+                    "it out, or train with Model.fit()."
+                )
             if trace.global_step is not None:
                 raise errors.UnsupportedError(
                     "A scheduled function has at most one synchronous step. "

@@ -23,11 +23,13 @@ class MadeSteps(NamedTuple):
             because their number is unknown.
         outputs: Result of the last step, on the worker; None if none ran.
         counted: Fetched results of `CountedSums.pack`.
+        place: See `StepsOutput`; None also if no step ran.
     """
 
     num_steps: int
     outputs: Any
     counted: Counted
+    place: int | None = None
 
 
 class StepCalls:
@@ -84,15 +86,18 @@ class StepCalls:
         done: int = 0
         outputs: Any = None
         counted: Counted = {}
+        place: int | None = None
         for result in results:
             made = int(result.num_steps)
             if made:
                 done, outputs = done + made, result.outputs
                 share.has_given = True
+                if result.place is not None:
+                    place = int(result.place)
             counted = counted_sums.add(
                 counted, counted_sums.fetch(result.counted)
             )
-        return MadeSteps(done, outputs, counted)
+        return MadeSteps(done, outputs, counted, place)
 
     def _call(self, share: Share, num_steps: int) -> list[StepsOutput]:
         left, calls = num_steps, []

@@ -30,6 +30,7 @@ from tfps_plugin.training.steps.metrics.counted_sums import CountedSums
 from tfps_plugin.training.steps.metrics.lane_sums import LaneSums
 from tfps_plugin.training.steps.metrics.step_states import StepStates
 from tfps_plugin.training.steps.traced import rounds
+from tfps_plugin.training.steps.traced.step_loops import NumberedOutputs
 from tfps_plugin.training.steps.traced.step_loops import StepLoops
 from tfps_plugin.training.steps.traced.step_loops import StepsOutput
 from tfps_plugin.training.steps.tuning.calls_in_flight import CallsInFlight
@@ -217,9 +218,16 @@ class StepFunctions:
         if not self.is_synchronous:
             return run(data)
         losses.require_means(self._model)
-        step = GlobalStep(strategy.ps_devices, self._coordinator.num_workers)
+        step = GlobalStep(
+            strategy.ps_devices,
+            self._coordinator.num_workers,
+            strategy.consistency.backup_workers,
+        )
         self._global_steps[tf.compat.v1.get_default_graph()] = step
-        return step.traced(run, data)
+        outputs = step.traced(run, data)
+        if step.number is None:
+            return outputs
+        return NumberedOutputs(step.number, outputs)
 
     def synchronous(self, function: Any, batch_spec: Any) -> together.Together:
         """Returns what workers and ps need to make a step together.

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from tfps_plugin._compat.graph import tensorflow_graphs
 from tfps_plugin.inputs.batch_codec import BatchCodec
 from tfps_plugin.training.local.local_rounds import LocalRounds
 from tfps_plugin.training.local.local_rounds import RoundOutput
@@ -23,11 +24,26 @@ class StepsOutput(NamedTuple):
             ended.
         outputs: Result of the last step; zeros if none ran.
         counted: Result of `CountedSums.pack`.
+        place: Number of the first step that a worker may still make together
+            with others; None if it does not leave out any.
     """
 
     num_steps: tf.Tensor
     outputs: Any
     counted: dict[str, list[tf.Tensor]]
+    place: tf.Tensor | None = None
+
+
+class NumberedOutputs(NamedTuple):
+    """Result of a step that not every worker makes.
+
+    Attributes:
+        number: Number of the step, an int64 scalar.
+        outputs: Result of the step itself.
+    """
+
+    number: tf.Tensor
+    outputs: Any
 
 
 class StepLoops:
@@ -80,16 +96,19 @@ class StepLoops:
     def steps_over_iterator(
         self, iterator: Any, num_steps: tf.Tensor
     ) -> StepsOutput:
-        """Runs `num_steps` steps, or as many as there are batches for."""
+        """Runs `num_steps` steps, or as many as there are batches for.
+
+        If others make steps meanwhile, it leaves these out.
+        """
 
         # The next batch is a loop variable, so that no step begins without
         # one, and no batch is taken that this call does not need.
         return self._loop(
             iterator.element_spec,
-            lambda done, batch: (done < num_steps) & batch.has_value(),
+            lambda over, batch: (over < num_steps) & batch.has_value(),
             lambda done, batch: [batch.get_value()],
             first=_next_if(num_steps > 0, iterator),
-            following=lambda done: _next_if(done < num_steps, iterator),
+            following=lambda over: _next_if(over < num_steps, iterator),
             local_round=self._rounds.get(repr(iterator.element_spec)),
             of_round=lambda done, batch: (iterator, batch, num_steps - done),
         )
@@ -127,7 +146,7 @@ class StepLoops:
 
         return self._loop(
             codec.decoded_spec,
-            lambda done, _: done < num_batches,
+            lambda over, _: over < num_batches,
             batch,
             first=tf.constant(0),
             following=lambda done: tf.constant(0),
@@ -151,10 +170,12 @@ class StepLoops:
         Args:
             element_spec: Type of the step's argument.
             goes_on: Returns whether there is another round. Takes the number
-                of steps done and the latest value of `following`.
-            batches: Returns the batches of the round; takes the same.
+                of steps that are over and the latest value of `following`.
+            batches: Returns the batches of the round. Takes the number of
+                steps done, and that value.
             first: A value that stands for the first batches.
-            following: Returns the value for the batches after so many steps.
+            following: Returns the value for the batches after so many steps
+                that are over.
             local_round: A round of local steps; None: each step is by itself.
             of_round: Returns the arguments of `local_round`; takes the same as
                 `batches`.
@@ -162,33 +183,53 @@ class StepLoops:
         # The loop needs the types of a step's results in advance.
         traced = self._one_step.get_concrete_function(element_spec)
         specs = tf.nest.map_structure(_spec, traced.structured_outputs)
+        is_numbered = isinstance(specs, NumberedOutputs)
+        if is_numbered:
+            # The next batch waits for the number, and nothing else: else each
+            # ps would have to report that it has got its parcel.
+            tensorflow_graphs.come_before_effects(traced, 0)
+            specs = specs.outputs
         self._counted_sums.begin()
 
-        def body(done: tf.Tensor, outputs: Any, now: Any) -> Any:
+        # The number of steps done; and of those that are over, if it differs.
+        def body(counts: list[tf.Tensor], outputs: Any, now: Any) -> Any:
             if local_round is not None and of_round is not None:
-                made = local_round(*of_round(done, now))
-                return done + made.num_steps, made.outputs, made.following
-            for batch in batches(done, now):
-                done, outputs = done + 1, self._one_step(batch)
-            return done, outputs, following(done)
+                made = local_round(*of_round(counts[0], now))
+                return (
+                    [counts[0] + made.num_steps],
+                    made.outputs,
+                    made.following,
+                )
+            for batch in batches(counts[0], now):
+                done, result = counts[0] + 1, self._one_step(batch)
+                counts, outputs = [done], result
+                if is_numbered:
+                    place = tf.cast(result.number, tf.int32) + 1
+                    counts, outputs = [done, place], result.outputs
+            return counts, outputs, following(counts[-1])
 
-        done, outputs, _ = tf.while_loop(
-            lambda done, _, now: goes_on(done, now),
+        counts, outputs, _ = tf.while_loop(
+            lambda counts, _, now: goes_on(counts[-1], now),
             body,
             loop_vars=(
-                tf.constant(0),
+                [tf.constant(0) for _ in range(1 + is_numbered)],
                 tf.nest.map_structure(_zeros, specs),
                 first,
             ),
             shape_invariants=(
-                tf.TensorShape([]),
+                [tf.TensorShape([]) for _ in range(1 + is_numbered)],
                 tf.nest.map_structure(lambda spec: spec.shape, specs),
                 None,
             ),
             # Steps follow one another: each reads the writes of the last.
             parallel_iterations=1,
         )
-        return StepsOutput(done, outputs, self._counted_sums.pack())
+        return StepsOutput(
+            counts[0],
+            outputs,
+            self._counted_sums.pack(),
+            counts[1] if is_numbered else None,
+        )
 
 
 def _next_if(is_needed: tf.Tensor, iterator: Any) -> Any:

@@ -1,0 +1,5 @@
+"""Steps that do without the workers that arrive last.
+
+referee.py           decides whose gradients count in a step
+refereed_applier.py  applies the gradients that count
+"""
