@@ -481,6 +481,42 @@ def test_a_change_that_may_be_a_sum_or_a_mean_is_refused(
     assert int(model.optimizer.iterations) == 0
 
 
+class _Reducing(keras.layers.Layer):
+    """Adds up its inputs over replicas, and returns them."""
+
+    def __init__(self, method: str) -> None:
+        super().__init__()
+        self._method = method
+
+    def call(self, inputs: Any) -> Any:
+        """Returns the sum."""
+        context = tf.distribute.get_replica_context()
+        if context is None:
+            return inputs
+
+        def reduce(strategy: Any, values: Any) -> Any:
+            if self._method == "reduce_to":
+                return strategy.extended.reduce_to("SUM", values, values)
+            pairs = [(values, values)]
+            return strategy.extended.batch_reduce_to("SUM", pairs)[0]
+
+        return context.merge_call(reduce, args=(inputs,))
+
+
+@pytest.mark.parametrize("method", ["reduce_to", "batch_reduce_to"])
+def test_a_reduction_over_replicas_is_refused(
+    strategy: tfps.ParameterServerStrategy, method: str
+) -> None:
+    with strategy.scope():
+        model = keras.Sequential(
+            [keras.Input((3,)), _Reducing(method), keras.layers.Dense(1)]
+        )
+        model.compile(keras.optimizers.SGD(0.1), "mse")
+    with pytest.raises(tfps.errors.UnsupportedError, match="merge_call"):
+        model.fit(_IDS.astype("float32"), _TARGETS, verbose=0)
+    assert int(model.optimizer.iterations) == 0
+
+
 def test_gradients_applied_in_a_scheduled_function_are_refused(
     strategy: tfps.ParameterServerStrategy,
 ) -> None:
@@ -497,7 +533,7 @@ def test_gradients_applied_in_a_scheduled_function_are_refused(
         )
 
     with pytest.raises(
-        tfps.errors.UnsupportedError, match=r"apply\(\) of 'sgd.* in a schedul"
+        tfps.errors.UnsupportedError, match=r"apply\(\) of 'sgd.* elsewhere"
     ):
         coordinator.fetch(coordinator.schedule(step))
     for weight, unchanged in zip(model.get_weights(), before, strict=True):

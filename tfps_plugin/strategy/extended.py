@@ -23,6 +23,34 @@ from tfps_plugin.variables.step_trace import StepTrace
 _TABLE_CLASSES = ["StaticHashTable", "HashTable"]
 
 
+def _require_own_results(reduce_op: Any) -> None:
+    """Refuses a reduction of results in a step that workers make together.
+
+    Args:
+        reduce_op: The operation.
+
+    Raises:
+        UnsupportedError: If the function that is being traced is one.
+    """
+    trace = StepTrace.current()
+    if trace.global_step is not None:
+        raise errors.UnsupportedError(
+            "Workers that make a step together do not see each other's "
+            "results. Expected strategy.reduce() of what coordinator.fetch() "
+            f"returns. Received: strategy.reduce() with {reduce_op} in the "
+            "scheduled function. Return the value, fetch it, and reduce it "
+            "then."
+        )
+    if trace.exchange is not None:
+        raise errors.UnsupportedError(
+            "Workers that make a step together do not see each other's values "
+            "before its end. Expected a step without a reduction over "
+            f"replicas. Received: {reduce_op}, for example in a function for "
+            "merge_call(). Leave it out, or train with "
+            "consistency=tfps.Async()."
+        )
+
+
 class ParameterServerExtended(compat.StrategyExtended):
     """Extended part of one `ParameterServerStrategy`.
 
@@ -136,19 +164,13 @@ class ParameterServerExtended(compat.StrategyExtended):
     ) -> Any:
         if isinstance(value, ReplicaResults):
             return value.reduced(reduce_op)
-        if StepTrace.current().global_step is not None:
-            raise errors.UnsupportedError(
-                "Workers that make a step together do not see each other's "
-                "results. Expected strategy.reduce() of what "
-                "coordinator.fetch() returns. Received: strategy.reduce() with "
-                f"{reduce_op} in the scheduled function. Return the value, "
-                "fetch it, and reduce it then."
-            )
+        _require_own_results(reduce_op)
         return value
 
     def _batch_reduce_to(
         self, reduce_op: Any, pairs: Sequence[Any], options: Any
     ) -> list[Any]:
+        _require_own_results(reduce_op)
         return [value for value, _ in pairs]
 
     def _gather_to_implementation(
