@@ -17,6 +17,7 @@ quality/                  cost of staleness and lazy rows in quality
 saving_memory.py          memory for saving and loading a large table
 steps_watch.py            records when steps are made
 sync_losses.py            stall of synchronous training when a task is lost
+sync_scale.py             cost of a synchronous step with many members
 table_memory.py           memory of the chief and each ps for a large table
 task_memory.py            cost of tuning the machine in memory of tasks
 table_step_time.py        dependence of a step's time on the table's size
