@@ -60,7 +60,7 @@ class Course:
     calls: list[int] = dataclasses.field(default_factory=list)
 
 
-class _Watch(keras.callbacks.Callback):
+class Watch(keras.callbacks.Callback):
     """Records an epoch when it has ended."""
 
     def __init__(self, problem: Problem, course: Course) -> None:
@@ -125,7 +125,7 @@ def train(
             data,
             epochs=problem.epochs,
             steps_per_epoch=problem.steps,
-            callbacks=[_Watch(problem, course)],
+            callbacks=[Watch(problem, course)],
             verbose=0,
         )
     keras.backend.clear_session()
