@@ -27,7 +27,11 @@ import tfps_plugin as tfps
 from tfps_plugin.monitoring import events
 
 # Each test loses tasks, and takes long.
-pytestmark = pytest.mark.sample(cases=4, group="faults_backup")
+pytestmark = [
+    pytest.mark.sample(cases=4, group="faults_backup"),
+    # A worker that hangs is given up after twenty seconds.
+    pytest.mark.timeout(150),
+]
 
 _SLOW = 2
 # Numbers of steps: of a call of `fit` that leaves some input, after which the
