@@ -169,13 +169,12 @@ class _Crowd:
 
             def send() -> tf.Tensor:
                 sent = mailboxes.put(worker, [stamp, 8.0, *nothing])
+                if step.referee is not None:
+                    # As a member does, once its parcel is there.
+                    arrived = step.referee.arrive(worker, stamp)
+                    compat.run_after(arrived, [sent])
+                    sent = arrived
                 with tf.control_dependencies([sent]):
-                    if step.referee is None:
-                        return tf.identity(stamp)
-                    arrived = step.referee.arrive(
-                        worker + tf.cast(0 * stamp, tf.int32), stamp
-                    )
-                with tf.control_dependencies([arrived]):
                     return tf.identity(stamp)
 
             return tf.cond(stamp < last, send, lambda: tf.identity(stamp))
