@@ -141,6 +141,20 @@ def test_uneven_input_counts_by_examples_of_those_who_take_part(
     assert int(ours.optimizer.iterations) == 2 * 20
 
 
+def test_workers_make_a_fourth_of_a_short_epoch_in_one_call(
+    strategy: tfps.ParameterServerStrategy,
+) -> None:
+    """They share no steps, so that more calls would only take more time."""
+    coordinator = tfps.ClusterCoordinator(strategy)
+    with strategy.scope():
+        model = _model()
+    # Three steps are few enough until the time of a step is known.
+    model.fit(
+        tfps.DatasetCreator(_uneven_of_worker), steps_per_epoch=12, verbose=0
+    )
+    assert coordinator.counters.value("closures_done") == 4 * 2
+
+
 class _Counts(keras.callbacks.Callback):
     """Records numbers that depend on the number of steps."""
 

@@ -39,9 +39,14 @@ class ClusterInput(abc.ABC):
         on_begin: Receives the steps of each epoch.
     """
 
-    def __init__(self, coordinator: ClusterCoordinator) -> None:
+    def __init__(
+        self,
+        coordinator: ClusterCoordinator,
+        steps_per_closure: Callable[[int, int, int], int],
+    ) -> None:
         """Prepares the input; reads nothing yet."""
         self._coordinator = coordinator
+        self._steps_per_closure = steps_per_closure
         self.run: StepRun | None = None
         self.steps_of_request: Callable[[], int] = lambda: 1
         self.show_all_batches = False
@@ -65,6 +70,16 @@ class ClusterInput(abc.ABC):
         self.on_begin(self.run)
         return self.run
 
+    def _packing(self, functions: StepFunctions) -> Callable[[int, int], int]:
+        """Returns the choice of the number of steps of a closure."""
+        # Workers that make every step together share none of them.
+        num_lanes = (
+            1 if functions.is_synchronous else self._coordinator.num_lanes
+        )
+        return lambda num_steps, most: self._steps_per_closure(
+            num_steps, most, num_lanes
+        )
+
     @property
     @abc.abstractmethod
     def batch_spec(self) -> Any:
@@ -87,7 +102,7 @@ class WorkerInput(ClusterInput):
         *,
         begin_pass: Callable[[], SplitLedger],
         num_steps: int | None,
-        steps_per_closure: Callable[[int, int], int],
+        steps_per_closure: Callable[[int, int, int], int],
     ) -> None:
         """Prepares a pass over the input.
 
@@ -97,14 +112,13 @@ class WorkerInput(ClusterInput):
             begin_pass: Begins a pass over the splits.
             num_steps: Steps of an epoch; None: the whole input.
             steps_per_closure: Returns the number of steps to pack. Takes the
-                number of steps that ran so far, and the number that makes a
-                call long enough.
+                number of steps that ran so far, the number that makes a call
+                long enough, and the number of closures that share the steps.
         """
-        super().__init__(coordinator)
+        super().__init__(coordinator, steps_per_closure)
         self._splits = splits
         self._begin_pass = begin_pass
         self._num_steps = num_steps
-        self._steps_per_closure = steps_per_closure
         self._latest_run: WorkerReadRun | None = None
         # Created with the first steps: Keras requests more than it reads.
         self._reader: SplitReader | None = None
@@ -121,7 +135,7 @@ class WorkerInput(ClusterInput):
             "renew": self._renew,
             "element_spec": self._splits.element_spec,
             "num_steps": self._num_steps,
-            "steps_per_closure": self._steps_per_closure,
+            "steps_per_closure": self._packing(functions),
         }
         if functions.is_synchronous:
             return WorkerReadSyncRun(
@@ -189,7 +203,7 @@ class ChiefInput(ClusterInput):
         batches: Iterator[tf.Tensor],
         codec: BatchCodec,
         *,
-        steps_per_closure: Callable[[int, int], int],
+        steps_per_closure: Callable[[int, int, int], int],
     ) -> None:
         """Begins a pass over the input; reads nothing yet.
 
@@ -198,13 +212,12 @@ class ChiefInput(ClusterInput):
             batches: The input, as strings of shape `(C,)`.
             codec: Codec of the batches.
             steps_per_closure: Returns the number of steps to pack. Takes the
-                number of requested steps, and the number that makes a call
-                long enough.
+                number of requested steps, the number that makes a call long
+                enough, and the number of closures that share the steps.
         """
-        super().__init__(coordinator)
+        super().__init__(coordinator, steps_per_closure)
         self._batches = batches
         self._codec = codec
-        self._steps_per_closure = steps_per_closure
 
     @property
     def batch_spec(self) -> Any:
@@ -224,5 +237,5 @@ class ChiefInput(ClusterInput):
             progress,
             codec=self._codec,
             batches=self._batches,
-            steps_per_closure=self._steps_per_closure,
+            steps_per_closure=self._packing(functions),
         )

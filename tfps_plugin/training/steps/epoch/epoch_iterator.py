@@ -12,7 +12,6 @@ from tfps_plugin.inputs.batch_codec import BatchCodec
 from tfps_plugin.inputs.dataset_creator import DatasetCreator
 from tfps_plugin.inputs.input_splits import InputSplits
 from tfps_plugin.inputs.splits import SplitLedger
-from tfps_plugin.strategy.consistency import Sync
 from tfps_plugin.training.patches.running_call import Place
 from tfps_plugin.training.steps.epoch.chief_batches import EncodedDataset
 from tfps_plugin.training.steps.epoch.cluster_input import ChiefInput
@@ -115,11 +114,14 @@ class ClusterEpochIterator(keras_compat.TFEpochIterator):
             steps_per_closure=self._steps_per_closure,
         )
 
-    def _steps_per_closure(self, num_steps: int, most: int) -> int:
+    def _steps_per_closure(
+        self, num_steps: int, most: int, num_lanes: int
+    ) -> int:
         return _steps_per_closure(
             self,
             self._coordinator,
             self.num_batches or max(self._last_num_steps, num_steps),
+            num_lanes,
             most,
         )
 
@@ -280,7 +282,10 @@ class PredictEpochIterator(keras_compat.TFEpochIterator):
             self._dataset.codec,
             num_batches=self.steps_per_epoch or None,
             steps_per_closure=lambda num_steps: _steps_per_closure(
-                self, self._coordinator, self.num_batches or num_steps
+                self,
+                self._coordinator,
+                self.num_batches or num_steps,
+                self._coordinator.num_lanes,
             ),
         )
         return self._input
@@ -338,6 +343,7 @@ def _steps_per_closure(
     iterator: keras_compat.TFEpochIterator,
     coordinator: ClusterCoordinator,
     num_steps: int,
+    num_lanes: int,
     most: int = packing.MOST_STEPS_AT_FIRST,
 ) -> int:
     """Returns the number of steps to pack into one closure."""
@@ -346,9 +352,4 @@ def _steps_per_closure(
     chosen = coordinator.strategy.scheduling.steps_per_closure
     if chosen is not None:
         return int(chosen)
-    num_lanes = coordinator.num_lanes
-    consistency = coordinator.strategy.consistency
-    if isinstance(consistency, Sync) and consistency.backup_workers:
-        # Each closure is one of all workers, and their ends differ.
-        num_lanes = 1
     return packing.choose_steps_per_closure(num_steps, num_lanes, most)
