@@ -221,6 +221,13 @@ _OPTIMIZERS = (
         "before it runs.",
     ),
     Patch(
+        "keras.src.optimizers.adafactor:Adafactor.build",
+        "self, var_list",
+        "training.optimizers.methods:build_beside",
+        "It does not say whose slots it makes, and they would be on another "
+        "parameter server than their variable.",
+    ),
+    Patch(
         f"{_OPTIMIZER}.apply",
         "self, grads, trainable_variables",
         "training.optimizers.methods:apply",

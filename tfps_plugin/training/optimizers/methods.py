@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Callable
+from collections.abc import Iterator
 from collections.abc import Sequence
 from typing import Any
 
@@ -55,6 +56,38 @@ def build(original: Callable[..., None]) -> Callable[..., None]:
         return None
 
     return build_on_ps
+
+
+class _WithSlotsBeside(list[Any]):
+    """Variables of which the one that a loop has come to attracts new ones.
+
+    `Adafactor.build` makes slots of other shapes than their variable's, so it
+    does not say whose they are; but it makes them in a loop over variables. An
+    update of a variable may use only what is on its own parameter server.
+    """
+
+    def __init__(self, variables: Sequence[Any], strategy: Any) -> None:
+        """Takes the variables of an optimizer, and its strategy."""
+        super().__init__(variables)
+        self._extended = strategy.extended
+
+    def __iter__(self) -> Iterator[Any]:
+        for variable in super().__iter__():
+            value = compat.value_of(variable)
+            with self._extended.colocate_vars_with(value):
+                yield variable
+
+
+def build_beside(original: Callable[..., None]) -> Callable[..., None]:
+    """Returns a `build` that puts all slots beside their variables."""
+
+    @functools.wraps(original)
+    def build_on_ps_of_variables(self: Any, var_list: Sequence[Any]) -> None:
+        if is_ours(self):
+            var_list = _WithSlotsBeside(var_list, compat.strategy_of(self))
+        return original(self, var_list)
+
+    return build_on_ps_of_variables
 
 
 def apply(original: Callable[..., None]) -> Callable[..., None]:

@@ -347,8 +347,8 @@ class Applier:
                 "of its variable, and can use variables there, and scalars of "
                 "the optimizer. Expected no other variables. Received: an "
                 f"update on {self.device} that uses variables on {others}. "
-                "Train with consistency=tfps.Async(), or place the variables "
-                "together."
+                "Make slots by add_variable_from_reference(), which puts them "
+                "beside their variable, or train with consistency=tfps.Async()."
             )
 
 
