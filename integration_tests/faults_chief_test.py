@@ -81,41 +81,63 @@ def _pids(cluster: tfps.LocalCluster) -> dict[tuple[str, int], int]:
     return {task: cluster.process(*task).pid for task in tasks}
 
 
-@pytest.fixture
-def broken_off(cluster: tfps.LocalCluster, tmp_path: pathlib.Path) -> Any:
-    """Returns a folder with backups of a chief that was killed in `fit`."""
-    _Chief(cluster, tmp_path, "--die-at", *_DIES_AT).wait(-signal.SIGKILL)
-    assert not (tmp_path / "result.json").exists()
-    return tmp_path
+def _break_off(
+    cluster: tfps.LocalCluster, folder: pathlib.Path, *options: str
+) -> None:
+    """Kills a chief in `fit`; its backups are in the folder."""
+    _Chief(cluster, folder, *options, "--die-at", *_DIES_AT).wait(
+        -signal.SIGKILL
+    )
+    assert not (folder / "result.json").exists()
 
 
-def _check_that_it_went_on(result: dict[str, Any]) -> None:
+def _check_that_it_went_on(
+    result: dict[str, Any], steps_an_update: int = 1
+) -> None:
     """Checks that it went on from the last backup, without extra steps."""
     epoch, batch = _BACKED_UP
-    steps = epoch * program.STEPS + batch
+    *began_at, num_updates = result["began_at"]
     # At most the steps since the last backup are repeated.
-    assert result["began_at"] == [epoch, batch, steps]
+    assert began_at == [epoch, batch]
+    _check_number(num_updates, epoch * program.STEPS + batch, steps_an_update)
     assert len(result["losses"]) == program.EPOCHS - epoch
     assert result["losses"][-1] < result["losses"][0]
     assert result["is_finite"]
 
 
-def test_a_new_chief_goes_on_inside_the_epoch(
-    cluster: tfps.LocalCluster, broken_off: pathlib.Path
+def _check_number(
+    num_updates: int, num_steps: int, steps_an_update: int
 ) -> None:
+    """Checks the number of updates; some may be of fewer steps."""
+    assert num_steps / steps_an_update <= num_updates <= num_steps
+    if steps_an_update > 1:
+        assert num_updates <= num_steps / 2
+
+
+@pytest.mark.sample(cases=1)
+@pytest.mark.parametrize("consistency", program.RULES)
+def test_a_new_chief_goes_on_inside_the_epoch(
+    cluster: tfps.LocalCluster, tmp_path: pathlib.Path, consistency: str
+) -> None:
+    rule = "--consistency", consistency
+    _break_off(cluster, tmp_path, *rule)
     pids = _pids(cluster)
-    result = _Chief(cluster, broken_off).result()
-    _check_that_it_went_on(result)
-    assert result["iterations"] == program.EPOCHS * program.STEPS
+    result = _Chief(cluster, tmp_path, *rule).result()
+    steps_an_update = getattr(program.RULES[consistency], "local_steps", 1)
+    _check_that_it_went_on(result, steps_an_update)
+    _check_number(
+        result["iterations"], program.EPOCHS * program.STEPS, steps_an_update
+    )
     # It has taken over the surviving tasks.
     assert _pids(cluster) == pids
 
 
 def test_a_ps_dies_while_a_new_chief_restores(
-    cluster: tfps.LocalCluster, broken_off: pathlib.Path
+    cluster: tfps.LocalCluster, tmp_path: pathlib.Path
 ) -> None:
+    _break_off(cluster, tmp_path)
     ps = cluster.process("ps", 1)
-    chief = _Chief(cluster, broken_off, "--kill-before-restoring", ps.pid)
+    chief = _Chief(cluster, tmp_path, "--kill-before-restoring", ps.pid)
     ps.wait(_PROGRAM_SECONDS)
     cluster.start("ps", 1)
     result = chief.result()
@@ -127,15 +149,14 @@ def test_a_synchronous_chief_goes_on_to_the_weights_of_an_undisturbed_one(
     tmp_path: pathlib.Path,
 ) -> None:
     results = []
+    rule = "--consistency", "sync"
     for dies_at in (None, _DIES_AT):
         folder = tmp_path / str(dies_at)
         folder.mkdir()
         with tfps.LocalCluster(num_workers=1, num_ps=_PS) as cluster:
             if dies_at:
-                _Chief(
-                    cluster, folder, "--synchronous", "--die-at", *dies_at
-                ).wait(-signal.SIGKILL)
-            results.append(_Chief(cluster, folder, "--synchronous").result())
+                _break_off(cluster, folder, *rule)
+            results.append(_Chief(cluster, folder, *rule).result())
     undisturbed, disturbed = results
     assert undisturbed["began_at"] == [0, 0, 0]
     _check_that_it_went_on(disturbed)

@@ -1,7 +1,8 @@
 """A chief that trains with backups, and dies at a given batch.
 
     python integration_tests/train_with_backup.py FOLDER CLUSTER
-        [--die-at EPOCH BATCH] [--kill-before-restoring PID] [--synchronous]
+        [--die-at EPOCH BATCH] [--kill-before-restoring PID]
+        [--consistency {async,sync,bounded,local}]
 
 CLUSTER is a JSON object of the addresses of workers and ps. Backups are in
 FOLDER; the start of training and its result go to FOLDER/result.json.
@@ -26,6 +27,13 @@ BATCH = 8
 STEPS = 40
 EPOCHS = 3
 STEPS_BETWEEN_BACKUPS = 10
+# Values of `--consistency`.
+RULES: dict[str, Any] = {
+    "async": tfps.Async(),
+    "sync": tfps.Sync(),
+    "bounded": tfps.BoundedStaleness(2),
+    "local": tfps.Async(local_steps=4),
+}
 
 
 class _Chronicle(keras.callbacks.Callback):
@@ -80,7 +88,7 @@ def main() -> None:
     parser.add_argument("cluster", type=json.loads)
     parser.add_argument("--die-at", type=int, nargs=2)
     parser.add_argument("--kill-before-restoring", type=int)
-    parser.add_argument("--synchronous", action="store_true")
+    parser.add_argument("--consistency", choices=RULES, default="async")
     arguments = parser.parse_args()
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
         tf.train.ClusterSpec(arguments.cluster), task_type="chief", task_id=0
@@ -88,7 +96,7 @@ def main() -> None:
     strategy = tfps.ParameterServerStrategy(
         resolver,
         tfps.partitioners.FixedShardsPartitioner(2),
-        consistency=tfps.Sync() if arguments.synchronous else None,
+        consistency=RULES[arguments.consistency],
     )
     keras.utils.set_random_seed(1)
     with strategy.scope():

@@ -126,8 +126,8 @@ class Spans:
             return
         for worker, error in failed.items():
             _logger.warning(
-                "Worker %d sits out synchronous steps for %.0f s: its call "
-                "has failed, and held up the others for up to %.0f s. Check "
+                "Worker %d sits out for %.0f s: its call has failed, and held "
+                "up the others for up to %.0f s. Check "
                 "that it reaches all parameter servers. Received: %s: %s",
                 worker,
                 seconds,
