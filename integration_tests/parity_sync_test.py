@@ -158,6 +158,31 @@ def test_a_step_that_overflows_on_one_worker_is_skipped_by_all(
     parity.assert_same(actual, expected)
 
 
+def test_synchronized_statistics_have_the_numbers_of_one_process(
+    cluster: tfps.LocalCluster,
+) -> None:
+    def make() -> keras.Model:
+        keras.utils.set_random_seed(3)
+        model = keras.Sequential(
+            [
+                keras.Input((3,), dtype="int32"),
+                keras.layers.Embedding(parity.ROWS, 4),
+                keras.layers.Flatten(),
+                keras.layers.BatchNormalization(synchronized=True),
+                keras.layers.Dense(8, activation="tanh"),
+                keras.layers.BatchNormalization(synchronized=True),
+                keras.layers.Dense(1),
+            ]
+        )
+        optimizer = _optimizers.SGD(0.1, momentum=0.9)
+        optimizer.build(model.trainable_variables)
+        model.compile(optimizer, "mse", metrics=["mae"])
+        return model
+
+    expected = parity.trained(make(), _DATA.of_all())
+    parity.assert_same(_on_cluster(cluster, make), expected)
+
+
 def test_constraints_have_the_numbers_of_one_process(
     cluster: tfps.LocalCluster,
 ) -> None:

@@ -210,6 +210,42 @@ def test_states_are_assigned_once_a_step(
         )
 
 
+def test_synchronized_statistics_have_the_numbers_of_one_process(
+    strategy: tfps.ParameterServerStrategy,
+) -> None:
+    """Also their gradients, though the workers' batches differ in size."""
+
+    def make() -> keras.Model:
+        keras.utils.set_random_seed(3)
+        return keras.Sequential(
+            [
+                keras.Input((3,), dtype="int32"),
+                keras.layers.Embedding(_ROWS, 4),
+                keras.layers.Flatten(),
+                keras.layers.BatchNormalization(synchronized=True),
+                keras.layers.Dense(8, activation="tanh"),
+                keras.layers.BatchNormalization(
+                    synchronized=True, momentum=0.5
+                ),
+                keras.layers.Dense(1),
+            ]
+        )
+
+    alone = make()
+    _alone(alone)
+    with strategy.scope():
+        model = make()
+        optimizer = _optimizer()
+    train = _train(model, optimizer)
+
+    @tf.function
+    def step(iterator: Any) -> Any:
+        return strategy.run(train, args=next(iterator))
+
+    _schedule(strategy, step, _STEPS)
+    _assert_same(model, alone)
+
+
 def test_a_function_without_gradients_runs_on_one_worker(
     strategy: tfps.ParameterServerStrategy,
 ) -> None:
@@ -334,6 +370,9 @@ def test_an_error_cancels_what_waits_and_the_loop_goes_on_after(
         ("twice", "at most one synchronous step"),
         ("reduced", "do not see each other's results"),
         ("no batch", "the number of them has to be seen"),
+        ("reduced in a loop", "Received: all_reduce"),
+        ("unknown shape", "known shapes"),
+        ("gathered", "all_gather"),
         ("on one worker", "All workers make a synchronous step"),
         ("traced before", "traced by the program"),
     ],
@@ -361,7 +400,19 @@ def test_what_cannot_be_right_is_refused(
             for _ in tf.range(3):
                 strategy.run(train, args=(ids, targets))
             return tf.constant(0.0)
-        loss = strategy.run(train, args=(ids, targets))
+
+        def replica(ids: Any, targets: Any) -> Any:
+            context = tf.distribute.get_replica_context()
+            if case == "reduced in a loop":
+                for _ in tf.range(2):
+                    context.all_reduce("SUM", tf.ones([]))
+            if case == "unknown shape":
+                context.all_reduce("SUM", tf.boolean_mask(ids, ids > 0))
+            if case == "gathered":
+                context.all_gather(ids, 0)
+            return train(ids, targets)
+
+        loss = strategy.run(replica, args=(ids, targets))
         if case == "twice":
             loss = strategy.run(train, args=(ids, targets))
         if case == "reduced":

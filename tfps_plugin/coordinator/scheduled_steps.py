@@ -62,15 +62,16 @@ class ScheduledSteps(Protocol):
             What the function returns.
 
         Raises:
-            NotAStepError: If it is no step, but assigns variables: it has to
-                be traced again, as a function of one worker.
+            NotAStepError: If it is no step, but assigns variables or reduces
+                values: it has to be traced again, as a function of one worker.
         """
 
     def step_of(self, function: Any) -> Any:
         """Returns the step in a concrete function; None if it has none.
 
         Raises:
-            UnsupportedError: If it applies gradients in any other way.
+            UnsupportedError: If it applies gradients in any other way, or
+                reduces values over workers without a step.
         """
 
     def new_calls(self, coordinator: Any) -> GroupCalls:

@@ -10,7 +10,7 @@ extended.py                   what TensorFlow and Keras call behind it
 variable_creation.py          creates each new variable as the kind it has to be
 ps_variables.py               places variables on the ps, with lock and value
 chief_runs.py                 warns of steps that leave the workers idle
-replica_results.py            results of the workers of a synchronous step
+replicas/                     the context of a step, and results of workers
 legacy_keras.py               refuses variables of tf_keras, which is Keras 2
 update_parts.py               cuts an update into what runs on each ps
 updates.py                    runs an optimizer's update on the ps, locked

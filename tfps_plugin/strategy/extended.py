@@ -13,42 +13,15 @@ from tfps_plugin.inputs import input_context
 from tfps_plugin.strategy import updates
 from tfps_plugin.strategy.chief_runs import ChiefRuns
 from tfps_plugin.strategy.consistency import Sync
-from tfps_plugin.strategy.replica_results import ReplicaResults
+from tfps_plugin.strategy.replicas import replica_context
+from tfps_plugin.strategy.replicas.replica_context import ReplicaContext
+from tfps_plugin.strategy.replicas.replica_results import ReplicaResults
 from tfps_plugin.strategy.variable_creation import VariableCreator
 from tfps_plugin.variables.per_worker.worker_tables import WorkerTable
-from tfps_plugin.variables.step_trace import StepTrace
 
 # TensorFlow asks for tables by the names of their classes. A
 # `tf.lookup.StaticVocabularyTable` contains a HashTable, the older form.
 _TABLE_CLASSES = ["StaticHashTable", "HashTable"]
-
-
-def _require_own_results(reduce_op: Any) -> None:
-    """Refuses a reduction of results in a step that workers make together.
-
-    Args:
-        reduce_op: The operation.
-
-    Raises:
-        UnsupportedError: If the function that is being traced is one.
-    """
-    trace = StepTrace.current()
-    if trace.global_step is not None:
-        raise errors.UnsupportedError(
-            "Workers that make a step together do not see each other's "
-            "results. Expected strategy.reduce() of what coordinator.fetch() "
-            f"returns. Received: strategy.reduce() with {reduce_op} in the "
-            "scheduled function. Return the value, fetch it, and reduce it "
-            "then."
-        )
-    if trace.exchange is not None:
-        raise errors.UnsupportedError(
-            "Workers that make a step together do not see each other's values "
-            "before its end. Expected a step without a reduction over "
-            f"replicas. Received: {reduce_op}, for example in a function for "
-            "merge_call(). Leave it out, or train with "
-            "consistency=tfps.Async()."
-        )
 
 
 class ParameterServerExtended(compat.StrategyExtended):
@@ -127,7 +100,7 @@ class ParameterServerExtended(compat.StrategyExtended):
         strategy = self._container_strategy()
 
         def call() -> Any:
-            with compat.ReplicaContext(strategy, replica_id_in_sync_group=0):
+            with ReplicaContext(strategy, replica_id_in_sync_group=0):
                 return fn(*args, **kwargs)
 
         steps = strategy.scheduled_steps
@@ -149,14 +122,7 @@ class ParameterServerExtended(compat.StrategyExtended):
     def _replica_ctx_all_reduce(
         self, reduce_op: Any, value: Any, options: Any = None
     ) -> Any:
-        if StepTrace.current().exchange is not None:
-            raise errors.UnsupportedError(
-                "Workers that make a step together do not see each other's "
-                "values before its end. Expected a step without all_reduce(). "
-                f"Received: all_reduce() with {reduce_op}, for example of a "
-                "BatchNormalization with synchronized=True. Leave it out, or "
-                "train with consistency=tfps.Async()."
-            )
+        # A sum over workers is that of `ReplicaContext`.
         return value
 
     def _reduce_to(
@@ -164,13 +130,13 @@ class ParameterServerExtended(compat.StrategyExtended):
     ) -> Any:
         if isinstance(value, ReplicaResults):
             return value.reduced(reduce_op)
-        _require_own_results(reduce_op)
+        replica_context.require_own_results(reduce_op)
         return value
 
     def _batch_reduce_to(
         self, reduce_op: Any, pairs: Sequence[Any], options: Any
     ) -> list[Any]:
-        _require_own_results(reduce_op)
+        replica_context.require_own_results(reduce_op)
         return [value for value, _ in pairs]
 
     def _gather_to_implementation(

@@ -28,7 +28,7 @@ from tfps_plugin.strategy.options import RecoveryOptions
 from tfps_plugin.strategy.options import SchedulingOptions
 from tfps_plugin.strategy.options import SparseUpdate
 from tfps_plugin.strategy.options import StartupOptions
-from tfps_plugin.strategy.replica_results import ReplicaResults
+from tfps_plugin.strategy.replicas.replica_results import ReplicaResults
 from tfps_plugin.strategy.variable_creation import VariableCreator
 from tfps_plugin.transport import fusion
 from tfps_plugin.transport.explanation import Explanation

@@ -62,6 +62,19 @@ class Exchange(Protocol):
             value: The value.
         """
 
+    def all_reduce(
+        self, reduce_op: Any, values: Sequence[Any]
+    ) -> list[tf.Tensor]:
+        """Returns sums or means of values over all that make the step.
+
+        Args:
+            reduce_op: A `tf.distribute.ReduceOp`.
+            values: Values of the step.
+        """
+
+    def all_gather(self) -> None:
+        """Refuses the values of all that make the step, one by one."""
+
 
 class Accrual(Protocol):
     """Takes gradients that are applied later, in sums over some steps."""
@@ -118,6 +131,8 @@ class StepTrace:
         global_step: The step that all workers make together, in a function
             that a program schedules itself; None: it has none.
         applies_alone: Whether it updates variables without other workers.
+        reduces_alone: Whether it has reductions over workers, which workers
+            that make a step together would have to make.
         is_gated: Whether the step waits for workers that are far behind, as
             bounded staleness demands.
         is_finite: Whether the gradients of all parameter servers are finite, a
@@ -143,6 +158,7 @@ class StepTrace:
         self.is_in_round = False
         self.global_step: Any = None
         self.applies_alone = False
+        self.reduces_alone = False
         self.is_gated = False
         self.is_finite: tf.Tensor | None = None
         self.total_over_ps: Callable[[tf.Tensor], tf.Tensor] | None = None

@@ -14,7 +14,7 @@ from tfps_plugin.coordinator.closures.closure import ClosureState
 from tfps_plugin.coordinator.closures.closure_queue import WAKE_UP_SECONDS
 from tfps_plugin.coordinator.members import failures
 from tfps_plugin.inputs.per_worker_values import PerWorkerValues
-from tfps_plugin.strategy.replica_results import ReplicaResults
+from tfps_plugin.strategy.replicas.replica_results import ReplicaResults
 from tfps_plugin.variables.chief import chief_reads
 
 # Marks a result that was not fetched yet.

@@ -13,5 +13,6 @@ span.py         some steps, with one call of each worker and parameter server
 span_parts.py   protocols of what a span needs
 together.py     spans of global steps, and the objects that make them
 losses.py       refuses losses that cannot be averaged
+sums/           sums over workers that a step computes with
 backup/         steps that do without the workers that arrive last
 """

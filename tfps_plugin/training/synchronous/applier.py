@@ -25,6 +25,7 @@ from tfps_plugin.training.synchronous.global_step import GlobalStep
 from tfps_plugin.training.synchronous.parcels import ParcelLayout
 from tfps_plugin.training.synchronous.parcels import Part
 from tfps_plugin.training.synchronous.scalars import ScalarsOnPs
+from tfps_plugin.training.synchronous.sums import sum_loops
 from tfps_plugin.variables.kinds.remote_variable import RemoteVariable
 from tfps_plugin.variables.step_trace import StepTrace
 from tfps_plugin.variables.updates.remote_queues import RemoteQueues
@@ -77,6 +78,7 @@ class Applier:
         self.device = step.devices[ps]
         self._ps = ps
         self._norms = step.norms
+        self._sums = step.sums.groups_on(ps)
         self._num_workers = step.num_workers
         self._tokens: RemoteQueues = step.tokens[ps]
         self._mailboxes: RemoteQueues = step.mailboxes[ps]
@@ -117,6 +119,11 @@ class Applier:
         own = ScalarsOnPs(self.device, self._all_scalars)
         with tf.device(self.device):
             own.begin(values)
+            # They go on beside the updates, step by step.
+            ends = [
+                sum_loops.add_up(sums, members, last - first)
+                for sums in self._sums
+            ]
             begun = self._grant(members, first)
             with tf.control_dependencies([begun]):
                 number = tf.identity(first)
@@ -169,7 +176,6 @@ class Applier:
                 ),
                 parallel_iterations=1,
             )
-            ends = []
             if self._norms is not None:
                 with tf.control_dependencies([number]):
                     ends.append(self._norms.end_on(self._ps))

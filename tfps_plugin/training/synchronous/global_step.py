@@ -9,6 +9,7 @@ The token never leaves the ps: reads there wait for it by control edges. If the
 worker saw it, each step would take two messages more.
 """
 
+import functools
 import sys
 from collections.abc import Callable
 from collections.abc import Sequence
@@ -32,6 +33,7 @@ from tfps_plugin.training.synchronous.parcels import Applied
 from tfps_plugin.training.synchronous.parcels import Assigned
 from tfps_plugin.training.synchronous.parcels import ParcelLayout
 from tfps_plugin.training.synchronous.parcels import Parcels
+from tfps_plugin.training.synchronous.sums.shared_sums import SharedSums
 from tfps_plugin.variables.kinds.remote_variable import RemoteVariable
 from tfps_plugin.variables.kinds.sharded_variable import ShardedVariable
 from tfps_plugin.variables.lookup import graph_checks
@@ -71,6 +73,7 @@ class GlobalStep:
             until the step is traced.
         layouts: Layouts of the parcels of each ps, likewise.
         norms: Norms that parameter servers compute together; None: none.
+        sums: Sums over workers that the step itself computes with.
         referee: Decides whose parcels count; None: those of all members do.
         num_backup: Number of members whose parcels a step does without.
         number: The number of the step, on the worker, in the function of the
@@ -100,6 +103,7 @@ class GlobalStep:
         self.mailboxes: list[RemoteQueues] = []
         self.layouts: list[ParcelLayout] = []
         self.norms: SharedNorms | None = None
+        self.sums = SharedSums(devices, num_workers)
         self.num_backup = num_backup
         self.referee = (
             Referee(devices, num_workers, num_backup) if num_backup else None
@@ -113,6 +117,7 @@ class GlobalStep:
         self._assigned_at: dict[int, int] = {}
         # Number of operations before the first gradients were applied.
         self._first_push = 0
+        self._examples: Callable[[], tf.Tensor] = lambda: tf.ones([])
 
     def close_queues(self, ps: int) -> None:
         """Ends calls that wait at the queues of a ps, now or later.
@@ -122,6 +127,7 @@ class GlobalStep:
         """
         self.tokens[ps].close()
         self.mailboxes[ps].close()
+        self.sums.close(ps)
         for each in (self.norms, self.referee):
             if each is not None:
                 each.close(ps)
@@ -134,6 +140,7 @@ class GlobalStep:
         """
         self.tokens[ps].renew()
         self.mailboxes[ps].renew()
+        self.sums.renew(ps)
         for each in (self.norms, self.referee):
             if each is not None:
                 each.renew(ps)
@@ -153,6 +160,7 @@ class GlobalStep:
             for part in self.layouts[ps].parts
         ]
         self.mailboxes[ps].put_now(worker, [LEFT, 0.0, *nothing])
+        self.sums.leave(worker, ps)
         if self.referee is not None:
             self.referee.leave(worker, ps)
 
@@ -171,6 +179,7 @@ class GlobalStep:
         Raises:
             UnsupportedError: If workers cannot make the step together.
         """
+        self._examples = functools.partial(num_examples, data)
         tokens = self._take_tokens()
         outputs, operations = self._run(step, data, self)
         if not self._applied:
@@ -194,11 +203,13 @@ class GlobalStep:
         Args:
             function: The function.
             exchange: Receives its changes, and passes them on to this step.
-            examples: Returns the number of examples; called after `function`.
+            examples: Returns the number of examples; called after `function`,
+                and by `all_reduce`.
 
         Returns:
             What the function returns.
         """
+        self._examples = examples
         outputs, operations = self._run(lambda _: function(), None, exchange)
         if self._applied:
             # Only now is it known that there is something to wait for.
@@ -240,8 +251,11 @@ class GlobalStep:
         operations: Sequence[tf.Operation],
         examples: tf.Tensor,
     ) -> None:
-        self._read_after(tokens.takes, operations)
-        self._send(tokens.index, tokens.stamps, examples)
+        sums = self.sums.operations
+        self._read_after(
+            tokens.takes, [each for each in operations if each not in sums]
+        )
+        self._send(tokens, examples)
         if self.referee is not None:
             # It comes with what the worker reads there.
             with tf.device(graph_checks.CPU):
@@ -289,19 +303,43 @@ class GlobalStep:
         for handle in assignments.handles_of(variable):
             self._assigned_at[id(handle)] = len(graph.get_operations())
 
-    def _send(
-        self,
-        index: tf.Tensor,
-        stamps: Sequence[tf.Tensor],
-        num_examples: tf.Tensor,
-    ) -> None:
+    def all_reduce(
+        self, reduce_op: Any, values: Sequence[Any]
+    ) -> list[tf.Tensor]:
+        """Returns sums or means of values over all workers."""
+        if self.num_backup:
+            raise errors.UnsupportedError(
+                "With backup workers, nobody knows in the middle of a step "
+                "whose gradients will count, so a sum over workers cannot be "
+                "right. Expected a step without all_reduce(), for example of "
+                "a BatchNormalization with synchronized=True. Received: "
+                f"backup_workers={self.num_backup}. Leave all_reduce() out, "
+                "or train with consistency=tfps.Sync()."
+            )
+
+        def member() -> tuple[tf.Tensor, tf.Tensor]:
+            _graph_of_step("all_reduce(), or its gradient,")
+            return self._index.in_function(), self._examples()
+
+        return self.sums.all_reduce(reduce_op, values, member)
+
+    def all_gather(self) -> None:
+        """Refuses the values of all workers, one by one."""
+        raise errors.UnsupportedError(
+            "Workers that make a synchronous step together see sums and means "
+            "of their values only. Expected all_reduce(). Received: "
+            "all_gather(). Leave it out, or train with "
+            "consistency=tfps.Async()."
+        )
+
+    def _send(self, tokens: _Tokens, num_examples: tf.Tensor) -> None:
         """Puts a parcel into the mailbox on each ps."""
         parcels = Parcels(
             self._applied, self._assigned, self.devices, num_examples
         )
         self._applied, self._assigned = [], []
         self._assigned_at = {}
-        for device, stamp in zip(self.devices, stamps, strict=True):
+        for ps, device in enumerate(self.devices):
             layout = parcels.layouts[device]
             mailboxes = RemoteQueues(
                 device,
@@ -312,12 +350,17 @@ class GlobalStep:
             self.mailboxes.append(mailboxes)
             self.layouts.append(layout)
             sent = mailboxes.put(
-                index, [stamp, num_examples, *parcels.tensors[device]]
+                tokens.index,
+                [tokens.stamps[ps], num_examples, *parcels.tensors[device]],
             )
-            if self.referee is not None and len(self.mailboxes) == 1:
+            for group in self.sums.groups_on(ps):
+                for each in group:
+                    each.run_within(tokens.takes[ps], sent, group)
+            if self.referee is not None and ps == 0:
+                arrival = self.referee.arrive(tokens.index, tokens.stamps[ps])
                 # Not by `tf.control_dependencies`: only the choice of the
                 # queue would wait, which is the same in every step.
-                compat.run_after(self.referee.arrive(index, stamp), [sent])
+                compat.run_after(arrival, [sent])
         if norms.are_shared(self.layouts):
             self.norms = SharedNorms(self.devices)
 

@@ -12,6 +12,7 @@ from tfps_plugin import errors
 from tfps_plugin.training.synchronous import global_step
 from tfps_plugin.training.synchronous.global_step import LEFT
 from tfps_plugin.training.synchronous.global_step import GlobalStep
+from tfps_plugin.transport import fusion
 from tfps_plugin.variables import testing
 
 _WORKERS = 2
@@ -143,6 +144,136 @@ def test_who_leaves_sends_a_parcel_of_zeros(
     np.testing.assert_array_equal(gradient, [0.0, 0.0])
     assert ids.shape == (0,)
     assert values.shape == (0, 2)
+
+
+def _queue_operations(
+    graph: Any, kind: str, *dtypes: tf.DType
+) -> list[tf.Operation]:
+    """Returns operations of queues whose elements begin with some dtypes."""
+    attribute = {
+        "QueueEnqueueV2": "Tcomponents",
+        "QueueDequeueV2": "component_types",
+    }[kind]
+    return [
+        operation
+        for operation in graph.get_operations()
+        if operation.type == kind
+        and tuple(operation.get_attr(attribute)[: len(dtypes)]) == dtypes
+    ]
+
+
+def _runs_after(later: tf.Operation, earlier: tf.Operation) -> bool:
+    stack = [later]
+    before = {later}
+    while stack:
+        operation = stack.pop()
+        found = {t.op for t in operation.inputs} | {*operation.control_inputs}
+        stack += found - before
+        before |= found
+    return earlier in before
+
+
+@pytest.mark.parametrize("is_fused", [False, True])
+def test_sums_are_made_between_the_token_and_the_parcel(
+    step: GlobalStep, weight: keras.Variable, is_fused: bool
+) -> None:
+    """Though the step needs none of them, nor their gradients."""
+    operation = tf.distribute.ReduceOp.SUM
+
+    def train(batch: tf.Tensor) -> None:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(batch) * weight
+            (total,) = step.all_reduce(operation, [loss])
+        tape.gradient(total, weight.value)
+        step.push(_SGD, [weight * 1.0], [weight])
+        # After the update, too.
+        step.all_reduce(operation, [tf.reduce_mean(batch)])
+
+    function = _traced(step, train)
+    if is_fused:
+        fused: Any = fusion.fuse(function)
+        function = fused.__wrapped__
+    graph = function.graph
+    (token,) = _queue_operations(graph, "QueueDequeueV2", tf.int64)
+    (parcel,) = _queue_operations(graph, "QueueEnqueueV2", tf.int64)
+    parts = _queue_operations(graph, "QueueEnqueueV2", tf.float32, tf.float32)
+    totals = _queue_operations(graph, "QueueDequeueV2", tf.int32, tf.float32)
+    assert (len(parts), len(totals)) == (3, 3)
+    assert all(_runs_after(part, token) for part in parts)
+    assert all(_runs_after(parcel, total) for total in totals)
+    assert all(
+        any(_runs_after(total, part) for part in parts) for total in totals
+    )
+
+
+def test_who_leaves_leaves_all_sums(
+    step: GlobalStep, weight: keras.Variable
+) -> None:
+    def train(batch: tf.Tensor) -> None:
+        step.all_reduce(tf.distribute.ReduceOp.SUM, [batch[0], batch[1]])
+        step.all_reduce(tf.distribute.ReduceOp.SUM, [batch[:2] * weight])
+        step.push(_SGD, [weight * 1.0], [weight])
+
+    _traced(step, train)
+    step.leave(1, 0)
+    first, second = step.sums.on(0)
+
+    @tf.function(autograph=False)
+    def take(queues: Any) -> list[tf.Tensor]:
+        return queues.take(1)
+
+    # In place of the number of examples.
+    for shared, expected in (
+        (first, [-1.0, 0.0, 0.0]),
+        (second, [-1.0, [0.0, 0.0]]),
+    ):
+        found = take(shared._parts)
+        for one, other in zip(found, expected, strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("place", ["value", "gradient"])
+def test_a_sum_in_a_condition_is_refused(
+    step: GlobalStep, weight: keras.Variable, place: str
+) -> None:
+    def train(batch: tf.Tensor) -> None:
+        def total() -> tf.Tensor:
+            operation = tf.distribute.ReduceOp.SUM
+            return step.all_reduce(operation, [weight * 1.0])[0]
+
+        with tf.GradientTape() as tape:
+            outer = total() if place == "gradient" else tf.constant(0.0)
+
+        def inner() -> tf.Tensor:
+            return (
+                tape.gradient(outer, weight.value)
+                if place == "gradient"
+                else total()
+            )
+
+        tf.cond(batch[0] > 0, inner, lambda: tf.zeros([2]))
+        step.push(_SGD, [weight * 1.0], [weight])
+
+    with pytest.raises(
+        errors.UnsupportedError,
+        match=r"outside of conditions.*all_reduce\(\), or its gradient, inside",
+    ):
+        _traced(step, train)
+
+
+def test_sums_with_backup_workers_are_refused(step: GlobalStep) -> None:
+    with_backup = GlobalStep(step.devices, _WORKERS, num_backup=1)
+    with pytest.raises(
+        errors.UnsupportedError, match=r"cannot be right.*backup_workers=1"
+    ):
+        with_backup.all_reduce(tf.distribute.ReduceOp.SUM, [tf.ones([])])
+
+
+def test_values_of_workers_one_by_one_are_refused(step: GlobalStep) -> None:
+    with pytest.raises(
+        errors.UnsupportedError, match=r"Expected all_reduce.*all_gather"
+    ):
+        step.all_gather()
 
 
 def _first_value(batch: tf.Tensor, weight: Any) -> tf.Tensor:

@@ -12,7 +12,7 @@ import tensorflow as tf
 from tfps_plugin import errors
 from tfps_plugin.cluster.chief import connection
 from tfps_plugin.coordinator.closures.closure import ClosureState
-from tfps_plugin.strategy.replica_results import ReplicaResults
+from tfps_plugin.strategy.replicas.replica_results import ReplicaResults
 from tfps_plugin.training.synchronous.span import Spans
 from tfps_plugin.training.synchronous.together import GlobalSteps
 from tfps_plugin.training.synchronous.together import Together

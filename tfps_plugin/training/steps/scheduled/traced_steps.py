@@ -1,7 +1,9 @@
 """Finds the synchronous step in a function that a program schedules."""
 
+import contextlib
 import weakref
 from collections.abc import Callable
+from collections.abc import Iterator
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,6 +14,7 @@ from tfps_plugin._compat.graph import tensorflow_graphs
 from tfps_plugin.coordinator import scheduled_steps
 from tfps_plugin.strategy.consistency import Sync
 from tfps_plugin.strategy.consistency import updates_at_once
+from tfps_plugin.strategy.replicas.replica_context import require_one_replica
 from tfps_plugin.training.steps.scheduled.group_calls import WorkerGroupCalls
 from tfps_plugin.training.synchronous import global_step
 from tfps_plugin.training.synchronous.global_step import GlobalStep
@@ -69,6 +72,9 @@ class TracedSteps:
                     "Received: a second one. Schedule a function for each."
                 )
             trace.global_step = step
+        elif exchange.reduction is not None:
+            require_one_replica(strategy, exchange.reduction)
+            raise scheduled_steps.NotAStepError
         elif exchange.has_assigned:
             raise scheduled_steps.NotAStepError
         return outputs
@@ -94,6 +100,15 @@ class TracedSteps:
                 f"{expected}. Received: fn={function.name!r}, with "
                 f"consistency=tfps.{self._consistency}. {advice}."
             )
+        if trace.reduces_alone:
+            raise errors.UnsupportedError(
+                "A scheduled function reduces values over workers, and was "
+                "traced by the program, so that each worker has its own value "
+                "only. Expected a tf.function, which the coordinator traces. "
+                f"Received: fn={function.name!r}, with "
+                f"consistency=tfps.{self._consistency}. Schedule the "
+                "tf.function itself."
+            )
         step: GlobalStep | None = trace.global_step
         return step
 
@@ -118,8 +133,9 @@ def install(strategy: Any) -> None:
 class _Exchange:
     """Passes the changes of a function on to a step.
 
-    Without gradients the function is no step, and may assign what a step may
-    not. So what a step refuses is raised only once gradients are applied.
+    Without gradients the function is no step, and may assign and reduce what a
+    step may not. So what a step refuses is raised only once gradients are
+    applied.
     """
 
     def __init__(self, step: GlobalStep) -> None:
@@ -127,6 +143,8 @@ class _Exchange:
         self._refusal: errors.UnsupportedError | None = None
         self.has_pushed = False
         self.has_assigned = False
+        # The last reduction over workers.
+        self.reduction: str | None = None
 
     def push(
         self, optimizer: Any, gradients: Sequence[Any], variables: Sequence[Any]
@@ -138,8 +156,27 @@ class _Exchange:
 
     def assign(self, variable: Any, method: str, value: Any) -> None:
         self.has_assigned = True
-        try:
+        with self._refusing():
             self._step.assign(variable, method, value)
+
+    def all_reduce(
+        self, reduce_op: Any, values: Sequence[Any]
+    ) -> list[tf.Tensor]:
+        self.reduction = "all_reduce()"
+        with self._refusing():
+            return self._step.all_reduce(reduce_op, values)
+        # The function is no step, or is refused once it turns out to be one.
+        return list(values)
+
+    def all_gather(self) -> None:
+        self.reduction = "all_gather()"
+        with self._refusing():
+            self._step.all_gather()
+
+    @contextlib.contextmanager
+    def _refusing(self) -> Iterator[None]:
+        try:
+            yield
         except errors.UnsupportedError as error:
             if self.has_pushed:
                 raise

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfps_plugin.strategy.replica_results import ReplicaResults
+from tfps_plugin.strategy.replicas.replica_results import ReplicaResults
 
 _UNEVEN = ReplicaResults([np.array([1.0, 2.0, 6.0]), np.array([5.0])])
 
