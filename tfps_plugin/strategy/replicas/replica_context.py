@@ -95,7 +95,9 @@ def require_one_replica(strategy: Any, what: str) -> None:
         isinstance(strategy.consistency, Sync)
         and len(strategy.worker_devices) > 1
     )
-    if not is_shared or trace.is_discarded:
+    # A ps updates with the gradients of all workers: Keras's optimizers may
+    # still ask for their sum, as Nadam does.
+    if not is_shared or trace.is_discarded or trace.only_on is not None:
         return
     if (
         strategy.extended.chief_runs.is_traced_for_workers

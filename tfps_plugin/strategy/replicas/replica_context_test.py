@@ -68,6 +68,14 @@ def test_a_discarded_trace_reduces_nothing(trace: StepTrace) -> None:
         replica_context.require_one_replica(strategy, "it")
 
 
+def test_an_update_on_a_ps_has_the_gradients_of_all(trace: StepTrace) -> None:
+    trace.only_on = testing.LOCAL_DEVICE
+    strategy = _strategy()
+    with strategy.extended.chief_runs.traced_for_workers():
+        replica_context.require_one_replica(strategy, "it")
+    assert not trace.reduces_alone
+
+
 def test_a_function_of_the_chief_is_noted(trace: StepTrace) -> None:
     """If it is scheduled, the program is told."""
     replica_context.require_one_replica(_strategy(), "it")
