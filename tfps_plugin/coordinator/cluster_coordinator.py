@@ -42,6 +42,8 @@ _NO_WORKER_TIMEOUT_SECONDS = 600.0
 _PATIENCE_SECONDS = 30.0
 _BACKGROUND_TIMEOUT_SECONDS = 10.0
 _BACKGROUND_END_TIMEOUT_SECONDS = 5.0
+# How long to wait for the end of steps whose workers have ended.
+_GROUP_CALLS_TIMEOUT_SECONDS = 10.0
 # A function that crashes its worker must not take all workers with it.
 _MAX_WORKERS_LOST = 4
 
@@ -605,6 +607,9 @@ class ClusterCoordinator:
             work.stop(_BACKGROUND_TIMEOUT_SECONDS)
         self._pool.stop()
         self._pool.join()
+        if self._group_calls is not None:
+            # Its workers have ended; parameter servers end just after them.
+            self._group_calls.wait_until_idle(_GROUP_CALLS_TIMEOUT_SECONDS)
 
     def _end(self, error: errors.StrategySupersededError) -> bool:
         """Ends the coordinator because the connection to the cluster ended.
