@@ -40,13 +40,14 @@ Share = tuple[int, int]
 
 
 def make_strategy(
-    cluster: tfps.LocalCluster, num_backup: int = 1
+    cluster: tfps.LocalCluster, num_backup: int = 1, **options: Any
 ) -> tfps.ParameterServerStrategy:
     strategy = tfps.ParameterServerStrategy(
         cluster.cluster_resolver,
         tfps.partitioners.FixedShardsPartitioner(2),
         consistency=tfps.Sync(backup_workers=num_backup),
         sparse_update="exact",
+        **options,
     )
     tfps.ClusterCoordinator(strategy, patience_seconds=_PATIENCE_SECONDS)
     return strategy

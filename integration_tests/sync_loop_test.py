@@ -434,25 +434,3 @@ def test_what_cannot_be_right_is_refused(
     for found, expected in zip(model.get_weights(), before, strict=True):
         np.testing.assert_array_equal(found, expected)
     assert int(optimizer.iterations) == 0
-
-
-def test_backup_workers_are_refused(cluster: tfps.LocalCluster) -> None:
-    strategy = tfps.ParameterServerStrategy(
-        cluster.cluster_resolver, consistency=tfps.Sync(backup_workers=1)
-    )
-    coordinator = tfps.ClusterCoordinator(strategy)
-    with strategy.scope():
-        model = _model()
-        optimizer = _optimizer()
-        optimizer.build(model.trainable_variables)
-    train = _train(model, optimizer)
-
-    @tf.function
-    def step(ids: Any, targets: Any) -> Any:
-        return strategy.run(train, args=(ids, targets))
-
-    arguments = tuple(map(tf.constant, (_IDS[0][0], _TARGETS[0][0])))
-    with pytest.raises(errors.UnsupportedError, match="backup_workers=1"):
-        _run(coordinator, step, arguments, 1, [])
-    assert int(optimizer.iterations) == 0
-    coordinator.close()

@@ -426,9 +426,13 @@ class ClusterCoordinator:
                 ),
                 None,
             )
+
+        def prepare(concrete: Any) -> Callable[..., Any]:
+            return self.prepare(steps.for_workers(concrete))
+
         try:
             call = arguments.bind(
-                fn, args, kwargs, self._scope_of_steps, self.prepare
+                fn, args, kwargs, self._scope_of_steps, prepare
             )
         except NotAStepError:
             # It only assigns variables, and does that by itself.

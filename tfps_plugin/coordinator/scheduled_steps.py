@@ -74,5 +74,13 @@ class ScheduledSteps(Protocol):
                 reduces values over workers without a step.
         """
 
+    def for_workers(self, function: Any) -> Any:
+        """Returns the concrete function that workers run in place of another.
+
+        Args:
+            function: A concrete function, as it was traced. One without a step
+                is returned as it is.
+        """
+
     def new_calls(self, coordinator: Any) -> GroupCalls:
         """Returns the calls of a coordinator."""

@@ -77,6 +77,11 @@ def explain(
             tf.device(None),
         ):
             step = step.get_concrete_function(*args, **(kwargs or {}))
+    if (
+        isinstance(step, tf.types.experimental.ConcreteFunction)
+        and strategy.scheduled_steps is not None
+    ):
+        step = strategy.scheduled_steps.for_workers(step)
     explanation = (
         fusion.explain(step)
         if isinstance(step, tf.types.experimental.ConcreteFunction)

@@ -28,8 +28,9 @@ def _step(x: tf.Tensor) -> tf.Tensor:
     return square + 1.0
 
 
-def _strategy() -> Any:
+def _strategy(scheduled_steps: Any = None) -> Any:
     return types.SimpleNamespace(
+        scheduled_steps=scheduled_steps,
         scope=contextlib.nullcontext,
         extended=types.SimpleNamespace(chief_runs=ChiefRuns()),
         communication=CommunicationOptions(),
@@ -93,3 +94,17 @@ def test_an_owner_is_not_kept_alive() -> None:
 def test_what_has_not_run_is_refused(step: Any) -> None:
     with pytest.raises(ValueError, match="Run a few steps of the model first"):
         _explain(step)
+
+
+def test_what_workers_run_in_place_of_a_step_is_explained() -> None:
+    @tf.function
+    def alone(x: tf.Tensor) -> tf.Tensor:
+        return x + 1.0
+
+    with tf.device(None):
+        concrete = _step.get_concrete_function(tf.TensorSpec([3]))
+    steps = types.SimpleNamespace(for_workers=lambda function: concrete)
+    explanation = explanations.explain(
+        _strategy(steps), Explanations(), alone, [tf.TensorSpec([3])], {}, None
+    )
+    assert [len(body.sent) for body in explanation.bodies] == [2]

@@ -18,6 +18,7 @@ from typing import TypeVar
 
 import tensorflow as tf
 from tensorflow.core.framework import attr_value_pb2
+from tensorflow.core.function.trace_type import default_types
 from tensorflow.python.client import pywrap_tf_session
 from tensorflow.python.eager.polymorphic_function import atomic_function
 from tensorflow.python.eager.polymorphic_function import concrete_function
@@ -149,6 +150,34 @@ def operations_within(graph: FuncGraph) -> Iterator[tf.Operation]:
         yield operation
         for inner in functions_of(operation).values():
             yield from operations_within(inner)
+
+
+def in_topological_order(graph: FuncGraph) -> list[tf.Operation]:
+    """Returns all operations of a function, each after those that it needs.
+
+    Usually this is the order in which they were made. But some of them got
+    control inputs later.
+    """
+    ordered: list[tf.Operation] = []
+    entered: set[tf.Operation] = set()
+    left: set[tf.Operation] = set()
+    for root in graph.get_operations():
+        stack = [root]
+        while stack:
+            operation = stack[-1]
+            if operation in left:
+                stack.pop()
+                continue
+            if operation in entered:
+                stack.pop()
+                left.add(operation)
+                ordered.append(operation)
+                continue
+            entered.add(operation)
+            before = [t.op for t in operation.inputs]
+            before += operation.control_inputs
+            stack.extend(one for one in before if one not in left)
+    return ordered
 
 
 def draws_from_a_seed(operation: tf.Operation) -> bool:
@@ -353,6 +382,67 @@ def as_concrete_function(
     )
     return concrete_function.ConcreteFunction.from_func_graph(
         graph, like.function_type, {}
+    )
+
+
+def with_output(
+    function: tf.types.experimental.ConcreteFunction,
+    tensor: tf.Tensor,
+    derived: Callable[[tf.Tensor], tf.Tensor],
+) -> tf.types.experimental.ConcreteFunction:
+    """Returns a copy of a function that has one more result.
+
+    Args:
+        function: A function that was traced.
+        tensor: A tensor of its graph.
+        derived: Makes the result of the copy of that tensor, in the copy.
+
+    Returns:
+        A function of the same arguments. It returns what `function` returns,
+        and the result.
+    """
+    old = function.graph
+    graph, arguments = new_graph(old, f"{old.name}_with_output")
+    # Once a function was differentiated, its graph has further outputs.
+    outputs = old.outputs[: len(function.function_type.flat_outputs)]
+    tensors = {old.inputs[n].ref(): own for n, own in arguments.items()}
+    made: dict[tf.Operation, tf.Operation] = {}
+    given = {each.op for each in old.inputs}
+    with graph.as_default():
+        for operation in in_topological_order(old):
+            if operation in given:
+                continue
+            copy = copy_operation(
+                operation,
+                graph,
+                [tensors[each.ref()] for each in operation.inputs],
+                [made[o] for o in operation.control_inputs if o in made],
+            )
+            made[operation] = copy
+            for theirs, own in zip(
+                operation.outputs, copy.outputs, strict=True
+            ):
+                tensors[theirs.ref()] = own
+        another = derived(tensors[tensor.ref()])
+    graph.outputs = [*(tensors[each.ref()] for each in outputs), another]
+    graph.control_outputs = [made[each] for each in old.control_outputs]
+    both = old.structured_outputs, another
+    graph.structured_outputs = tf.nest.pack_sequence_as(
+        both, _with_nones(both, graph.outputs), expand_composites=True
+    )
+    return concrete_function.ConcreteFunction.from_func_graph(
+        graph, _returning_also(function.function_type, another), function._attrs
+    )
+
+
+def _returning_also(function_type: Any, tensor: tf.Tensor) -> Any:
+    """Returns the type of a function that also returns a tensor."""
+    return type(function_type)(
+        function_type.parameters.values(),
+        function_type.captures,
+        return_annotation=default_types.Tuple(
+            function_type.output, tf.TensorSpec(tensor.shape, tensor.dtype)
+        ),
     )
 
 

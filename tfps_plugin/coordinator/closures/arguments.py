@@ -18,6 +18,8 @@ _ConcreteFunction = tf.types.experimental.ConcreteFunction
 Scope = Callable[[], contextlib.AbstractContextManager[Any]]
 # Turns a concrete function into a callable that runs it on a worker.
 Prepare = Callable[[Any], Callable[..., Any]]
+# Types whose values never change.
+_PYTHON_VALUES = (bool, int, float, complex, str, bytes)
 # Never modified.
 _NO_KWARGS: dict[str, Any] = {}
 
@@ -81,6 +83,22 @@ class Call:
                 _of_this_worker, (args, kwargs)
             )
         return self._function(*args, **kwargs)
+
+    def has_arguments_of(self, other: "Call") -> bool:
+        """Returns whether both calls have the same arguments.
+
+        Args:
+            other: A call of the same concrete function.
+
+        Returns:
+            True if they have the same objects, or equal Python values. Tensors
+            and arrays with equal elements are not the same.
+        """
+        own, theirs = (
+            tf.nest.flatten((call._args, call._kwargs))
+            for call in (self, other)
+        )
+        return len(own) == len(theirs) and all(map(_is_same, own, theirs))
 
     def __str__(self) -> str:
         """Returns the name, with the dtypes and shapes of arguments."""
@@ -169,6 +187,16 @@ def _describe(leaf: Any) -> str:
     if hasattr(leaf, "shape") and hasattr(leaf, "dtype"):
         return f"{leaf.dtype}{list(leaf.shape)}"
     return type(leaf).__name__
+
+
+def _is_same(leaf: Any, other: Any) -> bool:
+    if leaf is other:
+        return True
+    return (
+        type(leaf) is type(other)
+        and isinstance(leaf, _PYTHON_VALUES)
+        and bool(leaf == other)
+    )
 
 
 def _of_this_worker(leaf: Any) -> Any:

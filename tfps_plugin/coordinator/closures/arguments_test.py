@@ -183,3 +183,31 @@ def test_calls_are_described_by_dtypes_and_shapes() -> None:
 
     call = _bind(step, (tf.zeros([2, 3]), 1), {"x": np.zeros(4, "int64")})
     assert str(call) == "step(float32[2, 3], int, int64[4])"
+
+
+_TENSOR = tf.constant(1)
+_OWN = PerWorkerValues(lambda context: context.worker_index)
+
+
+@pytest.mark.parametrize(
+    ("own", "other", "are_same"),
+    [
+        ((_TENSOR, [_OWN]), (_TENSOR, [_OWN]), True),
+        ((1, 2.5, "a", None), (1, 2.5, "a", None), True),
+        ((), (), True),
+        ((_TENSOR,), (tf.constant(1),), False),
+        ((np.zeros(2),), (np.zeros(2),), False),
+        ((1,), (True,), False),
+        ((1,), (2,), False),
+        ((1,), (1, 1), False),
+        ((_OWN,), (PerWorkerValues(lambda context: 0),), False),
+    ],
+)
+def test_calls_have_the_same_arguments_or_not(
+    own: Any, other: Any, are_same: bool
+) -> None:
+    calls = [
+        arguments.Call(print, (), {"all": each}, of=print, is_per_worker=True)
+        for each in (own, other)
+    ]
+    assert calls[0].has_arguments_of(calls[1]) == are_same

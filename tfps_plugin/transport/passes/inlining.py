@@ -97,7 +97,7 @@ class _Inliner:
         done: dict[tf.Operation, tuple[int, ...]] = dict.fromkeys(given, ())
         # Whether an operation waits for `controls` by way of another.
         waits: dict[tf.Operation, bool] = {}
-        for operation in _in_order(graph):
+        for operation in compat.in_topological_order(graph):
             if operation in given:
                 continue
             before = [t.op for t in operation.inputs]
@@ -188,31 +188,3 @@ def _merged(device: str, around: str) -> str:
         return around
     outer = tf.DeviceSpec.from_string(around)
     return outer.make_merged_spec(tf.DeviceSpec.from_string(device)).to_string()
-
-
-def _in_order(graph: compat.FuncGraph) -> list[tf.Operation]:
-    """Returns all operations in topological order.
-
-    Usually this is the order in which they were made. But some of them got
-    control inputs later.
-    """
-    ordered: list[tf.Operation] = []
-    entered: set[tf.Operation] = set()
-    left: set[tf.Operation] = set()
-    for root in graph.get_operations():
-        stack = [root]
-        while stack:
-            operation = stack[-1]
-            if operation in left:
-                stack.pop()
-                continue
-            if operation in entered:
-                stack.pop()
-                left.add(operation)
-                ordered.append(operation)
-                continue
-            entered.add(operation)
-            before = [t.op for t in operation.inputs]
-            before += operation.control_inputs
-            stack.extend(one for one in before if one not in left)
-    return ordered

@@ -7,12 +7,12 @@ import weakref
 from collections.abc import Sequence
 from typing import Any
 
-import tensorflow as tf
-
 from tfps_plugin import errors
 from tfps_plugin.cluster.chief import connection
 from tfps_plugin.coordinator.closures.closure import ClosureState
-from tfps_plugin.strategy.replicas.replica_results import ReplicaResults
+from tfps_plugin.training.steps.scheduled.span_calls import SpanCalls
+from tfps_plugin.training.steps.scheduled.waiting_call import WaitingCall
+from tfps_plugin.training.synchronous.backup.late_gradients import LateGradients
 from tfps_plugin.training.synchronous.span import Spans
 from tfps_plugin.training.synchronous.together import GlobalSteps
 from tfps_plugin.training.synchronous.together import Together
@@ -31,48 +31,10 @@ _MOST_AT_A_TIME = 64
 _MOST_FAILED = 5
 
 
-class _Waiting:
-    """A call that waits, and its results by worker."""
-
-    def __init__(
-        self, call: Any, together: Together, listener: Any, in_round: int
-    ) -> None:
-        self.call = call
-        self.round = in_round
-        self.together = together
-        self.listener = listener
-        self.results: dict[int, Any] = {}
-        self.has_ended = False
-
-    def tell(self, state: ClosureState, outcome: Any = None) -> None:
-        self.has_ended = True
-        self.listener.set_outcome(state, outcome, None)
-
-    def done(self) -> None:
-        """Tells that the step was made."""
-        results = [self.results[worker] for worker in sorted(self.results)]
-        if not results:
-            self.tell(
-                ClosureState.FAILED,
-                errors.WorkerLostError(
-                    "All workers that have made a synchronous step were lost "
-                    "before they returned a result; expected one to live. The "
-                    "step itself was made."
-                ),
-            )
-            return
-        self.tell(
-            ClosureState.DONE,
-            tf.nest.map_structure(
-                lambda *values: ReplicaResults(values), *results
-            ),
-        )
-
-
 class WorkerGroupCalls:
     """Calls of one coordinator that all of its workers make together.
 
-    Calls that wait become one span: workers make one step after another, and
+    Calls that wait become one span, if workers can make them one after another:
     the chief only waits for the last. A worker that is lost misses what is left
     of its span. A worker whose input has ended, likewise; if that of all has,
     `OutOfRangeError` is raised.
@@ -92,7 +54,7 @@ class WorkerGroupCalls:
         """
         self._coordinator = weakref.ref(coordinator)
         self._changed = threading.Condition()
-        self._waiting: collections.deque[_Waiting] = collections.deque()
+        self._waiting: collections.deque[WaitingCall] = collections.deque()
         self._is_running = False
         self._is_stopped = False
 
@@ -128,7 +90,9 @@ class WorkerGroupCalls:
                     "more; expected an open one. Create a new "
                     "tfps.ClusterCoordinator(strategy)."
                 )
-            self._waiting.append(_Waiting(call, together, listener, in_round))
+            self._waiting.append(
+                WaitingCall(call, together, listener, in_round)
+            )
             if self._is_running:
                 return
             self._is_running = True
@@ -208,42 +172,34 @@ class WorkerGroupCalls:
         for each in outdated:
             each.tell(ClosureState.CANCELLED)
 
-    def _take(self) -> list[_Waiting]:
-        """Takes calls of one step; needs the lock."""
+    def _take(self) -> list[WaitingCall]:
+        """Takes calls for one span; needs the lock."""
         calls = [self._waiting.popleft()]
         while (
             self._waiting
             and len(calls) < _MOST_AT_A_TIME
-            and self._waiting[0].together is calls[0].together
+            and self._waiting[0].may_follow(calls[0])
         ):
             calls.append(self._waiting.popleft())
         self._changed.notify_all()
         return calls
 
     def _make(
-        self, coordinator: Any, calls: Sequence[_Waiting]
-    ) -> list[_Waiting]:
+        self, coordinator: Any, calls: Sequence[WaitingCall]
+    ) -> list[WaitingCall]:
         """Makes calls; returns those that were not made.
 
         Raises:
             BaseException: If they cannot be made.
         """
-        ended: dict[int, tf.errors.OutOfRangeError] = {}
-
-        def make(worker: int, num_steps: int) -> bool:
-            for each in calls[:num_steps]:
-                try:
-                    each.results[worker] = each.call()
-                except tf.errors.OutOfRangeError as error:
-                    ended[worker] = error
-                    return False
-            return True
-
+        together = calls[0].together
+        late = LateGradients(together.step.num_backup, coordinator.counters)
+        made = SpanCalls(calls, late)
         spans = connection.present().part(Spans)
         members = spans.wait_for_members(coordinator)
-        steps = GlobalSteps(coordinator, calls[0].together)
+        steps = GlobalSteps(coordinator, together)
         span = spans.begin(
-            lambda: steps.span(members, len(calls), make, lambda: None)
+            lambda: steps.span(members, len(calls), made.make, lambda: None)
         )
         while not span.wait(_WAKE_UP_SECONDS):
             pass
@@ -256,6 +212,7 @@ class WorkerGroupCalls:
             # Who has left may be lost, and so may a ps.
             connection.present().part(RecoveryGate).wait()
         steps.require_recovered(span)
+        late.settle(None if span.error is not None else span.num_parts)
         spans.exclude_failed(
             span, coordinator.absent_workers, has_recovered=steps.has_recovered
         )
@@ -264,8 +221,8 @@ class WorkerGroupCalls:
         left = list(calls[span.num_done :])
         for each in left:
             each.results.clear()
-        if left and ended and not span.num_done and set(ended) == set(members):
-            raise next(iter(ended.values()))
+        if left and not span.num_done and set(made.ended) == set(members):
+            raise next(iter(made.ended.values()))
         return left
 
 

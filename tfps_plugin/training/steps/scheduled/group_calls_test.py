@@ -1,6 +1,7 @@
 """Tests of calls that all workers make together, without a cluster."""
 
 import threading
+import types
 from collections.abc import Iterator
 from typing import Any
 
@@ -28,6 +29,21 @@ class _Listener:
     def state(self) -> ClosureState:
         ((state, _),) = self.outcomes
         return state
+
+
+def _together(num_backup: int = 0) -> Any:
+    step = types.SimpleNamespace(num_backup=num_backup)
+    return types.SimpleNamespace(step=step)
+
+
+_TOGETHER = _together()
+
+
+class _Call(str):
+    """The name of a call; its first letter stands for its arguments."""
+
+    def has_arguments_of(self, other: str) -> bool:
+        return self[0] == other[0]
 
 
 class _Coordinator:
@@ -61,11 +77,11 @@ class _Calls(WorkerGroupCalls):
         self.may_end = threading.Event()
         self.may_end.set()
 
-    def add(self, *names: str, together: str = "step") -> list[_Listener]:
+    def add(self, *names: str, together: Any = _TOGETHER) -> list[_Listener]:
         listeners = []
         for name in names:
             listener = _Listener()
-            self._add(name, together, listener, self.coordinator)  # type: ignore[arg-type]
+            self._add(_Call(name), together, listener, self.coordinator)
             listeners.append(listener)
         return listeners
 
@@ -118,11 +134,26 @@ def test_calls_that_wait_are_made_at_a_time(calls: _Calls) -> None:
 
 def test_steps_of_different_functions_keep_their_order(calls: _Calls) -> None:
     _hold(calls, "a")
-    for name, step in zip("bcde", "xxyx", strict=True):
-        calls.add(name, together=step)
+    one, other = _together(), _together()
+    for name, together in zip("bcde", (one, one, other, one), strict=True):
+        calls.add(name, together=together)
     calls.may_end.set()
     assert calls.wait_until_idle(_SECONDS)
     assert calls.spans == [["a"], ["b", "c"], ["d"], ["e"]]
+
+
+@pytest.mark.parametrize("num_backup", [0, 1])
+def test_with_backup_workers_calls_of_a_span_have_the_same_arguments(
+    calls: _Calls, num_backup: int
+) -> None:
+    _hold(calls, "a")
+    names = ["b1", "b2", "c1", "c2", "b3"]
+    calls.add(*names, together=_together(num_backup))
+    calls.may_end.set()
+    assert calls.wait_until_idle(_SECONDS)
+    assert calls.spans[1:] == (
+        [["b1", "b2"], ["c1", "c2"], ["b3"]] if num_backup else [names]
+    )
 
 
 def test_calls_that_were_not_made_are_made_again(calls: _Calls) -> None:
@@ -173,12 +204,6 @@ def test_it_gives_up_after_spans_without_a_step(calls: _Calls) -> None:
     assert len(calls.spans) == group_calls._MOST_FAILED
     (error,) = calls.coordinator.errors
     assert isinstance(error, errors.WorkerLostError)
-
-
-def test_a_step_whose_results_are_lost_has_failed() -> None:
-    listener = _Listener()
-    group_calls._Waiting("a", "step", listener, 0).done()  # type: ignore[arg-type]
-    assert listener.state is ClosureState.FAILED
 
 
 def test_stopping_cancels_what_waits_and_refuses_more(calls: _Calls) -> None:

@@ -15,6 +15,7 @@ from tfps_plugin.coordinator import scheduled_steps
 from tfps_plugin.strategy.consistency import Sync
 from tfps_plugin.strategy.consistency import updates_at_once
 from tfps_plugin.strategy.replicas.replica_context import require_one_replica
+from tfps_plugin.training.steps.scheduled import numbered_functions
 from tfps_plugin.training.steps.scheduled.group_calls import WorkerGroupCalls
 from tfps_plugin.training.synchronous import global_step
 from tfps_plugin.training.synchronous.global_step import GlobalStep
@@ -52,19 +53,16 @@ class TracedSteps:
         strategy: Any = self._strategy()
         if not isinstance(self._consistency, Sync):
             return function()
-        step = GlobalStep(strategy.ps_devices, len(strategy.worker_devices))
+        step = GlobalStep(
+            strategy.ps_devices,
+            len(strategy.worker_devices),
+            self._consistency.backup_workers,
+        )
         exchange = _Exchange(step)
         outputs = step.traced_if_it_applies(
             function, exchange, lambda: _num_examples(graph, arguments)
         )
         if exchange.has_pushed:
-            if self._consistency.backup_workers:
-                raise errors.UnsupportedError(
-                    "Synchronous steps of scheduled functions wait for all "
-                    "workers. Expected consistency=tfps.Sync(). Received: "
-                    f"backup_workers={self._consistency.backup_workers}. Leave "
-                    "it out, or train with Model.fit()."
-                )
             if trace.global_step is not None:
                 raise errors.UnsupportedError(
                     "A scheduled function has at most one synchronous step. "
@@ -111,6 +109,13 @@ class TracedSteps:
             )
         step: GlobalStep | None = trace.global_step
         return step
+
+    def for_workers(self, function: Any) -> Any:
+        """Returns what workers run in place of it; see `ScheduledSteps`."""
+        step = StepTrace.of_graph(function.graph).global_step
+        if step is None or step.number is None:
+            return function
+        return numbered_functions.numbered(function, step.number)
 
     def new_calls(self, coordinator: Any) -> WorkerGroupCalls:
         """Returns the calls of a coordinator; see `ScheduledSteps`."""
