@@ -40,7 +40,7 @@ from tfps_plugin.training.steps.epoch.epoch_iterator import PredictEpochIterator
 from tfps_plugin.training.steps.epoch.predict_run import PredictDispatcher
 from tfps_plugin.training.steps.epoch.step_dispatcher import StepDispatcher
 from tfps_plugin.training.steps.traced.eager_mode import runs_eagerly
-from tfps_plugin.training.synchronous.span import Spans
+from tfps_plugin.training.synchronous.spans import Spans
 from tfps_plugin.variables.chief import steps_in_flight
 
 _logger = logging.getLogger(__name__)

@@ -10,6 +10,7 @@ norms.py        norms of gradients with parts on several parameter servers
 exclusions.py   pure: workers that sit out because their calls fail
 reach.py        waits until workers reach the parameter servers again
 span.py         some steps, with one call of each worker and parameter server
+spans.py        the spans of a connection, and who takes part in them
 span_parts.py   protocols of what a span needs
 together.py     spans of global steps, and the objects that make them
 losses.py       refuses losses that cannot be averaged

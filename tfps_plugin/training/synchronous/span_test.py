@@ -12,7 +12,7 @@ import tensorflow as tf
 from tfps_plugin.cluster.calls import dispatch_context
 from tfps_plugin.training.synchronous import span as spans
 from tfps_plugin.training.synchronous.span import Span
-from tfps_plugin.training.synchronous.span import Spans
+from tfps_plugin.training.synchronous.spans import Spans
 from tfps_plugin.variables import testing
 
 _SECONDS = 20.0

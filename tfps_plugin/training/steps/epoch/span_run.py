@@ -17,7 +17,7 @@ from tfps_plugin.training.steps.metrics.progress_logs import ProgressLogs
 from tfps_plugin.training.steps.traced.step_calls import StepCalls
 from tfps_plugin.training.steps.traced.step_functions import StepFunctions
 from tfps_plugin.training.synchronous.span import Span
-from tfps_plugin.training.synchronous.span import Spans
+from tfps_plugin.training.synchronous.spans import Spans
 from tfps_plugin.variables.chief import chief_reads
 from tfps_plugin.variables.chief.recovery_gate import RecoveryGate
 

@@ -13,7 +13,7 @@ from tfps_plugin.coordinator.closures.closure import ClosureState
 from tfps_plugin.training.steps.scheduled.span_calls import SpanCalls
 from tfps_plugin.training.steps.scheduled.waiting_call import WaitingCall
 from tfps_plugin.training.synchronous.backup.late_gradients import LateGradients
-from tfps_plugin.training.synchronous.span import Spans
+from tfps_plugin.training.synchronous.spans import Spans
 from tfps_plugin.training.synchronous.together import GlobalSteps
 from tfps_plugin.training.synchronous.together import Together
 from tfps_plugin.training.synchronous.together import make_together
