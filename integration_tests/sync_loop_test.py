@@ -178,6 +178,29 @@ def test_scheduled_steps_have_the_numbers_of_one_process(
     assert len(strategy.experimental_local_results(losses[0])) == _WORKERS
 
 
+def test_a_step_is_explained_before_it_has_run(
+    strategy: tfps.ParameterServerStrategy,
+) -> None:
+    with strategy.scope():
+        model = _model()
+        optimizer = _optimizer()
+        optimizer.build(model.trainable_variables)
+    train = _train(model, optimizer)
+
+    @tf.function
+    def step(iterator: Any) -> Any:
+        return strategy.run(train, args=next(iterator))
+
+    coordinator = tfps.ClusterCoordinator(strategy)
+    iterator = iter(coordinator.create_per_worker_dataset(_batches_of))
+    before = strategy.explain(step, (iterator.type_spec,), print_fn=None)
+    _run(coordinator, step, (iterator,), 1, [])
+    after = strategy.explain(step, (iterator.type_spec,), print_fn=None)
+    assert before == after
+    assert sum(body.num_parcels for body in before.bodies)
+    assert int(optimizer.iterations) == 1
+
+
 def test_states_are_assigned_once_a_step(
     strategy: tfps.ParameterServerStrategy,
 ) -> None:

@@ -24,7 +24,6 @@ from tfps_plugin.coordinator.closures.remote_value import fetch_all
 from tfps_plugin.coordinator.in_flight_limits import InFlightLimits
 from tfps_plugin.coordinator.lanes import first_calls
 from tfps_plugin.coordinator.scheduled_steps import GroupCalls
-from tfps_plugin.coordinator.scheduled_steps import NotAStepError
 from tfps_plugin.coordinator.scheduled_steps import ScheduledSteps
 from tfps_plugin.coordinator.session_protocol import SessionLike
 from tfps_plugin.coordinator.worker_pool import PoolOptions
@@ -33,6 +32,7 @@ from tfps_plugin.inputs import captured_inputs
 from tfps_plugin.inputs.worker_dataset import WorkerDataset
 from tfps_plugin.monitoring.counters import Counters
 from tfps_plugin.monitoring.events import Events
+from tfps_plugin.strategy.chief_runs import NotAStepError
 from tfps_plugin.variables.chief.recovery_gate import RecoveryGate
 from tfps_plugin.variables.per_worker import worker_seeds
 from tfps_plugin.variables.per_worker.worker_resident import Residents

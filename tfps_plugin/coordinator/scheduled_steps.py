@@ -8,13 +8,6 @@ from typing import Any
 from typing import Protocol
 
 
-class NotAStepError(Exception):
-    """Ends a trace that has to be made again, without a step.
-
-    Never reaches users.
-    """
-
-
 class GroupCalls(Protocol):
     """Calls that all workers make together, one after another."""
 

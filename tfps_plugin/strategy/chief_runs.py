@@ -9,6 +9,13 @@ from collections.abc import Iterator
 from tfps_plugin.cluster.calls import dispatch_context
 
 
+class NotAStepError(Exception):
+    """Ends a trace that has to be made again, without a step.
+
+    Never reaches users.
+    """
+
+
 class ChiefRuns:
     """Warns once of a `strategy.run` that leaves the workers idle.
 
@@ -37,7 +44,12 @@ class ChiefRuns:
 
     @contextlib.contextmanager
     def looking_for_steps(self) -> Iterator[None]:
-        """Marks a function as one that may have a synchronous step."""
+        """Marks a function as one that may have a synchronous step.
+
+        Raises:
+            NotAStepError: From the trace: if it has none, but does what a step
+                does otherwise.
+        """
         with self._marked(self._looking):
             yield
 

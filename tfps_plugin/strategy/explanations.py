@@ -9,6 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfps_plugin.strategy.chief_runs import NotAStepError
 from tfps_plugin.transport import fusion
 from tfps_plugin.transport.explanation import Explanation
 
@@ -71,12 +72,7 @@ def explain(
         ValueError: If nothing is known of `step`.
     """
     if isinstance(step, tf.types.experimental.PolymorphicFunction):
-        with (
-            strategy.scope(),
-            strategy.extended.chief_runs.traced_for_workers(),
-            tf.device(None),
-        ):
-            step = step.get_concrete_function(*args, **(kwargs or {}))
+        step = _traced(strategy, step, args, kwargs or {})
     if (
         isinstance(step, tf.types.experimental.ConcreteFunction)
         and strategy.scheduled_steps is not None
@@ -100,3 +96,16 @@ def explain(
     print_fn(str(explanation))
     # Otherwise a notebook would show the value of its cell once more.
     return dataclasses.replace(explanation, is_printed=True)
+
+
+def _traced(
+    strategy: Any, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tf.types.experimental.ConcreteFunction:
+    """Returns the trace of a function, as one that a program schedules."""
+    runs = strategy.extended.chief_runs
+    with strategy.scope(), runs.traced_for_workers(), tf.device(None):
+        try:
+            with runs.looking_for_steps():
+                return function.get_concrete_function(*args, **kwargs)
+        except NotAStepError:
+            return function.get_concrete_function(*args, **kwargs)

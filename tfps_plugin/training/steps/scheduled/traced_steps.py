@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from tfps_plugin import errors
 from tfps_plugin._compat.graph import tensorflow_graphs
-from tfps_plugin.coordinator import scheduled_steps
+from tfps_plugin.strategy.chief_runs import NotAStepError
 from tfps_plugin.strategy.consistency import Sync
 from tfps_plugin.strategy.consistency import updates_at_once
 from tfps_plugin.strategy.replicas.replica_context import require_one_replica
@@ -72,9 +72,9 @@ class TracedSteps:
             trace.global_step = step
         elif exchange.reduction is not None:
             require_one_replica(strategy, exchange.reduction)
-            raise scheduled_steps.NotAStepError
+            raise NotAStepError
         elif exchange.has_assigned:
-            raise scheduled_steps.NotAStepError
+            raise NotAStepError
         return outputs
 
     def step_of(self, function: Any) -> GlobalStep | None:
