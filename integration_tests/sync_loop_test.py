@@ -178,6 +178,55 @@ def test_scheduled_steps_have_the_numbers_of_one_process(
     assert len(strategy.experimental_local_results(losses[0])) == _WORKERS
 
 
+@pytest.mark.parametrize("reads", ["outside of run", "inside of run"])
+def test_a_worker_counts_by_the_rows_of_batches_with_sparse_parts(
+    strategy: tfps.ParameterServerStrategy, reads: str
+) -> None:
+    """A part that is sparse has three tensors, whatever its size."""
+    inputs = [np.sin(ids.astype("float32")) for ids in _IDS]
+
+    def batches_of(context: Any) -> tf.data.Dataset:
+        worker = context.input_pipeline_id
+        return (
+            tf.data.Dataset.from_tensor_slices(
+                (inputs[worker], _TARGETS[worker])
+            )
+            .unbatch()
+            .batch(_SIZES[worker])
+            .map(lambda rows, targets: (tf.sparse.from_dense(rows), targets))
+        )
+
+    def new_model() -> keras.Model:
+        keras.utils.set_random_seed(3)
+        return keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+
+    alone = new_model()
+    step_alone = _train(alone, _optimizer())
+    for number in range(_STEPS):
+        step_alone(
+            np.concatenate([each[number] for each in inputs]),
+            np.concatenate([each[number] for each in _TARGETS]),
+        )
+    with strategy.scope():
+        model = new_model()
+        optimizer = _optimizer()
+    train = _train(model, optimizer)
+
+    def replica(rows: Any, targets: Any) -> Any:
+        return train(tf.sparse.to_dense(rows), targets)
+
+    @tf.function
+    def step(iterator: Any) -> Any:
+        if reads == "inside of run":
+            return strategy.run(lambda i: replica(*next(i)), args=(iterator,))
+        return strategy.run(replica, args=next(iterator))
+
+    coordinator = tfps.ClusterCoordinator(strategy)
+    iterator = iter(coordinator.create_per_worker_dataset(batches_of))
+    _run(coordinator, step, (iterator,), _STEPS, [])
+    _assert_same(model, alone)
+
+
 def test_a_step_is_explained_before_it_has_run(
     strategy: tfps.ParameterServerStrategy,
 ) -> None:

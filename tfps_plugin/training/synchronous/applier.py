@@ -325,7 +325,9 @@ class Applier:
             trace.is_finite = None
 
         with trace.viewing(own.views):
-            self._layout.apply(tensors, run, self._is_empty(total))
+            self._layout.apply(
+                tensors, run, total.num_examples > 0, self._is_empty(total)
+            )
         return operations()
 
     def _grant(self, members: tf.Tensor, number: tf.Tensor) -> tf.Operation:

@@ -160,6 +160,7 @@ class ParcelLayout:
         self,
         tensors: Sequence[tf.Tensor],
         run: Callable[[Any, list[Any], list[keras.Variable], Any], None],
+        has_examples: tf.Tensor,
         is_empty: tf.Tensor | None = None,
     ) -> None:
         """Applies the tensors of several parcels that were put together.
@@ -169,6 +170,7 @@ class ParcelLayout:
             run: Applies gradients. Takes an optimizer; gradients of the rows on
                 this ps (see `StepTrace.only_on`) and their variables; and
                 whether those of all ps are finite, or None.
+            has_examples: Whether there is anything to be the mean of.
             is_empty: Whether there was no parcel, and so nothing to assign;
                 None: there was one.
         """
@@ -177,8 +179,8 @@ class ParcelLayout:
             (group, list(_gradients(group, left))) for group in self._groups
         ]
         values = [
-            (variable, method, next(left))
-            for variable, method, _ in self._assignments
+            (variable, method, part.how, next(left))
+            for variable, method, part in self._assignments
         ]
         is_finite = tf.equal(next(left), 0) if self._checks else None
         for group, pairs in found:
@@ -188,10 +190,11 @@ class ParcelLayout:
                 [variable for variable, _ in pairs],
                 is_finite,
             )
-        for variable, method, value in values:
+        for variable, method, how, value in values:
             value = tf.cast(value, variable.dtype)
-            if is_empty is not None and method == "assign":
-                value = tf.where(is_empty, variable.read_value(), value)
+            is_void = ~has_examples if how == "mean" else is_empty
+            if is_void is not None and method == "assign":
+                value = tf.where(is_void, variable.read_value(), value)
             getattr(variable, method)(value)
 
 
@@ -231,7 +234,7 @@ class Parcels:
             for gradient in each.gradients
         ]
         if checked:
-            self._add_check(checked)
+            self._add_check(checked, weight)
 
     def _add_gradients(self, applied: Applied, weight: tf.Tensor) -> None:
         shares: dict[str, list[tuple[_Shard, _OfShard]]] = {
@@ -264,8 +267,8 @@ class Parcels:
             )
             self.tensors[part.device].append(values)
 
-    def _add_check(self, gradients: Sequence[Any]) -> None:
-        """Tells every ps whether all gradients are finite."""
+    def _add_check(self, gradients: Sequence[Any], weight: tf.Tensor) -> None:
+        """Tells every ps whether all gradients are finite, if they count."""
         are_finite = tf.reduce_all(
             [
                 tf.reduce_all(
@@ -278,7 +281,7 @@ class Parcels:
             layout._checks = True
             with tf.device(device):
                 self.tensors[device].append(
-                    1.0 - tf.cast(are_finite, tf.float32)
+                    1.0 - tf.cast(are_finite | (weight <= 0), tf.float32)
                 )
 
 

@@ -112,7 +112,7 @@ class _Sent:
                 whole = [tf.convert_to_tensor(each) for each in gradients]
                 outputs.append((whole, is_finite))
 
-            self.layout.apply(tensors, run)
+            self.layout.apply(tensors, run, tf.constant(weight > 0))
             return outputs
 
         outputs = receive(change(self.tensors))
@@ -304,7 +304,8 @@ def test_without_examples_gradients_are_zero_even_if_they_are_no_numbers() -> (
     ((_, (dense, rows), _, _),) = sent.runs
     np.testing.assert_array_equal(dense, np.zeros(3))
     np.testing.assert_array_equal(rows, np.zeros((7, 2)))
-    np.testing.assert_array_equal(state.numpy(), np.zeros(3))
+    # There is no mean of nothing: it stays as it is.
+    np.testing.assert_array_equal(state.numpy(), _WEIGHT)
 
 
 @pytest.mark.parametrize("how", ["mean", "sum", "first"])
@@ -334,17 +335,25 @@ def test_values_are_assigned_by_their_method(method: str, how: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("broken", "is_finite"), [(0.0, True), (np.inf, False), (np.nan, False)]
+    ("broken", "weight_of_worker", "is_finite"),
+    [
+        (0.0, _EXAMPLES, True),
+        (np.inf, _EXAMPLES, False),
+        (np.nan, _EXAMPLES, False),
+        # Gradients of no examples do not count.
+        (np.nan, 0.0, True),
+    ],
 )
 def test_every_ps_learns_whether_scaled_gradients_are_finite(
-    broken: float, is_finite: bool
+    broken: float, weight_of_worker: float, is_finite: bool
 ) -> None:
     optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD())
     weight = _on_ps(_WEIGHT)
     sent = _Sent(
         lambda: [
             Applied(optimizer, [tf.constant([1.0, broken, 2.0])], [weight])
-        ]
+        ],
+        weight=weight_of_worker,
     )
     ((_, _, _, found),) = sent.runs
     assert bool(found) is is_finite

@@ -206,13 +206,15 @@ def _num_examples(graph: tf.Graph, arguments: Any) -> tf.Tensor:
             if operation.type in _READS_OF_INPUT
         ]
         if len(reads) == 1:
-            data = list(reads[0])
+            # Sparse and ragged parts come as variants, of unknown rows.
+            data = [each for each in reads[0] if each.dtype != tf.variant]
     if not any(map(_has_rows, data)):
         raise errors.UnsupportedError(
             "A synchronous step is the mean over the examples of all workers, "
             "so the number of them has to be seen. Expected the batch, or one "
             "iterator, among the arguments of strategy.run(). Received: args="
-            f"{arguments!r}. Pass the batch to strategy.run()."
+            f"{arguments!r}. Read the batch outside, and pass it to "
+            "strategy.run()."
         )
     return global_step.num_examples(data)
 

@@ -146,7 +146,9 @@ class _Applier(RefereedApplier):
             del optimizer, finite
             variables[0].value.assign_sub(gradients[0])
 
-        self._layout.apply([mean, state], run, self._is_empty(total))
+        self._layout.apply(
+            [mean, state], run, total.num_examples > 0, self._is_empty(total)
+        )
         return [
             operation
             for operation in graph.get_operations()[before:]
