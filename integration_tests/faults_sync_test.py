@@ -276,19 +276,46 @@ class _Stop(_Loss):
 _both_losses = pytest.mark.parametrize("loss", [_Loss, _Stop])
 
 
+@pytest.fixture
+def traces(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Returns a list with an item for each trace of a step or an update."""
+    traces: list[str] = []
+
+    def noting(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+        def noted(*args: Any, **kwargs: Any) -> Any:
+            traces.append(name)
+            return original(*args, **kwargs)
+
+        return noted
+
+    for owner, name in (
+        (keras.Model, "compute_loss"),
+        (keras.optimizers.SGD, "update_step"),
+    ):
+        monkeypatch.setattr(owner, name, noting(name, getattr(owner, name)))
+    return traces
+
+
 @_both_losses
 def test_steps_go_on_without_a_lost_worker_until_it_is_back(
     cluster: tfps.LocalCluster,
     make: Make,
     gate: Gate,
     loss: type[_Loss],
+    traces: list[str],
 ) -> None:
     strategy = make()
     seen = _seen(strategy)
     model = _model(strategy, gate)
     start = _weights(model)
     how = loss(cluster, gate)
-    gate.once_reached(how.happen)
+    traced_before: list[int] = []
+
+    def lose() -> None:
+        traced_before.append(len(traces))
+        how.happen()
+
+    gate.once_reached(lose)
     made: list[int] = []
 
     def bring_back() -> None:
@@ -299,6 +326,8 @@ def test_steps_go_on_without_a_lost_worker_until_it_is_back(
 
     _fit(model, _of_workers(_rows(_HELD)), At({_BACK: bring_back}))
     gate.assert_acted()
+    assert {*traces} == {"compute_loss", "update_step"}
+    assert traced_before == [len(traces)], "nothing is traced again"
     assert made == [_BACK]
     assert int(model.optimizer.iterations) == _STEPS
     assert [e.worker_index for e in seen.of(events.WorkerLost)] == [_LOST]

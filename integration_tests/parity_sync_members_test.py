@@ -1,7 +1,7 @@
 """Tests that three workers in step give the numbers of one process.
 
-`parity_sync_test` has two. `shared_sync_parity` has the model, its data and the
-reference.
+There is one parameter server; `parity_sync_test` has two workers and two of
+them. `shared_sync_parity` has the model, its data and the reference.
 """
 
 import pytest
@@ -9,7 +9,7 @@ import shared_sync_parity as parity
 
 import tfps_plugin as tfps
 
-pytestmark = pytest.mark.cluster(num_workers=3, num_ps=2)
+pytestmark = pytest.mark.cluster(num_workers=3, num_ps=1)
 
 _WORKERS = 3
 

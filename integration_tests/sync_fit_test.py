@@ -155,6 +155,48 @@ def test_workers_make_a_fourth_of_a_short_epoch_in_one_call(
     assert coordinator.counters.value("closures_done") == 4 * 2
 
 
+def test_a_step_sends_no_more_messages_than_an_asynchronous_one(
+    cluster: tfps.LocalCluster,
+) -> None:
+    """Clipping by a norm takes the help of the chief, not of workers."""
+
+    def sent(consistency: Any, optimizer: Any) -> dict[Any, int]:
+        strategy = tfps.ParameterServerStrategy(
+            cluster.cluster_resolver,
+            tfps.partitioners.FixedShardsPartitioner(2),
+            consistency=consistency,
+            sparse_update="exact",
+        )
+        with strategy.scope():
+            model = _model()
+            model.compile(optimizer, "binary_crossentropy")
+        model.fit(
+            tfps.DatasetCreator(_uneven_of_worker),
+            steps_per_epoch=2,
+            verbose=0,
+        )
+        bodies = strategy.explain(model, print_fn=None).bodies
+        tfps.ClusterCoordinator(strategy).close()
+        return {
+            (body.name, each.wave, each.source, each.destination): (
+                each.num_parcels
+            )
+            for body in bodies
+            for each in body.sent
+        }
+
+    asynchronous = sent(tfps.Async(), keras.optimizers.Adam())
+    for optimizer in (
+        keras.optimizers.Adam(),
+        keras.optimizers.Adam(global_clipnorm=0.1),
+    ):
+        synchronous = sent(tfps.Sync(), optimizer)
+        assert {*synchronous.values()} == {1}
+        # There and back and there, of two ps: ids, rows, gradients.
+        assert len(synchronous) == 3 * 2
+        assert synchronous.items() <= asynchronous.items()
+
+
 class _Counts(keras.callbacks.Callback):
     """Records numbers that depend on the number of steps."""
 
