@@ -509,8 +509,10 @@ class ClusterCoordinator:
 
         Returns:
             The same structure, with the result in place of each `RemoteValue`:
-            NumPy arrays in place of tensors, with their shapes and dtypes.
-            Other values stay as they are.
+            NumPy arrays in place of tensors, with their shapes and dtypes. The
+            result of a step of `tfps.Sync()` has a
+            `tf.distribute.DistributedValues` of such arrays in place of each
+            tensor. Other values stay as they are.
 
         Raises:
             UnsupportedError: When called inside a scheduled function or while

@@ -63,8 +63,10 @@ class Sync:
     ```
 
     Each step is one update with the mean gradient over the examples of all
-    workers: the weights are those of one process that trains with all batches
-    of the step as one.
+    workers. With `sparse_update="exact"`, and layers and losses that treat
+    each example by itself, the weights are those of one process that trains
+    with all batches of the step as one. `docs/synchronous_training.md` says
+    what differs otherwise.
 
     Args:
         backup_workers: Number of workers whose gradients a step does without:
@@ -104,8 +106,8 @@ class BoundedStaleness:
 
     A worker applies its gradients when it has them, as with `tfps.Async()`. But
     it begins a step only if it is no more than `max_staleness` steps ahead of
-    the slowest worker. A worker that is lost, or whose input has ended, holds
-    nobody.
+    the slowest worker; completed steps count. A worker that is lost, or whose
+    input has ended, holds nobody.
 
     Args:
         max_staleness: Number of steps. 0: all workers make a step before any

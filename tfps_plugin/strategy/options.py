@@ -74,13 +74,15 @@ class SchedulingOptions:
             four once the loss no longer falls fast, and keeps the number that
             makes training at least a quarter faster; evaluation and your own
             scheduled functions run two at a time. For a training loop of your
-            own in which quality comes first, set 1.
+            own in which quality comes first, set 1. With `tfps.Sync()` and
+            `tfps.BoundedStaleness`, training has one, and more are refused.
         prefetch_embeddings: Whether a worker fetches the rows and weights of
             its next step while it computes a step. The next step then lacks the
             update of this one. Prefetching is what two closures in flight do:
             True never runs fewer than two, from the first step on; False never
             runs more than one, scheduled functions included; None prefetches
-            whenever more than one is worth it.
+            whenever more than one is worth it. `tfps.Sync()` and
+            `tfps.BoundedStaleness` never prefetch, and refuse True.
         steps_per_closure: Number of training steps that `Model.fit` packs into
             one call of a worker. None chooses by the duration of the first
             steps. `steps_per_execution` of `Model.compile` wins over both.
@@ -190,12 +192,13 @@ class RecoveryOptions:
         restore: The variables that are set back to the checkpoint: "lost",
             those of the lost parameter server, while the others keep what they
             have learned since; or "consistent", all of the checkpoint.
+            `tfps.Sync()` always has "consistent".
         timeout_seconds: Seconds that training waits for a lost parameter
             server.
         replicate: "ps" keeps a copy of every variable and shard on the next
             parameter server, from which a lost one is restored without any
             file. This doubles the memory and needs at least two parameter
-            servers. None keeps no copies.
+            servers. `tfps.Sync()` refuses it. None keeps no copies.
         replicate_every_steps: Number of training steps, or scheduled functions
             of a custom loop, between two updates of the copies: the most that
             is lost with a parameter server.

@@ -59,9 +59,9 @@ class ParameterServerStrategy(DeprecatedAttributes, tf.distribute.Strategy):
     By default training is asynchronous: every worker reads the variables,
     computes a step on its own batch, and the parameter servers apply its
     gradients at once. With `consistency=tfps.Sync()`, workers make every step
-    together, as one process would with all their batches. Create the strategy
-    once, in the chief, before the models that it is to train; earlier models go
-    on working on the chief alone.
+    together, with the mean gradient over all their examples. Create the
+    strategy once, in the chief, before the models that it is to train; earlier
+    models go on working on the chief alone.
 
     Differences from `tf.distribute.ParameterServerStrategy`: it works with
     Keras 3; `cluster_resolver` is optional; it places variables by bytes
@@ -363,7 +363,8 @@ class ParameterServerStrategy(DeprecatedAttributes, tf.distribute.Strategy):
             The content of the table. For the function and each of its loops
             and branches it lists the messages in the order in which they leave:
             their tasks, how many values and bytes each carries, and in how many
-            tensors these travel.
+            tensors these travel. Under `tfps.Sync()` it has those of workers,
+            not those between parameter servers and the chief.
 
         Raises:
             ValueError: If `step` is a model that has not run here, or none of
