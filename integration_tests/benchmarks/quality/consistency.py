@@ -193,8 +193,13 @@ def _draw(
         axes.set_xlabel("seconds of training")
         axes.grid(alpha=0.3)
     both[0].set_ylabel(f"{metric} on test rows")
-    both[1].legend(loc="lower right", fontsize="small")
-    figure.tight_layout()
+    figure.tight_layout(rect=(0, 0.07, 1, 1))
+    figure.legend(
+        *both[1].get_legend_handles_labels(),
+        loc="lower center",
+        ncols=len(_RULES),
+        fontsize="small",
+    )
     figure.savefig(path, metadata={"Date": None})
 
 
