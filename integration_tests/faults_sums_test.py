@@ -17,6 +17,7 @@ from typing import NamedTuple
 import keras
 import numpy as np
 import pytest
+import shared_cluster
 import shared_spans
 import tensorflow as tf
 from shared_gate import Gate
@@ -71,11 +72,7 @@ def living_cluster() -> Iterator[tfps.LocalCluster]:
 @pytest.fixture
 def cluster(living_cluster: tfps.LocalCluster) -> tfps.LocalCluster:
     """Returns the cluster of the module, with all its tasks."""
-    for task in living_cluster.cluster_spec.serving_tasks:
-        if living_cluster.process(task.job, task.index).poll() is not None:
-            living_cluster.start(task.job, task.index)
-    living_cluster.wait_until_ready()
-    return living_cluster
+    return shared_cluster.with_all_tasks(living_cluster)
 
 
 @pytest.fixture

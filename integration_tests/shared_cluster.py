@@ -55,3 +55,12 @@ def shape_of(item: pytest.Item) -> Shape | None:
     if marker is None:
         return None
     return marker.kwargs["num_workers"], marker.kwargs["num_ps"]
+
+
+def with_all_tasks(cluster: tfps.LocalCluster) -> tfps.LocalCluster:
+    """Starts tasks again that earlier tests have lost; returns the cluster."""
+    for task in cluster.cluster_spec.serving_tasks:
+        if cluster.process(task.job, task.index).poll() is not None:
+            cluster.start(task.job, task.index)
+    cluster.wait_until_ready()
+    return cluster

@@ -66,6 +66,7 @@ def test_a_discarded_trace_reduces_nothing(trace: StepTrace) -> None:
     strategy = _strategy()
     with strategy.extended.chief_runs.traced_for_workers():
         replica_context.require_one_replica(strategy, "it")
+    assert not trace.reduces_alone
 
 
 def test_an_update_on_a_ps_has_the_gradients_of_all(trace: StepTrace) -> None:
