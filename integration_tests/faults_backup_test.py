@@ -20,6 +20,8 @@ import shared_shares
 import shared_spans
 import shared_training
 from shared_gate import Gate
+from shared_losses import LostPs
+from shared_losses import StoppedPs
 from shared_shares import NUM_STEPS
 from shared_shares import NUM_WORKERS
 from shared_training import At
@@ -234,6 +236,7 @@ def test_a_lost_worker_that_is_back_takes_part_again(
 @_both_sources
 @pytest.mark.parametrize("is_held", [False, True])
 @pytest.mark.parametrize("lost", [0, 1])
+@pytest.mark.parametrize("loss", [LostPs, StoppedPs])
 def test_all_variables_go_back_together_when_a_ps_is_lost(
     cluster: tfps.LocalCluster,
     strategy: tfps.ParameterServerStrategy,
@@ -242,6 +245,7 @@ def test_all_variables_go_back_together_when_a_ps_is_lost(
     source: Callable[..., Any],
     is_held: bool,
     lost: int,
+    loss: type[LostPs],
 ) -> None:
     """Workers arrive on the first one, which the referee needs."""
     seen = shared_training.Seen(tfps.ClusterCoordinator(strategy))
@@ -255,9 +259,10 @@ def test_all_variables_go_back_together_when_a_ps_is_lost(
         manager.save()
         manager.sync()
 
+    how = loss(cluster, seen, lost)
+
     def lose() -> None:
-        cluster.kill("ps", lost)
-        cluster.start("ps", lost)
+        how.happen()
         # A worker that is held up has sent nothing, and then sends its part.
         _open_all(gates)
 
@@ -271,12 +276,13 @@ def test_all_variables_go_back_together_when_a_ps_is_lost(
     else:
         actions[_HELD] = lose_between_steps
     # Undone steps are made with other shares, or with the same ones again.
-    model.fit(
-        **source(_all_held_from(_HELD) if is_held else None, is_constant=True),
-        steps_per_epoch=_MADE,
-        callbacks=[At(actions)],
-        verbose=0,
-    )
+    data = source(_all_held_from(_HELD) if is_held else None, is_constant=True)
+    try:
+        model.fit(
+            **data, steps_per_epoch=_MADE, callbacks=[At(actions)], verbose=0
+        )
+    finally:
+        how.end()
     if is_held:
         gates[0].assert_acted()
     assert seen.recovered() == [lost]

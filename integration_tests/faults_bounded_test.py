@@ -18,6 +18,8 @@ import shared_counting
 import tensorflow as tf
 from shared_counting import num_updates
 from shared_gate import Gate
+from shared_losses import LostPs
+from shared_losses import StoppedPs
 from shared_training import At
 from shared_training import Seen
 
@@ -233,6 +235,8 @@ def test_a_worker_that_hangs_holds_the_others_until_it_is_given_up(
 
 
 @pytest.mark.parametrize("restore", ["lost", "consistent"])
+@pytest.mark.parametrize("loss", [LostPs, StoppedPs])
+@pytest.mark.parametrize("lost", [0, 1])
 @pytest.mark.parametrize("is_held", [False, True])
 @_both_sources
 @pytest.mark.sample(cases=2)
@@ -243,6 +247,8 @@ def test_training_goes_on_when_a_ps_is_back(
     tmp_path: pathlib.Path,
     source: _Source,
     is_held: bool,
+    lost: int,
+    loss: type[LostPs],
     restore: Any,
 ) -> None:
     strategy = make(recovery=tfps.RecoveryOptions(restore=restore))
@@ -257,9 +263,10 @@ def test_training_goes_on_when_a_ps_is_back(
         manager.save()
         manager.sync()
 
+    how = loss(cluster, seen, lost)
+
     def lose() -> None:
-        cluster.kill("ps", 1)
-        cluster.start("ps", 1)
+        how.happen()
         gate.open()
 
     actions = {_SAVED: save}
@@ -269,21 +276,25 @@ def test_training_goes_on_when_a_ps_is_back(
         gate.once_reached(lose)
     else:
         actions[2 * _SAVED] = lose
-    _fit(model, source(held), At(actions))
+    try:
+        _fit(model, source(held), At(actions))
+    finally:
+        how.end()
     if is_held:
         gate.assert_acted()
-    assert seen.recovered() == [1]
+    assert seen.recovered() == [lost]
     assert _counter(strategy, "steps_done") == _STEPS
     # Calls may begin more than once before workers have found the ps again.
     again = _counter(strategy, "steps_again")
     updates = num_updates(model)
     iterations = int(model.optimizer.iterations)
     if restore == "lost":
-        # This ps has lost nothing.
-        assert _STEPS <= updates[0] <= _STEPS + again
-        assert iterations >= _STEPS
+        # The other ps has lost nothing.
+        assert _STEPS <= updates[1 - lost] <= _STEPS + again
+        counter = model.optimizer.iterations.value
+        assert iterations >= _STEPS or f"task:{lost}" in counter.device
     # What it has had since the checkpoint is lost.
-    assert _SAVED < updates[1] <= _STEPS + again
+    assert _SAVED < updates[lost] <= _STEPS + again
     seen.wait_for_all_workers()
     _fit(model, source())
     assert _counter(strategy, "steps_done") == 2 * _STEPS

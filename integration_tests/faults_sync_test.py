@@ -23,6 +23,8 @@ import shared_spans
 import shared_training
 import tensorflow as tf
 from shared_gate import Gate
+from shared_losses import LostPs
+from shared_losses import StoppedPs
 from shared_training import At
 from shared_training import Seen
 
@@ -408,40 +410,8 @@ def test_all_workers_are_lost_and_come_back(
         _assert_same(_weights(model), _alone(start, [_all(0)] * _STEPS))
 
 
-class _LostPs:
-    """A ps that is lost, and comes back."""
-
-    def __init__(
-        self, cluster: tfps.LocalCluster, seen: Seen, lost: int
-    ) -> None:
-        self._cluster = cluster
-        self._seen = seen
-        self._lost = lost
-
-    def happen(self) -> None:
-        self._cluster.kill("ps", self._lost)
-        self._cluster.start("ps", self._lost)
-
-    def end(self) -> None:
-        """Brings the process back, if nothing else has."""
-
-
-class _StoppedPs(_LostPs):
-    def happen(self) -> None:
-        self._process = self._cluster.process("ps", self._lost)
-        self._seen.on_event = self._go_on
-        self._process.send_signal(signal.SIGSTOP)
-
-    def _go_on(self, event: events.Event) -> None:
-        if isinstance(event, events.WaitingForParameterServer):
-            self.end()
-
-    def end(self) -> None:
-        self._process.send_signal(signal.SIGCONT)
-
-
 @pytest.mark.parametrize("optimizer", [_optimizer, _clipping])
-@pytest.mark.parametrize("loss", [_LostPs, _StoppedPs])
+@pytest.mark.parametrize("loss", [LostPs, StoppedPs])
 @pytest.mark.parametrize("is_held", [False, True])
 @pytest.mark.parametrize("lost", [0, 1])
 @_both_sources
@@ -454,7 +424,7 @@ def test_all_variables_go_back_together_when_a_ps_is_lost(
     source: _Source,
     is_held: bool,
     lost: int,
-    loss: type[_LostPs],
+    loss: type[LostPs],
     optimizer: Callable[[], keras.optimizers.Optimizer],
 ) -> None:
     strategy = make()

@@ -107,8 +107,13 @@ def tasks(
 
 
 @pytest.fixture(
-    params=[tfps.Async(), tfps.Sync(), tfps.BoundedStaleness(4)],
-    ids=["async", "sync", "bounded"],
+    params=[
+        tfps.Async(),
+        tfps.Sync(),
+        tfps.Sync(backup_workers=1),
+        tfps.BoundedStaleness(4),
+    ],
+    ids=["async", "sync", "backup", "bounded"],
 )
 def strategy(
     tasks: _Tasks, request: pytest.FixtureRequest

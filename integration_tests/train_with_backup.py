@@ -2,7 +2,7 @@
 
     python integration_tests/train_with_backup.py FOLDER CLUSTER
         [--die-at EPOCH BATCH] [--kill-before-restoring PID]
-        [--consistency {async,sync,bounded,local}]
+        [--consistency {async,sync,backup,bounded,local}]
 
 CLUSTER is a JSON object of the addresses of workers and ps. Backups are in
 FOLDER; the start of training and its result go to FOLDER/result.json.
@@ -31,6 +31,7 @@ STEPS_BETWEEN_BACKUPS = 10
 RULES: dict[str, Any] = {
     "async": tfps.Async(),
     "sync": tfps.Sync(),
+    "backup": tfps.Sync(backup_workers=1),
     "bounded": tfps.BoundedStaleness(2),
     "local": tfps.Async(local_steps=4),
 }

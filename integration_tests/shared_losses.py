@@ -1,0 +1,50 @@
+"""Ways in which tests lose a parameter server, and get it back."""
+
+import signal
+
+from shared_training import Seen
+
+import tfps_plugin as tfps
+from tfps_plugin.monitoring import events
+
+
+class LostPs:
+    """A ps that is killed, and comes back."""
+
+    def __init__(
+        self, cluster: tfps.LocalCluster, seen: Seen, lost: int
+    ) -> None:
+        """Takes a cluster that lives.
+
+        Args:
+            cluster: The cluster.
+            seen: The events of its coordinator.
+            lost: Index of the ps.
+        """
+        self._cluster = cluster
+        self._seen = seen
+        self._lost = lost
+
+    def happen(self) -> None:
+        """Loses the ps."""
+        self._cluster.kill("ps", self._lost)
+        self._cluster.start("ps", self._lost)
+
+    def end(self) -> None:
+        """Brings the process back, if nothing else has."""
+
+
+class StoppedPs(LostPs):
+    """A ps that hangs until it is given up, and then goes on."""
+
+    def happen(self) -> None:
+        self._process = self._cluster.process("ps", self._lost)
+        self._seen.on_event = self._go_on
+        self._process.send_signal(signal.SIGSTOP)
+
+    def _go_on(self, event: events.Event) -> None:
+        if isinstance(event, events.WaitingForParameterServer):
+            self.end()
+
+    def end(self) -> None:
+        self._process.send_signal(signal.SIGCONT)
