@@ -23,7 +23,13 @@ def manager_of_thread(original: Callable[[], Any]) -> Callable[[], Any]:
     @functools.wraps(original)
     def context() -> Any:
         found = _of_this_thread()
-        return original() if found is None else found.new_manager()
+        if found is None:
+            return original()
+        manager = found.new_manager()
+        dispatched = dispatch_context.current()
+        if dispatched is not None and dispatched.call is not None:
+            dispatched.call.cancelled_by(manager)
+        return manager
 
     return context
 

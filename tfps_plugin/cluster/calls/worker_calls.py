@@ -18,16 +18,26 @@ _WAIT_SECONDS = 60.0
 class InFlightCall:
     """The call that a lane waits for, and the parameter servers it needs.
 
-    Threading: the lane's thread uses `needing`; all else is safe from any.
+    Threading: the lane's thread uses `needing` and `cancelled_by`; all else is
+    safe from any.
     """
 
-    __slots__ = ("_is_under_way", "_parameter_servers", "_since")
+    __slots__ = (
+        "_is_cancelled",
+        "_is_under_way",
+        "_manager",
+        "_parameter_servers",
+        "_since",
+    )
 
     def __init__(self) -> None:
         """Creates the object; no call is in flight."""
         self._parameter_servers: Collection[int] = ()
         self._since = 0.0
         self._is_under_way = False
+        # Cancels the latest call of a function.
+        self._manager: Any = None
+        self._is_cancelled = False
 
     @property
     def is_under_way(self) -> bool:
@@ -49,6 +59,23 @@ class InFlightCall:
         finally:
             self._is_under_way = False
             self._parameter_servers = ()
+
+    def cancelled_by(self, manager: Any) -> None:
+        """Declares that a call of a function begins.
+
+        Args:
+            manager: Its method `start_cancel` cancels the call.
+        """
+        self._manager = manager
+        if self._is_cancelled:
+            manager.start_cancel()
+
+    def cancel(self) -> None:
+        """Cancels the call in flight, and all that the same thread begins."""
+        # In this order: else a call that begins now would miss it.
+        self._is_cancelled = True
+        if (manager := self._manager) is not None:
+            manager.start_cancel()
 
     def needs(self, parameter_servers: Collection[int], before: float) -> bool:
         """Returns whether a call is in flight that needs any of the ps.

@@ -29,8 +29,8 @@ class Lane:
     Guarantees: each closure that the lane gets from the queue is returned to
     it as done, failed or put back. After `abandon` the lane continues with a
     new thread, and ignores whatever the old thread still reports.
-    Guarded by `_lock`: the current run, the thread, the number of abandoned
-    threads, whether the lane was joined.
+    Guarded by `_lock`: the current run, the abandoned runs, the thread, the
+    number of abandoned threads, whether the lane was joined.
     Never call while holding the lock: the queue, closures, the membership.
     """
 
@@ -71,6 +71,8 @@ class Lane:
         self._counters = counters
         self._lock = threading.Lock()
         self._run: Run | None = None
+        # Abandoned runs, of which calls may still be in flight.
+        self._abandoned: list[Run] = []
         self._life = 0
         self._has_ended = False
         self._thread = self._new_thread(self._life)
@@ -113,6 +115,25 @@ class Lane:
             run = self._run
         return run is not None and run.call.needs(parameter_servers, before)
 
+    def abandoned_call_needs(
+        self, parameter_servers: Collection[int], before: float
+    ) -> bool:
+        """Returns whether an abandoned call goes on that needs any of the ps.
+
+        Args:
+            parameter_servers: Indices of ps.
+            before: Only calls that began before this time (monotonic) count.
+        """
+        # A worker that was readmitted since knows nothing of the call.
+        generation = self._membership.generation(self._worker_index)
+        with self._lock:
+            abandoned = list(self._abandoned)
+        return any(
+            run.generation == generation
+            and run.call.needs(parameter_servers, before)
+            for run in abandoned
+        )
+
     def ignores_cancellation(self, since: float) -> bool:
         """Returns whether a call goes on that was cancelled before a time.
 
@@ -130,8 +151,9 @@ class Lane:
     def abandon(self) -> None:
         """Abandons the current closure: it runs again elsewhere.
 
-        One that is bound to the worker is cancelled instead. The thread may
-        hang in a remote call forever, so a new thread replaces it.
+        One that is bound to the worker is cancelled instead. Its call in
+        flight is cancelled, but TensorFlow may be unable to end it: the thread
+        may hang in it forever, so a new thread replaces it.
         """
         with self._lock:
             run = self._run
@@ -141,6 +163,10 @@ class Lane:
             thread = self._new_thread(self._life + 1)
             thread.start()
             self._run = None
+            self._abandoned = [
+                each for each in self._abandoned if each.call.is_under_way
+            ]
+            self._abandoned.append(run)
             self._life += 1
             given_up, self._thread = self._thread, thread
         if self._worker_calls is not None and given_up.ident is not None:
@@ -151,6 +177,8 @@ class Lane:
             run.attempt,
             worker_is_lost=self._failed_runs.took_its_worker(run),
         )
+        # Whoever waits for the closure does not take this for its failure.
+        run.call.cancel()
 
     def _new_thread(self, life: int) -> threading.Thread:
         # A daemon, because it may hang in a remote call that cannot be ended.

@@ -34,9 +34,10 @@ class _AlwaysThere:
 
     excuses_failures = False
     num_changes = 7
+    present_generation = 0
 
     def generation(self, worker_index: int) -> int:
-        return 0
+        return self.present_generation
 
     def is_present(self, worker_index: int, generation: int) -> bool:
         return True
@@ -74,7 +75,8 @@ class _Bench:
         self.queue = ClosureQueue(SharedLedger(capacity=10))
         self.counters = Counters()
         self.devices = ["/device:CPU:0"]
-        membership: Any = _AlwaysThere()
+        self.membership = _AlwaysThere()
+        membership: Any = self.membership
         self.examiner = _Nobody()
         examiner: Any = self.examiner
         lane = Lane(
@@ -249,6 +251,66 @@ def test_a_call_hangs_on_what_it_needs(bench: _Bench) -> None:
     go_on.set()
     bench.queue.join()
     assert not bench.worker.hangs_on([1], math.inf)
+
+
+def test_an_abandoned_call_is_known_until_it_ends(bench: _Bench) -> None:
+    begun, go_on = threading.Semaphore(0), threading.Event()
+    threads: list[threading.Thread] = []
+
+    def call() -> None:
+        threads.append(threading.current_thread())
+        begun.release()
+        assert go_on.wait(_TIMEOUT_SECONDS)
+
+    bench.queue.put(Closure(first_calls.exclusive(call, {1}), bound_to=0))
+    assert begun.acquire(timeout=_TIMEOUT_SECONDS)
+    assert not bench.worker.abandoned_call_needs([0, 1], math.inf)
+    bench.worker.abandon()
+    bench.queue.join()
+    assert not bench.worker.hangs_on([0, 1], math.inf)
+    assert bench.worker.abandoned_call_needs([0, 1], math.inf)
+    assert not bench.worker.abandoned_call_needs([0], math.inf)
+    assert not bench.worker.abandoned_call_needs([1], 0.0)
+    # A worker that was readmitted knows nothing of it.
+    bench.membership.present_generation = 1
+    assert not bench.worker.abandoned_call_needs([1], math.inf)
+    bench.membership.present_generation = 0
+    go_on.set()
+    threads[0].join(_TIMEOUT_SECONDS)
+    assert not bench.worker.abandoned_call_needs([1], math.inf)
+
+
+def test_an_abandoned_call_is_cancelled_after_its_closure_has_ended(
+    bench: _Bench,
+) -> None:
+    begun, cancelled = threading.Event(), threading.Event()
+    listener = FakeListener()
+    told: list[int] = []
+    threads: list[threading.Thread] = []
+
+    class Manager:
+        def start_cancel(self) -> None:
+            told.append(len(listener.told))
+            cancelled.set()
+
+    def call() -> None:
+        threads.append(threading.current_thread())
+        in_flight = dispatch_context.required().call
+        assert in_flight is not None
+        in_flight.cancelled_by(Manager())
+        begun.set()
+        assert cancelled.wait(_TIMEOUT_SECONDS)
+        # Whatever the thread begins after that ends at once.
+        in_flight.cancelled_by(Manager())
+
+    bench.queue.put(Closure(call, listener, bound_to=0))
+    assert begun.wait(_TIMEOUT_SECONDS)
+    assert not told
+    bench.worker.abandon()
+    assert cancelled.wait(_TIMEOUT_SECONDS)
+    threads[0].join(_TIMEOUT_SECONDS)
+    assert told == [1, 1]
+    assert listener.told == [(ClosureState.CANCELLED, None, 0)]
 
 
 def test_late_failure_of_an_abandoned_run_does_not_count(

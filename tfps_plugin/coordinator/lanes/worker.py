@@ -12,8 +12,8 @@ class Worker:
     Each lane runs one closure at a time, so the worker has at most as many
     closures in flight as it has lanes.
 
-    Threading: started and joined by one thread; `busy_since`, `hangs_on`,
-    `abandon` and `abandon_cancelled` may be called from any.
+    Threading: started and joined by one thread; all else may be called from
+    any.
     """
 
     def __init__(self, worker_index: int, lanes: Sequence[Lane]) -> None:
@@ -50,6 +50,20 @@ class Worker:
         """Returns whether a call from before a time needs any of the ps."""
         return any(
             lane.hangs_on(parameter_servers, before) for lane in self._lanes
+        )
+
+    def abandoned_call_needs(
+        self, parameter_servers: Collection[int], before: float
+    ) -> bool:
+        """Returns whether an abandoned call goes on that needs any of the ps.
+
+        Args:
+            parameter_servers: Indices of ps.
+            before: Only calls that began before this time (monotonic) count.
+        """
+        return any(
+            lane.abandoned_call_needs(parameter_servers, before)
+            for lane in self._lanes
         )
 
     def abandon(self) -> None:

@@ -42,6 +42,7 @@ class _Busy:
     def __init__(self, since: float | None = 0.0) -> None:
         self.since = since
         self.needs: tuple[int, ...] = ()
+        self.abandoned_needs: tuple[int, ...] = ()
         self.cancelled_at: float | None = None
         self.asked = threading.Event()
         self.abandoned = threading.Event()
@@ -54,6 +55,11 @@ class _Busy:
     ) -> bool:
         self.asked.set()
         return bool(set(self.needs) & set(parameter_servers))
+
+    def abandoned_call_needs(
+        self, parameter_servers: Collection[int], before: float
+    ) -> bool:
+        return bool(set(self.abandoned_needs) & set(parameter_servers))
 
     def abandon(self) -> None:
         self.abandoned.set()
@@ -417,6 +423,23 @@ def test_a_call_that_a_lost_ps_left_hanging_is_given_up(
     for index in (0, 2):
         assert watched[index].asked.wait(_TIMEOUT_SECONDS)
         assert not watched[index].abandoned.is_set()
+        assert bench.membership.is_present(index, 0)
+
+
+def test_a_worker_with_an_abandoned_call_is_given_up_once_its_ps_is_back(
+    make: Callable[..., _Bench],
+) -> None:
+    session = FakeSession(num_workers=3, num_ps=2)
+    watched = {index: _Busy(since=None) for index in range(3)}
+    watched[1].abandoned_needs, watched[2].abandoned_needs = (1,), (0,)
+    # Calls that are not abandoned have this long to fail by themselves.
+    bench = make(session, watched, _Restorer(), hanging_seconds=1000.0)
+    failure = failures.Failure(failures.FailureKind.SUSPECT_PS, (), (1,))
+    session.start("ps", 1)
+    assert bench.examiner.examine(failure, 0, 0, thoroughly=False) is None
+    bench.wait_for(events.WorkerReadmitted)
+    assert bench.membership.is_present(1, 1)
+    for index in (0, 2):
         assert bench.membership.is_present(index, 0)
 
 

@@ -71,8 +71,21 @@ class Watchdog:
         self._end_cancelled_calls_of_chief()
 
     def ps_restored(self, ps_indices: Collection[int]) -> None:
-        """Records that ps are back; calls that they left hanging are due."""
-        self._detector.restored(ps_indices, time.monotonic())
+        """Records that ps are back; calls that they left hanging are due.
+
+        Gives up workers on which abandoned calls still need one of them. As
+        long as such a call goes on, TensorFlow takes its function for prepared
+        on that worker, although the ps has lost its part: every later call of
+        the function would fail ("Could not find function library").
+
+        Args:
+            ps_indices: Indices of the ps. No closure has begun since.
+        """
+        now = time.monotonic()
+        self._detector.restored(ps_indices, now)
+        for worker_index, driver in self._drivers.items():
+            if driver.abandoned_call_needs(ps_indices, now):
+                self._give_up_worker(worker_index, _HANGS)
 
     def abandon_all(self) -> None:
         """Abandons what every worker runs."""

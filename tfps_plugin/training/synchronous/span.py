@@ -425,11 +425,15 @@ class Span:
         try:
             is_complete = self._make(worker, self.num_steps)
         except BaseException as error:
+            with self._changed:
+                was_given_up = worker not in self._running
             self._leave(worker)
             if self._is_aborted and isinstance(error, tf.errors.OpError):
                 # The queues were closed under it; another call has the cause.
                 return
-            self.member_errors[worker] = error
+            # A call that was given up is cancelled; it has not failed.
+            if not was_given_up:
+                self.member_errors[worker] = error
             raise
         if not is_complete:
             self._leave(worker)
