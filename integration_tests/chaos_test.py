@@ -4,10 +4,11 @@
     TFPS_CHAOS_KILLS=60 TFPS_CHAOS_EPOCHS=20 \\
         pytest -s integration_tests/chaos_test.py --sample-seed 7
 
-The flights example runs under `tfps run`, undisturbed first. A third of the
-tasks die; with `--all`, every task dies, there are 20 kills, and workers train
-asynchronously and in step. The victims and the moments are drawn from the seed
-of the samples, which is printed:
+The flights example runs under `tfps run`. A third of the tasks die, and the AUC
+has to be one that was learned. With `--all`, every task dies, there are 20
+kills, workers train asynchronously and in step, and the AUC has to be that of
+an undisturbed run. The victims and the moments are drawn from the seed of the
+samples, which is printed:
 
 - most die alone; some die while another is being started again, and before
   training has recovered from its death;
@@ -47,6 +48,8 @@ _BACKUPS_BETWEEN_KILLS = 2
 # backup is written.
 _TOGETHER = 0.3
 _WHILE_WRITING = 0.3
+# Two epochs reach 0.69 to 0.70; what always predicts the same has 0.5.
+_LEAST_AUC = 0.65
 # A chief that died imports TensorFlow again, builds, and trains on; on a busy
 # machine that alone is a minute.
 _SECONDS_PER_KILL = 150.0
@@ -205,8 +208,10 @@ def test_training_survives_every_kill(
         "EPOCHS", _EPOCHS_OF_ALL if runs_all else _EPOCHS_OF_A_SAMPLE
     )
     seconds = _seconds_to_train(num_epochs)
-    with _Run(tmp_path / "undisturbed", num_epochs, consistency) as run:
-        undisturbed = run.auc(seconds)
+    undisturbed = None
+    if runs_all:
+        with _Run(tmp_path / "undisturbed", num_epochs, consistency) as run:
+            undisturbed = run.auc(seconds)
     blows = _draw_blows(num_kills, seed)
     print(
         f"\n{consistency}, seed {seed}: {', '.join(map(str, blows))}",
@@ -223,12 +228,13 @@ def test_training_survives_every_kill(
             print(f"  {blow}: survived, {lasted:.1f} s", flush=True)
         auc = run.auc(seconds)
     print(
-        f"AUC {auc:.4f}, undisturbed {undisturbed:.4f}, "
+        f"AUC {auc:.4f}, undisturbed {undisturbed or 'not run'}, "
         f"{time.monotonic() - started:.0f} s with {num_kills} kills",
         flush=True,
     )
-    assert auc == pytest.approx(undisturbed, abs=0.01)
-    assert auc > 0.65
+    assert auc > _LEAST_AUC
+    if undisturbed is not None:
+        assert auc == pytest.approx(undisturbed, abs=0.01)
 
 
 def _number(name: str, default: int) -> int:

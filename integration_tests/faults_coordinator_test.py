@@ -231,9 +231,9 @@ def test_what_only_one_worker_may_run_ends_with_it(
 ) -> None:
     coordinator, cluster = bench.coordinator, bench.cluster
     worker = bench.session.cluster.workers[1]
-    with coordinator.tracing_scope():
+    with coordinator.functions.tracing_scope():
         traced = tf.function(_begin_and_wait).get_concrete_function()
-    begin_and_wait = coordinator.prepare(traced)
+    begin_and_wait = coordinator.functions.prepare(traced)
     ran_on: list[int] = []
 
     def run() -> tf.Tensor:

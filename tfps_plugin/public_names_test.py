@@ -18,8 +18,6 @@ import tfps_plugin
 
 _SOURCE = pathlib.Path(tfps_plugin.__file__)
 _MODULE_NAMES = ("callbacks", "errors", "events", "layers", "partitioners")
-# Their docstrings are yet to be completed. The set only shrinks.
-_NAMES_IN_OLD_PROSE = {"ClusterCoordinator", "RemoteValue"}
 
 
 def _names_for_type_checkers() -> dict[str, str]:
@@ -108,12 +106,7 @@ def test_docstrings_have_the_sections_that_apply(name: str) -> None:
         for qualified, subject in _documented(name)
         for section in _missing_sections(subject)
     ]
-    is_complete = not missing
-    assert is_complete != (name in _NAMES_IN_OLD_PROSE), (
-        f"take {name} off the list of names in old prose"
-        if is_complete
-        else "\n".join(missing)
-    )
+    assert not missing, "\n".join(missing)
 
 
 def _documented(name: str) -> Iterator[tuple[str, Any]]:

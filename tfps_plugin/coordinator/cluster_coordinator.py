@@ -6,7 +6,6 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
-from collections.abc import Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -14,29 +13,22 @@ import tensorflow as tf
 from tfps_plugin import errors
 from tfps_plugin._compat import patch_table
 from tfps_plugin._compat import patches
-from tfps_plugin._compat.graph import tensorflow_captures
-from tfps_plugin._compat.runtime import tensorflow_execution
-from tfps_plugin.cluster.calls import dispatch_context
-from tfps_plugin.coordinator.closures import arguments
+from tfps_plugin.coordinator import caller_checks
 from tfps_plugin.coordinator.closures.closure import Closure
 from tfps_plugin.coordinator.closures.remote_value import RemoteValue
 from tfps_plugin.coordinator.closures.remote_value import fetch_all
 from tfps_plugin.coordinator.in_flight_limits import InFlightLimits
-from tfps_plugin.coordinator.lanes import first_calls
 from tfps_plugin.coordinator.scheduled_steps import GroupCalls
 from tfps_plugin.coordinator.scheduled_steps import ScheduledSteps
 from tfps_plugin.coordinator.session_protocol import SessionLike
+from tfps_plugin.coordinator.worker_functions import WorkerFunctions
 from tfps_plugin.coordinator.worker_pool import PoolOptions
 from tfps_plugin.coordinator.worker_pool import WorkerPool
-from tfps_plugin.inputs import captured_inputs
 from tfps_plugin.inputs.worker_dataset import WorkerDataset
 from tfps_plugin.monitoring.counters import Counters
 from tfps_plugin.monitoring.events import Events
-from tfps_plugin.strategy.chief_runs import NotAStepError
 from tfps_plugin.variables.chief.recovery_gate import RecoveryGate
-from tfps_plugin.variables.per_worker import worker_seeds
 from tfps_plugin.variables.per_worker.worker_resident import Residents
-from tfps_plugin.variables.states import copies
 
 _NO_WORKER_TIMEOUT_SECONDS = 600.0
 _PATIENCE_SECONDS = 30.0
@@ -85,6 +77,7 @@ class ClusterCoordinator:
         events: Events, such as the loss of a worker; `events.subscribe`.
         in_flight_limits: Number of functions that each worker can run at a
             time.
+        functions: Traces and prepares functions for workers.
     """
 
     # Set up in __new__, not in __init__, which Python would run again on the
@@ -94,11 +87,10 @@ class ClusterCoordinator:
     counters: Counters
     events: Events
     in_flight_limits: InFlightLimits
+    functions: WorkerFunctions
     _pool: WorkerPool
     _closed: bool
     _background: list[Any]
-    _settled: "weakref.WeakSet[Any]"
-    _scheduled_steps: ScheduledSteps | None
     _group_calls: GroupCalls | None
     _registrations: contextlib.ExitStack
 
@@ -177,14 +169,11 @@ class ClusterCoordinator:
         )
         self._connection = session.connection
         self._closed = False
-        self._scheduled_steps = getattr(strategy, "scheduled_steps", None)
-        self._group_calls = (
-            None
-            if self._scheduled_steps is None
-            else self._scheduled_steps.new_calls(self)
+        steps: ScheduledSteps | None = getattr(
+            strategy, "scheduled_steps", None
         )
-        # The user's functions whose metric states have merge rules.
-        self._settled = weakref.WeakSet()
+        self.functions = WorkerFunctions(strategy, steps)
+        self._group_calls = None if steps is None else steps.new_calls(self)
         # Everything that knows of the coordinator, until it ends.
         self._registrations = contextlib.ExitStack()
         self._background = list(getattr(strategy, "background_work", ()))
@@ -337,7 +326,7 @@ class ClusterCoordinator:
             BaseException: The exception of an earlier function; `fn` is not
                 scheduled then.
         """
-        _refuse_inside("schedule")
+        caller_checks.refuse_inside("schedule")
         return self._schedule(fn, args, kwargs)
 
     def schedule_on(
@@ -385,8 +374,8 @@ class ClusterCoordinator:
             BaseException: The exception of an earlier function; `fn` is not
                 scheduled then.
         """
-        _refuse_inside("schedule_on")
-        _require_worker_index(worker_index, self.num_workers)
+        caller_checks.refuse_inside("schedule_on")
+        caller_checks.require_worker_index(worker_index, self.num_workers)
         return self._schedule(fn, args, kwargs, worker_index)
 
     def _schedule(
@@ -399,7 +388,7 @@ class ClusterCoordinator:
         queue = self._pool.queue
         if queue.has_error:
             queue.raise_error()
-        call, step = self._bind(fn, args, kwargs)
+        call, step = self.functions.bind(fn, args, kwargs)
         remote_value = RemoteValue(self._raise_pending, self._connection)
         if step is None or self._group_calls is None:
             queue.put(Closure(call, remote_value, bound_to))
@@ -413,41 +402,6 @@ class ClusterCoordinator:
                 "schedule(), or train with consistency=tfps.Async()."
             )
         return remote_value
-
-    def _bind(
-        self, fn: Callable[..., Any], args: Any, kwargs: dict[str, Any] | None
-    ) -> tuple[arguments.Call, Any]:
-        """Returns a call of a function, and the synchronous step in it."""
-        steps = self._scheduled_steps
-        if steps is None:
-            return (
-                arguments.bind(
-                    fn, args, kwargs, self.tracing_scope, self.prepare
-                ),
-                None,
-            )
-
-        def prepare(concrete: Any) -> Callable[..., Any]:
-            return self.prepare(steps.for_workers(concrete))
-
-        try:
-            call = arguments.bind(
-                fn, args, kwargs, self._scope_of_steps, prepare
-            )
-        except NotAStepError:
-            # It only assigns variables, and does that by itself.
-            call = arguments.bind(
-                fn, args, kwargs, self.tracing_scope, self.prepare
-            )
-        concrete = call.concrete
-        return call, None if concrete is None else steps.step_of(concrete)
-
-    @contextlib.contextmanager
-    def _scope_of_steps(self) -> Iterator[None]:
-        """Context in which functions are traced that may have a step."""
-        runs = self.strategy.extended.chief_runs
-        with self.tracing_scope(), runs.looking_for_steps():
-            yield
 
     def _join_all(self) -> None:
         """Waits until every function has ended, on one worker or on all."""
@@ -473,7 +427,7 @@ class ClusterCoordinator:
             BaseException: The exception of a function, once nothing runs any
                 more; the other functions are cancelled.
         """
-        _refuse_inside("join")
+        caller_checks.refuse_inside("join")
         self._join_all()
 
     def done(self) -> bool:
@@ -493,7 +447,7 @@ class ClusterCoordinator:
             StrategySupersededError: If a newer strategy has replaced this one.
             BaseException: The exception of a function.
         """
-        _refuse_inside("done")
+        caller_checks.refuse_inside("done")
         group_calls = self._group_calls
         # In this order: what runs on all workers ends by functions on each.
         is_idle = group_calls is None or group_calls.is_idle
@@ -524,7 +478,7 @@ class ClusterCoordinator:
             StrategySupersededError: If a newer strategy has replaced this one.
             BaseException: The exception of a scheduled function.
         """
-        _refuse_inside("fetch")
+        caller_checks.refuse_inside("fetch")
         self._pool.queue.raise_error()
         return fetch_all(val)
 
@@ -553,8 +507,10 @@ class ClusterCoordinator:
                 a `tf.function` is traced.
             BaseException: The exception of `dataset_fn`.
         """
-        _refuse_inside("create_per_worker_dataset")
-        return WorkerDataset(dataset_fn, self.num_workers, self.tracing_scope)
+        caller_checks.refuse_inside("create_per_worker_dataset")
+        return WorkerDataset(
+            dataset_fn, self.num_workers, self.functions.tracing_scope
+        )
 
     def cancel_queued(self) -> int:
         """Cancels functions that no worker has begun; others go on.
@@ -647,52 +603,6 @@ class ClusterCoordinator:
         self._registrations.close()
         return True
 
-    @contextlib.contextmanager
-    def tracing_scope(self) -> Iterator[None]:
-        """Context in which functions for workers are traced, under no device.
-
-        Exceptions of the functions pass unchanged.
-        """
-        runs = self.strategy.extended.chief_runs
-        with (
-            tensorflow_execution.unwrapped_errors(),
-            self.strategy.scope(),
-            runs.traced_for_workers(),
-        ):
-            worker_seeds.claim_global_seeds(self.strategy)
-            with tf.device(None):
-                yield
-
-    def prepare(self, function: Any, owner: Any = None) -> Callable[..., Any]:
-        """Prepares a concrete function for calls on workers.
-
-        Args:
-            function: A concrete function, traced under no device in
-                `tracing_scope`.
-            owner: The object whose steps it runs, such as a model; see
-                `ParameterServerStrategy.explain`.
-
-        Returns:
-            A callable of the same arguments, for lanes. It does the same with
-            fewer messages.
-
-        Raises:
-            InputError: If it captures a dataset, iterator or lookup table
-                that cannot leave the chief.
-            UnsupportedError: If it has no owner and assigns a metric state
-                that no rule can merge.
-        """
-        if function not in self._settled:
-            captured_inputs.refuse_resources(function)
-            if owner is None:
-                copies.settle_or_refuse(function.graph)
-            # The same function may be scheduled many thousands of times.
-            self._settled.add(function)
-        return first_calls.exclusive(
-            self.strategy.fused(function, owner),
-            tensorflow_captures.parameter_servers(function.graph),
-        )
-
 
 def _holdings(strategy: Any, session: SessionLike) -> Callable[[int], str]:
     """Returns a function that describes what a ps holds, by its index."""
@@ -720,35 +630,3 @@ def _leave(
             work.stop(_BACKGROUND_TIMEOUT_SECONDS)
 
     return leave
-
-
-def _require_worker_index(value: object, num_workers: int) -> None:
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, int)
-        or value not in range(num_workers)
-    ):
-        raise ValueError(
-            "worker_index must be the index of a worker; expected an integer "
-            f"from 0 to {num_workers - 1}, because the cluster has "
-            f"{num_workers} workers. Received: worker_index={value!r}. Pass "
-            "one of range(coordinator.num_workers), or call "
-            "coordinator.schedule(), which chooses a worker itself."
-        )
-
-
-def _refuse_inside(what: str) -> None:
-    """Refuses calls that would wait for themselves, or run while tracing."""
-    if dispatch_context.current() is not None:
-        raise errors.UnsupportedError(
-            f"coordinator.{what}() was called inside a scheduled function, so "
-            "it would wait for itself; expected a call from the program's own "
-            "thread. Return what you need, and call it there."
-        )
-    # The first question is the cheaper one.
-    if not tf.executing_eagerly() and tf.inside_function():
-        raise errors.UnsupportedError(
-            f"coordinator.{what}() was called while a tf.function was "
-            "traced, so it would run once and never again; expected a call "
-            "from plain Python. Move it out of the tf.function."
-        )

@@ -101,5 +101,5 @@ def build(
         trace.is_discarded = True
         return strategy.run(run, args=(data,))
 
-    with coordinator.tracing_scope():
+    with coordinator.functions.tracing_scope():
         tf.function(one_step).get_concrete_function(batch_spec)

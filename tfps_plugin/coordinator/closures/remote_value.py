@@ -187,7 +187,14 @@ class RemoteValue:
     def set_outcome(
         self, state: ClosureState, outcome: Any, worker_index: int | None
     ) -> None:
-        """Sets the outcome; called once, by the coordinator."""
+        """Sets the outcome; called once, by the coordinator.
+
+        Args:
+            state: The final state of the function.
+            outcome: Its result if it is done, its exception if it has failed.
+            worker_index: Index of the worker that ran it last; None: none
+                did.
+        """
         self._worker_index = worker_index
         if state is ClosureState.DONE:
             self._result = outcome

@@ -85,7 +85,7 @@ class ClusterEpochIterator(keras_compat.TFEpochIterator):
         splits = input_splits.of_creator(
             creator,
             self._coordinator.num_workers,
-            self._coordinator.tracing_scope,
+            self._coordinator.functions.tracing_scope,
             None
             if class_weight is None
             else keras_compat.weighing_classes(class_weight),

@@ -73,7 +73,7 @@ class WorkerGroupCalls:
         """
         coordinator: Any = self._coordinator()
         if step.together is None:
-            with coordinator.tracing_scope():
+            with coordinator.functions.tracing_scope():
                 make_together(coordinator.strategy, step)
         self._add(call, step.together, listener, coordinator)
 

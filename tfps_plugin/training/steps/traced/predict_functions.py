@@ -64,7 +64,7 @@ class PredictFunctions:
             self._functions.clear()
         if key not in self._functions:
             # On the caller's thread and under no device: one trace for all.
-            with self._coordinator.tracing_scope():
+            with self._coordinator.functions.tracing_scope():
                 self._functions[key] = self._trace(codec)
             self.states.announce_order()
         return self._functions[key]
@@ -116,5 +116,6 @@ class PredictFunctions:
             tf.TensorSpec([None, codec.num_parts], tf.string)
         )
         return PredictFunction(
-            self._coordinator.prepare(concrete, self._model), output_codec
+            self._coordinator.functions.prepare(concrete, self._model),
+            output_codec,
         )

@@ -236,7 +236,7 @@ class StepFunctions:
             function: A result of `on_iterator` or `on_group`.
             batch_spec: Type of a batch, as the step sees it.
         """
-        with self._coordinator.tracing_scope():
+        with self._coordinator.functions.tracing_scope():
             concrete = self._steps_in[function].get_concrete_function(
                 batch_spec
             )
@@ -252,7 +252,7 @@ class StepFunctions:
             function: A result of `on_iterator` or `on_group`.
             batch_spec: Type of a batch, as the step sees it.
         """
-        with self._coordinator.tracing_scope():
+        with self._coordinator.functions.tracing_scope():
             concrete = self._steps_in[function].get_concrete_function(
                 batch_spec
             )
@@ -338,7 +338,7 @@ class StepFunctions:
             self._trace_anew()
             return self._one_step.get_concrete_function(batch_spec).graph
 
-        with self._coordinator.tracing_scope():
+        with self._coordinator.functions.tracing_scope():
             self.states.settle(trace)
             self._choice = self._choice_of_now()
             # Now that rules are known, so are the states that calls count.
@@ -355,7 +355,7 @@ class StepFunctions:
         self._forget_outdated()
         if key not in self._on_iterator:
             self.settle_states(element_spec)
-            with self._coordinator.tracing_scope():
+            with self._coordinator.functions.tracing_scope():
                 self._loops.prepare_iterator(element_spec)
             self._on_iterator[key] = self._traced(
                 self._loops.steps_over_iterator,
@@ -388,7 +388,7 @@ class StepFunctions:
         ):
             return None
         # The trace of `on_iterator`.
-        with self._coordinator.tracing_scope():
+        with self._coordinator.functions.tracing_scope():
             step = self._one_step.get_concrete_function(element_spec)
         operations = list(graphs_compat.operations_within(step.graph))
         if any(map(graphs_compat.draws_from_a_seed, operations)):
@@ -426,7 +426,7 @@ class StepFunctions:
         self._forget_outdated()
         if key not in self._on_group:
             self.settle_states(codec.decoded_spec)
-            with self._coordinator.tracing_scope():
+            with self._coordinator.functions.tracing_scope():
                 self._loops.prepare_group(codec)
             self._on_group[key] = self._traced(
                 lambda group_KC: self._loops.steps_over_group(codec, group_KC),
@@ -469,8 +469,8 @@ class StepFunctions:
         self, function: Callable[..., Any], *specs: Any
     ) -> Callable[..., Any]:
         # On the caller's thread and under no device: one trace for all.
-        with self._coordinator.tracing_scope():
+        with self._coordinator.functions.tracing_scope():
             concrete = tf.function(
                 tf.autograph.experimental.do_not_convert(function)
             ).get_concrete_function(*specs)
-        return self._coordinator.prepare(concrete, self._model)
+        return self._coordinator.functions.prepare(concrete, self._model)

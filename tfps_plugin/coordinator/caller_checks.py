@@ -1,0 +1,55 @@
+"""Checks of who calls a coordinator, and with what."""
+
+import tensorflow as tf
+
+from tfps_plugin import errors
+from tfps_plugin.cluster.calls import dispatch_context
+
+
+def require_worker_index(value: object, num_workers: int) -> None:
+    """Refuses what is not the index of a worker.
+
+    Args:
+        value: What the program has passed.
+        num_workers: Number of workers of the cluster.
+
+    Raises:
+        ValueError: If it is not an integer from 0 to `num_workers` - 1.
+    """
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int)
+        or value not in range(num_workers)
+    ):
+        raise ValueError(
+            "worker_index must be the index of a worker; expected an integer "
+            f"from 0 to {num_workers - 1}, because the cluster has "
+            f"{num_workers} workers. Received: worker_index={value!r}. Pass "
+            "one of range(coordinator.num_workers), or call "
+            "coordinator.schedule(), which chooses a worker itself."
+        )
+
+
+def refuse_inside(what: str) -> None:
+    """Refuses calls that would wait for themselves, or run while tracing.
+
+    Args:
+        what: The method that was called.
+
+    Raises:
+        UnsupportedError: Inside a scheduled function, or while a `tf.function`
+            is traced.
+    """
+    if dispatch_context.current() is not None:
+        raise errors.UnsupportedError(
+            f"coordinator.{what}() was called inside a scheduled function, so "
+            "it would wait for itself; expected a call from the program's own "
+            "thread. Return what you need, and call it there."
+        )
+    # The first question is the cheaper one.
+    if not tf.executing_eagerly() and tf.inside_function():
+        raise errors.UnsupportedError(
+            f"coordinator.{what}() was called while a tf.function was "
+            "traced, so it would run once and never again; expected a call "
+            "from plain Python. Move it out of the tf.function."
+        )
