@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable
 from collections.abc import Iterator
+from collections.abc import Sequence
 from typing import Any
 from typing import NamedTuple
 
@@ -252,8 +253,12 @@ def _assert_fit_goes_on_after_a_cut(
     folder: pathlib.Path,
     cut: Callable[[], None],
     mend: Callable[[], None],
+    lost: Sequence[int] = (1,),
 ) -> None:
-    """Mends the cut when training waits for it, and checks that fit goes on."""
+    """Mends the cut when training waits for all ps that it loses.
+
+    Checks that fit goes on.
+    """
     model = _model(strategy)
     seen = _seen(strategy)
     manager = tfps.CheckpointManager(tfps.Checkpoint(model=model), folder)
@@ -261,7 +266,8 @@ def _assert_fit_goes_on_after_a_cut(
     manager.sync()
 
     def mend_at(event: Any) -> None:
-        if isinstance(event, events.WaitingForParameterServer):
+        awaited = seen.of(events.WaitingForParameterServer)
+        if {each.ps_index for each in awaited} == {*lost}:
             mend()
 
     seen.on_event = mend_at
@@ -269,11 +275,14 @@ def _assert_fit_goes_on_after_a_cut(
         loss = _fit(model, _At({50: cut}))
     finally:
         mend()
-    assert seen.recovered() == [1]
+    assert sorted(seen.recovered()) == [*lost]
     made = int(model.optimizer.iterations)
     if isinstance(strategy.consistency, tfps.Sync):
         # All variables go back to the checkpoint, and with them the steps.
         assert _STEPS - 50 - STEPS_A_CALL <= made < _STEPS
+    elif seen.of(events.WorkerLost):
+        # Nobody knows of the last calls of workers.
+        assert made >= _STEPS - 50 - STEPS_A_CALL
     else:
         assert made >= _STEPS
     assert _fit(model) < loss
@@ -304,6 +313,27 @@ def test_a_ps_that_the_chief_alone_does_not_reach(
         lambda: network.cut_between(*pair),
         lambda: network.mend_between(*pair),
     )
+
+
+def test_a_chief_that_is_cut_off(
+    network: Network,
+    strategy: tfps.ParameterServerStrategy,
+    tmp_path: pathlib.Path,
+) -> None:
+    """Tasks reach each other, but not the chief."""
+    seen = _seen(strategy)
+
+    def cut() -> None:
+        for task in TASKS:
+            network.cut_between(task, CHIEF)
+
+    def mend() -> None:
+        for task in TASKS:
+            network.mend_between(task, CHIEF)
+
+    _assert_fit_goes_on_after_a_cut(strategy, tmp_path, cut, mend, lost=(0, 1))
+    assert {e.worker_index for e in seen.of(events.WorkerLost)} == {0, 1}
+    seen.wait_for_all_workers()
 
 
 def test_a_link_that_comes_and_goes(

@@ -125,10 +125,12 @@ def num_updates(model: keras.Model) -> list[int]:
     return [round(float(value)) for value in values]
 
 
-def wait_until(is_true: Callable[[], bool]) -> None:
+def wait_until(
+    is_true: Callable[[], bool], seconds: float = _DEADLINE_SECONDS
+) -> None:
     """Probes until a condition holds."""
     never = threading.Event()
-    deadline = time.monotonic() + _DEADLINE_SECONDS
+    deadline = time.monotonic() + seconds
     while not is_true():
         assert time.monotonic() < deadline
         never.wait(_PROBE_SECONDS)

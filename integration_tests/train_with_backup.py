@@ -1,7 +1,8 @@
-"""A chief that trains with backups, and dies at a given batch.
+"""A chief that trains with backups, and dies or stops at a given batch.
 
     python integration_tests/train_with_backup.py FOLDER CLUSTER
-        [--die-at EPOCH BATCH] [--kill-before-restoring PID]
+        [--die-at EPOCH BATCH] [--stop-at EPOCH BATCH]
+        [--kill-before-restoring PID]
         [--consistency {async,sync,backup,bounded,local}]
 
 CLUSTER is a JSON object of the addresses of workers and ps. Backups are in
@@ -38,12 +39,18 @@ RULES: dict[str, Any] = {
 
 
 class _Chronicle(keras.callbacks.Callback):
-    """Records where training begins; dies at the given batch."""
+    """Records where training begins; dies or stops at the given batches."""
 
-    def __init__(self, backup: Any, die_at: tuple[int, int] | None) -> None:
+    def __init__(
+        self,
+        backup: Any,
+        die_at: tuple[int, int] | None,
+        stop_at: tuple[int, int] | None,
+    ) -> None:
         super().__init__()
         self._backup = backup
         self._die_at = die_at
+        self._stop_at = stop_at
         self._epoch = 0
         self.began_at: tuple[int, int, int] | None = None
 
@@ -60,6 +67,8 @@ class _Chronicle(keras.callbacks.Callback):
             # Another test covers a death during a write.
             self._backup._manager.sync()
             os.kill(os.getpid(), signal.SIGKILL)
+        if (self._epoch, batch) == self._stop_at:
+            os.kill(os.getpid(), signal.SIGSTOP)
 
 
 def _kill_before_restoring(pid: int) -> None:
@@ -88,6 +97,7 @@ def main() -> None:
     parser.add_argument("folder", type=pathlib.Path)
     parser.add_argument("cluster", type=json.loads)
     parser.add_argument("--die-at", type=int, nargs=2)
+    parser.add_argument("--stop-at", type=int, nargs=2)
     parser.add_argument("--kill-before-restoring", type=int)
     parser.add_argument("--consistency", choices=RULES, default="async")
     arguments = parser.parse_args()
@@ -113,7 +123,11 @@ def main() -> None:
     backup = tfps.callbacks.BackupAndRestore(
         arguments.folder / "backup", save_freq=STEPS_BETWEEN_BACKUPS
     )
-    chronicle = _Chronicle(backup, arguments.die_at and tuple(arguments.die_at))
+    chronicle = _Chronicle(
+        backup,
+        arguments.die_at and tuple(arguments.die_at),
+        arguments.stop_at and tuple(arguments.stop_at),
+    )
     if arguments.kill_before_restoring is not None:
         _kill_before_restoring(arguments.kill_before_restoring)
     ids, targets = _data()

@@ -306,8 +306,22 @@ class Span:
             for pair, outcome in outcomes.items()
             if outcome.error is not None
         }
-        self._untold_error = next(iter(failed.values()), None)
+        self._untold_error = None
+        for (worker, ps), error in failed.items():
+            self._untold_error = error
+            if isinstance(error, TimeoutError):
+                self._untold_error = self._silent(worker, ps)
         return set(failed)
+
+    def _silent(self, worker: int, ps: int) -> tf.errors.UnavailableError:
+        """Returns the error of a ps that does not answer, as TensorFlow's."""
+        return tf.errors.UnavailableError(
+            None,
+            None,
+            f"{self._appliers[ps].device} does not take in that worker "
+            f"{worker} has left the step. Expected its answer within "
+            f"{_QUEUES_SECONDS:g} s.",
+        )
 
     def _await_ps(self, threads: Sequence[threading.Thread]) -> None:
         """Waits for the calls of the ps, after all members have ended.

@@ -17,6 +17,7 @@ from tfps_plugin.variables import testing
 
 _SECONDS = 20.0
 _STEPS = 7
+_NOT_TOLD = tf.errors.UnavailableError(None, None, "not told")
 
 
 class _Value:
@@ -87,6 +88,7 @@ class _Cluster:
     Attributes:
         leave_fails: Number of times that a ps cannot be told that a worker has
             left, by worker and ps.
+        leave_error: What these calls raise.
         renewed_in_use: Whether queues were replaced while a call used them.
     """
 
@@ -99,6 +101,7 @@ class _Cluster:
         self.left: list[tuple[int, int]] = []
         self.tried: collections.Counter[tuple[int, int]] = collections.Counter()
         self.leave_fails: dict[tuple[int, int], int] = {}
+        self.leave_error: Exception = _NOT_TOLD
         self.closed: list[int] = []
         self.renewed: list[int] = []
         self.renewed_in_use = False
@@ -128,7 +131,7 @@ class _Cluster:
         with self._changed:
             self.tried[worker, ps] += 1
             if self.tried[worker, ps] <= self.leave_fails.get((worker, ps), 0):
-                raise tf.errors.UnavailableError(None, None, "not told")
+                raise self.leave_error
             self.left.append((worker, ps))
             self._changed.notify_all()
 
@@ -448,11 +451,13 @@ def test_a_ps_that_was_not_told_who_has_left_is_told_again(
     assert not cluster.closed
 
 
+@pytest.mark.parametrize("error", [_NOT_TOLD, TimeoutError("late")])
 def test_a_span_ends_if_a_ps_cannot_be_told_who_has_left(
-    cluster: _Cluster, ended: _Ended, monkeypatch: pytest.MonkeyPatch
+    cluster: _Cluster, ended: _Ended, monkeypatch: Any, error: Exception
 ) -> None:
     monkeypatch.setattr(spans, "_WAKE_UP_SECONDS", 0.01)
     cluster.leave_fails[2, 1] = 99
+    cluster.leave_error = error
     coordinator = _Coordinator()
     span = _run(
         cluster, ended, _make_without_two(cluster), coordinator=coordinator
