@@ -9,6 +9,7 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
+import shared_streams
 import tensorflow as tf
 
 import tfps_plugin as tfps
@@ -535,6 +536,23 @@ def test_a_change_that_may_be_a_sum_or_a_mean_is_refused(
         model.fit(_IDS.astype("float32"), _TARGETS, verbose=0)
     assert int(counting.count) == 0
     assert int(model.optimizer.iterations) == 0
+
+
+@pytest.mark.parametrize("who_reads", ["chief", "workers"])
+def test_states_of_streams_are_refused(
+    strategy: tfps.ParameterServerStrategy, who_reads: str
+) -> None:
+    with strategy.scope():
+        model = shared_streams.model()
+    before = model.get_weights()
+    data = shared_streams.data(by_workers=who_reads == "workers")
+    with pytest.raises(
+        tfps.errors.UnsupportedError, match=r"'rnn_state', computed by '.*lstm"
+    ):
+        model.fit(**data, verbose=0)
+    assert int(model.optimizer.iterations) == 0
+    for weight, earlier in zip(model.get_weights(), before, strict=True):
+        np.testing.assert_array_equal(weight, earlier)
 
 
 class _Reducing(keras.layers.Layer):

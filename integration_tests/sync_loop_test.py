@@ -506,3 +506,37 @@ def test_what_cannot_be_right_is_refused(
     for found, expected in zip(model.get_weights(), before, strict=True):
         np.testing.assert_array_equal(found, expected)
     assert int(optimizer.iterations) == 0
+
+
+def test_states_that_pass_to_the_next_batch_are_refused(
+    strategy: tfps.ParameterServerStrategy,
+) -> None:
+    coordinator = tfps.ClusterCoordinator(strategy)
+    with strategy.scope():
+        layer = keras.layers.GRU(2, stateful=True)
+        model = keras.Sequential(
+            [
+                keras.Input(batch_shape=(4, 3), dtype="int32"),
+                keras.layers.Embedding(_ROWS, 2),
+                layer,
+                keras.layers.Dense(1),
+            ]
+        )
+        optimizer = _optimizer()
+        optimizer.build(model.trainable_variables)
+    before = [w.copy() for w in model.get_weights()]
+    train = _train(model, optimizer)
+
+    @tf.function
+    def step(ids: Any, targets: Any) -> Any:
+        return strategy.run(train, args=(ids, targets))
+
+    arguments = (tf.zeros([4, 3], tf.int32), tf.zeros([4, 1]))
+    with pytest.raises(
+        errors.UnsupportedError, match=r"'rnn_state', computed by '.*gru"
+    ):
+        coordinator.schedule(step, arguments)
+    for found, expected in zip(model.get_weights(), before, strict=True):
+        np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(layer.states[0].numpy(), np.zeros((4, 2)))
+    assert int(optimizer.iterations) == 0

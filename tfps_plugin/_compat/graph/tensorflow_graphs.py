@@ -67,8 +67,14 @@ def is_kept_whole(function: tf.types.experimental.ConcreteFunction) -> bool:
 
 
 def arguments(graph: FuncGraph) -> list[tf.Tensor]:
-    """Returns the inputs of a function: its arguments, then its captures."""
-    return list(graph.inputs)
+    """Returns the inputs of a function: its arguments, then its captures.
+
+    While it is traced, handles that calls look up are no inputs yet.
+    """
+    inputs = list(graph.inputs)
+    known = {id(tensor) for tensor in inputs}
+    looked_up = graph.function_captures.by_ref_internal.values()
+    return inputs + [each for each in looked_up if id(each) not in known]
 
 
 def control_outputs(graph: FuncGraph) -> list[tf.Operation]:

@@ -1,15 +1,23 @@
 """Values that a synchronous step assigns: how those of workers are combined."""
 
 from collections.abc import Iterator
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from tfps_plugin import errors
 from tfps_plugin._compat.graph import tensorflow_graphs
+from tfps_plugin.training.synchronous.parcels import Applied
+from tfps_plugin.training.synchronous.parcels import Assigned
 from tfps_plugin.training.synchronous.parcels import How
 from tfps_plugin.variables.kinds.sharded_variable import ShardedVariable
 from tfps_plugin.variables.methods import self_assignment
+from tfps_plugin.variables.states import sync_rules
+from tfps_plugin.variables.states.flow import Flow
+from tfps_plugin.variables.states.sync_rules import Change
+
+_SHOWN = 5
 
 # Operations of these names give what only this worker has.
 _INPUT = (
@@ -69,6 +77,78 @@ def how_to_combine(variable: Any, method: str, value: tf.Tensor) -> How:
         f"aggregation={variable.aggregation.name.lower()!r}. Pass one to "
         "add_weight() or tf.Variable()."
     )
+
+
+def says_how(variable: Any) -> bool:
+    """Returns whether a variable says how its values are put together.
+
+    The mean of what workers assign to a weight is what an optimizer makes of
+    the mean of their gradients, so a weight need not say it.
+
+    Args:
+        variable: A variable on parameter servers.
+    """
+    return bool(
+        variable.trainable
+        or variable.aggregation != tf.VariableAggregation.NONE
+    )
+
+
+def require_means(
+    changes: Sequence[Change],
+    assigned: Sequence[Assigned],
+    applied: Sequence[Applied],
+    outputs: Any,
+    num_workers: int,
+) -> None:
+    """Refuses states that are no mean over the examples of all workers.
+
+    Args:
+        changes: What the step assigns to variables that do not say how its
+            values are put together.
+        assigned: All that the step assigns.
+        applied: The gradients of the step.
+        outputs: What the step returns.
+        num_workers: Number of workers; one puts nothing together.
+
+    Raises:
+        UnsupportedError: If one of `changes` is to such a state.
+    """
+    if not changes or num_workers == 1:
+        return
+    results = tf.nest.flatten(
+        [
+            outputs,
+            [each.value for each in assigned],
+            [each.gradients for each in applied],
+        ],
+        expand_composites=True,
+    )
+    refused = sync_rules.of_one_step(
+        Flow(tf.compat.v1.get_default_graph()),
+        changes,
+        [each.variable for each in assigned if not each.variable.trainable],
+        [each for each in results if isinstance(each, tf.Tensor)],
+    )
+    if refused:
+        shown = dict.fromkeys(
+            f"{each.variable.path!r}, computed by {each.value.op.name!r}"
+            for each in refused
+        )
+        raise errors.UnsupportedError(
+            "A synchronous step cannot put together what several workers "
+            "assign to a state that passes from one batch to the next, or that "
+            "is computed from another state of its layer: the mean over "
+            "workers, each with examples of its own, is the state of none of "
+            "them. Expected one worker, or states that a step computes from "
+            "the batch and, element by element, from themselves. Received: "
+            f"{'; '.join([*shown][:_SHOWN])}; with consistency=tfps.Sync() and "
+            f"{num_workers} workers. Train by fit() with tfps.Async(), where "
+            "such steps follow one another; or change the layer: "
+            "stateful=False; or, if the mean over workers is right, because "
+            "the state describes the whole batch, make it with "
+            "add_weight(..., aggregation='mean'). See docs/state.md."
+        )
 
 
 def handles_of(variable: Any) -> list[tf.Tensor]:

@@ -37,7 +37,9 @@ from tfps_plugin.training.synchronous.sums.shared_sums import SharedSums
 from tfps_plugin.variables.kinds.remote_variable import RemoteVariable
 from tfps_plugin.variables.kinds.sharded_variable import ShardedVariable
 from tfps_plugin.variables.lookup import graph_checks
+from tfps_plugin.variables.methods import self_assignment
 from tfps_plugin.variables.per_worker.worker_index import WorkerIndex
+from tfps_plugin.variables.states.sync_rules import Change
 from tfps_plugin.variables.step_trace import Exchange
 from tfps_plugin.variables.step_trace import StepTrace
 from tfps_plugin.variables.updates.remote_queues import RemoteQueues
@@ -113,6 +115,8 @@ class GlobalStep:
         self._index = WorkerIndex()
         self._applied: list[Applied] = []
         self._assigned: list[Assigned] = []
+        # Those of them that nobody has called a mean.
+        self._means: list[Change] = []
         # Number of operations before the assignment of each handle, by its id.
         self._assigned_at: dict[int, int] = {}
         # Number of operations before the first gradients were applied.
@@ -189,7 +193,7 @@ class GlobalStep:
                 "conditions and loops. Received: none. Call it, or train with "
                 "consistency=tfps.Async()."
             )
-        self._end(tokens, operations, num_examples(data))
+        self._end(tokens, outputs, operations, num_examples(data))
         return outputs
 
     def traced_if_it_applies(
@@ -213,7 +217,7 @@ class GlobalStep:
         outputs, operations = self._run(lambda _: function(), None, exchange)
         if self._applied:
             # Only now is it known that there is something to wait for.
-            self._end(self._take_tokens(), operations, examples())
+            self._end(self._take_tokens(), outputs, operations, examples())
         return outputs
 
     @property
@@ -248,9 +252,17 @@ class GlobalStep:
     def _end(
         self,
         tokens: _Tokens,
+        outputs: Any,
         operations: Sequence[tf.Operation],
         examples: tf.Tensor,
     ) -> None:
+        assignments.require_means(
+            self._means,
+            self._assigned,
+            self._applied,
+            outputs,
+            self.num_workers,
+        )
         sums = self.sums.operations
         self._read_after(
             tokens.takes, [each for each in operations if each not in sums]
@@ -297,8 +309,11 @@ class GlobalStep:
             delta = assignments.as_addition(variable, value)
             if delta is not None:
                 method, value = "assign_add", delta
-        value = tf.broadcast_to(value, variable.shape)
         how = assignments.how_to_combine(variable, method, value)
+        if how == "mean" and not assignments.says_how(variable):
+            others = self_assignment.others_of(variable, value)
+            self._means.append(Change(variable, value, others))
+        value = tf.broadcast_to(value, variable.shape)
         self._assigned.append(Assigned(variable, method, value, how))
         for handle in assignments.handles_of(variable):
             self._assigned_at[id(handle)] = len(graph.get_operations())
@@ -337,7 +352,7 @@ class GlobalStep:
         parcels = Parcels(
             self._applied, self._assigned, self.devices, num_examples
         )
-        self._applied, self._assigned = [], []
+        self._applied, self._assigned, self._means = [], [], []
         self._assigned_at = {}
         for ps, device in enumerate(self.devices):
             layout = parcels.layouts[device]

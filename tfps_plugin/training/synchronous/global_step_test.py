@@ -433,6 +433,85 @@ def test_a_change_of_single_rows_is_refused(
         _traced(step, train)
 
 
+def _state(**options: Any) -> Any:
+    """Returns a state of a layer, of two streams."""
+    return testing.remote_variable(
+        np.ones((2, 2), "float32"), trainable=False, **options
+    )
+
+
+def _carrying(step: GlobalStep, state: Any, weight: Any) -> Any:
+    """Returns a step that carries a state from batch to batch."""
+
+    def train(batch: tf.Tensor) -> tf.Tensor:
+        value = tf.tanh(tf.linalg.matmul(state, state) + batch[0])
+        state.assign(value)
+        step.push(_SGD, [weight * 1.0], [weight])
+        return value
+
+    return train
+
+
+@pytest.mark.parametrize("is_fit", [False, True])
+def test_a_state_that_passes_to_the_next_batch_is_refused(
+    step: GlobalStep, weight: keras.Variable, *, is_fit: bool
+) -> None:
+    train = _carrying(step, _state(), weight)
+
+    def scheduled(batch: tf.Tensor) -> tf.Tensor:
+        return step.traced_if_it_applies(
+            lambda: train(batch), step, lambda: tf.ones([])
+        )
+
+    def in_fit(batch: tf.Tensor) -> tf.Tensor:
+        return step.traced(train, batch)
+
+    function = tf.function(in_fit if is_fit else scheduled, autograph=False)
+    with pytest.raises(
+        errors.UnsupportedError,
+        match=r"to the next,.*'variable', computed by 'Tanh';.* 2 workers\. ",
+    ):
+        function.get_concrete_function(tf.TensorSpec([None], tf.float32))
+
+
+def test_one_worker_passes_a_state_to_its_next_batch(
+    weight: keras.Variable,
+) -> None:
+    step = GlobalStep([testing.LOCAL_DEVICE], 1)
+    _traced(step, _carrying(step, _state(), weight))
+    assert len(step.layouts[0].assigned) == 1
+
+
+@pytest.mark.parametrize(
+    "aggregation",
+    [
+        tf.VariableAggregation.MEAN,
+        tf.VariableAggregation.ONLY_FIRST_REPLICA,
+    ],
+)
+def test_a_state_that_says_how_is_put_together(
+    step: GlobalStep, weight: keras.Variable, aggregation: Any
+) -> None:
+    state = _state(aggregation=aggregation)
+    _traced(step, _carrying(step, state, weight))
+    assert len(step.layouts[0].assigned) == 1
+
+
+def test_an_average_that_the_step_uses_is_put_together(
+    step: GlobalStep, weight: keras.Variable
+) -> None:
+    """Also one whose value is of a smaller shape."""
+    state = _state()
+
+    def train(batch: tf.Tensor) -> tf.Tensor:
+        state.assign(state * 0.9 + 0.1 * tf.reduce_mean(batch))
+        step.push(_SGD, [weight * 1.0], [weight])
+        return tf.reduce_mean(batch)
+
+    _traced(step, train)
+    assert len(step.layouts[0].assigned) == 1
+
+
 def test_a_variable_elsewhere_is_refused(step: GlobalStep) -> None:
     local = keras.Variable([1.0, 2.0], name="local")
 

@@ -186,6 +186,28 @@ def as_addition(variable: Any, value: Any) -> tf.Tensor | None:
     return addend if method is tf.raw_ops.AssignAddVariableOp else -addend
 
 
+def others_of(variable: Any, value: Any) -> list[tf.Tensor] | None:
+    """Returns what a value is computed from besides the variable itself.
+
+    Args:
+        variable: A variable, or a sharded one, that functions read.
+        value: The value to assign, a tensor of the present function.
+
+    Returns:
+        Tensors that do not depend on the variable; None if the value is not
+        made from a read of it by a few elementwise operations.
+    """
+    shards = getattr(variable, "variables", None)
+    handles = [
+        compat.in_graph(shard.handle, value.graph)
+        for shard in (shards or [variable])
+    ]
+    found = Computation.find_of_shards(
+        value, handles, _wholes(handles) if shards else ()
+    )
+    return None if found is None else [*found.inputs.values()]
+
+
 def parts_of_shards(
     table: Any, method: str, value: Any
 ) -> tuple[str, list[tf.Tensor]] | None:

@@ -7,4 +7,5 @@ flow.py          data flow from reads of variables to the writes of a step
 copies.py        the states of which every lane has a copy
 local_rules.py   the rule of a metric state, from the operations that assign it
 ps_rules.py      states on parameter servers that several workers would spoil
+sync_rules.py    states that workers cannot put together in a synchronous step
 """

@@ -82,7 +82,7 @@ def _spoils_state(flow: Flow, write: Write, shared: list[Any]) -> bool:
     for other in shared:
         if (
             other is not variable
-            and _owner(other) == _owner(variable)
+            and owner(other) == owner(variable)
             and write.mask & flow.reads(other)
         ):
             return True
@@ -101,8 +101,12 @@ def _is_used(flow: Flow, variable: Any) -> bool:
     )
 
 
-def _owner(variable: Any) -> str:
-    """Returns the layer or metric of a variable, according to its path."""
+def owner(variable: Any) -> str:
+    """Returns the layer or metric of a variable, according to its path.
+
+    Args:
+        variable: A variable on parameter servers, whole or sharded, or a shard.
+    """
     container = getattr(variable, "_distributed_container", None)
     whole = variable if container is None else container()
     head, _, _ = whole.path.rpartition("/")
