@@ -5,6 +5,7 @@ then steps of one process.
 """
 
 import pathlib
+import signal
 from collections.abc import Callable
 from collections.abc import Iterator
 from typing import Any
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from shared_gate import Gate
+from shared_losses import StoppedPs
 from shared_training import Seen
 
 import tfps_plugin as tfps
@@ -30,6 +32,8 @@ _STEPS, _BATCH = 12, 8
 # In the second of three rounds.
 _HELD = 5
 _RATE = 0.05
+# A task that hangs is probed after this time.
+_PATIENCE_SECONDS = 2.0
 _random = np.random.default_rng(5)
 _X = _random.normal(size=(_STEPS * _BATCH, 3)).astype("float32")
 _Y = _X[:, :1] - _X[:, 1:2]
@@ -221,6 +225,84 @@ def test_the_round_of_a_lost_worker_is_made_again(
     assert counters.value("steps_again") == _LOCAL
 
 
+def test_a_worker_that_hangs_makes_its_round_again_when_it_goes_on(
+    cluster: tfps.LocalCluster,
+    make: Make,
+    gate: Gate,
+    one_call_at_a_time: None,
+) -> None:
+    strategy = make()
+    seen = Seen(
+        tfps.ClusterCoordinator(strategy, patience_seconds=_PATIENCE_SECONDS)
+    )
+    model = _held(strategy, gate)
+    initial = model.get_weights()
+    process = cluster.process("worker", 0)
+
+    def go_on(event: events.Event) -> None:
+        if isinstance(event, events.WorkerLost):
+            process.send_signal(signal.SIGCONT)
+
+    seen.on_event = go_on
+
+    def stop() -> None:
+        gate.let_others_pass()
+        process.send_signal(signal.SIGSTOP)
+
+    gate.once_reached(stop)
+    try:
+        _fit(model)
+    finally:
+        process.send_signal(signal.SIGCONT)
+    gate.assert_acted()
+    # The round that was given up is still held up.
+    _assert_each_round_counts_once(strategy, model, _in_numpy(initial))
+    counters = tfps.ClusterCoordinator(strategy).counters
+    # Its earlier connection may break the new one once.
+    assert counters.value("steps_again") in (_LOCAL, 2 * _LOCAL)
+
+
+class _Killed:
+    """A ps that is killed, and comes back."""
+
+    def __init__(
+        self, cluster: tfps.LocalCluster, seen: Seen, lost: int, gate: Gate
+    ) -> None:
+        self._cluster = cluster
+        self._seen = seen
+        self._lost = lost
+        self._gate = gate
+
+    def happen(self) -> None:
+        self._cluster.kill("ps", self._lost)
+        # Then the round is cancelled already, and sends nothing any more.
+        self._seen.wait_for(events.ParameterServerLost)
+        self._gate.open()
+        self._cluster.start("ps", self._lost)
+
+    def end(self) -> None:
+        pass
+
+
+class _Stopped(StoppedPs):
+    """A ps that hangs, is given up, and goes on."""
+
+    def __init__(
+        self, cluster: tfps.LocalCluster, seen: Seen, lost: int, gate: Gate
+    ) -> None:
+        super().__init__(cluster, seen, lost)
+        self._seen = seen
+        self._gate = gate
+
+    def happen(self) -> None:
+        self._gate.let_others_pass()
+        super().happen()
+        # Likewise: the round was cancelled when the ps was given up.
+        self._seen.wait_for(events.ParameterServerRecovered)
+        self._gate.open()
+
+
+@pytest.mark.parametrize("loss", [_Killed, _Stopped])
 @pytest.mark.parametrize("lost", [0, 1])
 def test_a_round_in_which_a_ps_is_lost_is_made_again(
     cluster: tfps.LocalCluster,
@@ -229,12 +311,13 @@ def test_a_round_in_which_a_ps_is_lost_is_made_again(
     one_call_at_a_time: None,
     tmp_path: pathlib.Path,
     lost: int,
+    loss: Callable[..., Any],
 ) -> None:
     """Variables of the lost one are those of the checkpoint, as always."""
     strategy = make()
-    # It asks a ps on which a held call depends after this time.
-    coordinator = tfps.ClusterCoordinator(strategy, patience_seconds=2.0)
-    seen = Seen(coordinator)
+    seen = Seen(
+        tfps.ClusterCoordinator(strategy, patience_seconds=_PATIENCE_SECONDS)
+    )
     model = _held(strategy, gate)
     initial = model.get_weights()
     manager = tfps.CheckpointManager(tfps.Checkpoint(model=model), tmp_path)
@@ -244,15 +327,12 @@ def test_a_round_in_which_a_ps_is_lost_is_made_again(
     assert any(map(np.any, set_back))
     assert not all(map(np.all, set_back))
 
-    def lose() -> None:
-        cluster.kill("ps", lost)
-        # Then the round is cancelled already, and sends nothing any more.
-        seen.wait_for(events.ParameterServerLost)
-        gate.open()
-        cluster.start("ps", lost)
-
-    gate.once_reached(lose)
-    _fit(model)
+    how = loss(cluster, seen, lost, gate)
+    gate.once_reached(how.happen)
+    try:
+        _fit(model)
+    finally:
+        how.end()
     gate.assert_acted()
     assert seen.recovered() == [lost]
     _assert_each_round_counts_once(

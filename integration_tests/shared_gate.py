@@ -27,6 +27,8 @@ class Gate:
         self._bar = folder / "bar"
         for pipe in (self._bell, self._bar):
             os.mkfifo(pipe)
+        # Once it is there, no other step is held up.
+        self._mark = folder / "mark"
         self._open: list[int] = []
         self._action: threading.Thread | None = None
         self._error: BaseException | None = None
@@ -38,6 +40,9 @@ class Gate:
         Args:
             is_held: Whether the step has to pass the gate.
         """
+        mark = tf.where(is_held, str(self._mark), os.devnull)
+        # Nothing matches the name of a file that is not there.
+        is_held &= tf.size(tf.io.matching_files(mark)) == 0
         bell, bar = (
             tf.where(is_held, str(pipe), os.devnull)
             for pipe in (self._bell, self._bar)
@@ -75,6 +80,14 @@ class Gate:
         if self._error is not None:
             raise self._error
         assert self._has_acted, "No step has come to the gate."
+
+    def let_others_pass(self) -> None:
+        """Holds up no step that comes from now on.
+
+        One that is held up already stays so until the gate is opened. Call it
+        in the action of `once_reached`.
+        """
+        self._mark.touch()
 
     def open(self) -> None:
         """Lets every step go on, from now on."""

@@ -33,7 +33,7 @@ class Failure:
             is the user's own.
         ps: Indices of the parameter servers to probe, likelier ones first.
         broken_worker: Index of a worker that may live but be of no use; see
-            `_CLEANED_UP`, `_DOES_NOT_KNOW_PS`.
+            `_CLEANED_UP`, `_DOES_NOT_KNOW_PS`, `_GOES_ON`.
         broken_ps: Likewise, of a parameter server.
     """
 
@@ -50,10 +50,14 @@ _ANY_TASK = re.compile(r"/job:(worker|ps)(?:/replica:\d+)?/task:(\d+)")
 # A task that was given up while it lived, and then readmitted, still cleans up
 # what it ran before. With that, TensorFlow's runtime closes for good the
 # rendezvous through which the task receives values: the old and the new
-# connection share its number.
-_CLEANED_UP = re.compile(r"\bCleanup \d+")
+# connection share its number, which may be negative.
+_CLEANED_UP = re.compile(r"\bCleanup -?\d+")
 # The worker was not told that a parameter server is back.
 _DOES_NOT_KNOW_PS = "No worker known as /job:ps"
+# A call that was cancelled goes on within a long operation on the worker. So
+# TensorFlow takes its function for prepared there, although a parameter server
+# has come back without its part.
+_GOES_ON = "Could not find function library for registered component function"
 _REMOTE_TARGET = re.compile(
     r"remote target /job:(worker|ps)(?:/replica:\d+)?/task:(\d+)"
 )
@@ -74,7 +78,7 @@ def classify(type_name: str, text: str, worker_index: int) -> Failure:
         return _USER
     workers, ps = _named_tasks(text)
     broken_worker = broken_ps = None
-    if _DOES_NOT_KNOW_PS in text:
+    if _DOES_NOT_KNOW_PS in text or _GOES_ON in text:
         broken_worker = worker_index
     elif _CLEANED_UP.search(text):
         if ps and not workers:

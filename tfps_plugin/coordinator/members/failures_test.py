@@ -190,6 +190,7 @@ def test_who_fails_again_and_again_leaves_closures_to_others() -> None:
     [
         ("remote target /job:worker/replica:0/task:0 Cleanup 23", 0, None),
         ("Cleanup 2393", 4, None),
+        ("Cleanup -540195374324684506", 4, None),
         ("remote target /job:ps/replica:0/task:1 Cleanup 23", None, 1),
         (
             "from /job:ps/replica:0/task:1 to /job:worker/replica:0/task:2: "
@@ -198,6 +199,12 @@ def test_who_fails_again_and_again_leaves_closures_to_others() -> None:
             None,
         ),
         ("No worker known as /job:ps/replica:0/task:0", 4, None),
+        (
+            "Could not find function library for registered component "
+            "function: f remote target /job:ps/replica:0/task:0",
+            4,
+            None,
+        ),
         ("remote target /job:worker/replica:0/task:0: reset", None, None),
     ],
 )
