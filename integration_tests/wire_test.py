@@ -1,4 +1,7 @@
-"""Tests of the effect of smaller wire dtypes on training and messages."""
+"""Tests of the effect of smaller wire dtypes on training and messages.
+
+`wire_rules_test` has several workers.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -55,12 +58,16 @@ def _dataset(context: tf.distribute.InputContext) -> tf.data.Dataset:
 
 
 def _trained(
-    cluster: tfps.LocalCluster, wire_dtype: Any, partitioner: Any
+    cluster: tfps.LocalCluster,
+    wire_dtype: Any,
+    partitioner: Any,
+    consistency: Any = None,
 ) -> tuple[list[np.ndarray], int]:
     """Returns the weights after some steps, and the known bytes of messages."""
     strategy = tfps.ParameterServerStrategy(
         cluster.cluster_resolver,
         partitioner,
+        consistency=consistency,
         # Steps run one after the other, as in NumPy.
         scheduling=tfps.SchedulingOptions(max_closures_in_flight_per_worker=1),
         communication=tfps.CommunicationOptions(wire_dtype=wire_dtype),
@@ -133,6 +140,24 @@ def test_weights_are_about_those_of_rows_of_bytes(
     assert abs(difference.mean()) < 1e-4
     # The kernel has one column, and is not rounded.
     np.testing.assert_allclose(kernel, expected_kernel, atol=0.02)
+
+
+@pytest.mark.parametrize(
+    "consistency",
+    [tfps.Sync(), tfps.BoundedStaleness(2)],
+    ids=["sync", "bound"],
+)
+@pytest.mark.parametrize("wire_dtype", ["bfloat16", "float16"])
+def test_one_worker_has_the_numbers_of_asynchronous_training(
+    cluster: tfps.LocalCluster, wire_dtype: str, consistency: Any
+) -> None:
+    cut = tfps.partitioners.FixedShardsPartitioner(2)
+    weights, _ = _trained(cluster, wire_dtype, cut, consistency)
+    expected, _ = _trained(cluster, wire_dtype, cut)
+    exact = _expected(_as_it_is, _as_it_is)
+    for mine, theirs, other in zip(weights, expected, exact, strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=0, atol=1e-6)
+        assert np.abs(mine - other).max() > 1e-4
 
 
 def test_without_it_nothing_is_rounded(cluster: tfps.LocalCluster) -> None:
