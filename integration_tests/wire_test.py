@@ -1,4 +1,7 @@
-"""Tests of the effect of smaller wire dtypes on training and messages."""
+"""Tests of the effect of smaller wire dtypes on training and messages.
+
+`wire_rules_test` has several workers.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -55,12 +58,16 @@ def _dataset(context: tf.distribute.InputContext) -> tf.data.Dataset:
 
 
 def _trained(
-    cluster: tfps.LocalCluster, wire_dtype: Any, partitioner: Any
+    cluster: tfps.LocalCluster,
+    wire_dtype: Any,
+    partitioner: Any,
+    consistency: Any = None,
 ) -> tuple[list[np.ndarray], int]:
     """Returns the weights after some steps, and the known bytes of messages."""
     strategy = tfps.ParameterServerStrategy(
         cluster.cluster_resolver,
         partitioner,
+        consistency=consistency,
         # Steps run one after the other, as in NumPy.
         scheduling=tfps.SchedulingOptions(max_closures_in_flight_per_worker=1),
         communication=tfps.CommunicationOptions(wire_dtype=wire_dtype),
@@ -133,6 +140,80 @@ def test_weights_are_about_those_of_rows_of_bytes(
     assert abs(difference.mean()) < 1e-4
     # The kernel has one column, and is not rounded.
     np.testing.assert_allclose(kernel, expected_kernel, atol=0.02)
+
+
+@pytest.mark.parametrize(
+    "consistency",
+    [tfps.Sync(), tfps.BoundedStaleness(2)],
+    ids=["sync", "bound"],
+)
+@pytest.mark.parametrize("wire_dtype", ["bfloat16", "float16"])
+def test_one_worker_has_the_numbers_of_asynchronous_training(
+    cluster: tfps.LocalCluster, wire_dtype: str, consistency: Any
+) -> None:
+    cut = tfps.partitioners.FixedShardsPartitioner(2)
+    weights, _ = _trained(cluster, wire_dtype, cut, consistency)
+    expected, _ = _trained(cluster, wire_dtype, cut)
+    exact = _expected(_as_it_is, _as_it_is)
+    for mine, theirs, other in zip(weights, expected, exact, strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=0, atol=1e-6)
+        assert np.abs(mine - other).max() > 1e-4
+
+
+_LOCAL = 4
+
+
+def _expected_of_rounds(
+    rounded: Callable[[np.ndarray], np.ndarray],
+) -> list[np.ndarray]:
+    """Makes rounds of local steps in NumPy, and rounds what travels.
+
+    That is the kernel once in a round, rows in each step, and the sums of
+    gradients.
+    """
+    table, kernel = _TABLE.copy(), _KERNEL.copy()
+    for first in range(0, _STEPS, _LOCAL):
+        of_round = slice(first, first + _LOCAL)
+        w = rounded(kernel)
+        rows, of_kernel = np.zeros_like(table), np.zeros_like(kernel)
+        for ids, targets in zip(
+            _IDS[of_round], _TARGETS[of_round], strict=True
+        ):
+            x = rounded(table)[ids].reshape([_BATCH, -1])
+            error = 2.0 * (x @ w - targets) / _BATCH
+            np.add.at(rows, ids, (error @ w.T).reshape([*ids.shape, _WIDTH]))
+            of_kernel += x.T @ error
+            # The copy of the worker moves by what has not travelled.
+            w = w - _RATE * x.T @ error
+        table -= _RATE * rounded(rows)
+        kernel -= _RATE * rounded(of_kernel)
+    return [table, kernel]
+
+
+@pytest.mark.parametrize(
+    "partitioner", [None, tfps.partitioners.FixedShardsPartitioner(2)]
+)
+def test_rounds_of_local_steps_round_what_travels(
+    cluster: tfps.LocalCluster, partitioner: Any
+) -> None:
+    weights, _ = _trained(
+        cluster, "bfloat16", partitioner, tfps.Async(local_steps=_LOCAL)
+    )
+    rounded = _expected_of_rounds(_bfloat16)
+    exact = _expected_of_rounds(_as_it_is)
+    for mine, theirs, other in zip(weights, rounded, exact, strict=True):
+        difference = np.abs(mine - theirs).max()
+        assert difference < 0.3 * np.abs(mine - other).max(), difference
+
+
+def test_rounds_of_local_steps_send_fewer_bytes(
+    cluster: tfps.LocalCluster,
+) -> None:
+    local = tfps.Async(local_steps=_LOCAL)
+    _, half = _trained(cluster, "bfloat16", None, local)
+    _, without_kernel = _trained(cluster, _not_the_kernel, None, local)
+    # The kernel and its gradient; and some sizes that are not sent.
+    assert _KERNEL.nbytes <= without_kernel - half < _KERNEL.nbytes + 16
 
 
 def test_without_it_nothing_is_rounded(cluster: tfps.LocalCluster) -> None:

@@ -149,10 +149,11 @@ class LocalRounds:
             for update in plan.updates
         ]
         specs = accrual.state_specs(plan)
-        begin = RoundState(
-            [tf.convert_to_tensor(value) for value in plan.weights],
-            tf.nest.map_structure(_nothing, specs.sums),
-        )
+        # A step reads its weights under a tape, which lets them travel in
+        # fewer bits.
+        with tf.GradientTape():
+            weights = [tf.convert_to_tensor(value) for value in plan.weights]
+        begin = RoundState(weights, tf.nest.map_structure(_nothing, specs.sums))
 
         def body(done: tf.Tensor, _: Any, state: RoundState, now: Any) -> Any:
             outputs, state = step(source.batch(*given, done, now), state, rates)

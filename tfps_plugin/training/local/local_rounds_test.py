@@ -117,6 +117,19 @@ def test_a_round_applies_the_sum_of_its_gradients_once(
     assert int(training.optimizer.count) == 1
 
 
+def test_the_copy_is_rounded_as_weights_are_that_a_step_reads() -> None:
+    training = _Training()
+    training.weight.wire_dtype = tf.bfloat16
+    training.round()(tf.constant(_IDS), tf.constant(1))
+    rounded = tf.cast(tf.cast(_WEIGHT, tf.bfloat16), tf.float32).numpy()
+    rows = _TABLE[_IDS[0]]
+    # This optimizer applies gradients as they are.
+    gradient = (2 * (rows * rounded + _OFFSET) * rows).sum(axis=0)
+    np.testing.assert_allclose(
+        training.weight.numpy(), _WEIGHT - _RATE * gradient, 1e-5
+    )
+
+
 def test_the_copy_moves_by_clipped_gradients() -> None:
     training = _Training(clipvalue=0.5)
     training.round()(tf.constant(_IDS), tf.constant(4))

@@ -22,6 +22,7 @@ from tfps_plugin.training.optimizers import sparse_gradients
 from tfps_plugin.training.synchronous import stacked_rows
 from tfps_plugin.training.synchronous.stacked_rows import StackedRows
 from tfps_plugin.variables.compression import error_feedback
+from tfps_plugin.variables.compression import wire
 from tfps_plugin.variables.kinds.remote_variable import RemoteVariable
 from tfps_plugin.variables.kinds.sharded_variable import ShardedVariable
 from tfps_plugin.variables.lookup.distinct_rows import distinct
@@ -223,20 +224,25 @@ class Parcels:
         """
         self.layouts = {device: ParcelLayout() for device in devices}
         self.tensors: dict[str, list[tf.Tensor]] = {d: [] for d in devices}
+        checked: list[tuple[Any, Any]] = []
         for each in applied:
-            self._add_gradients(each, weight)
+            sent = self._add_gradients(each, weight)
+            if isinstance(each.optimizer, keras.optimizers.LossScaleOptimizer):
+                checked += sent
         for change in assigned:
             self._add_value(change, weight)
-        checked = [
-            gradient
-            for each in applied
-            if isinstance(each.optimizer, keras.optimizers.LossScaleOptimizer)
-            for gradient in each.gradients
-        ]
         if checked:
             self._add_check(checked, weight)
 
-    def _add_gradients(self, applied: Applied, weight: tf.Tensor) -> None:
+    def _add_gradients(
+        self, applied: Applied, weight: tf.Tensor
+    ) -> list[tuple[Any, Any]]:
+        """Adds the gradients of one `optimizer.apply`.
+
+        Returns:
+            Variables on parameter servers, and the gradient to send of each.
+        """
+        sent = []
         shares: dict[str, list[tuple[_Shard, _OfShard]]] = {
             device: [] for device in self.layouts
         }
@@ -247,6 +253,7 @@ class Parcels:
             if isinstance(gradient, tf.IndexedSlices):
                 gradient = distinct(gradient)
             gradient = error_feedback.corrected(value, gradient)
+            sent.append((value, gradient))
             for part in _parts_of(value, gradient):
                 shard = _Shard(variable, _number(value, part.shard))
                 shares[part.device].append((shard, part))
@@ -255,6 +262,7 @@ class Parcels:
             layout._groups.append(group)
             with tf.device(device):
                 self.tensors[device] += _fill(group, shares[device], weight)
+        return sent
 
     def _add_value(self, change: Assigned, weight: tf.Tensor) -> None:
         for part in _parts_of(change.variable, change.value):
@@ -267,14 +275,14 @@ class Parcels:
             )
             self.tensors[part.device].append(values)
 
-    def _add_check(self, gradients: Sequence[Any], weight: tf.Tensor) -> None:
+    def _add_check(
+        self, sent: Sequence[tuple[Any, Any]], weight: tf.Tensor
+    ) -> None:
         """Tells every ps whether all gradients are finite, if they count."""
         are_finite = tf.reduce_all(
             [
-                tf.reduce_all(
-                    tf.math.is_finite(sparse_gradients.values_of(gradient))
-                )
-                for gradient in gradients
+                tf.reduce_all(tf.math.is_finite(_as_it_arrives(*each)))
+                for each in sent
             ]
         )
         for device, layout in self.layouts.items():
@@ -283,6 +291,19 @@ class Parcels:
                 self.tensors[device].append(
                     1.0 - tf.cast(are_finite | (weight <= 0), tf.float32)
                 )
+
+
+def _as_it_arrives(variable: Any, gradient: Any) -> tf.Tensor:
+    """Returns the values of a gradient that are finite if they arrive so.
+
+    A scaled one may be too large for its dtype on the way. A row that travels
+    as int8 is finite if its numbers are.
+    """
+    values = sparse_gradients.values_of(gradient)
+    wire_dtype = wire.dtype_for(variable)
+    if wire_dtype is None or wire_dtype == tf.int8:
+        return values
+    return wire.narrowed(values, wire_dtype)
 
 
 class _OfShard(NamedTuple):

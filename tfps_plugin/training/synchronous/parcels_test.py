@@ -364,6 +364,37 @@ def test_every_ps_learns_whether_scaled_gradients_are_finite(
     assert variables == [weight]
 
 
+@pytest.mark.parametrize("is_sparse", [False, True])
+@pytest.mark.parametrize(
+    ("wire_dtype", "largest", "is_finite"),
+    [
+        (tf.float16, 5e4, True),
+        (tf.float16, 7e4, False),
+        (tf.bfloat16, 7e4, True),
+        (tf.int8, 7e4, True),
+        (None, 7e4, True),
+    ],
+)
+def test_scaled_gradients_have_to_be_finite_when_they_arrive(
+    wire_dtype: Any, largest: float, is_finite: bool, is_sparse: bool
+) -> None:
+    optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD())
+    table = _on_ps(np.zeros((7, 8), "float32"), 2)
+    table.value.wire_dtype = wire_dtype
+    # An id occurs twice, and travels once.
+    ids = [6, 1, 6]
+
+    def gradient() -> Any:
+        values = np.ones((3, 8), "float32")
+        values[[0, 2]] = largest / 2
+        slices = tf.IndexedSlices(tf.constant(values), ids, tf.constant([7, 8]))
+        return slices if is_sparse else tf.convert_to_tensor(slices)
+
+    sent = _Sent(lambda: [Applied(optimizer, [gradient()], [table])])
+    ((_, _, _, found),) = sent.runs
+    assert bool(found) is is_finite
+
+
 def test_no_optimizer_without_a_scale_checks_gradients() -> None:
     weight = _on_ps(_WEIGHT)
     sent = _Sent(
