@@ -25,7 +25,7 @@ _WORKERS = 3
 _LOST = 1
 # More rows than are read before the kill: the worker is in its first split.
 _ROWS_OF_SPLIT = 320
-_SPLITS = 9
+_SPLITS = 6
 _ROWS = _SPLITS * _ROWS_OF_SPLIT
 _BATCHES = _ROWS // shared_rows.BATCH
 # Batches of the progress bar after which it dies, and is started again.

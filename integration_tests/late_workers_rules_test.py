@@ -28,7 +28,7 @@ pytestmark = [
 _LATE = NUM_WORKERS - 1
 # The number of steps after which it joins.
 _JOINS = 8
-_SPLITS = 30
+_SPLITS = 15
 _ROWS = _SPLITS * 12 * shared_rows.BATCH
 
 Make = Callable[..., tfps.ParameterServerStrategy]
