@@ -29,7 +29,7 @@ class Lane:
     Guarantees: each closure that the lane gets from the queue is returned to
     it as done, failed or put back. After `abandon` the lane continues with a
     new thread, and ignores whatever the old thread still reports.
-    Guarded by `_lock`: the current run, the abandoned runs, the thread, the
+    Guarded by `_lock`: the current run, the abandoned calls, the thread, the
     number of abandoned threads, whether the lane was joined.
     Never call while holding the lock: the queue, closures, the membership.
     """
@@ -71,8 +71,9 @@ class Lane:
         self._counters = counters
         self._lock = threading.Lock()
         self._run: Run | None = None
-        # Abandoned runs, of which calls may still be in flight.
-        self._abandoned: list[Run] = []
+        # Generations of the worker, and calls that may still go on there. Not
+        # their closures, which hold what the user has passed.
+        self._abandoned: list[tuple[int, InFlightCall]] = []
         self._life = 0
         self._has_ended = False
         self._thread = self._new_thread(self._life)
@@ -129,9 +130,8 @@ class Lane:
         with self._lock:
             abandoned = list(self._abandoned)
         return any(
-            run.generation == generation
-            and run.call.needs(parameter_servers, before)
-            for run in abandoned
+            began_in == generation and call.needs(parameter_servers, before)
+            for began_in, call in abandoned
         )
 
     def ignores_cancellation(self, since: float) -> bool:
@@ -164,9 +164,9 @@ class Lane:
             thread.start()
             self._run = None
             self._abandoned = [
-                each for each in self._abandoned if each.call.is_under_way
+                each for each in self._abandoned if each[1].is_under_way
             ]
-            self._abandoned.append(run)
+            self._abandoned.append((run.generation, run.call))
             self._life += 1
             given_up, self._thread = self._thread, thread
         if self._worker_calls is not None and given_up.ident is not None:

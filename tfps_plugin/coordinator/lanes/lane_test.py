@@ -1,8 +1,10 @@
 """Tests of a lane that the coordinator's tests do not cover."""
 
+import gc
 import logging
 import math
 import threading
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -278,6 +280,31 @@ def test_an_abandoned_call_is_known_until_it_ends(bench: _Bench) -> None:
     go_on.set()
     threads[0].join(_TIMEOUT_SECONDS)
     assert not bench.worker.abandoned_call_needs([1], math.inf)
+
+
+def test_nothing_keeps_what_an_abandoned_call_was_made_with(
+    bench: _Bench,
+) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+    threads: list[threading.Thread] = []
+
+    class Given:
+        def __call__(self) -> None:
+            threads.append(threading.current_thread())
+            begun.set()
+            assert go_on.wait(_TIMEOUT_SECONDS)
+
+    given = Given()
+    reference = weakref.ref(given)
+    bench.queue.put(Closure(first_calls.exclusive(given, {1}), bound_to=0))
+    del given
+    assert begun.wait(_TIMEOUT_SECONDS)
+    bench.worker.abandon()
+    bench.queue.join()
+    go_on.set()
+    threads[0].join(_TIMEOUT_SECONDS)
+    gc.collect()
+    assert reference() is None
 
 
 def test_an_abandoned_call_is_cancelled_after_its_closure_has_ended(
