@@ -21,6 +21,10 @@ import shared_spans
 import shared_training
 import tensorflow as tf
 from shared_gate import Gate
+from shared_losses import LostPs
+from shared_losses import LostWorker
+from shared_losses import StoppedPs
+from shared_losses import StoppedWorker
 from shared_shares import NUM_STEPS
 from shared_shares import NUM_WORKERS
 from shared_shares import Share
@@ -354,23 +358,23 @@ def test_the_number_of_a_step_comes_with_the_answer_of_a_worker(
     seen.wait_for_all_workers()
 
 
+@pytest.mark.parametrize("loss", [LostWorker, StoppedWorker])
 def test_a_lost_worker_that_is_back_takes_part_again(
     cluster: tfps.LocalCluster,
     strategy: tfps.ParameterServerStrategy,
     gates: list[Gate],
+    loss: type[LostWorker],
 ) -> None:
     seen = shared_training.Seen(tfps.ClusterCoordinator(strategy))
-
-    def lose() -> None:
-        cluster.kill("worker", _SLOW)
-        gates[0].open()
-
-    gates[0].once_reached(lose)
+    how = loss(cluster, gates[0], _SLOW)
+    gates[0].once_reached(how.happen)
     # It has had a part in nothing yet, and starts its input over.
     loop = _Loop(strategy, _batches(gates={(0, _SLOW): 1}), gates)
-    loop.run(_HELD)
+    try:
+        loop.run(_HELD)
+    finally:
+        how.end()
     gates[0].assert_acted()
-    cluster.start("worker", _SLOW, wait=True)
     seen.wait_for(events.WorkerReadmitted)
     seen.wait_for_all_workers()
     loop.run(_MADE - _HELD)
@@ -393,6 +397,7 @@ def _all_held_from(step: int) -> dict[Share, int]:
     }
 
 
+@pytest.mark.parametrize("loss", [LostPs, StoppedPs])
 @pytest.mark.parametrize("lost", [0, 1])
 def test_all_variables_go_back_together_when_a_ps_is_lost(
     cluster: tfps.LocalCluster,
@@ -400,6 +405,7 @@ def test_all_variables_go_back_together_when_a_ps_is_lost(
     gates: list[Gate],
     tmp_path: pathlib.Path,
     lost: int,
+    loss: type[LostPs],
 ) -> None:
     """Workers arrive on the first one, which the referee needs."""
     seen = shared_training.Seen(tfps.ClusterCoordinator(strategy))
@@ -416,14 +422,18 @@ def test_all_variables_go_back_together_when_a_ps_is_lost(
     manager.save()
     manager.sync()
 
+    how = loss(cluster, seen, lost)
+
     def lose() -> None:
-        cluster.kill("ps", lost)
-        cluster.start("ps", lost)
+        how.happen()
         # A worker that is held up has sent nothing, and then sends its part.
         gates[0].open()
 
     gates[0].once_reached(lose)
-    loop.run(_MADE - _SAVED)
+    try:
+        loop.run(_MADE - _SAVED)
+    finally:
+        how.end()
     gates[0].assert_acted()
     assert seen.recovered() == [lost]
     # Steps between the checkpoint and the loss are undone; those of the calls

@@ -21,7 +21,9 @@ import shared_spans
 import shared_training
 from shared_gate import Gate
 from shared_losses import LostPs
+from shared_losses import LostWorker
 from shared_losses import StoppedPs
+from shared_losses import StoppedWorker
 from shared_shares import NUM_STEPS
 from shared_shares import NUM_WORKERS
 from shared_training import At
@@ -123,54 +125,32 @@ def _open_all(gates: Sequence[Gate]) -> None:
         gate.open()
 
 
-class _Kill:
-    """The slow worker is killed, and comes back."""
+def _when_held(gates: Sequence[Gate], how: LostWorker) -> None:
+    """Loses the slow worker when it is held up, and lets the others go on."""
 
-    def __init__(
-        self, cluster: tfps.LocalCluster, gates: Sequence[Gate]
-    ) -> None:
-        self._cluster = cluster
-        self._own, self._others = gates
-        self._process = cluster.process("worker", _SLOW)
+    def lose() -> None:
+        how.happen()
+        gates[1].open()
 
-    def happen(self) -> None:
-        self._cluster.kill("worker", _SLOW)
-        self._others.open()
-
-    def end(self) -> None:
-        self._own.open()
-        self._cluster.start("worker", _SLOW, wait=True)
-
-
-class _Hang(_Kill):
-    """The slow worker hangs, is given up, and goes on."""
-
-    def happen(self) -> None:
-        self._process.send_signal(signal.SIGSTOP)
-        self._others.open()
-
-    def end(self) -> None:
-        self._process.send_signal(signal.SIGCONT)
-        # Its step goes on, with a parcel that nobody may take.
-        self._own.open()
+    gates[0].once_reached(lose)
 
 
 @_both_sources
-@pytest.mark.parametrize("loss", [_Kill, _Hang])
+@pytest.mark.parametrize("loss", [LostWorker, StoppedWorker])
 @pytest.mark.parametrize("held", [0, _HELD])
 def test_steps_go_on_when_a_worker_is_lost(
     cluster: tfps.LocalCluster,
     strategy: tfps.ParameterServerStrategy,
     gates: list[Gate],
     source: Callable[..., Any],
-    loss: type[_Kill],
+    loss: type[LostWorker],
     held: int,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """It is late already, or not; it has sent nothing of its step."""
     model = _model(strategy, gates, steps_per_execution=NUM_STEPS)
-    how = loss(cluster, gates)
-    gates[0].once_reached(how.happen)
+    how = loss(cluster, gates[0], _SLOW)
+    _when_held(gates, how)
     try:
         model.fit(
             **source(_held_at(held)), steps_per_epoch=NUM_STEPS, verbose=0
@@ -197,17 +177,17 @@ def test_steps_go_on_when_a_worker_is_lost(
     ).wait_for_all_workers()
 
 
-@pytest.mark.parametrize("loss", [_Kill, _Hang])
+@pytest.mark.parametrize("loss", [LostWorker, StoppedWorker])
 def test_a_lost_worker_that_is_back_takes_part_again(
     cluster: tfps.LocalCluster,
     strategy: tfps.ParameterServerStrategy,
     gates: list[Gate],
-    loss: type[_Kill],
+    loss: type[LostWorker],
 ) -> None:
     seen = shared_training.Seen(tfps.ClusterCoordinator(strategy))
     model = _model(strategy, gates)
-    how = loss(cluster, gates)
-    gates[0].once_reached(how.happen)
+    how = loss(cluster, gates[0], _SLOW)
+    _when_held(gates, how)
 
     def bring_back() -> None:
         # Reading it waits for the end of all steps so far.

@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 import shared_training
 import tensorflow as tf
+from shared_losses import LostPs
+from shared_losses import StoppedPs
 from shared_training import At
 from shared_training import Seen
 
@@ -353,11 +355,15 @@ def test_everything_is_set_back_where_it_is_to_be_consistent(
     assert int(model.optimizer.iterations) == _STEPS
 
 
+@pytest.mark.parametrize("loss", [LostPs, StoppedPs])
 def test_a_custom_loop_goes_on(
-    cluster: tfps.LocalCluster, make: Make, tmp_path: pathlib.Path
+    cluster: tfps.LocalCluster,
+    make: Make,
+    tmp_path: pathlib.Path,
+    loss: type[LostPs],
 ) -> None:
     strategy = make(num_shards=1)
-    coordinator = tfps.ClusterCoordinator(strategy)
+    coordinator = tfps.ClusterCoordinator(strategy, patience_seconds=2.0)
     seen = Seen(coordinator)
     with strategy.scope():
         variables = [tf.Variable(tf.zeros([4])) for _ in range(2)]
@@ -365,6 +371,7 @@ def test_a_custom_loop_goes_on(
     manager = tfps.CheckpointManager(
         tfps.Checkpoint(variables=variables), tmp_path
     )
+    how = loss(cluster, seen, 0)
     traces: list[int] = []
 
     @tf.function
@@ -383,9 +390,12 @@ def test_a_custom_loop_goes_on(
             before = [v.numpy()[0] for v in variables]
             assert before == [50, 50]
             traced_before = len(traces)
-            _restart(cluster, 0)
+            how.happen()
         coordinator.schedule(add)
-    coordinator.join()
+    try:
+        coordinator.join()
+    finally:
+        how.end()
     (event,) = seen.of(events.ParameterServerRecovered)
     assert (event.ps_index, event.source) == (0, str(tmp_path / "ckpt-1"))
     lost, kept = (

@@ -21,6 +21,10 @@ import shared_cluster
 import shared_spans
 import tensorflow as tf
 from shared_gate import Gate
+from shared_losses import LostPs
+from shared_losses import LostWorker
+from shared_losses import StoppedPs
+from shared_losses import StoppedWorker
 from shared_training import At
 from shared_training import Seen
 
@@ -240,45 +244,19 @@ def _fit(model: keras.Model, data: dict[str, Any], *callbacks: Any) -> None:
     )
 
 
-class _Kill:
-    """A worker is killed, and comes back."""
-
-    def __init__(self, cluster: tfps.LocalCluster, gate: Gate) -> None:
-        self._cluster = cluster
-        self._gate = gate
-        self._process = cluster.process("worker", _LOST)
-
-    def happen(self) -> None:
-        self._cluster.kill("worker", _LOST)
-
-    def end(self) -> None:
-        self._cluster.start("worker", _LOST, wait=True)
-
-
-class _Stop(_Kill):
-    """A worker hangs, is given up, and goes on with its step."""
-
-    def happen(self) -> None:
-        self._process.send_signal(signal.SIGSTOP)
-
-    def end(self) -> None:
-        self._process.send_signal(signal.SIGCONT)
-        self._gate.open()
-
-
 @pytest.mark.parametrize("place", ["before", "after"])
-@pytest.mark.parametrize("loss", [_Kill, _Stop])
+@pytest.mark.parametrize("loss", [LostWorker, StoppedWorker])
 def test_steps_go_on_without_a_worker_that_is_lost_at_a_normalization(
     cluster: tfps.LocalCluster,
     strategy: tfps.ParameterServerStrategy,
     gate: Gate,
-    loss: type[_Kill],
+    loss: type[LostWorker],
     place: str,
 ) -> None:
     seen = Seen(tfps.ClusterCoordinator(strategy))
     gates = (gate, None) if place == "before" else (None, gate)
     model = _model(strategy, gates)
-    how = loss(cluster, gate)
+    how = loss(cluster, gate, _LOST)
     gate.once_reached(how.happen)
     try:
         _fit(model, _data(_HELD))
@@ -307,7 +285,7 @@ def test_a_worker_that_has_a_share_of_the_chiefs_batches_may_be_lost(
 ) -> None:
     seen = Seen(tfps.ClusterCoordinator(strategy))
     model = _model(strategy, (gate, None))
-    how = _Kill(cluster, gate)
+    how = LostWorker(cluster, gate, _LOST)
     gate.once_reached(how.happen)
     try:
         model.fit(**_of_the_chief(_HELD), verbose=0)
@@ -332,17 +310,19 @@ def test_a_worker_that_has_a_share_of_the_chiefs_batches_may_be_lost(
 
 
 @pytest.mark.parametrize("place", ["before", "after"])
+@pytest.mark.parametrize("loss", [LostWorker, StoppedWorker])
 def test_a_custom_loop_goes_on_without_a_worker_that_is_lost(
     cluster: tfps.LocalCluster,
     strategy: tfps.ParameterServerStrategy,
     gate: Gate,
+    loss: type[LostWorker],
     place: str,
 ) -> None:
     coordinator = tfps.ClusterCoordinator(strategy)
     seen = Seen(coordinator)
     gates = (gate, None) if place == "before" else (None, gate)
     model = _model(strategy, gates)
-    how = _Kill(cluster, gate)
+    how = loss(cluster, gate, _LOST)
     gate.once_reached(how.happen)
 
     def train(inputs: Any, targets: tf.Tensor) -> tf.Tensor:
@@ -435,6 +415,7 @@ def test_an_interrupt_while_a_sum_waits_leaves_the_model_usable(
     ("place", "lost"),
     [("before", 0), ("before", 1), ("after", 0), ("after", 1)],
 )
+@pytest.mark.parametrize("loss", [LostPs, StoppedPs])
 def test_all_variables_go_back_together_when_a_ps_is_lost(
     cluster: tfps.LocalCluster,
     strategy: tfps.ParameterServerStrategy,
@@ -442,6 +423,7 @@ def test_all_variables_go_back_together_when_a_ps_is_lost(
     tmp_path: pathlib.Path,
     place: str,
     lost: int,
+    loss: type[LostPs],
 ) -> None:
     """Others wait for a sum on it, or on the other one."""
     seen = Seen(tfps.ClusterCoordinator(strategy))
@@ -455,13 +437,17 @@ def test_all_variables_go_back_together_when_a_ps_is_lost(
         manager.save()
         manager.sync()
 
+    how = loss(cluster, seen, lost)
+
     def lose() -> None:
-        cluster.kill("ps", lost)
-        cluster.start("ps", lost)
+        how.happen()
         gate.open()
 
     gate.once_reached(lose)
-    _fit(model, _data(_HELD, is_constant=True), At({_SAVED: save}))
+    try:
+        _fit(model, _data(_HELD, is_constant=True), At({_SAVED: save}))
+    finally:
+        how.end()
     gate.assert_acted()
     assert seen.recovered() == [lost]
     made = int(model.optimizer.iterations)

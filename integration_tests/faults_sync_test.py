@@ -24,7 +24,9 @@ import shared_training
 import tensorflow as tf
 from shared_gate import Gate
 from shared_losses import LostPs
+from shared_losses import LostWorker
 from shared_losses import StoppedPs
+from shared_losses import StoppedWorker
 from shared_training import At
 from shared_training import Seen
 
@@ -247,32 +249,7 @@ def _others(step: int) -> Rows:
     return _together(*(_share(step, worker) for worker in range(_LOST)))
 
 
-class _Loss:
-    """A way to lose a worker that is held up at a gate, and to get it back."""
-
-    def __init__(self, cluster: tfps.LocalCluster, gate: Gate) -> None:
-        self._cluster = cluster
-        self._gate = gate
-        self._process = cluster.process("worker", _LOST)
-
-    def happen(self) -> None:
-        self._cluster.kill("worker", _LOST)
-
-    def end(self) -> None:
-        self._cluster.start("worker", _LOST, wait=True)
-
-
-class _Stop(_Loss):
-    def happen(self) -> None:
-        self._process.send_signal(signal.SIGSTOP)
-
-    def end(self) -> None:
-        self._process.send_signal(signal.SIGCONT)
-        # Its step goes on, with a parcel that nobody may take.
-        self._gate.open()
-
-
-_both_losses = pytest.mark.parametrize("loss", [_Loss, _Stop])
+_both_losses = pytest.mark.parametrize("loss", [LostWorker, StoppedWorker])
 
 
 @pytest.fixture
@@ -300,14 +277,14 @@ def test_steps_go_on_without_a_lost_worker_until_it_is_back(
     cluster: tfps.LocalCluster,
     make: Make,
     gate: Gate,
-    loss: type[_Loss],
+    loss: type[LostWorker],
     traces: list[str],
 ) -> None:
     strategy = make()
     seen = _seen(strategy)
     model = _model(strategy, gate)
     start = _weights(model)
-    how = loss(cluster, gate)
+    how = loss(cluster, gate, _LOST)
     traced_before: list[int] = []
 
     def lose() -> None:
@@ -351,12 +328,12 @@ def test_what_a_lost_worker_had_of_the_chiefs_batches_is_told(
     make: Make,
     gate: Gate,
     caplog: pytest.LogCaptureFixture,
-    loss: type[_Loss],
+    loss: type[LostWorker],
 ) -> None:
     strategy = make()
     model = _model(strategy, gate)
     start = _weights(model)
-    how = loss(cluster, gate)
+    how = loss(cluster, gate, _LOST)
     gate.once_reached(how.happen)
     try:
         _fit(model, _of_the_chief(_rows(_HELD)))
@@ -702,13 +679,13 @@ def test_a_custom_loop_goes_on_without_a_lost_worker(
     cluster: tfps.LocalCluster,
     make: Make,
     gate: Gate,
-    loss: type[_Loss],
+    loss: type[LostWorker],
 ) -> None:
     strategy = make()
     seen = _seen(strategy)
     model = _model(strategy, gate)
     start = _weights(model)
-    how = loss(cluster, gate)
+    how = loss(cluster, gate, _LOST)
     gate.once_reached(how.happen)
     loop = _scheduled(model, _rows(_HELD))
     loop(_BACK)
@@ -730,11 +707,13 @@ def test_a_custom_loop_goes_on_without_a_lost_worker(
     _assert_same(_weights(model), _alone(start, batches))
 
 
+@pytest.mark.parametrize("loss", [LostPs, StoppedPs])
 def test_a_custom_loop_goes_on_after_the_loss_of_a_ps(
     cluster: tfps.LocalCluster,
     make: Make,
     gate: Gate,
     tmp_path: pathlib.Path,
+    loss: type[LostPs],
 ) -> None:
     strategy = make()
     seen = _seen(strategy)
@@ -748,13 +727,17 @@ def test_a_custom_loop_goes_on_after_the_loss_of_a_ps(
     manager.save()
     manager.sync()
 
+    how = loss(cluster, seen, 1)
+
     def lose() -> None:
-        cluster.kill("ps", 1)
-        cluster.start("ps", 1)
+        how.happen()
         gate.open()
 
     gate.once_reached(lose)
-    loop(_STEPS - _SAVED)
+    try:
+        loop(_STEPS - _SAVED)
+    finally:
+        how.end()
     gate.assert_acted()
     assert seen.recovered() == [1]
     made = int(model.optimizer.iterations)

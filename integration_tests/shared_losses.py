@@ -1,7 +1,8 @@
-"""Ways in which tests lose a parameter server, and get it back."""
+"""Ways in which tests lose a task, and get it back."""
 
 import signal
 
+from shared_gate import Gate
 from shared_training import Seen
 
 import tfps_plugin as tfps
@@ -48,3 +49,43 @@ class StoppedPs(LostPs):
 
     def end(self) -> None:
         self._process.send_signal(signal.SIGCONT)
+
+
+class LostWorker:
+    """A worker that is killed where a gate holds it up, and comes back."""
+
+    def __init__(
+        self, cluster: tfps.LocalCluster, gate: Gate, lost: int
+    ) -> None:
+        """Takes a cluster that lives.
+
+        Args:
+            cluster: The cluster.
+            gate: The gate.
+            lost: Index of the worker.
+        """
+        self._cluster = cluster
+        self._gate = gate
+        self._lost = lost
+        self._process = cluster.process("worker", lost)
+
+    def happen(self) -> None:
+        """Loses the worker."""
+        self._cluster.kill("worker", self._lost)
+
+    def end(self) -> None:
+        """Brings the worker back; nothing is held up any more."""
+        self._gate.open()
+        self._cluster.start("worker", self._lost, wait=True)
+
+
+class StoppedWorker(LostWorker):
+    """A worker that hangs until it is given up, and then goes on."""
+
+    def happen(self) -> None:
+        self._process.send_signal(signal.SIGSTOP)
+
+    def end(self) -> None:
+        self._process.send_signal(signal.SIGCONT)
+        # Its step goes on, with a parcel that nobody may take.
+        self._gate.open()
