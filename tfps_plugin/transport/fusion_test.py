@@ -530,7 +530,7 @@ def test_a_body_that_cannot_be_rewritten_stays_as_it_is(
 
 
 def test_a_loop_elsewhere_sends_nothing_for_each_round() -> None:
-    """What it begins with goes there, and what it ends with comes back."""
+    """Its first values go there, and its last ones come back."""
 
     def step(x: tf.Tensor) -> tf.Tensor:
         with tf.device(_PS):

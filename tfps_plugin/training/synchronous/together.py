@@ -50,13 +50,15 @@ def make_together(
             `ParameterServerStrategy.fused`.
     """
     if step.together is None:
-        appliers = [_applier(step, ps) for ps in range(len(step.devices))]
-        norms, referee = step.norms, step.referee
         step.together = Together(
             step,
-            appliers,
-            norms and strategy.fused(norms.relay, owner, "chief"),
-            referee and strategy.fused(referee.function, owner, "chief"),
+            [_applier(step, ps) for ps in range(len(step.devices))],
+            None
+            if step.norms is None
+            else strategy.fused(step.norms.relay, owner, "chief"),
+            None
+            if step.referee is None
+            else strategy.fused(step.referee.function, owner, "chief"),
         )
     together: Together = step.together
     return together
