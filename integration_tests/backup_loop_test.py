@@ -324,7 +324,7 @@ def test_sums_over_workers_are_refused(
 def test_without_late_workers_a_step_sends_no_more_messages(
     make: Callable[..., tfps.ParameterServerStrategy],
 ) -> None:
-    sent = []
+    sent, of_chief = [], []
     for num_backup in (0, 1):
         strategy = make(num_backup=num_backup)
         loop = _Loop(strategy, _batches())
@@ -332,9 +332,11 @@ def test_without_late_workers_a_step_sends_no_more_messages(
         bodies = strategy.explain(
             loop.step, (loop.iterator.type_spec,), print_fn=None
         ).bodies
-        sent.append([body.num_parcels for body in bodies])
+        sent.append(shared_shares.sent_by_workers(bodies))
+        of_chief.append(shared_shares.sent_by_chief(bodies))
     assert sent[0] == sent[1]
     assert sum(sent[0])
+    assert of_chief == [{}, shared_shares.RULING]
 
 
 def test_the_number_of_a_step_comes_with_the_answer_of_a_worker(

@@ -198,17 +198,19 @@ def test_without_late_workers_a_step_sends_no_more_messages(
     cluster: tfps.LocalCluster,
 ) -> None:
     """The number of a step comes with the first variables of a ps."""
-    sent = []
+    sent, of_chief = [], []
     for num_backup in (0, 1):
         strategy = shared_shares.make_strategy(cluster, num_backup)
         with strategy.scope():
             model = shared_shares.make_model(shared_shares.of_step())
         model.fit(**shared_shares.of_workers(), steps_per_epoch=2, verbose=0)
         bodies = strategy.explain(model, print_fn=None).bodies
-        sent.append([body.num_parcels for body in bodies])
+        sent.append(shared_shares.sent_by_workers(bodies))
+        of_chief.append(shared_shares.sent_by_chief(bodies))
         tfps.ClusterCoordinator(strategy).close()
     assert sent[0] == sent[1]
     assert sum(sent[0])
+    assert of_chief == [{}, shared_shares.RULING]
 
 
 def test_backup_workers_for_nobody_are_refused(

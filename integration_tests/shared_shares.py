@@ -228,3 +228,32 @@ def steps_of(model: keras.Model) -> list[list[Share]]:
 
 def of_step() -> keras.optimizers.Optimizer:
     return keras.optimizers.SGD(_OfStep())
+
+
+# Messages of a step between the chief and parameter servers. The first one
+# counts arrivals: it gets what the loop works on, and answers with a ruling.
+RULING = {
+    ("chief", "ps 0"): 3,
+    ("ps 0", "chief"): 2,
+    ("chief", "ps 1"): 1,
+}
+
+
+def sent_by_workers(bodies: Any) -> list[int]:
+    """Returns the messages of each function of workers."""
+    return [body.num_parcels for body in bodies if body.runs_on == "worker"]
+
+
+def sent_by_chief(bodies: Any) -> dict[tuple[str, str], int]:
+    """Returns the messages of functions of the chief, by their tasks."""
+    found: dict[tuple[str, str], int] = {}
+    for body in bodies:
+        if body.runs_on == "chief":
+            for each in body.sent:
+                way = _task(each.source), _task(each.destination)
+                found[way] = found.get(way, 0) + each.num_parcels
+    return found
+
+
+def _task(place: str) -> str:
+    return f"ps {place.rpartition(':')[2]}" if place else "chief"

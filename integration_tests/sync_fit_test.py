@@ -161,7 +161,9 @@ def test_a_step_sends_no_more_messages_than_an_asynchronous_one(
 ) -> None:
     """Clipping by a norm takes the help of the chief, not of workers."""
 
-    def sent(consistency: Any, optimizer: Any) -> dict[Any, int]:
+    def sent(
+        consistency: Any, optimizer: Any
+    ) -> tuple[dict[Any, int], list[Any]]:
         strategy = tfps.ParameterServerStrategy(
             cluster.cluster_resolver,
             tfps.partitioners.FixedShardsPartitioner(2),
@@ -178,20 +180,35 @@ def test_a_step_sends_no_more_messages_than_an_asynchronous_one(
         )
         bodies = strategy.explain(model, print_fn=None).bodies
         tfps.ClusterCoordinator(strategy).close()
-        return {
+        by_workers = {
             (body.name, each.wave, each.source, each.destination): (
                 each.num_parcels
             )
             for body in bodies
+            if body.runs_on == "worker"
             for each in body.sent
         }
+        return by_workers, [
+            (each.source, each.destination, each.num_parcels)
+            for body in bodies
+            if body.runs_on == "chief"
+            for each in body.sent
+        ]
 
-    asynchronous = sent(tfps.Async(), keras.optimizers.Adam())
-    for optimizer in (
-        keras.optimizers.Adam(),
-        keras.optimizers.Adam(global_clipnorm=0.1),
-    ):
-        synchronous = sent(tfps.Sync(), optimizer)
+    asynchronous, of_chief = sent(tfps.Async(), keras.optimizers.Adam())
+    assert not of_chief
+    ps = [f"/job:ps/replica:0/task:{index}" for index in range(2)]
+    # Parts come, the total goes, and it has arrived.
+    relayed = [
+        *((each, "", 1) for each in ps),
+        *(("", each, 1) for each in ps),
+        *((each, "", 1) for each in ps),
+    ]
+    for clipnorm, expected in ((None, []), (0.1, relayed)):
+        synchronous, of_chief = sent(
+            tfps.Sync(), keras.optimizers.Adam(global_clipnorm=clipnorm)
+        )
+        assert of_chief == expected
         assert {*synchronous.values()} == {1}
         # There and back and there, of two ps: ids, rows, gradients.
         assert len(synchronous) == 3 * 2

@@ -227,12 +227,13 @@ def test_a_worker_counts_by_the_rows_of_batches_with_sparse_parts(
     _assert_same(model, alone)
 
 
+@pytest.mark.parametrize("clips", [False, True])
 def test_a_step_is_explained_before_it_has_run(
-    strategy: tfps.ParameterServerStrategy,
+    strategy: tfps.ParameterServerStrategy, *, clips: bool
 ) -> None:
     with strategy.scope():
         model = _model()
-        optimizer = _optimizer()
+        optimizer = keras.optimizers.SGD(global_clipnorm=1.0 if clips else None)
         optimizer.build(model.trainable_variables)
     train = _train(model, optimizer)
 
@@ -246,7 +247,13 @@ def test_a_step_is_explained_before_it_has_run(
     _run(coordinator, step, (iterator,), 1, [])
     after = strategy.explain(step, (iterator.type_spec,), print_fn=None)
     assert before == after
-    assert sum(body.num_parcels for body in before.bodies)
+    of_workers, of_chief = (
+        sum(body.num_parcels for body in before.bodies if body.runs_on == job)
+        for job in ("worker", "chief")
+    )
+    assert of_workers
+    # Of each of two ps: its part, the total, and that it has arrived.
+    assert of_chief == (6 if clips else 0)
     assert int(optimizer.iterations) == 1
 
 

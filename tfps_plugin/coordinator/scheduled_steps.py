@@ -4,6 +4,7 @@ A floor above implements it; see `ParameterServerStrategy.scheduled_steps`.
 """
 
 from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
 from typing import Protocol
 
@@ -73,6 +74,14 @@ class ScheduledSteps(Protocol):
         Args:
             function: A concrete function, as it was traced. One without a step
                 is returned as it is.
+        """
+
+    def for_chief(self, function: Any) -> Sequence[Any]:
+        """Returns the concrete functions that the chief runs beside a step.
+
+        Args:
+            function: A concrete function, as it was traced. There are none for
+                one without a step.
         """
 
     def new_calls(self, coordinator: Any) -> GroupCalls:

@@ -12,6 +12,7 @@ import tensorflow as tf
 from tfps_plugin.strategy.chief_runs import NotAStepError
 from tfps_plugin.transport import fusion
 from tfps_plugin.transport.explanation import Explanation
+from tfps_plugin.transport.explanation import Job
 
 
 class Explanations:
@@ -26,14 +27,15 @@ class Explanations:
             weakref.WeakKeyDictionary()
         )
 
-    def note(self, owner: Any, function: Any) -> None:
+    def note(self, owner: Any, function: Any, runs_on: Job = "worker") -> None:
         """Adds a function to the steps of its owner.
 
         Args:
             owner: A model, or another object whose steps `function` runs.
             function: A concrete function, as it was traced.
+            runs_on: Job of the task that runs it.
         """
-        explanation = fusion.explain(function)
+        explanation = fusion.explain(function, runs_on)
         self._of_owners.setdefault(owner, []).append(explanation)
 
     def of_owner(self, owner: Any) -> Explanation | None:
@@ -43,8 +45,7 @@ class Explanations:
         except TypeError:
             # It does not support weak references, so it owns no step.
             return None
-        bodies = tuple(body for each in known for body in each.bodies)
-        return Explanation(bodies) if known else None
+        return _joined(known) if known else None
 
 
 def explain(
@@ -73,13 +74,8 @@ def explain(
     """
     if isinstance(step, tf.types.experimental.PolymorphicFunction):
         step = _traced(strategy, step, args, kwargs or {})
-    if (
-        isinstance(step, tf.types.experimental.ConcreteFunction)
-        and strategy.scheduled_steps is not None
-    ):
-        step = strategy.scheduled_steps.for_workers(step)
     explanation = (
-        fusion.explain(step)
+        _of_function(strategy, step)
         if isinstance(step, tf.types.experimental.ConcreteFunction)
         else known.of_owner(step)
     )
@@ -96,6 +92,29 @@ def explain(
     print_fn(str(explanation))
     # Otherwise a notebook would show the value of its cell once more.
     return dataclasses.replace(explanation, is_printed=True)
+
+
+def _of_function(
+    strategy: Any, function: tf.types.experimental.ConcreteFunction
+) -> Explanation:
+    """Explains a function, and what the chief does beside its step."""
+    steps = strategy.scheduled_steps
+    if steps is None:
+        return fusion.explain(function)
+    with strategy.scope(), tf.device(None):
+        of_chief = steps.for_chief(function)
+    return _joined(
+        [
+            fusion.explain(steps.for_workers(function)),
+            *(fusion.explain(each, "chief") for each in of_chief),
+        ]
+    )
+
+
+def _joined(explanations: Sequence[Explanation]) -> Explanation:
+    return Explanation(
+        tuple(body for each in explanations for body in each.bodies)
+    )
 
 
 def _traced(

@@ -76,7 +76,9 @@ def test_all_steps_of_an_owner_are_explained_together() -> None:
         concrete = _step.get_concrete_function(tf.TensorSpec([3]))
     for _ in range(2):
         known.note(owner, concrete)
-    assert len(_explain(owner, known)[0].bodies) == 2
+    known.note(owner, concrete, "chief")
+    bodies = _explain(owner, known)[0].bodies
+    assert [body.runs_on for body in bodies] == ["worker", "worker", "chief"]
 
 
 def test_an_owner_is_not_kept_alive() -> None:
@@ -103,8 +105,14 @@ def test_what_workers_run_in_place_of_a_step_is_explained() -> None:
 
     with tf.device(None):
         concrete = _step.get_concrete_function(tf.TensorSpec([3]))
-    steps = types.SimpleNamespace(for_workers=lambda function: concrete)
+    steps = types.SimpleNamespace(
+        for_workers=lambda function: concrete,
+        for_chief=lambda function: [concrete],
+    )
     explanation = explanations.explain(
         _strategy(steps), Explanations(), alone, [tf.TensorSpec([3])], {}, None
     )
-    assert [len(body.sent) for body in explanation.bodies] == [2]
+    assert [(body.runs_on, len(body.sent)) for body in explanation.bodies] == [
+        ("worker", 2),
+        ("chief", 2),
+    ]

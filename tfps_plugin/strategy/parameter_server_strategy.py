@@ -32,6 +32,7 @@ from tfps_plugin.strategy.replicas.replica_results import ReplicaResults
 from tfps_plugin.strategy.variable_creation import VariableCreator
 from tfps_plugin.transport import fusion
 from tfps_plugin.transport.explanation import Explanation
+from tfps_plugin.transport.explanation import Job
 from tfps_plugin.variables.compression import wire
 from tfps_plugin.variables.kinds.remote_variable import RemoteVariable
 from tfps_plugin.variables.per_worker.worker_local import WorkerLocalVariable
@@ -317,14 +318,17 @@ class ParameterServerStrategy(DeprecatedAttributes, tf.distribute.Strategy):
             return value.reduced(reduce_op, axis)
         return super().reduce(reduce_op, value, axis)
 
-    def fused(self, function: Any, owner: Any = None) -> Any:
-        """Returns the function that workers run in place of another one.
+    def fused(
+        self, function: Any, owner: Any = None, runs_on: Job = "worker"
+    ) -> Any:
+        """Returns the function that a task runs in place of another one.
 
         Args:
             function: A concrete function that was traced in the strategy's
                 scope, under no device.
             owner: The model, or another object, whose steps it runs; `explain`
                 knows them by it.
+            runs_on: Job of the task that runs it.
 
         Returns:
             A concrete function that does the same with fewer messages;
@@ -333,7 +337,7 @@ class ParameterServerStrategy(DeprecatedAttributes, tf.distribute.Strategy):
         if not self.communication.fusion:
             return function
         if owner is not None:
-            self._explanations.note(owner, function)
+            self._explanations.note(owner, function, runs_on)
         return fusion.fuse(function)
 
     def explain(
@@ -363,8 +367,9 @@ class ParameterServerStrategy(DeprecatedAttributes, tf.distribute.Strategy):
             The content of the table. For the function and each of its loops
             and branches it lists the messages in the order in which they leave:
             their tasks, how many values and bytes each carries, and in how many
-            tensors these travel. Under `tfps.Sync()` it has those of workers,
-            not those between parameter servers and the chief.
+            tensors these travel. Under `tfps.Sync()`, functions of the chief
+            follow, if steps need one: it adds up norms to clip by, or decides
+            whose gradients count.
 
         Raises:
             ValueError: If `step` is a model that has not run here, or none of

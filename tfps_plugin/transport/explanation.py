@@ -3,6 +3,10 @@
 import dataclasses
 import logging
 from collections.abc import Sequence
+from typing import Literal
+
+# A job whose tasks run functions.
+Job = Literal["worker", "chief"]
 
 _logger = logging.getLogger(__name__)
 
@@ -12,7 +16,8 @@ class Sent:
     """Values that travel together.
 
     Attributes:
-        source: The task that they leave; empty for the worker of the step.
+        source: The task that they leave; empty for the one that runs the
+            function, a worker or the chief.
         destination: The task that they go to, likewise.
         wave: The number of transfers that they depend on.
         num_tensors: Number of tensors.
@@ -40,16 +45,28 @@ class Body:
         name: Name of the function.
         num_crossings: Number of messages without fusion.
         sent: Messages with fusion, in the order of waves.
+        runs_on: Job of the task that runs the function.
     """
 
     name: str
     num_crossings: int
     sent: tuple[Sent, ...]
+    runs_on: Job = "worker"
 
     @property
     def num_parcels(self) -> int:
         """Number of messages with fusion."""
         return sum(each.num_parcels for each in self.sent)
+
+    def is_within(self, place: str) -> bool:
+        """Returns whether nothing travels if it runs on another task.
+
+        Args:
+            place: The task.
+        """
+        return all(
+            {each.source, each.destination} <= {"", place} for each in self.sent
+        )
 
 
 @dataclasses.dataclass(frozen=True, slots=True, repr=False)
@@ -91,8 +108,8 @@ def _table(body: Body) -> str:
     rows = [
         (
             str(each.wave),
-            _task(each.source),
-            _task(each.destination),
+            _task(each.source) or body.runs_on,
+            _task(each.destination) or body.runs_on,
             f"{each.num_tensors + each.num_controls:,}",
             _bytes(each),
             f"{each.num_parcels:,}",
@@ -132,9 +149,9 @@ def _bytes(sent: Sent) -> str:
 
 
 def _task(place: str) -> str:
-    """Returns `ps 1` for `/job:ps/replica:0/task:1`."""
+    """Returns `ps 1` for `/job:ps/replica:0/task:1`; empty: the own task."""
     if not place:
-        return "worker"
+        return ""
     parts = dict(part.split(":", 1) for part in place.strip("/").split("/"))
     return f"{parts['job']} {parts['task']}"
 

@@ -34,6 +34,25 @@ def test_it_is_a_table_with_a_sum() -> None:
     ]
 
 
+def test_what_the_chief_runs_is_told_from_what_workers_run() -> None:
+    body = Body("sums", 2, (Sent(_PS, "", 0, 1, 0, 1, 8, 0),), runs_on="chief")
+    assert str(Explanation((body,))).splitlines()[2] == (
+        "   0  ps 1  chief       1      8         1"
+    )
+
+
+def test_on_the_task_that_it_asks_a_body_sends_nothing() -> None:
+    there, back = (
+        Sent("", _PS, 0, 1, 0, 1, 8, 0),
+        Sent(_PS, "", 1, 1, 0, 1, 8, 0),
+    )
+    other = Sent("", "/job:ps/replica:0/task:0", 2, 1, 0, 1, 8, 0)
+    body = Body("step", 2, (there, back))
+    assert body.is_within(_PS)
+    assert not body.is_within("")
+    assert not Body("step", 3, (there, back, other)).is_within(_PS)
+
+
 def test_where_nothing_travels_it_says_so() -> None:
     assert str(Explanation(())) == "Nothing travels between tasks."
 

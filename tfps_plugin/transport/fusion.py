@@ -11,6 +11,7 @@ Variants, resources, tensors of unknown rank, and large tensors travel by
 themselves, as without fusion.
 """
 
+import dataclasses
 import threading
 import weakref
 from collections.abc import Callable
@@ -88,15 +89,20 @@ def fuse(
 
 def explain(
     function: tf.types.experimental.ConcreteFunction,
+    runs_on: explanation.Job = "worker",
 ) -> Explanation:
-    """Returns the messages that a function sends when it runs on a worker.
+    """Returns the messages that a function sends when it runs.
 
     Args:
         function: As for `fuse`.
+        runs_on: Job of the task that runs it.
 
     Threading: may be called from any thread.
     """
-    return _fused(function).explanation
+    bodies = _fused(function).explanation.bodies
+    return Explanation(
+        tuple(dataclasses.replace(body, runs_on=runs_on) for body in bodies)
+    )
 
 
 def _fused(function: tf.types.experimental.ConcreteFunction) -> Fused:

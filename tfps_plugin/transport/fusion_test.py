@@ -527,3 +527,26 @@ def test_a_body_that_cannot_be_rewritten_stays_as_it_is(
     assert any(sent[1:] == (3, 1) for sent in _sends(function))
     assert ("While body" in caplog.text) != is_right
     assert ("wait for each other" in caplog.text) != is_right
+
+
+def test_a_loop_elsewhere_sends_nothing_for_each_round() -> None:
+    """Its first values go there, and its last ones come back."""
+
+    def step(x: tf.Tensor) -> tf.Tensor:
+        with tf.device(_PS):
+            (y,) = tf.while_loop(
+                lambda y: tf.reduce_sum(y) < 100.0,
+                lambda y: (y * 2.0,),
+                (tf.identity(x),),
+            )
+        return y + 1.0
+
+    function = _concrete(step, tf.TensorSpec([2]))
+    x = tf.constant([1.0, 2.0])
+    np.testing.assert_array_equal(fusion.fuse(function)(x), function(x))
+    (body,) = fusion.explain(function, "chief").bodies
+    assert body.runs_on == "chief"
+    assert [(sent.source, sent.num_tensors) for sent in body.sent] == [
+        ("", 1),
+        ("/job:localhost/replica:0/task:0", 1),
+    ]

@@ -261,7 +261,13 @@ class Rewriting:
                     # This body runs without fusion; the rest is rewritten.
                     explanation.warn_of(full_name)
                     continue
-                self.bodies += rewriting.bodies
+                # TensorFlow runs all of it where the loop or branch is.
+                whole = places.place(self._devices[number])
+                self.bodies += [
+                    body
+                    for body in rewriting.bodies
+                    if not body.is_within(whole)
+                ]
                 if rewriting.unasked:
                     self._in_order.add(number)
                 if rewriting.graph is not None:

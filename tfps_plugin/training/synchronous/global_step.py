@@ -168,6 +168,16 @@ class GlobalStep:
         if self.referee is not None:
             self.referee.leave(worker, ps)
 
+    @property
+    def functions_of_chief(
+        self,
+    ) -> list[tf.types.experimental.ConcreteFunction]:
+        """The functions that the chief runs beside the steps of a span."""
+        return [
+            *([] if self.norms is None else [self.norms.relay]),
+            *([] if self.referee is None else [self.referee.function]),
+        ]
+
     # For use in the function of a step.
 
     def traced(self, step: Callable[[Any], Any], data: Any) -> Any:

@@ -38,21 +38,27 @@ class Together(NamedTuple):
     referee: Callable[..., Any] | None
 
 
-def make_together(strategy: Any, step: GlobalStep) -> Together:
+def make_together(
+    strategy: Any, step: GlobalStep, owner: Any = None
+) -> Together:
     """Returns what workers and ps need to make a step together.
 
     Args:
         strategy: The strategy; the caller is in its scope.
         step: A step that was traced.
+        owner: The model that has the step, if one does; see
+            `ParameterServerStrategy.fused`.
     """
     if step.together is None:
         step.together = Together(
             step,
             [_applier(step, ps) for ps in range(len(step.devices))],
-            None if step.norms is None else strategy.fused(step.norms.relay()),
+            None
+            if step.norms is None
+            else strategy.fused(step.norms.relay, owner, "chief"),
             None
             if step.referee is None
-            else strategy.fused(step.referee.function()),
+            else strategy.fused(step.referee.function, owner, "chief"),
         )
     together: Together = step.together
     return together

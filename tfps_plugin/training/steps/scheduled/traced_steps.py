@@ -117,6 +117,11 @@ class TracedSteps:
             return function
         return numbered_functions.numbered(function, step.number)
 
+    def for_chief(self, function: Any) -> list[Any]:
+        """Returns what the chief runs beside a step; see `ScheduledSteps`."""
+        step = StepTrace.of_graph(function.graph).global_step
+        return [] if step is None else step.functions_of_chief
+
     def new_calls(self, coordinator: Any) -> WorkerGroupCalls:
         """Returns the calls of a coordinator; see `ScheduledSteps`."""
         return WorkerGroupCalls(coordinator)

@@ -243,6 +243,7 @@ class StepFunctions:
             return together.make_together(
                 self._model.distribute_strategy,
                 self._global_steps[concrete.graph],
+                self._model,
             )
 
     def gated(self, function: Any, batch_spec: Any) -> Gated:

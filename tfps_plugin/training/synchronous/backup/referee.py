@@ -4,11 +4,13 @@ Parameter servers do not see each other, and all of them have to take the
 parcels of the same workers. Each worker that has sent its parcels says so on
 the first ps. There a loop of TensorFlow, part of one call of the chief for many
 steps, waits until enough workers have arrived. The chief hands the ruling on to
-every ps: two messages more for each ps and step.
+every ps. A ruling takes a message to each ps; and before, what the loop works
+on travels to the first ps and back.
 
 Shape legend: N workers of the cluster.
 """
 
+import functools
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -269,17 +271,23 @@ class Referee:
             tf.ensure_shape(is_over, []),
         )
 
+    @functools.cached_property
     def function(self) -> tf.types.experimental.ConcreteFunction:
-        """Returns the function by which the chief has steps decided.
+        """The function by which the chief has steps decided.
 
         It takes the number of the first step and of the step after the last,
         int64 scalars, and whether each worker is a member, a vector. It returns
         the number of the step after the last that was made.
         """
+
+        # The name that `strategy.explain` shows.
+        def referee(
+            first: tf.Tensor, last: tf.Tensor, is_member_N: tf.Tensor
+        ) -> tf.Tensor:
+            return self._run(first, last, is_member_N)
+
         with tensorflow_variables.clear_device():
-            return tf.function(
-                self._run, autograph=False
-            ).get_concrete_function(
+            return tf.function(referee, autograph=False).get_concrete_function(
                 tf.TensorSpec([], tf.int64),
                 tf.TensorSpec([], tf.int64),
                 tf.TensorSpec([self._num_workers], tf.bool),

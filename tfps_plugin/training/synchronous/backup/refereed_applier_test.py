@@ -64,7 +64,7 @@ class _Bench:
         referee = self.step.referee
         assert referee is not None
         self.applier = _Applier(self.step, 0, referee)
-        self._decide = referee.function()
+        self._decide = referee.function
         self._threads: list[threading.Thread] = []
         self.results: dict[str, Any] = {}
 
