@@ -27,6 +27,8 @@ from tfps_plugin.cluster.spec import ClusterSpec
 from tfps_plugin.cluster.spec import Task
 
 _TIMEOUT_SECONDS = 30.0
+# For changes that hang; a busy machine takes longer for others.
+_HANGING_SECONDS = 0.05
 _CLUSTER = ClusterSpec(("w0:1", "w1:1"), ("p0:1",))
 _CHIEF = "127.0.0.1:7"
 
@@ -41,11 +43,11 @@ class _World:
         freed: Addresses of tasks that were told to free leftovers.
         num_updates: Number of changes that TensorFlow has begun.
         probe_seconds: Time that a task takes to answer.
-        go_on: Cleared while changes hang.
         attached: Receives the tasks that TensorFlow first connects to.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._monkeypatch = monkeypatch
         self.silent: set[str] = set()
         self.incarnations: dict[str, int] = {}
         self.posted: list[str] = []
@@ -54,8 +56,8 @@ class _World:
         self.probe_seconds = 0.0
         self.attached: Callable[[frozenset[Task]], None] = lambda tasks: None
         self.most_at_once = 0
-        self.go_on = threading.Event()
-        self.go_on.set()
+        self._go_on = threading.Event()
+        self.go_on()
         self._at_once = 0
         self._lock = threading.Lock()
 
@@ -92,9 +94,27 @@ class _World:
             self.num_updates += 1
             self._at_once += 1
             self.most_at_once = max(self.most_at_once, self._at_once)
-        self.go_on.wait(_TIMEOUT_SECONDS)
+        self._go_on.wait(_TIMEOUT_SECONDS)
         with self._lock:
             self._at_once -= 1
+
+    def hang(self) -> None:
+        """Lets changes hang, and be given up soon."""
+        self._go_on.clear()
+        self._limit_changes(_HANGING_SECONDS)
+
+    def go_on(self) -> None:
+        """Lets changes end, also those that were given up."""
+        self._limit_changes(_TIMEOUT_SECONDS)
+        self._go_on.set()
+        this_process.state.changes.wait(_TIMEOUT_SECONDS)
+
+    def _limit_changes(self, seconds: float) -> None:
+        for name in (
+            "_CHANGE_TIMEOUT_SECONDS",
+            "_EARLIER_CHANGE_TIMEOUT_SECONDS",
+        ):
+            self._monkeypatch.setattr(runtime_view, name, seconds)
 
     def free(self, tasks: Iterable[Task]) -> None:
         self.freed += [task.address for task in tasks]
@@ -105,7 +125,8 @@ class _World:
 
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[_World]:
-    made = _World()
+    monkeypatch.setattr(this_process, "state", this_process.ThisProcess())
+    made = _World(monkeypatch)
     for name in ("probe", "probe_task", "probe_all"):
         monkeypatch.setattr(health, name, getattr(made, name))
     monkeypatch.setattr(mailbox, "post", made.post)
@@ -113,15 +134,11 @@ def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[_World]:
     monkeypatch.setattr(tensorflow_cluster, "update_server_def", made.update)
     monkeypatch.setattr(attachment, "attach", made.attach)
     monkeypatch.setattr(attachment, "earlier_state", lambda _: None)
-    monkeypatch.setattr(this_process, "state", this_process.ThisProcess())
     monkeypatch.setattr(environment, "apply_chief_environment", lambda _: None)
     monkeypatch.setattr(free_workers, "prepare", lambda _: None)
     monkeypatch.setattr(free_workers, "wait_for", lambda *_: None)
-    monkeypatch.setattr(runtime_view, "_CHANGE_TIMEOUT_SECONDS", 0.05)
-    monkeypatch.setattr(runtime_view, "_EARLIER_CHANGE_TIMEOUT_SECONDS", 0.05)
     yield made
-    made.go_on.set()
-    this_process.state.changes.wait(_TIMEOUT_SECONDS)
+    made.go_on()
 
 
 @pytest.fixture
@@ -141,7 +158,7 @@ def connect(world: _World) -> Iterator[Callable[..., Session]]:
         return sessions[-1]
 
     yield connect
-    world.go_on.set()
+    world.go_on()
     for session in sessions:
         session.close()
 
@@ -167,8 +184,7 @@ def test_it_says_that_the_cluster_has_changed(world: _World) -> None:
     # During a change the value differs from those before and after it.
     _let_a_change_hang(world, session, worker)
     seen.append(session.num_changes)
-    world.go_on.set()
-    this_process.state.changes.wait(_TIMEOUT_SECONDS)
+    world.go_on()
     seen.append(session.num_changes)
     assert len(set(seen)) == 5
 
@@ -353,8 +369,7 @@ def test_changes_never_overlap(
     assert world.num_updates == 1
 
     # The change finally ends, and its end is known; nothing is left to do.
-    world.go_on.set()
-    this_process.state.changes.wait(_TIMEOUT_SECONDS)
+    world.go_on()
     assert first not in session.listed
     assert session.delist(first) == frozenset()
     session.readmit(first)
@@ -375,7 +390,7 @@ def test_closing_does_not_overlap_a_change_either(
 
 
 def _let_a_change_hang(world: _World, session: Session, task: Task) -> None:
-    world.go_on.clear()
+    world.hang()
     before = world.num_updates
     deadline = time.monotonic() + _TIMEOUT_SECONDS
     # On a busy machine it may be given up before its thread has begun it.
