@@ -4,6 +4,8 @@ Only the text of an exception distinguishes a dead task from a user's mistake.
 Pure: no TensorFlow.
 """
 
+import re
+
 # Raised by the runtime itself when a task, a connection or a deadline fails.
 _RUNTIME_TYPES = frozenset(
     {"UnavailableError", "AbortedError", "DeadlineExceededError"}
@@ -47,6 +49,12 @@ _RUNTIME_TEXTS = (
     # A task received garbage from another; see `WorkerCalls`.
     "Unable to parse request",
 )
+# TensorFlow sends its functions to a task that joins, and does not wait until
+# they have arrived. An operation that the task does not have reads alike.
+_UNKNOWN_FUNCTION = re.compile(
+    r"'__(?:inference|forward|backward)_[^']*' is neither a type of a "
+    r"primitive operation nor a name of a function"
+)
 
 
 def is_about_the_cluster(type_name: str, text: str) -> bool:
@@ -60,5 +68,12 @@ def is_about_the_cluster(type_name: str, text: str) -> bool:
     if type_name == "CancelledError":
         # The rest of a step, after another part failed on some task.
         return "/job:" in text
+    if "/job:" not in text:
+        return False
     # A task that was just taken out of the cluster is an unknown device.
-    return "/job:" in text and "unknown device" in text
+    return "unknown device" in text or lacks_function(text)
+
+
+def lacks_function(text: str) -> bool:
+    """Returns whether a task says that it does not know a function."""
+    return _UNKNOWN_FUNCTION.search(text) is not None

@@ -16,6 +16,13 @@ from tfps_plugin.cluster.runtime_errors import is_about_the_cluster
         ("CancelledError", "a part of the step on /job:ps/task:0 failed"),
         ("InvalidArgumentError", "/job:worker/task:1 unknown device."),
         ("InternalError", "{{function_node f}} Unable to parse request"),
+        (
+            "NotFoundError",
+            "'__inference_read_7' is neither a type of a primitive operation "
+            "nor a name of a function registered in binary running on host.\n"
+            "Additional GRPC error information from remote target "
+            "/job:worker/replica:0/task:1",
+        ),
     ],
 )
 def test_what_the_runtime_says_of_tasks(type_name: str, text: str) -> None:
@@ -33,6 +40,18 @@ def test_what_the_runtime_says_of_tasks(type_name: str, text: str) -> None:
             "InvalidArgumentError",
             "no such row\nAdditional GRPC error information from remote "
             "target /job:worker/replica:0/task:0",
+        ),
+        (
+            "NotFoundError",
+            "'ReadOfMine' is neither a type of a primitive operation nor a "
+            "name of a function registered in binary running on host.\n"
+            "Additional GRPC error information from remote target "
+            "/job:worker/replica:0/task:1",
+        ),
+        (
+            "NotFoundError",
+            "'__inference_read_7' is neither a type of a primitive operation "
+            "nor a name of a function registered in binary running on host.",
         ),
     ],
 )

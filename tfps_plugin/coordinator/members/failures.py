@@ -11,6 +11,7 @@ import enum
 import re
 
 from tfps_plugin.cluster.runtime_errors import is_about_the_cluster
+from tfps_plugin.cluster.runtime_errors import lacks_function
 
 
 class FailureKind(enum.Enum):
@@ -33,7 +34,7 @@ class Failure:
             is the user's own.
         ps: Indices of the parameter servers to probe, likelier ones first.
         broken_worker: Index of a worker that may live but be of no use; see
-            `_CLEANED_UP`, `_DOES_NOT_KNOW_PS`, `_GOES_ON`.
+            `_CLEANED_UP`, `_DOES_NOT_KNOW_PS`, `_GOES_ON`, `lacks_function`.
         broken_ps: Likewise, of a parameter server.
     """
 
@@ -80,7 +81,8 @@ def classify(type_name: str, text: str, worker_index: int) -> Failure:
     broken_worker = broken_ps = None
     if _DOES_NOT_KNOW_PS in text or _GOES_ON in text:
         broken_worker = worker_index
-    elif _CLEANED_UP.search(text):
+    elif _CLEANED_UP.search(text) or lacks_function(text):
+        # All functions are sent again to a task that is added anew.
         if ps and not workers:
             broken_ps = ps[0]
         else:

@@ -205,6 +205,12 @@ def test_who_fails_again_and_again_leaves_closures_to_others() -> None:
             4,
             None,
         ),
+        (
+            "'__inference_f_7' is neither a type of a primitive operation nor "
+            "a name of a function remote target /job:worker/replica:0/task:0",
+            0,
+            None,
+        ),
         ("remote target /job:worker/replica:0/task:0: reset", None, None),
     ],
 )
