@@ -5,6 +5,7 @@ import uuid
 from collections.abc import Callable
 from collections.abc import Sequence
 from typing import Any
+from typing import NamedTuple
 
 import tensorflow as tf
 
@@ -18,6 +19,21 @@ from tfps_plugin.variables.lookup import graph_checks
 # TensorFlow may report the loss of another ps where an operation on this one
 # is made.
 _ATTEMPTS = 5
+
+
+class _Handles(NamedTuple):
+    """Handles of queues, on their ps.
+
+    Attributes:
+        each: The handle of each queue, for the chief's own calls. To pick one
+            of the vector would make a constant on the ps, for which the whole
+            program waits, because TensorFlow holds Python's global interpreter
+            lock (GIL) meanwhile.
+        vector: The same in a vector: functions pick the one of their worker.
+    """
+
+    each: list[tf.Tensor]
+    vector: tf.Tensor
 
 
 class RemoteQueues:
@@ -51,8 +67,7 @@ class RemoteQueues:
         self._dtypes = list(dtypes)
         self._connection = connection.present()
         self._lock = threading.Lock()
-        # A vector on the ps: functions pick the handle of their worker.
-        self._handles: tf.Tensor | None = None
+        self._handles: _Handles | None = None
         self._is_closed = False
 
     def close(self) -> None:
@@ -79,13 +94,13 @@ class RemoteQueues:
         )
 
     def _on_each(
-        self, handles: tf.Tensor | None, function: Callable[[tf.Tensor], Any]
+        self, handles: _Handles | None, function: Callable[[tf.Tensor], Any]
     ) -> None:
         """Calls a function with the handle of each queue, if it exists."""
         if handles is None or self._connection.is_over:
             return
         executor = tensorflow_execution.new_synchronous_executor()
-        left = list(range(self._number))
+        left = handles.each
         with (
             tensorflow_execution.executor_scope(executor),
             tf.init_scope(),
@@ -93,7 +108,9 @@ class RemoteQueues:
             tf.device(self.device),
         ):
             for _ in range(_ATTEMPTS):
-                left = [n for n in left if not _is_done(function, handles, n)]
+                left = [
+                    handle for handle in left if not _is_done(function, handle)
+                ]
 
     def put(self, number: Any, element: Sequence[tf.Tensor]) -> tf.Operation:
         """Puts an element into a queue; for use in a function.
@@ -141,7 +158,7 @@ class RemoteQueues:
             number: Number of the queue.
             element: Values of the queue's dtypes.
         """
-        handles = self._handles_now()
+        handle = self._handles_now().each[number]
         with (
             # Threads without one share an executor, and with it the error.
             tensorflow_execution.own_executor(),
@@ -155,15 +172,13 @@ class RemoteQueues:
                     for value, dtype in zip(element, self._dtypes, strict=True)
                 ]
             with tf.device(self.device):
-                tf.raw_ops.QueueEnqueueV2(
-                    handle=handles[number], components=values
-                )
+                tf.raw_ops.QueueEnqueueV2(handle=handle, components=values)
 
     def _picked(self, number: Any) -> tf.Tensor:
         graph = compat.function_graph()
         handles = compat.capture_at_call_time(
             graph,
-            self._handles_now,
+            lambda: self._handles_now().vector,
             compat.LateBoundHandleSpec(
                 tf.TensorSpec([self._number], tf.resource), self.device
             ),
@@ -172,7 +187,7 @@ class RemoteQueues:
         handles = compat.in_graph(handles, tf.compat.v1.get_default_graph())
         return tf.gather(handles, number)
 
-    def _handles_now(self) -> tf.Tensor:
+    def _handles_now(self) -> _Handles:
         self._connection.require()
         with self._lock:
             if self._is_closed:
@@ -184,7 +199,7 @@ class RemoteQueues:
                 self._handles = self._made()
             return self._handles
 
-    def _made(self) -> tf.Tensor:
+    def _made(self) -> _Handles:
         name = f"{self._kind}_{uuid.uuid4().hex}"
         with (
             tensorflow_execution.own_executor(),
@@ -192,26 +207,23 @@ class RemoteQueues:
             compat.clear_device(),
             tf.device(self.device),
         ):
-            return tf.stack(
-                [
-                    tf.raw_ops.FIFOQueueV2(
-                        component_types=self._dtypes,
-                        shapes=[],
-                        capacity=-1,
-                        container=leftovers.CONTAINER,
-                        shared_name=f"{name}_{number}",
-                    )
-                    for number in range(self._number)
-                ]
-            )
+            each = [
+                tf.raw_ops.FIFOQueueV2(
+                    component_types=self._dtypes,
+                    shapes=[],
+                    capacity=-1,
+                    container=leftovers.CONTAINER,
+                    shared_name=f"{name}_{number}",
+                )
+                for number in range(self._number)
+            ]
+            return _Handles(each, tf.stack(each))
 
 
-def _is_done(
-    function: Callable[[tf.Tensor], Any], handles: tf.Tensor, number: int
-) -> bool:
+def _is_done(function: Callable[[tf.Tensor], Any], handle: tf.Tensor) -> bool:
     """Calls a function with a handle; returns whether that made sense."""
     try:
-        function(handles[number])
+        function(handle)
     except tf.errors.NotFoundError:
         return True
     except tf.errors.OpError:
