@@ -3,7 +3,11 @@
 Other tests have damaged files, or a function that hangs.
 """
 
+import os
 import pathlib
+import signal
+import subprocess
+import threading
 import time
 from collections.abc import Callable
 from collections.abc import Iterator
@@ -20,12 +24,17 @@ from shared_training import Seen
 
 import tfps_plugin as tfps
 from tfps_plugin.monitoring import events
+from tfps_plugin.recovery.checkpoints import shared_folder
+from tfps_plugin.variables.updates.remote_queues import RemoteQueues
 
 pytestmark = pytest.mark.sample(cases=2, group="faults_ps_calls")
 
 _ROWS = 400
 _STEPS = 96
 _BATCH = 8
+# A ps hangs for that long at most.
+_RESCUE_SECONDS = 20
+_NUM_TURNS, _TURN_SECONDS = 20, 0.05
 _IDS, _TARGETS = shared_training.ids_and_targets(_ROWS, _STEPS * _BATCH)
 
 
@@ -187,6 +196,52 @@ def test_a_function_that_never_ends_after_the_loss_of_a_ps(
     shared_training.assert_went_on(training.model, history, 2 * _STEPS)
     assert not training.coordinator.absent_workers
     assert len(training.seen.of(events.WorkerLost)) == 1
+
+
+def _constant(device: str, _: pathlib.Path) -> None:
+    with tf.device(device):
+        tf.constant([4.25, -1.0])
+
+
+def _element_of_queue(device: str, _: pathlib.Path) -> None:
+    queues = RemoteQueues(device, "test", 2, [tf.float32])
+    queues.put_now(0, [0.5])
+    queues.close()
+
+
+def _file_of_checkpoint(device: str, folder: pathlib.Path) -> None:
+    assert shared_folder.is_seen_by(str(folder), [device])
+
+
+@pytest.mark.parametrize(
+    "call", [_constant, _element_of_queue, _file_of_checkpoint]
+)
+def test_other_threads_run_while_a_call_waits_for_a_ps_that_hangs(
+    training: _Training,
+    tmp_path: pathlib.Path,
+    call: Callable[[str, pathlib.Path], Any],
+) -> None:
+    """A constant is made there under Python's global interpreter lock."""
+    process = training.cluster.process("ps", 1)
+    device = training.coordinator.strategy.ps_devices[1]
+    thread = threading.Thread(target=call, args=[device, tmp_path])
+    process.send_signal(signal.SIGSTOP)
+    # Else this thread would not run to end the test.
+    rescue = subprocess.Popen(
+        ["sh", "-c", f"sleep {_RESCUE_SECONDS}; kill -CONT {process.pid}"],
+        start_new_session=True,
+    )
+    try:
+        thread.start()
+        for _ in range(_NUM_TURNS):
+            thread.join(_TURN_SECONDS)
+        assert rescue.poll() is None
+        assert thread.is_alive()
+    finally:
+        process.send_signal(signal.SIGCONT)
+        os.killpg(rescue.pid, signal.SIGKILL)
+        rescue.wait()
+        thread.join()
 
 
 @pytest.mark.parametrize("kind", shared_damage.KINDS)

@@ -46,6 +46,13 @@ CONNECTION = (
         _TURNS,
     ),
     Patch(
+        "tensorflow.python.framework.constant_op:convert_to_eager_tensor",
+        "value, ctx, dtype",
+        "_compat.runtime.tensorflow_constants:copied_by_operation",
+        "No thread of the chief runs while TensorFlow makes a constant on "
+        "another task, which may hang.",
+    ),
+    Patch(
         "tensorflow.python.eager.cancellation:context",
         "",
         "cluster.calls.cancelled_calls:manager_of_thread",

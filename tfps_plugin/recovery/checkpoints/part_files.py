@@ -89,10 +89,12 @@ def _save(device: str, prefix: str, values: Values) -> None:
                 specs.append(spec)
                 # Slicing whole rows does not copy them.
                 tensors.append(value[rows.start : rows.stop] if spec else value)
+        # Constants: for what an operation converts itself, TensorFlow makes
+        # all threads of the chief wait until the ps has it.
         tf.raw_ops.SaveV2(
-            prefix=prefix,
-            tensor_names=keys,
-            shape_and_slices=specs,
+            prefix=tf.constant(prefix),
+            tensor_names=tf.constant(keys),
+            shape_and_slices=tf.constant(specs),
             tensors=tensors,
         )
 
@@ -170,10 +172,11 @@ def restore(parts: Sequence[Part], prefix: str, *, by_ps: bool) -> None:
 def _restore_there(device: str, part: Part, prefix: str) -> None:
     ((spec, _),) = part.slices(None)
     with tf.device(device):
+        # Constants: see `_save`.
         (value,) = tf.raw_ops.RestoreV2(
-            prefix=prefix,
-            tensor_names=[part.key],
-            shape_and_slices=[spec],
+            prefix=tf.constant(prefix),
+            tensor_names=tf.constant([part.key]),
+            shape_and_slices=tf.constant([spec]),
             dtypes=[part.variable.dtype],
         )
     _assign(part, value)

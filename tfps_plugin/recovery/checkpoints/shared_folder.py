@@ -50,7 +50,8 @@ def is_same_file(path: str, devices: Iterable[str]) -> bool:
 def _content(path: str, device: str) -> bytes | None:
     try:
         with tf.device(device):
-            content = tf.io.read_file(path)
+            # A constant: see `part_files._save`.
+            content = tf.io.read_file(tf.constant(path))
         with tf.device(_CHIEF):
             read: bytes = tf.identity(content).numpy()
     except (

@@ -20,9 +20,10 @@ def neutral(
     """
     if rule is MergeRule.SUM:
         return tf.zeros(shape, dtype)
-    return tf.fill(
-        shape, tf.constant(rule.neutral(np.dtype(dtype.as_numpy_dtype)), dtype)
-    )
+    value = rule.neutral(np.dtype(dtype.as_numpy_dtype))
+    # Not a list: see `tensorflow_constants`.
+    dims = tf.constant(shape.as_list(), tf.int32)
+    return tf.fill(dims, tf.constant(value, dtype))
 
 
 def combined(rule: MergeRule, first: Any, second: Any) -> tf.Tensor:
