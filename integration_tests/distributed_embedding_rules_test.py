@@ -17,7 +17,7 @@ import tfps_plugin as tfps
 
 pytestmark = [
     pytest.mark.cluster(num_workers=2, num_ps=2),
-    pytest.mark.sample(cases=1, group="distributed_embedding_rules"),
+    pytest.mark.sample(cases=2, group="consistency_rules"),
 ]
 
 _WORKERS, _STEPS, _BATCH, _IDS = 2, 20, 8, 3

@@ -156,7 +156,6 @@ def _check_number(
         assert num_updates <= num_steps / 2
 
 
-@pytest.mark.sample(cases=1)
 @pytest.mark.parametrize("consistency", program.RULES)
 def test_a_new_chief_goes_on_inside_the_epoch(
     cluster: tfps.LocalCluster, tmp_path: pathlib.Path, consistency: str
@@ -173,7 +172,6 @@ def test_a_new_chief_goes_on_inside_the_epoch(
     assert _pids(cluster) == pids
 
 
-@pytest.mark.sample(cases=1)
 @pytest.mark.parametrize("consistency", program.RULES)
 def test_a_chief_that_was_stopped_goes_on_as_if_nothing_had_happened(
     cluster: tfps.LocalCluster, tmp_path: pathlib.Path, consistency: str

@@ -19,7 +19,7 @@ from shared_training import Seen
 import tfps_plugin as tfps
 from tfps_plugin.monitoring import events
 
-pytestmark = pytest.mark.sample(cases=1, group="faults_inputs_rules")
+pytestmark = pytest.mark.sample(cases=2, group="consistency_rules")
 
 _WORKERS = 3
 _LOST = 1

@@ -24,7 +24,7 @@ from tfps_plugin.monitoring import events
 # Each test loses a task, and takes long.
 pytestmark = [
     pytest.mark.cluster(num_workers=1, num_ps=2),
-    pytest.mark.sample(cases=2, group="faults_local"),
+    pytest.mark.sample(cases=2, group="faults_local_steps"),
 ]
 
 _LOCAL = 4

@@ -24,7 +24,7 @@ import tfps_plugin as tfps
 from tfps_plugin.monitoring import events
 
 # Each test loses a worker, and takes long.
-pytestmark = pytest.mark.sample(cases=1, group="faults_local_workers")
+pytestmark = pytest.mark.sample(cases=2, group="faults_local_steps")
 
 _WORKERS, _PS = 2, 2
 _LOCAL = 4

@@ -22,7 +22,7 @@ from tfps_plugin.training.synchronous.span import Span
 
 pytestmark = [
     pytest.mark.cluster(num_workers=NUM_WORKERS, num_ps=2),
-    pytest.mark.sample(cases=1, group="late_workers_rules"),
+    pytest.mark.sample(cases=2, group="consistency_rules"),
 ]
 
 _LATE = NUM_WORKERS - 1

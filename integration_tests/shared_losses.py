@@ -39,16 +39,18 @@ class StoppedPs(LostPs):
     """A ps that hangs until it is given up, and then goes on."""
 
     def happen(self) -> None:
-        self._process = self._cluster.process("ps", self._lost)
         self._seen.on_event = self._go_on
-        self._process.send_signal(signal.SIGSTOP)
+        self._signal(signal.SIGSTOP)
 
     def _go_on(self, event: events.Event) -> None:
         if isinstance(event, events.WaitingForParameterServer):
             self.end()
 
     def end(self) -> None:
-        self._process.send_signal(signal.SIGCONT)
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: signal.Signals) -> None:
+        self._cluster.process("ps", self._lost).send_signal(number)
 
 
 class LostWorker:

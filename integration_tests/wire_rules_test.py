@@ -16,7 +16,7 @@ import tfps_plugin as tfps
 
 pytestmark = [
     pytest.mark.cluster(num_workers=2, num_ps=2),
-    pytest.mark.sample(cases=1, group="wire_rules"),
+    pytest.mark.sample(cases=2, group="consistency_rules"),
 ]
 
 _WORKERS, _STEPS, _ROWS, _WIDTH, _FEATURES = 2, 10, 40, 8, 3
