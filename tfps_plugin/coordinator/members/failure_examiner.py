@@ -1,5 +1,6 @@
 """Examination of failed closures: which task was lost, if any."""
 
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,6 +11,11 @@ from tfps_plugin.coordinator.members.inspector import Inspector
 from tfps_plugin.coordinator.members.membership import Membership
 
 _BROKEN = "an earlier connection to it has broken this one"
+_STALE = "it does not end a function that was given up"
+# A function that was cancelled may take a moment to end.
+_STALE_SECONDS = 1.0
+# Failures with longer pauses have different causes.
+_IN_A_ROW_SECONDS = 10.0
 
 
 class FailureExaminer:
@@ -18,7 +24,8 @@ class FailureExaminer:
     A failure is only a suspicion; the suspects are probed, on the caller's
     thread. Losses are reported to the membership.
 
-    Threading: safe from any thread; it has no lock and no state of its own.
+    Threading: safe from any thread. Without a lock: entries of `_stale` are
+    assigned whole, and two threads that do so at the same time do no harm.
     """
 
     def __init__(
@@ -26,12 +33,25 @@ class FailureExaminer:
         cluster: ClusterSpec,
         membership: Membership,
         inspector: Inspector,
+        stale_seconds: float = _STALE_SECONDS,
     ) -> None:
-        """Creates the examiner."""
+        """Creates the examiner.
+
+        Args:
+            cluster: The tasks.
+            membership: Receives reports of lost tasks.
+            inspector: Probes tasks.
+            stale_seconds: How long a worker may fail calls because it has not
+                ended a function that was given up.
+        """
         self._workers: Sequence[Any] = tuple(cluster.workers)
         self._ps: Sequence[Any] = tuple(cluster.parameter_servers)
         self._membership = membership
         self._inspector = inspector
+        self._stale_seconds = stale_seconds
+        # Times (monotonic) of the first and the latest such failure in a row,
+        # by worker and generation.
+        self._stale: dict[tuple[int, int], tuple[float, float]] = {}
 
     def stop(self) -> None:
         """Ends every pause between two probes."""
@@ -70,6 +90,13 @@ class FailureExaminer:
         for index in failure.workers:
             if index < len(self._workers):
                 self._examine_worker(index)
+        if failure.function_is_stale and self._is_lasting(
+            worker_index, generation
+        ):
+            # Not only once failures are no longer excused: of many calls that
+            # fail like this, one was seen to hang instead, for ever.
+            membership.report_lost(worker_index, generation, _STALE)
+            return None
         if not thoroughly:
             return None
         if membership.is_present(worker_index, generation):
@@ -134,6 +161,18 @@ class FailureExaminer:
         reason = self._inspector.why_lost(self._workers[worker_index])
         if reason is not None:
             self._membership.report_lost(worker_index, generation, reason)
+
+    def _is_lasting(self, worker_index: int, generation: int) -> bool:
+        """Returns whether a worker has had a stale function for too long."""
+        if self._membership.is_recovering:
+            return False
+        now = time.monotonic()
+        key = worker_index, generation
+        first, latest = self._stale.get(key, (now, now))
+        if now - latest > _IN_A_ROW_SECONDS:
+            first = now
+        self._stale[key] = first, now
+        return now - first >= self._stale_seconds
 
     def _replace_broken(
         self, failure: failures.Failure, worker_index: int, generation: int

@@ -36,6 +36,8 @@ class Failure:
         broken_worker: Index of a worker that may live but be of no use; see
             `_CLEANED_UP`, `_DOES_NOT_KNOW_PS`, `_GOES_ON`, `lacks_function`.
         broken_ps: Likewise, of a parameter server.
+        function_is_stale: Whether the worker takes a function for prepared
+            that is not; see `_GOES_ON`.
     """
 
     kind: FailureKind
@@ -43,6 +45,7 @@ class Failure:
     ps: tuple[int, ...] = ()
     broken_worker: int | None = None
     broken_ps: int | None = None
+    function_is_stale: bool = False
 
 
 _USER = Failure(FailureKind.USER)
@@ -94,14 +97,19 @@ def classify(type_name: str, text: str, worker_index: int) -> Failure:
     if points_at_ps:
         # A worker that reports a dead ps is named in the text too, because
         # the step ran there. The ps is the likelier culprit.
-        return Failure(
-            FailureKind.SUSPECT_PS, workers, ps, broken_worker, broken_ps
-        )
-    if points_at_worker or type_name in ("UnavailableError", "AbortedError"):
-        return Failure(
-            FailureKind.SUSPECT_WORKER, workers, broken_worker=broken_worker
-        )
-    return Failure(FailureKind.TRANSIENT, workers)
+        kind = FailureKind.SUSPECT_PS
+    elif points_at_worker or type_name in ("UnavailableError", "AbortedError"):
+        kind = FailureKind.SUSPECT_WORKER
+    else:
+        kind = FailureKind.TRANSIENT
+    return Failure(
+        kind,
+        workers,
+        ps,
+        broken_worker,
+        broken_ps,
+        function_is_stale=_GOES_ON in text,
+    )
 
 
 def named_ps(text: str) -> tuple[int, ...]:

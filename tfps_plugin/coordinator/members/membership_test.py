@@ -81,6 +81,7 @@ class _Bench:
         drivers: Any,
         restorer: Any = None,
         hanging_seconds: float = 5.0,
+        stale_seconds: float = 60.0,
     ) -> None:
         self.session = session
         self.queue = ClosureQueue(SharedLedger(capacity=10))
@@ -103,7 +104,7 @@ class _Bench:
             session, self.queue.lanes, counters, self.events, recovery
         )
         self.examiner = FailureExaminer(
-            session.cluster, self.membership, inspector
+            session.cluster, self.membership, inspector, stale_seconds
         )
         self.thread = MembershipThread(
             session,
@@ -404,6 +405,30 @@ class _Restorer:
 
     def restore(self, tasks: Sequence[Any]) -> tuple[str, int]:
         return "a checkpoint", len(tasks)
+
+
+@pytest.mark.parametrize("stale_seconds", [0.0, 60.0])
+def test_a_worker_with_a_stale_function_is_added_anew_in_time(
+    make: Callable[..., _Bench], stale_seconds: float
+) -> None:
+    """Its failures are excused, because a ps was away a moment ago."""
+    session = FakeSession(num_workers=2, num_ps=2)
+    watched = {index: _Busy(since=None) for index in range(2)}
+    bench = make(session, watched, _Restorer(), stale_seconds=stale_seconds)
+    lost = failures.Failure(failures.FailureKind.SUSPECT_PS, (), (1,))
+    session.start("ps", 1)
+    assert bench.examiner.examine(lost, 0, 0, thoroughly=False) is None
+    bench.wait_for(events.ParameterServerRecovered)
+    assert bench.membership.excuses_failures
+    stale = failures.Failure(
+        failures.FailureKind.TRANSIENT, (1,), function_is_stale=True
+    )
+    assert bench.examiner.examine(stale, 1, 0, thoroughly=False) is None
+    if stale_seconds:
+        assert bench.membership.is_present(1, 0)
+    else:
+        bench.wait_for(events.WorkerReadmitted)
+        assert bench.membership.is_present(1, 1)
 
 
 def test_a_call_that_a_lost_ps_left_hanging_is_given_up(
