@@ -299,10 +299,20 @@ class _Stopped(StoppedPs):
         super().happen()
         # Likewise: the round was cancelled when the ps was given up.
         self._seen.wait_for(events.ParameterServerRecovered)
+        self._go_on_with_round()
+
+    def _go_on_with_round(self) -> None:
         self._gate.open()
 
 
-@pytest.mark.parametrize("loss", [_Killed, _Stopped])
+class _StoppedAndRoundGoesOn(_Stopped):
+    """The same, and the round never ends on its worker."""
+
+    def _go_on_with_round(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("loss", [_Killed, _Stopped, _StoppedAndRoundGoesOn])
 @pytest.mark.parametrize("lost", [0, 1])
 def test_a_round_in_which_a_ps_is_lost_is_made_again(
     cluster: tfps.LocalCluster,
