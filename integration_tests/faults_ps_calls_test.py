@@ -23,6 +23,7 @@ from shared_training import At
 from shared_training import Seen
 
 import tfps_plugin as tfps
+from tfps_plugin._compat.runtime import tensorflow_execution
 from tfps_plugin.monitoring import events
 from tfps_plugin.recovery.checkpoints import shared_folder
 from tfps_plugin.variables.updates.remote_queues import RemoteQueues
@@ -35,6 +36,7 @@ _BATCH = 8
 # A ps hangs for that long at most.
 _RESCUE_SECONDS = 20
 _NUM_TURNS, _TURN_SECONDS = 20, 0.05
+_NUM_THREADS, _NUM_CONSTANTS = 4, 200
 _IDS, _TARGETS = shared_training.ids_and_targets(_ROWS, _STEPS * _BATCH)
 
 
@@ -242,6 +244,35 @@ def test_other_threads_run_while_a_call_waits_for_a_ps_that_hangs(
         os.killpg(rescue.pid, signal.SIGKILL)
         rescue.wait()
         thread.join()
+
+
+def test_threads_do_not_share_the_copy_of_a_number(training: _Training) -> None:
+    """TensorFlow keeps one tensor for a number; its copy may come too late."""
+    device = training.coordinator.strategy.ps_devices[0]
+    meet = threading.Barrier(_NUM_THREADS)
+    failures = []
+
+    def make_constants() -> None:
+        for number in range(_NUM_CONSTANTS):
+            meet.wait(_RESCUE_SECONDS)
+            try:
+                with tensorflow_execution.own_executor():
+                    with tf.device(device):
+                        tf.constant(1_000_000 + number)
+                    here = tf.constant(2_000_000 + number)
+                    with tf.device(device):
+                        tf.raw_ops.Identity(input=here)
+            except tf.errors.OpError as error:
+                failures.append(error)
+
+    threads = [
+        threading.Thread(target=make_constants) for _ in range(_NUM_THREADS)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
 
 
 @pytest.mark.parametrize("kind", shared_damage.KINDS)

@@ -48,9 +48,9 @@ CONNECTION = (
     Patch(
         "tensorflow.python.framework.constant_op:convert_to_eager_tensor",
         "value, ctx, dtype",
-        "_compat.runtime.tensorflow_constants:copied_by_operation",
-        "No thread of the chief runs while TensorFlow makes a constant on "
-        "another task, which may hang.",
+        "_compat.runtime.tensorflow_constants:for_one_caller",
+        "TensorFlow stops all threads while it makes a constant on another "
+        "task, and threads share its copy too early.",
     ),
     Patch(
         "tensorflow.python.eager.cancellation:context",

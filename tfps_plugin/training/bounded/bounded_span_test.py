@@ -118,7 +118,7 @@ class _Cluster:
         return [
             int(tf.raw_ops.QueueSizeV2(handle=handle))
             for queues in (*self.gate.tokens, *self.gate.events)
-            for handle in tf.unstack(queues._handles_now())
+            for handle in queues._handles_now().each
         ]
 
 

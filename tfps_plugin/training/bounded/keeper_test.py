@@ -78,7 +78,9 @@ def _step(gate: Gate) -> Callable[[int], None]:
 
 def _num_tokens(gate: Gate, worker: int) -> int:
     return int(
-        tf.raw_ops.QueueSizeV2(handle=gate.tokens[0]._handles_now()[worker])
+        tf.raw_ops.QueueSizeV2(
+            handle=gate.tokens[0]._handles_now().each[worker]
+        )
     )
 
 

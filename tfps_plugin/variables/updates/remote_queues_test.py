@@ -116,7 +116,7 @@ def test_new_queues_are_empty_and_functions_find_them(
 def test_who_waits_at_old_queues_gets_an_error(queues: RemoteQueues) -> None:
     """Closing ends a call that waits, and one that comes too late."""
     take = _taker(queues)
-    handles = queues._handles_now()
+    handles = queues._handles_now().each
     waiting = _in_thread(lambda: take(tf.constant(0)))
     # Of the same queue, so it is behind the other call or in front of it.
     late = _in_thread(
