@@ -436,7 +436,7 @@ def test_handles_of_parameter_servers_are_no_arguments() -> None:
         if places.job(o.device) and not o.inputs and o.type != "Placeholder"
     ]
     assert any(
-        o.type == "ReadVariableOp" and o.outputs[0].dtype == tf.resource
+        o.type == "ReadVariableOp" and o.outputs[0].dtype == tf.variant
         for o in body.get_operations()
     )
     assert first

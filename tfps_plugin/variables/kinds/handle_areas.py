@@ -5,11 +5,14 @@ in every iteration of a loop the worker would tell each ps that the iteration
 begins. A function that takes them from a named area of the ps needs neither.
 
 An area is a TensorFlow variable whose value is the handles of one shape, for
-one function on one ps. Like any handle, they keep the memory of their
-variables. The area is deleted after one of these, or the function, is gone: not
-at once, because Python may collect them on any thread, but when the next
-variable is made or the next function stages handles. The next chief frees the
-areas of a chief that has crashed (`cluster.leftovers`).
+one function on one ps. The value is an Optional of them, which is taken apart
+at no cost; a tensor of handles would be copied handle by handle.
+
+Like any handle, they keep the memory of their variables. The area is deleted
+after one of these, or the function, is gone: not at once, because Python may
+collect them on any thread, but when the next variable is made or the next
+function stages handles. The next chief frees the areas of a chief that has
+crashed (`cluster.leftovers`).
 
 Where an area is missing, a function fails at once, as it does where a variable
 is missing. That happens on a ps that has just been started again. A staging
@@ -158,9 +161,8 @@ class HandleArea:
             tf.device(self.place.device),
         ):
             area = self._variable()
-            tf.raw_ops.AssignVariableOp(
-                resource=area, value=tf.raw_ops.Pack(values=list(handles))
-            )
+            value = tf.raw_ops.OptionalFromValue(components=list(handles))
+            tf.raw_ops.AssignVariableOp(resource=area, value=value)
             is_there = tf.raw_ops.VarIsInitializedOp(resource=area)
         if not bool(is_there):
             raise tf.errors.UnavailableError(
@@ -208,19 +210,20 @@ class HandleArea:
         The function fails if there are none: call `put` before it.
         """
         with compat.clear_device(), tf.device(self.place.device):
-            handles: list[tf.Tensor] = tf.raw_ops.Unpack(
-                value=tf.raw_ops.ReadVariableOp(
-                    resource=self._variable(), dtype=tf.resource
+            handles: list[tf.Tensor] = tf.raw_ops.OptionalGetValue(
+                optional=tf.raw_ops.ReadVariableOp(
+                    resource=self._variable(), dtype=tf.variant
                 ),
-                num=self.num_handles,
+                output_types=[tf.resource] * self.num_handles,
+                output_shapes=[self.place.shape] * self.num_handles,
             )
         return handles
 
     def _variable(self) -> tf.Tensor:
         """Returns the handle of the area itself; the caller sets the device."""
         return tf.raw_ops.VarHandleOp(
-            dtype=tf.resource,
-            shape=[self.num_handles, *self.place.shape],
+            dtype=tf.variant,
+            shape=[],
             container=leftovers.CONTAINER,
             shared_name=self._name,
         )
