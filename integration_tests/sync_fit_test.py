@@ -204,10 +204,13 @@ def test_a_step_sends_no_more_messages_than_an_asynchronous_one(
         *(("", each, 1) for each in ps),
         *((each, "", 1) for each in ps),
     ]
-    for clipnorm, expected in ((None, []), (0.1, relayed)):
-        synchronous, of_chief = sent(
-            tfps.Sync(), keras.optimizers.Adam(global_clipnorm=clipnorm)
-        )
+    adam = keras.optimizers.Adam
+    for optimizer, expected in (
+        (adam(), []),
+        (adam(global_clipnorm=0.1), relayed),
+        (keras.optimizers.LossScaleOptimizer(adam()), []),
+    ):
+        synchronous, of_chief = sent(tfps.Sync(), optimizer)
         assert of_chief == expected
         assert {*synchronous.values()} == {1}
         # There and back and there, of two ps: ids, rows, gradients.
@@ -553,6 +556,22 @@ def test_a_change_that_may_be_a_sum_or_a_mean_is_refused(
         model.fit(_IDS.astype("float32"), _TARGETS, verbose=0)
     assert int(counting.count) == 0
     assert int(model.optimizer.iterations) == 0
+
+
+def test_a_loss_that_is_a_sum_over_a_batch_is_refused(
+    strategy: tfps.ParameterServerStrategy,
+) -> None:
+    with strategy.scope():
+        model = _model()
+        model.compile("sgd", keras.losses.MeanSquaredError(reduction="sum"))
+    before = model.get_weights()
+    with pytest.raises(
+        tfps.errors.UnsupportedError, match=r"mean_squared_error.*'sum'"
+    ):
+        model.fit(_IDS, _TARGETS, verbose=0)
+    assert int(model.optimizer.iterations) == 0
+    for weight, unchanged in zip(model.get_weights(), before, strict=True):
+        np.testing.assert_array_equal(weight, unchanged)
 
 
 @pytest.mark.parametrize("who_reads", ["chief", "workers"])

@@ -10,6 +10,7 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
+import shared_optimizers
 import tensorflow as tf
 
 import tfps_plugin as tfps
@@ -176,6 +177,78 @@ def test_scheduled_steps_have_the_numbers_of_one_process(
         strategy.reduce("MEAN", losses[0], axis=None), np.mean(losses[0].values)
     )
     assert len(strategy.experimental_local_results(losses[0])) == _WORKERS
+
+
+_OPTIONS: dict[str, Callable[[], Any]] = {
+    "global_clipnorm": lambda: keras.optimizers.SGD(
+        0.1, momentum=0.9, global_clipnorm=0.05
+    ),
+    "accumulation and averages": lambda: keras.optimizers.Adagrad(
+        0.1,
+        gradient_accumulation_steps=3,
+        use_ema=True,
+        ema_momentum=0.9,
+        ema_overwrite_frequency=2,
+    ),
+    "schedule": lambda: keras.optimizers.Adam(
+        keras.optimizers.schedules.ExponentialDecay(0.05, 3, 0.9)
+    ),
+    # The gradient of the first step is not finite.
+    "loss scale": lambda: keras.optimizers.LossScaleOptimizer(
+        keras.optimizers.SGD(0.1, momentum=0.9),
+        initial_scale=2.0**127,
+        dynamic_growth_steps=4,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", _OPTIONS)
+@pytest.mark.sample(cases=2)
+def test_options_of_optimizers_have_the_numbers_of_one_process(
+    strategy: tfps.ParameterServerStrategy, name: str
+) -> None:
+    def train(model: keras.Model, optimizer: Any) -> Callable[[Any, Any], Any]:
+        def step(ids: Any, targets: Any) -> None:
+            with tf.GradientTape() as tape:
+                error = model(ids, training=True) - targets
+                loss = optimizer.scale_loss(tf.reduce_mean(tf.square(error)))
+            weights = model.trainable_variables
+            optimizer.apply(tape.gradient(loss, weights), weights)
+
+        return step
+
+    alone = _model()
+    optimizer_alone = shared_optimizers.summing(_OPTIONS[name]())
+    optimizer_alone.build(alone.trainable_variables)
+    step_alone = train(alone, optimizer_alone)
+    for number in range(_STEPS):
+        step_alone(
+            np.concatenate([ids[number] for ids in _IDS]),
+            np.concatenate([targets[number] for targets in _TARGETS]),
+        )
+    with strategy.scope():
+        model = _model()
+        optimizer = _OPTIONS[name]()
+        optimizer.build(model.trainable_variables)
+    step_of_worker = train(model, optimizer)
+
+    @tf.function
+    def step(iterator: Any) -> Any:
+        return strategy.run(step_of_worker, args=next(iterator))
+
+    _schedule(strategy, step, _STEPS)
+    _assert_same(model, alone)
+    for found, expected in zip(
+        optimizer.variables, optimizer_alone.variables, strict=True
+    ):
+        value = keras.ops.convert_to_numpy(expected)
+        np.testing.assert_allclose(
+            keras.ops.convert_to_numpy(found),
+            value,
+            rtol=0,
+            atol=1e-5 * np.abs(value).max(),
+            err_msg=expected.path,
+        )
 
 
 @pytest.mark.parametrize("reads", ["outside of run", "inside of run"])

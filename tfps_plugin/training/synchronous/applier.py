@@ -25,6 +25,7 @@ from tfps_plugin.training.synchronous.global_step import GlobalStep
 from tfps_plugin.training.synchronous.parcels import ParcelLayout
 from tfps_plugin.training.synchronous.parcels import Part
 from tfps_plugin.training.synchronous.scalars import ScalarsOnPs
+from tfps_plugin.training.synchronous.sums import example_weights
 from tfps_plugin.training.synchronous.sums import sum_loops
 from tfps_plugin.variables.kinds.remote_variable import RemoteVariable
 from tfps_plugin.variables.step_trace import StepTrace
@@ -390,8 +391,10 @@ def _with(
 
 
 def _mean(part: Part, total: tf.Tensor, num_examples: tf.Tensor) -> tf.Tensor:
-    """Divides what workers have multiplied by their numbers of examples."""
+    """Divides what workers have weighed by their numbers of examples."""
     if part.how == "mean" or (part.how == "rows" and total.dtype.is_floating):
         # Without any example, the gradients are zero.
-        return total / tf.cast(tf.maximum(num_examples, 1.0), total.dtype)
+        return total / example_weights.of(
+            tf.maximum(num_examples, 1.0), total.dtype
+        )
     return total

@@ -12,6 +12,7 @@ from tfps_plugin import errors
 from tfps_plugin.training.synchronous import global_step
 from tfps_plugin.training.synchronous.global_step import LEFT
 from tfps_plugin.training.synchronous.global_step import GlobalStep
+from tfps_plugin.training.synchronous.sums import example_weights
 from tfps_plugin.transport import fusion
 from tfps_plugin.variables import testing
 
@@ -77,7 +78,9 @@ def test_a_parcel_has_the_stamp_of_the_token(
         assert float(output) == 9.0
         stamp, num_examples, gradient = _mail(step, worker)
         assert (stamp, num_examples) == (token, 3.0)
-        np.testing.assert_allclose(gradient, 3 * np.array([6.0, 9.0]))
+        np.testing.assert_allclose(
+            gradient / example_weights.of(3, tf.float32), [6.0, 9.0]
+        )
 
 
 def test_a_variable_is_read_after_the_token_has_come(

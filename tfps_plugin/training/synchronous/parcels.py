@@ -21,6 +21,7 @@ from tfps_plugin.strategy import update_parts
 from tfps_plugin.training.optimizers import sparse_gradients
 from tfps_plugin.training.synchronous import stacked_rows
 from tfps_plugin.training.synchronous.stacked_rows import StackedRows
+from tfps_plugin.training.synchronous.sums import example_weights
 from tfps_plugin.variables.compression import error_feedback
 from tfps_plugin.variables.compression import wire
 from tfps_plugin.variables.kinds.remote_variable import RemoteVariable
@@ -212,7 +213,7 @@ class Parcels:
         applied: Sequence[Applied],
         assigned: Sequence[Assigned],
         devices: Sequence[str],
-        weight: tf.Tensor,
+        num_examples: tf.Tensor,
     ) -> None:
         """Makes the parcels; for use in a function of workers.
 
@@ -220,22 +221,23 @@ class Parcels:
             applied: The gradients.
             assigned: The changes of variables by the step itself.
             devices: Device of each ps.
-            weight: Factor of gradients and means, a float32 scalar.
+            num_examples: Number of examples of the batch, by which gradients
+                and means count; a float32 scalar.
         """
         self.layouts = {device: ParcelLayout() for device in devices}
         self.tensors: dict[str, list[tf.Tensor]] = {d: [] for d in devices}
         checked: list[tuple[Any, Any]] = []
         for each in applied:
-            sent = self._add_gradients(each, weight)
+            sent = self._add_gradients(each, num_examples)
             if isinstance(each.optimizer, keras.optimizers.LossScaleOptimizer):
                 checked += sent
         for change in assigned:
-            self._add_value(change, weight)
+            self._add_value(change, num_examples)
         if checked:
-            self._add_check(checked, weight)
+            self._add_check(checked, num_examples)
 
     def _add_gradients(
-        self, applied: Applied, weight: tf.Tensor
+        self, applied: Applied, num_examples: tf.Tensor
     ) -> list[tuple[Any, Any]]:
         """Adds the gradients of one `optimizer.apply`.
 
@@ -261,22 +263,24 @@ class Parcels:
             group = _Group(applied.optimizer, applied.variables)
             layout._groups.append(group)
             with tf.device(device):
-                self.tensors[device] += _fill(group, shares[device], weight)
+                self.tensors[device] += _fill(
+                    group, shares[device], num_examples
+                )
         return sent
 
-    def _add_value(self, change: Assigned, weight: tf.Tensor) -> None:
+    def _add_value(self, change: Assigned, num_examples: tf.Tensor) -> None:
         for part in _parts_of(change.variable, change.value):
             values = part.values
             if change.how == "mean":
                 with tf.device(part.device):
-                    values = _times(values, weight)
+                    values = _times(values, num_examples)
             self.layouts[part.device]._assignments.append(
                 (part.shard, change.method, _part(part, values, change.how))
             )
             self.tensors[part.device].append(values)
 
     def _add_check(
-        self, sent: Sequence[tuple[Any, Any]], weight: tf.Tensor
+        self, sent: Sequence[tuple[Any, Any]], num_examples: tf.Tensor
     ) -> None:
         """Tells every ps whether all gradients are finite, if they count."""
         are_finite = tf.reduce_all(
@@ -285,12 +289,12 @@ class Parcels:
                 for each in sent
             ]
         )
+        # Made on the worker: a truth value would take a message of its own.
+        is_broken = 1.0 - tf.cast(are_finite | (num_examples <= 0), tf.float32)
         for device, layout in self.layouts.items():
             layout._checks = True
             with tf.device(device):
-                self.tensors[device].append(
-                    1.0 - tf.cast(are_finite | (weight <= 0), tf.float32)
-                )
+                self.tensors[device].append(tf.identity(is_broken))
 
 
 def _as_it_arrives(variable: Any, gradient: Any) -> tf.Tensor:
@@ -339,7 +343,7 @@ def _part(of_shard: _OfShard, values: tf.Tensor, how: How) -> Part:
 def _fill(
     group: _Group,
     shares: Sequence[tuple[_Shard, _OfShard]],
-    weight: tf.Tensor,
+    num_examples: tf.Tensor,
 ) -> list[tf.Tensor]:
     """Adds the gradients of one ps to a group; returns weighed tensors."""
     tensors = []
@@ -348,7 +352,7 @@ def _fill(
     )
     for shard, part in shares:
         if part.ids is None:
-            values = _times(part.values, weight)
+            values = _times(part.values, num_examples)
             group.whole.append((shard, _part(part, values, "mean")))
             tensors.append(values)
         else:
@@ -360,7 +364,7 @@ def _fill(
         stacked_ids, values = rows.stack(
             [part.ids for part in parts], [part.values for part in parts]
         )
-        values = _times(values, weight)
+        values = _times(values, num_examples)
         tensors += [stacked_ids, values]
         ids = Part(tf.TensorSpec([None], tf.int64), "rows")
         group.stacks.append(
@@ -380,14 +384,16 @@ def _number(value: Any, shard: Any) -> int:
     return [id(each) for each in value.variables].index(id(shard))
 
 
-def _times(values: tf.Tensor, weight: tf.Tensor) -> tf.Tensor:
-    """Weighs values, in float32 at least: halves would overflow.
+def _times(values: tf.Tensor, num_examples: tf.Tensor) -> tf.Tensor:
+    """Weighs values by a number of examples, in float32 at least.
 
     Without any example, values are zero, also those that are not numbers.
     """
     if values.dtype.size < tf.float32.size:
         values = tf.cast(values, tf.float32)
-    return tf.math.multiply_no_nan(values, tf.cast(weight, values.dtype))
+    return tf.math.multiply_no_nan(
+        values, example_weights.of(num_examples, values.dtype)
+    )
 
 
 def _gradients(

@@ -12,6 +12,7 @@ from tfps_plugin.training.synchronous.parcels import Applied
 from tfps_plugin.training.synchronous.parcels import Assigned
 from tfps_plugin.training.synchronous.parcels import ParcelLayout
 from tfps_plugin.training.synchronous.parcels import Parcels
+from tfps_plugin.training.synchronous.sums import example_weights
 from tfps_plugin.variables import testing
 from tfps_plugin.variables.lookup.distinct_rows import DistinctRows
 from tfps_plugin.variables.step_trace import StepTrace
@@ -24,6 +25,7 @@ _GRADIENT = _RANDOM.normal(size=(3,)).astype("float32")
 _IDS = [6, 1, 6, 3]
 _VALUES = _RANDOM.normal(size=(4, 2)).astype("float32")
 _EXAMPLES = 4.0
+_FACTOR = example_weights.of(_EXAMPLES, tf.float32).numpy()
 # Optimizers have variables, so they are not made in functions.
 _SGD = keras.optimizers.SGD()
 
@@ -76,7 +78,7 @@ class _Sent:
             applied: Returns the gradients.
             assigned: Returns the values.
             change: Changes the tensors on the way.
-            weight: Factor of gradients and means.
+            weight: Number of examples.
         """
         found: dict[str, Any] = {}
 
@@ -127,7 +129,7 @@ class _Sent:
 
 @pytest.mark.parametrize("num_shards", [0, 1, 3])
 @pytest.mark.parametrize("kind", ["dense", "rows"])
-def test_gradients_arrive_times_the_weight(kind: str, num_shards: int) -> None:
+def test_gradients_arrive_weighed(kind: str, num_shards: int) -> None:
     optimizer = keras.optimizers.SGD()
     table, weight = _on_ps(_TABLE, num_shards), _on_ps(_WEIGHT)
     sent = _Sent(
@@ -148,7 +150,7 @@ def test_gradients_arrive_times_the_weight(kind: str, num_shards: int) -> None:
     assert is_finite is None
     of_table = _DENSE if kind == "dense" else _whole_slices()
     for mine, expected in zip(gradients, (of_table, _GRADIENT), strict=True):
-        np.testing.assert_allclose(mine, _EXAMPLES * expected, rtol=1e-6)
+        np.testing.assert_allclose(mine, _FACTOR * expected, rtol=1e-6)
     hows = [part.how for part in sent.layout.parts]
     if kind == "dense":
         assert hows == ["mean"] * (max(num_shards, 1) + 1)
@@ -168,7 +170,7 @@ def test_an_id_travels_once_and_counts_from_the_first_shard() -> None:
     ((_, gradients, _, _),) = sent.runs
     for gradient in gradients:
         np.testing.assert_allclose(
-            gradient, _EXAMPLES * _whole_slices(), rtol=1e-6
+            gradient, _FACTOR * _whole_slices(), rtol=1e-6
         )
 
 
@@ -212,7 +214,7 @@ def test_rows_of_each_shape_and_dtype_travel_together() -> None:
     assert variables == [*tables, weight]
     for gradient, table in zip(gradients[:-1], tables, strict=True):
         expected = np.zeros(table.shape)
-        expected[3] = _EXAMPLES
+        expected[3] = _FACTOR
         np.testing.assert_array_equal(gradient, expected)
 
 
@@ -227,9 +229,7 @@ def test_ids_of_several_workers_may_repeat(num_shards: int) -> None:
     ((gradient,),) = sent.gradients
     assert isinstance(gradient, DistinctRows), "an id occurs once"
     ((_, (whole,), _, _),) = sent.runs
-    np.testing.assert_allclose(
-        whole, 2 * _EXAMPLES * _whole_slices(), rtol=1e-6
-    )
+    np.testing.assert_allclose(whole, 2 * _FACTOR * _whole_slices(), rtol=1e-6)
 
 
 def test_each_optimizer_gets_its_own_gradients() -> None:
@@ -245,12 +245,12 @@ def test_each_optimizer_gets_its_own_gradients() -> None:
         (one, [weight]),
         (other, [table]),
     ]
-    np.testing.assert_allclose(sent.runs[0][1][0], _EXAMPLES * _GRADIENT)
+    np.testing.assert_allclose(sent.runs[0][1][0], _FACTOR * _GRADIENT)
     assert sent.layout.optimizers == [one, other]
 
 
 def test_halves_are_multiplied_in_full_precision() -> None:
-    """The weight itself is larger than the largest half."""
+    """Their weight is less than the smallest half."""
     weight, table = (
         _on_ps(np.zeros(shape, "float16")) for shape in ([2], [4, 1])
     )
@@ -268,12 +268,11 @@ def test_halves_are_multiplied_in_full_precision() -> None:
                 [weight, table],
             )
         ],
-        weight=1e5,
     )
     dense, _, values = sent.tensors
     assert (dense.dtype, values.dtype) == (tf.float32, tf.float32)
-    np.testing.assert_allclose(dense, [5e4, -1e5])
-    np.testing.assert_allclose(values, [[2e5]])
+    np.testing.assert_array_equal(dense / _FACTOR, [0.5, -1.0])
+    np.testing.assert_array_equal(values / _FACTOR, [[2.0]])
 
 
 def test_without_examples_gradients_are_zero_even_if_they_are_no_numbers() -> (
@@ -313,7 +312,7 @@ def test_without_examples_gradients_are_zero_even_if_they_are_no_numbers() -> (
 def test_values_are_assigned_by_their_method(method: str, how: Any) -> None:
     weight, assigned = _on_ps(_WEIGHT), testing.remote_variable(_WEIGHT)
     table = testing.sharded_variable(_TABLE, 3)
-    factor = _EXAMPLES if how == "mean" else 1.0
+    factor = _FACTOR if how == "mean" else 1.0
     sent = _Sent(
         lambda: [Applied(_SGD, [tf.constant(_GRADIENT)], [weight])],
         lambda: [

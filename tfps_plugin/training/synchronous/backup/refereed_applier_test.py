@@ -15,6 +15,7 @@ from tfps_plugin.training.synchronous.backup.refereed_applier import (
     RefereedApplier,
 )
 from tfps_plugin.training.synchronous.global_step import GlobalStep
+from tfps_plugin.training.synchronous.sums import example_weights
 from tfps_plugin.variables import testing
 
 _WORKERS = 3
@@ -136,7 +137,10 @@ class _Applier(RefereedApplier):
         graph = tf.compat.v1.get_default_graph()
         before = len(graph.get_operations())
         mean, state = (
-            tensor / tf.maximum(total.num_examples, 1.0)
+            tensor
+            / example_weights.of(
+                tf.maximum(total.num_examples, 1.0), tf.float32
+            )
             for tensor in total.tensors
         )
 

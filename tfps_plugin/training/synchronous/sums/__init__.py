@@ -1,5 +1,6 @@
-"""Sums over workers that a step computes with, before its end.
+"""Sums over workers, before and after the end of a step.
 
-shared_sums.py  all sums of a step function, and their gradients
-sum_loops.py    one such sum, and the loops that add it up on a ps
+shared_sums.py      all sums that a step function computes with, and gradients
+sum_loops.py        one such sum, and the loops that add it up on a ps
+example_weights.py  weights of workers by their numbers of examples
 """

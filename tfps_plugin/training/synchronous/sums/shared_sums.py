@@ -20,6 +20,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfps_plugin import errors
+from tfps_plugin.training.synchronous.sums import example_weights
 from tfps_plugin.training.synchronous.sums.sum_loops import SharedSum
 
 # Returns the index of the worker and its number of examples, of use in the
@@ -159,12 +160,14 @@ class SharedSums:
                     worker, num_examples, mine, is_mean=is_mean
                 )
                 return sums, gradient
-            # The number of examples may be too large for half precision.
+            # Weights are too small for half precision.
             wide = [
                 tf.cast(each, tf.float32) if each.dtype.size < 4 else each
                 for each in mine
             ]
-            weights = [tf.cast(num_examples, each.dtype) for each in wide]
+            weights = [
+                example_weights.of(num_examples, each.dtype) for each in wide
+            ]
             sums = self._exchanged(
                 worker,
                 num_examples,
