@@ -3,7 +3,6 @@
 Shape legend: C parts of a batch, M shares.
 """
 
-import itertools
 from typing import Any
 
 import tensorflow as tf
@@ -33,8 +32,12 @@ class BatchCutter:
             input_signature=[spec],
             autograph=False,
         )
-        # Traced once for each number of shares.
-        self._cut = tf.function(self._shares, autograph=False)
+        # A tensor: when a worker is lost, nothing is traced anew.
+        self._cut = tf.function(
+            self._shares,
+            input_signature=[spec, tf.TensorSpec([], tf.int64)],
+            autograph=False,
+        )
 
     def num_examples(self, parts_C: tf.Tensor) -> int:
         """Returns the number of examples of a batch.
@@ -69,17 +72,23 @@ class BatchCutter:
         if num_shares == 1:
             return parts_C[tf.newaxis]
         with tf.device(_CPU):
-            return self._cut(parts_C, num_shares)
+            return self._cut(parts_C, tf.constant(num_shares, tf.int64))
 
-    def _shares(self, parts_C: tf.Tensor, num_shares: int) -> tf.Tensor:
+    def _shares(self, parts_C: tf.Tensor, num_shares: tf.Tensor) -> tf.Tensor:
         batch = self._codec.decode(parts_C)
         size = _sizes(batch)[0]
-        bounds = [_begin(size, n, num_shares) for n in range(num_shares + 1)]
-        return tf.stack(
-            [
-                self._codec.encode_one(_cut(batch, begin, end))
-                for begin, end in itertools.pairwise(bounds)
-            ]
+
+        def share(place: tf.Tensor) -> tf.Tensor:
+            begin = _begin(size, place, num_shares)
+            end = _begin(size, place + 1, num_shares)
+            return self._codec.encode_one(_cut(batch, begin, end))
+
+        return tf.map_fn(
+            share,
+            tf.range(num_shares),
+            fn_output_signature=tf.TensorSpec(
+                [self._codec.num_parts], tf.string
+            ),
         )
 
 

@@ -43,7 +43,7 @@ class _Coordinator:
 
 def test_who_does_not_reach_them_is_asked_again() -> None:
     coordinator: Any = _Coordinator({0: 0, 2: 2})
-    reach.wait_until_reached(coordinator, [0, 2], ["/job:ps/task:0"])
+    reach.wait_until_reached(coordinator, [0, 2], reach.new_probe([]))
     assert coordinator.calls == {0: 1, 2: 3}
 
 
@@ -52,5 +52,16 @@ def test_nobody_is_waited_for_without_end(
 ) -> None:
     monkeypatch.setattr(reach, "_MOST_SECONDS", 0.2)
     coordinator: Any = _Coordinator({0: 0, 1: float("inf")})
-    reach.wait_until_reached(coordinator, [0, 1], ["/job:ps/task:0"])
+    reach.wait_until_reached(coordinator, [0, 1], reach.new_probe([]))
     assert coordinator.calls == {0: 1, 1: 1}
+
+
+def test_a_probe_needs_each_parameter_server_and_is_traced_once() -> None:
+    devices = ["/device:CPU:0", "/job:localhost/device:CPU:0"]
+    probe: Any = reach.new_probe(devices)
+    for _ in range(2):
+        assert float(probe()) > 0
+    assert probe.experimental_get_tracing_count() == 1
+    graph = probe.get_concrete_function().graph
+    asked = [op for op in graph.get_operations() if op.type == "Timestamp"]
+    assert [op.device for op in asked] == devices

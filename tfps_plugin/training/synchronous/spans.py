@@ -8,6 +8,8 @@ from collections.abc import Callable
 from collections.abc import Collection
 from collections.abc import Sequence
 
+import tensorflow as tf
+
 from tfps_plugin.coordinator import error_text
 from tfps_plugin.coordinator.cluster_coordinator import ClusterCoordinator
 from tfps_plugin.training.synchronous import reach
@@ -29,7 +31,7 @@ class Spans:
 
     Threading: the threads that run `fit`.
     Guarded by `_lock`: the latest span. Only the thread that begins spans uses
-    the workers that sit out.
+    the workers that sit out, and the probe of parameter servers.
     """
 
     def __init__(self) -> None:
@@ -39,6 +41,7 @@ class Spans:
         self._exclusions = Exclusions()
         # Number of recovered ps when workers were known to reach all.
         self._num_recovered = 0
+        self._probe: Callable[[], tf.Tensor] | None = None
 
     def wait_for_members(self, coordinator: ClusterCoordinator) -> list[int]:
         """Waits until a worker is present; returns those that take part.
@@ -69,8 +72,10 @@ class Spans:
         num_recovered = coordinator.counters.value("ps_recovered")
         if num_recovered != self._num_recovered:
             self._num_recovered = num_recovered
-            devices = coordinator.strategy.ps_devices
-            reach.wait_until_reached(coordinator, present, devices)
+            if self._probe is None:
+                devices = coordinator.strategy.ps_devices
+                self._probe = reach.new_probe(devices)
+            reach.wait_until_reached(coordinator, present, self._probe)
 
     def members(self, present: Sequence[int]) -> list[int]:
         """Returns the workers that take part in the next span.
