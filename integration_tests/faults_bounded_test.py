@@ -5,7 +5,6 @@ Weights count the updates that they have had.
 
 import pathlib
 import signal
-import threading
 from collections.abc import Callable
 from collections.abc import Iterator
 from typing import Any
@@ -15,6 +14,7 @@ import numpy as np
 import pytest
 import shared_cluster
 import shared_counting
+import shared_spans
 import tensorflow as tf
 from shared_counting import num_updates
 from shared_gate import Gate
@@ -39,7 +39,6 @@ _HELD = 3
 _BOUND = 2
 _SAVED = 24
 _PATIENCE_SECONDS = 3.0
-_THREADS = ("tfps-span", "tfps-applier-")
 
 
 @pytest.fixture(scope="module")
@@ -68,8 +67,9 @@ Make = Callable[..., tfps.ParameterServerStrategy]
 
 @pytest.fixture
 def make(cluster: tfps.LocalCluster) -> Iterator[Make]:
-    """Yields a maker of strategies; checks that no span runs at the end."""
+    """Yields a maker of strategies; checks that no span has left anything."""
     made = []
+    earlier = shared_spans.queues()
 
     def make(**options: Any) -> tfps.ParameterServerStrategy:
         strategy = tfps.ParameterServerStrategy(
@@ -84,7 +84,7 @@ def make(cluster: tfps.LocalCluster) -> Iterator[Make]:
 
     yield make
     try:
-        assert not _threads()
+        shared_spans.assert_nothing_is_left(earlier)
     finally:
         for strategy in made:
             tfps.ClusterCoordinator(strategy).close()
@@ -102,12 +102,6 @@ def members(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
 
     monkeypatch.setattr(BoundedSpan, "start", start_and_note)
     return found
-
-
-def _threads() -> list[str]:
-    """Returns the names of the threads of spans."""
-    names = [thread.name for thread in threading.enumerate()]
-    return [name for name in names if name.startswith(_THREADS)]
 
 
 def _of_workers(held: int | None = None) -> dict[str, Any]:
@@ -293,6 +287,11 @@ def test_training_goes_on_when_a_ps_is_back(
         assert _STEPS <= updates[1 - lost] <= _STEPS + again
         counter = model.optimizer.iterations.value
         assert iterations >= _STEPS or f"task:{lost}" in counter.device
+    else:
+        # The other ps has gone back with it.
+        assert abs(updates[0] - updates[1]) <= again
+        if not is_held:
+            assert updates[1 - lost] <= _STEPS - _SAVED + again
     # What it has had since the checkpoint is lost.
     assert _SAVED < updates[lost] <= _STEPS + again
     seen.wait_for_all_workers()
@@ -330,7 +329,7 @@ def test_an_interrupt_leaves_the_model_usable(
 
     with pytest.raises(KeyboardInterrupt):
         _fit(model, source(), Interrupt())
-    assert not _threads()
+    assert not shared_spans.threads()
     before = num_updates(model)
     assert before[0] == before[1]
     _fit(model, source())
@@ -358,7 +357,7 @@ def test_an_error_of_a_step_arrives_as_itself_and_fit_goes_on_after(
                 "steps_per_epoch": _STEPS,
             },
         )
-    assert not _threads()
+    assert not shared_spans.threads()
     assert not tfps.ClusterCoordinator(strategy).has_error
     before = num_updates(model)
     _fit(model, _of_workers())

@@ -4,13 +4,16 @@ It makes all steps, in the order of its input. So a state may pass from batch to
 batch.
 """
 
+import pathlib
 from collections.abc import Iterator
 from typing import Any
 
 import keras
 import numpy as np
 import pytest
+import shared_optimizers
 import shared_streams
+import shared_sync_parity as parity
 import tensorflow as tf
 
 import tfps_plugin as tfps
@@ -101,3 +104,72 @@ def test_a_custom_loop_carries_states_from_batch_to_batch(
     actual = [float(each.fetch().values[0]) for each in losses]
     np.testing.assert_allclose(actual, expected, rtol=1e-5)
     _assert_same(ours, alone)
+
+
+_SAVED_EVERY, _CRASHED = 5, 13
+
+
+class _CrashError(Exception):
+    """The end of a chief."""
+
+
+class _CrashInTheSecondEpoch(keras.callbacks.Callback):
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self._epoch = epoch
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        if self._epoch == 1 and batch == _CRASHED:
+            raise _CrashError
+
+
+@pytest.mark.parametrize(
+    "name", ["Adam, accumulation, overwriting", "LossScaleOptimizer"]
+)
+def test_a_crash_inside_an_epoch_changes_no_number(
+    cluster: tfps.LocalCluster, tmp_path: pathlib.Path, name: str
+) -> None:
+    """Neither of weights and slots, nor of the metrics of that epoch."""
+    data = parity.Data(1)
+    source = {
+        "x": data.ids.reshape(-1, 3),
+        "y": data.targets.reshape(-1, 1),
+        "batch_size": parity.BATCH,
+        "shuffle": False,
+        "epochs": 2,
+        "verbose": 0,
+    }
+
+    def arrays(model: keras.Model, losses: list[float]) -> parity.Trained:
+        return parity.Trained(
+            losses,
+            [keras.ops.convert_to_numpy(v) for v in model.weights],
+            [keras.ops.convert_to_numpy(v) for v in model.optimizer.variables],
+        )
+
+    alone = parity.new_model(shared_optimizers.summing(parity.CASES[name]()))
+    losses = alone.fit(**source).history["loss"]
+    expected = arrays(alone, losses[1:])
+
+    def fit(*callbacks: Any) -> parity.Trained:
+        strategy = tfps.ParameterServerStrategy(
+            cluster.cluster_resolver,
+            parity.cut,
+            consistency=tfps.Sync(),
+            sparse_update="exact",
+        )
+        backup = tfps.callbacks.BackupAndRestore(
+            tmp_path, save_freq=_SAVED_EVERY
+        )
+        try:
+            with strategy.scope():
+                model = parity.new_model(parity.CASES[name]())
+            history = model.fit(
+                **source, callbacks=[backup, *callbacks]
+            ).history
+            return arrays(model, history["loss"])
+        finally:
+            tfps.ClusterCoordinator(strategy).close()
+
+    with pytest.raises(_CrashError):
+        fit(_CrashInTheSecondEpoch())
+    parity.assert_same(fit(), expected)

@@ -8,6 +8,8 @@ import tensorflow as tf
 from tfps_plugin.variables.updates.remote_queues import RemoteQueues
 
 _THREADS = ("tfps-span", "tfps-applier-", "tfps-norms", "tfps-referee")
+# A thread of a custom loop tells who waits for its calls before it ends.
+_CALLS, _CALLS_SECONDS = "tfps-group-calls", 10.0
 
 
 def threads() -> list[str]:
@@ -28,6 +30,10 @@ def assert_nothing_is_left(earlier: list[RemoteQueues]) -> None:
         earlier: Queues of other tests, whose ps may be gone.
     """
     assert not threads()
+    for thread in threading.enumerate():
+        if thread.name.startswith(_CALLS):
+            thread.join(_CALLS_SECONDS)
+            assert not thread.is_alive()
     known = {id(each) for each in earlier}
     held = {}
     for each in queues():
@@ -36,8 +42,9 @@ def assert_nothing_is_left(earlier: list[RemoteQueues]) -> None:
         with tf.device(each.device):
             sizes = [
                 int(tf.raw_ops.QueueSizeV2(handle=handle))
-                for handle in tf.unstack(each._handles)
+                for handle in each._handles.each
             ]
+        assert len(sizes) == each._number
         if any(sizes):
             held[each._kind, each.device] = sizes
     assert not held

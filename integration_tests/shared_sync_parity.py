@@ -25,14 +25,16 @@ STEPS = 20
 BATCH = 16
 
 # Largest difference, as a part of the largest value of a variable. Sums in
-# another order differ by their rounding, which Adam amplifies: it divides by
-# the root of small squares, most of all where gradients are clipped.
+# another order differ by their rounding. Adam amplifies it: it divides by the
+# root of small squares, most of all where gradients are clipped. So does Muon,
+# whose polynomial of a matrix is steep at small singular values.
 TOLERANCE = 1e-5
 TOLERANCES = {
     "Adam, amsgrad": 2e-5,
     "clipnorm": 2e-5,
     "global_clipnorm": 2e-5,
     "accumulation": 2e-5,
+    "Muon": 2e-5,
 }
 
 _optimizers = keras.optimizers

@@ -225,6 +225,39 @@ def _assert_same(found: keras.Model, expected: keras.Model) -> None:
         )
 
 
+@pytest.mark.parametrize("num_layers", [1, 2])
+def test_each_layer_that_is_synchronized_takes_two_exchanges(
+    strategy: tfps.ParameterServerStrategy, num_layers: int
+) -> None:
+    """One is for its statistics, and one for their gradients."""
+
+    def num_messages(*, synchronized: bool) -> int:
+        with strategy.scope():
+            model = keras.Sequential([keras.Input((3,))])
+            for _ in range(num_layers):
+                model.add(keras.layers.Dense(4, activation="tanh"))
+                model.add(
+                    keras.layers.BatchNormalization(synchronized=synchronized)
+                )
+            model.add(keras.layers.Dense(1))
+            model.compile("sgd", "mse")
+        model.fit(
+            tfps.DatasetCreator(_batches_of), steps_per_epoch=2, verbose=0
+        )
+        sent = [
+            each
+            for body in strategy.explain(model, print_fn=None).bodies
+            if body.runs_on == "worker"
+            for each in body.sent
+        ]
+        # Of each wave and ps.
+        assert {each.num_parcels for each in sent} == {1}
+        return len(sent)
+
+    more = num_messages(synchronized=True) - num_messages(synchronized=False)
+    assert more == 2 * 2 * num_layers
+
+
 def test_evaluation_of_normalizing_layers_has_the_numbers_of_one_process(
     strategy: tfps.ParameterServerStrategy,
 ) -> None:
