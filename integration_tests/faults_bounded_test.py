@@ -263,13 +263,18 @@ def test_training_goes_on_when_a_ps_is_back(
         how.happen()
         gate.open()
 
+    def lose_between_steps() -> None:
+        # The steps that come before have been made: this waits for them.
+        assert num_updates(model) == [2 * _SAVED] * _PS
+        lose()
+
     actions = {_SAVED: save}
     held = None
     if is_held:
         held = 2 * _SAVED // _WORKERS
         gate.once_reached(lose)
     else:
-        actions[2 * _SAVED] = lose
+        actions[2 * _SAVED] = lose_between_steps
     try:
         _fit(model, source(held), At(actions))
     finally:
