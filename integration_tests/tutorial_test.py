@@ -92,3 +92,11 @@ def test_many_tables_are_trained_as_one_and_served() -> None:
     (accuracy,) = _numbers(r"Accuracy is (\S+)\.\n", printed)
     assert accuracy > 0.9
     assert "Served: ['serve', 'serving_default']" in printed
+
+
+def test_slices_and_ensembles() -> None:
+    output = _run("map_reduce.py")
+    assert "5005 examples" in output
+    (alone,) = _numbers(r"one model (\S+) on average", output)
+    (together,) = _numbers(r"the ensemble (\S+)", output)
+    assert 0.6 < alone < together

@@ -13,4 +13,5 @@ testing.py               a cluster without processes, for tests
 closures/                scheduled calls, from `schedule` to their results
 lanes/                   threads that run closures on the workers
 members/                 membership of the cluster, and losses of tasks
+mapping/                 functions that run on each of many items
 """

@@ -18,6 +18,7 @@ from tfps_plugin.coordinator.closures.closure import Closure
 from tfps_plugin.coordinator.closures.remote_value import RemoteValue
 from tfps_plugin.coordinator.closures.remote_value import fetch_all
 from tfps_plugin.coordinator.in_flight_limits import InFlightLimits
+from tfps_plugin.coordinator.mapping.map_and_reduce import MapAndReduce
 from tfps_plugin.coordinator.scheduled_steps import GroupCalls
 from tfps_plugin.coordinator.scheduled_steps import ScheduledSteps
 from tfps_plugin.coordinator.session_protocol import SessionLike
@@ -42,7 +43,7 @@ _MAX_WORKERS_LOST = 4
 _creation_lock = threading.Lock()
 
 
-class ClusterCoordinator:
+class ClusterCoordinator(MapAndReduce):
     """Schedules functions on the workers of a cluster.
 
     Has the semantics of `tf.distribute.coordinator.ClusterCoordinator`, for
