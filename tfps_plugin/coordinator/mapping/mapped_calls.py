@@ -118,7 +118,7 @@ class MappedCalls(Iterator[tuple[Any, Any]]):
                 if call.value.error is not None:
                     raise
                 # The function was completed, and its result is lost.
-                self._schedule(call.item)
+                self._schedule(call.item, is_next=True)
                 continue
             self._num_done += 1
             if self._progress is not None:
@@ -139,16 +139,18 @@ class MappedCalls(Iterator[tuple[Any, Any]]):
                 return
             self._schedule(item)
 
-    def _schedule(self, item: Any) -> None:
+    def _schedule(self, item: Any, *, is_next: bool = False) -> None:
         argument = (
             tf.nest.map_structure(_as_tensor, item) if self._is_traced else item
         )
         call = _Call(item, self._scheduler.schedule(self._fn, (argument,)))
         self._num_running += 1
-        if self._ordered:
-            self._calls.append(call)
-        else:
+        if not self._ordered:
             call.value.on_ended(lambda: self._ended.put(call))
+        elif is_next:
+            self._calls.appendleft(call)
+        else:
+            self._calls.append(call)
 
     def _next_ended(self) -> _Call:
         if self._ordered:
