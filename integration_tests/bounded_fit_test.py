@@ -4,7 +4,6 @@ Weights that count updates tell each step how far the others have come.
 """
 
 import logging
-import pathlib
 from collections.abc import Callable
 from collections.abc import Iterator
 from typing import Any
@@ -51,15 +50,6 @@ def make(cluster: tfps.LocalCluster) -> Iterator[Make]:
     yield make
     for strategy in made:
         tfps.ClusterCoordinator(strategy).close()
-
-
-@pytest.fixture
-def gate(tmp_path: pathlib.Path) -> Iterator[Gate]:
-    folder = tmp_path / "gate"
-    folder.mkdir()
-    gate = Gate(folder)
-    yield gate
-    gate.close()
 
 
 def _counters(strategy: tfps.ParameterServerStrategy) -> Any:

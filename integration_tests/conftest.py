@@ -11,6 +11,7 @@ import sampling
 import shared_cluster
 import shared_training
 from shared_cluster import SharedCluster
+from shared_gate import Gate
 
 import tfps_plugin as tfps
 from tfps_plugin.conftest import nothing_left_behind as nothing_left_behind
@@ -162,3 +163,13 @@ def cluster(
     shape = shared_cluster.shape_of(request.node)
     assert shape is not None, "The module has no pytest.mark.cluster."
     return _shared_cluster.of(*shape)
+
+
+@pytest.fixture
+def gate(tmp_path: pathlib.Path) -> Iterator[Gate]:
+    """Yields a closed gate, at which a test holds up one step."""
+    folder = tmp_path / "gate"
+    folder.mkdir()
+    gate = Gate(folder)
+    yield gate
+    gate.close()

@@ -67,15 +67,6 @@ def make(cluster: tfps.LocalCluster) -> Iterator[Make]:
 
 
 @pytest.fixture
-def gate(tmp_path: pathlib.Path) -> Iterator[Gate]:
-    folder = tmp_path / "gate"
-    folder.mkdir()
-    gate = Gate(folder)
-    yield gate
-    gate.close()
-
-
-@pytest.fixture
 def one_call_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lets calls with batches of the chief follow one another."""
     monkeypatch.setattr(

@@ -4,7 +4,6 @@ Weights count how often the gradients of each batch were applied, on each
 parameter server.
 """
 
-import pathlib
 import signal
 from collections.abc import Callable
 from collections.abc import Iterator
@@ -65,15 +64,6 @@ def strategy(
     tfps.ClusterCoordinator(strategy, patience_seconds=_PATIENCE_SECONDS)
     yield strategy
     tfps.ClusterCoordinator(strategy).close()
-
-
-@pytest.fixture
-def gate(tmp_path: pathlib.Path) -> Iterator[Gate]:
-    folder = tmp_path / "gate"
-    folder.mkdir()
-    gate = Gate(folder)
-    yield gate
-    gate.close()
 
 
 class _Counting(NamedTuple):

@@ -80,15 +80,6 @@ def cluster(living_cluster: tfps.LocalCluster) -> tfps.LocalCluster:
 
 
 @pytest.fixture
-def gate(tmp_path: pathlib.Path) -> Iterator[Gate]:
-    folder = tmp_path / "gate"
-    folder.mkdir()
-    gate = Gate(folder)
-    yield gate
-    gate.close()
-
-
-@pytest.fixture
 def strategy(
     cluster: tfps.LocalCluster,
 ) -> Iterator[tfps.ParameterServerStrategy]:

@@ -4,8 +4,7 @@ The reference is a process that trains with the batches of all workers as one,
 and without the part of the lost worker from the step on in which it was lost.
 """
 
-import gc
-import pathlib
+from collections.abc import Callable
 from collections.abc import Iterator
 from typing import Any
 
@@ -24,6 +23,7 @@ from shared_training import At
 from shared_training import Seen
 
 import tfps_plugin as tfps
+from tfps_plugin._compat.runtime import tensorflow_functions
 from tfps_plugin.monitoring import events
 
 pytestmark = pytest.mark.sample(cases=2, group="faults_sync")
@@ -54,15 +54,6 @@ def living_cluster() -> Iterator[tfps.LocalCluster]:
 def cluster(living_cluster: tfps.LocalCluster) -> tfps.LocalCluster:
     """Returns the cluster of the module, with all its tasks."""
     return shared_cluster.with_all_tasks(living_cluster)
-
-
-@pytest.fixture
-def gate(tmp_path: pathlib.Path) -> Iterator[Gate]:
-    folder = tmp_path / "gate"
-    folder.mkdir()
-    gate = Gate(folder)
-    yield gate
-    gate.close()
 
 
 @pytest.fixture
@@ -119,28 +110,23 @@ def _alone(name: str, num_workers: list[int]) -> parity.Trained:
         model.train_on_batch(ids, y)
     # As at the end of `fit`: averages take the place of weights.
     model.optimizer.finalize_variable_values(model.trainable_variables)
-    return parity.Trained(
-        [],
-        [v.numpy() for v in model.weights],
-        [v.numpy() for v in model.optimizer.variables],
-    )
+    return parity.as_arrays(model, [])
 
 
-def _now(model: keras.Model) -> parity.Trained:
-    return parity.Trained(
-        [],
-        [keras.ops.convert_to_numpy(v) for v in model.weights],
-        [keras.ops.convert_to_numpy(v) for v in model.optimizer.variables],
-    )
+@pytest.fixture
+def num_traces(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
+    """Returns a function that counts what TensorFlow has traced so far."""
+    roll_call = tensorflow_functions._roll_call
+    wait = roll_call.wait
+    traces: list[None] = []
 
+    def noted() -> None:
+        traces.append(None)
+        wait()
 
-def _functions() -> set[str]:
-    """Returns the names of all functions that the program has traced."""
-    return {
-        each.name
-        for each in gc.get_objects()
-        if type(each).__name__ == "ConcreteFunction"
-    }
+    # Each function waits here before TensorFlow sends it to the tasks.
+    monkeypatch.setattr(roll_call, "wait", noted)
+    return lambda: len(traces)
 
 
 @pytest.mark.parametrize("loss", [LostWorker, StoppedWorker])
@@ -170,7 +156,7 @@ def test_steps_without_a_lost_worker_have_the_numbers_of_one_process(
     gate.assert_acted()
     assert [e.worker_index for e in seen.of(events.WorkerLost)] == [_LOST]
     tolerance = parity.TOLERANCES.get(name, parity.TOLERANCE)
-    found = _now(model)
+    found = parity.as_arrays(model, [])
     without = [_WORKERS] * _HELD + [_LOST] * (parity.STEPS - _HELD)
     parity.assert_same(found, _alone(name, without), tolerance)
     # It would be seen if the worker had counted in one step more.
@@ -184,6 +170,7 @@ def test_nothing_is_traced_when_a_worker_is_lost(
     cluster: tfps.LocalCluster,
     strategy: tfps.ParameterServerStrategy,
     gate: Gate,
+    num_traces: Callable[[], int],
     who_reads: str,
 ) -> None:
     data, targets = parity.Data(_WORKERS), _targets(_HELD)
@@ -191,16 +178,15 @@ def test_nothing_is_traced_when_a_worker_is_lost(
     with strategy.scope():
         model = _model(parity.CASES["SGD, global_clipnorm"](), gate)
     how = LostWorker(cluster, gate, _LOST)
-    before: set[str] = set()
-    after: set[str] = set()
+    found: list[int] = []
 
     def lose() -> None:
-        before.update(_functions())
+        found.append(num_traces())
         how.happen()
 
     def look() -> None:
         assert seen.of(events.WorkerLost)
-        after.update(_functions())
+        found.append(num_traces())
 
     gate.once_reached(lose)
     source: Any = data.of_all(targets)
@@ -216,7 +202,6 @@ def test_nothing_is_traced_when_a_worker_is_lost(
     finally:
         how.end()
     gate.assert_acted()
-    assert before
-    assert after
-    assert not after - before
+    before, after = found
+    assert 0 < before == after
     seen.wait_for_all_workers()

@@ -72,15 +72,6 @@ def cluster(living_cluster: tfps.LocalCluster) -> tfps.LocalCluster:
     return shared_cluster.with_all_tasks(living_cluster)
 
 
-@pytest.fixture
-def gate(tmp_path: pathlib.Path) -> Iterator[Gate]:
-    folder = tmp_path / "gate"
-    folder.mkdir()
-    gate = Gate(folder)
-    yield gate
-    gate.close()
-
-
 Make = Callable[..., tfps.ParameterServerStrategy]
 
 

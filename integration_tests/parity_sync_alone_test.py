@@ -139,16 +139,9 @@ def test_a_crash_inside_an_epoch_changes_no_number(
         "verbose": 0,
     }
 
-    def arrays(model: keras.Model, losses: list[float]) -> parity.Trained:
-        return parity.Trained(
-            losses,
-            [keras.ops.convert_to_numpy(v) for v in model.weights],
-            [keras.ops.convert_to_numpy(v) for v in model.optimizer.variables],
-        )
-
     alone = parity.new_model(shared_optimizers.summing(parity.CASES[name]()))
     losses = alone.fit(**source).history["loss"]
-    expected = arrays(alone, losses[1:])
+    expected = parity.as_arrays(alone, losses[1:])
 
     def fit(*callbacks: Any) -> parity.Trained:
         strategy = tfps.ParameterServerStrategy(
@@ -166,7 +159,7 @@ def test_a_crash_inside_an_epoch_changes_no_number(
             history = model.fit(
                 **source, callbacks=[backup, *callbacks]
             ).history
-            return arrays(model, history["loss"])
+            return parity.as_arrays(model, history["loss"])
         finally:
             tfps.ClusterCoordinator(strategy).close()
 

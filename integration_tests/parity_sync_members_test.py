@@ -1,7 +1,7 @@
 """Tests that three workers in step give the numbers of one process.
 
-`parity_sync_test` has two workers. `shared_sync_parity` has the model, its data
-and the reference.
+`parity_sync_test` has two workers, `parity_sync_one_ps_test` one parameter
+server. `shared_sync_parity` has the model, its data and the reference.
 """
 
 from typing import Any

@@ -134,30 +134,6 @@ def _with_overflow(step: int) -> np.ndarray:
     return targets
 
 
-def test_a_step_that_overflows_on_one_worker_is_skipped_by_all(
-    cluster: tfps.LocalCluster,
-) -> None:
-    targets = _with_overflow(7)
-
-    def make() -> Any:
-        return _optimizers.LossScaleOptimizer(
-            _optimizers.Adam(0.01), initial_scale=64.0, dynamic_growth_steps=10
-        )
-
-    expected = parity.trained(
-        parity.new_model(shared_optimizers.summing(make())),
-        _DATA.of_all(targets),
-    )
-    actual = _on_cluster(
-        cluster,
-        lambda: parity.new_model(make()),
-        lambda context: _DATA.of_worker(context, targets),
-    )
-    assert all(np.isfinite(weights).all() for weights in actual.weights)
-    # Also the scale, and the numbers of steps with and without an update.
-    parity.assert_same(actual, expected)
-
-
 def test_synchronized_statistics_have_the_numbers_of_one_process(
     cluster: tfps.LocalCluster,
 ) -> None:

@@ -197,12 +197,23 @@ def new_model(
 def trained(model: keras.Model, data: Any, **options: Any) -> Trained:
     """Trains a model, and returns it as arrays."""
     history = model.fit(data, verbose=0, shuffle=False, **options)
-    # Convert to arrays while they can be read: connecting to another cluster
-    # invalidates earlier variables.
+    return as_arrays(model, history.history["loss"])
+
+
+def as_arrays(model: keras.Model, losses: list[float]) -> Trained:
+    """Returns a model as arrays.
+
+    They are made while they can be read: connecting to another cluster
+    invalidates earlier variables.
+
+    Args:
+        model: A model that was trained.
+        losses: The loss of each epoch.
+    """
     return Trained(
-        history.history["loss"],
-        [v.numpy() for v in model.weights],
-        [v.numpy() for v in model.optimizer.variables],
+        losses,
+        [keras.ops.convert_to_numpy(v) for v in model.weights],
+        [keras.ops.convert_to_numpy(v) for v in model.optimizer.variables],
     )
 
 

@@ -193,7 +193,7 @@ _OPTIONS: dict[str, Callable[[], Any]] = {
     "schedule": lambda: keras.optimizers.Adam(
         keras.optimizers.schedules.ExponentialDecay(0.05, 3, 0.9)
     ),
-    # The gradient of the first step is not finite.
+    # Scaled gradients are near the end of float32's range.
     "loss scale": lambda: keras.optimizers.LossScaleOptimizer(
         keras.optimizers.SGD(0.1, momentum=0.9),
         initial_scale=2.0**127,

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from tfps_plugin.coordinator import caller_checks
-from tfps_plugin.coordinator.closures.remote_value import RemoteValue
 from tfps_plugin.coordinator.mapping import mapped_calls
 from tfps_plugin.coordinator.mapping.mapped_calls import MappedCalls
+from tfps_plugin.coordinator.mapping.mapped_calls import Scheduler
 from tfps_plugin.coordinator.mapping.reductions import Op
 from tfps_plugin.coordinator.mapping.reductions import Reduction
 
@@ -19,17 +19,8 @@ class MapAndReduce:
     Threading: any thread; it has no state.
     """
 
-    @property
-    def num_lanes(self) -> int:
-        """Number of functions that all workers together run at a time."""
-        raise NotImplementedError
-
-    def schedule(self, fn: Callable[..., Any], args: Any = None) -> RemoteValue:
-        """Schedules a function to run on a worker, and returns at once."""
-        raise NotImplementedError
-
     def map(
-        self,
+        self: Scheduler,
         fn: Callable[[Any], Any],
         items: Iterable[Any],
         *,
@@ -87,7 +78,7 @@ class MapAndReduce:
         return (result for _, result in calls)
 
     def reduce(
-        self,
+        self: Scheduler,
         fn: Callable[[Any], Any],
         items: Iterable[Any],
         op: Op | Callable[[Any, Any], Any] = "sum",

@@ -17,7 +17,8 @@ from tfps_plugin import errors
 from tfps_plugin.coordinator.closures.closure_queue import WAKE_UP_SECONDS
 from tfps_plugin.coordinator.closures.remote_value import RemoteValue
 
-# Parts of an item that each call of a `tf.function` would be traced for.
+# Parts of an item that become tensors. A `tf.function` would be traced anew for
+# each number and each text.
 _PYTHON_VALUES = (bool, int, float, complex, str, bytes, np.generic, np.ndarray)
 # Items for each function that runs at a time: one runs, and others wait for
 # their turn, or for the slow one whose result comes first.
@@ -199,7 +200,7 @@ def _num_rows(leaf: Any) -> Any:
 
 
 def _as_tensor(leaf: Any) -> Any:
-    """Returns a tensor, as a dataset has it: numbers would be traced."""
+    """Returns a tensor, as a dataset has it."""
     if isinstance(leaf, _PYTHON_VALUES):
         return tf.convert_to_tensor(leaf)
     return leaf
