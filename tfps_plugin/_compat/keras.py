@@ -350,6 +350,22 @@ def make_global_seed_generator(state: tf.Tensor) -> None:
     global_state.set_global_attribute(_GLOBAL_SEED_GENERATOR, generator)
 
 
+def scopes_of_thread() -> dict[str, Any]:
+    """Returns the scopes that Keras keeps for this thread, to be entered.
+
+    Such as the dtype policy, the scopes of names and the present layer.
+    """
+    return {
+        name: each.copy() if isinstance(each, dict | list) else each
+        for name, each in vars(global_state.GLOBAL_STATE_TRACKER).items()
+    }
+
+
+def enter_scopes(scopes: dict[str, Any]) -> None:
+    """Makes the scopes of another thread those of this one, until it ends."""
+    vars(global_state.GLOBAL_STATE_TRACKER).update(scopes)
+
+
 def next_unordered_seed(state: tf.Tensor) -> tf.Tensor:
     """Returns the state that `SeedGenerator.next(ordered=False)` assigns."""
     return (state + 1) * 5387 % 933199

@@ -74,6 +74,9 @@ class LocalCluster:
         tune: Whether to tune the machine for the tasks: cores, scheduling and
             memory (docs/tuning_the_machine.md). None: if the environment has
             `TFPS_TUNE=1`.
+        logical_cpus_per_worker: The number of CPU devices that each worker
+            has. Without accelerators, it has a replica on each; all share its
+            cores.
 
     Raises:
         ClusterConfigurationError: If a number is less than one.
@@ -99,12 +102,17 @@ class LocalCluster:
         chief_grace_seconds: float = task_server.CHIEF_GRACE_SECONDS,
         show_output: bool = True,
         tune: bool | None = None,
+        logical_cpus_per_worker: int = 1,
     ) -> None:
-        for name, value in (("num_workers", num_workers), ("num_ps", num_ps)):
+        for name, value in (
+            ("num_workers", num_workers),
+            ("num_ps", num_ps),
+            ("logical_cpus_per_worker", logical_cpus_per_worker),
+        ):
             if value < 1:
                 raise errors.ClusterConfigurationError(
-                    "A cluster needs at least one worker and one ps. "
-                    f"Received: {name}={value!r}"
+                    "A cluster needs at least one worker and one ps, and a "
+                    f"worker at least one CPU. Received: {name}={value!r}"
                 )
         self._start_timeout_seconds = start_timeout_seconds
         self._environ = dict(environ or {})
@@ -114,6 +122,7 @@ class LocalCluster:
         self._options = (
             f"--chief-start-timeout-seconds={chief_start_timeout_seconds}",
             f"--chief-grace-seconds={chief_grace_seconds}",
+            f"--logical-cpus={logical_cpus_per_worker}",
         )
         self._process_id = os.getpid()
         self._lock = threading.RLock()

@@ -2,6 +2,7 @@
 
 batch_codec.py        encodes batches as strings: many travel in one tensor
 batch_cutter.py       shares of a batch, one for each of several workers
+batch_rows.py         rows of a batch, of any structure
 captured_inputs.py    datasets and iterators that functions capture
 dataset_recipes.py    serialized datasets, sent by the chief, run by workers
 dataset_creator.py    `tfps.DatasetCreator`: input that every worker creates

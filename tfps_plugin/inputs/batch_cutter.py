@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfps_plugin import errors
+from tfps_plugin.inputs import batch_rows
 from tfps_plugin.inputs.batch_codec import BatchCodec
 
 _CPU = "/device:CPU:0"
@@ -81,7 +82,7 @@ class BatchCutter:
         def share(place: tf.Tensor) -> tf.Tensor:
             begin = _begin(size, place, num_shares)
             end = _begin(size, place + 1, num_shares)
-            return self._codec.encode_one(_cut(batch, begin, end))
+            return self._codec.encode_one(batch_rows.between(batch, begin, end))
 
         return tf.map_fn(
             share,
@@ -110,26 +111,5 @@ def _begin(size: Any, place: int, num_shares: int) -> Any:
 
 def _sizes(batch: Any) -> tf.Tensor:
     """Returns the size of each part of a batch that is no scalar, int64."""
-    sizes = []
-    for part in tf.nest.flatten(batch):
-        if isinstance(part, tf.RaggedTensor):
-            sizes.append(tf.cast(part.nrows(), tf.int64))
-        elif isinstance(part, tf.SparseTensor):
-            sizes.append(part.dense_shape[0])
-        elif isinstance(part, tf.Tensor) and part.shape.rank != 0:
-            sizes.append(tf.shape(part, tf.int64)[0])
+    sizes = batch_rows.sizes(batch)
     return tf.stack(sizes) if sizes else tf.zeros([0], tf.int64)
-
-
-def _cut(batch: Any, begin: tf.Tensor, end: tf.Tensor) -> Any:
-    def cut(part: Any) -> Any:
-        if isinstance(part, tf.SparseTensor):
-            shape = part.dense_shape
-            start = tf.concat([[begin], tf.zeros_like(shape)[1:]], 0)
-            size = tf.concat([[end - begin], shape[1:]], 0)
-            return tf.sparse.slice(part, start, size)
-        if isinstance(part, tf.Tensor) and part.shape.rank == 0:
-            return part
-        return part if part is None else part[begin:end]
-
-    return tf.nest.map_structure(cut, batch)

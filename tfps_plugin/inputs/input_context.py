@@ -25,13 +25,16 @@ def for_worker(
 
     Returns:
         A context with one input pipeline per worker. Its number of replicas in
-        sync is that of the strategy in scope: the workers, if they make steps
-        together; else one.
+        sync is that of the batches that make a step of the strategy in scope:
+        one of each worker, if they make steps together; else one. The replicas
+        of a worker share its batch.
     """
+    strategy = tf.distribute.get_strategy()
+    number = getattr(strategy.extended, "num_batches_in_sync", None)
     return tf.distribute.InputContext(
         num_input_pipelines=num_workers,
         input_pipeline_id=worker_index,
-        num_replicas_in_sync=tf.distribute.get_strategy().num_replicas_in_sync,
+        num_replicas_in_sync=number or strategy.num_replicas_in_sync,
     )
 
 

@@ -9,6 +9,10 @@ import sys
 
 import click
 
+_LOGICAL_CPUS_HELP = (
+    "Number of CPU devices of {}. Without accelerators, it has a replica on "
+    "each."
+)
 _TUNE_HELP = (
     "Tune this machine for {}: cores, scheduling and memory. TFPS_TUNE=1 in "
     "the environment does the same. See docs/tuning_the_machine.md."
@@ -78,6 +82,13 @@ def main() -> None:
     help="Show everything that TensorFlow logs.",
 )
 @click.option(
+    "--logical-cpus",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help=_LOGICAL_CPUS_HELP.format("each worker"),
+)
+@click.option(
     "--tune",
     is_flag=True,
     help=_TUNE_HELP.format("the workers and parameter servers"),
@@ -92,6 +103,7 @@ def run(
     evaluator_seconds: float,
     max_restarts: int,
     wants_tensorflow_logs: bool,
+    logical_cpus: int,
     tune: bool,
     script: str,
     script_arguments: tuple[str, ...],
@@ -130,6 +142,7 @@ def run(
             script,
             script_arguments,
             has_evaluator=has_evaluator,
+            logical_cpus=logical_cpus,
             tune=tune or tuning.is_on(os.environ),
             environment=os.environ,
         )
@@ -167,6 +180,11 @@ def run(
     "--chief-grace-seconds",
     type=click.FloatRange(min=0),
     help="How long to wait for a chief that has died to come back.",
+)
+@click.option(
+    "--logical-cpus",
+    type=click.IntRange(min=1),
+    help=_LOGICAL_CPUS_HELP.format("the worker"),
 )
 @click.option("--tune", is_flag=True, help=_TUNE_HELP.format("this task"))
 def serve(tune: bool, **options: float | None) -> None:

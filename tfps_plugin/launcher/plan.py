@@ -69,6 +69,7 @@ def plan_processes(
     script_arguments: Sequence[str],
     *,
     has_evaluator: bool,
+    logical_cpus: int = 1,
     tune: bool = False,
     environment: Mapping[str, str] | None = None,
 ) -> tuple[ProcessPlan, ...]:
@@ -82,6 +83,7 @@ def plan_processes(
         script: The user's program, run by the chief and the evaluator.
         script_arguments: The arguments of the program.
         has_evaluator: Whether an evaluator runs beside the training.
+        logical_cpus: Number of CPU devices of each worker.
         tune: Whether to tune the machine for workers and parameter servers.
         environment: The environment of the job; None: an empty one. It decides
             which settings a user has made.
@@ -89,6 +91,7 @@ def plan_processes(
     tuning_variables = tuning.task_variables(environment or {}, tune=tune)
     program = (script, *script_arguments)
     servers = [*cluster.parameter_servers, *cluster.workers]
+    more = () if logical_cpus == 1 else (f"--logical-cpus={logical_cpus}",)
     programs = [CHIEF, EVALUATOR] if has_evaluator else [CHIEF]
     return (
         *(
@@ -97,6 +100,7 @@ def plan_processes(
                 arguments=(
                     *_TASK_SERVER,
                     *tuning.task_arguments(cluster, task, tune=tune),
+                    *more,
                 ),
                 environ={
                     "TF_CONFIG": to_tf_config(cluster, task.job, task.index),

@@ -54,6 +54,24 @@ class ChiefRuns:
             yield
 
     @contextlib.contextmanager
+    def on_behalf_of(self, thread: int) -> Iterator[None]:
+        """Marks this thread as one that traces a part of another one's trace.
+
+        Args:
+            thread: Identifier of the other thread, which waits.
+        """
+        with self._lock:
+            lists = [
+                threads
+                for threads in (self._tracing, self._looking)
+                if thread in threads
+            ]
+        with contextlib.ExitStack() as stack:
+            for threads in lists:
+                stack.enter_context(self._marked(threads))
+            yield
+
+    @contextlib.contextmanager
     def _marked(self, threads: list[int]) -> Iterator[None]:
         thread = threading.get_ident()
         with self._lock:

@@ -13,11 +13,16 @@ from tfps_plugin.inputs import input_context
 from tfps_plugin.strategy import updates
 from tfps_plugin.strategy.chief_runs import ChiefRuns
 from tfps_plugin.strategy.consistency import Sync
+from tfps_plugin.strategy.replicas import per_replica
 from tfps_plugin.strategy.replicas import replica_context
+from tfps_plugin.strategy.replicas import split_batches
+from tfps_plugin.strategy.replicas.per_replica import PerReplica
 from tfps_plugin.strategy.replicas.replica_context import ReplicaContext
 from tfps_plugin.strategy.replicas.replica_results import ReplicaResults
+from tfps_plugin.strategy.replicas.worker_replicas import WorkerReplicas
 from tfps_plugin.strategy.variable_creation import VariableCreator
 from tfps_plugin.variables.per_worker.worker_tables import WorkerTable
+from tfps_plugin.variables.step_trace import StepTrace
 
 # TensorFlow asks for tables by the names of their classes. A
 # `tf.lookup.StaticVocabularyTable` contains a HashTable, the older form.
@@ -27,8 +32,8 @@ _TABLE_CLASSES = ["StaticHashTable", "HashTable"]
 class ParameterServerExtended(compat.StrategyExtended):
     """Extended part of one `ParameterServerStrategy`.
 
-    A step runs on one worker as one replica. Reductions over replicas are
-    therefore identities. Updates of variables run where the variables live.
+    A step runs on one worker, in each of its replicas. Updates of variables
+    run where the variables live.
 
     Attributes:
         chief_runs: The record of functions that are traced for workers; it
@@ -100,8 +105,12 @@ class ParameterServerExtended(compat.StrategyExtended):
         strategy = self._container_strategy()
 
         def call() -> Any:
+            devices = self._devices_of_replicas()
+            if len(devices) > 1:
+                return WorkerReplicas(strategy, devices).run(fn, args, kwargs)
+            whole_args, whole_kwargs = split_batches.whole((args, kwargs))
             with ReplicaContext(strategy, replica_id_in_sync_group=0):
-                return fn(*args, **kwargs)
+                return fn(*whole_args, **whole_kwargs)
 
         steps = strategy.scheduled_steps
         if (
@@ -112,11 +121,24 @@ class ParameterServerExtended(compat.StrategyExtended):
             return steps.trace(call, (args, kwargs))
         return call()
 
+    def _devices_of_replicas(self) -> Sequence[str]:
+        """Returns the devices on which the function being traced computes."""
+        trace = StepTrace.current()
+        if (
+            trace.replica is not None
+            or trace.is_discarded
+            or trace.only_on is not None
+            or tf.executing_eagerly()
+            or not self.chief_runs.is_traced_for_workers
+        ):
+            return [""]
+        return self._container_strategy().replica_devices
+
     def _get_local_replica_id(self, replica_id_in_sync_group: int) -> int:
         return replica_id_in_sync_group
 
     def _use_merge_call(self) -> bool:
-        # A step has one replica, so there is nothing to merge.
+        # Updates run on parameter servers, once for all replicas.
         return False
 
     def _replica_ctx_all_reduce(
@@ -131,23 +153,28 @@ class ParameterServerExtended(compat.StrategyExtended):
         if isinstance(value, ReplicaResults):
             return value.reduced(reduce_op)
         replica_context.require_own_results(reduce_op)
+        if isinstance(value, PerReplica):
+            return value.reduced(reduce_op)
         return value
 
     def _batch_reduce_to(
         self, reduce_op: Any, pairs: Sequence[Any], options: Any
     ) -> list[Any]:
         replica_context.require_own_results(reduce_op)
-        return [value for value, _ in pairs]
+        return [
+            value.reduced(reduce_op) if isinstance(value, PerReplica) else value
+            for value, _ in pairs
+        ]
 
     def _gather_to_implementation(
         self, value: Any, destinations: Any, axis: int, options: Any
     ) -> Any:
-        if isinstance(value, ReplicaResults):
+        if isinstance(value, ReplicaResults | PerReplica):
             return value.gathered(axis)
         return value
 
     def _local_results(self, value: Any) -> tuple[Any, ...]:
-        if isinstance(value, ReplicaResults):
+        if isinstance(value, ReplicaResults | PerReplica):
             return value.values
         return (value,)
 
@@ -195,13 +222,35 @@ class ParameterServerExtended(compat.StrategyExtended):
         self, dataset: tf.data.Dataset, options: Any
     ) -> tf.data.Dataset:
         # create_per_worker_dataset() gives each worker its own iterator.
-        return dataset
+        return self._split(dataset)
 
     def _distribute_datasets_from_function(
         self, dataset_fn: Callable[..., tf.data.Dataset], options: Any
     ) -> tf.data.Dataset:
-        return dataset_fn(
-            input_context.current() or tf.distribute.InputContext()
+        return self._split(
+            dataset_fn(input_context.current() or tf.distribute.InputContext())
+        )
+
+    def _split(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
+        """Returns a dataset whose batches are split over replicas."""
+        number = len(self._container_strategy().replica_devices)
+        if number == 1:
+            return dataset
+        return dataset.map(
+            lambda *batch: split_batches.split(
+                batch if len(batch) > 1 else batch[0], number
+            )
+        )
+
+    def _experimental_distribute_values_from_function(
+        self, value_fn: Callable[..., Any]
+    ) -> Any:
+        number = len(self._container_strategy().replica_devices)
+        return per_replica.together(
+            [
+                value_fn(tf.distribute.experimental.ValueContext(index, number))
+                for index in range(number)
+            ]
         )
 
     # Facts.
@@ -213,17 +262,26 @@ class ParameterServerExtended(compat.StrategyExtended):
     @property
     def _num_replicas_in_sync(self) -> int:
         # For the program, such as one that computes the size of a batch. In a
-        # replica it is one: the gradients of workers are weighed by their
-        # numbers of examples, so no loss may be divided beforehand.
+        # replica it is one: the gradients of workers and replicas are weighed
+        # by their numbers of examples, so no loss may be divided beforehand.
+        if (
+            tf.distribute.has_strategy()
+            and not tf.distribute.in_cross_replica_context()
+        ):
+            return 1
         strategy = self._container_strategy()
         # TensorFlow asks while the strategy is being created, too.
+        number = len(getattr(strategy, "replica_devices", [""]))
         consistency = getattr(strategy, "consistency", None)
-        if isinstance(consistency, Sync) and (
-            not tf.distribute.has_strategy()
-            or tf.distribute.in_cross_replica_context()
-        ):
-            return len(self.worker_devices)
-        return 1
+        if isinstance(consistency, Sync):
+            number *= self.num_batches_in_sync
+        return number
+
+    @property
+    def num_batches_in_sync(self) -> int:
+        """Number of workers whose batches make one step."""
+        consistency = self._container_strategy().consistency
+        return len(self.worker_devices) if isinstance(consistency, Sync) else 1
 
     @property
     def worker_devices(self) -> tuple[str, ...]:

@@ -1,6 +1,7 @@
 """Strategy that trains Keras models on a cluster."""
 
 import dataclasses
+import functools
 import logging
 from collections.abc import Callable
 from collections.abc import Mapping
@@ -28,6 +29,9 @@ from tfps_plugin.strategy.options import RecoveryOptions
 from tfps_plugin.strategy.options import SchedulingOptions
 from tfps_plugin.strategy.options import SparseUpdate
 from tfps_plugin.strategy.options import StartupOptions
+from tfps_plugin.strategy.replicas import replica_context
+from tfps_plugin.strategy.replicas import worker_devices
+from tfps_plugin.strategy.replicas.per_replica import PerReplica
 from tfps_plugin.strategy.replicas.replica_results import ReplicaResults
 from tfps_plugin.strategy.variable_creation import VariableCreator
 from tfps_plugin.transport import fusion
@@ -96,6 +100,7 @@ class ParameterServerStrategy(DeprecatedAttributes, tf.distribute.Strategy):
         communication: CommunicationOptions | None = None,
         recovery: RecoveryOptions | None = None,
         sparse_update: SparseUpdate = "auto",
+        replicas_per_worker: int | None = None,
         **deprecated: Unpack[DeprecatedKeywords],
     ) -> None:
         """Connects to the cluster.
@@ -140,6 +145,11 @@ class ParameterServerStrategy(DeprecatedAttributes, tf.distribute.Strategy):
                   follows the batch: when a row is next looked up or updated, a
                   closed form makes up for the steps since its last update.
                   Building an optimizer that has no closed form raises an error.
+            replicas_per_worker: Number of replicas of a worker. Each computes
+                a share of the worker's batch, on an accelerator of its own,
+                and their gradients are added up on the worker. None: one for
+                each accelerator that the workers say they have; without any,
+                one for each logical CPU of a worker's server.
             **deprecated: The options of the four groups by their names of the
                 last release, with a `FutureWarning` that shows the new
                 spelling.
@@ -147,7 +157,8 @@ class ParameterServerStrategy(DeprecatedAttributes, tf.distribute.Strategy):
         Raises:
             ClusterConfigurationError: If the description of the cluster is
                 wrong, this task is not its chief, or the cluster is too small
-                for the options.
+                for the options; if workers have different accelerators, or
+                fewer than `replicas_per_worker`.
             ClusterStartTimeoutError: If too few tasks answer in time. The
                 message lists each of them, its address and the last reason.
             PartitioningError: If `variable_partitioner` is not callable.
@@ -174,6 +185,7 @@ class ParameterServerStrategy(DeprecatedAttributes, tf.distribute.Strategy):
             stacklevel=2,
         )
         options_module.require_sparse_update(sparse_update)
+        worker_devices.require_number(replicas_per_worker)
         consistency, options = consistencies.checked(
             consistency, options, sparse_update
         )
@@ -197,6 +209,17 @@ class ParameterServerStrategy(DeprecatedAttributes, tf.distribute.Strategy):
             look_up=lambda: chief_cluster.described_by(resolver),
             timeout_seconds=options.startup.timeout_seconds,
             min_workers=options.startup.min_workers,
+        )
+        self._replica_devices = worker_devices.choose(
+            {
+                str(task): self._session.device_names(task)
+                for task in self._session.cluster.workers
+                if self._session.device_names(task)
+            },
+            replicas_per_worker,
+        )
+        self._session.missing_devices = functools.partial(
+            worker_devices.missing, replica_devices=self._replica_devices
         )
         self._cluster_coordinator: Any = None
         self._explanations = Explanations()
@@ -288,6 +311,14 @@ class ParameterServerStrategy(DeprecatedAttributes, tf.distribute.Strategy):
         )
 
     @property
+    def replica_devices(self) -> tuple[str, ...]:
+        """Devices of a worker on which its replicas compute, without a task.
+
+        `("",)` for one replica, on the device that TensorFlow chooses.
+        """
+        return self._replica_devices
+
+    @property
     def ps_devices(self) -> tuple[str, ...]:
         """Device of each parameter server."""
         return tuple(
@@ -302,9 +333,8 @@ class ParameterServerStrategy(DeprecatedAttributes, tf.distribute.Strategy):
 
         Args:
             reduce_op: A `tf.distribute.ReduceOp`, or its name.
-            value: Results of a synchronous step that were fetched, or a value.
-                A step of asynchronous training has one replica, so its value
-                is the result.
+            value: What `run` returns, or results that were fetched. A value
+                that is not one of several is the result.
             axis: An axis of each value to reduce as well, or None.
 
         Returns:
@@ -315,6 +345,9 @@ class ParameterServerStrategy(DeprecatedAttributes, tf.distribute.Strategy):
                 synchronous step.
         """
         if isinstance(value, ReplicaResults):
+            return value.reduced(reduce_op, axis)
+        if isinstance(value, PerReplica):
+            replica_context.require_own_results(reduce_op)
             return value.reduced(reduce_op, axis)
         return super().reduce(reduce_op, value, axis)
 

@@ -42,6 +42,10 @@ class View(Protocol):
 class Exchange(Protocol):
     """Takes the changes of a step that does not update variables itself."""
 
+    @property
+    def reads_exactly(self) -> bool:
+        """True if the step reads what others have changed, not copies of it."""
+
     def push(
         self, optimizer: Any, gradients: Sequence[Any], variables: Sequence[Any]
     ) -> None:
@@ -74,6 +78,43 @@ class Exchange(Protocol):
 
     def all_gather(self) -> None:
         """Refuses the values of all that make the step, one by one."""
+
+
+class Replica(Protocol):
+    """One of several replicas of a worker, which trace the same step."""
+
+    @property
+    def index(self) -> int:
+        """Index among the replicas of a worker."""
+
+    @property
+    def is_present(self) -> tf.Tensor:
+        """True if it has examples of its own, a boolean scalar.
+
+        If not, it computes on those of another, and nothing may count.
+        """
+
+    @property
+    def can_meet(self) -> bool:
+        """True if the code that runs now is outside of inner functions."""
+
+    def meet(
+        self,
+        what: str,
+        argument: Any,
+        function: Callable[[Sequence[Any]], Sequence[Any]],
+    ) -> Any:
+        """Does something once for all replicas; waits for the others.
+
+        Args:
+            what: Names it: all replicas have to come to the same.
+            argument: What this replica gives.
+            function: Maps what all give, in the order of replicas, to what
+                each gets. It runs outside of the replicas.
+
+        Returns:
+            What this replica gets.
+        """
 
 
 class Accrual(Protocol):
@@ -120,6 +161,8 @@ class StepTrace:
             changes a variable. `fit` does; a custom loop may not.
         exchange: The receiver of changes that the step does not make itself,
             because workers make it together; None: it makes them.
+        replica: The replica that is being traced, of a worker with several;
+            None: the worker itself is.
         accrual: The receiver of gradients that are applied later, together
             with those of other steps of this worker; None: they are applied.
         updates: Calls of `optimizer.apply` so far; None: nobody asks.
@@ -151,6 +194,7 @@ class StepTrace:
         """Creates the trace of a step that has not begun."""
         self.chief_waits = False
         self.exchange: Exchange | None = None
+        self.replica: Replica | None = None
         self.accrual: Accrual | None = None
         self.updates: list[Update] | None = None
         self.counts_after: list[tf.Tensor] = []
@@ -165,10 +209,10 @@ class StepTrace:
         self.only_on: str | None = None
         self._views: Mapping[str, View] = {}
         self._held_locks: dict[Any, tf.Graph] = {}
-        # By function and table: functions inside and around a function cannot
-        # use its tensors.
+        # By function, table and replica: functions inside and around a function
+        # cannot use its tensors.
         self._lookups: dict[
-            tuple[tf.Graph, str], list[tuple[tf.Tensor, tf.Tensor]]
+            tuple[tf.Graph, str, int], list[tuple[tf.Tensor, tf.Tensor]]
         ] = {}
 
     @classmethod
@@ -258,7 +302,7 @@ class StepTrace:
             rows_UD: Their rows.
         """
         if not tf.executing_eagerly():
-            key = _lookup_key(table)
+            key = self._lookup_key(table)
             self._lookups.setdefault(key, []).append((ids_U, rows_UD))
 
     def lookups_of(self, table: Any) -> list[tuple[tf.Tensor, tf.Tensor]]:
@@ -271,7 +315,12 @@ class StepTrace:
         """
         if tf.executing_eagerly():
             return []
-        return list(self._lookups.get(_lookup_key(table), []))
+        return list(self._lookups.get(self._lookup_key(table), []))
+
+    def _lookup_key(self, table: Any) -> tuple[tf.Graph, str, int]:
+        graph = tf.compat.v1.get_default_graph()
+        index = 0 if self.replica is None else self.replica.index
+        return graph, table._unique_id, index
 
 
 class _UnveiledView:
@@ -292,10 +341,6 @@ class _UnveiledView:
     def assign(self, method: str, value: Any) -> None:
         with self._step._seeing({}):
             self._view.assign(method, value)
-
-
-def _lookup_key(table: Any) -> tuple[tf.Graph, str]:
-    return tf.compat.v1.get_default_graph(), table._unique_id
 
 
 class _EagerSteps(threading.local):

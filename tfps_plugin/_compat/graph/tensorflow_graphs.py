@@ -197,6 +197,31 @@ def draws_from_a_seed(operation: tf.Operation) -> bool:
     )
 
 
+# Operations by which a function takes a batch from an iterator.
+_READS_OF_INPUT = frozenset(
+    {"IteratorGetNext", "IteratorGetNextSync", "OptionalGetValue"}
+)
+
+
+# Operations that make a part of a batch of what an iterator gives for it.
+_UNPACKS_INPUT = frozenset(
+    {"Identity", "RaggedTensorFromVariant", "DeserializeSparse"}
+)
+
+
+def is_read_of_input(operation: tf.Operation) -> bool:
+    """Returns whether an operation takes a batch from an iterator."""
+    return operation.type in _READS_OF_INPUT
+
+
+def is_input(tensor: tf.Tensor) -> bool:
+    """Returns whether a tensor is what an iterator has given, unchanged."""
+    operation = tensor.op
+    while operation.type in _UNPACKS_INPUT:
+        operation = operation.inputs[0].op
+    return is_read_of_input(operation)
+
+
 def runs_functions(operation: tf.Operation) -> bool:
     """Returns whether an operation calls functions, or passes them on."""
     return bool(_function_names(operation))

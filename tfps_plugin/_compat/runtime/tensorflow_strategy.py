@@ -1,4 +1,4 @@
-"""The base classes of a `tf.distribute.Strategy`, and its scopes.
+"""The base classes of a `tf.distribute.Strategy` and its values; its scopes.
 
 `tf.distribute.Strategy` is public; the methods that a subclass must implement
 are not.
@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from tensorflow.python.distribute import distribute_lib
+from tensorflow.python.framework import composite_tensor
 from tensorflow.python.framework import ops
 
 # run() and non-slot updates live in V1 of the extended class; with V2,
@@ -16,6 +17,9 @@ from tensorflow.python.framework import ops
 StrategyExtended = distribute_lib.StrategyExtendedV1
 ReplicaContext = distribute_lib.ReplicaContext
 UpdateContext = distribute_lib.UpdateContext
+
+# The class of values that functions take apart into tensors.
+CompositeTensor = composite_tensor.CompositeTensor
 
 # These scopes determine who creates lookup tables.
 resource_creator_scope = ops.resource_creator_scope

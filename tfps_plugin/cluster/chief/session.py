@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Callable
 from collections.abc import Iterable
+from collections.abc import Sequence
 
 from tfps_plugin import errors
 from tfps_plugin._compat.runtime import tensorflow_execution
@@ -51,6 +52,9 @@ class Session:
         cluster: The cluster, with the address at which tasks reach the chief.
         requested: The cluster as the program described it.
         connection: Owns everything that is made on the cluster.
+        missing_devices: Maps the devices of a worker that comes back to those
+            that it lacks; with one missing, it is not taken in. The strategy
+            sets it.
 
     Guarantees:
         Every method may be called from any thread. Changes of the membership
@@ -87,6 +91,9 @@ class Session:
         self._lock = threading.Lock()
         self._statuses = dict(statuses)
         self._is_closed = False
+        self.missing_devices: Callable[[Sequence[str]], list[str]] = (
+            lambda devices: []
+        )
 
     @classmethod
     def connect(
@@ -193,6 +200,16 @@ class Session:
             if status is not None and status.gpu_names:
                 return status.gpu_names[0]
         return f"{task.name}/device:CPU:0"
+
+    def device_names(self, task: Task) -> tuple[str, ...]:
+        """Returns full names of the devices of a task.
+
+        Returns:
+            The names; none while the task has never answered.
+        """
+        with self._lock:
+            status = self._statuses.get(task)
+        return () if status is None else status.device_names
 
     def incarnation(self, task: Task) -> int:
         """Returns the incarnation of the task that is connected.
@@ -328,6 +345,8 @@ class Session:
                 and no other change is made before it has finished.
         """
         status = self.probe(task)
+        if task.job == WORKER:
+            self._require_devices(task, status)
         with self._change_lock:
             self._view.await_earlier_change()
             if self._is_closed:
@@ -347,6 +366,21 @@ class Session:
         if task.job == PARAMETER_SERVER:
             leftovers.free([here])
         self._announcer.chief_here([here])
+
+    def _require_devices(self, task: Task, status: TaskStatus) -> None:
+        lacking = self.missing_devices(status.device_names)
+        if lacking:
+            reason = (
+                f"it lacks {', '.join(lacking)}, which replicas of a worker "
+                "compute on"
+            )
+            raise errors.TaskUnreachableError(
+                f"{task} cannot be taken in: {reason}. Received: devices="
+                f"{', '.join(status.device_names)}. Start it with the devices "
+                "that the other workers have.",
+                address=task.address,
+                reason=reason,
+            )
 
     def close(self) -> None:
         """Ends the job: tells every living task that it is over.

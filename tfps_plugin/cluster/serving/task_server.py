@@ -66,6 +66,7 @@ def serve(
     chief_grace_seconds: float = CHIEF_GRACE_SECONDS,
     tune: bool | None = None,
     cores: Collection[int] = (),
+    logical_cpus: int = 1,
 ) -> NoReturn:
     """Serves as a worker or parameter server, and ends the process.
 
@@ -83,6 +84,8 @@ def serve(
             (docs/tuning_the_machine.md). None: if the environment has
             `TFPS_TUNE=1`.
         cores: The cores that a tuned task keeps to; none: any.
+        logical_cpus: Number of CPU devices of a worker. Without accelerators,
+            it has a replica on each; they share its cores.
 
     Raises:
         ClusterConfigurationError: If the task is neither worker nor ps.
@@ -106,7 +109,9 @@ def serve(
     if tune is None:
         tune = tuning.is_on(os.environ)
     try:
-        inbox = _start(config, tune=tune, cores=cores)
+        inbox = _start(
+            config, tune=tune, cores=cores, logical_cpus=logical_cpus
+        )
         watch = ChiefWatch(
             time.monotonic(),
             chief_start_timeout_seconds=chief_start_timeout_seconds,
@@ -141,7 +146,11 @@ _Inbox = queue.SimpleQueue[messages.Message | BaseException]
 
 
 def _start(
-    config: spec.TaskConfig, *, tune: bool = False, cores: Collection[int] = ()
+    config: spec.TaskConfig,
+    *,
+    tune: bool = False,
+    cores: Collection[int] = (),
+    logical_cpus: int = 1,
 ) -> _Inbox:
     """Starts to serve, with the machine tuned if asked; returns the inbox."""
     task = config.task
@@ -159,13 +168,15 @@ def _start(
         if tune
         else contextlib.nullcontext()
     ):
-        inbox = _start_server(config, threads)
+        inbox = _start_server(config, threads, logical_cpus)
     _logger.info("%s serves at %s.", task, task.address)
     return inbox
 
 
 def _start_server(
-    config: spec.TaskConfig, threads: server_threads.ServerThreads
+    config: spec.TaskConfig,
+    threads: server_threads.ServerThreads,
+    logical_cpus: int,
 ) -> _Inbox:
     """Starts TensorFlow's server, and a thread that waits at its mailbox."""
     # Imported only here, because it may take seconds. Before that, the process
@@ -181,6 +192,9 @@ def _start_server(
     # A thread that waits by spinning takes time from the other tasks of its
     # machine; on machines of their own, waking it costs some microseconds.
     session_config.experimental.disable_thread_spinning = True
+    if task.job == spec.WORKER:
+        # Replicas of a worker, on a machine without accelerators.
+        session_config.device_count["CPU"] = logical_cpus
     if task.job == spec.PARAMETER_SERVER:
         # Variables are in main memory. A GPU of the same machine belongs to
         # the workers; TensorFlow would take all of its memory.
@@ -332,6 +346,12 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         default=(),
         help="the cores that a tuned task keeps to",
     )
+    parser.add_argument(
+        "--logical-cpus",
+        type=int,
+        default=1,
+        help="number of CPU devices of a worker",
+    )
     options = parser.parse_args(arguments)
     if options.parent_pipe is not None:
         _end_with_parent(options.parent_pipe)
@@ -351,6 +371,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
             chief_grace_seconds=options.chief_grace_seconds,
             tune=options.tune,
             cores=options.cores,
+            logical_cpus=options.logical_cpus,
         )
     except errors.TfpsError as error:
         _logger.error("%s", error)

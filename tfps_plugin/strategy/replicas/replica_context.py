@@ -1,5 +1,6 @@
 """The context of a step on one worker, and reductions in it."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -8,6 +9,7 @@ from tfps_plugin import errors
 from tfps_plugin._compat.runtime import tensorflow_strategy as compat
 from tfps_plugin.cluster.calls import dispatch_context
 from tfps_plugin.strategy.consistency import Sync
+from tfps_plugin.strategy.replicas import per_replica
 from tfps_plugin.variables.step_trace import StepTrace
 
 # Values that `tf.convert_to_tensor` would make dense, or refuses to.
@@ -17,9 +19,27 @@ _NOT_DENSE = (tf.IndexedSlices, tf.SparseTensor, tf.RaggedTensor)
 class ReplicaContext(compat.ReplicaContext):
     """The context of a step on one worker.
 
-    Asynchronous steps, and those on the chief, have one replica: a value is
-    its own sum. A synchronous step has those of all workers.
+    Steps on the chief, and asynchronous ones on workers with one replica, have
+    one replica: a value is its own sum. A synchronous step has those of all
+    workers.
     """
+
+    def _merge_call(self, merge_fn: Any, args: Any, kwargs: Any) -> Any:
+        """Calls a function once for all replicas of the worker."""
+        replica = StepTrace.current().replica
+        if replica is None:
+            return super()._merge_call(merge_fn, args, kwargs)
+        call = super()._merge_call
+
+        def merged(given: Sequence[Any]) -> list[Any]:
+            all_args, all_kwargs = per_replica.together(given)
+            result = call(merge_fn, all_args, all_kwargs)
+            return [
+                per_replica.of_replica(result, index, len(given))
+                for index in range(len(given))
+            ]
+
+        return replica.meet("merge_call()", (args, kwargs), merged)
 
     def all_reduce(
         self, reduce_op: Any, value: Any, options: Any = None

@@ -39,6 +39,7 @@ from tfps_plugin.variables.kinds.sharded_variable import ShardedVariable
 from tfps_plugin.variables.lookup import graph_checks
 from tfps_plugin.variables.methods import self_assignment
 from tfps_plugin.variables.per_worker.worker_index import WorkerIndex
+from tfps_plugin.variables.states import combining
 from tfps_plugin.variables.states.sync_rules import Change
 from tfps_plugin.variables.step_trace import Exchange
 from tfps_plugin.variables.step_trace import StepTrace
@@ -180,6 +181,8 @@ class GlobalStep:
 
     # For use in the function of a step.
 
+    reads_exactly = True
+
     def traced(self, step: Callable[[Any], Any], data: Any) -> Any:
         """Traces a step, in the function of the workers.
 
@@ -266,13 +269,19 @@ class GlobalStep:
         operations: Sequence[tf.Operation],
         examples: tf.Tensor,
     ) -> None:
-        assignments.require_means(
-            self._means,
-            self._assigned,
-            self._applied,
-            outputs,
-            self.num_workers,
-        )
+        if self.num_workers > 1:
+            combining.require_means(
+                self._means,
+                [each.variable for each in self._assigned],
+                [
+                    outputs,
+                    [each.value for each in self._assigned],
+                    [each.gradients for each in self._applied],
+                ],
+                who=f"{self.num_workers} workers under tfps.Sync()",
+                advice="Train by fit() with tfps.Async(), where such steps "
+                "follow one another",
+            )
         sums = self.sums.operations
         self._read_after(
             tokens.takes, [each for each in operations if each not in sums]
@@ -319,8 +328,8 @@ class GlobalStep:
             delta = assignments.as_addition(variable, value)
             if delta is not None:
                 method, value = "assign_add", delta
-        how = assignments.how_to_combine(variable, method, value)
-        if how == "mean" and not assignments.says_how(variable):
+        how = combining.how_to_combine(variable, method, value)
+        if how == "mean" and not combining.says_how(variable):
             others = self_assignment.others_of(variable, value)
             self._means.append(Change(variable, value, others))
         value = tf.broadcast_to(value, variable.shape)

@@ -472,7 +472,7 @@ def test_a_state_that_passes_to_the_next_batch_is_refused(
     function = tf.function(in_fit if is_fit else scheduled, autograph=False)
     with pytest.raises(
         errors.UnsupportedError,
-        match=r"to the next,.*'variable', computed by 'Tanh';.* 2 workers\. ",
+        match=r"to the next,.*'variable', computed by 'Tanh';.* 2 workers ",
     ):
         function.get_concrete_function(tf.TensorSpec([None], tf.float32))
 

@@ -20,6 +20,8 @@ from tfps_plugin.transport.flat_function import FlatOperation
 from tfps_plugin.transport.flat_function import Renumbering
 from tfps_plugin.transport.sections import TAKES_LOCK
 
+_READ = "ReadVariableOp"
+
 
 def merge(function: FlatFunction) -> FlatFunction:
     """Merges operations that return the same.
@@ -27,7 +29,9 @@ def merge(function: FlatFunction) -> FlatFunction:
     Two operations return the same if they have the same type, device,
     attributes and inputs, no side effects, and wait for nothing else. Pure
     computations do not wait for a lock either: the lock waits for them (see
-    `sections`).
+    `sections`). Two reads of a variable also return the same if they wait for
+    the same operations: TensorFlow has each wait for the writes before it. The
+    replicas of a worker read every variable.
 
     Args:
         function: Its operations are not changed.
@@ -144,11 +148,13 @@ def _in_turn(
 
 def _what_it_returns(flat: FlatOperation) -> Hashable | None:
     """Returns a key, equal for operations that return the same; else None."""
-    if flat.controls or compat.is_stateful(flat.operation):
+    is_read = flat.operation.type == _READ
+    if not is_read and (flat.controls or compat.is_stateful(flat.operation)):
         return None
     return (
         flat.operation.type,
         flat.device,
+        frozenset(flat.controls),
         flat.inputs,
         compat.attributes_as_key(flat.operation),
     )

@@ -65,6 +65,21 @@ def test_what_waits_stays() -> None:
     assert _types(merged).count("Sin") == 2
 
 
+def test_reads_with_no_write_between_them_are_one() -> None:
+    variable = tf.Variable(1.0)
+
+    def function(x: tf.Tensor) -> tf.Tensor:
+        before = [variable.read_value(), variable.read_value()]
+        variable.assign(x)
+        after = [variable.read_value(), variable.read_value()]
+        return tf.stack([*before, *after])
+
+    flat = _flat(function, tf.TensorSpec([]))
+    assert _types(flat).count("ReadVariableOp") == 4
+    merged = common_subexpressions.merge(flat)
+    assert _types(merged).count("ReadVariableOp") == 2
+
+
 def test_what_only_computes_waits_for_no_lock() -> None:
     mutex = tf.raw_ops.MutexV2(container="", shared_name="duplicates_test")
     variable = tf.Variable(1.0)

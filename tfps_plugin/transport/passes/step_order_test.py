@@ -107,7 +107,9 @@ def test_steps_of_one_round_are_steps_one_after_the_other(seed: int) -> None:
     assert np.isfinite(first[0])
     for other in others:
         for theirs, mine in zip(first, other, strict=True):
-            np.testing.assert_array_equal(mine, theirs)
+            # TensorFlow fuses other operations where a variable is read once.
+            # Another order of the steps changes the first digits.
+            np.testing.assert_allclose(mine, theirs, rtol=1e-6)
 
 
 @tf.function

@@ -79,7 +79,8 @@ class MirroredScalar(RemoteVariable):
         graph = compat.function_graph()
         if graph is None or tensorflow_saving.is_saving_model():
             return self.own_handle
-        if StepTrace.current().exchange is not None:
+        exchange = StepTrace.current().exchange
+        if exchange is not None and exchange.reads_exactly:
             # A step that waits for the others reads what they have changed.
             return self._exact_handle
         return self._lane_handle("copy", lambda mine: mine._copies.handle())

@@ -61,6 +61,14 @@ class DistinctRows(tf.IndexedSlices):
         """Returns slices of the same ids with other values."""
         return DistinctRows(values, self.indices, self.dense_shape, self._order)
 
+    def has_ids_of(self, other: "DistinctRows") -> bool:
+        """Returns whether both come from one lookup, and so have the same ids.
+
+        Args:
+            other: Other slices.
+        """
+        return self._order is not None and self._order is other._order
+
     def split_by_shard(
         self, layout: RowLayout, values: tf.Tensor
     ) -> tuple[list[tf.Tensor], list[tf.Tensor]]:

@@ -10,6 +10,7 @@ for, U distinct ids among them.
 
 import functools
 from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -114,6 +115,23 @@ def distinct_rows(
             ),
         )
         return rows_ND, tf.reshape(tf.range(tf.size(ids)), tf.shape(ids))
+    # A tape lets rows travel in fewer bits.
+    wire_dtype = wire.dtype_of_reads(table)
+    replica = StepTrace.current().replica
+    if replica is not None and replica.can_meet:
+        order, rows_UD, positions = replica.meet(
+            f"a lookup in {table.path!r}",
+            tf.convert_to_tensor(indices),
+            lambda given: _of_replicas(
+                table,
+                given,
+                wire_dtype,
+                from_end=from_end,
+                are_inside=are_inside,
+            ),
+        )
+        # Each replica has a tape of its own.
+        return _recorded_for_replica(table, order, rows_UD), positions
     order, positions = _distinct_ids(
         table,
         indices,
@@ -123,10 +141,66 @@ def distinct_rows(
     )
     if table.is_whole:
         return _rows_of_whole(table, order), positions
-    wire_dtype = wire.dtype_of_reads(table)
     with compat.stop_recording():
         rows_UD = _gather(table, order, wire_dtype)
     return _recorded(table, order, rows_UD), positions
+
+
+def _of_replicas(
+    table: Table,
+    indices: Sequence[tf.Tensor],
+    wire_dtype: tf.DType | None,
+    *,
+    from_end: bool,
+    are_inside: bool,
+) -> list[tuple[ShardOrder, tf.Tensor, tf.Tensor]]:
+    """Looks up what the replicas of a worker need, each row once.
+
+    Args:
+        table: The table.
+        indices: The row numbers that each replica needs.
+        wire_dtype: As for `_gather`.
+        from_end: As for `look_up`.
+        are_inside: Likewise.
+
+    Returns:
+        For each replica the distinct row numbers of all, their rows, and the
+        places of its own ids among them.
+    """
+    with tf.device(graph_checks.CPU):
+        ids_N = tf.concat([tf.reshape(each, [-1]) for each in indices], 0)
+    order, positions_N = _distinct_ids(
+        table, ids_N, from_end=from_end, are_inside=are_inside
+    )
+    rows_UD = _gather(table, order, wire_dtype)
+    with tf.device(graph_checks.CPU):
+        parts = tf.split(
+            positions_N, tf.stack([tf.size(each) for each in indices])
+        )
+        positions = [
+            tf.reshape(part, tf.shape(each))
+            for part, each in zip(parts, indices, strict=True)
+        ]
+    for mine, each in zip(positions, indices, strict=True):
+        mine.set_shape(each.shape)
+    return [(order, rows_UD, mine) for mine in positions]
+
+
+def _recorded_for_replica(
+    table: Table, order: ShardOrder, rows_UD: tf.Tensor
+) -> tf.Tensor:
+    """Records a lookup of all replicas for one of them, on its device."""
+    with compat.stop_recording():
+        rows_UD = tf.identity(rows_UD)
+    shape = table.shape
+    compat.record_gradient(
+        rows_UD,
+        table.tape_input,
+        lambda upstream: _gradient(upstream, order, order.ids_U, shape),
+    )
+    rows_UD.set_shape(tf.TensorShape([None]).concatenate(shape[1:]))
+    StepTrace.current().add_lookup(table, order.ids_U, rows_UD)
+    return rows_UD
 
 
 def _rows_of_whole(table: Table, order: ShardOrder) -> tf.Tensor:

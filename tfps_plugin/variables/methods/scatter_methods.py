@@ -130,18 +130,19 @@ def refuse_in_update(variable: Any, method: str) -> None:
 
     Raises:
         UnsupportedError: If this thread sees only some rows of the variable, or
-            traces a step that workers make together.
+            traces a step that workers or replicas make together.
     """
     # A variable of the workers has no home.
     if StepTrace.current().exchange is not None and getattr(
         variable, "_home", True
     ):
         raise errors.UnsupportedError(
-            f"A synchronous step changes a part of {variable.name!r} by "
-            f"{method}, and every worker would do so by itself. Expected "
-            "assign, assign_add or assign_sub of the whole variable. "
-            f"Received: {method}. Train with consistency=tfps.Async(), or "
-            "make the variable trainable and apply a gradient."
+            "A step of several workers or replicas changes a part of "
+            f"{variable.name!r} by {method}, and each would do so by itself. "
+            "Expected assign, assign_add or assign_sub of the whole variable. "
+            f"Received: {method}. Train with consistency=tfps.Async() and "
+            "replicas_per_worker=1, or make the variable trainable and apply a "
+            "gradient."
         )
     if StepTrace.current().view_of(variable._unique_id) is not None:
         raise errors.UnsupportedError(

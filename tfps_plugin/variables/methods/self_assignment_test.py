@@ -70,7 +70,7 @@ _PLAIN: dict[str, Compute] = {
     "sum": lambda v, x: v + tf.reduce_sum(v),
     "matmul": lambda v, x: tf.matmul(tf.matmul(v, v, transpose_b=True), v),
     "independent": lambda v, x: x * tf.ones((3, 4)),
-    "long": lambda v, x: sum([v * 1.01 for _ in range(40)], start=x),
+    "long": lambda v, x: sum([v * 1.01 for _ in range(60)], start=x),
 }
 
 

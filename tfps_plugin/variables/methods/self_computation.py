@@ -34,8 +34,8 @@ _ATTRIBUTES = {
     "NotEqual": ("incompatible_shape_error",),
 }
 # Longer computations are not those of a moving average or a counter, and would
-# hold the lock for too long.
-_MOST_OPERATIONS = 32
+# hold the lock for too long. The mean over eight replicas has about 60.
+_MOST_OPERATIONS = 96
 # Limit of the search for operations that depend on the variable.
 _MOST_DEPENDENTS = 20_000
 

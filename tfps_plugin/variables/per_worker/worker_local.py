@@ -31,6 +31,7 @@ from tfps_plugin.variables.per_worker.worker_local_handle import (
 from tfps_plugin.variables.states import aggregations
 from tfps_plugin.variables.states import merging
 from tfps_plugin.variables.states.merge_rule import MergeRule
+from tfps_plugin.variables.step_trace import StepTrace
 
 _logger = logging.getLogger(__name__)
 
@@ -273,6 +274,7 @@ class WorkerLocalVariable(WorkerLocalHandle):
         if not on_the_chief():
             if method == "assign":
                 self._require_rule()
+            value = self._of_present_replica(method, value)
             self._note_assignment()
         elif method == "assign":
             # Convert it now: the value may be computed from the copies.
@@ -287,6 +289,20 @@ class WorkerLocalVariable(WorkerLocalHandle):
             )
             return self.assign(merged, None, name, read_value)
         return super()._assign_by(method, value, name, read_value)
+
+    def _of_present_replica(self, method: str, value: Any) -> Any:
+        """Returns a value that changes nothing if its replica has no example.
+
+        Replicas of a worker assign one after the other.
+        """
+        replica = StepTrace.current().replica
+        if replica is None:
+            return value
+        value = tf.convert_to_tensor(value, self._dtype)
+        nothing = (
+            self.read_value() if method == "assign" else tf.zeros_like(value)
+        )
+        return tf.where(replica.is_present, value, nothing)
 
     def _require_rule(self) -> None:
         """Refuses assignments of an eager closure if the rule is unknown."""

@@ -21,11 +21,6 @@ from tfps_plugin.training.synchronous import global_step
 from tfps_plugin.training.synchronous.global_step import GlobalStep
 from tfps_plugin.variables.step_trace import StepTrace
 
-# Operations by which a function takes a batch from an iterator.
-_READS_OF_INPUT = frozenset(
-    {"IteratorGetNext", "IteratorGetNextSync", "OptionalGetValue"}
-)
-
 
 class TracedSteps:
     """Steps in functions that a program schedules itself.
@@ -148,6 +143,8 @@ class _Exchange:
     applied.
     """
 
+    reads_exactly = True
+
     def __init__(self, step: GlobalStep) -> None:
         self._step = step
         self._refusal: errors.UnsupportedError | None = None
@@ -208,7 +205,7 @@ def _num_examples(graph: tf.Graph, arguments: Any) -> tf.Tensor:
         reads = [
             operation.outputs
             for operation in graph.get_operations()
-            if operation.type in _READS_OF_INPUT
+            if tensorflow_graphs.is_read_of_input(operation)
         ]
         if len(reads) == 1:
             # Sparse and ragged parts come as variants, of unknown rows.

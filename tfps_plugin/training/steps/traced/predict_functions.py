@@ -11,6 +11,7 @@ from tfps_plugin._compat import keras as keras_compat
 from tfps_plugin.coordinator.cluster_coordinator import ClusterCoordinator
 from tfps_plugin.inputs.batch_codec import BatchCodec
 from tfps_plugin.training.steps.metrics.step_states import StepStates
+from tfps_plugin.training.steps.traced import replica_steps
 from tfps_plugin.variables.lookup import graph_checks
 
 
@@ -51,7 +52,7 @@ class PredictFunctions:
         strategy = model.distribute_strategy
         step = keras_compat.without_optionals(model, model.predict_step)
         self._step = tf.autograph.experimental.do_not_convert(
-            lambda data: strategy.run(step, args=(data,))
+            lambda data: replica_steps.predict(strategy, step, data)
         )
         self._one_step = tf.function(self._step)
         self.states = StepStates(model)

@@ -29,6 +29,7 @@ from tfps_plugin.training.steps.metrics.counted_sums import Counted
 from tfps_plugin.training.steps.metrics.counted_sums import CountedSums
 from tfps_plugin.training.steps.metrics.lane_sums import LaneSums
 from tfps_plugin.training.steps.metrics.step_states import StepStates
+from tfps_plugin.training.steps.traced import replica_steps
 from tfps_plugin.training.steps.traced import rounds
 from tfps_plugin.training.steps.traced.step_loops import NumberedOutputs
 from tfps_plugin.training.steps.traced.step_loops import StepLoops
@@ -200,7 +201,7 @@ class StepFunctions:
     def _run_user_step(self, data: Any) -> Any:
         """Runs the model's step on a batch, while the step is traced."""
         strategy = self._model.distribute_strategy
-        return strategy.run(self._user_step, args=(data,))
+        return replica_steps.run(strategy, self._user_step, data)
 
     def _run_step(self, data: Any) -> Any:
         """Runs the model's step as the consistency asks, likewise."""
