@@ -9,7 +9,7 @@ import pytest
 
 import tfps_plugin as tfps
 
-Shape = tuple[int, int]
+Shape = tuple[int, int, int]
 
 
 class SharedCluster:
@@ -19,19 +19,25 @@ class SharedCluster:
         self._shape: Shape | None = None
         self._cluster: tfps.LocalCluster | None = None
 
-    def of(self, num_workers: int, num_ps: int) -> tfps.LocalCluster:
+    def of(
+        self, num_workers: int, num_ps: int, logical_cpus: int = 1
+    ) -> tfps.LocalCluster:
         """Returns the running cluster if it fits and is healthy, or a new one.
 
         Args:
             num_workers: Number of workers.
             num_ps: Number of parameter servers.
+            logical_cpus: Number of CPU devices of each worker.
         """
+        shape = num_workers, num_ps, logical_cpus
         if self._cluster is not None:
-            if self._shape == (num_workers, num_ps) and self._is_well():
+            if self._shape == shape and self._is_well():
                 return self._cluster
             self.stop()
-        self._cluster = tfps.LocalCluster(num_workers, num_ps)
-        self._shape = (num_workers, num_ps)
+        self._cluster = tfps.LocalCluster(
+            num_workers, num_ps, logical_cpus_per_worker=logical_cpus
+        )
+        self._shape = shape
         return self._cluster
 
     def stop(self) -> None:
@@ -54,7 +60,8 @@ def shape_of(item: pytest.Item) -> Shape | None:
     marker = item.get_closest_marker("cluster")
     if marker is None:
         return None
-    return marker.kwargs["num_workers"], marker.kwargs["num_ps"]
+    given = marker.kwargs
+    return given["num_workers"], given["num_ps"], given.get("logical_cpus", 1)
 
 
 def with_all_tasks(cluster: tfps.LocalCluster) -> tfps.LocalCluster:

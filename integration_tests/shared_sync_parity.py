@@ -238,6 +238,7 @@ def on_cluster(
     dataset_fn: Any,
     partitioner: Any = cut,
     sparse_update: Any = "exact",
+    strategy_options: dict[str, Any] | None = None,
     **options: Any,
 ) -> Trained:
     """Returns the result of workers in step.
@@ -248,13 +249,14 @@ def on_cluster(
         dataset_fn: Returns the batches of a worker.
         partitioner: Option of the strategy.
         sparse_update: Likewise.
+        strategy_options: More of them; `tfps.Sync()` by default.
         **options: Options of `fit`.
     """
     strategy = tfps.ParameterServerStrategy(
         cluster.cluster_resolver,
         partitioner,
-        consistency=tfps.Sync(),
         sparse_update=sparse_update,
+        **({"consistency": tfps.Sync()} | (strategy_options or {})),
     )
     try:
         with strategy.scope():

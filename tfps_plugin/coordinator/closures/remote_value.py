@@ -14,6 +14,7 @@ from tfps_plugin.coordinator.closures.closure import ClosureState
 from tfps_plugin.coordinator.closures.closure_queue import WAKE_UP_SECONDS
 from tfps_plugin.coordinator.members import failures
 from tfps_plugin.inputs.per_worker_values import PerWorkerValues
+from tfps_plugin.strategy.replicas.per_replica import PerReplica
 from tfps_plugin.strategy.replicas.replica_results import ReplicaResults
 from tfps_plugin.variables.chief import chief_reads
 
@@ -258,8 +259,8 @@ def _own_copy(leaf: Any) -> Any:
 
 def _to_local(leaf: Any) -> Any:
     """Returns a part of a result as a value of this process."""
-    if isinstance(leaf, ReplicaResults):
-        return ReplicaResults([_to_local(value) for value in leaf.values])
+    if isinstance(leaf, ReplicaResults | PerReplica):
+        return ReplicaResults(_values(leaf))
     if isinstance(leaf, tf.Tensor):
         return chief_reads.to_array(leaf)
     if hasattr(leaf, "numpy"):
@@ -267,6 +268,22 @@ def _to_local(leaf: Any) -> Any:
     if isinstance(leaf, tf.SparseTensor | tf.IndexedSlices):
         return tf.nest.map_structure(tf.identity, leaf, expand_composites=True)
     return leaf
+
+
+def _values(results: ReplicaResults | PerReplica) -> list[Any]:
+    """Returns the results of all replicas that have examples, one by one."""
+    if isinstance(results, PerReplica):
+        numbers = results.num_examples or [1] * len(results.values)
+        return [
+            _to_local(value)
+            for value, number in zip(results.values, numbers, strict=True)
+            if int(_to_local(number)) > 0
+        ]
+    found: list[Any] = []
+    for value in results.values:
+        is_several = isinstance(value, PerReplica)
+        found += _values(value) if is_several else [_to_local(value)]
+    return found
 
 
 def _first_line(error: BaseException) -> str:

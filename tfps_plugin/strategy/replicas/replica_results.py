@@ -1,4 +1,4 @@
-"""Results of a function that several workers have run together."""
+"""Results of a function that several workers or replicas have run."""
 
 import math
 from collections.abc import Sequence
@@ -9,18 +9,20 @@ import tensorflow as tf
 
 
 class ReplicaResults(tf.distribute.DistributedValues):
-    """One result of each worker that has taken part in a synchronous step.
+    """One result of each replica that has taken part in a step.
 
-    `ClusterCoordinator.fetch` returns it. `strategy.reduce`,
-    `strategy.gather` and `strategy.experimental_local_results` take it.
+    `ClusterCoordinator.fetch` returns it: of a synchronous step, those of all
+    workers; and of each worker, those of all its replicas that had examples.
+    `strategy.reduce`, `strategy.gather` and
+    `strategy.experimental_local_results` take it.
 
     Attributes:
-        values: The results, in the order of the workers: tensors on their
-            workers, or NumPy arrays once they were fetched.
+        values: The results, in the order of workers and replicas: tensors on
+            their workers, or NumPy arrays once they were fetched.
     """
 
     def __init__(self, values: Sequence[Any]) -> None:
-        """Takes the results of one worker after the other."""
+        """Takes the results of one worker, or replica, after the other."""
         self.values = tuple(values)
 
     def __repr__(self) -> str:
@@ -32,7 +34,7 @@ class ReplicaResults(tf.distribute.DistributedValues):
     def reduced(
         self, reduce_op: Any, axis: int | Sequence[int] | None = None
     ) -> Any:
-        """Returns the sum or the mean over workers.
+        """Returns the sum or the mean over results.
 
         As `tf.distribute.Strategy.reduce`.
 

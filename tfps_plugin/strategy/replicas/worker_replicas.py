@@ -97,9 +97,11 @@ class WorkerReplicas:
                     **per_replica.of_replica(kwargs, index, number),
                 )
 
-        results = self._threads.run(
-            [functools.partial(traced, index) for index in range(number)]
-        )
+        # What replicas do together is what a worker with one replica does.
+        with ReplicaContext(self._strategy, 0):
+            results = self._threads.run(
+                [functools.partial(traced, index) for index in range(number)]
+            )
         exchange = self._exchange
         combining.require_means(
             exchange.changes,

@@ -14,6 +14,7 @@ from tfps_plugin._compat.graph import tensorflow_graphs
 from tfps_plugin.strategy.chief_runs import NotAStepError
 from tfps_plugin.strategy.consistency import Sync
 from tfps_plugin.strategy.consistency import updates_at_once
+from tfps_plugin.strategy.replicas.per_replica import PerReplica
 from tfps_plugin.strategy.replicas.replica_context import require_one_replica
 from tfps_plugin.training.steps.scheduled import numbered_functions
 from tfps_plugin.training.steps.scheduled.group_calls import WorkerGroupCalls
@@ -196,9 +197,13 @@ def _num_examples(graph: tf.Graph, arguments: Any) -> tf.Tensor:
     Raises:
         UnsupportedError: If the function does not show it.
     """
+    leaves = tf.nest.flatten(arguments)
+    for leaf in leaves:
+        if isinstance(leaf, PerReplica) and leaf.num_examples is not None:
+            return tf.cast(tf.add_n(list(leaf.num_examples)), tf.float32)
     data = [
         leaf
-        for leaf in tf.nest.flatten(arguments)
+        for leaf in leaves
         if isinstance(leaf, tf.Tensor | tf.RaggedTensor | tf.SparseTensor)
     ]
     if not any(map(_has_rows, data)):

@@ -1,0 +1,196 @@
+"""Tests that a worker's replicas have the numbers of one process.
+
+The worker has two logical CPUs, and so two replicas. `shared_sync_parity` has
+the model, its data and the reference.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import shared_sync_parity as parity
+import tensorflow as tf
+
+import tfps_plugin as tfps
+
+pytestmark = pytest.mark.cluster(num_workers=1, num_ps=2, logical_cpus=2)
+
+_DATA = parity.Data(1)
+_ALONE = tfps.SchedulingOptions(max_closures_in_flight_per_worker=1)
+
+_CONSISTENCIES = {
+    "asynchronous": tfps.Async(),
+    "bounded": tfps.BoundedStaleness(max_staleness=1),
+    "synchronous": tfps.Sync(),
+}
+
+
+def _trained(
+    cluster: tfps.LocalCluster,
+    make: Callable[[], keras.Model],
+    dataset_fn: Any = _DATA.of_worker,
+    strategy_options: dict[str, Any] | None = None,
+    **options: Any,
+) -> parity.Trained:
+    given = {"consistency": None, "scheduling": _ALONE}
+    return parity.on_cluster(
+        cluster,
+        make,
+        dataset_fn,
+        strategy_options=given | (strategy_options or {}),
+        **options,
+    )
+
+
+@pytest.mark.sample(cases=2)
+@pytest.mark.parametrize("name", parity.CASES)
+def test_every_optimizer_and_option_has_the_numbers_of_one_process(
+    cluster: tfps.LocalCluster, name: str
+) -> None:
+    actual = _trained(cluster, lambda: parity.new_model(parity.CASES[name]()))
+    parity.assert_same(
+        actual,
+        parity.in_one_process(name, 1),
+        parity.TOLERANCES.get(name, parity.TOLERANCE),
+    )
+
+
+@pytest.mark.sample(cases=2)
+@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize("consistency", _CONSISTENCIES)
+def test_every_consistency_has_the_numbers_of_one_process(
+    cluster: tfps.LocalCluster, consistency: str, replicas: int
+) -> None:
+    name = "SGD, momentum"
+    options = {
+        "consistency": _CONSISTENCIES[consistency],
+        "replicas_per_worker": replicas,
+    }
+    actual = _trained(
+        cluster,
+        lambda: parity.new_model(parity.CASES[name]()),
+        strategy_options=options,
+    )
+    parity.assert_same(actual, parity.in_one_process(name, 1))
+
+
+@pytest.mark.parametrize("name", ["SGD, momentum", "Adam"])
+@pytest.mark.sample(cases=1)
+def test_rounds_of_local_steps_have_the_numbers_of_one_replica(
+    cluster: tfps.LocalCluster, name: str
+) -> None:
+    trained = [
+        _trained(
+            cluster,
+            lambda: parity.new_model(parity.CASES[name]()),
+            strategy_options={
+                "consistency": tfps.Async(local_steps=4),
+                "replicas_per_worker": replicas,
+            },
+        )
+        for replicas in (1, 2)
+    ]
+    parity.assert_same(trained[1], trained[0])
+
+
+class _Mixed(keras.layers.Layer):
+    """Normalizes by statistics of the whole batch, and regularizes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._normalized = keras.layers.BatchNormalization(synchronized=True)
+        self._dense = keras.layers.Dense(
+            3, kernel_regularizer=keras.regularizers.L2(0.1)
+        )
+
+    def call(self, x: Any, training: bool = False) -> Any:
+        return self._dense(self._normalized(x, training=training))
+
+
+def _normalizing() -> keras.Model:
+    keras.utils.set_random_seed(4)
+    model = keras.Sequential(
+        [
+            keras.Input((3,), dtype="int32"),
+            keras.layers.Embedding(
+                parity.ROWS,
+                4,
+                embeddings_regularizer=keras.regularizers.L2(0.1),
+            ),
+            keras.layers.Flatten(),
+            _Mixed(),
+            keras.layers.Dense(1),
+        ]
+    )
+    model.compile(
+        keras.optimizers.SGD(0.05),
+        "mse",
+        metrics=["mae", keras.metrics.RootMeanSquaredError()],
+        weighted_metrics=["mse"],
+    )
+    return model
+
+
+def _uneven(sizes: list[int]) -> tf.data.Dataset:
+    """Returns batches of the given sizes, with weights of examples."""
+    random = np.random.default_rng(2)
+
+    def batches() -> Any:
+        for size in sizes:
+            yield (
+                random.integers(0, parity.ROWS, (size, 3)).astype("int32"),
+                random.normal(size=(size, 1)).astype("float32"),
+                random.uniform(0.5, 2.0, size).astype("float32"),
+            )
+
+    drawn = list(batches())
+    return tf.data.Dataset.from_generator(
+        lambda: iter(drawn),
+        output_signature=(
+            tf.TensorSpec([None, 3], tf.int32),
+            tf.TensorSpec([None, 1], tf.float32),
+            tf.TensorSpec([None], tf.float32),
+        ),
+    ).apply(tf.data.experimental.assert_cardinality(len(sizes)))
+
+
+@pytest.mark.parametrize("consistency", ["asynchronous", "synchronous"])
+def test_batches_of_any_size_have_the_numbers_of_one_process(
+    cluster: tfps.LocalCluster, request: pytest.FixtureRequest, consistency: str
+) -> None:
+    """Also of fewer examples than there are replicas."""
+    data = _uneven([7, 1, 4, 2, 5, 1, 1, 8])
+    expected = _normalizing()
+    losses = expected.fit(data, epochs=2, verbose=0).history
+    strategy = tfps.ParameterServerStrategy(
+        cluster.cluster_resolver,
+        parity.cut,
+        sparse_update="exact",
+        consistency=_CONSISTENCIES[consistency],
+        scheduling=_ALONE,
+    )
+    request.addfinalizer(tfps.ClusterCoordinator(strategy).close)
+    with strategy.scope():
+        model = _normalizing()
+    history = model.fit(data, epochs=2, verbose=0).history
+    assert history.keys() == losses.keys()
+    for name, values in losses.items():
+        np.testing.assert_allclose(history[name], values, rtol=2e-5)
+    for mine, theirs in zip(model.variables, expected.variables, strict=True):
+        np.testing.assert_allclose(
+            mine.numpy(), theirs.numpy(), rtol=1e-4, atol=1e-5
+        )
+    np.testing.assert_allclose(
+        model.evaluate(data, verbose=0),
+        expected.evaluate(data, verbose=0),
+        rtol=2e-5,
+    )
+    ids = np.arange(33).reshape(11, 3).astype("int32")
+    np.testing.assert_allclose(
+        model.predict(ids, batch_size=4, verbose=0),
+        expected.predict(ids, batch_size=4, verbose=0),
+        rtol=1e-4,
+        atol=1e-5,
+    )

@@ -1,0 +1,468 @@
+"""Tests of workers with two replicas, in custom loops and in `fit`.
+
+`parity_replicas_test` compares their numbers with those of one process.
+"""
+
+from collections.abc import Callable
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfps_plugin as tfps
+
+pytestmark = pytest.mark.cluster(num_workers=1, num_ps=2, logical_cpus=2)
+
+_X = np.arange(1.0, 15.0, dtype="float32").reshape(7, 2)
+
+
+@pytest.fixture
+def make_strategy(
+    cluster: tfps.LocalCluster,
+) -> Iterator[Callable[..., tfps.ParameterServerStrategy]]:
+    """Yields a function that makes a strategy, which ends with the test."""
+    made = []
+
+    def make(**options: Any) -> tfps.ParameterServerStrategy:
+        strategy = tfps.ParameterServerStrategy(
+            cluster.cluster_resolver,
+            tfps.partitioners.FixedShardsPartitioner(2),
+            **options,
+        )
+        made.append(strategy)
+        return strategy
+
+    yield make
+    for strategy in made:
+        tfps.ClusterCoordinator(strategy).close()
+
+
+@pytest.fixture
+def strategy(make_strategy: Any) -> tfps.ParameterServerStrategy:
+    """Returns a strategy with two replicas a worker."""
+    return make_strategy()
+
+
+def _batches() -> tf.data.Dataset:
+    """Returns batches of 4 and 3 rows."""
+    return tf.data.Dataset.from_tensor_slices(_X).batch(4)
+
+
+def _scheduled(
+    strategy: tfps.ParameterServerStrategy, step: Any, dataset_fn: Any = None
+) -> list[Any]:
+    """Returns the results of a step on each batch, in their order."""
+    coordinator = tfps.ClusterCoordinator(strategy)
+    iterator = iter(
+        coordinator.create_per_worker_dataset(dataset_fn or _batches)
+    )
+    results = []
+    for _ in range(2):
+        results.append(coordinator.schedule(step, args=(iterator,)).fetch())
+    coordinator.join()
+    return results
+
+
+def test_each_logical_cpu_is_a_replica(
+    strategy: tfps.ParameterServerStrategy,
+) -> None:
+    assert strategy.replica_devices == ("/device:CPU:0", "/device:CPU:1")
+    assert strategy.num_replicas_in_sync == 2
+    sizes = []
+
+    def dataset_fn(context: tf.distribute.InputContext) -> tf.data.Dataset:
+        # The replicas of a worker share its batch.
+        sizes.append(context.get_per_replica_batch_size(8))
+        return _batches()
+
+    tfps.ClusterCoordinator(strategy).create_per_worker_dataset(
+        lambda: strategy.distribute_datasets_from_function(dataset_fn)
+    )
+    assert sizes == [8]
+
+
+def test_the_number_of_replicas_can_be_chosen(make_strategy: Any) -> None:
+    assert make_strategy(replicas_per_worker=1).num_replicas_in_sync == 1
+    with pytest.raises(
+        tfps.errors.ClusterConfigurationError,
+        match=r"worker 0 has 2: CPU:0, CPU:1, with replicas_per_worker=3",
+    ):
+        make_strategy(replicas_per_worker=3)
+    with pytest.raises(ValueError, match="replicas_per_worker=0"):
+        make_strategy(replicas_per_worker=0)
+
+
+@pytest.mark.parametrize("how", ["distributed", "from function", "plain"])
+def test_a_custom_loop_splits_what_it_reads(
+    strategy: tfps.ParameterServerStrategy, how: str
+) -> None:
+    dataset_fn = {
+        "distributed": lambda: strategy.experimental_distribute_dataset(
+            _batches()
+        ),
+        "from function": lambda: strategy.distribute_datasets_from_function(
+            lambda _: _batches()
+        ),
+        "plain": _batches,
+    }[how]
+
+    @tf.function
+    def step(iterator: Any) -> Any:
+        def replica_fn(rows: tf.Tensor) -> Any:
+            context = tf.distribute.get_replica_context()
+            return (
+                rows,
+                tf.reduce_sum(rows),
+                context.replica_id_in_sync_group,
+                context.num_replicas_in_sync,
+                context.all_reduce("sum", tf.reduce_sum(rows, 0)),
+            )
+
+        rows, sums, index, number, total = strategy.run(
+            replica_fn, args=(next(iterator),)
+        )
+        return {
+            "rows": strategy.gather(rows, 0),
+            "local": strategy.experimental_local_results(sums),
+            "sum": strategy.reduce("SUM", sums, axis=None),
+            "mean": strategy.reduce("MEAN", rows, axis=0),
+            "sums": sums,
+            "index": index,
+            "number": number,
+            "total": total,
+        }
+
+    first, last = _scheduled(strategy, step, dataset_fn)
+    for result, rows in ((first, _X[:4]), (last, _X[4:])):
+        np.testing.assert_array_equal(result["rows"], rows)
+        halves = [rows[:2].sum(), rows[2:].sum()]
+        np.testing.assert_allclose(result["local"], halves)
+        np.testing.assert_allclose(result["sums"].values, halves)
+        assert result["sum"] == pytest.approx(rows.sum())
+        np.testing.assert_allclose(result["mean"], rows.mean(0), rtol=1e-6)
+        assert list(result["index"].values) == [0, 1]
+        # In a replica, a loss is the mean over its own examples.
+        assert result["number"] == 1
+        for total in result["total"].values:
+            np.testing.assert_allclose(total, rows.sum(0))
+
+
+def test_a_custom_loop_applies_the_mean_gradient(
+    strategy: tfps.ParameterServerStrategy,
+) -> None:
+    with strategy.scope():
+        weight = keras.Variable(np.zeros([4, 1], "float32"))
+        optimizer = keras.optimizers.SGD(0.01)
+        optimizer.build([weight])
+
+    @tf.function
+    def step(iterator: Any) -> Any:
+        def replica_fn(rows: tf.Tensor) -> tf.Tensor:
+            with tf.GradientTape() as tape:
+                rows = tf.concat([rows, rows * rows], 1)
+                error = rows @ tf.convert_to_tensor(weight) - 1.0
+                loss = tf.nn.compute_average_loss(tf.square(error[:, 0]))
+            optimizer.apply([tape.gradient(loss, weight.value)], [weight])
+            return loss
+
+        losses = strategy.run(replica_fn, args=(next(iterator),))
+        return losses
+
+    _scheduled(strategy, step)
+    expected = np.zeros([4, 1])
+    for rows in (_X[:4], _X[4:]):
+        wide = np.concatenate([rows, rows * rows], 1)
+        error = wide @ expected - 1.0
+        expected -= 0.01 * 2.0 * wide.T @ error / len(rows)
+    np.testing.assert_allclose(weight.numpy(), expected, rtol=1e-4)
+    assert optimizer.iterations.numpy() == 2
+
+
+def test_merge_call_sees_the_values_of_all_replicas(
+    strategy: tfps.ParameterServerStrategy,
+) -> None:
+    @tf.function
+    def step(iterator: Any) -> Any:
+        def merged(distribution: Any, sums: Any) -> Any:
+            return distribution.extended.reduce_to("SUM", sums, "")
+
+        def replica_fn(rows: tf.Tensor) -> tf.Tensor:
+            context = tf.distribute.get_replica_context()
+            return context.merge_call(merged, args=(tf.reduce_sum(rows),))
+
+        return strategy.run(replica_fn, args=(next(iterator),))
+
+    first, _ = _scheduled(strategy, step)
+    assert list(first.values) == [_X[:4].sum()] * 2
+
+
+def test_a_value_may_be_given_to_each_replica(
+    strategy: tfps.ParameterServerStrategy,
+) -> None:
+    @tf.function
+    def step(iterator: Any) -> Any:
+        del iterator
+        values = strategy.experimental_distribute_values_from_function(
+            lambda context: tf.constant([10 * context.replica_id_in_sync_group])
+        )
+        return strategy.run(lambda value: value + 1, args=(values,))
+
+    first, _ = _scheduled(strategy, step)
+    assert [value.tolist() for value in first.values] == [[1], [11]]
+
+
+def test_what_may_be_a_batch_is_refused(
+    strategy: tfps.ParameterServerStrategy,
+) -> None:
+    @tf.function
+    def step(iterator: Any) -> Any:
+        return strategy.run(lambda rows: rows, args=(2.0 * next(iterator),))
+
+    with pytest.raises(tfps.errors.InputError, match="may be a batch"):
+        _scheduled(strategy, step)
+
+
+def test_replicas_drop_different_units(
+    strategy: tfps.ParameterServerStrategy,
+) -> None:
+    with strategy.scope():
+        dropout = keras.layers.Dropout(0.5)
+
+    @tf.function
+    def step(iterator: Any) -> Any:
+        del iterator
+        values = strategy.experimental_distribute_values_from_function(
+            lambda _: tf.ones([1, 64])
+        )
+        return strategy.run(
+            lambda value: dropout(value, training=True), args=(values,)
+        )
+
+    first, last = _scheduled(strategy, step)
+    masks = {tuple(v[0].tolist()) for r in (first, last) for v in r.values}
+    assert len(masks) == 4
+
+
+class LossOfBatch(keras.Model):
+    """Returns the loss of a batch, and counts how often it was traced."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = keras.layers.Embedding(11, 3)
+        self.dense = keras.layers.Dense(1)
+
+    def call(self, ids: Any) -> Any:
+        return self.dense(tf.reduce_mean(self.embedding(ids), 1))
+
+    def train_step(self, data: Any) -> Any:
+        ids, target = data
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(self(ids) - target))
+        self.optimizer.apply(
+            tape.gradient(loss, self.trainable_variables),
+            self.trainable_variables,
+        )
+        return {"loss": loss}
+
+
+def _ids_and_targets(number: int) -> tf.data.Dataset:
+    random = np.random.default_rng(8)
+    return tf.data.Dataset.from_tensor_slices(
+        (
+            random.integers(0, 11, (number, 2)),
+            random.normal(size=(number, 1)).astype("float32"),
+        )
+    )
+
+
+def test_a_step_of_the_model_may_return_the_loss_of_its_batch(
+    strategy: tfps.ParameterServerStrategy,
+) -> None:
+    def trained(model: keras.Model) -> float:
+        model.compile(keras.optimizers.SGD(0.0))
+        data = _ids_and_targets(5).batch(5)
+        return float(model.fit(data, verbose=0).history["loss"][0])
+
+    keras.utils.set_random_seed(1)
+    expected = trained(LossOfBatch())
+    keras.utils.set_random_seed(1)
+    with strategy.scope():
+        model = LossOfBatch()
+    assert trained(model) == pytest.approx(expected, rel=1e-6)
+
+
+def test_replicas_send_no_more_than_one_would(make_strategy: Any) -> None:
+    """Rows are looked up once, weights read once, gradients added up."""
+    sent = []
+    for replicas in (1, 2):
+        strategy = make_strategy(replicas_per_worker=replicas)
+        with strategy.scope():
+            model = LossOfBatch()
+            model.compile("adam")
+        model.fit(_ids_and_targets(16).batch(8), verbose=0)
+        (body,) = strategy.explain(model, print_fn=None).bodies
+        sent.append(
+            [
+                (each.source, each.destination, each.wave, each.num_parcels)
+                for each in body.sent
+            ]
+            + [sum(e.num_bytes for e in body.sent)]
+            + [sum(e.num_unsized for e in body.sent)]
+        )
+    assert sent[1] == sent[0]
+
+
+def _index_of_replica() -> int:
+    context = tf.distribute.get_replica_context()
+    if context is None:  # while the model is built
+        return 0
+    return int(tf.get_static_value(context.replica_id_in_sync_group))
+
+
+class Diverging(keras.Model):
+    """Looks rows up in one replica only."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = keras.layers.Embedding(11, 3)
+        self.dense = keras.layers.Dense(1)
+
+    def call(self, ids: Any) -> Any:
+        rows = self.embedding(ids)
+        if _index_of_replica() == 1:
+            rows = self.embedding(ids)
+        return self.dense(tf.reduce_mean(rows, 1))
+
+
+def test_replicas_that_take_different_ways_are_refused(
+    strategy: tfps.ParameterServerStrategy,
+) -> None:
+    with strategy.scope():
+        model = Diverging()
+        model.compile("sgd", "mse")
+    with pytest.raises(
+        tfps.errors.UnsupportedError,
+        match=r"Python code depend on the index of the replica",
+    ):
+        model.fit(_ids_and_targets(4).batch(4), verbose=0)
+
+
+class Conditional(LossOfBatch):
+    """Applies gradients inside of a condition."""
+
+    def train_step(self, data: Any) -> Any:
+        step = super().train_step
+        return tf.cond(
+            tf.reduce_all(tf.shape(data[0]) > 0),
+            lambda: step(data),
+            lambda: {"loss": tf.zeros([])},
+        )
+
+
+def test_updates_in_a_condition_are_refused(
+    strategy: tfps.ParameterServerStrategy,
+) -> None:
+    with strategy.scope():
+        model = Conditional()
+        model.compile("sgd")
+    with pytest.raises(
+        tfps.errors.UnsupportedError, match=r"optimizer.apply\(\) of .* inside"
+    ):
+        model.fit(_ids_and_targets(4).batch(4), verbose=0)
+
+
+class Failing(LossOfBatch):
+    """Raises an error of its own in one replica."""
+
+    def call(self, ids: Any) -> Any:
+        if _index_of_replica() == 1:
+            raise ValueError("my own error")
+        return super().call(ids)
+
+
+def test_an_error_of_the_program_is_raised_as_it_is(
+    strategy: tfps.ParameterServerStrategy,
+) -> None:
+    with strategy.scope():
+        model = Failing()
+        model.compile("sgd")
+    with pytest.raises(ValueError, match="my own error"):
+        model.fit(_ids_and_targets(4).batch(4), verbose=0)
+    assert strategy.num_replicas_in_sync == 2
+
+
+def test_texts_ragged_and_sparse_parts_are_split(
+    strategy: tfps.ParameterServerStrategy,
+) -> None:
+    """And strings are looked up on the CPU, in each replica."""
+    words = ["a", "b", "c", "d", "e"]
+    ragged = tf.ragged.constant([[1], [2, 3], [], [4, 5, 6], [7]])
+    sparse = tf.sparse.from_dense(np.diag(np.arange(1.0, 6.0)))
+    data = tf.data.Dataset.from_tensor_slices(
+        (
+            {"word": words, "ragged": ragged, "sparse": sparse},
+            np.ones([5, 1], "float32"),
+        )
+    ).batch(5)
+
+    def make() -> keras.Model:
+        keras.utils.set_random_seed(2)
+        word = keras.Input([], dtype="string", name="word")
+        lookup = keras.layers.StringLookup(vocabulary=words)
+        rows = keras.layers.Embedding(6, 2)(lookup(word))
+        numbers = keras.Input([5], sparse=True, name="sparse")
+        wide = keras.layers.Dense(2)(numbers)
+        out = keras.layers.Dense(1)(keras.layers.Add()([rows, wide]))
+        model = keras.Model({"word": word, "sparse": numbers}, out)
+        model.compile(keras.optimizers.SGD(0.1), "mse")
+        return model
+
+    def without_ragged(x: Any, y: Any) -> Any:
+        lengths = tf.cast(x["ragged"].row_lengths(), tf.float32)
+        return {"word": x["word"], "sparse": x["sparse"]}, y * lengths[:, None]
+
+    expected = make()
+    expected.fit(data.map(without_ragged), epochs=2, verbose=0)
+    with strategy.scope():
+        model = make()
+    model.fit(data.map(without_ragged), epochs=2, verbose=0)
+    for mine, theirs in zip(model.weights, expected.weights, strict=True):
+        np.testing.assert_allclose(
+            mine.numpy(), theirs.numpy(), rtol=1e-4, atol=1e-6
+        )
+
+
+def test_mixed_precision_holds_in_every_replica(
+    strategy: tfps.ParameterServerStrategy,
+) -> None:
+    keras.config.set_dtype_policy("mixed_float16")
+    try:
+        with strategy.scope():
+            model = keras.Sequential(
+                [
+                    keras.Input((2,), dtype="int32"),
+                    keras.layers.Embedding(11, 4),
+                    keras.layers.Flatten(),
+                    keras.layers.Dense(1, dtype="float32"),
+                ]
+            )
+            model.compile("adam", "mse")
+        seen = []
+        call = model.layers[1].call
+
+        def noting(x: Any) -> Any:
+            seen.append(x.dtype)
+            return call(x)
+
+        model.layers[1].call = noting
+        history = model.fit(
+            _ids_and_targets(16).batch(8), epochs=4, verbose=0
+        ).history["loss"]
+    finally:
+        keras.config.set_dtype_policy("float32")
+    assert {*seen} == {tf.float16}
+    assert isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer)
+    assert history[-1] < history[0]
