@@ -20,7 +20,7 @@ pytestmark = pytest.mark.cluster(num_workers=1, num_ps=2, logical_cpus=2)
 _DATA = parity.Data(1)
 _ALONE = tfps.SchedulingOptions(max_closures_in_flight_per_worker=1)
 
-_CONSISTENCIES = {
+_CONSISTENCIES: dict[str, Any] = {
     "asynchronous": tfps.Async(),
     "bounded": tfps.BoundedStaleness(max_staleness=1),
     "synchronous": tfps.Sync(),
@@ -193,4 +193,99 @@ def test_batches_of_any_size_have_the_numbers_of_one_process(
         expected.predict(ids, batch_size=4, verbose=0),
         rtol=1e-4,
         atol=1e-5,
+    )
+
+
+class _InnerFunction(keras.layers.Layer):
+    """Looks rows up in a function of its own, and in a loop."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._table = keras.layers.Embedding(parity.ROWS + 1, 4)
+
+    def build(self, shape: Any) -> None:
+        self._table.build(shape)
+
+    def call(self, ids: Any) -> Any:
+        rows = tf.function(self._table, autograph=False)(ids)
+        _, total = tf.while_loop(
+            lambda n, _: n < 3,
+            lambda n, total: (n + 1, total + self._table(ids[:, n])),
+            (tf.constant(0), tf.zeros_like(rows[:, 0])),
+        )
+        return tf.reduce_mean(rows, 1) + total
+
+
+class _SharedTable(keras.layers.Layer):
+    """Looks rows of one table up twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._table = keras.layers.Embedding(parity.ROWS + 1, 4)
+
+    def build(self, shape: Any) -> None:
+        self._table.build(shape)
+
+    def call(self, ids: Any) -> Any:
+        return tf.reduce_mean(self._table(ids), 1) + self._table(ids[:, 0])
+
+
+_LAYERS: dict[str, Callable[[], Any]] = {
+    "inner function": _InnerFunction,
+    "shared table": _SharedTable,
+}
+
+
+def _with_layer(make: Callable[[], Any], optimizer: Any) -> keras.Model:
+    keras.utils.set_random_seed(4)
+    model = keras.Sequential(
+        [keras.Input((3,), dtype="int32"), make(), keras.layers.Dense(1)]
+    )
+    optimizer.build(model.trainable_variables)
+    model.compile(optimizer, "mse")
+    return model
+
+
+@pytest.mark.parametrize("layer", _LAYERS)
+def test_layers_that_look_up_in_other_ways_have_the_numbers_of_one_process(
+    cluster: tfps.LocalCluster, layer: str
+) -> None:
+    def make() -> keras.Model:
+        return _with_layer(
+            _LAYERS[layer], keras.optimizers.SGD(0.1, momentum=0.9)
+        )
+
+    expected = parity.trained(make(), _DATA.of_all())
+    parity.assert_same(_trained(cluster, make), expected)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"sparse_update": "lazy"},
+        {"sparse_update": "caught_up"},
+        {"communication": tfps.CommunicationOptions(wire_dtype="bfloat16")},
+    ],
+    ids=str,
+)
+@pytest.mark.sample(cases=2)
+def test_options_of_the_strategy_have_the_numbers_of_one_replica(
+    cluster: tfps.LocalCluster, options: dict[str, Any]
+) -> None:
+    given = dict(options)
+    sparse_update = given.pop("sparse_update", "exact")
+    trained = [
+        _trained(
+            cluster,
+            lambda: parity.new_model(keras.optimizers.Adam(0.01)),
+            sparse_update=sparse_update,
+            strategy_options=given | {"replicas_per_worker": replicas},
+        )
+        for replicas in (1, 2)
+    ]
+    parity.assert_same(
+        trained[1],
+        trained[0],
+        # Stochastic or not, rounding of what travels sees other sums.
+        1e-2 if given else parity.TOLERANCE,
     )

@@ -181,6 +181,32 @@ def test_a_custom_loop_applies_the_mean_gradient(
     assert optimizer.iterations.numpy() == 2
 
 
+def test_a_step_may_run_in_a_loop(
+    strategy: tfps.ParameterServerStrategy,
+) -> None:
+    with strategy.scope():
+        weight = keras.Variable(np.zeros([2, 1], "float32"))
+        optimizer = keras.optimizers.SGD(0.1)
+        optimizer.build([weight])
+
+    def replica_fn(rows: tf.Tensor) -> None:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(rows @ tf.convert_to_tensor(weight))
+        optimizer.apply([tape.gradient(loss, weight.value)], [weight])
+
+    @tf.function
+    def steps(iterator: Any) -> Any:
+        for _ in tf.range(2):
+            strategy.run(replica_fn, args=(next(iterator),))
+
+    coordinator = tfps.ClusterCoordinator(strategy)
+    iterator = iter(coordinator.create_per_worker_dataset(_batches))
+    coordinator.schedule(steps, args=(iterator,))
+    coordinator.join()
+    expected = -0.1 * (_X[:4].mean(0) + _X[4:].mean(0))
+    np.testing.assert_allclose(weight.numpy()[:, 0], expected, rtol=1e-6)
+
+
 def test_merge_call_sees_the_values_of_all_replicas(
     strategy: tfps.ParameterServerStrategy,
 ) -> None:

@@ -1,5 +1,12 @@
 """Replicas of a step, and what they return.
 
-replica_context.py  the context of a step, and reductions over workers in it
-replica_results.py  results of the workers of a synchronous step
+worker_devices.py    the devices of workers that replicas compute on
+worker_replicas.py   a step that the replicas of a worker trace together
+replica_threads.py   threads that trace replicas in turn, and meet
+replica_exchange.py  one change of the worker, made of those of its replicas
+shares.py            means over the examples of all replicas
+split_batches.py     batches that are split over replicas
+per_replica.py       values of the replicas of a worker, as one value
+replica_context.py   the context of a step, and reductions in it
+replica_results.py   results of workers and replicas, once they are fetched
 """

@@ -52,9 +52,10 @@ def split(batch: Any, num_replicas: int) -> Any:
                 "A batch is split over the replicas of a worker, and its parts "
                 f"have different numbers of rows. {_ADVICE} Received: rows =",
             )
+        # The first ones get one more.
         bounds = [
-            # The first ones get one more.
-            (number * index + num_replicas - 1) // num_replicas
+            number // num_replicas * index
+            + tf.minimum(number % num_replicas, index)
             for index in range(num_replicas + 1)
         ]
         num_rows = [end - begin for begin, end in itertools.pairwise(bounds)]
