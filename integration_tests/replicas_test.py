@@ -320,6 +320,25 @@ def test_a_step_of_the_model_may_return_the_loss_of_its_batch(
     assert trained(model) == pytest.approx(expected, rel=1e-6)
 
 
+@pytest.mark.parametrize("is_read_by_workers", [False, True])
+def test_fit_takes_datasets_that_are_distributed(
+    strategy: tfps.ParameterServerStrategy, *, is_read_by_workers: bool
+) -> None:
+    data = _ids_and_targets(6).batch(3)
+    with strategy.scope():
+        model = LossOfBatch()
+    model.compile(keras.optimizers.SGD(0.0))
+    expected = model.fit(data, verbose=0).history["loss"]
+    given: Any = strategy.experimental_distribute_dataset(data)
+    if is_read_by_workers:
+        given = tfps.DatasetCreator(
+            lambda _: strategy.experimental_distribute_dataset(data)
+        )
+    np.testing.assert_allclose(
+        model.fit(given, verbose=0).history["loss"], expected, rtol=1e-6
+    )
+
+
 def test_replicas_send_no_more_than_one_would(make_strategy: Any) -> None:
     """Rows are looked up once, weights read once, gradients added up."""
     sent = []

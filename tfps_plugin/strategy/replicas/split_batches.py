@@ -12,6 +12,7 @@ from tfps_plugin import errors
 from tfps_plugin.inputs import batch_rows
 from tfps_plugin.strategy.replicas import per_replica
 from tfps_plugin.strategy.replicas.per_replica import PerReplica
+from tfps_plugin.strategy.replicas.per_replica import PerReplicaSpec
 from tfps_plugin.variables.lookup import graph_checks
 
 _ADVICE = (
@@ -99,6 +100,20 @@ def whole(structure: Any) -> Any:
 
     with tf.device(graph_checks.CPU):
         return per_replica.map_values(join, structure)
+
+
+def whole_dataset(dataset: tf.data.Dataset) -> tf.data.Dataset:
+    """Returns a dataset of batches that are not split.
+
+    Args:
+        dataset: A dataset, of split batches or not.
+    """
+    specs = tf.nest.flatten(dataset.element_spec)
+    if not any(isinstance(spec, PerReplicaSpec) for spec in specs):
+        return dataset
+    return dataset.map(
+        lambda *batch: whole(batch if len(batch) > 1 else batch[0])
+    )
 
 
 def _require_same_static_sizes(batch: Any) -> None:

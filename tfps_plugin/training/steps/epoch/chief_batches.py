@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import tensorflow as tf
 
 from tfps_plugin.inputs.batch_codec import BatchCodec
+from tfps_plugin.strategy.replicas import split_batches
 
 
 class EncodedDataset:
@@ -18,6 +19,7 @@ class EncodedDataset:
 
     def __init__(self, dataset: tf.data.Dataset) -> None:
         """Prepares; reads nothing yet."""
+        dataset = split_batches.whole_dataset(dataset)
         self.codec = BatchCodec(dataset.element_spec)
         with tf.device("/device:CPU:0"):
             self._encoded = self.codec.encoded(dataset)

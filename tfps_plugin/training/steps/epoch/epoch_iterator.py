@@ -12,6 +12,7 @@ from tfps_plugin.inputs.batch_codec import BatchCodec
 from tfps_plugin.inputs.dataset_creator import DatasetCreator
 from tfps_plugin.inputs.input_splits import InputSplits
 from tfps_plugin.inputs.splits import SplitLedger
+from tfps_plugin.strategy.replicas import split_batches
 from tfps_plugin.training.patches.running_call import Place
 from tfps_plugin.training.steps.epoch.chief_batches import EncodedDataset
 from tfps_plugin.training.steps.epoch.cluster_input import ChiefInput
@@ -82,13 +83,18 @@ class ClusterEpochIterator(keras_compat.TFEpochIterator):
     def _worker_inputs(
         self, creator: DatasetCreator, class_weight: dict[int, float] | None
     ) -> tuple[Any, Callable[[], ClusterInput]]:
+        def transform(dataset: Any) -> Any:
+            # The step splits batches, of its own accord.
+            dataset = split_batches.whole_dataset(dataset)
+            if class_weight is None:
+                return dataset
+            return keras_compat.weighing_classes(class_weight)(dataset)
+
         splits = input_splits.of_creator(
             creator,
             self._coordinator.num_workers,
             self._coordinator.functions.tracing_scope,
-            None
-            if class_weight is None
-            else keras_compat.weighing_classes(class_weight),
+            transform,
         )
         self._splits = splits
 
