@@ -47,6 +47,7 @@ def _tfps(
     joint: bool = False,
     is_synchronous: bool = False,
     max_staleness: int | None = None,
+    logical_cpus: int = 1,
 ) -> Iterator[Any]:
     import keras
 
@@ -55,7 +56,9 @@ def _tfps(
     consistency: Any = tfps.Sync() if is_synchronous else tfps.Async()
     if max_staleness is not None:
         consistency = tfps.BoundedStaleness(max_staleness)
-    with tfps.LocalCluster(num_workers=num_workers, num_ps=2) as cluster:
+    with tfps.LocalCluster(
+        num_workers=num_workers, num_ps=2, logical_cpus_per_worker=logical_cpus
+    ) as cluster:
         strategy = tfps.ParameterServerStrategy(
             cluster.cluster_resolver,
             tfps.partitioners.MinSizePartitioner(
@@ -98,6 +101,10 @@ CONTESTANTS: dict[
         None,
     ),
     "tfps, 1 worker": (functools.partial(_tfps, num_workers=1), None),
+    "tfps, 1 worker with 2 replicas": (
+        functools.partial(_tfps, num_workers=1, logical_cpus=2),
+        None,
+    ),
     "tfps, 4 workers": (functools.partial(_tfps, num_workers=4), None),
     "tfps, 8 workers": (functools.partial(_tfps, num_workers=8), None),
     # A step of these is a batch of each worker.
