@@ -18,6 +18,9 @@ import tfps_plugin as tfps
 pytestmark = pytest.mark.cluster(num_workers=1, num_ps=2, logical_cpus=2)
 
 _DATA = parity.Data(1)
+# A bias of this case ends near zero after steps of 0.05: the rounding of sums in
+# another order is a larger part of it.
+_TOLERANCES = parity.TOLERANCES | {"schedule": 5e-5}
 _ALONE = tfps.SchedulingOptions(max_closures_in_flight_per_worker=1)
 
 _CONSISTENCIES: dict[str, Any] = {
@@ -53,7 +56,7 @@ def test_every_optimizer_and_option_has_the_numbers_of_one_process(
     parity.assert_same(
         actual,
         parity.in_one_process(name, 1),
-        parity.TOLERANCES.get(name, parity.TOLERANCE),
+        _TOLERANCES.get(name, parity.TOLERANCE),
     )
 
 
