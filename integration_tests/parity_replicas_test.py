@@ -18,8 +18,8 @@ import tfps_plugin as tfps
 pytestmark = pytest.mark.cluster(num_workers=1, num_ps=2, logical_cpus=2)
 
 _DATA = parity.Data(1)
-# A bias of this case ends near zero after steps of 0.05: the rounding of sums in
-# another order is a larger part of it.
+# A bias of this case ends near zero after steps of 0.05: the rounding of sums
+# in another order is a larger part of it.
 _TOLERANCES = parity.TOLERANCES | {"schedule": 5e-5}
 _ALONE = tfps.SchedulingOptions(max_closures_in_flight_per_worker=1)
 

@@ -11,6 +11,9 @@ import tfps_plugin as tfps
 
 Shape = tuple[int, int, int]
 
+# Replicas would compute on them; `gpu_test` does that.
+_WITHOUT_GPUS = {"CUDA_VISIBLE_DEVICES": "-1"}
+
 
 class SharedCluster:
     """The cluster that runs now, if one does."""
@@ -35,7 +38,13 @@ class SharedCluster:
                 return self._cluster
             self.stop()
         self._cluster = tfps.LocalCluster(
-            num_workers, num_ps, logical_cpus_per_worker=logical_cpus
+            num_workers,
+            num_ps,
+            logical_cpus_per_worker=logical_cpus,
+            # Replicas would compute on GPUs; `gpu_test` has those.
+            environ={"CUDA_VISIBLE_DEVICES": "-1"}
+            if logical_cpus > 1
+            else None,
         )
         self._shape = shape
         return self._cluster
