@@ -198,13 +198,14 @@ class ParameterServerStrategy(DeprecatedAttributes, tf.distribute.Strategy):
             timeout_seconds=options.startup.timeout_seconds,
             min_workers=options.startup.min_workers,
         )
+        session = self._session
         self._cluster_coordinator: Any = None
         self._explanations = Explanations()
         self._creator = VariableCreator(
             list(self.ps_devices),
             variable_partitioner,
             wire.chooser(options.communication.wire_dtype),
-            len(self.worker_devices),
+            lambda: [task.index for task in session.workers],
         )
         super().__init__(
             ParameterServerExtended(
@@ -282,9 +283,16 @@ class ParameterServerStrategy(DeprecatedAttributes, tf.distribute.Strategy):
 
     @property
     def worker_devices(self) -> tuple[str, ...]:
-        """Device of each worker."""
+        """Device of each worker that belongs to the cluster."""
         return tuple(
-            self._session.device(task) for task in self._session.cluster.workers
+            self._session.device(task) for task in self._session.workers
+        )
+
+    @property
+    def worker_capacity(self) -> int:
+        """Number of workers that steps of several are traced for now."""
+        return consistencies.worker_capacity(
+            len(self._session.cluster.worker_addresses)
         )
 
     @property

@@ -84,7 +84,7 @@ class ClusterEpochIterator(keras_compat.TFEpochIterator):
     ) -> tuple[Any, Callable[[], ClusterInput]]:
         splits = input_splits.of_creator(
             creator,
-            self._coordinator.num_workers,
+            lambda: self._coordinator.worker_indices,
             self._coordinator.functions.tracing_scope,
             None
             if class_weight is None

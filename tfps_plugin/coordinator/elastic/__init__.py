@@ -1,0 +1,6 @@
+"""Workers that join and leave while a program trains.
+
+elastic_workers.py  the methods of the coordinator
+departures.py       lets a worker end what it runs, and leave
+uses.py             workers that something needs until it has ended
+"""
