@@ -1,5 +1,6 @@
 """Tests of workers that are added and removed while a program trains."""
 
+import signal
 import threading
 from collections.abc import Callable
 from collections.abc import Iterator
@@ -250,3 +251,43 @@ def test_a_step_of_one_worker_is_traced_again_for_two(
         coordinator.remove_worker(0)
         with pytest.raises(ValueError, match="last worker"):
             coordinator.remove_worker(1)
+
+
+class Preemption(keras.callbacks.Callback):
+    """Tells a worker to end, and starts it again when it has ended."""
+
+    def __init__(self, cluster: tfps.LocalCluster) -> None:
+        super().__init__()
+        self._cluster = cluster
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        if batch == 60:
+            process = self._cluster.process("worker", 0)
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(_EXIT_SECONDS) == 0
+            self._cluster.start("worker", 0)
+
+
+@pytest.mark.parametrize("name", ["async", "local steps", "bounded", "sync"])
+def test_a_worker_that_is_preempted_loses_nothing(
+    cluster: tfps.LocalCluster, name: str, request: pytest.FixtureRequest
+) -> None:
+    strategy = tfps.ParameterServerStrategy(
+        cluster.cluster_resolver, consistency=_CONSISTENCIES[name]
+    )
+    coordinator = tfps.ClusterCoordinator(strategy)
+    request.addfinalizer(coordinator.close)
+    model, _ = shared_rows.model(strategy, _ROWS)
+    preemption = Preemption(cluster)
+    model.fit(**_splits(), callbacks=[preemption], verbose=0)
+    np.testing.assert_array_equal(shared_rows.counts(model), 1)
+    assert coordinator.counters.value("workers_left") == 1
+    assert coordinator.counters.value("workers_lost") == 0
+    assert coordinator.counters.value("steps_again") == 0
+
+
+def test_a_worker_without_a_chief_ends_at_once() -> None:
+    with tfps.LocalCluster(num_workers=1, num_ps=1) as cluster:
+        process = cluster.process("worker", 0)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(_EXIT_SECONDS) == 128 + signal.SIGTERM

@@ -114,6 +114,7 @@ class LocalCluster:
         self._options = (
             f"--chief-start-timeout-seconds={chief_start_timeout_seconds}",
             f"--chief-grace-seconds={chief_grace_seconds}",
+            "--drained-exit-code=0",
         )
         self._process_id = os.getpid()
         self._lock = threading.RLock()

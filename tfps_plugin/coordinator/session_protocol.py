@@ -57,6 +57,9 @@ class SessionLike(Protocol):
     def let_go(self, task: Any) -> None:
         """Tells a task that was delisted that it may end."""
 
+    def take_messages(self) -> Collection[Any]:
+        """Returns the messages that tasks have sent to this chief."""
+
     def described_now(self) -> ClusterSpec | None:
         """Returns the cluster as its resolver has it now; None: unknown."""
 

@@ -9,6 +9,7 @@ from tfps_plugin import errors
 from tfps_plugin.cluster.chief import connection
 from tfps_plugin.cluster.chief.enrolment import Enrolment
 from tfps_plugin.cluster.health import TaskStatus
+from tfps_plugin.cluster.serving.messages import Message
 from tfps_plugin.cluster.spec import ClusterSpec
 from tfps_plugin.cluster.spec import Task
 from tfps_plugin.coordinator.closures.closure import ClosureState
@@ -56,6 +57,8 @@ class FakeSession:
         )
         # The cluster as its resolver has it; None: it does not say.
         self.described: ClusterSpec | None = None
+        # Messages of tasks that have not been taken.
+        self.messages: list[Message] = []
         # As the real one: variables made from now on belong to it.
         self.connection = connection.begin()
         self._lock = threading.Lock()
@@ -101,6 +104,12 @@ class FakeSession:
         """Records the task as told."""
         with self._lock:
             self.log.append(f"let go {task.job} {task.index}")
+
+    def take_messages(self) -> list[Message]:
+        """Returns what a test has put into `messages`."""
+        with self._lock:
+            taken, self.messages = self.messages, []
+        return taken
 
     def described_now(self) -> ClusterSpec | None:
         """Returns what a test has set."""

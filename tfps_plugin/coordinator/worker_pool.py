@@ -9,6 +9,7 @@ from tfps_plugin.cluster.calls.worker_calls import WorkerCalls
 from tfps_plugin.cluster.spec import Task
 from tfps_plugin.coordinator.closures.closure_queue import ClosureQueue
 from tfps_plugin.coordinator.closures.shared_ledger import SharedLedger
+from tfps_plugin.coordinator.elastic.attendant import Attendant
 from tfps_plugin.coordinator.elastic.departures import Departures
 from tfps_plugin.coordinator.error_notes import ErrorNotes
 from tfps_plugin.coordinator.in_flight_limits import InFlightLimits
@@ -67,6 +68,7 @@ class WorkerPool:
         membership: The workers that may run closures.
         examiner: Finds lost tasks.
         departures: Lets workers leave.
+        attendant: Lets workers go that are told to end.
         workers: All workers by index, present or not, also removed ones.
     """
 
@@ -141,6 +143,7 @@ class WorkerPool:
             event_board,
             release_worker,
         )
+        self.attendant = Attendant(session, self.membership, self.departures)
         self._watchdog = Watchdog(
             session,
             self.queue,
@@ -150,6 +153,12 @@ class WorkerPool:
             StallDetector(options.patience_seconds),
             dict(self.workers),
         )
+
+        def leave() -> None:
+            attendant.stop()
+            on_unwanted()
+
+        attendant = self.attendant
         self._thread = MembershipThread(
             session,
             self.queue,
@@ -161,7 +170,7 @@ class WorkerPool:
             forget_worker=forget_worker,
             ps_recovery=ps_recovery,
             is_wanted=is_wanted,
-            on_unwanted=on_unwanted,
+            on_unwanted=leave,
         )
 
     def add_worker(self, task: Task) -> None:
@@ -214,6 +223,7 @@ class WorkerPool:
     def start(self) -> None:
         """Starts the membership thread; lanes start with their first work."""
         self._thread.start()
+        self.attendant.start()
         for worker in self.workers.values():
             worker.start()
 
@@ -239,7 +249,9 @@ class WorkerPool:
 
     def join(self) -> None:
         """Ends the threads, after `stop` or `end`."""
+        self.attendant.stop()
         self._thread.stop(_CLOSE_TIMEOUT_SECONDS)
+        self.attendant.join(_CLOSE_TIMEOUT_SECONDS)
         with self._workers_lock:
             self._is_over = True
         for worker in self.workers.values():

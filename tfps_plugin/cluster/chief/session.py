@@ -27,6 +27,8 @@ from tfps_plugin.cluster.chief.enrolment import Enrolment
 from tfps_plugin.cluster.chief.runtime_view import RuntimeView
 from tfps_plugin.cluster.health import TaskStatus
 from tfps_plugin.cluster.quorum import Quorum
+from tfps_plugin.cluster.serving import inbox
+from tfps_plugin.cluster.serving import messages
 from tfps_plugin.cluster.spec import PARAMETER_SERVER
 from tfps_plugin.cluster.spec import WORKER
 from tfps_plugin.cluster.spec import ClusterSpec
@@ -232,6 +234,14 @@ class Session:
     def let_go(self, task: Task) -> None:
         """Tells a task that was delisted that it may end."""
         self._announcer.job_over([self._book.now(task)])
+
+    def take_messages(self) -> list[messages.Message]:
+        """Returns the messages that tasks have sent to this chief.
+
+        Threading: one thread at a time.
+        """
+        chief_id = self._announcer.chief_id
+        return [each for each in inbox.take() if each.chief_id == chief_id]
 
     def described_now(self) -> ClusterSpec | None:
         """Returns the cluster as its resolver describes it now; None: unknown.

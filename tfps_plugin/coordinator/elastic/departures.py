@@ -57,12 +57,12 @@ class Departures:
         Args:
             task: The worker.
             for_good: Whether it is removed from the cluster. If not, it is
-                probed and taken in again, as a lost one.
+                about to end: it is probed and taken in again, as a lost one.
             timeout_seconds: How long to wait for what it runs.
 
         Returns:
-            Whether it has left. If what it runs takes too long, it takes part
-            again.
+            Whether it has left. If what it runs takes too long, a worker that
+            is to be removed takes part again.
         """
         began_at = time.monotonic()
         worker_index = task.index
@@ -84,7 +84,8 @@ class Departures:
             membership.uses.wait_until_free(worker_index, left_seconds())
             and self._lanes.wait_until_drained(worker_index, left_seconds())
         ):
-            membership.stay(worker_index)
+            if for_good:
+                membership.stay(worker_index)
             return False
         if membership.is_present(worker_index, generation):
             self._release_worker(worker_index)
