@@ -1,5 +1,7 @@
 """Tests of workers that are added and removed while a program trains."""
 
+import json
+import pathlib
 import signal
 import threading
 from collections.abc import Callable
@@ -13,6 +15,7 @@ import shared_rows
 import tensorflow as tf
 
 import tfps_plugin as tfps
+from tfps_plugin.coordinator.elastic import follower
 
 _SPLITS = 40
 _ROWS = 40 * 48
@@ -291,3 +294,53 @@ def test_a_worker_without_a_chief_ends_at_once() -> None:
         process = cluster.process("worker", 0)
         process.send_signal(signal.SIGTERM)
         assert process.wait(_EXIT_SECONDS) == 128 + signal.SIGTERM
+
+
+def test_a_file_that_describes_the_cluster_is_followed(
+    cluster: tfps.LocalCluster,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: pathlib.Path,
+    request: pytest.FixtureRequest,
+) -> None:
+    path = tmp_path / "cluster.json"
+
+    def describe(num_workers: int) -> None:
+        jobs = cluster.cluster_spec.as_dict()
+        jobs["worker"] = jobs["worker"][:num_workers]
+        other = tmp_path / "other.json"
+        other.write_text(json.dumps(jobs))
+        other.rename(path)
+
+    describe(2)
+    monkeypatch.setenv("TFPS_CLUSTER_FILE", str(path))
+    monkeypatch.setattr(follower, "INTERVAL_SECONDS", 0.2)
+    strategy = tfps.ParameterServerStrategy()
+    assert strategy.elastic
+    coordinator = tfps.ClusterCoordinator(strategy)
+    request.addfinalizer(coordinator.close)
+    has_changed = threading.Event()
+
+    def note(event: tfps.events.Event) -> None:
+        if isinstance(event, tfps.events.WorkerJoined | tfps.events.WorkerLeft):
+            has_changed.set()
+
+    coordinator.events.subscribe(note)
+
+    def change(batch: int, logs: Any) -> None:
+        if batch in (40, 120):
+            has_changed.clear()
+            if batch == 40:
+                cluster.add_worker()
+            describe(3 if batch == 40 else 1)
+            assert has_changed.wait(_JOIN_SECONDS)
+
+    model, _ = shared_rows.model(strategy, _ROWS)
+    callback = keras.callbacks.LambdaCallback(on_train_batch_end=change)
+    model.fit(**_splits(), callbacks=[callback], verbose=0)
+    np.testing.assert_array_equal(shared_rows.counts(model), 1)
+    for index in (1, 2):
+        assert cluster.process("worker", index).wait(_EXIT_SECONDS) == 0
+    assert coordinator.worker_indices == (0,)
+    # A second strategy finds the cluster as it is described now.
+    again = tfps.ParameterServerStrategy()
+    assert again.session is strategy.session

@@ -19,6 +19,7 @@ from tfps_plugin.coordinator.closures.kept_results import KeptResults
 from tfps_plugin.coordinator.closures.remote_value import RemoteValue
 from tfps_plugin.coordinator.closures.remote_value import fetch_all
 from tfps_plugin.coordinator.elastic.elastic_workers import ElasticWorkers
+from tfps_plugin.coordinator.elastic.follower import Follower
 from tfps_plugin.coordinator.elastic.uses import Use
 from tfps_plugin.coordinator.in_flight_limits import InFlightLimits
 from tfps_plugin.coordinator.mapping.map_and_reduce import MapAndReduce
@@ -183,6 +184,8 @@ class ClusterCoordinator(MapAndReduce, ElasticWorkers):
         # Everything that knows of the coordinator, until it ends.
         self._registrations = contextlib.ExitStack()
         self._background = list(getattr(strategy, "background_work", ()))
+        if getattr(strategy, "elastic", False):
+            self._background.append(Follower())
         patches.apply(patch_table.CONNECTION)
         restorer = getattr(strategy, "ps_restorer", None)
         reference = weakref.ref(self)

@@ -60,6 +60,9 @@ class SessionLike(Protocol):
     def take_messages(self) -> Collection[Any]:
         """Returns the messages that tasks have sent to this chief."""
 
+    def addresses_now(self) -> ClusterSpec:
+        """Returns the cluster with the present addresses of its tasks."""
+
     def described_now(self) -> ClusterSpec | None:
         """Returns the cluster as its resolver has it now; None: unknown."""
 

@@ -57,6 +57,8 @@ class FakeSession:
         )
         # The cluster as its resolver has it; None: it does not say.
         self.described: ClusterSpec | None = None
+        # Whether a worker answers as soon as it is added.
+        self.starts_with_addition = False
         # Messages of tasks that have not been taken.
         self.messages: list[Message] = []
         # As the real one: variables made from now on belong to it.
@@ -88,6 +90,8 @@ class FakeSession:
         task = self._enrolment.add(address)
         with self._lock:
             self._living.setdefault(task, None)
+        if self.starts_with_addition:
+            self.start(task.job, task.index)
         return task
 
     def note_leaving(self, task: Task) -> None:
@@ -110,6 +114,10 @@ class FakeSession:
         with self._lock:
             taken, self.messages = self.messages, []
         return taken
+
+    def addresses_now(self) -> ClusterSpec:
+        """Returns the cluster: no task moves."""
+        return self.cluster
 
     def described_now(self) -> ClusterSpec | None:
         """Returns what a test has set."""

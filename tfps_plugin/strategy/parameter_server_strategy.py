@@ -96,6 +96,7 @@ class ParameterServerStrategy(DeprecatedAttributes, tf.distribute.Strategy):
         communication: CommunicationOptions | None = None,
         recovery: RecoveryOptions | None = None,
         sparse_update: SparseUpdate = "auto",
+        elastic: bool | None = None,
         **deprecated: Unpack[DeprecatedKeywords],
     ) -> None:
         """Connects to the cluster.
@@ -140,6 +141,10 @@ class ParameterServerStrategy(DeprecatedAttributes, tf.distribute.Strategy):
                   follows the batch: when a row is next looked up or updated, a
                   closed form makes up for the steps since its last update.
                   Building an optimizer that has no closed form raises an error.
+            elastic: Whether to ask `cluster_resolver` every 5 s which workers
+                there are, and to add and remove workers accordingly; see
+                `docs/elastic.md`. None: only if it reads the file that
+                `TFPS_CLUSTER_FILE` names.
             **deprecated: The options of the four groups by their names of the
                 last release, with a `FutureWarning` that shows the new
                 spelling.
@@ -177,7 +182,15 @@ class ParameterServerStrategy(DeprecatedAttributes, tf.distribute.Strategy):
         consistency, options = consistencies.checked(
             consistency, options, sparse_update
         )
+        if elastic not in (True, False, None):
+            raise ValueError(
+                "elastic must be True, False or None. Received: "
+                f"elastic={elastic!r}"
+            )
         resolver = cluster_resolver or chief_cluster.default_resolver()
+        if elastic is None:
+            elastic = isinstance(resolver, chief_cluster.FileClusterResolver)
+        self._elastic = elastic
         cluster = chief_cluster.described_by(resolver)
         options.require_cluster(cluster)
         consistencies.require_workers(
@@ -280,6 +293,11 @@ class ParameterServerStrategy(DeprecatedAttributes, tf.distribute.Strategy):
     def sparse_update(self) -> SparseUpdate:
         """Rule by which sparse gradients update tables; see `__init__`."""
         return self._sparse_update
+
+    @property
+    def elastic(self) -> bool:
+        """True if workers are added and removed as the resolver says."""
+        return self._elastic
 
     @property
     def worker_devices(self) -> tuple[str, ...]:

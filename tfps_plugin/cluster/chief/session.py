@@ -243,6 +243,10 @@ class Session:
         chief_id = self._announcer.chief_id
         return [each for each in inbox.take() if each.chief_id == chief_id]
 
+    def addresses_now(self) -> ClusterSpec:
+        """Returns the cluster with the present addresses of its tasks."""
+        return self._book.spec(self.cluster)
+
     def described_now(self) -> ClusterSpec | None:
         """Returns the cluster as its resolver describes it now; None: unknown.
 
