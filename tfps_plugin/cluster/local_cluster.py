@@ -123,6 +123,7 @@ class LocalCluster:
             f"--chief-start-timeout-seconds={chief_start_timeout_seconds}",
             f"--chief-grace-seconds={chief_grace_seconds}",
             f"--logical-cpus={logical_cpus_per_worker}",
+            "--drained-exit-code=0",
         )
         self._process_id = os.getpid()
         self._lock = threading.RLock()
@@ -140,12 +141,14 @@ class LocalCluster:
                 worker_addresses=tuple(addresses[:num_workers]),
                 ps_addresses=tuple(addresses[num_workers:]),
             )
-            # Identifies the cluster to sessions, even after tasks have moved.
-            self._first_spec = self._spec
+            # Identify the cluster to sessions, even after tasks have moved or
+            # were added.
+            self._specs = [self._spec]
             self._folder = pathlib.Path(tempfile.mkdtemp(prefix="tfps-"))
             stack.callback(shutil.rmtree, self._folder, ignore_errors=True)
+            self._logs: FollowedLogs | None = None
             if show_output:
-                logs = FollowedLogs(
+                logs = self._logs = FollowedLogs(
                     {
                         str(task): self._log_path(task)
                         for task in self._spec.serving_tasks
@@ -233,6 +236,31 @@ class LocalCluster:
         if wait:
             self._wait_for([task], self._start_timeout_seconds)
 
+    def add_worker(self, *, wait: bool = True) -> str:
+        """Starts another worker, which no chief knows yet.
+
+        Args:
+            wait: Whether to wait until it answers; see `wait_until_ready`.
+
+        Returns:
+            Its address, for `ClusterCoordinator.add_worker`.
+
+        Raises:
+            TaskStartError: If the cluster is stopped, or the worker ends before
+                it answers.
+            ClusterStartTimeoutError: If it does not answer in time.
+        """
+        with self._lock:
+            port = self._resources.enter_context(ports.reserved_port())
+            addresses = self._spec.as_dict()
+            addresses[spec.WORKER].append(f"{ports.LOOPBACK}:{port}")
+            self._set_spec(ClusterSpec.from_dict(addresses))
+            worker = self._spec.workers[-1]
+            if self._logs is not None:
+                self._logs.add(str(worker), self._log_path(worker))
+        self.start(worker.job, worker.index, wait=wait)
+        return worker.address
+
     def kill(self, job: str, index: int) -> None:
         """Kills a task with SIGKILL, and waits until it is gone.
 
@@ -292,7 +320,8 @@ class LocalCluster:
             if self._is_stopped:
                 return
             self._is_stopped = True
-        this_process.close_session(self._first_spec)
+        for each in self._specs:
+            this_process.close_session(each)
         self._resources.close()
 
     def __enter__(self) -> Self:
@@ -307,8 +336,12 @@ class LocalCluster:
         moved = dataclasses.replace(task, address=f"{ports.LOOPBACK}:{port}")
         addresses = self._spec.as_dict()
         addresses[task.job][task.index] = moved.address
-        self._spec = ClusterSpec.from_dict(addresses)
+        self._set_spec(ClusterSpec.from_dict(addresses))
         return moved
+
+    def _set_spec(self, cluster: ClusterSpec) -> None:
+        self._spec = cluster
+        self._specs.append(cluster)
 
     def _environment(self) -> dict[str, str]:
         """Returns the environment of the tasks."""

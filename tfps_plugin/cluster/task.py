@@ -27,6 +27,7 @@ def init(
         task_server.CHIEF_START_TIMEOUT_SECONDS
     ),
     chief_grace_seconds: float = task_server.CHIEF_GRACE_SECONDS,
+    drain_seconds: float = task_server.DRAIN_SECONDS,
 ) -> RunningTask:
     """Serves, if this process is a worker or ps; otherwise returns at once.
 
@@ -43,6 +44,9 @@ def init(
             the chief to connect.
         chief_grace_seconds: The time for which it waits for a chief that has
             died.
+        drain_seconds: The time that a worker has after SIGTERM to end what it
+            runs, before it ends with exit code 143. Less than whoever sends
+            SIGTERM waits before SIGKILL.
 
     Returns:
         The task; the chief if `TF_CONFIG` is not set.
@@ -60,6 +64,7 @@ def init(
             config,
             chief_start_timeout_seconds=chief_start_timeout_seconds,
             chief_grace_seconds=chief_grace_seconds,
+            drain_seconds=drain_seconds,
         )
     if config.job == spec.CHIEF:
         environment.apply_chief_environment(

@@ -41,13 +41,18 @@ def test_servers_serve(monkeypatch: pytest.MonkeyPatch, job: str) -> None:
         assert options == {
             "chief_start_timeout_seconds": 1.0,
             "chief_grace_seconds": 2.0,
+            "drain_seconds": 3.0,
         }
         raise SystemExit(0)
 
     monkeypatch.setattr(task_server, "serve", serve)
     _be(monkeypatch, job)
     with pytest.raises(SystemExit):
-        task.init(chief_start_timeout_seconds=1.0, chief_grace_seconds=2.0)
+        task.init(
+            chief_start_timeout_seconds=1.0,
+            chief_grace_seconds=2.0,
+            drain_seconds=3.0,
+        )
 
 
 def test_a_bad_tf_config_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,4 +14,5 @@ closures/                scheduled calls, from `schedule` to their results
 lanes/                   threads that run closures on the workers
 members/                 membership of the cluster, and losses of tasks
 mapping/                 functions that run on each of many items
+elastic/                 workers that join and leave while a program trains
 """

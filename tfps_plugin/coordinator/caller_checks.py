@@ -1,32 +1,40 @@
 """Checks of who calls a coordinator, and with what."""
 
+from collections.abc import Collection
+
 import tensorflow as tf
 
 from tfps_plugin import errors
 from tfps_plugin.cluster.calls import dispatch_context
 
 
-def require_worker_index(value: object, num_workers: int) -> None:
+def require_worker_index(value: object, indices: Collection[int]) -> None:
     """Refuses what is not the index of a worker.
 
     Args:
         value: What the program has passed.
-        num_workers: Number of workers of the cluster.
+        indices: Indices of the workers of the cluster.
 
     Raises:
-        ValueError: If it is not an integer from 0 to `num_workers` - 1.
+        ValueError: If it is none of them.
     """
+    num_workers = len(indices)
+    is_range = list(indices) == [*range(num_workers)]
     if (
         isinstance(value, bool)
         or not isinstance(value, int)
-        or value not in range(num_workers)
+        or value not in indices
     ):
         raise ValueError(
-            "worker_index must be the index of a worker; expected an integer "
-            f"from 0 to {num_workers - 1}, because the cluster has "
-            f"{num_workers} workers. Received: worker_index={value!r}. Pass "
-            "one of range(coordinator.num_workers), or call "
-            "coordinator.schedule(), which chooses a worker itself."
+            "worker_index must be the index of a worker; expected "
+            + (
+                f"an integer from 0 to {num_workers - 1}"
+                if is_range
+                else f"one of {list(indices)}"
+            )
+            + f", because the cluster has {num_workers} workers. Received: "
+            f"worker_index={value!r}. Pass one of coordinator.worker_indices, "
+            "or call coordinator.schedule(), which chooses a worker itself."
         )
 
 

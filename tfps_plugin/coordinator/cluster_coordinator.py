@@ -15,8 +15,12 @@ from tfps_plugin._compat import patch_table
 from tfps_plugin._compat import patches
 from tfps_plugin.coordinator import caller_checks
 from tfps_plugin.coordinator.closures.closure import Closure
+from tfps_plugin.coordinator.closures.kept_results import KeptResults
 from tfps_plugin.coordinator.closures.remote_value import RemoteValue
 from tfps_plugin.coordinator.closures.remote_value import fetch_all
+from tfps_plugin.coordinator.elastic.elastic_workers import ElasticWorkers
+from tfps_plugin.coordinator.elastic.follower import Follower
+from tfps_plugin.coordinator.elastic.uses import Use
 from tfps_plugin.coordinator.in_flight_limits import InFlightLimits
 from tfps_plugin.coordinator.mapping.map_and_reduce import MapAndReduce
 from tfps_plugin.coordinator.scheduled_steps import GroupCalls
@@ -26,6 +30,7 @@ from tfps_plugin.coordinator.worker_functions import WorkerFunctions
 from tfps_plugin.coordinator.worker_pool import PoolOptions
 from tfps_plugin.coordinator.worker_pool import WorkerPool
 from tfps_plugin.inputs.worker_dataset import WorkerDataset
+from tfps_plugin.inputs.worker_dataset import WorkerDatasets
 from tfps_plugin.monitoring.counters import Counters
 from tfps_plugin.monitoring.events import Events
 from tfps_plugin.variables.chief.recovery_gate import RecoveryGate
@@ -43,7 +48,7 @@ _MAX_WORKERS_LOST = 4
 _creation_lock = threading.Lock()
 
 
-class ClusterCoordinator(MapAndReduce):
+class ClusterCoordinator(MapAndReduce, ElasticWorkers):
     """Schedules functions on the workers of a cluster.
 
     Has the semantics of `tf.distribute.coordinator.ClusterCoordinator`, for
@@ -90,6 +95,7 @@ class ClusterCoordinator(MapAndReduce):
     in_flight_limits: InFlightLimits
     functions: WorkerFunctions
     _pool: WorkerPool
+    _kept: KeptResults
     _closed: bool
     _background: list[Any]
     _group_calls: GroupCalls | None
@@ -178,9 +184,12 @@ class ClusterCoordinator(MapAndReduce):
         # Everything that knows of the coordinator, until it ends.
         self._registrations = contextlib.ExitStack()
         self._background = list(getattr(strategy, "background_work", ()))
+        if getattr(strategy, "elastic", False):
+            self._background.append(Follower())
         patches.apply(patch_table.CONNECTION)
         restorer = getattr(strategy, "ps_restorer", None)
         reference = weakref.ref(self)
+        self._kept = KeptResults()
         self._pool = WorkerPool(
             session,
             self.counters,
@@ -197,6 +206,7 @@ class ClusterCoordinator(MapAndReduce):
             ),
             holdings=_holdings(strategy, session),
             forget_worker=session.connection.part(Residents).forget_worker,
+            release_worker=self._release_worker(session, self._kept),
             # A program that creates many strategies need not close each.
             is_wanted=lambda: reference() is not None,
             on_unwanted=_leave(self._registrations, self._background),
@@ -206,6 +216,19 @@ class ClusterCoordinator(MapAndReduce):
         self._register()
         for work in self._background:
             work.start(self)
+
+    @staticmethod
+    def _release_worker(
+        session: SessionLike, kept: KeptResults
+    ) -> Callable[[int], None]:
+        """Returns what takes over what a worker has; not the coordinator."""
+        residents = session.connection.part(Residents)
+
+        def release(worker_index: int) -> None:
+            kept.bring_home(worker_index)
+            residents.release_worker(worker_index)
+
+        return release
 
     def _register(self) -> None:
         """Registers with everything that calls the coordinator.
@@ -245,19 +268,19 @@ class ClusterCoordinator(MapAndReduce):
         return self._pool.membership.is_recovering
 
     @property
-    def num_workers(self) -> int:
-        """Number of workers of the cluster, present or not."""
-        return len(self._pool.workers)
-
-    @property
     def num_lanes(self) -> int:
         """Number of functions that all workers together run at a time."""
         return self._pool.queue.lanes.per_worker * self.num_workers
 
-    @property
-    def absent_workers(self) -> tuple[int, ...]:
-        """Indices of the workers that are lost at this moment, ascending."""
-        return self._pool.membership.absent
+    def use_present(self) -> Use:
+        """Keeps the workers that are present, until they are released.
+
+        A worker that is used does not leave, however it is asked.
+
+        Returns:
+            The use, with the indices of the workers.
+        """
+        return self._pool.membership.use_present()
 
     @property
     def has_error(self) -> bool:
@@ -349,7 +372,7 @@ class ClusterCoordinator(MapAndReduce):
         The worker runs such functions before those that any worker may run.
 
         Args:
-            worker_index: The worker, from 0 to `num_workers` - 1.
+            worker_index: The worker, one of `worker_indices`.
             fn: A `tf.function`, a concrete function or a Python callable.
             args: Its positional arguments, a tuple or list, or None. Each
                 `tfps.PerWorkerValues` in this nested structure is replaced by
@@ -376,7 +399,7 @@ class ClusterCoordinator(MapAndReduce):
                 scheduled then.
         """
         caller_checks.refuse_inside("schedule_on")
-        caller_checks.require_worker_index(worker_index, self.num_workers)
+        caller_checks.require_worker_index(worker_index, self.worker_indices)
         return self._schedule(fn, args, kwargs, worker_index)
 
     def _schedule(
@@ -390,7 +413,9 @@ class ClusterCoordinator(MapAndReduce):
         if queue.has_error:
             queue.raise_error()
         call, step = self.functions.bind(fn, args, kwargs)
-        remote_value = RemoteValue(self._raise_pending, self._connection)
+        remote_value = RemoteValue(
+            self._raise_pending, self._connection, self._kept
+        )
         if step is None or self._group_calls is None:
             queue.put(Closure(call, remote_value, bound_to))
         elif bound_to is None:
@@ -509,9 +534,15 @@ class ClusterCoordinator(MapAndReduce):
             BaseException: The exception of `dataset_fn`.
         """
         caller_checks.refuse_inside("create_per_worker_dataset")
-        return WorkerDataset(
-            dataset_fn, self.num_workers, self.functions.tracing_scope
+        indices = self.worker_indices
+        dataset = WorkerDataset(
+            dataset_fn,
+            len(indices),
+            self.functions.tracing_scope,
+            indices=indices,
         )
+        self._connection.part(WorkerDatasets).add(dataset)
+        return dataset
 
     def cancel_queued(self) -> int:
         """Cancels functions that no worker has begun; others go on.

@@ -23,6 +23,10 @@ class SessionLike(Protocol):
         """The tasks of the cluster."""
 
     @property
+    def workers(self) -> Collection[Any]:
+        """The workers that belong to the cluster: without removed ones."""
+
+    @property
     def connection(self) -> Connection:
         """The owner of everything that is created on the cluster."""
 
@@ -33,6 +37,34 @@ class SessionLike(Protocol):
     @property
     def listed(self) -> Collection[Any]:
         """The tasks that the chief is connected to now."""
+
+    def add_worker(self, address: str) -> Any:
+        """Adds a worker to the cluster; `readmit` then takes it in.
+
+        Returns:
+            The worker; with its earlier index if it has had one.
+
+        Raises:
+            ClusterConfigurationError: If it cannot be added.
+        """
+
+    def note_leaving(self, task: Any) -> None:
+        """Keeps the present process of a task from being taken in again."""
+
+    def remove_worker(self, task: Any) -> None:
+        """Removes a worker that was delisted, and tells it to end."""
+
+    def let_go(self, task: Any) -> None:
+        """Tells a task that was delisted that it may end."""
+
+    def take_messages(self) -> Collection[Any]:
+        """Returns the messages that tasks have sent to this chief."""
+
+    def addresses_now(self) -> ClusterSpec:
+        """Returns the cluster with the present addresses of its tasks."""
+
+    def described_now(self) -> ClusterSpec | None:
+        """Returns the cluster as its resolver has it now; None: unknown."""
 
     def device(self, task: Any) -> str:
         """Returns the device that closures for a task are placed on."""

@@ -7,7 +7,9 @@ from typing import Any
 
 from tfps_plugin import errors
 from tfps_plugin.cluster.chief import connection
+from tfps_plugin.cluster.chief.enrolment import Enrolment
 from tfps_plugin.cluster.health import TaskStatus
+from tfps_plugin.cluster.serving.messages import Message
 from tfps_plugin.cluster.spec import ClusterSpec
 from tfps_plugin.cluster.spec import Task
 from tfps_plugin.coordinator.closures.closure import ClosureState
@@ -47,10 +49,18 @@ class FakeSession:
     """
 
     def __init__(self, num_workers: int = 2, num_ps: int = 1) -> None:
-        self.cluster = ClusterSpec(
-            tuple(f"worker-{index}:1" for index in range(num_workers)),
-            tuple(f"ps-{index}:1" for index in range(num_ps)),
+        self._enrolment = Enrolment(
+            ClusterSpec(
+                tuple(f"worker-{index}:1" for index in range(num_workers)),
+                tuple(f"ps-{index}:1" for index in range(num_ps)),
+            )
         )
+        # The cluster as its resolver has it; None: it does not say.
+        self.described: ClusterSpec | None = None
+        # Whether a worker answers as soon as it is added.
+        self.starts_with_addition = False
+        # Messages of tasks that have not been taken.
+        self.messages: list[Message] = []
         # As the real one: variables made from now on belong to it.
         self.connection = connection.begin()
         self._lock = threading.Lock()
@@ -61,8 +71,57 @@ class FakeSession:
         self._connected: dict[Task, int] = dict.fromkeys(tasks, 1)
         self._listed = frozenset(tasks)
         self._num_starts = 1
+        self._leaving: set[int] = set()
         self.log: list[str] = []
         self.broken: list[Task] = []
+
+    @property
+    def cluster(self) -> ClusterSpec:
+        """The tasks of the cluster."""
+        return self._enrolment.cluster
+
+    @property
+    def workers(self) -> tuple[Task, ...]:
+        """The workers that were not removed."""
+        return self._enrolment.workers
+
+    def add_worker(self, address: str) -> Task:
+        """Adds a worker, which is dead until it is started."""
+        task = self._enrolment.add(address)
+        with self._lock:
+            self._living.setdefault(task, None)
+        if self.starts_with_addition:
+            self.start(task.job, task.index)
+        return task
+
+    def note_leaving(self, task: Task) -> None:
+        """Makes the task answer no more until it is started again."""
+        with self._lock:
+            self._leaving.add(self._connected[task])
+
+    def remove_worker(self, task: Task) -> None:
+        """Removes a worker."""
+        self._enrolment.remove(task)
+        self.let_go(task)
+
+    def let_go(self, task: Task) -> None:
+        """Records the task as told."""
+        with self._lock:
+            self.log.append(f"let go {task.job} {task.index}")
+
+    def take_messages(self) -> list[Message]:
+        """Returns what a test has put into `messages`."""
+        with self._lock:
+            taken, self.messages = self.messages, []
+        return taken
+
+    def addresses_now(self) -> ClusterSpec:
+        """Returns the cluster: no task moves."""
+        return self.cluster
+
+    def described_now(self) -> ClusterSpec | None:
+        """Returns what a test has set."""
+        return self.described
 
     @property
     def num_changes(self) -> int:
@@ -141,6 +200,12 @@ class FakeSession:
                 return
             if incarnation is None:
                 raise errors.InternalError(f"readmitted a dead task: {task}")
+            if incarnation in self._leaving:
+                raise errors.TaskUnreachableError(
+                    f"{task} is about to end",
+                    address=task.address,
+                    reason="it is about to end",
+                )
             self._connected[task] = incarnation
             self._listed = self._listed | {task}
             self.log.append(f"readmit {task.job} {task.index}")

@@ -1,6 +1,7 @@
 """Pool of workers: everything behind a coordinator that runs closures."""
 
 import dataclasses
+import threading
 from collections.abc import Callable
 
 from tfps_plugin._compat.runtime import tensorflow_execution
@@ -8,6 +9,8 @@ from tfps_plugin.cluster.calls.worker_calls import WorkerCalls
 from tfps_plugin.cluster.spec import Task
 from tfps_plugin.coordinator.closures.closure_queue import ClosureQueue
 from tfps_plugin.coordinator.closures.shared_ledger import SharedLedger
+from tfps_plugin.coordinator.elastic.attendant import Attendant
+from tfps_plugin.coordinator.elastic.departures import Departures
 from tfps_plugin.coordinator.error_notes import ErrorNotes
 from tfps_plugin.coordinator.in_flight_limits import InFlightLimits
 from tfps_plugin.coordinator.lanes.failed_runs import FailedRuns
@@ -57,13 +60,16 @@ class WorkerPool:
     """The queue, the lanes of all workers, and the membership of a cluster.
 
     Threading: `start`, `stop`, `end` and `join` are called once each. All
-    else is as safe as the parts are; they lock for themselves.
+    else is safe from any thread. Guarded by `_workers_lock`: the workers, and
+    whether the pool is over; `workers` is replaced as a whole.
 
     Attributes:
         queue: The closures.
         membership: The workers that may run closures.
         examiner: Finds lost tasks.
-        workers: All workers, present or not.
+        departures: Lets workers leave.
+        attendant: Lets workers go that are told to end.
+        workers: All workers by index, present or not, also removed ones.
     """
 
     def __init__(
@@ -75,6 +81,7 @@ class WorkerPool:
         *,
         holdings: Callable[[int], str],
         forget_worker: Callable[[int], None],
+        release_worker: Callable[[int], None],
         is_wanted: Callable[[], bool],
         on_unwanted: Callable[[], None],
     ) -> None:
@@ -87,11 +94,17 @@ class WorkerPool:
             options: Timeouts and limits.
             holdings: Describes what a ps holds, by its index.
             forget_worker: Drops what a lost worker held, by its index.
+            release_worker: Takes over what a worker holds that is about to
+                leave, likewise.
             is_wanted: Whether anybody can still schedule. If not, and nothing
                 runs, all threads end within seconds.
             on_unwanted: Called on a thread of the pool before they end.
         """
-        tasks = session.cluster.workers
+        tasks = session.workers
+        self._session = session
+        self._counters = counters
+        self._events = event_board
+        self._in_flight = options.in_flight
         shared = SharedLedger(
             capacity=_QUEUED_CLOSURES_PER_LANE
             * options.in_flight.at_first
@@ -118,44 +131,68 @@ class WorkerPool:
         self.examiner = FailureExaminer(
             session.cluster, self.membership, inspector
         )
-        notes = ErrorNotes(holdings)
-        self.workers = tuple(
-            self._new_worker(
-                session, counters, event_board, options.in_flight, notes, task
-            )
-            for task in tasks
+        self._notes = ErrorNotes(holdings)
+        self._workers_lock = threading.Lock()
+        self._is_over = False
+        self.workers = {task.index: self._new_worker(task) for task in tasks}
+        self.departures = Departures(
+            session,
+            self.queue.lanes,
+            self.membership,
+            counters,
+            event_board,
+            release_worker,
         )
+        self.attendant = Attendant(session, self.membership, self.departures)
+        self._watchdog = Watchdog(
+            session,
+            self.queue,
+            self.membership,
+            self.examiner,
+            inspector,
+            StallDetector(options.patience_seconds),
+            dict(self.workers),
+        )
+
+        def leave() -> None:
+            attendant.stop()
+            on_unwanted()
+
+        attendant = self.attendant
         self._thread = MembershipThread(
             session,
             self.queue,
             self.membership,
             self.examiner,
-            Watchdog(
-                session,
-                self.queue,
-                self.membership,
-                self.examiner,
-                inspector,
-                StallDetector(options.patience_seconds),
-                {worker.worker_index: worker for worker in self.workers},
-            ),
+            self._watchdog,
             event_board,
             no_worker_timeout_seconds=options.no_worker_timeout_seconds,
             forget_worker=forget_worker,
             ps_recovery=ps_recovery,
             is_wanted=is_wanted,
-            on_unwanted=on_unwanted,
+            on_unwanted=leave,
         )
 
-    def _new_worker(
-        self,
-        session: SessionLike,
-        counters: Counters,
-        event_board: Events,
-        in_flight: InFlightLimits,
-        notes: ErrorNotes,
-        task: Task,
-    ) -> Worker:
+    def add_worker(self, task: Task) -> None:
+        """Adds a worker, which gets closures as soon as it answers.
+
+        Args:
+            task: One with the next index; or one that was removed.
+        """
+        with self._workers_lock:
+            self.membership.add(task)
+            if task.index in self.workers or self._is_over:
+                return  # its lanes wait
+            worker = self._new_worker(task)
+            self.workers = {**self.workers, task.index: worker}
+            self._watchdog.add(worker)
+            self.queue.grow(
+                _QUEUED_CLOSURES_PER_LANE * self._in_flight.at_first
+            )
+            worker.start()
+
+    def _new_worker(self, task: Task) -> Worker:
+        session, in_flight = self._session, self._in_flight
         worker_calls = WorkerCalls()
         lanes = [
             Lane(
@@ -171,11 +208,11 @@ class WorkerPool:
                     self.queue.lanes,
                     self.membership,
                     self.examiner,
-                    counters,
-                    event_board,
-                    notes,
+                    self._counters,
+                    self._events,
+                    self._notes,
                 ),
-                counters,
+                self._counters,
                 worker_calls,
                 number=number,
             )
@@ -186,7 +223,8 @@ class WorkerPool:
     def start(self) -> None:
         """Starts the membership thread; lanes start with their first work."""
         self._thread.start()
-        for worker in self.workers:
+        self.attendant.start()
+        for worker in self.workers.values():
             worker.start()
 
     def stop(self) -> None:
@@ -211,6 +249,10 @@ class WorkerPool:
 
     def join(self) -> None:
         """Ends the threads, after `stop` or `end`."""
+        self.attendant.stop()
         self._thread.stop(_CLOSE_TIMEOUT_SECONDS)
-        for worker in self.workers:
+        self.attendant.join(_CLOSE_TIMEOUT_SECONDS)
+        with self._workers_lock:
+            self._is_over = True
+        for worker in self.workers.values():
             worker.join(1.0)

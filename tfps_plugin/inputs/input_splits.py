@@ -1,11 +1,15 @@
 """Splits of a `DatasetCreator`: one pipeline for each worker, or a list."""
 
+import logging
+from collections.abc import Callable
 from collections.abc import Collection
+from collections.abc import Sequence
 from typing import Any
 from typing import Protocol
 
 import tensorflow as tf
 
+from tfps_plugin import errors
 from tfps_plugin.cluster.calls.dispatch_context import DispatchContext
 from tfps_plugin.inputs import dataset_recipes
 from tfps_plugin.inputs import listed_splits
@@ -16,6 +20,8 @@ from tfps_plugin.inputs.splits import SplitLedger
 from tfps_plugin.inputs.splits import Visitation
 from tfps_plugin.inputs.worker_dataset import WorkerDataset
 from tfps_plugin.variables.per_worker.worker_resident import WorkerResident
+
+_logger = logging.getLogger("tfps_plugin")
 
 
 class InputSplits(Protocol):
@@ -46,7 +52,23 @@ class InputSplits(Protocol):
             The number of splits in that epoch.
         """
 
-    def build(self, context: DispatchContext, split: int) -> tuple[Any, bool]:
+    @property
+    def is_outdated(self) -> bool:
+        """True if the splits are for other workers than there are now."""
+
+    def extend_to(self, worker_index: int) -> bool:
+        """Makes a split for a worker that was added during a pass.
+
+        Args:
+            worker_index: The worker.
+
+        Returns:
+            Whether there is another split, the last one.
+        """
+
+    def build(
+        self, context: DispatchContext, split: int, skip: int = 0
+    ) -> tuple[Any, bool]:
         """Creates the iterator of a split; see `SplitReader`."""
 
     def describe(self, split: int) -> str:
@@ -55,7 +77,7 @@ class InputSplits(Protocol):
 
 def of_creator(
     creator: DatasetCreator,
-    num_workers: int,
+    workers: Callable[[], Sequence[int]],
     scope: dataset_recipes.Scope,
     transform: Transform | None = None,
 ) -> InputSplits:
@@ -63,7 +85,7 @@ def of_creator(
 
     Args:
         creator: The input.
-        num_workers: Number of workers that read it.
+        workers: Returns the indices of the workers that read it.
         scope: Returns the context manager in which to trace its function.
         transform: Applied to each dataset; None leaves them unchanged.
 
@@ -74,7 +96,7 @@ def of_creator(
         InputError: If workers cannot read the input.
     """
     if creator.splits is None:
-        return PipelineSplits(creator, num_workers, scope, transform)
+        return PipelineSplits(creator, workers, scope, transform)
     return ListedSplits(creator, scope, transform)
 
 
@@ -87,12 +109,15 @@ class PipelineSplits:
     that shuffles and caches continue from epoch to epoch as in one process.
     The split of a lost worker is read again from the beginning, by a worker
     that is done with its own or by the lost worker when it is back.
+
+    When workers were added or removed, the next pass shares the input out anew,
+    from datasets that begin at their start.
     """
 
     def __init__(
         self,
         creator: DatasetCreator,
-        num_workers: int,
+        workers: Callable[[], Sequence[int]],
         scope: dataset_recipes.Scope,
         transform: Transform | None = None,
     ) -> None:
@@ -103,8 +128,12 @@ class PipelineSplits:
             return dataset if transform is None else transform(dataset)
 
         self.visitation = creator.visitation
-        self._num_workers = num_workers
-        self._dataset = WorkerDataset(build, num_workers, scope)
+        self._workers = workers
+        self._scope = scope
+        self._source = build
+        self._indices = tuple(workers())
+        self._dataset = WorkerDataset(build, len(self._indices), scope)
+        self._extended: set[int] = set()
         # The datasets that each worker has built, by split.
         self._built: WorkerResident[dict[int, tf.data.Dataset]] = (
             WorkerResident(lambda context: {}, per_lane=False)
@@ -114,24 +143,69 @@ class PipelineSplits:
     def element_spec(self) -> Any:
         return self._dataset.element_spec
 
+    @property
+    def is_outdated(self) -> bool:
+        return tuple(self._workers()) != self._indices
+
     def begin_pass(self, done: Collection[int] = ()) -> SplitLedger:
+        if self.is_outdated:
+            self._share_out_anew()
         return SplitLedger(
-            self._num_workers,
+            len(self._indices),
             self.visitation,
-            preferred_workers=range(self._num_workers),
+            preferred_workers=self._indices,
             done=done,
         )
 
+    def _share_out_anew(self) -> None:
+        """Makes a split for each of the present workers.
+
+        Raises:
+            InputError: If elements are of another type than before.
+        """
+        indices = tuple(self._workers())
+        dataset = WorkerDataset(self._source, len(indices), self._scope)
+        if dataset.element_spec != self.element_spec:
+            raise errors.InputError(
+                "The input has elements of another type now that the number of "
+                "workers has changed. Expected the type that steps were traced "
+                f"for, {self.element_spec}. Received: {dataset.element_spec} "
+                f"for {len(indices)} workers. Make the shapes independent of "
+                "the number of pipelines, for instance with an unknown batch "
+                "size."
+            )
+        _logger.info(
+            "The workers are %s now, which were %s: the input is shared out "
+            "anew, and each share begins at its start.",
+            list(indices),
+            list(self._indices),
+        )
+        self._indices, self._dataset = indices, dataset
+        self._extended.clear()
+        self._built.forget()
+
+    def extend_to(self, worker_index: int) -> bool:
+        if worker_index in self._indices or worker_index in self._extended:
+            return False
+        # By split: the dataset knows nothing of the gaps that workers leave.
+        self._dataset.extend_to(len(self._indices) + len(self._extended))
+        self._extended.add(worker_index)
+        return True
+
     def go_on(self, epoch: int) -> int:
         """Returns the same number for every epoch; see `InputSplits`."""
-        return self._num_workers
+        return len(self._indices)
 
-    def build(self, context: DispatchContext, split: int) -> tuple[Any, bool]:
+    def build(
+        self, context: DispatchContext, split: int, skip: int = 0
+    ) -> tuple[Any, bool]:
         built = self._built.get()
         with tf.device(context.cpu_device):
             if split not in built:
                 built[split] = self._dataset.build(split)
-            return listed_splits.iterate(built[split])
+            return listed_splits.iterate(built[split], skip)
 
     def describe(self, split: int) -> str:
-        return f"the pipeline of worker {split}"
+        if split < len(self._indices):
+            return f"the pipeline of worker {self._indices[split]}"
+        return "the pipeline of a worker that was added"

@@ -117,12 +117,26 @@ class ListedSplits:
                 self._trace_each(listed)
             self._splits = splits
 
-    def build(self, context: DispatchContext, split: int) -> tuple[Any, bool]:
+    @property
+    def is_outdated(self) -> bool:
+        """False: any workers share the splits."""
+        return False
+
+    def extend_to(self, worker_index: int) -> bool:
+        """Returns False: a worker that was added takes one of the splits."""
+        del worker_index
+        return False
+
+    def build(
+        self, context: DispatchContext, split: int, skip: int = 0
+    ) -> tuple[Any, bool]:
         with tf.device(context.cpu_device):
             if self._of_each is not None:
-                return iterate(self._of_each[split]())
+                return iterate(self._of_each[split](), skip)
             # The trace takes flat tensors, in the order of the structure.
-            return iterate(self._recipe(*tf.nest.flatten(self._splits[split])))
+            return iterate(
+                self._recipe(*tf.nest.flatten(self._splits[split])), skip
+            )
 
     def describe(self, split: int) -> str:
         value = tf.nest.map_structure(
@@ -135,8 +149,15 @@ def _has_strings(split: Any) -> bool:
     return any(isinstance(part, str) for part in tf.nest.flatten(split))
 
 
-def iterate(dataset: tf.data.Dataset) -> tuple[Any, bool]:
-    """Returns an iterator, and whether the dataset repeats without end."""
+def iterate(dataset: tf.data.Dataset, skip: int = 0) -> tuple[Any, bool]:
+    """Returns an iterator, and whether the dataset repeats without end.
+
+    Args:
+        dataset: The dataset.
+        skip: Number of its first elements that are left out.
+    """
+    if skip:
+        dataset = dataset.skip(skip)
     is_infinite = int(dataset.cardinality()) == tf.data.INFINITE_CARDINALITY
     return iter(dataset), is_infinite
 

@@ -43,10 +43,24 @@ class Share:
         self._building = threading.Lock()
         self._is_exhausted = False
         self._num_readers = 0
+        self._counting = threading.Lock()
+        self._num_read: int | None = 0
 
     def exhausted(self) -> None:
         """Records that the iterator has reached its end."""
         self._is_exhausted = True
+
+    def count(self, num_elements: int | None) -> None:
+        """Records that elements were taken from the iterator.
+
+        Args:
+            num_elements: Their number; None if nobody knows it.
+        """
+        with self._counting:
+            if num_elements is None or self._num_read is None:
+                self._num_read = None
+            else:
+                self._num_read += num_elements
 
 
 # Called with a split that was read to the end, or whose reader was lost.
@@ -73,7 +87,10 @@ class SplitReader:
     some are still being read, a closure waits while it is wanted, because a
     split may be lost and have to be read again.
 
-    Guarantees: a split that was not lost is read by one worker. A split is
+    A worker that leaves hands its split on: another one reads the rest.
+
+    Guarantees: a split that was not lost, or handed on, is read by one worker.
+    A split is
     lost if its worker is lost or one of its closures raises an exception; the
     ledger decides whether it is read again. Closures that had begun to read
     it may still complete, so their results only count if the split was not
@@ -84,9 +101,10 @@ class SplitReader:
 
     def __init__(
         self,
-        build: Callable[[DispatchContext, int], tuple[Any, bool]],
+        build: Callable[[DispatchContext, int, int], tuple[Any, bool]],
         ledger: SplitLedger,
         *,
+        hands_on: bool = True,
         on_finished: OnShare = _nothing,
         on_lost: OnShare = _nothing,
         on_waiting: Callable[[], None] = lambda: None,
@@ -95,9 +113,12 @@ class SplitReader:
 
         Args:
             build: Creates the iterator of a split on the worker of a context,
+                without its first elements, whose number is the last argument;
                 and returns it with whether it repeats without end. Called on
                 a lane's thread.
             ledger: The splits; only the reader changes it from now on.
+            hands_on: Whether a worker that leaves hands on its split. If not,
+                the split counts as lost.
             on_finished: Called with each split that was read to the end,
                 while the lock is held.
             on_lost: Called with each split whose reader was lost, while the
@@ -106,6 +127,9 @@ class SplitReader:
         """
         self._build = build
         self._ledger = ledger
+        self._hands_on = hands_on
+        # Number of elements that were read of splits that were handed on.
+        self._skips: dict[int, int] = {}
         self._on_finished = on_finished
         self._on_lost = on_lost
         self._on_waiting = on_waiting
@@ -172,10 +196,11 @@ class SplitReader:
             with share._building:
                 if share.iterator is None:
                     share.iterator, share.is_infinite = self._build(
-                        context, share.split
+                        context, share.split, self._skips.get(share.split, 0)
                     )
             yield share
         except BaseException:
+            share.count(None)
             self._leave(share, failed=True)
             raise
         self._leave(share, failed=False)
@@ -190,6 +215,39 @@ class SplitReader:
         with self._lock:
             self._is_closed = True
             self._changed.notify_all()
+
+    def add(self, worker_index: int) -> int:
+        """Adds a split; returns its number.
+
+        Args:
+            worker_index: The worker that should read it.
+        """
+        with self._lock:
+            split = self._ledger.add(worker_index)
+            self._changed.notify_all()
+            return split
+
+    def release_worker(self, worker_index: int) -> None:
+        """Hands on the splits of a worker that is about to leave."""
+        with self._lock:
+            for share in list(self._shares):
+                if share.worker_index != worker_index:
+                    continue
+                num_read = share._num_read
+                if (
+                    not self._hands_on
+                    or share.is_infinite
+                    or num_read is None
+                    or share._num_readers
+                ):
+                    self._lose(share)
+                    continue
+                self._shares.remove(share)
+                self._skips[share.split] = (
+                    self._skips.get(share.split, 0) + num_read
+                )
+                self._ledger.hand_on(share.split)
+                self._changed.notify_all()
 
     def forget_worker(self, worker_index: int) -> None:
         """Marks the splits of a lost worker as lost."""

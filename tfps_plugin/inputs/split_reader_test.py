@@ -27,7 +27,11 @@ def _reader(
     build: Callable[[DispatchContext, int], Any] = lambda c, s: (f"it {s}", 0),
     **options: Any,
 ) -> SplitReader:
-    return SplitReader(build, SplitLedger(num_splits, visitation), **options)
+    return SplitReader(
+        lambda context, split, skip: build(context, split),
+        SplitLedger(num_splits, visitation),
+        **options,
+    )
 
 
 @contextlib.contextmanager
@@ -248,3 +252,52 @@ def test_an_iterator_that_cannot_be_made_is_an_error_of_the_closure() -> None:
     with pytest.raises(FileNotFoundError), _on(reader, 0):
         pass
     assert not reader.is_over
+
+
+def _reads_rest(reader: SplitReader, worker: int) -> tuple[int, Any]:
+    with _on(reader, worker) as share:
+        assert share is not None
+        share.exhausted()
+        return share.split, share.iterator
+
+
+@pytest.mark.parametrize("visitation", list(Visitation))
+def test_a_worker_that_leaves_hands_on_the_rest_of_its_split(
+    visitation: Visitation,
+) -> None:
+    lost: list[int] = []
+    reader = SplitReader(
+        lambda context, split, skip: (skip, False),
+        SplitLedger(2, visitation),
+        on_lost=lambda share: lost.append(share.split),
+    )
+    for _ in range(2):
+        with _on(reader, 0) as share:
+            assert share is not None
+            share.count(3)
+    connection.present().part(Residents).release_worker(0)
+    with _on(reader, 1) as share:
+        assert share is not None
+        assert (share.split, share.iterator) == (0, 6)
+        share.count(1)
+    connection.present().part(Residents).release_worker(1)
+    assert _reads_rest(reader, 2) == (0, 7)
+    assert _reads_rest(reader, 2) == (1, 0)
+    assert reader.is_over
+    assert not lost
+
+
+def test_what_has_to_be_counted_as_a_whole_is_read_again() -> None:
+    lost: list[int] = []
+    reader = SplitReader(
+        lambda context, split, skip: (skip, False),
+        SplitLedger(1),
+        hands_on=False,
+        on_lost=lambda share: lost.append(share.split),
+    )
+    with _on(reader, 0) as share:
+        assert share is not None
+        share.count(3)
+    connection.present().part(Residents).release_worker(0)
+    assert lost == [0]
+    assert _reads_rest(reader, 1) == (0, 0)

@@ -132,6 +132,24 @@ class SplitLedger:
             )
         self._held.remove(split)
 
+    def add(self, worker_index: int) -> int:
+        """Adds a split; returns its number.
+
+        Args:
+            worker_index: The worker that should read it.
+        """
+        split = self._num_splits
+        self._num_splits += 1
+        if self._preferred_workers is not None:
+            self._preferred_workers = [*self._preferred_workers, worker_index]
+        self._waiting.append(split)
+        return split
+
+    def hand_on(self, split: int) -> None:
+        """Records that another worker is to read the rest of a split."""
+        self.finish(split)
+        self._waiting.appendleft(split)
+
     def lose(self, split: int) -> None:
         """Records that the reader of a split was lost."""
         self.finish(split)

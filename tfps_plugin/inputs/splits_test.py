@@ -138,3 +138,18 @@ def test_all_is_done_before_it_begins() -> None:
     ledger = SplitLedger(2, done=[0, 1])
     assert ledger.is_over
     assert ledger.done == [0, 1]
+
+
+def test_a_split_is_handed_on_whatever_becomes_of_lost_ones() -> None:
+    ledger = SplitLedger(2, Visitation.AT_MOST_ONCE)
+    ledger.take(0)
+    ledger.hand_on(0)
+    assert ledger.done == []
+    assert ledger.take(1) == 0
+
+
+def test_a_split_is_added_for_a_worker() -> None:
+    ledger = SplitLedger(2, preferred_workers=[0, 1])
+    assert ledger.add(5) == 2
+    assert ledger.num_splits == 3
+    assert ledger.take(5) == 2

@@ -2,7 +2,10 @@
 
 import functools
 import inspect
+import threading
+import weakref
 from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -23,11 +26,16 @@ class WorkerDataset:
     `tf.distribute.InputContext`, so that a mistake in the user's function
     shows at once and each worker reads its own share.
 
-    Threading: immutable once created, so safe from any thread.
+    Threading: safe from any thread, but one at a time extends it.
     """
 
     def __init__(
-        self, source: Any, num_workers: int, scope: dataset_recipes.Scope
+        self,
+        source: Any,
+        num_workers: int,
+        scope: dataset_recipes.Scope,
+        *,
+        indices: Sequence[int] | None = None,
     ) -> None:
         """Creates the recipes; runs nothing on a worker yet.
 
@@ -39,6 +47,7 @@ class WorkerDataset:
                 reads in full.
             num_workers: Number of workers.
             scope: Returns the context manager in which to trace functions.
+            indices: Indices of the workers; None: those below their number.
 
         Raises:
             InputError: If the dataset cannot be built on a worker.
@@ -47,6 +56,14 @@ class WorkerDataset:
             BaseException: What the function raised.
         """
         self._recipes: list[Callable[[], tf.data.Dataset]]
+        self._scope = scope
+        # The place of each worker's recipe, by its index.
+        self._places = {
+            index: place
+            for place, index in enumerate(indices or range(num_workers))
+        }
+        # The user's function; None if all workers have one recipe.
+        self._function: Callable[..., Any] | None = None
         if isinstance(source, tf.data.Dataset):
             self._element_spec = source.element_spec
             self._recipes = [dataset_recipes.ship(source)] * num_workers
@@ -58,12 +75,11 @@ class WorkerDataset:
             captured_inputs.refuse_what_stays(source)
             self._recipes = [source] * num_workers
         elif callable(source):
-            with scope():
-                contexts = [
-                    input_context.for_worker(index, num_workers)
-                    for index in range(num_workers)
-                ]
-            traces = [_trace_for(source, each, scope) for each in contexts]
+            self._function = source
+            traces = [
+                self._trace(source, index, num_workers)
+                for index in range(num_workers)
+            ]
             self._element_spec = _common_element_spec(traces)
             for trace in traces:
                 captured_inputs.refuse_what_stays(trace)
@@ -78,6 +94,48 @@ class WorkerDataset:
                 "Expected a tf.data.Dataset, or a function that returns one. "
                 f"Received: dataset_fn={source!r}"
             )
+
+    def _trace(
+        self, function: Callable[..., Any], index: int, num_workers: int
+    ) -> tf.types.experimental.ConcreteFunction:
+        with self._scope():
+            context = input_context.for_worker(index, num_workers)
+        return _trace_for(function, context, self._scope)
+
+    def extend_to(self, worker_index: int) -> None:
+        """Makes a dataset for another worker; those of the others stay.
+
+        Its input context is that of the last of so many pipelines, as if it had
+        been there from the beginning. Does nothing if the worker has one.
+
+        Args:
+            worker_index: Index of the worker.
+
+        Raises:
+            InputError: If the worker cannot build it, or its elements are of
+                another type.
+            BaseException: What the user's function raised.
+        """
+        if worker_index in self._places:
+            return
+        number = len(self._recipes) + 1
+        if self._function is None:
+            self._recipes.append(self._recipes[-1])
+            self._places[worker_index] = number - 1
+            return
+        trace = self._trace(self._function, number - 1, number)
+        captured_inputs.refuse_what_stays(trace)
+        found = dataset_recipes.dataset_of(trace).element_spec
+        if found != self._element_spec:
+            raise errors.InputError(
+                "A worker that is added must read elements of the type that "
+                "all others read, because they run the same function. Expected "
+                f"{self._element_spec}. Received: worker {worker_index} reads "
+                f"{found}. Make the shapes equal, for instance with "
+                "drop_remainder or an unknown batch size."
+            )
+        self._recipes.append(trace)
+        self._places[worker_index] = number - 1
 
     @property
     def element_spec(self) -> Any:
@@ -105,7 +163,7 @@ class WorkerDataset:
 
     def build(self, worker_index: int) -> tf.data.Dataset:
         """Builds one worker's dataset, on the current device."""
-        return self._recipes[worker_index]()
+        return self._recipes[self._places[worker_index]]()
 
     def _build_iterator(self, context: DispatchContext) -> Any:
         """Builds one worker's iterator; called on a lane's thread."""
@@ -115,6 +173,37 @@ class WorkerDataset:
         )
         with tf.device(device.to_string()):
             return iter(self.build(context.worker_index))
+
+
+class WorkerDatasets:
+    """The per-worker datasets of a program; a part of its connection.
+
+    Guarded by `_lock`: the datasets, which it does not keep alive.
+    """
+
+    def __init__(self) -> None:
+        """Begins without datasets."""
+        self._lock = threading.Lock()
+        self._datasets: weakref.WeakSet[WorkerDataset] = weakref.WeakSet()
+
+    def add(self, dataset: WorkerDataset) -> None:
+        """Extends a dataset when workers are added, as long as it lives."""
+        with self._lock:
+            self._datasets.add(dataset)
+
+    def extend_to(self, worker_index: int) -> None:
+        """Makes datasets for a worker that is about to be added.
+
+        Args:
+            worker_index: Index of the worker.
+
+        Raises:
+            BaseException: See `WorkerDataset.extend_to`.
+        """
+        with self._lock:
+            datasets = list(self._datasets)
+        for dataset in datasets:
+            dataset.extend_to(worker_index)
 
 
 class WorkerIterator(PerWorkerValues):

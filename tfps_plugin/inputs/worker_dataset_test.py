@@ -232,3 +232,31 @@ def test_iter_needs_plain_python() -> None:
 
     with pytest.raises(errors.UnsupportedError, match="traced"):
         step()
+
+
+def test_a_worker_that_is_added_has_the_last_of_more_pipelines() -> None:
+    dataset = _make(_sharded)
+    dataset.extend_to(4)
+    dataset.extend_to(4)
+    assert _read(dataset, 4) == [2]
+    assert _read(dataset, 0) == [0, 2, 4]
+    whole = _make(tf.data.Dataset.range(3))
+    whole.extend_to(2)
+    assert _read(whole, 2) == [0, 1, 2]
+
+
+def test_workers_need_not_be_numbered_without_gaps() -> None:
+    dataset = WorkerDataset(_sharded, 2, contextlib.nullcontext, indices=[1, 3])
+    assert _read(dataset, 1) == [0, 2, 4]
+    assert _read(dataset, 3) == [1, 3]
+
+
+def test_elements_of_another_type_are_refused_for_an_added_worker() -> None:
+    def by_number(context: tf.distribute.InputContext) -> tf.data.Dataset:
+        return tf.data.Dataset.range(12).batch(
+            12 // context.num_input_pipelines, drop_remainder=True
+        )
+
+    dataset = _make(by_number)
+    with pytest.raises(errors.InputError, match="worker 2"):
+        dataset.extend_to(2)

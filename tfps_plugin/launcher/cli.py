@@ -186,8 +186,18 @@ def run(
     type=click.IntRange(min=1),
     help=_LOGICAL_CPUS_HELP.format("the worker"),
 )
+@click.option(
+    "--drain-seconds",
+    type=click.FloatRange(min=0),
+    help="How long a worker may go on after SIGTERM, to end what it runs.",
+)
+@click.option(
+    "--drained-exit-code",
+    type=click.IntRange(0, 255),
+    help="Exit code of a worker that has ended it; 143 by default.",
+)
 @click.option("--tune", is_flag=True, help=_TUNE_HELP.format("this task"))
-def serve(tune: bool, **options: float | None) -> None:
+def serve(tune: bool, **options: float | int | None) -> None:
     """Be the worker or parameter server that TF_CONFIG names.
 
     Ends with 0 when the job is over.

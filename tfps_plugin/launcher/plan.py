@@ -99,6 +99,8 @@ def plan_processes(
                 name=str(task),
                 arguments=(
                     *_TASK_SERVER,
+                    # No failure: the launcher says nothing of it.
+                    "--drained-exit-code=0",
                     *tuning.task_arguments(cluster, task, tune=tune),
                     *more,
                 ),

@@ -56,7 +56,11 @@ def test_programs_run_the_script_and_tasks_the_server(
         expected = (
             ("train.py", "--epochs", "3")
             if name in plan.PROGRAMS
-            else ("-m", "tfps_plugin.cluster.serving.task_server")
+            else (
+                "-m",
+                "tfps_plugin.cluster.serving.task_server",
+                "--drained-exit-code=0",
+            )
         )
         assert process.arguments == expected
 

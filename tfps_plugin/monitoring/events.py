@@ -77,25 +77,61 @@ class WorkerReadmitted(Event):
 
 @dataclasses.dataclass(frozen=True)
 class WorkerJoined(Event):
-    """A worker that was missing at the start has joined the job.
+    """A worker that was missing at the start, or was added, has joined the job.
 
     Args:
         worker_index: Index of the worker.
         address: Its address, `host:port`.
-        late_seconds: Time from the start of the job until it joined.
+        late_seconds: Time until it joined: from the start of the job, or since
+            it was added.
+        was_added: Whether it was added while the job ran.
     """
 
     worker_index: int
     address: str
     late_seconds: float
+    was_added: bool = False
 
     # The same level as the line that reported it missing.
     level: ClassVar[int] = logging.WARNING
 
     def __str__(self) -> str:
+        which = "was added" if self.was_added else "was missing at the start"
         return (
-            f"Worker {self.worker_index} at {self.address}, which was missing "
-            f"at the start, has joined after {self.late_seconds:.1f} s."
+            f"Worker {self.worker_index} at {self.address}, which {which}, has "
+            f"joined after {self.late_seconds:.1f} s."
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class WorkerLeft(Event):
+    """A worker has ended what it ran, and has left the job.
+
+    Args:
+        worker_index: Index of the worker.
+        address: Its address, `host:port`.
+        seconds: Time from the request until it had left.
+        for_good: Whether it was removed. If not, it takes part again when it
+            answers.
+    """
+
+    worker_index: int
+    address: str
+    seconds: float
+    for_good: bool
+
+    # The same level as its return.
+    level: ClassVar[int] = logging.WARNING
+
+    def __str__(self) -> str:
+        after = (
+            "It was removed."
+            if self.for_good
+            else "It takes part again if it is started again."
+        )
+        return (
+            f"Worker {self.worker_index} at {self.address} has left after "
+            f"{self.seconds:.1f} s; all that it ran came to its end. {after}"
         )
 
 

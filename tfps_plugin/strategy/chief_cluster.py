@@ -1,5 +1,7 @@
 """The cluster of a strategy, as its chief finds it."""
 
+import json
+import os
 from typing import Any
 
 import tensorflow as tf
@@ -9,16 +11,67 @@ from tfps_plugin.cluster import local_cluster
 from tfps_plugin.cluster import spec
 from tfps_plugin.cluster import tf_config
 
+# Names the file that describes the cluster of a chief.
+FILE_VARIABLE = "TFPS_CLUSTER_FILE"
+
+
+class FileClusterResolver(tf.distribute.cluster_resolver.ClusterResolver):
+    """A cluster resolver that reads a file, again each time that it is asked.
+
+    The file is JSON, as the `cluster` of `TF_CONFIG`: the addresses of each
+    job. Who changes it replaces it as a whole, by renaming another one, as
+    Kubernetes does with a mounted ConfigMap.
+
+    Args:
+        path: Path of the file.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self.task_type = spec.CHIEF
+        self.task_id = 0
+
+    def cluster_spec(self) -> tf.train.ClusterSpec:
+        """Returns the cluster that the file describes now.
+
+        Raises:
+            ClusterConfigurationError: If it cannot be read, or describes none.
+        """
+        try:
+            with open(self._path, encoding="utf-8") as file:
+                jobs = json.load(file)
+        except (OSError, ValueError) as error:
+            raise errors.ClusterConfigurationError(
+                "The description of the cluster cannot be read. Expected JSON "
+                'such as {"worker": ["host:port", ...], "ps": [...]}. '
+                f"Received: {FILE_VARIABLE}={self._path!r}: {error}"
+            ) from error
+        return tf.train.ClusterSpec(spec.ClusterSpec.from_dict(jobs).as_dict())
+
+    def master(
+        self,
+        task_type: str | None = None,
+        task_id: int | None = None,
+        rpc_layer: str | None = None,
+    ) -> str:
+        """Returns an empty name: the chief is this process."""
+        del task_type, task_id, rpc_layer
+        return ""
+
 
 def default_resolver() -> Any:
     """Returns a cluster resolver for a program that gives none.
 
-    It reads `TF_CONFIG`. Without that, it is the resolver of the embedded
-    cluster, which starts if it does not run yet.
+    It reads the file that `TFPS_CLUSTER_FILE` names, or else `TF_CONFIG`.
+    Without both, it is the resolver of the embedded cluster, which starts if it
+    does not run yet.
 
     Raises:
-        ClusterConfigurationError: If `TF_CONFIG` is wrong.
+        ClusterConfigurationError: If the file or `TF_CONFIG` is wrong.
     """
+    path = os.environ.get(FILE_VARIABLE, "").strip()
+    if path:
+        return FileClusterResolver(path)
     if tf_config.read_tf_config() is not None:
         return tf.distribute.cluster_resolver.TFConfigClusterResolver()
     return local_cluster.embedded_cluster().cluster_resolver

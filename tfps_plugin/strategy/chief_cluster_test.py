@@ -1,6 +1,7 @@
 """Tests of the cluster that the chief finds."""
 
 import json
+import pathlib
 from typing import Any
 
 import pytest
@@ -45,3 +46,21 @@ def test_tf_config_comes_before_the_embedded_cluster(
     resolver = chief_cluster.default_resolver()
     assert resolver is not Embedded.cluster_resolver
     assert chief_cluster.described_by(resolver).ps_addresses == ("ps0:1",)
+
+
+def test_a_file_describes_the_cluster_and_is_read_again(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+) -> None:
+    path = tmp_path / "cluster.json"
+    monkeypatch.setenv(chief_cluster.FILE_VARIABLE, str(path))
+    resolver = chief_cluster.default_resolver()
+    with pytest.raises(errors.ClusterConfigurationError, match="json"):
+        chief_cluster.described_by(resolver)
+    path.write_text('{"worker": ["a:1"], "ps": ["b:1"]}')
+    assert chief_cluster.described_by(resolver).worker_addresses == ("a:1",)
+    path.write_text('{"worker": ["a:1", "c:1"], "ps": ["b:1"]}')
+    described = chief_cluster.described_by(resolver)
+    assert described.worker_addresses == ("a:1", "c:1")
+    path.write_text("{")
+    with pytest.raises(errors.ClusterConfigurationError, match="Expected JSON"):
+        chief_cluster.described_by(resolver)

@@ -8,6 +8,8 @@ from tfps_plugin import errors
 from tfps_plugin.strategy.options import SparseUpdate
 from tfps_plugin.strategy.options import StrategyOptions
 
+_SPARE_WORKERS = 4
+
 
 @dataclasses.dataclass(frozen=True)
 class Async:
@@ -283,6 +285,21 @@ def require_whole_rounds(
         f"consistency=tfps.{consistency}. Change one of them, or leave {name} "
         "out."
     )
+
+
+def worker_capacity(num_workers: int) -> int:
+    """Returns the number of workers that a step of several is traced for.
+
+    A worker that is added takes part in such a step without another trace, as
+    long as there is room for it. A step of one worker may keep states that
+    nothing can put together, so it has no room for others.
+
+    Args:
+        num_workers: The highest index of a worker, plus one.
+    """
+    if num_workers == 1:
+        return 1
+    return 2 * num_workers + _SPARE_WORKERS
 
 
 def require_workers(consistency: Consistency, num_workers: int) -> None:

@@ -101,6 +101,7 @@ class ParameterServerStrategy(DeprecatedAttributes, tf.distribute.Strategy):
         recovery: RecoveryOptions | None = None,
         sparse_update: SparseUpdate = "auto",
         replicas_per_worker: int | None = None,
+        elastic: bool | None = None,
         **deprecated: Unpack[DeprecatedKeywords],
     ) -> None:
         """Connects to the cluster.
@@ -150,6 +151,10 @@ class ParameterServerStrategy(DeprecatedAttributes, tf.distribute.Strategy):
                 and their gradients are added up on the worker. None: one for
                 each accelerator that the workers say they have; without any,
                 one for each logical CPU of a worker's server.
+            elastic: Whether to ask `cluster_resolver` every 5 s which workers
+                there are, and to add and remove workers accordingly; see
+                `docs/elastic.md`. None: only if it reads the file that
+                `TFPS_CLUSTER_FILE` names.
             **deprecated: The options of the four groups by their names of the
                 last release, with a `FutureWarning` that shows the new
                 spelling.
@@ -189,7 +194,15 @@ class ParameterServerStrategy(DeprecatedAttributes, tf.distribute.Strategy):
         consistency, options = consistencies.checked(
             consistency, options, sparse_update
         )
+        if elastic not in (True, False, None):
+            raise ValueError(
+                "elastic must be True, False or None. Received: "
+                f"elastic={elastic!r}"
+            )
         resolver = cluster_resolver or chief_cluster.default_resolver()
+        if elastic is None:
+            elastic = isinstance(resolver, chief_cluster.FileClusterResolver)
+        self._elastic = elastic
         cluster = chief_cluster.described_by(resolver)
         options.require_cluster(cluster)
         consistencies.require_workers(
@@ -213,7 +226,7 @@ class ParameterServerStrategy(DeprecatedAttributes, tf.distribute.Strategy):
         self._replica_devices = worker_devices.choose(
             {
                 str(task): self._session.device_names(task)
-                for task in self._session.cluster.workers
+                for task in self._session.workers
                 if self._session.device_names(task)
             },
             replicas_per_worker,
@@ -221,13 +234,14 @@ class ParameterServerStrategy(DeprecatedAttributes, tf.distribute.Strategy):
         self._session.missing_devices = functools.partial(
             worker_devices.missing, replica_devices=self._replica_devices
         )
+        session = self._session
         self._cluster_coordinator: Any = None
         self._explanations = Explanations()
         self._creator = VariableCreator(
             list(self.ps_devices),
             variable_partitioner,
             wire.chooser(options.communication.wire_dtype),
-            len(self.worker_devices),
+            lambda: [task.index for task in session.workers],
         )
         super().__init__(
             ParameterServerExtended(
@@ -304,10 +318,22 @@ class ParameterServerStrategy(DeprecatedAttributes, tf.distribute.Strategy):
         return self._sparse_update
 
     @property
+    def elastic(self) -> bool:
+        """True if workers are added and removed as the resolver says."""
+        return self._elastic
+
+    @property
     def worker_devices(self) -> tuple[str, ...]:
-        """Device of each worker."""
+        """Device of each worker that belongs to the cluster."""
         return tuple(
-            self._session.device(task) for task in self._session.cluster.workers
+            self._session.device(task) for task in self._session.workers
+        )
+
+    @property
+    def worker_capacity(self) -> int:
+        """Number of workers that steps of several are traced for now."""
+        return consistencies.worker_capacity(
+            len(self._session.cluster.worker_addresses)
         )
 
     @property

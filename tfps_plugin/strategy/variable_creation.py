@@ -1,6 +1,7 @@
 """Creation of variables under the scope of a strategy."""
 
 from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -48,7 +49,7 @@ class VariableCreator:
         ps_devices: list[str],
         variable_partitioner: partitioners.Partitioner | None,
         wire_dtype_of: Callable[[str], tf.DType | None] = lambda path: None,
-        num_workers: int = 0,
+        worker_indices: Callable[[], Sequence[int]] = tuple,
     ) -> None:
         """Creates the creator.
 
@@ -58,11 +59,11 @@ class VariableCreator:
                 of them whole.
             wire_dtype_of: A function from the path of a trainable variable to
                 its dtype on the wire; None is the dtype of the variable.
-            num_workers: Number of workers of the cluster.
+            worker_indices: Returns the indices of the workers of the cluster.
         """
         self._partitioner = variable_partitioner
         self._wire_dtype_of = wire_dtype_of
-        self._num_workers = num_workers
+        self._worker_indices = worker_indices
         self.on_ps = PsVariables(ps_devices)
         self._connection = connection.present()
 
@@ -231,7 +232,7 @@ class VariableCreator:
         described = initialization.describe(
             kwargs["initial_value"], kwargs.get("dtype"), kwargs.get("shape")
         )
-        return PerWorkerVariable(described, name, lambda: self._num_workers)
+        return PerWorkerVariable(described, name, self._worker_indices)
 
     def move_to_ps(self, state: WorkerLocalVariable) -> RemoteVariable:
         """Creates a variable on a ps that replaces a state of the workers.

@@ -7,6 +7,7 @@ connection.py     one connection, its end, and the state it owns (pure)
 connections.py    breaks connections to a task that has fallen silent
 runtime_view.py   the tasks that TensorFlow knows, and changes of them
 address_book.py   current addresses of tasks, which may move (pure)
+enrolment.py      the workers that belong to the cluster, also added ones
 announcer.py      tells the tasks who the chief is, and when the job is over
 leftovers.py      frees resources that an earlier chief left on a ps
 free_workers.py   waits for workers that are busy with other functions

@@ -78,18 +78,39 @@ class AddressBook:
                 self._now[task] = found
         return found
 
-    def spec(self) -> ClusterSpec:
-        """Returns the cluster with the current addresses."""
+    def look_up_all(self) -> ClusterSpec | None:
+        """Returns the cluster as the lookup describes it now, if it does.
+
+        Returns:
+            The cluster; None without a lookup, or if that raises, which is
+            logged.
+        """
+        if self._look_up is None:
+            return None
+        try:
+            return self._ask(self._look_up)
+        except Exception as error:
+            self._note_problem(None, f"{type(error).__name__}: {error}")
+            return None
+
+    def spec(self, cluster: ClusterSpec | None = None) -> ClusterSpec:
+        """Returns the cluster with the current addresses.
+
+        Args:
+            cluster: Another one, some of whose tasks have moved; None: that of
+                the beginning.
+        """
+        cluster = cluster or self._cluster
         addresses = {
             job: tuple(
                 self.now(task).address
-                for task in self._cluster.serving_tasks
+                for task in cluster.serving_tasks
                 if task.job == job
             )
             for job in (WORKER, PARAMETER_SERVER)
         }
         return dataclasses.replace(
-            self._cluster,
+            cluster,
             worker_addresses=addresses[WORKER],
             ps_addresses=addresses[PARAMETER_SERVER],
         )
@@ -106,13 +127,21 @@ class AddressBook:
             self._next_look_up = time.monotonic() + self._interval_seconds
         return found
 
-    def _note_problem(self, task: Task, problem: str) -> None:
+    def _note_problem(self, task: Task | None, problem: str) -> None:
         with self._lock:
             is_news, self._problem = problem != self._problem, problem
-        if is_news:
+        if not is_news:
+            return
+        if task is None:
             _logger.warning(
-                "The cluster resolver does not say where %s is; it is looked "
-                "for at its last address. Received: %s",
-                task,
+                "The cluster resolver does not say which tasks there are; "
+                "nothing is changed until it does. Received: %s",
                 problem,
             )
+            return
+        _logger.warning(
+            "The cluster resolver does not say where %s is; it is looked "
+            "for at its last address. Received: %s",
+            task,
+            problem,
+        )

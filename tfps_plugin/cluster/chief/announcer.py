@@ -40,6 +40,11 @@ class Announcer:
         self._chief_address = chief_address
         self._chief_incarnation = 0
 
+    @property
+    def chief_id(self) -> str:
+        """The name by which tasks know this connection."""
+        return self._chief_id
+
     def identify(self) -> None:
         """Asks the chief's own server for its incarnation.
 

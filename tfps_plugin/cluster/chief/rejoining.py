@@ -40,8 +40,8 @@ def rejoin(
             _take_back_ps(session, book, task, deadline)
     # The other half of the time is for those that answer.
     probe_seconds = min(_PROBE_TIMEOUT_SECONDS, _left_seconds(deadline) / 2)
-    answering = _answering(session, session.cluster.workers, probe_seconds)
-    silent = [t for t in session.cluster.workers if t not in answering]
+    answering = _answering(session, session.workers, probe_seconds)
+    silent = [t for t in session.workers if t not in answering]
     if silent:
         _logger.warning(
             "The new strategy does not wait for %s: no answer within "

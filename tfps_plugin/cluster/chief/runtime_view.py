@@ -48,7 +48,7 @@ class RuntimeView:
 
         Args:
             chief_address: Address of this process's own server.
-            tasks: All tasks that may be listed: workers and ps.
+            tasks: Tasks that may be listed: workers and ps.
             book: Their present addresses.
             listed: The tasks that TensorFlow is connected to.
         """
@@ -145,7 +145,10 @@ class RuntimeView:
         """Returns the error for a change that takes too long."""
         # Also tasks that are not listed: they may be about to be.
         answers = health.probe_all(
-            [self._book.now(task) for task in self._tasks],
+            [
+                self._book.now(task)
+                for task in dict.fromkeys([*self._tasks, *self.listed])
+            ],
             _PROBE_TIMEOUT_SECONDS,
         )
         silent = {

@@ -24,6 +24,15 @@ _VISIBLE_JOBS = {
 _MIN_FILTERED_TASKS = 256
 
 
+def most_tasks(number: int) -> int:
+    """Returns the largest number of tasks of a job while a chief is connected.
+
+    Args:
+        number: Number of tasks at the first connection.
+    """
+    return max(_MIN_FILTERED_TASKS, 2 * number)
+
+
 def make_server_def(
     chief_address: str, tasks: Iterable[Task], *, is_first: bool
 ) -> Any:
@@ -55,8 +64,7 @@ def make_server_def(
     if is_first:
         for job, visible_jobs in _VISIBLE_JOBS.items():
             filters = server_def.cluster_device_filters.jobs.add(name=job)
-            num_tasks = 2 * len(addresses.get(job, ()))
-            for index in range(max(_MIN_FILTERED_TASKS, num_tasks)):
+            for index in range(most_tasks(len(addresses.get(job, ())))):
                 filters.tasks[index].device_filters.extend(
                     f"/job:{visible}" for visible in visible_jobs
                 )

@@ -24,9 +24,12 @@ from tfps_plugin.cluster.chief import runtime_view
 from tfps_plugin.cluster.chief import this_process
 from tfps_plugin.cluster.chief.address_book import AddressBook
 from tfps_plugin.cluster.chief.announcer import Announcer
+from tfps_plugin.cluster.chief.enrolment import Enrolment
 from tfps_plugin.cluster.chief.runtime_view import RuntimeView
 from tfps_plugin.cluster.health import TaskStatus
 from tfps_plugin.cluster.quorum import Quorum
+from tfps_plugin.cluster.serving import inbox
+from tfps_plugin.cluster.serving import messages
 from tfps_plugin.cluster.spec import PARAMETER_SERVER
 from tfps_plugin.cluster.spec import WORKER
 from tfps_plugin.cluster.spec import ClusterSpec
@@ -49,7 +52,6 @@ class Session:
     so and ends as well.
 
     Attributes:
-        cluster: The cluster, with the address at which tasks reach the chief.
         requested: The cluster as the program described it.
         connection: Owns everything that is made on the cluster.
         missing_devices: Maps the devices of a worker that comes back to those
@@ -65,7 +67,7 @@ class Session:
         once and returns within some seconds, whatever state the tasks are in.
     Guarded by `_change_lock`: every call that changes TensorFlow's view of
         the cluster. It may be held for seconds.
-    Guarded by `_lock`, taken after it: `_statuses`, `_is_closed`.
+    Guarded by `_lock`, taken after it: `_statuses`, `_leaving`, `_is_closed`.
     Never call while holding `_lock`: anything that waits.
     """
 
@@ -76,7 +78,7 @@ class Session:
         statuses: dict[Task, TaskStatus],
         look_up: Callable[[], ClusterSpec] | None = None,
     ) -> None:
-        self.cluster = requested.with_chief(chief_address)
+        self._enrolment = Enrolment(requested.with_chief(chief_address))
         self.connection = connection.begin()
         self.connection.cancellation = tensorflow_execution.Cancellation()
         self.requested = requested
@@ -90,6 +92,8 @@ class Session:
         self._change_lock = threading.Lock()
         self._lock = threading.Lock()
         self._statuses = dict(statuses)
+        # Incarnations of tasks that were told to end.
+        self._leaving: set[int] = set()
         self._is_closed = False
         self.missing_devices: Callable[[Sequence[str]], list[str]] = (
             lambda devices: []
@@ -186,6 +190,76 @@ class Session:
             return None
         with session._lock:
             return None if session._is_closed else session
+
+    @property
+    def cluster(self) -> ClusterSpec:
+        """The cluster, with the address at which tasks reach the chief.
+
+        It has all workers that it ever had, so that each keeps its index.
+        """
+        return self._enrolment.cluster
+
+    @property
+    def workers(self) -> tuple[Task, ...]:
+        """The workers that belong to the cluster: without removed ones."""
+        return self._enrolment.workers
+
+    def add_worker(self, address: str) -> Task:
+        """Adds a worker to the cluster; `readmit` then takes it in.
+
+        Args:
+            address: Its address, `"host:port"`.
+
+        Returns:
+            The worker; its process has to serve under this index.
+
+        Raises:
+            ClusterConfigurationError: See `Enrolment.add`.
+        """
+        return self._enrolment.add(address)
+
+    def note_leaving(self, task: Task) -> None:
+        """Keeps a listed task, as it is now, from being taken in again.
+
+        It is about to be delisted and told to end, but may answer for a while.
+
+        Args:
+            task: The task. Another process may serve in its place.
+        """
+        with self._lock:
+            self._leaving.add(self._statuses[task].incarnation)
+
+    def remove_worker(self, task: Task) -> None:
+        """Removes a worker that was delisted, and tells it to end.
+
+        Args:
+            task: The worker; nobody takes it in again, unless it is added.
+        """
+        self._enrolment.remove(task)
+        self._announcer.job_over([self._book.now(task)])
+
+    def let_go(self, task: Task) -> None:
+        """Tells a task that was delisted that it may end."""
+        self._announcer.job_over([self._book.now(task)])
+
+    def take_messages(self) -> list[messages.Message]:
+        """Returns the messages that tasks have sent to this chief.
+
+        Threading: one thread at a time.
+        """
+        chief_id = self._announcer.chief_id
+        return [each for each in inbox.take() if each.chief_id == chief_id]
+
+    def addresses_now(self) -> ClusterSpec:
+        """Returns the cluster with the present addresses of its tasks."""
+        return self._book.spec(self.cluster)
+
+    def described_now(self) -> ClusterSpec | None:
+        """Returns the cluster as its resolver describes it now; None: unknown.
+
+        It may take seconds.
+        """
+        return self._book.look_up_all()
 
     def device(self, task: Task) -> str:
         """Returns the device of a task on which work is placed.
@@ -339,14 +413,31 @@ class Session:
                 process as it is: another strategy has taken it in and uses it.
 
         Raises:
-            TaskUnreachableError: If it, or a listed ps, does not answer.
-                Nothing is changed then.
+            TaskUnreachableError: If it, or a listed ps, does not answer, or if
+                it was removed. Nothing is changed then.
             TaskLostError: If TensorFlow does not finish in time. It goes on,
                 and no other change is made before it has finished.
         """
+        if self._enrolment.is_removed(task):
+            raise errors.TaskUnreachableError(
+                f"{task} at {task.address} was removed from the cluster. "
+                "Expected a task that belongs to it. Add it again with "
+                "coordinator.add_worker().",
+                address=task.address,
+                reason="it was removed",
+            )
         status = self.probe(task)
         if task.job == WORKER:
             self._require_devices(task, status)
+        with self._lock:
+            is_leaving = status.incarnation in self._leaving
+        if is_leaving:
+            raise errors.TaskUnreachableError(
+                f"{task} at {task.address} has left, and is about to end. "
+                "Expected another process in its place.",
+                address=task.address,
+                reason="it has left, and is about to end",
+            )
         with self._change_lock:
             self._view.await_earlier_change()
             if self._is_closed:
@@ -439,7 +530,11 @@ class Session:
         with self._lock:
             if self._is_closed:
                 return False
-        return cluster in (self.requested, self._book.spec())
+        return cluster in (self.requested, self._book.spec()) or (
+            cluster.worker_addresses
+            == tuple(self._book.now(task).address for task in self.workers)
+            and cluster.ps_addresses == self._book.spec().ps_addresses
+        )
 
     def _begin(self) -> None:
         """Connects TensorFlow and makes the chief known to the tasks."""

@@ -73,13 +73,27 @@ class FollowedLogs:
     def __init__(
         self, paths: Mapping[str, pathlib.Path], log_level: str
     ) -> None:
-        self._logs = {name: FollowedLog(path) for name, path in paths.items()}
-        self._sorts = {name: TaskLines(log_level) for name in paths}
+        self._log_level = log_level
+        self._logs: dict[str, FollowedLog] = {}
+        self._sorts: dict[str, TaskLines] = {}
+        for name, path in paths.items():
+            self.add(name, path)
         self._is_over = threading.Event()
         self._thread = threading.Thread(
             target=self._follow, name="tfps-task-logs", daemon=True
         )
         self._thread.start()
+
+    def add(self, name: str, path: pathlib.Path) -> None:
+        """Shows the log of another task, too.
+
+        Args:
+            name: The task's name.
+            path: The file.
+        """
+        self._sorts[name] = TaskLines(self._log_level)
+        # Replaced as a whole, because the thread may be looking at it.
+        self._logs = {**self._logs, name: FollowedLog(path)}
 
     def close(self) -> None:
         """Shows the rest, and ends; call it when the tasks have ended."""

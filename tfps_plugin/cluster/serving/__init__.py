@@ -3,6 +3,7 @@
 task_server.py  the life of a worker or ps process
 chief_watch.py  decides when a task ends itself (pure)
 mailbox.py      delivers messages: a queue on the task itself
-messages.py     messages of the chief to a task (pure)
+inbox.py        messages that tasks have posted to the chief
+messages.py     messages between the chief and a task (pure)
 job_pipe.py     pipe that tells an evaluator that the chief has ended
 """

@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import signal
 
 from tfps_plugin.cluster import spec
 from tfps_plugin.cluster.serving import messages
@@ -10,6 +11,9 @@ EXIT_JOB_OVER = 0
 # "Service unavailable": the chief that this process depends on is gone. Below
 # 128, so that a job controller treats it as final and does not restart it.
 EXIT_NO_CHIEF = os.EX_UNAVAILABLE
+
+# Job controllers understand this as "was preempted, start it again".
+EXIT_TERMINATED = 128 + signal.SIGTERM
 
 # Time after which a task first reports that it has no chief; the interval then
 # doubles, up to the longest one.
@@ -55,6 +59,10 @@ class ChiefWatch:
         self._next_reminder = now + _FIRST_REMINDER_SECONDS
         self._chief: messages.ChiefHere | None = None
         self._answers = True
+        # The time until which the task may still be let go, and the exit code
+        # if it is; None: it was not told to end.
+        self._leaves_until: float | None = None
+        self._exit_code = EXIT_JOB_OVER
 
     @property
     def chief(self) -> messages.ChiefHere | None:
@@ -68,10 +76,35 @@ class ChiefWatch:
             self._last_sign = now
             self._answers = True
             return None
+        if isinstance(message, messages.Leaving):
+            return None  # no message for a task
         if self._chief is None or self._chief.chief_id == message.chief_id:
+            if self._leaves_until is not None:
+                return Ending(
+                    self._exit_code,
+                    "it was told to end (SIGTERM), and the chief has let it go",
+                )
             return Ending(EXIT_JOB_OVER, "the job is over")
         # An earlier chief has ended, which another one has replaced.
         return None
+
+    def told_to_end(
+        self, now: float, drain_seconds: float, exit_code: int
+    ) -> None:
+        """Records that the task was told to end, and has asked its chief.
+
+        Args:
+            now: The time.
+            drain_seconds: Time for which it waits until the chief lets it go.
+            exit_code: Exit code if the chief does.
+        """
+        self._leaves_until = now + drain_seconds
+        self._exit_code = exit_code
+
+    @property
+    def was_told_to_end(self) -> bool:
+        """True after `told_to_end`."""
+        return self._leaves_until is not None
 
     def probed(self, answers: bool, now: float) -> str | None:
         """Records whether the chief has answered; returns news for the log."""
@@ -103,6 +136,8 @@ class ChiefWatch:
 
     def seconds_left(self, now: float) -> float:
         """Returns the seconds that the task will still wait without news."""
+        if self._leaves_until is not None:
+            return max(0.0, self._leaves_until - now)
         patience_seconds = (
             self._chief_start_timeout_seconds
             if self._chief is None
@@ -111,7 +146,21 @@ class ChiefWatch:
         return max(0.0, patience_seconds - (now - self._last_sign))
 
     def check(self, now: float) -> Ending | None:
-        """Returns the decision to end if there was no chief for too long."""
+        """Returns the decision to end, by a deadline."""
+        if self._leaves_until is not None:
+            if not self._answers:
+                return Ending(
+                    EXIT_TERMINATED,
+                    "it was told to end (SIGTERM), and the chief does not "
+                    "answer",
+                )
+            if now >= self._leaves_until:
+                return Ending(
+                    EXIT_TERMINATED,
+                    "it was told to end (SIGTERM), and what it runs takes "
+                    "longer than drain_seconds",
+                )
+            return None
         if self.seconds_left(now) > 0:
             return None
         silent_seconds = now - self._last_sign

@@ -108,3 +108,36 @@ def test_who_waits_for_a_chief_says_what_to_check() -> None:
     assert "this cluster names no chief" in without
     named = TaskConfig(cluster.with_chief("c:1"), "ps", 0)
     assert "cluster.chief[0]='c:1'" in no_chief_text(named, 30.0, 3570.0)
+
+
+def test_a_task_that_is_told_to_end_waits_until_the_chief_lets_it_go() -> None:
+    watch = _watch()
+    watch.heard(_FIRST, 110.0)
+    watch.told_to_end(120.0, 25.0, exit_code=0)
+    assert watch.was_told_to_end
+    assert watch.seconds_left(121.0) == 24.0
+    assert watch.check(121.0) is None
+    ending = watch.heard(JobOver("first"), 122.0)
+    assert ending is not None
+    assert ending.exit_code == 0
+    assert "let it go" in ending.reason
+
+
+def test_a_task_that_is_told_to_end_waits_no_longer_than_it_may() -> None:
+    watch = _watch()
+    watch.heard(_FIRST, 110.0)
+    watch.told_to_end(120.0, 25.0, exit_code=0)
+    ending = watch.check(145.0)
+    assert ending is not None
+    assert ending.exit_code == 143
+    assert "drain_seconds" in ending.reason
+
+
+def test_a_task_that_is_told_to_end_does_not_wait_for_a_dead_chief() -> None:
+    watch = _watch()
+    watch.heard(_FIRST, 110.0)
+    watch.told_to_end(120.0, 25.0, exit_code=0)
+    watch.probed(False, 123.0)
+    ending = watch.check(123.0)
+    assert ending is not None
+    assert ending.exit_code == 143

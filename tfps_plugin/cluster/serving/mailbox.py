@@ -14,7 +14,7 @@ from tfps_plugin import errors
 from tfps_plugin._compat.runtime import tensorflow_server
 from tfps_plugin.cluster.spec import Task
 
-_NAME = "tfps_plugin_mailbox"
+NAME = "tfps_plugin_mailbox"
 _UNBOUNDED = -1
 # A `tf.DType`, as TensorFlow also takes it.
 _STRING = "string"
@@ -96,7 +96,7 @@ def _queue() -> Any:
         component_types=[_STRING],
         shapes=[[]],
         capacity=_UNBOUNDED,
-        shared_name=_NAME,
+        shared_name=NAME,
     )
 
 

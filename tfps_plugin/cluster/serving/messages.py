@@ -1,4 +1,4 @@
-"""Messages from the chief to the tasks of its cluster, as text."""
+"""Messages between the chief and the tasks of its cluster, as text."""
 
 import dataclasses
 import json
@@ -32,10 +32,26 @@ class JobOver:
     chief_id: str
 
 
-Message = ChiefHere | JobOver
-_KINDS: dict[str, type[ChiefHere] | type[JobOver]] = {
+@dataclasses.dataclass(frozen=True)
+class Leaving:
+    """A worker is told to end; it asks the chief to let it go before.
+
+    Attributes:
+        chief_id: The chief that is asked.
+        worker_index: Index of the worker.
+        seconds: Time after which it ends in any case.
+    """
+
+    chief_id: str
+    worker_index: int
+    seconds: float
+
+
+Message = ChiefHere | JobOver | Leaving
+_KINDS: dict[str, type[ChiefHere] | type[JobOver] | type[Leaving]] = {
     "chief_here": ChiefHere,
     "job_over": JobOver,
+    "leaving": Leaving,
 }
 
 

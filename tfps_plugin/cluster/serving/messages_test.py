@@ -8,7 +8,11 @@ from tfps_plugin.cluster.serving import messages
 
 @pytest.mark.parametrize(
     "message",
-    [messages.ChiefHere("id", "a:1", 2**63 + 7), messages.JobOver("id")],
+    [
+        messages.ChiefHere("id", "a:1", 2**63 + 7),
+        messages.JobOver("id"),
+        messages.Leaving("id", 3, 25.0),
+    ],
 )
 def test_a_message_arrives_as_it_was_sent(message: messages.Message) -> None:
     assert messages.decode(messages.encode(message)) == message

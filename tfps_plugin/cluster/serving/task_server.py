@@ -11,6 +11,7 @@ handlers of the program do not run in a worker or ps.
 
 import argparse
 import contextlib
+import functools
 import logging
 import os
 import queue
@@ -47,6 +48,8 @@ CHIEF_START_TIMEOUT_SECONDS = 3600.0
 # A chief that has crashed is started again within minutes. Until then the tasks
 # keep their state.
 CHIEF_GRACE_SECONDS = 600.0
+# Kubernetes and Slurm send SIGKILL 30 s after SIGTERM.
+DRAIN_SECONDS = 25.0
 _PROBE_INTERVAL_SECONDS = 5.0
 _PROBE_TIMEOUT_SECONDS = 2.0
 # The time between the news that the job is over and the end: the chief's call
@@ -56,7 +59,6 @@ _FAREWELL_SECONDS = 0.25
 _LOG_FORMAT = "%(asctime)s %(levelname)s %(message)s"
 _LOG_TIME_FORMAT = "%Y-%m-%d %H:%M:%S"
 _EXIT_INTERRUPTED = 128 + signal.SIGINT
-_EXIT_TERMINATED = 128 + signal.SIGTERM
 
 
 def serve(
@@ -67,12 +69,18 @@ def serve(
     tune: bool | None = None,
     cores: Collection[int] = (),
     logical_cpus: int = 1,
+    drain_seconds: float = DRAIN_SECONDS,
+    drained_exit_code: int = chief_watch.EXIT_TERMINATED,
 ) -> NoReturn:
     """Serves as a worker or parameter server, and ends the process.
 
     Exit codes: 0 when the chief ends the job; 69 when there was no chief for
-    too long; 143 at once after SIGTERM, which job controllers understand as
-    "was preempted, start it again"; 130 after Ctrl-C; 1 when it cannot serve.
+    too long; 143 after SIGTERM, which job controllers understand as "was
+    preempted, start it again"; 130 after Ctrl-C; 1 when it cannot serve.
+
+    After SIGTERM a worker asks its chief to let it go: it ends what it runs,
+    so that nothing is lost or runs twice. A parameter server, a worker without
+    a chief, and any task after a second SIGTERM, end at once.
 
     Args:
         config: The task and its cluster.
@@ -86,6 +94,9 @@ def serve(
         cores: The cores that a tuned task keeps to; none: any.
         logical_cpus: Number of CPU devices of a worker. Without accelerators,
             it has a replica on each; they share its cores.
+        drain_seconds: The time that a worker has after SIGTERM to end what it
+            runs; less than whoever sends SIGTERM waits before SIGKILL.
+        drained_exit_code: Exit code of a worker that has ended it.
 
     Raises:
         ClusterConfigurationError: If the task is neither worker nor ps.
@@ -101,6 +112,7 @@ def serve(
     _log_visibly()
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, _terminate)
+    is_drained = config.job == spec.WORKER and drain_seconds > 0
     os.environ.update(
         environment.with_settings(
             os.environ, (task.host for task in config.cluster.tasks)
@@ -117,7 +129,16 @@ def serve(
             chief_start_timeout_seconds=chief_start_timeout_seconds,
             chief_grace_seconds=chief_grace_seconds,
         )
-        ending = _wait_for_end(config, inbox, watch)
+        if is_drained and (
+            threading.current_thread() is threading.main_thread()
+        ):
+            signal.signal(
+                signal.SIGTERM,
+                functools.partial(_terminate_later, inbox, watch),
+            )
+        ending = _wait_for_end(
+            config, inbox, watch, drain_seconds, drained_exit_code
+        )
     except KeyboardInterrupt:
         ending = Ending(_EXIT_INTERRUPTED, "interrupted")
     _logger.log(
@@ -141,8 +162,13 @@ def _log_visibly() -> None:
         package.setLevel(logging.INFO)
 
 
-# From the mailbox's thread: messages, or the error that has ended it.
-_Inbox = queue.SimpleQueue[messages.Message | BaseException]
+class _Terminate:
+    """SIGTERM has arrived."""
+
+
+# From the mailbox's thread: messages, or the error that has ended it; from the
+# handler of signals.
+_Inbox = queue.SimpleQueue[messages.Message | BaseException | _Terminate]
 
 
 def _start(
@@ -235,7 +261,11 @@ def _port_error(task: spec.Task, reason: str) -> errors.TaskStartError:
 
 
 def _wait_for_end(
-    config: spec.TaskConfig, inbox: _Inbox, watch: ChiefWatch
+    config: spec.TaskConfig,
+    inbox: _Inbox,
+    watch: ChiefWatch,
+    drain_seconds: float = DRAIN_SECONDS,
+    drained_exit_code: int = chief_watch.EXIT_TERMINATED,
 ) -> Ending:
     while True:
         waited_seconds = watch.reminder(time.monotonic())
@@ -262,6 +292,12 @@ def _wait_for_end(
         else:
             if isinstance(message, BaseException):
                 raise message
+            if isinstance(message, _Terminate):
+                _ask_to_leave(config, watch.chief, drain_seconds)
+                watch.told_to_end(
+                    time.monotonic(), drain_seconds, drained_exit_code
+                )
+                continue
             ending = watch.heard(message, time.monotonic())
             if isinstance(message, messages.ChiefHere):
                 _logger.info("The chief at %s has connected.", message.address)
@@ -279,10 +315,52 @@ def _answers(chief: messages.ChiefHere) -> bool:
     return status.incarnation == chief.incarnation
 
 
+def _ask_to_leave(
+    config: spec.TaskConfig,
+    chief: messages.ChiefHere | None,
+    drain_seconds: float,
+) -> None:
+    """Asks the chief to let this worker go; ends it if the chief is away."""
+    from tfps_plugin.cluster.serving import mailbox
+
+    if chief is None:
+        _terminate(signal.SIGTERM, None)
+    _logger.info(
+        "%s is told to end (SIGTERM). It ends what it runs, and itself within "
+        "%.0f s.",
+        config.task,
+        drain_seconds,
+    )
+    text = messages.encode(
+        messages.Leaving(chief.chief_id, config.index, drain_seconds)
+    )
+    try:
+        # A probe finds a chief that is gone in a millisecond.
+        health.probe(chief.address, _PROBE_TIMEOUT_SECONDS)
+        mailbox.post(
+            spec.Task(spec.CHIEF, 0, chief.address),
+            text,
+            _PROBE_TIMEOUT_SECONDS,
+        )
+    except errors.TaskUnreachableError as error:
+        _logger.warning("The chief cannot be asked: %s", error)
+        _terminate(signal.SIGTERM, None)
+
+
+def _terminate_later(
+    inbox: _Inbox, watch: ChiefWatch, number: int, frame: FrameType | None
+) -> None:
+    """Handles SIGTERM: the main loop goes on, and asks the chief."""
+    if watch.chief is None or watch.was_told_to_end:
+        _terminate(number, frame)
+    # The queue is made for handlers of signals: it needs no lock.
+    inbox.put(_Terminate())
+
+
 def _terminate(number: int, frame: FrameType | None) -> NoReturn:
     # The main thread may have held any lock: no logging here.
     os.write(2, b"tfps_plugin: terminated by SIGTERM.\n")
-    os._exit(_EXIT_TERMINATED)
+    os._exit(chief_watch.EXIT_TERMINATED)
 
 
 def _end_process(exit_code: int) -> NoReturn:
@@ -329,6 +407,18 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         help="the time to wait for a chief that has died",
     )
     parser.add_argument(
+        "--drain-seconds",
+        type=float,
+        default=DRAIN_SECONDS,
+        help="the time that a worker has to end what it runs after SIGTERM",
+    )
+    parser.add_argument(
+        "--drained-exit-code",
+        type=int,
+        default=chief_watch.EXIT_TERMINATED,
+        help="exit code of a worker that has ended it",
+    )
+    parser.add_argument(
         "--parent-pipe",
         type=int,
         help="file descriptor of a pipe at whose end this process ends",
@@ -372,6 +462,8 @@ def main(arguments: list[str] | None = None) -> NoReturn:
             tune=options.tune,
             cores=options.cores,
             logical_cpus=options.logical_cpus,
+            drain_seconds=options.drain_seconds,
+            drained_exit_code=options.drained_exit_code,
         )
     except errors.TfpsError as error:
         _logger.error("%s", error)

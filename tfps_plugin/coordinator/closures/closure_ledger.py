@@ -52,6 +52,7 @@ class ClosureLedger:
         self._bound: dict[int, collections.deque[Closure]] = {}
         self._num_bound = 0
         self._num_running = 0
+        self._running_on: collections.Counter[int] = collections.Counter()
         self._round = 0
         self._error: BaseException | None = None
 
@@ -74,6 +75,12 @@ class ClosureLedger:
     def num_running(self) -> int:
         """Number of closures that run."""
         return self._num_running
+
+    def num_on(self, worker_index: int) -> int:
+        """Returns the number of closures that a worker runs, or alone may."""
+        return self._running_on[worker_index] + len(
+            self._bound.get(worker_index, ())
+        )
 
     @property
     def has_room(self) -> bool:
@@ -121,21 +128,29 @@ class ClosureLedger:
         )
         self._num_bound += 1
 
-    def take(self, worker_index: int) -> Closure | None:
+    def take(
+        self, worker_index: int, *, bound_only: bool = False
+    ) -> Closure | None:
         """Begins the next closure of a worker; None if none waits for it.
 
         Closures that are bound to the worker come before all others; among
         equals, the one that waited longest comes first.
+
+        Args:
+            worker_index: The worker.
+            bound_only: Whether the worker takes no others.
         """
         if worker_index in self._bound:
             closure = self._take_bound(worker_index)
-        elif self._unbound:
+        elif self._unbound and not bound_only:
             closure = self._unbound.popleft()
         else:
             return None
         closure.move_to(ClosureState.RUNNING)
         closure.round = self._round
+        closure.worker_index = worker_index
         self._num_running += 1
+        self._running_on[worker_index] += 1
         return closure
 
     def put_back(
@@ -171,7 +186,7 @@ class ClosureLedger:
                 return self.failed(closure, attempt, _loses_workers(closure))
         if not self.is_current(closure):
             return self._end(closure, ClosureState.CANCELLED, None)
-        self._num_running -= 1
+        self._left(closure)
         closure.move_to(ClosureState.QUEUED)
         self._unbound.appendleft(closure)
         return []
@@ -246,8 +261,14 @@ class ClosureLedger:
         self, closure: Closure, state: ClosureState, outcome: Any
     ) -> list[Ended]:
         closure.move_to(state)
-        self._num_running -= 1
+        self._left(closure)
         return [(closure, outcome)]
+
+    def _left(self, closure: Closure) -> None:
+        """Records that a closure runs no more."""
+        self._num_running -= 1
+        if closure.worker_index is not None:
+            self._running_on[closure.worker_index] -= 1
 
 
 def _cancel(queue: collections.deque[Closure]) -> list[Ended]:

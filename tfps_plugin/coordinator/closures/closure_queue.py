@@ -54,6 +54,16 @@ class ClosureQueue:
         with self._lock:
             return self._ledger.round
 
+    def grow(self, number: int) -> None:
+        """Lets more closures wait before callers do.
+
+        Args:
+            number: How many more.
+        """
+        with self._lock:
+            self._ledger.capacity += number
+            self._shared.room_made.notify_all()
+
     def put(self, closure: Closure) -> None:
         """Adds a closure at the end; waits while the queue is full.
 

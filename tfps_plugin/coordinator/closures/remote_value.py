@@ -12,6 +12,7 @@ from tfps_plugin import errors
 from tfps_plugin.cluster.chief.connection import Connection
 from tfps_plugin.coordinator.closures.closure import ClosureState
 from tfps_plugin.coordinator.closures.closure_queue import WAKE_UP_SECONDS
+from tfps_plugin.coordinator.closures.kept_results import KeptResults
 from tfps_plugin.coordinator.members import failures
 from tfps_plugin.inputs.per_worker_values import PerWorkerValues
 from tfps_plugin.strategy.replicas.per_replica import PerReplica
@@ -52,6 +53,7 @@ class RemoteValue:
         "_event",
         "_fetched",
         "_has_ended",
+        "_kept",
         "_lock",
         "_raise_pending",
         "_result",
@@ -62,6 +64,7 @@ class RemoteValue:
         self,
         raise_pending: Callable[[], None] | None = None,
         connection: Connection | None = None,
+        kept: KeptResults | None = None,
     ) -> None:
         """Creates a value that is not ready.
 
@@ -70,7 +73,10 @@ class RemoteValue:
                 it was not raised yet. So the caller of a cancelled closure
                 learns why it was cancelled.
             connection: The connection to the result's cluster.
+            kept: Brings the result to the chief when its worker leaves; None:
+                nothing does.
         """
+        self._kept = kept
         self._raise_pending = raise_pending
         self._connection = connection
         self._has_ended = False
@@ -166,6 +172,16 @@ class RemoteValue:
             self._fetched = self._copy_to_chief(result)
         return tf.nest.map_structure(_own_copy, self._fetched)
 
+    def bring_home(self) -> None:
+        """Brings the result to the chief, because its worker is to leave.
+
+        Raises:
+            WorkerLostError: If the worker does not answer.
+        """
+        self._fetched = self._copy_to_chief(self._result)
+        with tf.device("/device:CPU:0"):
+            self._result = tf.nest.map_structure(_to_tensor, self._fetched)
+
     def _copy_to_chief(self, result: Any) -> Any:
         """Copies a result from its worker."""
         try:
@@ -199,6 +215,8 @@ class RemoteValue:
         self._worker_index = worker_index
         if state is ClosureState.DONE:
             self._result = outcome
+            if self._kept is not None and outcome is not None:
+                self._kept.add(worker_index, self)
         elif state is ClosureState.FAILED:
             self._error = outcome
         else:
@@ -255,6 +273,13 @@ def _own_copy(leaf: Any) -> Any:
     if isinstance(leaf, ReplicaResults):
         return ReplicaResults([_own_copy(value) for value in leaf.values])
     return leaf.copy() if isinstance(leaf, np.ndarray) else leaf
+
+
+def _to_tensor(leaf: Any) -> Any:
+    """Returns a part of a fetched result as `get` returns it."""
+    if isinstance(leaf, ReplicaResults):
+        return ReplicaResults([_to_tensor(value) for value in leaf.values])
+    return tf.constant(leaf) if isinstance(leaf, np.ndarray) else leaf
 
 
 def _to_local(leaf: Any) -> Any:

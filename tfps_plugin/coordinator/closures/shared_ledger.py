@@ -1,5 +1,6 @@
 """Closure ledger that callers and lanes share behind one lock."""
 
+import collections
 import sys
 import threading
 from collections.abc import Callable
@@ -27,10 +28,12 @@ class SharedLedger:
         room_made: Notified when closures left the queue, or an error waits.
         settled: Notified when no closure runs and every end was told.
         round_ended: Notified when an error ended a round.
+        drained: Notified when a worker that is being drained may be done.
         is_stopped: Whether the queue was stopped.
         ended_by: The error that every call raises once the queue has ended
             for good.
         num_untold: Number of closures that ended and were not told yet.
+        untold_of: The same, by the worker that ran them last.
         cancellation: Ends the calls of closures that begin now.
     """
 
@@ -64,9 +67,11 @@ class SharedLedger:
         self.room_made = threading.Condition(self.lock)
         self.settled = threading.Condition(self.lock)
         self.round_ended = threading.Condition(self.lock)
+        self.drained = threading.Condition(self.lock)
         self.is_stopped = False
         self.ended_by: BaseException | None = None
         self.num_untold = 0
+        self.untold_of: collections.Counter[int | None] = collections.Counter()
         self._new_cancellation = new_cancellation
         self.cancellation = new_cancellation()
 
@@ -92,7 +97,7 @@ class SharedLedger:
             cancellation = None
             if ledger.round != round_before:
                 cancellation = self.renew_cancellation()
-            self.num_untold += len(ended)
+            self.ended(ended)
             start = None
             if ledger.num_queued > num_queued_before:
                 start = self.scheduler.wake()
@@ -119,7 +124,7 @@ class SharedLedger:
             Those closures, to be told without the lock.
         """
         ended = self.ledger.cancel_bound(worker_index)
-        self.num_untold += len(ended)
+        self.ended(ended)
         # Also for callers who wait for room for a closure of that worker.
         self.room_made.notify_all()
         return ended
@@ -136,11 +141,31 @@ class SharedLedger:
         )
         return previous
 
+    def ended(self, ended: list[Ended]) -> None:
+        """Notes closures that ended and are to be told; needs the lock."""
+        self.num_untold += len(ended)
+        self.untold_of.update(closure.worker_index for closure, _ in ended)
+
     def tell(self, ended: list[Ended]) -> None:
         """Tells closures that they ended; they are settled after it."""
         for closure, outcome in ended:
             closure.tell(outcome)
         with self.lock:
             self.num_untold -= len(ended)
+            self.untold_of.subtract(
+                closure.worker_index for closure, _ in ended
+            )
+            if self.scheduler.are_drained:
+                self.drained.notify_all()
             if self.is_quiet:
                 self.settled.notify_all()
+
+    def is_done(self, worker_index: int) -> bool:
+        """Returns whether a worker has nothing to run; needs the lock.
+
+        Args:
+            worker_index: A worker that is being drained.
+        """
+        return not (
+            self.ledger.num_on(worker_index) or self.untold_of[worker_index]
+        )

@@ -20,7 +20,8 @@ class IdleLanes(Generic[Lane]):
     idle last, so that lanes which are never needed need no thread. A closure
     that is bound to a worker gets the next lane of that worker.
 
-    Paused workers keep their lanes but are not picked.
+    Paused workers keep their lanes but are not picked. Workers that are being
+    drained are picked for closures that are bound to them alone.
 
     Not thread-safe.
     """
@@ -29,6 +30,7 @@ class IdleLanes(Generic[Lane]):
         """Creates an empty collection."""
         self._lanes: dict[int, list[Lane]] = {}
         self._paused: set[int] = set()
+        self._drained: set[int] = set()
         # Workers that may be picked, by number of idle lanes - 1.
         self._workers: list[collections.OrderedDict[int, None]] = []
 
@@ -63,14 +65,29 @@ class IdleLanes(Generic[Lane]):
         """Returns whether the worker is paused."""
         return worker_index in self._paused
 
+    @property
+    def are_drained(self) -> bool:
+        """True if any worker is being drained."""
+        return bool(self._drained)
+
+    def is_drained(self, worker_index: int) -> bool:
+        """Returns whether the worker is being drained."""
+        return worker_index in self._drained
+
     def pause(self, worker_index: int) -> None:
         """Picks no lane of the worker until `resume`."""
         self._unlist(worker_index)
         self._paused.add(worker_index)
 
+    def drain(self, worker_index: int) -> None:
+        """Picks lanes of the worker for its bound closures, until `resume`."""
+        self._unlist(worker_index)
+        self._drained.add(worker_index)
+
     def resume(self, worker_index: int) -> None:
         """Picks lanes of the worker again."""
         self._paused.discard(worker_index)
+        self._drained.discard(worker_index)
         self._unlist(worker_index)
         self._list(worker_index)
 
@@ -82,7 +99,7 @@ class IdleLanes(Generic[Lane]):
 
     def _list(self, worker_index: int) -> None:
         number = len(self._lanes.get(worker_index, ()))
-        if not number or worker_index in self._paused:
+        if not number or worker_index in self._paused | self._drained:
             return
         while len(self._workers) < number:
             self._workers.append(collections.OrderedDict())

@@ -133,3 +133,18 @@ def test_no_lane_is_lost_and_the_idlest_comes_first(
                 assert expected[taken[0]].pop() == taken[1]
     left = [lane for lanes in expected.values() for lane in lanes]
     assert sorted(idle.take_all()) == sorted(left)
+
+
+def test_a_worker_that_is_drained_gets_what_is_bound_to_it() -> None:
+    idle: IdleLanes[str] = IdleLanes()
+    idle.add(0, "a")
+    idle.add(1, "b")
+    idle.drain(0)
+    assert idle.are_drained
+    assert idle.take() == (1, "b")
+    assert idle.take() is None
+    assert idle.take_of(0) == "a"
+    idle.add(0, "a")
+    idle.resume(0)
+    assert not idle.are_drained
+    assert idle.take() == (0, "a")

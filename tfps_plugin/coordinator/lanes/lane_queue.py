@@ -8,6 +8,9 @@ from tfps_plugin.coordinator.closures.closure import Closure
 from tfps_plugin.coordinator.closures.closure_ledger import Ended
 from tfps_plugin.coordinator.closures.shared_ledger import SharedLedger
 
+# Interval at which a wait returns to Python by itself.
+_WAKE_UP_SECONDS = 1.0
+
 
 class LaneQueue:
     """Hands closures to lanes, and takes back how they ended.
@@ -27,9 +30,6 @@ class LaneQueue:
         self._ledger = shared.ledger
         self._lock = shared.lock
         self._scheduler = shared.scheduler
-        # A caller that waits for room is woken only when there is room for
-        # many closures: taking turns with the lanes would cost more.
-        self._few = shared.ledger.capacity // 2
 
     def add(
         self, worker_index: int, start: Callable[[], None], number: int = 0
@@ -76,6 +76,34 @@ class LaneQueue:
             self._scheduler.pause(worker_index)
             return self._shared.cancel_bound(worker_index)
 
+    def drain(self, worker_index: int) -> None:
+        """Gives the worker's lanes its bound closures only, until `resume`."""
+        with self._lock:
+            self._scheduler.drain(worker_index)
+
+    def wait_until_drained(
+        self, worker_index: int, timeout_seconds: float
+    ) -> bool:
+        """Waits until a worker that is being drained has nothing to run.
+
+        Args:
+            worker_index: The worker.
+            timeout_seconds: How long to wait at most.
+
+        Returns:
+            Whether it has nothing to run, or runs no more.
+        """
+        deadline = time.monotonic() + timeout_seconds
+        with self._lock:
+            while not (
+                self._shared.is_done(worker_index) or self._shared.is_stopped
+            ):
+                left_seconds = deadline - time.monotonic()
+                if left_seconds <= 0:
+                    return False
+                self._shared.drained.wait(min(left_seconds, _WAKE_UP_SECONDS))
+            return True
+
     def tell(self, ended: list[Ended]) -> None:
         """Tells closures that they ended."""
         self._shared.tell(ended)
@@ -117,7 +145,7 @@ class LaneQueue:
         # Short for `SharedLedger.change`: neither queue nor round change.
         with self._lock:
             ended = self._ledger.done(closure, attempt, result)
-            self._shared.num_untold += len(ended)
+            self._shared.ended(ended)
         self._shared.tell(ended)
 
     def failed(
@@ -195,11 +223,14 @@ class LaneQueue:
         """Begins the next closure, if there is one and the lane may."""
         if not self._scheduler.may_take(worker_index, number):
             return None
-        closure = self._ledger.take(worker_index)
+        closure = self._ledger.take(
+            worker_index, bound_only=self._scheduler.is_drained(worker_index)
+        )
         if closure is not None:
-            closure.worker_index = worker_index
             closure.cancellation = self._shared.cancellation
-            # Bound closures may wait for long, while lanes take all others.
-            if self._ledger.num_unbound <= self._few:
+            # A caller that waits for room is woken only when there is room for
+            # many closures: taking turns with the lanes would cost more. Bound
+            # closures may wait for long, while lanes take all others.
+            if self._ledger.num_unbound <= self._ledger.capacity // 2:
                 self._shared.room_made.notify()
         return closure

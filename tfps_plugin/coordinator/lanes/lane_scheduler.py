@@ -95,6 +95,19 @@ class LaneScheduler:
         """Wakes lanes of the worker again."""
         self._idle.resume(worker_index)
 
+    def drain(self, worker_index: int) -> None:
+        """Wakes lanes of the worker for its bound closures, until `resume`."""
+        self._idle.drain(worker_index)
+
+    @property
+    def are_drained(self) -> bool:
+        """True if any worker is being drained."""
+        return self._idle.are_drained
+
+    def is_drained(self, worker_index: int) -> bool:
+        """Returns whether the worker is being drained."""
+        return self._idle.is_drained(worker_index)
+
     def is_paused(self, worker_index: int) -> bool:
         """Returns whether the worker is paused."""
         return self._idle.is_paused(worker_index)

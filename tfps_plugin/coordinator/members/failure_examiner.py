@@ -44,7 +44,6 @@ class FailureExaminer:
             stale_seconds: How long a worker may fail calls because it has not
                 ended a function that was given up.
         """
-        self._workers: Sequence[Any] = tuple(cluster.workers)
         self._ps: Sequence[Any] = tuple(cluster.parameter_servers)
         self._membership = membership
         self._inspector = inspector
@@ -88,7 +87,7 @@ class FailureExaminer:
             if task.index in failure.ps and (error := self.examine_ps(task)):
                 return error
         for index in failure.workers:
-            if index < len(self._workers):
+            if index in self._membership.indices:
                 self._examine_worker(index)
         if failure.function_is_stale and self._is_lasting(
             worker_index, generation
@@ -158,7 +157,9 @@ class FailureExaminer:
         generation = self._membership.generation(worker_index)
         if not self._membership.is_present(worker_index, generation):
             return
-        reason = self._inspector.why_lost(self._workers[worker_index])
+        reason = self._inspector.why_lost(
+            self._membership.workers[worker_index]
+        )
         if reason is not None:
             self._membership.report_lost(worker_index, generation, reason)
 

@@ -5,6 +5,8 @@ import threading
 import time
 
 from tfps_plugin.cluster.spec import Task
+from tfps_plugin.coordinator.elastic.uses import Use
+from tfps_plugin.coordinator.elastic.uses import Uses
 from tfps_plugin.coordinator.lanes.lane_queue import LaneQueue
 from tfps_plugin.coordinator.members.ps_recovery import PsRecovery
 from tfps_plugin.coordinator.members.roster import Roster
@@ -14,6 +16,8 @@ from tfps_plugin.monitoring.counters import Counters
 
 # Interval between two probes of a lost ps.
 _RECOVERY_INTERVAL_SECONDS = 0.25
+# Interval at which a wait returns to Python by itself.
+_WAKE_UP_SECONDS = 1.0
 
 
 class Membership:
@@ -27,12 +31,16 @@ class Membership:
     Guarantees: the lanes of a lost worker get no closure from its report on
     until it is admitted again, in a new generation. No lane gets a closure
     while a parameter server is being recovered.
-    Guarded by `_lock` (shared by `_changed`): the roster, the lost workers
-    that the cluster still lists, the reasons. The locks of the queue, of the
+    Guarded by `_lock` (shared by `_changed`): the workers, the roster, the
+    workers that leave, the lost ones that the cluster still lists, the reasons.
+    The locks of the queue, of the
     recovery, and of a lane that is started may be taken while holding it,
     never the other way round.
     Never call while holding the lock: the session, subscribers, listeners of
     closures.
+
+    Attributes:
+        uses: The workers that something needs.
     """
 
     def __init__(
@@ -56,7 +64,7 @@ class Membership:
             ps_recovery: Recovers lost ps; None: the loss of a ps is an error.
         """
         self._session = session
-        self._workers = tuple(session.cluster.workers)
+        self._workers: tuple[Task, ...] = tuple(session.cluster.workers)
         self._lanes = lanes
         self._counters = counters
         self._events = event_board
@@ -64,10 +72,20 @@ class Membership:
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         listed = session.listed
-        late = [task.index for task in self._workers if task not in listed]
+        removed = set(self._workers) - set(session.workers)
+        late = [
+            task.index
+            for task in self._workers
+            if task not in listed or task in removed
+        ]
         self._roster = Roster(
             len(self._workers), late=late, now=time.monotonic()
         )
+        for task in removed:
+            self._roster.retire(task.index)
+        # Workers that begin nothing new, because they are about to leave.
+        self._leaving: set[int] = set()
+        self.uses = Uses()
         for worker_index in late:
             lanes.tell(lanes.pause(worker_index))
         self._to_delist: collections.deque[int] = collections.deque()
@@ -75,6 +93,9 @@ class Membership:
         self._reasons: dict[int, str] = dict.fromkeys(
             late, "it was missing at the start"
         )
+        # Workers that were added, and have not answered yet.
+        self._added: set[int] = set()
+        self._is_over = False
 
     def generation(self, worker_index: int) -> int:
         """Returns the number of times the worker was readmitted."""
@@ -99,6 +120,104 @@ class Membership:
             if generation is None:
                 generation = self._roster.generation(worker_index)
             return self._roster.is_present(worker_index, generation)
+
+    @property
+    def workers(self) -> tuple[Task, ...]:
+        """All workers by index, also those that were removed."""
+        with self._lock:
+            return self._workers
+
+    @property
+    def indices(self) -> tuple[int, ...]:
+        """Indices of the workers that belong to the cluster, ascending."""
+        with self._lock:
+            return self._roster.indices
+
+    def use_present(self) -> Use:
+        """Keeps the workers that are present, until they are released."""
+        with self._lock:
+            return self.uses.begin(set(self._roster.present) - self._leaving)
+
+    def add(self, task: Task) -> None:
+        """Adds a worker, which takes part as soon as it answers.
+
+        Args:
+            task: One with the next index; or one that was removed.
+        """
+        now = time.monotonic()
+        with self._lock:
+            # Another coordinator may have added others before.
+            for each in self._session.cluster.workers[
+                len(self._workers) : task.index
+            ]:
+                self._roster.add(each.index, now)
+                self._roster.retire(each.index)
+                self._workers = (*self._workers, each)
+            if task.index == len(self._workers):
+                self._workers = (*self._workers, task)
+            self._roster.add(task.index, now)
+            self._added.add(task.index)
+            self._reasons[task.index] = "it was added, and has not answered yet"
+            cancelled = self._lanes.pause(task.index)
+            self._changed.notify_all()
+        self._lanes.tell(cancelled)
+
+    def begin_to_leave(self, worker_index: int) -> int | None:
+        """Gives a worker nothing new to run, except what only it may run.
+
+        Returns:
+            Its generation; None if it is absent.
+        """
+        with self._lock:
+            generation = self._roster.generation(worker_index)
+            if not self._roster.is_present(worker_index, generation):
+                return None
+            self._leaving.add(worker_index)
+            self._lanes.drain(worker_index)
+            return generation
+
+    def stay(self, worker_index: int) -> None:
+        """Undoes `begin_to_leave`."""
+        with self._lock:
+            self._leaving.discard(worker_index)
+            if not self.is_recovering and (
+                worker_index in self._roster.present
+            ):
+                self._lanes.resume(worker_index)
+
+    def leave(
+        self, worker_index: int, generation: int, *, for_good: bool
+    ) -> None:
+        """Has a worker that runs nothing leave, as one that is lost.
+
+        Args:
+            worker_index: The worker.
+            generation: Its generation when it began to leave; if it was lost
+                since, there is nothing to take out.
+            for_good: Whether it is not to be probed.
+        """
+        with self._lock:
+            self._leaving.discard(worker_index)
+            if self._roster.lose(worker_index, generation, time.monotonic()):
+                self._to_delist.append(worker_index)
+            if for_good:
+                self._roster.retire(worker_index)
+            self._reasons[worker_index] = "it has left"
+            cancelled = self._lanes.pause(worker_index)
+            self._changed.notify_all()
+        self._lanes.tell(cancelled)
+
+    def retire(self, worker_index: int) -> None:
+        """Removes an absent worker: it is probed no more."""
+        with self._lock:
+            self._roster.retire(worker_index)
+            self._changed.notify_all()
+
+    def wait_until_delisted(self, worker_index: int) -> None:
+        """Waits until a lost worker is taken out, or the thread has ended."""
+        with self._lock:
+            while worker_index in self._to_delist and not self._is_over:
+                self._changed.wait(_WAKE_UP_SECONDS)
 
     @property
     def absent(self) -> tuple[int, ...]:
@@ -148,6 +267,7 @@ class Membership:
                 worker_index, generation, time.monotonic()
             ):
                 return False
+            self._leaving.discard(worker_index)
             self._reasons[worker_index] = reason
             self._to_delist.append(worker_index)
             cancelled = self._lanes.pause(worker_index)
@@ -173,8 +293,8 @@ class Membership:
         with self._lock:
             cancelled = [
                 each
-                for worker in self._workers
-                for each in self._lanes.pause(worker.index)
+                for worker_index in self._roster.indices
+                for each in self._lanes.pause(worker_index)
             ]
             recovery.begin(task)
             self._changed.notify_all()
@@ -202,6 +322,8 @@ class Membership:
                 return
             for worker_index in self._roster.present:
                 self._lanes.resume(worker_index)
+                if worker_index in self._leaving:
+                    self._lanes.drain(worker_index)
 
     @property
     def next_to_delist(self) -> int | None:
@@ -213,6 +335,7 @@ class Membership:
         """Records that `next_to_delist` was delisted."""
         with self._lock:
             self._to_delist.popleft()
+            self._changed.notify_all()
 
     @property
     def due(self) -> tuple[int, ...]:
@@ -228,13 +351,20 @@ class Membership:
     def no_answer(self, worker_index: int, reason: str) -> None:
         """Records that an absent worker could not be admitted."""
         with self._lock:
+            if worker_index not in self._roster.absent:
+                return  # it was removed meanwhile
             self._reasons[worker_index] = reason
             self._roster.no_answer(worker_index, time.monotonic())
 
     def admit(self, worker_index: int) -> None:
         """Has an absent worker take part, in a new generation."""
-        address = self._workers[worker_index].address
         with self._lock:
+            if worker_index not in self._roster.absent:
+                return  # it was removed meanwhile
+            address = self._workers[worker_index].address
+            was_added = worker_index in self._added
+            self._added.discard(worker_index)
+            self._leaving.discard(worker_index)
             was_late = self._roster.is_late(worker_index)
             away_seconds = self._roster.admit(worker_index, time.monotonic())
             generation = self._roster.generation(worker_index)
@@ -244,7 +374,9 @@ class Membership:
         if was_late:
             self._counters.increment("workers_joined")
             self._events.publish(
-                events.WorkerJoined(worker_index, address, away_seconds)
+                events.WorkerJoined(
+                    worker_index, address, away_seconds, was_added
+                )
             )
             return
         self._counters.increment("workers_readmitted")
@@ -278,4 +410,10 @@ class Membership:
     def wake(self) -> None:
         """Ends every `wait_for_news`."""
         with self._lock:
+            self._changed.notify_all()
+
+    def end(self) -> None:
+        """Ends every wait, because nobody changes the cluster any more."""
+        with self._lock:
+            self._is_over = True
             self._changed.notify_all()

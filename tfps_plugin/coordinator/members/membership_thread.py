@@ -71,7 +71,6 @@ class MembershipThread:
             on_unwanted: Called on the thread before it ends for that reason.
         """
         self._session = session
-        self._workers = tuple(session.cluster.workers)
         self._ps = tuple(session.cluster.parameter_servers)
         self._queue = queue
         self._membership = membership
@@ -111,8 +110,11 @@ class MembershipThread:
 
     def _run(self) -> None:
         # Others wait for silent tasks until this thread gives them up.
-        with tensorflow_functions.asking_nobody():
-            self._run_until_stopped()
+        try:
+            with tensorflow_functions.asking_nobody():
+                self._run_until_stopped()
+        finally:
+            self._membership.end()
 
     def _run_until_stopped(self) -> None:
         while not self._stop.is_set():
@@ -165,7 +167,9 @@ class MembershipThread:
             if worker_index is None:
                 return
             try:
-                gone = self._session.delist(self._workers[worker_index])
+                gone = self._session.delist(
+                    self._membership.workers[worker_index]
+                )
             except (
                 errors.TaskUnreachableError,
                 errors.TaskLostError,
@@ -182,10 +186,13 @@ class MembershipThread:
                 self._end_round_if_a_ps_is_lost()
                 self._stop.wait(_RETRY_SECONDS)
                 return
-            self._membership.delisted()
             self._forget_worker(worker_index)
+            self._membership.delisted()
             for task in gone:
-                if task in self._workers and task.index != worker_index:
+                if (
+                    task in self._membership.workers
+                    and task.index != worker_index
+                ):
                     self._membership.report_lost(
                         task.index,
                         self._membership.generation(task.index),
@@ -212,7 +219,7 @@ class MembershipThread:
             self._try_to_readmit(worker_index)
 
     def _try_to_readmit(self, worker_index: int) -> None:
-        task = self._workers[worker_index]
+        task = self._membership.workers[worker_index]
         try:
             self._session.probe(task, _PROBE_TIMEOUT_SECONDS)
             # Another coordinator of the session may have admitted a late one.
@@ -255,7 +262,8 @@ class MembershipThread:
         reasons = self._membership.reasons
         tasks = "".join(
             f"\n  worker {task.index} at {task.address}: {reasons[task.index]}"
-            for task in self._workers
+            for task in self._membership.workers
+            if task.index in reasons and task.index in self._membership.indices
         )
         return errors.WorkerLostError(
             f"No worker was left for {waited_seconds:.0f} s; expected at least "

@@ -51,6 +51,8 @@ class Roster:
         """
         self._generations = [0] * num_workers
         self._late = set(late)
+        # Workers that were removed.
+        self._retired: set[int] = set()
         self._absences: dict[int, _Absence] = {
             index: _Absence(since=now, next_probe=now) for index in late
         }
@@ -64,15 +66,41 @@ class Roster:
     def present(self) -> tuple[int, ...]:
         """Indices of the workers that are present, ascending."""
         return tuple(
+            index for index in self.indices if index not in self._absences
+        )
+
+    @property
+    def indices(self) -> tuple[int, ...]:
+        """Indices of the workers that belong to the cluster, ascending."""
+        return tuple(
             index
             for index in range(len(self._generations))
-            if index not in self._absences
+            if index not in self._retired
         )
 
     @property
     def is_empty(self) -> bool:
         """True if all workers are absent."""
-        return len(self._absences) == len(self._generations)
+        return len(self._absences) == len(self.indices)
+
+    def add(self, worker_index: int, now: float) -> None:
+        """Adds a worker that is not there yet, and is probed at once.
+
+        Args:
+            worker_index: The next index; or that of a worker that was removed.
+            now: The time.
+        """
+        if worker_index == len(self._generations):
+            self._generations.append(0)
+        self._retired.discard(worker_index)
+        self._late.add(worker_index)
+        self._absences[worker_index] = _Absence(since=now, next_probe=now)
+
+    def retire(self, worker_index: int) -> None:
+        """Removes an absent worker: it is probed no more."""
+        self._absences.pop(worker_index, None)
+        self._late.discard(worker_index)
+        self._retired.add(worker_index)
 
     def generation(self, worker_index: int) -> int:
         """Returns the number of times the worker was readmitted."""
@@ -86,6 +114,7 @@ class Roster:
         """Returns whether the worker is present, in that generation."""
         return (
             worker_index not in self._absences
+            and worker_index not in self._retired
             and self._generations[worker_index] == generation
         )
 

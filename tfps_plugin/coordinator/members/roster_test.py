@@ -93,3 +93,25 @@ def test_a_late_worker_that_is_lost_later_is_not_late_again() -> None:
     assert not roster.is_empty
     assert roster.lose(0, generation=1, now=3.0)
     assert not roster.is_late(0)
+
+
+def test_workers_are_added_and_removed() -> None:
+    roster = Roster(2)
+    roster.add(2, now=5.0)
+    assert roster.indices == (0, 1, 2)
+    assert roster.absent == roster.due(5.0) == (2,)
+    assert roster.is_late(2)
+    roster.admit(2, now=6.0)
+    assert roster.present == (0, 1, 2)
+    roster.lose(0, generation=0, now=7.0)
+    roster.retire(0)
+    assert list(roster.indices) == list(roster.present) == [1, 2]
+    assert not roster.absent
+    assert not roster.due(100.0)
+    assert not roster.is_present(0, generation=0)
+    roster.lose(1, generation=0, now=8.0)
+    roster.lose(2, generation=1, now=8.0)
+    assert roster.is_empty
+    roster.add(0, now=9.0)
+    roster.admit(0, now=9.0)
+    assert roster.is_present(0, generation=1)

@@ -29,7 +29,7 @@ _CANCELLED_SECONDS = 10.0
 class Watchdog:
     """Gives up tasks that are silent, and calls that do not end.
 
-    Threading: used by the membership thread only.
+    Threading: used by the membership thread only, but for `add`.
     """
 
     def __init__(
@@ -54,7 +54,6 @@ class Watchdog:
             drivers: The lanes of each worker, by its index.
         """
         self._session = session
-        self._workers = tuple(session.cluster.workers)
         self._ps = tuple(session.cluster.parameter_servers)
         self._queue = queue
         self._membership = membership
@@ -62,6 +61,11 @@ class Watchdog:
         self._inspector = inspector
         self._detector = detector
         self._drivers = drivers
+
+    def add(self, driver: Worker) -> None:
+        """Watches the lanes of a worker that was added; from any thread."""
+        # Replaced as a whole, because the thread may be looking at it.
+        self._drivers = {**self._drivers, driver.worker_index: driver}
 
     def check(self) -> None:
         """Looks for everything that has stalled, and gives it up."""
@@ -131,7 +135,7 @@ class Watchdog:
         listed = self._session.listed
         workers = [
             task
-            for task in self._workers
+            for task in self._membership.workers
             if self._membership.is_present(task.index)
             and (
                 task.index in overdue

@@ -104,7 +104,7 @@ class LocalModels:
         warnings.warn(
             f"The model {model.name!r} is not on the cluster: it was made "
             f"outside strategy.scope(), so {method}() runs in this process "
-            f"alone, and {len(session.cluster.workers)} workers wait. "
+            f"alone, and {len(session.workers)} workers wait. "
             f"Received: {_variables_of(model)}. "
             + _way_onto_the_cluster(method),
             stacklevel=3,

@@ -19,6 +19,7 @@ from tfps_plugin.cluster.calls import bounded_calls
 from tfps_plugin.cluster.calls import cancelled_calls
 from tfps_plugin.cluster.calls import dispatch_context
 from tfps_plugin.coordinator.cluster_coordinator import ClusterCoordinator
+from tfps_plugin.coordinator.elastic.uses import Use
 from tfps_plugin.training.synchronous.span_parts import CallOfPs
 from tfps_plugin.training.synchronous.span_parts import QueuesOfStep
 from tfps_plugin.variables.chief import chief_reads
@@ -57,6 +58,7 @@ class Span:
         error: The exception of a ps; None if there was none.
         member_errors: The exceptions of members that ended early, by worker.
         members: Indices of the workers that began it.
+        use: Keeps them from leaving; released in the end. None: nothing does.
     """
 
     def __init__(
@@ -90,6 +92,7 @@ class Span:
         self.seconds = 0.0
         self.num_done = 0
         self.members = list(members)
+        self.use: Use | None = None
         self.error: BaseException | None = None
         self.member_errors: dict[int, BaseException] = {}
         self._coordinator = coordinator
@@ -182,6 +185,8 @@ class Span:
             self.error = self.error or error
         finally:
             self.seconds = time.monotonic() - begun_at
+            if self.use is not None:
+                self.use.release()
             self._has_ended = True
             self._on_ended()
 

@@ -10,8 +10,10 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
+from tfps_plugin import errors
 from tfps_plugin.coordinator import error_text
 from tfps_plugin.coordinator.cluster_coordinator import ClusterCoordinator
+from tfps_plugin.coordinator.elastic.uses import Use
 from tfps_plugin.training.synchronous import reach
 from tfps_plugin.training.synchronous.exclusions import Exclusions
 from tfps_plugin.training.synchronous.span import Span
@@ -42,28 +44,61 @@ class Spans:
         # Number of recovered ps when workers were known to reach all.
         self._num_recovered = 0
         self._probe: Callable[[], tf.Tensor] | None = None
+        # Workers of which the log says that they do not take part yet.
+        self._told_of: set[int] = set()
 
-    def wait_for_members(self, coordinator: ClusterCoordinator) -> list[int]:
+    def wait_for_members(
+        self, coordinator: ClusterCoordinator, capacity: int
+    ) -> tuple[list[int], Use]:
         """Waits until a worker is present; returns those that take part.
 
         Args:
             coordinator: Knows the workers.
+            capacity: Number of workers that the step was traced for. Others,
+                which were added since, take part in steps that are traced
+                after that.
+
+        Returns:
+            The workers, and their use, which keeps them from leaving: to be
+            released when the span has ended.
 
         Raises:
             WorkerLostError: If there is none for too long.
+            UnsupportedError: If the step was traced for none of those that are
+                left.
         """
         while True:
-            absent = coordinator.absent_workers
-            present = [
-                worker
-                for worker in range(coordinator.num_workers)
-                if worker not in absent
-            ]
+            use = coordinator.use_present()
+            present = [each for each in use.workers if each < capacity]
+            self._tell_of_the_others(use.workers, capacity)
             if present:
                 self._wait_until_reached(coordinator, present)
-                return self.members(present)
+                return self.members(present), use
+            use.release()
+            if use.workers:
+                raise errors.UnsupportedError(
+                    "A step that workers make together was traced before the "
+                    "workers were added that are left. Expected one of the "
+                    f"workers 0 to {capacity - 1}. Received: workers "
+                    f"{use.workers}. Begin another epoch, or schedule a new "
+                    "tf.function."
+                )
             # Any worker may run it: then there is one.
             coordinator.schedule(_nothing).get()
+
+    def _tell_of_the_others(
+        self, workers: Sequence[int], capacity: int
+    ) -> None:
+        others = [each for each in workers if each >= capacity]
+        if others and not self._told_of.issuperset(others):
+            self._told_of.update(others)
+            _logger.warning(
+                "The workers %s do not take part in this step, which was "
+                "traced for %d: fit() traces it again when the next epoch "
+                "begins. In a loop of your own, schedule a new tf.function.",
+                others,
+                capacity,
+            )
 
     def _wait_until_reached(
         self, coordinator: ClusterCoordinator, present: Sequence[int]

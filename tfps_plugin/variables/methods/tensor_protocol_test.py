@@ -42,7 +42,7 @@ _MAKERS: dict[str, Callable[[], Any]] = {
     "mirrored": _mirrored,
     "worker-local": lambda: WorkerLocalVariable(tf.constant(_VALUE), "state"),
     "per-worker": lambda: PerWorkerVariable(
-        initialization.describe(_VALUE, None, None), "own", lambda: 2
+        initialization.describe(_VALUE, None, None), "own", lambda: range(2)
     ),
     "seed": lambda: WorkerLocalSeed(
         tf.constant([7, 0], tf.uint32),

@@ -7,6 +7,7 @@ lanes restore such a number.
 import contextlib
 import dataclasses
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -41,7 +42,7 @@ class LaneTallies:
     exactly that as long as no lane is lost and only lanes change the number.
 
     Threading: safe from several threads. Guarded by `_lock`: the chief's own
-    tally.
+    tally, and those of lanes whose worker has left.
     """
 
     def __init__(
@@ -59,8 +60,18 @@ class LaneTallies:
         self._read = read
         self._lock = threading.Lock()
         self._of_chief: _Tally | None = None
+        # What lanes began at and have added, whose worker has left.
+        self._of_the_left: list[tuple[Any, Any]] = []
+        reference = weakref.ref(self)
+
+        def take_over(lane_index: int, tally: _Tally) -> None:
+            del lane_index
+            tallies = reference()
+            if tallies is not None:
+                tallies._take_over(tally)
+
         self._resident: WorkerResident[_Tally] = WorkerResident(
-            self._build, per_lane=True
+            self._build, per_lane=True, take_over=take_over
         )
 
     def handle(self) -> tf.Tensor:
@@ -82,7 +93,7 @@ class LaneTallies:
         with self._lock:
             if self._of_chief is not None:
                 tallies.append(self._of_chief)
-        counted = []
+            counted = list(self._of_the_left)
         for tally in tallies:
             # The tally of a worker that does not answer is not known.
             with contextlib.suppress(tf.errors.OpError):
@@ -97,6 +108,14 @@ class LaneTallies:
         self._resident.forget()
         with self._lock:
             self._of_chief = None
+            self._of_the_left.clear()
+
+    def _take_over(self, tally: _Tally) -> None:
+        """Keeps the tally of a lane whose worker is about to leave."""
+        with contextlib.suppress(tf.errors.OpError):
+            counted = tally.began_at, number_in(tally.added)
+            with self._lock:
+                self._of_the_left.append(counted)
 
     def _build(self, context: DispatchContext) -> _Tally:
         return self._begin(context.cpu_device)

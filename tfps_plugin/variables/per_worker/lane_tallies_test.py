@@ -72,3 +72,15 @@ def test_what_a_lost_worker_has_added_is_not_known() -> None:
     connection.present().part(Residents).forget_worker(0)
     # An addition of the other lane is missing; the total is never too large.
     assert number.tallies.total() == 12 < number.value.numpy()
+
+
+def test_what_a_worker_has_added_that_leaves_is_known() -> None:
+    number = _Number()
+    number.add(0, 5)
+    number.add(1, 7)
+    residents = connection.present().part(Residents)
+    residents.release_worker(0)
+    residents.forget_worker(0)
+    assert number.tallies.total() == 12
+    number.tallies.forget()
+    assert number.tallies.total() is None

@@ -5,6 +5,7 @@ gives one, as under `tf.distribute.ParameterServerStrategy`.
 """
 
 from collections.abc import Callable
+from collections.abc import Iterable
 
 import tensorflow as tf
 
@@ -34,17 +35,17 @@ class PerWorkerVariable(WorkerLocalHandle):
         self,
         initial_value: InitialValue,
         name: str,
-        num_workers: Callable[[], int],
+        worker_indices: Callable[[], Iterable[int]],
     ) -> None:
         """Makes the chief's own; the workers' are made when needed.
 
         Args:
             initial_value: Made on each worker, for that worker.
             name: Name shown to the user.
-            num_workers: Returns the number of workers in the cluster.
+            worker_indices: Returns the indices of the workers of the cluster.
         """
         self._described = initial_value
-        self._num_workers = num_workers
+        self._worker_indices = worker_indices
         super().__init__(
             initial_value.shape, initial_value.dtype, name, trainable=False
         )
@@ -75,5 +76,5 @@ class PerWorkerVariable(WorkerLocalHandle):
         copies = self._resident.existing_by_key()
         return [
             copies[index].value() if index in copies else self._first
-            for index in range(self._num_workers())
+            for index in self._worker_indices()
         ]

@@ -16,7 +16,7 @@ from tfps_plugin.variables.per_worker.worker_resident import Residents
 
 def _variable(value: Any) -> PerWorkerVariable:
     described = initialization.describe(value, tf.float32, [2])
-    return PerWorkerVariable(described, "own", lambda: 3)
+    return PerWorkerVariable(described, "own", lambda: range(3))
 
 
 def _all(variable: PerWorkerVariable) -> list[list[float]]:

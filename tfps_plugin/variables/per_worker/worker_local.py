@@ -10,8 +10,10 @@ The variable's `MergeRule` defines how. The rule follows from the variable's
 operations that assign the state, when a step is traced (`states.local_rules`).
 """
 
+import contextlib
 import functools
 import logging
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -21,6 +23,7 @@ from tfps_plugin import errors
 from tfps_plugin._compat.graph import tensorflow_saving
 from tfps_plugin._compat.graph import tensorflow_variables as compat
 from tfps_plugin.cluster.calls.dispatch_context import DispatchContext
+from tfps_plugin.cluster.chief import connection
 from tfps_plugin.variables.chief import steps_in_flight
 from tfps_plugin.variables.chief.chief_reads import on_the_chief
 from tfps_plugin.variables.kinds.remote_variable import RemoteVariable
@@ -28,6 +31,7 @@ from tfps_plugin.variables.per_worker.worker_local_handle import AssignedFlag
 from tfps_plugin.variables.per_worker.worker_local_handle import (
     WorkerLocalHandle,
 )
+from tfps_plugin.variables.per_worker.worker_resident import Residents
 from tfps_plugin.variables.states import aggregations
 from tfps_plugin.variables.states import merging
 from tfps_plugin.variables.states.merge_rule import MergeRule
@@ -45,7 +49,8 @@ class WorkerLocalVariable(WorkerLocalHandle):
     count that were assigned since the chief last assigned all; if none was, the
     chief's own value counts.
 
-    An assignment of the chief replaces all copies. The copies of a lost worker
+    An assignment of the chief replaces all copies. The chief keeps what the
+    copies of a worker have that leaves. The copies of a lost worker
     are lost: the sum does not include what the worker had counted since the
     chief last fetched or dropped the copies.
 
@@ -99,6 +104,8 @@ class WorkerLocalVariable(WorkerLocalHandle):
         # The variable that holds the state instead of the copies, if any.
         self._instead: RemoteVariable | None = None
         self._are_neutral = False
+        # Copies that count, of lanes whose worker has left.
+        self._of_the_left: list[tf.Tensor] = []
         self.assign(initial_value)
 
     @property
@@ -195,16 +202,55 @@ class WorkerLocalVariable(WorkerLocalHandle):
         return merging.neutral(self._rule, self._shape, self._dtype)
 
     def _read_variable_op(self, no_copy: bool = False) -> tf.Tensor:
-        value = super()._read_variable_op(no_copy)
         if not on_the_chief():
-            return value
-        return self._put_together(value, self._read_copies())
+            return super()._read_variable_op(no_copy)
+        with self._taking_over():
+            value = super()._read_variable_op(no_copy)
+            return self._put_together(value, self._read_copies())
+
+    def _taking_over(self) -> contextlib.AbstractContextManager[Any]:
+        """Returns the lock under which copies become the chief's value."""
+        return connection.present().part(Residents).taking_over
+
+    def _taker(self) -> Callable[[int, RemoteVariable], None]:
+        reference = weakref.ref(self)
+
+        def take_over(lane_index: int, copy: RemoteVariable) -> None:
+            variable = reference()
+            if variable is not None:
+                variable._take_over_copy(lane_index, copy)
+
+        return take_over
+
+    def _take_over_copy(self, key: int, copy: RemoteVariable) -> None:
+        """Keeps what a lane has counted, whose worker is about to leave."""
+        if self._instead is not None or self._rule is MergeRule.CONSTANT:
+            return
+        if not self._counts(key):
+            return
+        try:
+            value = copy.read_value()
+        except (errors.ParameterServerLostError, tf.errors.OpError) as error:
+            _logger.warning(
+                "A worker that was to leave has died before its share of %s "
+                "was read; what it counted since the last reset is missing. "
+                "Received: %s",
+                self.name,
+                str(error).partition("\n")[0],
+            )
+            return
+        with tf.init_scope(), compat.clear_device(), tf.device(self.device):
+            value = tf.identity(value)
+        if self._rule.reduces:
+            self.take_over(value)
+        else:
+            self._of_the_left.append(value)
 
     def _read_copies(self) -> list[tf.Tensor]:
         """Returns the copies that count, in the order of lanes."""
         if self._rule is MergeRule.CONSTANT:
             return []
-        values = []
+        values = list(self._of_the_left)
         for lane_index, copy in self.copies_by_lane().items():
             try:
                 if self._counts(lane_index):
@@ -248,6 +294,7 @@ class WorkerLocalVariable(WorkerLocalHandle):
     def forget_copies(self) -> None:
         """Drops what lanes have added; each starts over when it next adds."""
         self._resident.forget()
+        self._of_the_left.clear()
         if self._was_assigned is not None:
             self._was_assigned.forget()
 
@@ -279,8 +326,10 @@ class WorkerLocalVariable(WorkerLocalHandle):
         elif method == "assign":
             # Convert it now: the value may be computed from the copies.
             value = tf.convert_to_tensor(value, self._dtype)
-            if not self._are_neutral:
-                self.forget_copies()
+            with self._taking_over():
+                if not self._are_neutral:
+                    self.forget_copies()
+                return super()._assign_by(method, value, name, read_value)
         elif self._rule is not MergeRule.SUM:
             delta = tf.convert_to_tensor(value, self._dtype)
             merged = self.read_value()

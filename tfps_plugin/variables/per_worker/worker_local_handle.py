@@ -1,5 +1,6 @@
 """A resource of which every worker, or every lane, has its own."""
 
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
@@ -40,7 +41,7 @@ class WorkerLocalHandle(LateBoundVariable):
         with compat.clear_device(), tf.device("/device:CPU:0"):
             super().__init__(shape, dtype, name, **options)
         self._resident: WorkerResident[RemoteVariable] = WorkerResident(
-            self._build_copy, per_lane=per_lane
+            self._build_copy, per_lane=per_lane, take_over=self._taker()
         )
 
     def _build_copy(self, context: DispatchContext) -> RemoteVariable:
@@ -59,6 +60,13 @@ class WorkerLocalHandle(LateBoundVariable):
 
     def _initial_copy(self, context: DispatchContext) -> tf.Tensor | None:
         """Returns the first value of a copy; None: it has none yet."""
+        return None
+
+    def _taker(self) -> Callable[[int, RemoteVariable], None] | None:
+        """Returns what keeps a copy's value when its worker is about to leave.
+
+        It must not keep the variable alive. None: nothing has to be kept.
+        """
         return None
 
     def _handle_now(self) -> tf.Tensor:

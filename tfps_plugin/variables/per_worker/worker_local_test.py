@@ -359,3 +359,29 @@ def test_nobody_knows_the_rule_of_an_eager_assignment() -> None:
     with _on_lane(0):
         state.assign(state + 1.0)
     assert state.numpy() == 4.0
+
+
+def test_the_chief_keeps_what_a_worker_has_counted_that_leaves() -> None:
+    total = WorkerLocalVariable(tf.constant(0), "total")
+    mean = WorkerLocalVariable(
+        tf.constant(0.0),
+        "mean",
+        aggregation=tf.VariableAggregation.MEAN,
+        rule_is_given=True,
+    )
+    for lane in range(4):
+        with _on_lane(lane):
+            total.assign_add(lane)
+            mean.assign(float(lane))
+    residents = connection.present().part(Residents)
+    for _ in range(2):
+        residents.release_worker(0)
+        assert total.numpy() == 6
+        assert mean.numpy() == 1.5
+    residents.forget_worker(0)
+    assert total.numpy() == 6
+    assert mean.numpy() == 1.5
+    total.assign(0)
+    mean.assign(2.0)
+    assert total.numpy() == 0
+    assert mean.numpy() == 2.0

@@ -21,6 +21,9 @@ T = TypeVar("T")
 class Resident(Protocol):
     """An object that keeps something on workers."""
 
+    def release_worker(self, worker_index: int) -> None:
+        """Takes over what a worker has that is about to leave."""
+
     def forget_worker(self, worker_index: int) -> None:
         """Drops everything that a lost worker had."""
 
@@ -30,10 +33,16 @@ class Residents:
 
     Guarded by `_lock`: the residents, which it does not keep alive.
     Never call while holding the lock: a resident.
+
+    Attributes:
+        taking_over: Held while the chief takes over what workers have counted,
+            so that nothing is taken over twice. Taken before `_lock`, and
+            before the locks of residents.
     """
 
     def __init__(self) -> None:
         """Begins without any resident."""
+        self.taking_over = threading.RLock()
         self._lock = threading.Lock()
         self._residents: weakref.WeakSet[Resident] = weakref.WeakSet()
 
@@ -46,6 +55,17 @@ class Residents:
         """Undoes `add`; does nothing for a resident that is not known."""
         with self._lock:
             self._residents.discard(resident)
+
+    def release_worker(self, worker_index: int) -> None:
+        """Takes over what a worker has, of every resident.
+
+        Args:
+            worker_index: A worker that runs nothing, and is about to leave.
+        """
+        with self._lock:
+            residents = list(self._residents)
+        for resident in residents:
+            resident.release_worker(worker_index)
 
     def forget_worker(self, worker_index: int) -> None:
         """Drops everything that a lost worker had of every resident."""
@@ -88,7 +108,11 @@ class WorkerResident(Generic[T]):
     """
 
     def __init__(
-        self, build: Callable[[DispatchContext], T], *, per_lane: bool
+        self,
+        build: Callable[[DispatchContext], T],
+        *,
+        per_lane: bool,
+        take_over: Callable[[int, T], None] | None = None,
     ) -> None:
         """Creates the resident; builds no value yet.
 
@@ -96,7 +120,11 @@ class WorkerResident(Generic[T]):
             build: Makes the object for one worker. Called on a lane's thread,
                 with the lane's dispatch context.
             per_lane: Whether each lane of a worker has its own.
+            take_over: Called with the key and the value of a worker, or of a
+                lane, that runs nothing and is about to leave. Called with
+                `Residents.taking_over`. None: nothing is worth keeping.
         """
+        self._take_over = take_over
         self._build = build
         self._per_lane = per_lane
         self._lock = threading.Lock()
@@ -164,6 +192,23 @@ class WorkerResident(Generic[T]):
         """Drops the value of a worker, or with `per_lane` of a lane."""
         with self._lock:
             self._seats.pop(key, None)
+
+    def release_worker(self, worker_index: int) -> None:
+        """Takes over the values of a worker that is about to leave."""
+        residents = self._residents
+        if self._take_over is None or residents is None:
+            return
+        with residents.taking_over:
+            with self._lock:
+                keys = {
+                    key
+                    for key, seat in self._seats.items()
+                    if seat.worker_index == worker_index
+                }
+            for key, value in self.existing_by_key().items():
+                if key in keys:
+                    self._take_over(key, value)
+                    self.forget_key(key)
 
     def forget_worker(self, worker_index: int) -> None:
         """Drops the values of a worker."""

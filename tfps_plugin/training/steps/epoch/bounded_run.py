@@ -83,6 +83,7 @@ class WorkerReadBoundedRun(WorkerReadSpanRun):
         element_spec: Any,
         reader: SplitReader,
         renew: Callable[[], SplitReader],
+        take_in_workers: Callable[[], None],
         num_steps: int | None,
         steps_per_closure: Callable[[int, int], int],
     ) -> None:
@@ -93,6 +94,7 @@ class WorkerReadBoundedRun(WorkerReadSpanRun):
             progress,
             reader=reader,
             renew=renew,
+            take_in_workers=take_in_workers,
             element_spec=element_spec,
             num_steps=num_steps,
             steps_per_closure=steps_per_closure,
@@ -128,6 +130,10 @@ class WorkerReadBoundedRun(WorkerReadSpanRun):
             functools.partial(self._make, self._steps_of_a_call()),
             self._account.wake,
         )
+
+    @property
+    def _capacity(self) -> int:
+        return self._gated.gate.num_workers
 
     def _took_over(self, span: Span) -> None:
         num_in_doubt = self._staleness.note(span)
@@ -225,6 +231,10 @@ class ChiefReadBoundedRun(SpanRun):
             ),
             self._account.wake,
         )
+
+    @property
+    def _capacity(self) -> int:
+        return self._gated.gate.num_workers
 
     def _took_over(self, span: Span) -> None:
         # Steps that were not made have to be made with the same batches.

@@ -122,6 +122,7 @@ class WorkerInput(ClusterInput):
         self._latest_run: WorkerReadRun | None = None
         # Created with the first steps: Keras requests more than it reads.
         self._reader: SplitReader | None = None
+        self._counts_exactly = False
 
     @property
     def batch_spec(self) -> Any:
@@ -130,8 +131,12 @@ class WorkerInput(ClusterInput):
     def _new_run(
         self, functions: StepFunctions, progress: ProgressLogs
     ) -> StepRun:
+        self._counts_exactly = functions.counts_exactly
+        if self._splits.is_outdated:
+            self._reader = None
         arguments = {
             "reader": self._reader or self._renew(),
+            "take_in_workers": self._take_in_workers,
             "renew": self._renew,
             "element_spec": self._splits.element_spec,
             "num_steps": self._num_steps,
@@ -158,11 +163,25 @@ class WorkerInput(ClusterInput):
         self._reader = SplitReader(
             self._splits.build,
             self._begin_pass(),
+            # What is read again from its start is counted again, so its
+            # counts are dropped if it was not read to its end.
+            hands_on=not (self._counts_exactly and self._num_steps is None),
             on_finished=self._finished,
             on_lost=self._lost,
             on_waiting=self._waiting,
         )
         return self._reader
+
+    def _take_in_workers(self) -> None:
+        """Gives workers that were added a share of the input, if it never ends.
+
+        Where the epoch is the whole input, there is none until the next one.
+        """
+        if self._num_steps is None or self._reader is None:
+            return
+        for worker_index in self._coordinator.worker_indices:
+            if self._splits.extend_to(worker_index):
+                self._reader.add(worker_index)
 
     # Callbacks of the reader, on any thread. It may outlive the steps of an
     # epoch, which then ignore it.

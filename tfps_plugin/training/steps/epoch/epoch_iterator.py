@@ -92,7 +92,7 @@ class ClusterEpochIterator(keras_compat.TFEpochIterator):
 
         splits = input_splits.of_creator(
             creator,
-            self._coordinator.num_workers,
+            lambda: self._coordinator.worker_indices,
             self._coordinator.functions.tracing_scope,
             transform,
         )

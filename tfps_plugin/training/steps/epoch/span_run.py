@@ -108,11 +108,22 @@ class SpanRun(StepRun):
         if not num_steps or self._is_over():
             return
         spans = connection.present().part(Spans)
-        present = spans.wait_for_members(self._coordinator)
+        present, use = spans.wait_for_members(self._coordinator, self._capacity)
         members, num_steps = self._prepare(present, num_steps)
         self._claim = self._account.claim(num_steps)
         self._num_recovered = self._coordinator.counters.value("ps_recovered")
-        self._span = spans.begin(lambda: self._new_span(members, num_steps))
+
+        def make() -> Span:
+            span = self._new_span(members, num_steps)
+            span.use = use
+            return span
+
+        self._span = spans.begin(make)
+
+    @property
+    @abc.abstractmethod
+    def _capacity(self) -> int:
+        """Number of workers that the step was traced for."""
 
     @abc.abstractmethod
     def _new_span(self, members: list[int], num_steps: int) -> Span:
@@ -203,6 +214,7 @@ class WorkerReadSpanRun(SpanRun):
         *,
         reader: SplitReader,
         renew: Callable[[], SplitReader],
+        take_in_workers: Callable[[], None],
         element_spec: Any,
         num_steps: int | None,
         steps_per_closure: Callable[[int, int], int],
@@ -220,8 +232,10 @@ class WorkerReadSpanRun(SpanRun):
         self._num_told = 0
         self._reader = reader
         self._renew: Callable[[], SplitReader] | None = renew
+        self._take_in_workers = take_in_workers
 
     def request(self, num_steps: int) -> None:
+        self._take_in_workers()
         if self._num_steps is not None:
             super().request(num_steps)
             return

@@ -55,6 +55,7 @@ class StepRun(abc.ABC):
         self._progress = progress
         self._pace = functions.pace
         self._calls_in_flight = functions.calls_in_flight
+        functions.workers_changed()
         self._calls_in_flight.begin_epoch()
         functions.loss_reports.begin_epoch()
         if self.tries_calls_in_flight or self._calls_in_flight.is_kept:

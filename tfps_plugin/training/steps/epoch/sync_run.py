@@ -46,6 +46,7 @@ class WorkerReadSyncRun(WorkerReadSpanRun):
         *,
         reader: SplitReader,
         renew: Callable[[], SplitReader],
+        take_in_workers: Callable[[], None],
         element_spec: Any,
         num_steps: int | None,
         steps_per_closure: Callable[[int, int], int],
@@ -57,6 +58,7 @@ class WorkerReadSyncRun(WorkerReadSpanRun):
             progress,
             reader=reader,
             renew=renew,
+            take_in_workers=take_in_workers,
             element_spec=element_spec,
             num_steps=num_steps,
             steps_per_closure=steps_per_closure,
@@ -66,6 +68,7 @@ class WorkerReadSyncRun(WorkerReadSpanRun):
         )
         self._global_steps = GlobalSteps(coordinator, together)
         self._late = LateBatches(together.step.num_backup, coordinator.counters)
+        self._num_workers = together.step.num_workers
 
     def finish(self) -> None:
         super().finish()
@@ -80,6 +83,10 @@ class WorkerReadSyncRun(WorkerReadSpanRun):
         return self._global_steps.span(
             members, num_steps, self._make, self._account.wake
         )
+
+    @property
+    def _capacity(self) -> int:
+        return self._num_workers
 
     def _recovered(self, span: Span) -> None:
         self._global_steps.require_recovered(span)
@@ -146,6 +153,7 @@ class ChiefReadSyncRun(SpanRun):
         together = functions.synchronous(self._function, codec.decoded_spec)
         self._global_steps = GlobalSteps(coordinator, together)
         self._late = LateBatches(together.step.num_backup, coordinator.counters)
+        self._num_workers = together.step.num_workers
         self._batches = batches
         self._cutter = BatchCutter(codec)
         # Batches that no span has taken, with their numbers of examples.
@@ -198,6 +206,10 @@ class ChiefReadSyncRun(SpanRun):
         return self._global_steps.span(
             members, num_steps, self._make, self._account.wake
         )
+
+    @property
+    def _capacity(self) -> int:
+        return self._num_workers
 
     def _recovered(self, span: Span) -> None:
         self._global_steps.require_recovered(span)

@@ -48,6 +48,7 @@ class WorkerReadRun(StepRun):
         *,
         reader: SplitReader,
         renew: Callable[[], SplitReader],
+        take_in_workers: Callable[[], None],
         element_spec: Any,
         num_steps: int | None,
         steps_per_closure: Callable[[int, int], int],
@@ -62,6 +63,7 @@ class WorkerReadRun(StepRun):
             renew: Makes a new reader that starts over; used if `reader` was
                 already at its end when the epoch began, as Keras does with a
                 dataset that is exactly as long as an epoch.
+            take_in_workers: Gives workers that were added something to read.
             element_spec: The type of a batch.
             num_steps: Steps of the epoch; None: the whole input.
             steps_per_closure: Returns the number of steps to pack. Takes the
@@ -71,6 +73,7 @@ class WorkerReadRun(StepRun):
         super().__init__(coordinator, functions, progress)
         self._reader = reader
         self._renew: Callable[[], SplitReader] | None = renew
+        self._take_in_workers = take_in_workers
         self._element_spec = element_spec
         self._calls = StepCalls(functions, element_spec)
         functions.states.require_any_order()
@@ -85,6 +88,7 @@ class WorkerReadRun(StepRun):
 
     def request(self, num_steps: int) -> None:
         self._is_synced = False
+        self._take_in_workers()
         if self._num_steps is None:
             is_first = not self._num_told
             self._num_told += num_steps

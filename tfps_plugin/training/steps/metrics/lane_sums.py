@@ -9,10 +9,12 @@ import numpy as np
 import tensorflow as tf
 
 from tfps_plugin._compat.graph import tensorflow_variables as compat
+from tfps_plugin.cluster.chief import connection
 from tfps_plugin.training.steps.metrics import counted_sums
 from tfps_plugin.variables.chief import chief_reads
 from tfps_plugin.variables.kinds.remote_variable import RemoteVariable
 from tfps_plugin.variables.per_worker.worker_local import WorkerLocalVariable
+from tfps_plugin.variables.per_worker.worker_resident import Residents
 from tfps_plugin.variables.states import merging
 from tfps_plugin.variables.states.merge_rule import MergeRule
 
@@ -43,6 +45,11 @@ class LaneSums:
 
         The counts of a worker that does not answer are lost.
         """
+        # A worker may leave meanwhile, and what it has counted be taken over.
+        with connection.present().part(Residents).taking_over:
+            self._collect()
+
+    def _collect(self) -> None:
         of_lanes: dict[int, list[tuple[WorkerLocalVariable, Any]]] = {}
         for variable in counted_sums.countable_states(self._model):
             for lane_index, copy in variable.copies_by_lane().items():

@@ -13,6 +13,7 @@ from tfps_plugin.coordinator.closures.closure import ClosureState
 from tfps_plugin.training.steps.scheduled.span_calls import SpanCalls
 from tfps_plugin.training.steps.scheduled.waiting_call import WaitingCall
 from tfps_plugin.training.synchronous.backup.late_gradients import LateGradients
+from tfps_plugin.training.synchronous.span import Span
 from tfps_plugin.training.synchronous.spans import Spans
 from tfps_plugin.training.synchronous.together import GlobalSteps
 from tfps_plugin.training.synchronous.together import Together
@@ -196,11 +197,17 @@ class WorkerGroupCalls:
         late = LateGradients(together.step.num_backup, coordinator.counters)
         made = SpanCalls(calls, late)
         spans = connection.present().part(Spans)
-        members = spans.wait_for_members(coordinator)
-        steps = GlobalSteps(coordinator, together)
-        span = spans.begin(
-            lambda: steps.span(members, len(calls), made.make, lambda: None)
+        members, use = spans.wait_for_members(
+            coordinator, together.step.num_workers
         )
+        steps = GlobalSteps(coordinator, together)
+
+        def make() -> Span:
+            span = steps.span(members, len(calls), made.make, lambda: None)
+            span.use = use
+            return span
+
+        span = spans.begin(make)
         while not span.wait(_WAKE_UP_SECONDS):
             pass
         coordinator.counters.increment("steps_done", span.num_done)

@@ -51,7 +51,7 @@ class TracedSteps:
             return function()
         step = GlobalStep(
             strategy.ps_devices,
-            len(strategy.worker_devices),
+            strategy.worker_capacity,
             self._consistency.backup_workers,
         )
         exchange = _Exchange(step)

@@ -80,6 +80,7 @@ class StepCalls:
             # checking for the end.
             if not share.is_infinite or _has_more(share.iterator):
                 raise
+            share.count(None)
             return MadeSteps(0, None, {})
         # Reads the number in any case: an infinite input ends if there is
         # nothing to repeat.
@@ -97,6 +98,7 @@ class StepCalls:
             counted = counted_sums.add(
                 counted, counted_sums.fetch(result.counted)
             )
+        share.count(done)
         return MadeSteps(done, outputs, counted, place)
 
     def _call(self, share: Share, num_steps: int) -> list[StepsOutput]:

@@ -125,6 +125,7 @@ class StepFunctions:
             if trains
             else coordinator.in_flight_limits.at_first
         )
+        self._at_first = at_first
         self._lanes_at_first = at_first * coordinator.num_workers
         self.calls_in_flight = CallsInFlight(
             coordinator.num_workers,
@@ -213,7 +214,7 @@ class StepFunctions:
             trace.is_in_round = True
             return run(data)
         if self.is_bounded:
-            gate = Gate(strategy.ps_devices, self._coordinator.num_workers)
+            gate = Gate(strategy.ps_devices, strategy.worker_capacity)
             self._gates[tf.compat.v1.get_default_graph()] = gate
             return gate.traced(run, data)
         if not self.is_synchronous:
@@ -221,7 +222,7 @@ class StepFunctions:
         losses.require_means(self._model)
         step = GlobalStep(
             strategy.ps_devices,
-            self._coordinator.num_workers,
+            strategy.worker_capacity,
             strategy.consistency.backup_workers,
         )
         self._global_steps[tf.compat.v1.get_default_graph()] = step
@@ -270,6 +271,7 @@ class StepFunctions:
 
     def _trace_anew(self) -> None:
         """Makes the step be retraced when it is next needed."""
+        self._capacity = self._model.distribute_strategy.worker_capacity
         self._one_step = tf.function(self._step)
         if self.counts_exactly:
             self._counted_sums = CountedSums.of_metrics(self._model)
@@ -289,7 +291,20 @@ class StepFunctions:
 
     def _forget_outdated(self) -> None:
         """Drops functions that would now be traced differently."""
-        if self.states.are_outdated or self._choice != self._choice_of_now():
+        lacks_room = (
+            self.is_synchronous or self.is_bounded
+        ) and self._capacity <= max(self._coordinator.worker_indices)
+        if lacks_room and self._on_iterator | self._on_group:
+            _logger.info(
+                "There are more workers than %s was traced for: its steps are "
+                "traced again.",
+                self._model.name,
+            )
+        if (
+            lacks_room
+            or self.states.are_outdated
+            or self._choice != self._choice_of_now()
+        ):
             self._on_iterator.clear()
             self._in_rounds.clear()
             self._on_group.clear()
@@ -314,6 +329,13 @@ class StepFunctions:
         self.pace.pass_over_first_calls(self._coordinator.num_lanes)
         self.calls_in_flight.measure_again(time.monotonic())
         return True
+
+    def workers_changed(self) -> None:
+        """Measures calls again if the number of workers has changed."""
+        number = self._coordinator.num_workers
+        if self.calls_in_flight.set_workers(number, time.monotonic()):
+            self._lanes_at_first = self._at_first * number
+            self.pace.pass_over_first_calls(self._coordinator.num_lanes)
 
     def _seconds_between_updates(self) -> float | None:
         """Returns the seconds between two updates of a ps; None: unknown."""

@@ -100,6 +100,23 @@ class CallsInFlight:
         """True if `observe_loss` uses losses."""
         return self._course is not None
 
+    def set_workers(self, num_workers: int, now: float) -> bool:
+        """Sets the number of workers; measures again if it is another one.
+
+        Args:
+            num_workers: Number of workers.
+            now: The time.
+
+        Returns:
+            Whether it is another one.
+        """
+        with self._lock:
+            if num_workers == self._num_workers:
+                return False
+            self._num_workers = num_workers
+        self.measure_again(now)
+        return True
+
     def went_idle(self) -> None:
         """Records that no call was running for a while."""
         with self._lock:

@@ -1,0 +1,68 @@
+"""Results that are still on workers, and that the program may yet fetch."""
+
+import logging
+import threading
+import weakref
+from typing import Any
+from typing import Protocol
+
+from tfps_plugin import errors
+
+_logger = logging.getLogger("tfps_plugin")
+
+
+class Kept(Protocol):
+    """A result that can be brought to the chief."""
+
+    def bring_home(self) -> Any:
+        """Brings the result to the chief.
+
+        Raises:
+            WorkerLostError: If its worker does not answer.
+        """
+
+
+class KeptResults:
+    """The results of scheduled functions, by the worker that they are on.
+
+    Guarded by `_lock`: the results, which it does not keep alive.
+    Never call while holding it: a result.
+    """
+
+    def __init__(self) -> None:
+        """Begins without results."""
+        self._lock = threading.Lock()
+        self._results: dict[int | None, weakref.WeakSet[Any]] = {}
+
+    def add(self, worker_index: int | None, result: Kept) -> None:
+        """Keeps a result in mind.
+
+        Args:
+            worker_index: The worker that it is on; None: several are.
+            result: The result.
+        """
+        with self._lock:
+            self._results.setdefault(worker_index, weakref.WeakSet()).add(
+                result
+            )
+
+    def bring_home(self, worker_index: int) -> None:
+        """Brings all results of a worker to the chief.
+
+        Args:
+            worker_index: A worker that is about to leave.
+        """
+        with self._lock:
+            results = [
+                result
+                for key in (worker_index, None)
+                for result in self._results.pop(key, ())
+            ]
+        for result in results:
+            try:
+                result.bring_home()
+            except errors.WorkerLostError as error:
+                _logger.warning(
+                    "A result of a worker that was to leave is lost: %s", error
+                )
+                return

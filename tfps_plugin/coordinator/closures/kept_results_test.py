@@ -1,0 +1,39 @@
+"""Tests of results that are still on workers."""
+
+import pytest
+
+from tfps_plugin import errors
+from tfps_plugin.coordinator.closures.kept_results import KeptResults
+
+
+class _Result:
+    def __init__(self, error: Exception | None = None) -> None:
+        self.num_brought = 0
+        self._error = error
+
+    def bring_home(self) -> None:
+        self.num_brought += 1
+        if self._error is not None:
+            raise self._error
+
+
+def test_those_of_the_worker_and_of_several_are_brought() -> None:
+    kept = KeptResults()
+    own, other, shared, forgotten = (_Result() for _ in range(4))
+    for worker, result in ((0, own), (1, other), (None, shared)):
+        kept.add(worker, result)
+    kept.add(0, forgotten)
+    del forgotten
+    kept.bring_home(0)
+    kept.bring_home(0)
+    assert [each.num_brought for each in (own, other, shared)] == [1, 0, 1]
+
+
+def test_a_worker_that_has_died_is_told_of(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    kept = KeptResults()
+    result = _Result(errors.WorkerLostError("gone"))
+    kept.add(0, result)
+    kept.bring_home(0)
+    assert "gone" in caplog.text

@@ -1,0 +1,138 @@
+"""Tests of adding and removing workers, on a cluster without processes."""
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from tfps_plugin import errors
+from tfps_plugin.cluster.calls import dispatch_context
+from tfps_plugin.coordinator.cluster_coordinator import ClusterCoordinator
+from tfps_plugin.coordinator.testing import FakeSession
+from tfps_plugin.coordinator.testing import FakeStrategy
+from tfps_plugin.monitoring import events
+
+_TIMEOUT_SECONDS = 30.0
+
+
+@pytest.fixture
+def session() -> FakeSession:
+    return FakeSession(num_workers=2, num_ps=1)
+
+
+@pytest.fixture
+def coordinator(session: FakeSession) -> Iterator[ClusterCoordinator]:
+    made = ClusterCoordinator(FakeStrategy(session))
+    yield made
+    made.close()
+
+
+def _worker_index() -> int:
+    return dispatch_context.required().worker_index
+
+
+def _join(coordinator: ClusterCoordinator, session: FakeSession) -> int:
+    """Adds a worker, and waits until it takes part."""
+    joined = threading.Event()
+
+    def note(event: events.Event) -> None:
+        if isinstance(event, events.WorkerJoined):
+            assert event.was_added
+            joined.set()
+
+    unsubscribe = coordinator.events.subscribe(note)
+    index = coordinator.add_worker("new:1")
+    session.start("worker", index)
+    assert joined.wait(_TIMEOUT_SECONDS)
+    unsubscribe()
+    return index
+
+
+def test_a_worker_that_is_added_runs_functions(
+    coordinator: ClusterCoordinator, session: FakeSession
+) -> None:
+    index = _join(coordinator, session)
+    assert index == 2
+    assert coordinator.num_workers == 3
+    assert coordinator.schedule_on(index, _worker_index).fetch() == 2
+    with pytest.raises(errors.ClusterConfigurationError, match="worker 2"):
+        coordinator.add_worker("new:1")
+
+
+def test_a_worker_that_is_removed_ends_what_it_runs(
+    coordinator: ClusterCoordinator, session: FakeSession
+) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    def run() -> int:
+        begun.set()
+        assert go_on.wait(_TIMEOUT_SECONDS)
+        return _worker_index()
+
+    value = coordinator.schedule_on(0, run)
+    assert begun.wait(_TIMEOUT_SECONDS)
+    waiting = coordinator.schedule_on(0, _worker_index)
+    with pytest.raises(TimeoutError, match="Worker 0 still runs"):
+        coordinator.remove_worker(0, timeout_seconds=0.1)
+    assert list(coordinator.worker_indices) == [0, 1]
+    thread = threading.Thread(target=coordinator.remove_worker, args=(0,))
+    thread.start()
+    go_on.set()
+    thread.join(_TIMEOUT_SECONDS)
+    assert not thread.is_alive()
+    assert value.fetch() == 0
+    assert waiting.fetch() == 0, "only this worker may run it"
+    assert list(coordinator.worker_indices) == [1]
+    assert not coordinator.absent_workers
+    assert session.log == ["delist worker 0", "let go worker 0"]
+    values = [coordinator.schedule(_worker_index) for _ in range(8)]
+    assert coordinator.fetch(values) == [1] * 8
+    assert coordinator.counters.value("closures_retried") == 0
+    with pytest.raises(ValueError, match=r"one of \[1\]|to 0"):
+        coordinator.schedule_on(0, _worker_index)
+
+
+def test_a_worker_that_is_used_stays(coordinator: ClusterCoordinator) -> None:
+    use = coordinator.use_present()
+    assert use.workers == [0, 1]
+    with pytest.raises(TimeoutError):
+        coordinator.remove_worker(1, timeout_seconds=0.1)
+    thread = threading.Thread(target=coordinator.remove_worker, args=(1,))
+    thread.start()
+    use.release()
+    thread.join(_TIMEOUT_SECONDS)
+    assert coordinator.use_present().workers == [0]
+
+
+def test_a_removed_worker_comes_back_with_its_index(
+    coordinator: ClusterCoordinator, session: FakeSession
+) -> None:
+    coordinator.remove_worker(1)
+    joined = threading.Event()
+
+    def note(event: events.Event) -> None:
+        if isinstance(event, events.WorkerJoined):
+            joined.set()
+
+    coordinator.events.subscribe(note)
+    assert coordinator.add_worker("worker-1:1") == 1
+    # The process that was told to end still answers.
+    session.start("worker", 1)
+    assert joined.wait(_TIMEOUT_SECONDS)
+    assert coordinator.schedule_on(1, _worker_index).fetch() == 1
+
+
+def test_an_absent_worker_can_be_removed(
+    coordinator: ClusterCoordinator, session: FakeSession
+) -> None:
+    index = coordinator.add_worker("new:1")
+    assert list(coordinator.absent_workers) == [2]
+    coordinator.remove_worker(index)
+    assert list(coordinator.worker_indices) == [0, 1]
+    assert not coordinator.absent_workers
+
+
+def test_the_last_worker_stays(coordinator: ClusterCoordinator) -> None:
+    coordinator.remove_worker(0)
+    with pytest.raises(ValueError, match="last worker"):
+        coordinator.remove_worker(1)
