@@ -150,8 +150,9 @@ def test_a_custom_loop_splits_what_it_reads(
             np.testing.assert_allclose(total, rows.sum(0))
 
 
+@pytest.mark.parametrize("is_of_tensorflow", [False, True])
 def test_a_custom_loop_applies_the_mean_gradient(
-    strategy: tfps.ParameterServerStrategy,
+    strategy: tfps.ParameterServerStrategy, *, is_of_tensorflow: bool
 ) -> None:
     with strategy.scope():
         weight = keras.Variable(np.zeros([4, 1], "float32"))
@@ -164,18 +165,26 @@ def test_a_custom_loop_applies_the_mean_gradient(
             with tf.GradientTape() as tape:
                 rows = tf.concat([rows, rows * rows], 1)
                 error = rows @ tf.convert_to_tensor(weight) - 1.0
-                loss = tf.nn.compute_average_loss(tf.square(error[:, 0]))
+                losses = tf.square(error[:, 0])
+                loss = (
+                    tf.nn.compute_average_loss(losses, global_batch_size=4)
+                    if is_of_tensorflow
+                    else tf.reduce_mean(losses)
+                )
             optimizer.apply([tape.gradient(loss, weight.value)], [weight])
             return loss
 
         losses = strategy.run(replica_fn, args=(next(iterator),))
-        return losses
+        how = "SUM" if is_of_tensorflow else "MEAN"
+        return strategy.reduce(how, losses, axis=None)
 
-    _scheduled(strategy, step)
+    losses = _scheduled(strategy, step)
     expected = np.zeros([4, 1])
-    for rows in (_X[:4], _X[4:]):
+    for number, rows in enumerate((_X[:4], _X[4:])):
         wide = np.concatenate([rows, rows * rows], 1)
         error = wide @ expected - 1.0
+        if number == 0:
+            assert losses[0] == pytest.approx((error**2).mean(), rel=1e-5)
         expected -= 0.01 * 2.0 * wide.T @ error / len(rows)
     np.testing.assert_allclose(weight.numpy(), expected, rtol=1e-4)
     assert optimizer.iterations.numpy() == 2

@@ -219,6 +219,23 @@ _LOOKUPS_AND_ASSIGNMENTS = (
     ),
 )
 
+_LOSSES = tuple(
+    Patch(
+        f"tensorflow._api.v2.nn:{name}",
+        parameters,
+        f"training.patches.average_losses:{name}",
+        "It divides by the number of replicas, for gradients that are added "
+        "up; here they are averaged over examples.",
+    )
+    for name, parameters in (
+        (
+            "compute_average_loss",
+            "per_example_loss, sample_weight, global_batch_size",
+        ),
+        ("scale_regularization_loss", "regularization_loss"),
+    )
+)
+
 _OPTIMIZERS = (
     Patch(
         f"{_OPTIMIZER}.build",
@@ -352,6 +369,7 @@ GROUPS = {
     "Gradients and checkpoints of variables": VARIABLES,
     "compile, fit, evaluate and predict": _TRAINING,
     "Lookups and assignments": _LOOKUPS_AND_ASSIGNMENTS,
+    "Losses": _LOSSES,
     "Optimizers": _OPTIMIZERS,
     "Input and preprocessing": _INPUTS,
     "Files of weights and SavedModels": _FILES,
