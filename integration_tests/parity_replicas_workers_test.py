@@ -110,8 +110,9 @@ def test_statistics_are_those_of_all_replicas_of_all_workers(
         np.testing.assert_allclose(mine, theirs.numpy(), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("is_of_tensorflow", [False, True])
 def test_a_custom_loop_has_the_results_of_all_replicas(
-    cluster: tfps.LocalCluster,
+    cluster: tfps.LocalCluster, *, is_of_tensorflow: bool
 ) -> None:
     with _strategy(cluster, consistency=tfps.Sync()) as strategy:
         with strategy.scope():
@@ -129,7 +130,12 @@ def test_a_custom_loop_has_the_results_of_all_replicas(
         def step(iterator: Any) -> Any:
             def replica_fn(rows: tf.Tensor) -> tf.Tensor:
                 with tf.GradientTape() as tape:
-                    loss = tf.reduce_mean(rows @ tf.convert_to_tensor(weight))
+                    losses = (rows @ tf.convert_to_tensor(weight))[:, 0]
+                    loss = (
+                        tf.nn.compute_average_loss(losses, global_batch_size=6)
+                        if is_of_tensorflow
+                        else tf.reduce_mean(losses)
+                    )
                 optimizer.apply([tape.gradient(loss, weight.value)], [weight])
                 return tf.reduce_sum(rows)
 

@@ -150,8 +150,9 @@ def test_a_custom_loop_splits_what_it_reads(
             np.testing.assert_allclose(total, rows.sum(0))
 
 
+@pytest.mark.parametrize("is_of_tensorflow", [False, True])
 def test_a_custom_loop_applies_the_mean_gradient(
-    strategy: tfps.ParameterServerStrategy,
+    strategy: tfps.ParameterServerStrategy, *, is_of_tensorflow: bool
 ) -> None:
     with strategy.scope():
         weight = keras.Variable(np.zeros([4, 1], "float32"))
@@ -164,18 +165,26 @@ def test_a_custom_loop_applies_the_mean_gradient(
             with tf.GradientTape() as tape:
                 rows = tf.concat([rows, rows * rows], 1)
                 error = rows @ tf.convert_to_tensor(weight) - 1.0
-                loss = tf.nn.compute_average_loss(tf.square(error[:, 0]))
+                losses = tf.square(error[:, 0])
+                loss = (
+                    tf.nn.compute_average_loss(losses, global_batch_size=4)
+                    if is_of_tensorflow
+                    else tf.reduce_mean(losses)
+                )
             optimizer.apply([tape.gradient(loss, weight.value)], [weight])
             return loss
 
         losses = strategy.run(replica_fn, args=(next(iterator),))
-        return losses
+        how = "SUM" if is_of_tensorflow else "MEAN"
+        return strategy.reduce(how, losses, axis=None)
 
-    _scheduled(strategy, step)
+    losses = _scheduled(strategy, step)
     expected = np.zeros([4, 1])
-    for rows in (_X[:4], _X[4:]):
+    for number, rows in enumerate((_X[:4], _X[4:])):
         wide = np.concatenate([rows, rows * rows], 1)
         error = wide @ expected - 1.0
+        if number == 0:
+            assert losses[0] == pytest.approx((error**2).mean(), rel=1e-5)
         expected -= 0.01 * 2.0 * wide.T @ error / len(rows)
     np.testing.assert_allclose(weight.numpy(), expected, rtol=1e-4)
     assert optimizer.iterations.numpy() == 2
@@ -238,6 +247,77 @@ def test_a_value_may_be_given_to_each_replica(
 
     first, _ = _scheduled(strategy, step)
     assert [value.tolist() for value in first.values] == [[1], [11]]
+
+
+def test_values_of_replicas_need_no_batch_and_weigh_none(
+    strategy: tfps.ParameterServerStrategy,
+) -> None:
+    with strategy.scope():
+        total = keras.metrics.Sum()
+
+    def values() -> Any:
+        return strategy.experimental_distribute_values_from_function(
+            lambda context: tf.constant(context.replica_id_in_sync_group)
+        )
+
+    @tf.function
+    def step(iterator: Any) -> Any:
+        # A batch beside them is split all the same.
+        strategy.run(
+            lambda _, rows: total.update_state(rows),
+            args=(values(), next(iterator)),
+        )
+        return strategy.run(lambda value: value + 1, args=(values(),))
+
+    first, _ = _scheduled(strategy, step)
+    assert list(first.values) == [1, 2]
+    assert float(total.result()) == _X.sum()
+
+
+def test_losses_outside_of_run_are_those_of_the_batch(
+    strategy: tfps.ParameterServerStrategy,
+) -> None:
+    loss = keras.losses.MeanSquaredError()
+
+    @tf.function
+    def step(iterator: Any) -> Any:
+        rows = next(iterator)
+        return loss(tf.zeros_like(rows), rows)
+
+    first, _ = _scheduled(strategy, step)
+    np.testing.assert_allclose(first, (_X[:4] ** 2).mean(), rtol=1e-6)
+
+
+def test_a_batch_that_is_no_argument_is_refused(
+    strategy: tfps.ParameterServerStrategy,
+) -> None:
+    @tf.function
+    def step(iterator: Any) -> Any:
+        rows = next(iterator)
+        return strategy.run(lambda: tf.reduce_sum(rows))
+
+    with pytest.raises(
+        tfps.errors.UnsupportedError, match="tensor of the whole batch"
+    ):
+        _scheduled(strategy, step)
+
+
+def test_elements_may_be_tuples_of_one(
+    strategy: tfps.ParameterServerStrategy,
+) -> None:
+    @tf.function
+    def step(iterator: Any) -> Any:
+        (rows,) = next(iterator)
+        return strategy.gather(strategy.run(tf.identity, args=(rows,)), 0)
+
+    first, _ = _scheduled(
+        strategy,
+        step,
+        lambda: strategy.experimental_distribute_dataset(
+            _batches().map(lambda rows: (rows,))
+        ),
+    )
+    np.testing.assert_array_equal(first, _X[:4])
 
 
 def test_what_may_be_a_batch_is_refused(
@@ -392,6 +472,139 @@ def test_replicas_that_take_different_ways_are_refused(
         tfps.errors.UnsupportedError,
         match=r"Python code depend on the index of the replica",
     ):
+        model.fit(_ids_and_targets(4).batch(4), verbose=0)
+
+
+class KeepsTensors(LossOfBatch):
+    """Adds losses, and keeps a tensor, before and after lookups."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden = keras.layers.Dense(3, activity_regularizer="l2")
+
+    def call(self, ids: Any) -> Any:
+        rows = self.embedding(ids)
+        hidden = self.hidden(rows)
+        self.kept = tf.reduce_mean(hidden, [1, 2])
+        self.add_loss(tf.reduce_mean(rows**2))
+        again = self.embedding(ids + 0)
+        output = self.dense(tf.reduce_mean(again + hidden, 1))
+        return output + self.kept[:, tf.newaxis]
+
+    train_step = keras.Model.train_step
+
+
+class TwoOutputs(LossOfBatch):
+    """Has a loss for each of two outputs, and a metric of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.other = keras.layers.Dense(1)
+
+    def call(self, ids: Any) -> Any:
+        rows = tf.reduce_mean(self.embedding(ids), 1)
+        return {"a": self.dense(rows), "b": self.other(rows)}
+
+    train_step = keras.Model.train_step
+
+
+def _compiled(model: keras.Model) -> keras.Model:
+    loss = {"a": "mse", "b": "mae"} if isinstance(model, TwoOutputs) else "mse"
+    model.compile(keras.optimizers.SGD(0.05), loss)
+    return model
+
+
+@pytest.mark.parametrize("cls", [KeepsTensors, TwoOutputs])
+def test_what_layers_and_metrics_keep_is_that_of_a_replica(
+    strategy: tfps.ParameterServerStrategy, cls: type
+) -> None:
+    """Of batches of 8, 8 and 1."""
+    data = _ids_and_targets(17).batch(8)
+    if cls is TwoOutputs:
+        data = data.map(lambda ids, y: (ids, {"a": y, "b": 2.0 * y}))
+    keras.utils.set_random_seed(1)
+    expected = _compiled(cls())
+    losses = expected.fit(data, epochs=2, verbose=0, shuffle=False).history
+    keras.utils.set_random_seed(1)
+    with strategy.scope():
+        model = _compiled(cls())
+    history = model.fit(data, epochs=2, verbose=0, shuffle=False).history
+    assert history.keys() == losses.keys()
+    for name, values in losses.items():
+        np.testing.assert_allclose(history[name], values, rtol=1e-4)
+    for mine, theirs in zip(model.weights, expected.weights, strict=True):
+        np.testing.assert_allclose(
+            mine.numpy(), theirs.numpy(), rtol=1e-3, atol=1e-5
+        )
+
+
+class Shares(LossOfBatch):
+    """Hands a tensor on by a list that replicas share."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shared = _Shared()
+
+    def call(self, ids: Any) -> Any:
+        self.shared.append(tf.reduce_mean(tf.cast(ids, tf.float32)))
+        rows = tf.reduce_mean(self.embedding(ids), 1)
+        return self.dense(rows) + self.shared[-1]
+
+
+class _Shared:
+    """List that Keras does not track."""
+
+    def __init__(self) -> None:
+        self._items: list[Any] = []
+
+    def append(self, item: Any) -> None:
+        self._items.append(item)
+
+    def __getitem__(self, index: int) -> Any:
+        return self._items[index]
+
+
+class DecoratedStep(LossOfBatch):
+    """Has a train_step that is a function of TensorFlow's."""
+
+    @tf.function
+    def train_step(self, data: Any) -> Any:
+        return super().train_step(data)
+
+
+class Counting(LossOfBatch):
+    """Returns a number that is no mean."""
+
+    def train_step(self, data: Any) -> Any:
+        return {**super().train_step(data), "rows": tf.shape(data[0])[0]}
+
+
+@pytest.mark.parametrize(
+    ("cls", "message"),
+    [
+        (Shares, "used a tensor of another"),
+        (DecoratedStep, "remove @tf.function"),
+        (Counting, "returns a value of its batch"),
+    ],
+)
+def test_what_replicas_cannot_do_together_is_refused(
+    strategy: tfps.ParameterServerStrategy, cls: type, message: str
+) -> None:
+    with strategy.scope():
+        model = cls()
+        model.compile("sgd")
+    with pytest.raises(tfps.errors.UnsupportedError, match=message):
+        model.fit(_ids_and_targets(4).batch(4), verbose=0)
+
+
+@pytest.mark.parametrize("reduction", ["sum", "mean_with_sample_weight"])
+def test_losses_that_are_no_means_are_refused(
+    strategy: tfps.ParameterServerStrategy, reduction: str
+) -> None:
+    with strategy.scope():
+        model = KeepsTensors()
+        model.compile("sgd", keras.losses.MeanSquaredError(reduction))
+    with pytest.raises(tfps.errors.UnsupportedError, match=reduction):
         model.fit(_ids_and_targets(4).batch(4), verbose=0)
 
 

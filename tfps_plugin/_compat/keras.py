@@ -44,6 +44,8 @@ from keras.src.trainers.data_adapters.data_adapter import (
 )
 from keras.src.trainers.epoch_iterator import EpochIterator as EpochIterator
 
+from tfps_plugin._compat.runtime import living_objects
+
 Variable = tensorflow_core.Variable
 TensorFlowTrainer = tensorflow_trainer.TensorFlowTrainer
 
@@ -364,6 +366,11 @@ def scopes_of_thread() -> dict[str, Any]:
 def enter_scopes(scopes: dict[str, Any]) -> None:
     """Makes the scopes of another thread those of this one, until it ends."""
     vars(global_state.GLOBAL_STATE_TRACKER).update(scopes)
+
+
+def living_layers() -> list[Any]:
+    """Returns all layers, and models, of this process."""
+    return living_objects.instances_of(keras.layers.Layer)
 
 
 def next_unordered_seed(state: tf.Tensor) -> tf.Tensor:

@@ -219,6 +219,44 @@ _LOOKUPS_AND_ASSIGNMENTS = (
     ),
 )
 
+_REPLICAS = (
+    Patch(
+        "tensorflow.python.eager.polymorphic_function.function_context:"
+        "make_function_context",
+        "scope_type",
+        "strategy.replicas.inner_functions:traced_for_each",
+        "A step would take the trace that another step, or another replica, "
+        "has of a function.",
+    ),
+    *(
+        Patch(
+            f"keras.src.metrics.reduction_metrics:{name}.update_state",
+            "self, values, sample_weight",
+            "training.patches.replica_metrics:update_state",
+            "A scalar without a weight counts as a batch, and a replica has a "
+            "part of one.",
+        )
+        for name in ("Mean", "Sum")
+    ),
+)
+
+_LOSSES = tuple(
+    Patch(
+        f"tensorflow._api.v2.nn:{name}",
+        parameters,
+        f"training.patches.average_losses:{name}",
+        "It divides by the number of replicas, for gradients that are added "
+        "up; here they are averaged over examples.",
+    )
+    for name, parameters in (
+        (
+            "compute_average_loss",
+            "per_example_loss, sample_weight, global_batch_size",
+        ),
+        ("scale_regularization_loss", "regularization_loss"),
+    )
+)
+
 _OPTIMIZERS = (
     Patch(
         f"{_OPTIMIZER}.build",
@@ -352,6 +390,8 @@ GROUPS = {
     "Gradients and checkpoints of variables": VARIABLES,
     "compile, fit, evaluate and predict": _TRAINING,
     "Lookups and assignments": _LOOKUPS_AND_ASSIGNMENTS,
+    "Losses": _LOSSES,
+    "Replicas": _REPLICAS,
     "Optimizers": _OPTIMIZERS,
     "Input and preprocessing": _INPUTS,
     "Files of weights and SavedModels": _FILES,

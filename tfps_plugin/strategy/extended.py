@@ -236,11 +236,7 @@ class ParameterServerExtended(compat.StrategyExtended):
         number = len(self._container_strategy().replica_devices)
         if number == 1:
             return dataset
-        return dataset.map(
-            lambda *batch: split_batches.split(
-                batch if len(batch) > 1 else batch[0], number
-            )
-        )
+        return split_batches.split_dataset(dataset, number)
 
     def _experimental_distribute_values_from_function(
         self, value_fn: Callable[..., Any]
@@ -264,10 +260,11 @@ class ParameterServerExtended(compat.StrategyExtended):
         # For the program, such as one that computes the size of a batch. In a
         # replica it is one: the gradients of workers and replicas are weighed
         # by their numbers of examples, so no loss may be divided beforehand.
+        # A function of workers outside of `run` has the whole batch, too.
         if (
             tf.distribute.has_strategy()
             and not tf.distribute.in_cross_replica_context()
-        ):
+        ) or self._is_in_function_of_workers:
             return 1
         strategy = self._container_strategy()
         # TensorFlow asks while the strategy is being created, too.
@@ -276,6 +273,14 @@ class ParameterServerExtended(compat.StrategyExtended):
         if isinstance(consistency, Sync):
             number *= self.num_batches_in_sync
         return number
+
+    @property
+    def _is_in_function_of_workers(self) -> bool:
+        return (
+            tf.inside_function()
+            and input_context.current() is None
+            and self.chief_runs.is_traced_for_workers
+        )
 
     @property
     def num_batches_in_sync(self) -> int:

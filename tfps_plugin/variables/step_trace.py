@@ -95,6 +95,14 @@ class Replica(Protocol):
         """
 
     @property
+    def sizes(self) -> Sequence[tf.Tensor] | None:
+        """Number of examples of each replica, scalars; None: not known."""
+
+    @property
+    def weight(self) -> tf.Tensor:
+        """Share of its examples in those of the worker, a float32 scalar."""
+
+    @property
     def can_meet(self) -> bool:
         """True if the code that runs now is outside of inner functions."""
 
@@ -180,6 +188,8 @@ class StepTrace:
             bounded staleness demands.
         is_finite: Whether the gradients of all parameter servers are finite, a
             boolean scalar; None: not known.
+        token: Stands for the step where a function of an earlier step must not
+            be taken for one of this step.
         total_over_ps: Adds up a float32 vector over all parameter servers,
             which run the same function; None: nothing does.
         only_on: Device of the only parameter server that the function updates
@@ -207,6 +217,7 @@ class StepTrace:
         self.is_finite: tf.Tensor | None = None
         self.total_over_ps: Callable[[tf.Tensor], tf.Tensor] | None = None
         self.only_on: str | None = None
+        self.token = object()
         self._views: Mapping[str, View] = {}
         self._held_locks: dict[Any, tf.Graph] = {}
         # By function, table and replica: functions inside and around a function

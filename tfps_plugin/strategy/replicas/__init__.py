@@ -4,6 +4,8 @@ worker_devices.py    the devices of workers that replicas compute on
 worker_replicas.py   a step that the replicas of a worker trace together
 replica_threads.py   threads that trace replicas in turn, and meet
 replica_exchange.py  one change of the worker, made of those of its replicas
+separation.py        keeps replicas apart in the Python objects that they share
+inner_functions.py   functions inside of a step are traced for each replica
 shares.py            means over the examples of all replicas
 split_batches.py     batches that are split over replicas
 per_replica.py       values of the replicas of a worker, as one value

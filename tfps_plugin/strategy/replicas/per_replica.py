@@ -101,7 +101,12 @@ class PerReplica(tf.distribute.DistributedValues, compat.CompositeTensor):
         Args:
             axis: The axis along which to put them.
         """
-        values = [tf.convert_to_tensor(value) for value in self.values]
+        values = list(self.values)
+        if isinstance(values[0], tf.SparseTensor):
+            return tf.sparse.concat(axis, values)
+        if isinstance(values[0], tf.RaggedTensor):
+            return tf.concat(values, axis)
+        values = [tf.convert_to_tensor(value) for value in values]
         if self.num_examples is not None:
             values = [
                 tf.cond(

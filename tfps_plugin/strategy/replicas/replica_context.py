@@ -30,9 +30,10 @@ class ReplicaContext(compat.ReplicaContext):
         if replica is None:
             return super()._merge_call(merge_fn, args, kwargs)
         call = super()._merge_call
+        sizes = replica.sizes
 
         def merged(given: Sequence[Any]) -> list[Any]:
-            all_args, all_kwargs = per_replica.together(given)
+            all_args, all_kwargs = per_replica.together(given, sizes)
             result = call(merge_fn, all_args, all_kwargs)
             return [
                 per_replica.of_replica(result, index, len(given))

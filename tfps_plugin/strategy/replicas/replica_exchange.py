@@ -7,6 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfps_plugin import errors
+from tfps_plugin._compat.graph import tensorflow_variables
 from tfps_plugin.strategy.replicas.shares import Shares
 from tfps_plugin.variables.methods import self_assignment
 from tfps_plugin.variables.states import combining
@@ -57,18 +58,21 @@ class ReplicaExchange:
     ) -> None:
         """Applies the mean of the gradients of all replicas."""
 
-        def apply(given: Sequence[Sequence[Any]]) -> list[None]:
+        def apply(given: Sequence[Any]) -> list[None]:
+            _require_same_variables(optimizer, [each for _, each in given])
             with tf.device(self._device):
                 means = [
                     self._shares().mean_gradient(each)
-                    for each in zip(*given, strict=True)
+                    for each in zip(*(mine for mine, _ in given), strict=True)
                 ]
             self.results.append(means)
             optimizer.apply(means, list(variables))
             return [None] * len(given)
 
         _meet(
-            f"optimizer.apply() of {optimizer.name!r}", list(gradients), apply
+            f"optimizer.apply() of {optimizer.name!r}",
+            (list(gradients), list(variables)),
+            apply,
         )
 
     def assign(self, variable: Any, method: str, value: Any) -> None:
@@ -121,6 +125,7 @@ class ReplicaExchange:
             )
 
             def gradient(*theirs: Any) -> list[tf.Tensor | None]:
+                _require_first_order()
                 return _meet(
                     "the gradient of all_reduce()",
                     theirs,
@@ -198,6 +203,42 @@ def _mean(shares: Shares, values: Sequence[tf.Tensor]) -> tf.Tensor:
     return values[0]
 
 
+def _require_first_order() -> None:
+    """Refuses gradients of gradients of sums over replicas.
+
+    Raises:
+        UnsupportedError: If a tape records that a gradient is computed.
+    """
+    if tensorflow_variables.is_recording():
+        raise errors.UnsupportedError(
+            "A gradient of a gradient goes through all_reduce(), as of a "
+            "BatchNormalization with synchronized=True, and the tape of a "
+            "replica does not see those of the others. Expected first "
+            "derivatives. Received: a tape around tape.gradient(). Leave "
+            "all_reduce() out, or train with replicas_per_worker=1."
+        )
+
+
+def _require_same_variables(
+    optimizer: Any, variables: Sequence[Sequence[Any]]
+) -> None:
+    """Refuses updates of other variables in other replicas.
+
+    Raises:
+        UnsupportedError: If replicas have gradients of different variables.
+    """
+    first = [id(each) for each in variables[0]]
+    if any([id(each) for each in others] != first for others in variables):
+        raise errors.UnsupportedError(
+            "The replicas of a worker update variables together. Expected "
+            "gradients of the same variables in all of them. Received: "
+            f"optimizer.apply() of {optimizer.name!r} with gradients of "
+            f"{[len(each) for each in variables]} variables, replica by "
+            "replica. See that no layer keeps tensors in Python objects that "
+            "replicas share."
+        )
+
+
 def _meet(
     what: str,
     argument: Any,
@@ -213,8 +254,9 @@ def _meet(
         raise errors.UnsupportedError(
             "The replicas of a worker change variables, and reduce values, "
             "together. Expected that outside of conditions, loops and inner "
-            f"functions. Received: {what} inside of one. Move it out, or train "
-            "with replicas_per_worker=1."
+            f"functions. Received: {what} inside of one. Move it out (remove "
+            "@tf.function from the train_step, or from the function that "
+            "strategy.run() calls), or train with replicas_per_worker=1."
         )
     return replica.meet(what, argument, function)
 

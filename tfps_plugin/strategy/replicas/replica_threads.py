@@ -157,6 +157,9 @@ class _ReplicaThread:
 
     def pause(self, meeting: _Meeting) -> Any:
         """Waits for the others at a meeting; returns what comes of it."""
+        if self._is_stopped:
+            # Code that handles the end of the step may come here again.
+            raise _Stopped
         self._meeting = meeting
         self._has_paused.release()
         self._may_run.acquire()

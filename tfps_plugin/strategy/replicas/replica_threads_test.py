@@ -129,6 +129,22 @@ def test_the_code_of_a_step_does_not_handle_the_end() -> None:
     assert not went_on
 
 
+def test_a_replica_that_is_stopped_meets_nobody() -> None:
+    threads, _ = _threads()
+
+    def waits() -> None:
+        try:
+            threads.meet(0, "it", None, lambda given: list(given))
+        finally:
+            threads.meet(0, "another one", None, lambda given: list(given))
+
+    def fails() -> None:
+        raise ValueError("my own")
+
+    with pytest.raises(ValueError, match="my own"):
+        threads.run([waits, fails])
+
+
 def test_replicas_have_to_meet_for_the_same() -> None:
     threads, _ = _threads()
 

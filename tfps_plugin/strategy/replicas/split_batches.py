@@ -4,6 +4,7 @@ Shape legend: R replicas.
 """
 
 import itertools
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
@@ -81,6 +82,8 @@ def split(batch: Any, num_replicas: int) -> Any:
 def whole(structure: Any) -> Any:
     """Returns a structure with the rows of all replicas as one tensor.
 
+    Those of replicas without examples are left out.
+
     Args:
         structure: A nested structure; what is no `PerReplica` stays as it is.
     """
@@ -89,8 +92,8 @@ def whole(structure: Any) -> Any:
         parts = list(value.values)
         if value.num_examples is not None:
             parts = [
-                batch_rows.between(part, tf.constant(0, tf.int64), rows)
-                for part, rows in zip(parts, value.num_examples, strict=True)
+                _rows_if(part, number > 0)
+                for part, number in zip(parts, value.num_examples, strict=True)
             ]
         if isinstance(parts[0], tf.SparseTensor):
             return tf.sparse.concat(0, parts)
@@ -102,6 +105,15 @@ def whole(structure: Any) -> Any:
         return per_replica.map_values(join, structure)
 
 
+def _rows_if(part: Any, is_present: tf.Tensor) -> Any:
+    """Returns all rows of a part, or none."""
+    begin = tf.constant(0, tf.int64)
+    sizes = batch_rows.sizes(part)
+    if not sizes:
+        return part
+    return batch_rows.between(part, begin, tf.where(is_present, sizes[0], 0))
+
+
 def whole_dataset(dataset: tf.data.Dataset) -> tf.data.Dataset:
     """Returns a dataset of batches that are not split.
 
@@ -111,9 +123,32 @@ def whole_dataset(dataset: tf.data.Dataset) -> tf.data.Dataset:
     specs = tf.nest.flatten(dataset.element_spec)
     if not any(isinstance(spec, PerReplicaSpec) for spec in specs):
         return dataset
-    return dataset.map(
-        lambda *batch: whole(batch if len(batch) > 1 else batch[0])
-    )
+    return of_elements(dataset, whole)
+
+
+def split_dataset(
+    dataset: tf.data.Dataset, num_replicas: int
+) -> tf.data.Dataset:
+    """Returns a dataset of batches that are split.
+
+    Args:
+        dataset: A dataset of batches.
+        num_replicas: Number of shares of each, R.
+    """
+    return of_elements(dataset, lambda batch: split(batch, num_replicas))
+
+
+def of_elements(
+    dataset: tf.data.Dataset, function: Callable[[Any], Any]
+) -> tf.data.Dataset:
+    """Returns a dataset of what a function makes of each element.
+
+    Args:
+        dataset: A dataset.
+        function: A function of one argument, also for elements that are tuples.
+    """
+    is_tuple = isinstance(dataset.element_spec, tuple)
+    return dataset.map(lambda *batch: function(batch if is_tuple else batch[0]))
 
 
 def _require_same_static_sizes(batch: Any) -> None:

@@ -21,6 +21,7 @@ from tfps_plugin.strategy.replicas.per_replica import PerReplica
 from tfps_plugin.strategy.replicas.replica_context import ReplicaContext
 from tfps_plugin.strategy.replicas.replica_exchange import ReplicaExchange
 from tfps_plugin.strategy.replicas.replica_threads import ReplicaThreads
+from tfps_plugin.strategy.replicas.separation import Separation
 from tfps_plugin.strategy.replicas.shares import Shares
 from tfps_plugin.variables.states import combining
 from tfps_plugin.variables.step_trace import StepTrace
@@ -55,6 +56,9 @@ class WorkerReplicas:
             _Replica(self, index) for index in range(len(devices))
         ]
         self._threads = ReplicaThreads(self._turn)
+        self._separation = Separation(
+            self._graph, is_in_round=self._trace.accrual is not None
+        )
 
     def run(
         self,
@@ -78,6 +82,10 @@ class WorkerReplicas:
         """
         args, kwargs = self._split((args, kwargs))
         self._arguments = (args, kwargs)
+        if self._sizes() is not None:
+            # Here, and not in the scopes of a replica.
+            self._known_shares()
+        self._separation.begin()
         scopes = TracingScopes()
         keras_scopes = keras_compat.scopes_of_thread()
         caller = threading.get_ident()
@@ -110,8 +118,8 @@ class WorkerReplicas:
             who=f"the {number} replicas of a worker",
             advice="Train with replicas_per_worker=1",
         )
-        sizes = self._known_shares().sizes if self._batches() else None
-        return per_replica.together(results, sizes)
+        self._separation.require_own_tensors(self._arguments)
+        return per_replica.together(results, self.sizes)
 
     def meet(
         self,
@@ -130,9 +138,20 @@ class WorkerReplicas:
 
     def is_present(self, index: int) -> tf.Tensor:
         """Returns whether a replica has examples; see `Replica`."""
-        if self._shares is None and not self._batches():
+        if self.sizes is None:
             return tf.constant(True)
         return self._known_shares().is_present(index)
+
+    def weight(self, index: int) -> tf.Tensor:
+        """Returns the share of a replica in the examples; see `Replica`."""
+        if self.sizes is None:
+            return tf.constant(1.0 / len(self._devices))
+        return self._known_shares().weight(index, tf.float32)
+
+    @property
+    def sizes(self) -> list[tf.Tensor] | None:
+        """Number of examples of each replica; see `Replica`."""
+        return None if self._shares is None else self._shares.sizes
 
     @contextlib.contextmanager
     def _turn(self, index: int) -> Iterator[None]:
@@ -141,7 +160,8 @@ class WorkerReplicas:
         outer = trace.exchange
         trace.replica, trace.exchange = self._replicas[index], self._exchange
         try:
-            yield
+            with self._separation.turn(index):
+                yield
         finally:
             trace.replica, trace.exchange = None, outer
 
@@ -165,12 +185,9 @@ class WorkerReplicas:
         return self._shares
 
     def _shares_of_arguments(self) -> Shares:
-        for value in self._batches():
-            if value.num_examples is not None:
-                return Shares(value.num_examples)
-            sizes = [batch_rows.sizes(each) for each in value.values]
-            if all(sizes):
-                return Shares([each[0] for each in sizes])
+        sizes = self._sizes()
+        if sizes is not None:
+            return Shares(sizes)
         raise errors.UnsupportedError(
             "A step is the mean over the examples of all replicas of a worker, "
             "so the number of them has to be seen. Expected the batch among "
@@ -179,6 +196,17 @@ class WorkerReplicas:
             "replicas_per_worker=1."
         )
 
+    def _sizes(self) -> list[tf.Tensor] | None:
+        """Returns the number of examples of each replica, if one can tell."""
+        for value in self._batches():
+            if value.num_examples is not None:
+                return list(value.num_examples)
+        for value in self._batches():
+            sizes = [batch_rows.sizes(each) for each in value.values]
+            if all(sizes):
+                return [each[0] for each in sizes]
+        return None
+
     def _split(self, arguments: Any) -> Any:
         """Returns arguments in which batches are split over replicas.
 
@@ -186,11 +214,9 @@ class WorkerReplicas:
             InputError: If it cannot be seen whether an argument is a batch.
         """
         leaves = tf.nest.flatten(arguments)
-        if any(isinstance(leaf, PerReplica) for leaf in leaves):
-            return arguments
         is_batch = [_is_read(leaf) for leaf in leaves]
         for leaf, is_read in zip(leaves, is_batch, strict=True):
-            if not is_read:
+            if not is_read and not isinstance(leaf, PerReplica):
                 _require_constant(leaf)
         if not any(is_batch):
             return arguments
@@ -217,6 +243,14 @@ class _Replica:
     @property
     def is_present(self) -> tf.Tensor:
         return self._replicas.is_present(self.index)
+
+    @property
+    def sizes(self) -> Sequence[tf.Tensor] | None:
+        return self._replicas.sizes
+
+    @property
+    def weight(self) -> tf.Tensor:
+        return self._replicas.weight(self.index)
 
     @property
     def can_meet(self) -> bool:

@@ -13,8 +13,9 @@ _MEANS = ("sum_over_batch_size", "mean")
 def require_means(model: Any) -> None:
     """Refuses losses that are not means over a batch.
 
-    A synchronous step takes the mean over the examples of all workers. The
-    mean of the sums of several batches is not the sum over all of them.
+    A step that workers or replicas make together takes the mean over the
+    examples of all. The mean of the sums of several batches is not the sum over
+    all of them.
 
     Args:
         model: A compiled Keras model.
@@ -26,9 +27,10 @@ def require_means(model: Any) -> None:
         reduction = getattr(loss, "reduction", _MEANS[0])
         if reduction not in _MEANS:
             raise errors.UnsupportedError(
-                "A synchronous step takes the mean over the examples of all "
-                "workers. Expected losses that are means over a batch, with "
-                'reduction="sum_over_batch_size". Received: '
+                "A step of several workers or replicas takes the mean over the "
+                "examples of all. Expected losses that are means over a batch, "
+                'with reduction="sum_over_batch_size". Received: '
                 f"loss={loss.name!r}, reduction={reduction!r}. Give the loss "
-                "that reduction, or train with consistency=tfps.Async()."
+                "that reduction, or train with consistency=tfps.Async() and "
+                "replicas_per_worker=1."
             )

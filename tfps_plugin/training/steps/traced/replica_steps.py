@@ -5,11 +5,13 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfps_plugin import errors
 from tfps_plugin.strategy.replicas import per_replica
 from tfps_plugin.strategy.replicas import split_batches
 from tfps_plugin.strategy.replicas.per_replica import PerReplica
 from tfps_plugin.variables.per_worker.worker_local import WorkerLocalVariable
 from tfps_plugin.variables.per_worker.worker_seeds import WorkerLocalSeed
+from tfps_plugin.variables.states import combining
 from tfps_plugin.variables.states.flow import Flow
 
 
@@ -22,9 +24,12 @@ def run(strategy: Any, step: Callable[[Any], Any], data: Any) -> Any:
         data: The batch of the worker.
 
     Returns:
-        What the step returns: the mean over examples, as of the loss of a
-        batch; or what the last replica returns, as of metrics, which all
-        replicas have updated by then.
+        What the step returns: the mean over examples of a float, as of the
+        loss of a batch; of a metric, and of what does not depend on the batch,
+        what the last replica returns, after all have updated it.
+
+    Raises:
+        UnsupportedError: If it returns anything else.
     """
     number = len(strategy.replica_devices)
     if number == 1:
@@ -40,9 +45,18 @@ def run(strategy: Any, step: Callable[[Any], Any], data: Any) -> Any:
 
     def reduced(value: PerReplica) -> Any:
         last = value.values[-1]
-        if last.dtype.is_floating and not flow.root.mask(last) & of_metrics:
+        if flow.root.mask(last) & of_metrics or not combining.depends_on_data(
+            last
+        ):
+            return last
+        if last.dtype.is_floating:
             return value.mean_over_examples()
-        return last
+        raise errors.UnsupportedError(
+            "The step of a model returns a value of its batch, and each "
+            "replica of a worker has one of its own. Expected metrics, or "
+            f"floats that are means over the batch. Received: {last!r}. Count "
+            "in a metric, cast it, or train with replicas_per_worker=1."
+        )
 
     return per_replica.map_values(reduced, results)
 

@@ -202,6 +202,8 @@ class StepFunctions:
     def _run_user_step(self, data: Any) -> Any:
         """Runs the model's step on a batch, while the step is traced."""
         strategy = self._model.distribute_strategy
+        if len(strategy.replica_devices) > 1:
+            losses.require_means(self._model)
         return replica_steps.run(strategy, self._user_step, data)
 
     def _run_step(self, data: Any) -> Any:
