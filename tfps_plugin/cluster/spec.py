@@ -19,6 +19,9 @@ WORKER = "worker"
 PARAMETER_SERVER = "ps"
 EVALUATOR = "evaluator"
 
+# Names the file that describes the cluster of a chief, in its environment.
+FILE_VARIABLE = "TFPS_CLUSTER_FILE"
+
 # Name of the chief in TensorFlow 1, and still in old job templates.
 OLD_NAME_OF_CHIEF = "master"
 _CLUSTER_JOBS = (CHIEF, WORKER, PARAMETER_SERVER)

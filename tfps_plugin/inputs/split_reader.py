@@ -234,18 +234,14 @@ class SplitReader:
                 if share.worker_index != worker_index:
                     continue
                 num_read = share._num_read
-                if (
-                    not self._hands_on
-                    or share.is_infinite
-                    or num_read is None
-                    or share._num_readers
-                ):
+                if not self._hands_on or num_read is None or share._num_readers:
                     self._lose(share)
                     continue
                 self._shares.remove(share)
-                self._skips[share.split] = (
-                    self._skips.get(share.split, 0) + num_read
-                )
+                if not share.is_infinite:
+                    self._skips[share.split] = (
+                        self._skips.get(share.split, 0) + num_read
+                    )
                 self._ledger.hand_on(share.split)
                 self._changed.notify_all()
 

@@ -1,14 +1,17 @@
 """The command line: starts a whole cluster on this machine and watches it.
 
-    cli               `tfps run`, `tfps serve`: options in, exit code out
+    cli               `tfps run`, `serve` and `scale`: options in, exit code out
     job               one run: starts the tasks, forwards, reports, stops
     child_process     the process of one task: start, output, signals, end
     leash             runs inside the child, which then dies with its launcher
+    scaling           a job whose number of workers changes
+    control_socket    the socket by which another terminal asks for that
     terminal_relay    a terminal between the chief's errors and the real one
 
 These decide, without processes, threads or a clock:
 
     plan              the processes of a job and their command lines
+    worker_range      the numbers of workers that a job may have
     restarts          the tasks to start again after a failure, and when
     stop_sequence     the signals that end a job, and the waits between them
     endings           exit codes in words

@@ -4,6 +4,7 @@ A command imports what it needs when it runs, so `tfps --help` answers at once.
 """
 
 import contextlib
+import dataclasses
 import os
 import sys
 
@@ -33,11 +34,12 @@ def main() -> None:
 )
 @click.option(
     "--workers",
-    "num_workers",
-    type=click.IntRange(min=1),
-    default=2,
+    "workers",
+    metavar="N[:MOST]",
+    default="2",
     show_default=True,
-    help="The number of workers.",
+    help="The number of workers. With 2:8, the job starts with two, and "
+    "`tfps scale` changes their number, up to eight.",
 )
 @click.option(
     "--ps",
@@ -96,7 +98,7 @@ def main() -> None:
 @click.argument("script", type=click.Path(exists=True, dir_okay=False))
 @click.argument("script_arguments", metavar="[ARGUMENTS]...", nargs=-1)
 def run(
-    num_workers: int,
+    workers: str,
     num_ps: int,
     has_evaluator: bool,
     grace_seconds: float,
@@ -127,28 +129,68 @@ def run(
     from tfps_plugin.cluster.machine.ports import reserved_port
     from tfps_plugin.cluster.output import tensorflow_noise
     from tfps_plugin.cluster.output.console import Console
+    from tfps_plugin.cluster.spec import FILE_VARIABLE
+    from tfps_plugin.cluster.spec import ClusterSpec
+    from tfps_plugin.launcher import control_socket
     from tfps_plugin.launcher import plan
     from tfps_plugin.launcher.job import Job
+    from tfps_plugin.launcher.scaling import Scaling
+    from tfps_plugin.launcher.worker_range import WorkerRange
 
-    sizes = {"num_workers": num_workers, "num_ps": num_ps}
+    try:
+        numbers = WorkerRange.parse(workers)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--workers") from error
+    sizes = {"num_workers": numbers.most, "num_ps": num_ps}
+    tune = tune or tuning.is_on(os.environ)
     with contextlib.ExitStack() as reserved:
         ports = [
             reserved.enter_context(reserved_port())
             for _ in range(plan.num_ports(**sizes))
         ]
-        cluster = plan.plan_cluster(ports, **sizes)
+        largest = plan.plan_cluster(ports, **sizes)
+
+        def cluster_of(number: int) -> ClusterSpec:
+            return dataclasses.replace(
+                largest, worker_addresses=largest.worker_addresses[:number]
+            )
+
+        cluster = cluster_of(numbers.first)
+        scaling = None
+        of_chief = {}
+        if numbers.may_change:
+            scaling = Scaling(
+                reserved.enter_context(control_socket.listening()),
+                numbers,
+                cluster_of,
+                lambda index, number: plan.plan_worker(
+                    cluster_of(number),
+                    index,
+                    logical_cpus=logical_cpus,
+                    tune=tune,
+                    environment=os.environ,
+                ),
+            )
+            of_chief[FILE_VARIABLE] = scaling.path
         plans = plan.plan_processes(
             cluster,
             script,
             script_arguments,
             has_evaluator=has_evaluator,
             logical_cpus=logical_cpus,
-            tune=tune or tuning.is_on(os.environ),
+            tune=tune,
             environment=os.environ,
+            of_chief=of_chief,
         )
-        console = Console([process.name for process in plans], os.environ)
+        console = Console(
+            [
+                *(process.name for process in plans),
+                *(str(worker) for worker in largest.workers[numbers.first :]),
+            ],
+            os.environ,
+        )
         environment = with_settings(
-            os.environ, hosts=[task.host for task in cluster.tasks]
+            os.environ, hosts=[task.host for task in largest.tasks]
         )
         # All tasks share this machine's GPUs: none may take all the memory.
         environment.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
@@ -165,9 +207,56 @@ def run(
             grace_seconds=grace_seconds,
             evaluator_seconds=evaluator_seconds,
             max_restarts=max_restarts,
+            scaling=scaling,
             is_quiet=tensorflow_noise.is_quiet(log_level),
         )
         sys.exit(job.run())
+
+
+@main.command()
+@click.option(
+    "--workers",
+    "num_workers",
+    type=click.IntRange(min=1),
+    required=True,
+    help="The number of workers from now on.",
+)
+@click.option(
+    "--job",
+    "process_id",
+    type=int,
+    help="Process id of the `tfps run`, if several run.",
+)
+def scale(num_workers: int, process_id: int | None) -> None:
+    """Change the number of workers of a job that runs on this machine.
+
+    The job was started with `tfps run --workers 2:8`, for example. Workers that
+    are added take part at once; those that are removed end what they run. Its
+    script makes a tfps.ParameterServerStrategy() without a cluster resolver.
+    """
+    from tfps_plugin.launcher import control_socket
+
+    jobs = control_socket.running_jobs()
+    if process_id is None and len(jobs) == 1:
+        (process_id,) = jobs
+    if process_id not in jobs:
+        raise click.ClickException(
+            "There is no such job. Expected one that was started with a "
+            "largest number of workers, such as tfps run --workers 2:8, and "
+            "--job if there are several. Received: "
+            + (f"--job {process_id}" if process_id is not None else "no --job")
+            + f"; process ids of such jobs: {sorted(jobs) or 'none'}."
+        )
+    try:
+        answer = control_socket.ask(jobs[process_id], {"workers": num_workers})
+    except OSError as error:
+        raise click.ClickException(
+            f"The job does not answer. Expected tfps run, process {process_id}"
+            f". Received: {error}."
+        ) from error
+    if "error" in answer:
+        raise click.ClickException(answer["error"])
+    click.echo(answer.get("text", ""))
 
 
 @main.command()

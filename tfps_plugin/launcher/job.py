@@ -24,6 +24,7 @@ from tfps_plugin.launcher.endings import exit_status
 from tfps_plugin.launcher.plan import PROGRAMS
 from tfps_plugin.launcher.plan import ProcessPlan
 from tfps_plugin.launcher.restarts import Restarts
+from tfps_plugin.launcher.scaling import Scaling
 from tfps_plugin.launcher.stop_sequence import Reason
 from tfps_plugin.launcher.stop_sequence import StopSequence
 from tfps_plugin.launcher.stop_sequence import plan_steps
@@ -55,6 +56,7 @@ class Job:
         evaluator_seconds: The time for which the evaluator may go on after the
             chief has ended, for the last checkpoint.
         max_restarts: The number of restarts of each task that fails.
+        scaling: Changes the number of workers; None: it stays.
         is_quiet: Whether to leave out the known noise of TensorFlow. The last
             lines of a task that dies are quoted with it all the same.
 
@@ -70,9 +72,11 @@ class Job:
         grace_seconds: float,
         evaluator_seconds: float,
         max_restarts: int = 0,
+        scaling: Scaling | None = None,
         is_quiet: bool = False,
     ) -> None:
-        self._plans = plans
+        self._plans = {plan.name: plan for plan in plans}
+        self._scaling = scaling
         self._console = console
         self._environ = environ
         self._grace_seconds = grace_seconds
@@ -109,8 +113,12 @@ class Job:
             _arriving_signals() as wake_up,
         ):
             self._selector.register(wake_up, selectors.EVENT_READ)
+            if self._scaling is not None:
+                self._selector.register(
+                    self._scaling.control, selectors.EVENT_READ, self._scale
+                )
             try:
-                for plan in self._plans:
+                for plan in self._plans.values():
                     self._start(plan)
                 self._console.say(
                     "started "
@@ -123,6 +131,7 @@ class Job:
                     self._wait(wake_up)
                     self._bury_the_dead()
                     self._start_again()
+                    self._start_wanted()
                     self._take_next_step()
             finally:
                 for child in self._running.values():
@@ -136,13 +145,29 @@ class Job:
 
     def _start_again(self) -> None:
         due = self._restarts.take_due(time.monotonic())
-        for plan in self._plans:
+        for plan in self._plans.values():
             if plan.name in due:
                 self._start(plan)
                 child = self._running[plan.name]
                 self._console.say(
                     f"started {plan.name} again (pid {child.pid})"
                 )
+
+    def _scale(self) -> None:
+        """Takes a request for another number of workers."""
+        if self._scaling is not None and (text := self._scaling.take_request()):
+            self._console.say(text)
+
+    def _start_wanted(self) -> None:
+        """Starts workers that are wanted since the job has begun."""
+        if self._scaling is None or self._stop is not None:
+            return
+        for plan in self._scaling.take_due(self._running.keys()):
+            self._plans[plan.name] = plan
+            self._start(plan)
+            self._console.say(
+                f"started {plan.name} (pid {self._running[plan.name].pid})"
+            )
 
     def _start(self, plan: ProcessPlan) -> None:
         console = self._console

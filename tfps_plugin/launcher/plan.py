@@ -12,6 +12,7 @@ from tfps_plugin.cluster.spec import EVALUATOR
 from tfps_plugin.cluster.spec import PARAMETER_SERVER
 from tfps_plugin.cluster.spec import WORKER
 from tfps_plugin.cluster.spec import ClusterSpec
+from tfps_plugin.cluster.spec import Task
 from tfps_plugin.cluster.spec import join_address
 from tfps_plugin.cluster.tf_config import to_tf_config
 
@@ -63,6 +64,57 @@ def plan_cluster(
     )
 
 
+def plan_worker(
+    cluster: ClusterSpec,
+    index: int,
+    *,
+    logical_cpus: int = 1,
+    tune: bool = False,
+    environment: Mapping[str, str] | None = None,
+) -> ProcessPlan:
+    """Returns the process of one worker.
+
+    Args:
+        cluster: The cluster that it is to belong to.
+        index: Its index.
+        logical_cpus: As for `plan_processes`.
+        tune: Likewise.
+        environment: Likewise.
+    """
+    return _plan_task(
+        cluster,
+        cluster.workers[index],
+        tuning.task_variables(environment or {}, tune=tune),
+        logical_cpus,
+        tune=tune,
+    )
+
+
+def _plan_task(
+    cluster: ClusterSpec,
+    task: Task,
+    variables: Mapping[str, str],
+    logical_cpus: int,
+    *,
+    tune: bool,
+) -> ProcessPlan:
+    """Returns the process of a worker or ps."""
+    return ProcessPlan(
+        name=str(task),
+        arguments=(
+            *_TASK_SERVER,
+            # No failure: the launcher says nothing of it.
+            "--drained-exit-code=0",
+            *tuning.task_arguments(cluster, task, tune=tune),
+            *([] if logical_cpus == 1 else [f"--logical-cpus={logical_cpus}"]),
+        ),
+        environ={
+            "TF_CONFIG": to_tf_config(cluster, task.job, task.index),
+            **variables,
+        },
+    )
+
+
 def plan_processes(
     cluster: ClusterSpec,
     script: str,
@@ -72,6 +124,7 @@ def plan_processes(
     logical_cpus: int = 1,
     tune: bool = False,
     environment: Mapping[str, str] | None = None,
+    of_chief: Mapping[str, str] | None = None,
 ) -> tuple[ProcessPlan, ...]:
     """Returns every process of the job, in the order in which to start them.
 
@@ -87,35 +140,25 @@ def plan_processes(
         tune: Whether to tune the machine for workers and parameter servers.
         environment: The environment of the job; None: an empty one. It decides
             which settings a user has made.
+        of_chief: Further environment variables of the chief.
     """
     tuning_variables = tuning.task_variables(environment or {}, tune=tune)
     program = (script, *script_arguments)
     servers = [*cluster.parameter_servers, *cluster.workers]
-    more = () if logical_cpus == 1 else (f"--logical-cpus={logical_cpus}",)
     programs = [CHIEF, EVALUATOR] if has_evaluator else [CHIEF]
     return (
         *(
-            ProcessPlan(
-                name=str(task),
-                arguments=(
-                    *_TASK_SERVER,
-                    # No failure: the launcher says nothing of it.
-                    "--drained-exit-code=0",
-                    *tuning.task_arguments(cluster, task, tune=tune),
-                    *more,
-                ),
-                environ={
-                    "TF_CONFIG": to_tf_config(cluster, task.job, task.index),
-                    **tuning_variables,
-                },
-            )
+            _plan_task(cluster, task, tuning_variables, logical_cpus, tune=tune)
             for task in servers
         ),
         *(
             ProcessPlan(
                 name=job,
                 arguments=program,
-                environ={"TF_CONFIG": to_tf_config(cluster, job, 0)},
+                environ={
+                    "TF_CONFIG": to_tf_config(cluster, job, 0),
+                    **((of_chief or {}) if job == CHIEF else {}),
+                },
             )
             for job in programs
         ),

@@ -11,9 +11,6 @@ from tfps_plugin.cluster import local_cluster
 from tfps_plugin.cluster import spec
 from tfps_plugin.cluster import tf_config
 
-# Names the file that describes the cluster of a chief.
-FILE_VARIABLE = "TFPS_CLUSTER_FILE"
-
 
 class FileClusterResolver(tf.distribute.cluster_resolver.ClusterResolver):
     """A cluster resolver that reads a file, again each time that it is asked.
@@ -44,7 +41,7 @@ class FileClusterResolver(tf.distribute.cluster_resolver.ClusterResolver):
             raise errors.ClusterConfigurationError(
                 "The description of the cluster cannot be read. Expected JSON "
                 'such as {"worker": ["host:port", ...], "ps": [...]}. '
-                f"Received: {FILE_VARIABLE}={self._path!r}: {error}"
+                f"Received: {spec.FILE_VARIABLE}={self._path!r}: {error}"
             ) from error
         return tf.train.ClusterSpec(spec.ClusterSpec.from_dict(jobs).as_dict())
 
@@ -69,7 +66,7 @@ def default_resolver() -> Any:
     Raises:
         ClusterConfigurationError: If the file or `TF_CONFIG` is wrong.
     """
-    path = os.environ.get(FILE_VARIABLE, "").strip()
+    path = os.environ.get(spec.FILE_VARIABLE, "").strip()
     if path:
         return FileClusterResolver(path)
     if tf_config.read_tf_config() is not None:

@@ -52,7 +52,7 @@ def test_a_file_describes_the_cluster_and_is_read_again(
     monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
 ) -> None:
     path = tmp_path / "cluster.json"
-    monkeypatch.setenv(chief_cluster.FILE_VARIABLE, str(path))
+    monkeypatch.setenv("TFPS_CLUSTER_FILE", str(path))
     resolver = chief_cluster.default_resolver()
     with pytest.raises(errors.ClusterConfigurationError, match="json"):
         chief_cluster.described_by(resolver)

@@ -10,6 +10,9 @@ from tfps_plugin.coordinator.session_protocol import SessionLike
 from tfps_plugin.monitoring import events
 from tfps_plugin.monitoring.counters import Counters
 
+# It takes milliseconds, unless a parameter server does not answer.
+_DELIST_SECONDS = 10.0
+
 
 class Departures:
     """Lets workers leave.
@@ -91,7 +94,7 @@ class Departures:
             self._release_worker(worker_index)
             self._session.note_leaving(task)
         membership.leave(worker_index, generation, for_good=for_good)
-        membership.wait_until_delisted(worker_index)
+        membership.wait_until_delisted(worker_index, _DELIST_SECONDS)
         if for_good:
             self._session.remove_worker(task)
         else:

@@ -4,6 +4,7 @@ import threading
 from collections.abc import Iterator
 
 import pytest
+import tensorflow as tf
 
 from tfps_plugin import errors
 from tfps_plugin.cluster.calls import dispatch_context
@@ -136,3 +137,37 @@ def test_the_last_worker_stays(coordinator: ClusterCoordinator) -> None:
     coordinator.remove_worker(0)
     with pytest.raises(ValueError, match="last worker"):
         coordinator.remove_worker(1)
+
+
+def test_a_worker_may_be_lost_while_it_leaves(
+    coordinator: ClusterCoordinator, session: FakeSession
+) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+    ran_on: list[int] = []
+
+    def run() -> None:
+        ran_on.append(_worker_index())
+        if len(ran_on) == 1:
+            begun.set()
+            assert go_on.wait(_TIMEOUT_SECONDS)
+            raise tf.errors.UnavailableError(
+                None,
+                None,
+                "failed to connect to all addresses\nAdditional GRPC error "
+                "information from remote target "
+                f"/job:worker/replica:0/task:{ran_on[0]} while calling Enqueue",
+            )
+
+    value = coordinator.schedule(run)
+    assert begun.wait(_TIMEOUT_SECONDS)
+    leaving = ran_on[0]
+    thread = threading.Thread(target=coordinator.remove_worker, args=(leaving,))
+    thread.start()
+    session.kill("worker", leaving)
+    go_on.set()
+    thread.join(_TIMEOUT_SECONDS)
+    assert not thread.is_alive()
+    value.get()
+    assert ran_on == [leaving, 1 - leaving]
+    assert list(coordinator.worker_indices) == [1 - leaving]
+    assert coordinator.counters.value("workers_lost") == 1

@@ -198,6 +198,9 @@ class Membership:
         """
         with self._lock:
             self._leaving.discard(worker_index)
+            if for_good:
+                # It may have been lost, and be back.
+                generation = self._roster.generation(worker_index)
             if self._roster.lose(worker_index, generation, time.monotonic()):
                 self._to_delist.append(worker_index)
             if for_good:
@@ -213,11 +216,24 @@ class Membership:
             self._roster.retire(worker_index)
             self._changed.notify_all()
 
-    def wait_until_delisted(self, worker_index: int) -> None:
-        """Waits until a lost worker is taken out, or the thread has ended."""
+    def wait_until_delisted(
+        self, worker_index: int, timeout_seconds: float
+    ) -> None:
+        """Waits until a lost worker is taken out, or the thread has ended.
+
+        It takes longer while a ps does not answer; the thread goes on with it.
+
+        Args:
+            worker_index: The worker.
+            timeout_seconds: How long to wait at most.
+        """
+        deadline = time.monotonic() + timeout_seconds
         with self._lock:
             while worker_index in self._to_delist and not self._is_over:
-                self._changed.wait(_WAKE_UP_SECONDS)
+                left_seconds = deadline - time.monotonic()
+                if left_seconds <= 0:
+                    return
+                self._changed.wait(min(left_seconds, _WAKE_UP_SECONDS))
 
     @property
     def absent(self) -> tuple[int, ...]:

@@ -45,6 +45,9 @@ class _Functions:
 
     local_steps = 1
 
+    def workers_changed(self) -> None:
+        """Does nothing: they are the same."""
+
     def __init__(self, *, in_order: bool, exact: bool) -> None:
         self.states = types.SimpleNamespace(
             in_order=in_order, announce_order=lambda: None

@@ -13,7 +13,6 @@ from tfps_plugin.coordinator.closures.closure import ClosureState
 from tfps_plugin.training.steps.scheduled.span_calls import SpanCalls
 from tfps_plugin.training.steps.scheduled.waiting_call import WaitingCall
 from tfps_plugin.training.synchronous.backup.late_gradients import LateGradients
-from tfps_plugin.training.synchronous.span import Span
 from tfps_plugin.training.synchronous.spans import Spans
 from tfps_plugin.training.synchronous.together import GlobalSteps
 from tfps_plugin.training.synchronous.together import Together
@@ -193,21 +192,32 @@ class WorkerGroupCalls:
         Raises:
             BaseException: If they cannot be made.
         """
+        spans = connection.present().part(Spans)
+        members, use = spans.wait_for_members(
+            coordinator, calls[0].together.step.num_workers
+        )
+        try:
+            return self._make_on(coordinator, calls, spans, members)
+        finally:
+            # Not before results are known: a worker that leaves has them
+            # fetched.
+            use.release()
+
+    def _make_on(
+        self,
+        coordinator: Any,
+        calls: Sequence[WaitingCall],
+        spans: Spans,
+        members: Sequence[int],
+    ) -> list[WaitingCall]:
+        """Makes calls on some workers; see `_make`."""
         together = calls[0].together
         late = LateGradients(together.step.num_backup, coordinator.counters)
         made = SpanCalls(calls, late)
-        spans = connection.present().part(Spans)
-        members, use = spans.wait_for_members(
-            coordinator, together.step.num_workers
-        )
         steps = GlobalSteps(coordinator, together)
-
-        def make() -> Span:
-            span = steps.span(members, len(calls), made.make, lambda: None)
-            span.use = use
-            return span
-
-        span = spans.begin(make)
+        span = spans.begin(
+            lambda: steps.span(members, len(calls), made.make, lambda: None)
+        )
         while not span.wait(_WAKE_UP_SECONDS):
             pass
         coordinator.counters.increment("steps_done", span.num_done)

@@ -54,11 +54,14 @@ class _Functions:
 def _share(
     *, is_infinite: bool, has_more: bool = True, has_given: bool = True
 ) -> Any:
-    share = Share.__new__(Share)
-    share.iterator = iter(tf.data.Dataset.range(int(has_more)))
-    share.is_infinite = is_infinite
-    share.has_given = has_given
-    return share
+    return Share(
+        split=0,
+        worker_index=0,
+        generation=0,
+        iterator=iter(tf.data.Dataset.range(int(has_more))),
+        is_infinite=is_infinite,
+        has_given=has_given,
+    )
 
 
 def _grown(*, is_infinite: bool) -> tuple[_Functions, StepCalls]:
