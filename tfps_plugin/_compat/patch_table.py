@@ -25,6 +25,11 @@ _TURNS = (
     "fails, or stays unknown to a task."
 )
 
+_BACKWARD = (
+    "A tape computes gradients on the worker that runs the step, also those of "
+    "operations on another worker, whose inputs would travel."
+)
+
 # Patches that a connection to a cluster needs.
 CONNECTION = (
     Patch(
@@ -63,6 +68,19 @@ CONNECTION = (
 
 # Patches that variables need, however they are trained.
 VARIABLES = (
+    Patch(
+        "tensorflow.python.eager.execute:record_gradient",
+        "op_name, inputs, attrs, outputs",
+        "_compat.graph.tensorflow_gradients:recorded_with_device",
+        _BACKWARD,
+    ),
+    Patch(
+        "tensorflow.python.eager.record:record_operation",
+        "op_type, output_tensors, input_tensors, backward_function, "
+        "forward_function",
+        "_compat.graph.tensorflow_gradients:recorded_on_device",
+        _BACKWARD,
+    ),
     Patch(
         "tensorflow.python.ops.while_v2:_zeros_like",
         "op_input, op_output",

@@ -1,5 +1,6 @@
 """The spans of a connection, one after another, and who takes part in them."""
 
+import functools
 import logging
 import math
 import threading
@@ -12,6 +13,7 @@ import tensorflow as tf
 
 from tfps_plugin.coordinator import error_text
 from tfps_plugin.coordinator.cluster_coordinator import ClusterCoordinator
+from tfps_plugin.coordinator.lanes import first_calls
 from tfps_plugin.training.synchronous import reach
 from tfps_plugin.training.synchronous.exclusions import Exclusions
 from tfps_plugin.training.synchronous.span import Span
@@ -43,11 +45,15 @@ class Spans:
         self._num_recovered = 0
         self._probe: Callable[[], tf.Tensor] | None = None
 
-    def wait_for_members(self, coordinator: ClusterCoordinator) -> list[int]:
+    def wait_for_members(
+        self, coordinator: ClusterCoordinator, pinned: Collection[int] = ()
+    ) -> list[int]:
         """Waits until a worker is present; returns those that take part.
 
         Args:
             coordinator: Knows the workers.
+            pinned: Indices of workers on which each step places operations.
+                All of them have to be present.
 
         Raises:
             WorkerLostError: If there is none for too long.
@@ -59,11 +65,13 @@ class Spans:
                 for worker in range(coordinator.num_workers)
                 if worker not in absent
             ]
-            if present:
+            if present and not set(pinned).intersection(absent):
                 self._wait_until_reached(coordinator, present)
                 return self.members(present)
             # Any worker may run it: then there is one.
-            coordinator.schedule(_nothing).get()
+            coordinator.schedule(
+                functools.partial(first_calls.require, tuple(pinned))
+            ).get()
 
     def _wait_until_reached(
         self, coordinator: ClusterCoordinator, present: Sequence[int]
@@ -158,7 +166,3 @@ class Spans:
             elif left <= 0:
                 return False
         return True
-
-
-def _nothing() -> None:
-    """Runs on any worker."""

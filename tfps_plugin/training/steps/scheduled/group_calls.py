@@ -196,7 +196,9 @@ class WorkerGroupCalls:
         late = LateGradients(together.step.num_backup, coordinator.counters)
         made = SpanCalls(calls, late)
         spans = connection.present().part(Spans)
-        members = spans.wait_for_members(coordinator)
+        members = spans.wait_for_members(
+            coordinator, calls[0].call.pinned_workers
+        )
         steps = GlobalSteps(coordinator, together)
         span = spans.begin(
             lambda: steps.span(members, len(calls), made.make, lambda: None)
