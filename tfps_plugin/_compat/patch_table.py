@@ -26,8 +26,8 @@ _TURNS = (
 )
 
 _BACKWARD = (
-    "A tape computes gradients on the worker that runs the step, also those of "
-    "operations on another worker, whose inputs would travel."
+    "Tapes forget devices: gradients of what is on another worker would be "
+    "computed by the one that runs the step."
 )
 
 # Patches that a connection to a cluster needs.
@@ -120,6 +120,9 @@ _CALL = (
     "The call has to run under the scope, check its arguments, and leave the "
     "cluster usable after an error."
 )
+_BESIDE = (
+    "Outputs that a parameter server has computed would travel to the worker."
+)
 _STEPS = "A strategy cannot say how the steps of Keras's loop run."
 
 _TRAINING = (
@@ -181,6 +184,25 @@ _TRAINING = (
         "training.patches.trainer_methods:epoch_iterator",
         "Workers read the input of fit(), and Keras asks nobody for its "
         "iterator.",
+    ),
+    Patch(
+        "keras.src.backend.common.variables:register_uninitialized_variable",
+        "variable",
+        "_compat.keras:registered_with_device",
+        "While Keras builds a model symbolically, it makes variables later, "
+        "outside of every tf.device.",
+    ),
+    Patch(
+        "keras.src.trainers.trainer:Trainer.compute_loss",
+        "self, x, y, y_pred",
+        "training.patches.losses_beside_outputs:loss_beside_outputs",
+        _BESIDE,
+    ),
+    Patch(
+        "keras.src.trainers.trainer:Trainer.compute_metrics",
+        "self, x, y, y_pred",
+        "training.patches.losses_beside_outputs:metrics_beside_outputs",
+        _BESIDE,
     ),
     Patch(
         "keras.src.layers.layer:Layer._get_regularization_losses",

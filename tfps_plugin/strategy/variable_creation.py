@@ -11,7 +11,7 @@ from tfps_plugin._compat.graph import tensorflow_variables as compat
 from tfps_plugin._compat.runtime import tensorflow_strategy
 from tfps_plugin.cluster.chief import connection
 from tfps_plugin.strategy import legacy_keras
-from tfps_plugin.strategy.hand_placement import HandPlacement
+from tfps_plugin.strategy.placement.hand_placement import HandPlacement
 from tfps_plugin.strategy.ps_variables import PsVariables
 from tfps_plugin.variables.initial_values import initialization
 from tfps_plugin.variables.initial_values.initialization import InitialValue
@@ -115,7 +115,9 @@ class VariableCreator:
             if kwargs.get(key) is not None
         }
         beside = kwargs.get("colocate_with")
-        ps = self._by_hand.ps_of(name) if beside is None else None
+        ps = (
+            self._by_hand.ps_of(name, initial_value) if beside is None else None
+        )
         if kwargs.get("per_worker_variable"):
             self._by_hand.tell_of_worker_local(ps, name)
             return self._create_per_worker(kwargs, name)

@@ -6,6 +6,7 @@ variable_methods.py    the class of a keras.Variable on parameter servers
 lookups.py             keras.ops.take, tf.nn's lookups, LoRA: by row only
 preprocessing.py       captured tables and datasets; adapt() in functions
 table_regularizers.py  penalties on the rows that a batch looks up
+losses_beside_outputs.py  losses of outputs that a ps has computed
 scope_check.py         checks that models were made under the scope
 batch_callbacks.py     finds callbacks that use the logs of batches
 running_call.py        the fit, evaluate or predict call of a thread

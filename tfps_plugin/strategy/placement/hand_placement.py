@@ -5,9 +5,10 @@
 
 import logging
 import threading
+from typing import Any
 
 from tfps_plugin import errors
-from tfps_plugin._compat.runtime import tensorflow_devices
+from tfps_plugin._compat import keras as keras_compat
 from tfps_plugin._compat.runtime.tensorflow_devices import NamedDevice
 from tfps_plugin.cluster import spec
 from tfps_plugin.cluster.calls import dispatch_context
@@ -32,11 +33,12 @@ class HandPlacement:
         # Texts that the log has, each once for all variables.
         self._told: set[str] = set()
 
-    def ps_of(self, name: str) -> int | None:
-        """Returns the parameter server that the present device names.
+    def ps_of(self, name: str, initial_value: Any = None) -> int | None:
+        """Returns the parameter server that the program names.
 
         Args:
             name: Name of the variable that is being created.
+            initial_value: The value or callable that `tf.Variable` is given.
 
         Returns:
             Its index; None if the program leaves the choice to the strategy.
@@ -44,7 +46,7 @@ class HandPlacement:
         Raises:
             VariableCreationError: If the device cannot hold variables.
         """
-        device = tensorflow_devices.named_device()
+        device = keras_compat.device_behind(initial_value)
         if device is None or _is_of_lane(device):
             return None
         ps = ps_index(device, self._num_ps, name)

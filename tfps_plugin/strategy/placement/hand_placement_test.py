@@ -10,8 +10,8 @@ from tfps_plugin._compat.runtime import tensorflow_devices
 from tfps_plugin._compat.runtime.tensorflow_devices import NamedDevice
 from tfps_plugin.cluster.calls import dispatch_context
 from tfps_plugin.cluster.calls.dispatch_context import DispatchContext
-from tfps_plugin.strategy import hand_placement
-from tfps_plugin.strategy.hand_placement import HandPlacement
+from tfps_plugin.strategy.placement import hand_placement
+from tfps_plugin.strategy.placement.hand_placement import HandPlacement
 
 _NUM_PS = 2
 
