@@ -1,11 +1,13 @@
 """Tests of workers that die while steps of others need them."""
 
 import logging
+import pathlib
 import signal
 from collections.abc import Callable
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 import shared_halves
 import tensorflow as tf
@@ -29,7 +31,7 @@ _EPOCHS = 4
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[tfps.LocalCluster]:
-    with tfps.LocalCluster(num_workers=3, num_ps=1) as cluster:
+    with tfps.LocalCluster(num_workers=3, num_ps=2) as cluster:
         yield cluster
 
 
@@ -158,4 +160,33 @@ def test_a_worker_that_stays_away_is_named(
     with pytest.raises(errors.WorkerLostError, match="waited for worker 1"):
         coordinator.join()
     cluster.start("worker", _PINNED)
+    coordinator.close()
+
+
+def test_variables_placed_by_hand_are_restored_where_they_were(
+    cluster: tfps.LocalCluster, tmp_path: pathlib.Path
+) -> None:
+    strategy = tfps.ParameterServerStrategy(cluster.cluster_resolver)
+    with strategy.scope(), tf.device("/job:ps/task:1"):
+        model = shared_halves.halves(None, None)
+    shared_halves.fit(model, epochs=1)
+    manager = tfps.CheckpointManager(tfps.Checkpoint(model=model), tmp_path)
+    manager.save()
+    manager.sync()
+    saved = model.get_weights()
+    cluster.kill("ps", 1)
+    cluster.start("ps", 1)
+    coordinator = tfps.ClusterCoordinator(strategy)
+
+    @tf.function
+    def norms() -> list[tf.Tensor]:
+        return [tf.norm(weight.value) for weight in model.weights]
+
+    found = coordinator.schedule(norms).fetch()
+    np.testing.assert_allclose(
+        found, [np.linalg.norm(weight) for weight in saved], rtol=1e-5
+    )
+    variables = [*model.weights, *model.optimizer.variables]
+    assert all("task:1" in v.value.device for v in variables)
+    shared_halves.fit(model, epochs=1)
     coordinator.close()

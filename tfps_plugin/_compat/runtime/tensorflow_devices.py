@@ -21,6 +21,8 @@ class NamedDevice(NamedTuple):
         replica: Number of the replica.
         kind: Kind of the device, such as "CPU".
         number: Number of the device among those of its kind.
+        in_function: Whether a function is being traced, in which the device
+            may be meant for operations.
     """
 
     given: str
@@ -29,6 +31,7 @@ class NamedDevice(NamedTuple):
     replica: int
     kind: str
     number: int
+    in_function: bool = False
 
 
 def named_device() -> NamedDevice | None:
@@ -56,6 +59,10 @@ def named_device() -> NamedDevice | None:
         whole.replica or 0,
         whole.device_type or "CPU",
         whole.device_index or 0,
+        any(
+            switch.is_building_function
+            for switch in current.context_switches.stack
+        ),
     )
 
 

@@ -127,6 +127,9 @@ def ps_index(device: NamedDevice | None, num_ps: int, name: str) -> int | None:
     """
     if device is None or device.job is None:
         return None
+    if device.job == spec.WORKER and device.in_function:
+        # The layer is built by its first call, which computes there.
+        return None
     reason = _why_unfit(device, num_ps)
     if reason is None:
         return device.task

@@ -94,6 +94,20 @@ def test_inside_of_a_function_it_is_the_same() -> None:
     assert seen == [1, None]
 
 
+def test_where_a_call_computes_no_variables_are() -> None:
+    seen = []
+
+    @tf.function
+    def function() -> None:
+        with tf.device("/job:worker/task:1"), tf.init_scope():
+            device = tensorflow_devices.named_device()
+            seen.append(hand_placement.ps_index(device, _NUM_PS, "v"))
+
+    with tf.device(None):
+        function.get_concrete_function()
+    assert seen == [None]
+
+
 def test_the_device_of_a_lane_names_nothing() -> None:
     placement = HandPlacement(_NUM_PS)
     lane = DispatchContext(1, 3, 0, "/job:worker/replica:0/task:1/device:CPU:0")
