@@ -90,7 +90,7 @@ class WorkerFunctions:
             self._pinned[function] = pinned_tasks.workers_of(
                 tensorflow_graphs.devices_within(function.graph),
                 self._strategy.session.cluster,
-                function.name,
+                function.graph.name,
             )
             # The same function may be scheduled many thousands of times.
             self._settled.add(function)

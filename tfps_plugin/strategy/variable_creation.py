@@ -116,7 +116,11 @@ class VariableCreator:
         }
         beside = kwargs.get("colocate_with")
         ps = (
-            self._by_hand.ps_of(name, initial_value) if beside is None else None
+            self._by_hand.ps_of(
+                keras_compat.path_behind(initial_value) or name, initial_value
+            )
+            if beside is None
+            else None
         )
         if kwargs.get("per_worker_variable"):
             self._by_hand.tell_of_worker_local(ps, name)
