@@ -77,6 +77,7 @@ if TYPE_CHECKING:
     from tfps_plugin.strategy.parameter_server_strategy import (
         ParameterServerStrategy as ParameterServerStrategy,
     )
+    from tfps_plugin.strategy.placement.ps_computation import on_ps as on_ps
     from tfps_plugin.training import callbacks as callbacks
     from tfps_plugin.training import layers as layers
     from tfps_plugin.variables.kinds.sharded_variable import (
@@ -109,6 +110,7 @@ _HOMES = {
     "events": "tfps_plugin.monitoring.events",
     "init": "tfps_plugin.cluster.task",
     "layers": "tfps_plugin.training.layers",
+    "on_ps": "tfps_plugin.strategy.placement.ps_computation",
     "partitioners": "tfps_plugin.variables.sharding.partitioners",
 }
 
@@ -140,6 +142,7 @@ __all__ = [
     "events",
     "init",
     "layers",
+    "on_ps",
     "partitioners",
 ]
 

@@ -127,6 +127,10 @@ class VariableCreationError(TfpsError, ValueError):
     """A variable cannot be created here or with these arguments."""
 
 
+class PlacementError(TfpsError, ValueError):
+    """A function names a task by `tf.device` that the cluster does not have."""
+
+
 class StrategySupersededError(TfpsError, RuntimeError):
     """The strategy was ended by a newer one or by the end of the cluster."""
 

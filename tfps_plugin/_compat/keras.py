@@ -3,7 +3,9 @@
 Checked against Keras 3.12 to 3.15.
 """
 
+import functools
 import math
+from collections.abc import Callable
 from typing import Any
 from typing import Literal
 
@@ -45,6 +47,8 @@ from keras.src.trainers.data_adapters.data_adapter import (
 from keras.src.trainers.epoch_iterator import EpochIterator as EpochIterator
 
 from tfps_plugin._compat.runtime import living_objects
+from tfps_plugin._compat.runtime import tensorflow_devices
+from tfps_plugin._compat.runtime.tensorflow_devices import NamedDevice
 
 Variable = tensorflow_core.Variable
 TensorFlowTrainer = tensorflow_trainer.TensorFlowTrainer
@@ -53,6 +57,8 @@ TFEpochIterator = tensorflow_trainer.TFEpochIterator
 
 # Key of Keras's global seed generator; early releases have no constant for it.
 _GLOBAL_SEED_GENERATOR = "global_seed_generator"
+
+_NOT_NOTED: Any = object()
 
 Distribution = Literal["normal", "truncated_normal", "uniform"]
 
@@ -88,6 +94,43 @@ def path_behind(initial_value: Any) -> str | None:
     """
     variable = _free_variables(initial_value).get("self")
     return variable.path if isinstance(variable, keras.Variable) else None
+
+
+def registered_with_device(
+    original: Callable[[Any], None],
+) -> Callable[[Any], None]:
+    """Returns a `register_uninitialized_variable` that notes the device.
+
+    Keras calls it while it builds a model symbolically, and makes the variable
+    later, outside of every `tf.device` of the program.
+    """
+
+    @functools.wraps(original)
+    def register_uninitialized_variable(variable: Any) -> None:
+        with tf.init_scope():
+            variable._tfps_device = tensorflow_devices.named_device()
+        original(variable)
+
+    return register_uninitialized_variable
+
+
+def device_behind(initial_value: Any) -> NamedDevice | None:
+    """Returns the device that the program names for a new variable.
+
+    Args:
+        initial_value: The value or callable that `tf.Variable` is given.
+
+    Returns:
+        The present device, or that of the `keras.Variable` whose making was
+        deferred; None: no device.
+    """
+    variable = _free_variables(initial_value).get("self")
+    if isinstance(variable, keras.Variable):
+        noted = vars(variable).pop("_tfps_device", _NOT_NOTED)
+        if noted is not _NOT_NOTED:
+            found: NamedDevice | None = noted
+            return found
+    return tensorflow_devices.named_device()
 
 
 def _free_variables(function: Any) -> dict[str, Any]:

@@ -25,6 +25,11 @@ _TURNS = (
     "fails, or stays unknown to a task."
 )
 
+_BACKWARD = (
+    "Tapes forget devices: gradients of what is on another worker would be "
+    "computed by the one that runs the step."
+)
+
 # Patches that a connection to a cluster needs.
 CONNECTION = (
     Patch(
@@ -64,6 +69,19 @@ CONNECTION = (
 # Patches that variables need, however they are trained.
 VARIABLES = (
     Patch(
+        "tensorflow.python.eager.execute:record_gradient",
+        "op_name, inputs, attrs, outputs",
+        "_compat.graph.tensorflow_gradients:recorded_with_device",
+        _BACKWARD,
+    ),
+    Patch(
+        "tensorflow.python.eager.record:record_operation",
+        "op_type, output_tensors, input_tensors, backward_function, "
+        "forward_function",
+        "_compat.graph.tensorflow_gradients:recorded_on_device",
+        _BACKWARD,
+    ),
+    Patch(
         "tensorflow.python.ops.while_v2:_zeros_like",
         "op_input, op_output",
         "_compat.graph.tensorflow_loops:zeros_of_known_shape",
@@ -101,6 +119,9 @@ _FIT = (
 _CALL = (
     "The call has to run under the scope, check its arguments, and leave the "
     "cluster usable after an error."
+)
+_BESIDE = (
+    "Outputs that a parameter server has computed would travel to the worker."
 )
 _STEPS = "A strategy cannot say how the steps of Keras's loop run."
 
@@ -163,6 +184,25 @@ _TRAINING = (
         "training.patches.trainer_methods:epoch_iterator",
         "Workers read the input of fit(), and Keras asks nobody for its "
         "iterator.",
+    ),
+    Patch(
+        "keras.src.backend.common.variables:register_uninitialized_variable",
+        "variable",
+        "_compat.keras:registered_with_device",
+        "While Keras builds a model symbolically, it makes variables later, "
+        "outside of every tf.device.",
+    ),
+    Patch(
+        "keras.src.trainers.trainer:Trainer.compute_loss",
+        "self, x, y, y_pred",
+        "training.patches.losses_beside_outputs:loss_beside_outputs",
+        _BESIDE,
+    ),
+    Patch(
+        "keras.src.trainers.trainer:Trainer.compute_metrics",
+        "self, x, y, y_pred",
+        "training.patches.losses_beside_outputs:metrics_beside_outputs",
+        _BESIDE,
     ),
     Patch(
         "keras.src.layers.layer:Layer._get_regularization_losses",

@@ -3,6 +3,7 @@
 cluster_coordinator.py   the public class: schedule, join, fetch
 caller_checks.py         refuses calls from the wrong place
 worker_functions.py      traces and prepares functions for workers
+pinned_tasks.py          pure: the workers that a function names by tf.device
 worker_pool.py           wires queue, lanes and membership together
 in_flight_limits.py      pure: number of functions a worker runs at a time
 session_protocol.py      the connection to the cluster, as it is used here

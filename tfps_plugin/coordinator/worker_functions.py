@@ -9,7 +9,9 @@ from typing import Any
 import tensorflow as tf
 
 from tfps_plugin._compat.graph import tensorflow_captures
+from tfps_plugin._compat.graph import tensorflow_graphs
 from tfps_plugin._compat.runtime import tensorflow_execution
+from tfps_plugin.coordinator import pinned_tasks
 from tfps_plugin.coordinator.closures import arguments
 from tfps_plugin.coordinator.lanes import first_calls
 from tfps_plugin.coordinator.scheduled_steps import ScheduledSteps
@@ -39,6 +41,10 @@ class WorkerFunctions:
         self._scheduled_steps = scheduled_steps
         # The user's functions whose metric states have merge rules.
         self._settled: weakref.WeakSet[Any] = weakref.WeakSet()
+        # The workers on which they place operations.
+        self._pinned: weakref.WeakKeyDictionary[Any, frozenset[int]] = (
+            weakref.WeakKeyDictionary()
+        )
 
     @contextlib.contextmanager
     def tracing_scope(self) -> Iterator[None]:
@@ -56,7 +62,7 @@ class WorkerFunctions:
             with tf.device(None):
                 yield
 
-    def prepare(self, function: Any, owner: Any = None) -> Callable[..., Any]:
+    def prepare(self, function: Any, owner: Any = None) -> Any:
         """Prepares a concrete function for calls on workers.
 
         Args:
@@ -67,11 +73,13 @@ class WorkerFunctions:
 
         Returns:
             A callable of the same arguments, for lanes. It does the same with
-            fewer messages.
+            fewer messages. Its attribute `pinned_workers` has the indices of
+            the workers on which it places operations.
 
         Raises:
             InputError: If it captures a dataset, iterator or lookup table
                 that cannot leave the chief.
+            PlacementError: If it names a task that the cluster does not have.
             UnsupportedError: If it has no owner and assigns a metric state
                 that no rule can merge.
         """
@@ -79,11 +87,17 @@ class WorkerFunctions:
             captured_inputs.refuse_resources(function)
             if owner is None:
                 copies.settle_or_refuse(function.graph)
+            self._pinned[function] = pinned_tasks.workers_of(
+                tensorflow_graphs.devices_within(function.graph),
+                self._strategy.session.cluster,
+                function.graph.name,
+            )
             # The same function may be scheduled many thousands of times.
             self._settled.add(function)
         return first_calls.exclusive(
             self._strategy.fused(function, owner),
             tensorflow_captures.parameter_servers(function.graph),
+            self._pinned[function],
         )
 
     def bind(

@@ -20,6 +20,7 @@ from tfps_plugin.coordinator.members.failure_examiner import FailureExaminer
 from tfps_plugin.coordinator.members.inspector import Inspector
 from tfps_plugin.coordinator.members.membership import Membership
 from tfps_plugin.coordinator.members.membership_thread import MembershipThread
+from tfps_plugin.coordinator.members.pinned_workers import PinnedWorkers
 from tfps_plugin.coordinator.members.ps_recovery import PsRecovery
 from tfps_plugin.coordinator.members.ps_recovery import Restorer
 from tfps_plugin.coordinator.members.stall_detector import StallDetector
@@ -128,6 +129,9 @@ class WorkerPool:
         self.membership = Membership(
             session, self.queue.lanes, counters, event_board, ps_recovery
         )
+        self._pinned_workers = PinnedWorkers(
+            self.membership, options.no_worker_timeout_seconds
+        )
         self.examiner = FailureExaminer(
             session.cluster, self.membership, inspector
         )
@@ -211,9 +215,11 @@ class WorkerPool:
                     self._counters,
                     self._events,
                     self._notes,
+                    self._pinned_workers,
                 ),
                 self._counters,
                 worker_calls,
+                self._pinned_workers,
                 number=number,
             )
             for number in range(in_flight.most)

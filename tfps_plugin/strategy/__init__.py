@@ -8,6 +8,7 @@ chief_cluster.py              the cluster of a strategy, as its chief finds it
 explanations.py               explains what steps send between tasks
 extended.py                   what TensorFlow and Keras call behind it
 variable_creation.py          creates each new variable as the kind it has to be
+placement/                    what `tf.device` and `tfps.on_ps` name
 ps_variables.py               places variables on the ps, with lock and value
 chief_runs.py                 warns of steps that leave the workers idle
 replicas/                     the context of a step, and results of workers

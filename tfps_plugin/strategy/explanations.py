@@ -112,8 +112,10 @@ def _of_function(
 
 
 def _joined(explanations: Sequence[Explanation]) -> Explanation:
+    held = {one for each in explanations for one in each.held}
     return Explanation(
-        tuple(body for each in explanations for body in each.bodies)
+        tuple(body for each in explanations for body in each.bodies),
+        tuple(sorted(held)),
     )
 
 

@@ -407,7 +407,7 @@ class ParameterServerStrategy(DeprecatedAttributes, tf.distribute.Strategy):
         *,
         print_fn: Callable[[str], Any] | None = print,
     ) -> Explanation:
-        """Shows what a step sends between tasks.
+        """Shows what a step sends between tasks, and where things are.
 
         ```python
         model.fit(...)
@@ -426,9 +426,10 @@ class ParameterServerStrategy(DeprecatedAttributes, tf.distribute.Strategy):
             The content of the table. For the function and each of its loops
             and branches it lists the messages in the order in which they leave:
             their tasks, how many values and bytes each carries, and in how many
-            tensors these travel. Under `tfps.Sync()`, functions of the chief
-            follow, if steps need one: it adds up norms to clip by, or decides
-            whose gradients count.
+            tensors these travel; and the number of operations on each task.
+            Under `tfps.Sync()`, functions of the chief follow, if steps need
+            one: it adds up norms to clip by, or decides whose gradients count.
+            Last come the variables that the step uses, and their tasks.
 
         Raises:
             ValueError: If `step` is a model that has not run here, or none of

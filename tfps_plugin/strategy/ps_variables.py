@@ -22,7 +22,8 @@ class PsVariables:
     All methods have these arguments: `described` has the shape, dtype and
     initial value of the new variable; `name` is its name; `weight` has its
     keyword arguments: `trainable`, `synchronization`, `aggregation`, or some
-    of them.
+    of them. Some methods have `ps`: the index of the parameter server that the
+    program has named; None is the one with the fewest bytes.
 
     Threading: any thread may create variables.
 
@@ -48,11 +49,15 @@ class PsVariables:
         return self._placement.bytes_per_ps
 
     def whole(
-        self, described: InitialValue, name: str, weight: dict[str, Any]
+        self,
+        described: InitialValue,
+        name: str,
+        weight: dict[str, Any],
+        ps: int | None = None,
     ) -> RemoteVariable:
-        """Creates a variable on the ps with the fewest bytes."""
-        ps = self._placement.place(described.num_bytes)
-        return self._filled(self.devices[ps], described, name, weight)
+        """Creates a variable on one ps."""
+        device = self._device_for(described.num_bytes, ps)
+        return self._filled(device, described, name, weight)
 
     def unfilled(
         self,
@@ -60,11 +65,12 @@ class PsVariables:
         dtype: tf.DType,
         name: str,
         weight: dict[str, Any],
+        ps: int | None = None,
     ) -> RemoteVariable:
         """Creates a variable without a value; `shape` is fully defined."""
         num_bytes = initialization.num_bytes(shape, dtype)
-        ps = self._placement.place(num_bytes)
-        return self._registered(self.devices[ps], shape, dtype, name, weight)
+        device = self._device_for(num_bytes, ps)
+        return self._registered(device, shape, dtype, name, weight)
 
     def mirrored(
         self,
@@ -72,21 +78,20 @@ class PsVariables:
         described: InitialValue,
         name: str,
         weight: dict[str, Any],
+        ps: int | None = None,
     ) -> MirroredScalar:
         """Creates a scalar of which the workers keep copies.
 
         Args:
             beside: The variable that it belongs to; None: no variable. It goes
-                beside another mirrored scalar, otherwise to the ps with the
-                fewest bytes.
+                beside another mirrored scalar, otherwise to `ps`.
         """
         if isinstance(beside, MirroredScalar):
             # A step reads both, and from one ps they travel together.
             device = beside.device
             self._count(device, described.num_bytes)
         else:
-            ps = self._placement.place(described.num_bytes)
-            device = self.devices[ps]
+            device = self._device_for(described.num_bytes, ps)
         variable = MirroredScalar(device, described.dtype, name, **weight)
         self.inventory.add(variable)
         with compat.clear_device():
@@ -150,6 +155,14 @@ class PsVariables:
         ):
             variable.join_family(slot)
         return slot
+
+    def _device_for(self, num_bytes: int, ps: int | None) -> str:
+        """Returns the device for some bytes, and counts them."""
+        if ps is None:
+            ps = self._placement.place(num_bytes)
+        else:
+            self._placement.add(ps, num_bytes)
+        return self.devices[ps]
 
     def _filled(
         self,

@@ -12,6 +12,7 @@ from tfps_plugin._compat.graph import tensorflow_variables as compat
 from tfps_plugin._compat.runtime import tensorflow_strategy
 from tfps_plugin.cluster.chief import connection
 from tfps_plugin.strategy import legacy_keras
+from tfps_plugin.strategy.placement.hand_placement import HandPlacement
 from tfps_plugin.strategy.ps_variables import PsVariables
 from tfps_plugin.variables.initial_values import initialization
 from tfps_plugin.variables.initial_values.initialization import InitialValue
@@ -35,6 +36,7 @@ class VariableCreator:
     - A metric state (`synchronization=ON_READ`) and the state of a seed
       generator become worker-local copies.
     - A slot goes beside the variable that it belongs to, cut in the same way.
+    - A variable under the device of a ps stays whole and goes there.
     - A variable that the partitioner cuts becomes a `ShardedVariable`.
     - Any other variable goes whole to the ps with the fewest bytes.
 
@@ -65,6 +67,7 @@ class VariableCreator:
         self._wire_dtype_of = wire_dtype_of
         self._worker_indices = worker_indices
         self.on_ps = PsVariables(ps_devices)
+        self._by_hand = HandPlacement(len(ps_devices))
         self._connection = connection.present()
 
     def create(self, **kwargs: Any) -> Any:
@@ -112,14 +115,24 @@ class VariableCreator:
             for key in _WEIGHT_KEYWORDS
             if kwargs.get(key) is not None
         }
+        beside = kwargs.get("colocate_with")
+        ps = (
+            self._by_hand.ps_of(
+                keras_compat.path_behind(initial_value) or name, initial_value
+            )
+            if beside is None
+            else None
+        )
         if kwargs.get("per_worker_variable"):
+            self._by_hand.tell_of_worker_local(ps, name)
             return self._create_per_worker(kwargs, name)
         if initial_value is None:
-            return self._create_without_value(kwargs, name, weight)
+            return self._create_without_value(kwargs, name, weight, ps)
         on_read = weight.get("synchronization") == (
             tf.VariableSynchronization.ON_READ
         )
         if on_read or keras_compat.is_seed_state(initial_value, name):
+            self._by_hand.tell_of_worker_local(ps, name)
             return self._create_worker_local(kwargs, name, on_read)
         described = initialization.describe(
             initial_value, kwargs.get("dtype"), kwargs.get("shape")
@@ -131,9 +144,8 @@ class VariableCreator:
                 f"constraint={kwargs['constraint']!r}. Use a Keras constraint "
                 "on the layer instead."
             )
-        beside = kwargs.get("colocate_with")
         if _is_read_by_every_step(described, weight):
-            return self.on_ps.mirrored(beside, described, name, weight)
+            return self.on_ps.mirrored(beside, described, name, weight, ps)
         if isinstance(beside, ShardedVariable) and (
             described.shape[:1] == beside._shape[:1]
         ):
@@ -144,8 +156,10 @@ class VariableCreator:
             self._partitioner, described.shape, described.dtype, name
         )
         if num_shards > 1:
-            return self.on_ps.sharded(described, num_shards, name, weight)
-        return self.on_ps.whole(described, name, weight)
+            if ps is None:
+                return self.on_ps.sharded(described, num_shards, name, weight)
+            self._by_hand.tell_of_whole(ps, name, num_shards)
+        return self.on_ps.whole(described, name, weight, ps)
 
     def _note_memory(self, error: Exception, kwargs: dict[str, Any]) -> None:
         """Adds the ps that lacks memory for a variable to an error."""
@@ -177,7 +191,11 @@ class VariableCreator:
             return self.create(**kwargs)
 
     def _create_without_value(
-        self, kwargs: dict[str, Any], name: str, weight: dict[str, Any]
+        self,
+        kwargs: dict[str, Any],
+        name: str,
+        weight: dict[str, Any],
+        ps: int | None,
     ) -> RemoteVariable:
         """Creates a variable of a SavedModel, whose value is read later.
 
@@ -192,7 +210,7 @@ class VariableCreator:
                 f"dtype={kwargs.get('dtype')!r}"
             )
         dtype = tf.as_dtype(kwargs["dtype"])
-        return self.on_ps.unfilled(shape, dtype, name, weight)
+        return self.on_ps.unfilled(shape, dtype, name, weight, ps)
 
     def _create_worker_local(
         self, kwargs: dict[str, Any], name: str, on_read: bool

@@ -1,4 +1,4 @@
-"""Explanation of the messages that a step sends. Pure: no TensorFlow."""
+"""Explanation of a step: what it sends, where it computes and reads. Pure."""
 
 import dataclasses
 import logging
@@ -46,12 +46,15 @@ class Body:
         num_crossings: Number of messages without fusion.
         sent: Messages with fusion, in the order of waves.
         runs_on: Job of the task that runs the function.
+        operations: Number of operations on each task; the name of the task that
+            runs the function is empty.
     """
 
     name: str
     num_crossings: int
     sent: tuple[Sent, ...]
     runs_on: Job = "worker"
+    operations: tuple[tuple[str, int], ...] = ()
 
     @property
     def num_parcels(self) -> int:
@@ -69,16 +72,33 @@ class Body:
         )
 
 
+@dataclasses.dataclass(frozen=True, slots=True, order=True)
+class Held:
+    """A variable that a step uses, or a shard of one.
+
+    Attributes:
+        task: The task that holds it.
+        name: Its name.
+        num_bytes: Its size.
+    """
+
+    task: str
+    name: str
+    num_bytes: int
+
+
 @dataclasses.dataclass(frozen=True, slots=True, repr=False)
 class Explanation:
-    """The messages of a step; prints as a table.
+    """The messages and the placement of a step; prints as tables.
 
     Attributes:
         bodies: The function, its loops and branches, if they send messages.
+        held: The variables on parameter servers that the step uses.
         is_printed: Whether the user has seen the table.
     """
 
     bodies: tuple[Body, ...]
+    held: tuple[Held, ...] = ()
     is_printed: bool = dataclasses.field(default=False, compare=False)
 
     def __repr__(self) -> str:
@@ -98,7 +118,47 @@ class Explanation:
     def __str__(self) -> str:
         if not self.bodies:
             return "Nothing travels between tasks."
-        return "\n\n".join(_table(body) for body in self.bodies)
+        tables = [_table(body) for body in self.bodies]
+        if self.held:
+            tables.append(_placement(self.held))
+        return "\n\n".join(tables)
+
+
+# Number of variables that the table of placement shows, the largest first.
+_MOST_HELD = 12
+_HELD_COLUMNS = ("variable", "on", "bytes")
+
+
+def _placement(held: Sequence[Held]) -> str:
+    """Returns a table of variables, with sums for each task."""
+    by_task: dict[str, list[int]] = {}
+    for each in held:
+        by_task.setdefault(_task(each.task), []).append(each.num_bytes)
+    sums = ", ".join(
+        f"{task} {sum(sizes):,} bytes ({len(sizes):,})"
+        for task, sizes in sorted(by_task.items())
+    )
+    largest = sorted(held, key=lambda each: (-each.num_bytes, each.name))
+    rows = [
+        (each.name, _task(each.task), f"{each.num_bytes:,}")
+        for each in largest[:_MOST_HELD]
+    ]
+    if len(largest) > _MOST_HELD:
+        left = largest[_MOST_HELD:]
+        rows.append(
+            (
+                f"{len(left):,} smaller ones",
+                "",
+                f"{sum(each.num_bytes for each in left):,}",
+            )
+        )
+    widths = [
+        max(len(row[column]) for row in (_HELD_COLUMNS, *rows))
+        for column in range(len(_HELD_COLUMNS))
+    ]
+    lines = [f"It uses {len(held):,} variables and shards: {sums}"]
+    lines += [_line(row, widths, left=(0, 1)) for row in (_HELD_COLUMNS, *rows)]
+    return "\n".join(lines)
 
 
 _COLUMNS = ("wave", "from", "to", "values", "bytes", "messages")
@@ -127,13 +187,21 @@ def _table(body: Body) -> str:
         f"{body.name}: {body.num_crossings:,} values travel between tasks, "
         f"in {body.num_parcels:,} messages"
     ]
-    lines += [_line(row, widths) for row in (_COLUMNS, *rows)]
+    lines += [_line(row, widths, left=(1, 2)) for row in (_COLUMNS, *rows)]
+    if body.operations:
+        counts = ", ".join(
+            f"{_task(task) or body.runs_on} {number:,}"
+            for task, number in body.operations
+        )
+        lines.append(f"operations: {counts}")
     return "\n".join(lines)
 
 
-def _line(row: Sequence[str], widths: Sequence[int]) -> str:
+def _line(
+    row: Sequence[str], widths: Sequence[int], left: Sequence[int]
+) -> str:
     cells = [
-        cell.ljust(width) if column in (1, 2) else cell.rjust(width)
+        cell.ljust(width) if column in left else cell.rjust(width)
         for column, (cell, width) in enumerate(zip(row, widths, strict=True))
     ]
     return "  ".join(cells).rstrip()

@@ -6,6 +6,7 @@ import pytest
 
 from tfps_plugin.transport.explanation import Body
 from tfps_plugin.transport.explanation import Explanation
+from tfps_plugin.transport.explanation import Held
 from tfps_plugin.transport.explanation import Sent
 
 _PS = "/job:ps/replica:0/task:1"
@@ -71,3 +72,33 @@ def test_the_value_of_a_cell_shows_the_table_once(
     assert repr(printed) == (
         "<Explanation of 1 functions: 1,200 values in 2 messages>"
     )
+
+
+def test_placement_is_shown_with_the_largest_variables_first() -> None:
+    body = Body(
+        "step",
+        1,
+        (Sent(_PS, "", 0, 1, 0, 1, 8, 0),),
+        operations=(("", 120), (_PS, 1030)),
+    )
+    held = (
+        Held("/job:ps/replica:0/task:0", "bias", 40),
+        Held(_PS, "dense/kernel", 4000),
+    )
+    text = str(Explanation((body,), held))
+    assert text.splitlines()[-5:] == [
+        "",
+        "It uses 2 variables and shards: ps 0 40 bytes (1), ps 1 4,000 bytes "
+        "(1)",
+        "variable      on    bytes",
+        "dense/kernel  ps 1  4,000",
+        "bias          ps 0     40",
+    ]
+    assert "operations: worker 120, ps 1 1,030" in text
+
+
+def test_many_variables_are_summed_up() -> None:
+    body = Body("step", 1, (Sent(_PS, "", 0, 1, 0, 1, 8, 0),))
+    held = tuple(Held(_PS, f"v{number}", number) for number in range(20))
+    lines = str(Explanation((body,), held)).splitlines()
+    assert lines[-1].split() == ["8", "smaller", "ones", "28"]

@@ -23,9 +23,12 @@ import tensorflow as tf
 from tfps_plugin._compat.graph import tensorflow_captures
 from tfps_plugin._compat.graph import tensorflow_graphs as compat
 from tfps_plugin.cluster.chief import connection
+from tfps_plugin.cluster.spec import PARAMETER_SERVER
 from tfps_plugin.transport import explanation
+from tfps_plugin.transport import places
 from tfps_plugin.transport import staging
 from tfps_plugin.transport.explanation import Explanation
+from tfps_plugin.transport.explanation import Held
 from tfps_plugin.transport.rewriting import Rewriting
 
 
@@ -99,10 +102,32 @@ def explain(
 
     Threading: may be called from any thread.
     """
-    bodies = _fused(function).explanation.bodies
-    return Explanation(
-        tuple(dataclasses.replace(body, runs_on=runs_on) for body in bodies)
+    explained = _fused(function).explanation
+    return dataclasses.replace(
+        explained,
+        bodies=tuple(
+            dataclasses.replace(body, runs_on=runs_on)
+            for body in explained.bodies
+        ),
     )
+
+
+def _held(graph: compat.FuncGraph) -> tuple[Held, ...]:
+    """Returns the variables on parameter servers that a function uses."""
+    found = {
+        Held(places.place(device), getattr(each, "path", each.name), size)
+        for each in tensorflow_captures.variables(graph).values()
+        if places.job(device := each.device) == PARAMETER_SERVER
+        and (size := _num_bytes(each)) is not None
+    }
+    return tuple(sorted(found))
+
+
+def _num_bytes(variable: Any) -> int | None:
+    """Returns the size of a variable; None: unknown."""
+    if not variable.shape.is_fully_defined():
+        return None
+    return int(variable.shape.num_elements() * (variable.dtype.size or 1))
 
 
 def _fused(function: tf.types.experimental.ConcreteFunction) -> Fused:
@@ -127,7 +152,9 @@ def _fused(function: tf.types.experimental.ConcreteFunction) -> Fused:
             replacement = compat.as_concrete_function(rewriting.graph, function)
             if staged:
                 replacement = staging.WithHandles(replacement, handles)
-        fused = Fused(replacement, Explanation(tuple(rewriting.bodies)))
+        fused = Fused(
+            replacement, Explanation(tuple(rewriting.bodies), _held(graph))
+        )
     except Exception:
         # The function also runs without fusion.
         explanation.warn_of(graph.name)

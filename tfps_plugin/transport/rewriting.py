@@ -1,8 +1,10 @@
 """Rewrites one function: runs the passes, plans messages, emits a new graph."""
 
+import collections
 import itertools
 from collections.abc import Iterator
 from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -118,7 +120,12 @@ class Rewriting:
         soundness.check(emission.graph, graph)
         self.graph = emission.graph
         if num_crossings:
-            body = Body(name, num_crossings, tuple(emission.sent))
+            body = Body(
+                name,
+                num_crossings,
+                tuple(emission.sent),
+                operations=self._operations(nodes),
+            )
             self.bodies.insert(0, body)
 
     def _take(self, flat: FlatFunction, homes: Mapping[int, str]) -> None:
@@ -132,6 +139,15 @@ class Rewriting:
 
     def _nodes(self) -> list[Node]:
         return [self._node(number) for number in range(len(self._devices))]
+
+    def _operations(self, nodes: Sequence[Node]) -> tuple[tuple[str, int], ...]:
+        """Returns the number of operations at each place."""
+        counts = collections.Counter(
+            node.place
+            for node in nodes[self._flat.num_arguments :]
+            if node.place is not None
+        )
+        return tuple(sorted(counts.items()))
 
     def _device_of(self, number: int) -> str:
         """Returns the device of an operation; records homes of resources."""

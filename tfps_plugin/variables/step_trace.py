@@ -218,6 +218,10 @@ class StepTrace:
         self.total_over_ps: Callable[[tf.Tensor], tf.Tensor] | None = None
         self.only_on: str | None = None
         self.token = object()
+        # Parameter servers that compute for the step, and the variables that
+        # therefore do not travel.
+        self._computed_on: set[str] = set()
+        self._stay: set[str] = set()
         self._views: Mapping[str, View] = {}
         self._held_locks: dict[Any, tf.Graph] = {}
         # By function, table and replica: functions inside and around a function
@@ -242,6 +246,26 @@ class StepTrace:
         """
         outermost = compat.outermost_function(graph)
         return compat.attached(outermost, "step_trace", cls)
+
+    # Computations on parameter servers.
+
+    def computes_on_ps(self, device: str, variables: Sequence[Any]) -> None:
+        """Notes that the step computes on a parameter server.
+
+        Args:
+            device: Its device.
+            variables: Variables there, with which it computes.
+        """
+        self._computed_on.add(device)
+        self._stay.update(variable._unique_id for variable in variables)
+
+    def has_computed_on(self, device: str) -> bool:
+        """Returns whether the step computes on a device for `tfps.on_ps`."""
+        return device in self._computed_on
+
+    def stays(self, variable: Any) -> bool:
+        """Returns whether a variable and its gradients do not travel."""
+        return variable._unique_id in self._stay
 
     # Views.
 

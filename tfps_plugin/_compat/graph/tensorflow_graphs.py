@@ -158,6 +158,26 @@ def operations_within(graph: FuncGraph) -> Iterator[tf.Operation]:
             yield from operations_within(inner)
 
 
+def devices_within(graph: FuncGraph) -> frozenset[str]:
+    """Returns the devices that operations of a function name.
+
+    Args:
+        graph: Graph of the function. Functions that it runs count, too.
+    """
+    found: set[str] = set()
+    seen: set[int] = set()
+    left = [graph]
+    while left:
+        inner = left.pop()
+        if id(inner) in seen:
+            continue
+        seen.add(id(inner))
+        for operation in inner.get_operations():
+            found.add(operation.device)
+            left += functions_of(operation).values()
+    return frozenset(found - {""})
+
+
 def in_topological_order(graph: FuncGraph) -> list[tf.Operation]:
     """Returns all operations of a function, each after those that it needs.
 

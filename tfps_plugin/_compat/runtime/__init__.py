@@ -2,6 +2,7 @@
 
 tensorflow_server.py          servers and sessions, without all of TensorFlow
 tensorflow_cluster.py         the eager context's cluster membership
+tensorflow_devices.py         the device that a program names by tf.device
 tensorflow_functions.py       the registration of functions with the tasks
 tensorflow_constants.py       constants that are made on other tasks
 tensorflow_execution.py       executors and concrete functions

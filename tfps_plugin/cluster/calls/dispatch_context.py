@@ -7,6 +7,8 @@ metrics, seeds, lookup tables, iterators) finds its worker here.
 
 import contextlib
 import threading
+from collections.abc import Callable
+from collections.abc import Collection
 from collections.abc import Iterator
 from typing import Any
 from typing import NamedTuple
@@ -35,6 +37,8 @@ class DispatchContext(NamedTuple):
         call: Records what the call in flight needs; None: not recorded.
         cancellation: Ends the calls of this thread once it is started; None:
             nothing does.
+        require_workers: Returns the generations of other workers that a call
+            needs, or raises an exception if one is away; None: nobody knows.
     """
 
     worker_index: int
@@ -45,6 +49,7 @@ class DispatchContext(NamedTuple):
     num_changes: int = 0
     call: InFlightCall | None = None
     cancellation: Any = None
+    require_workers: Callable[[Collection[int]], dict[int, int]] | None = None
 
     @property
     def cpu_device(self) -> str:

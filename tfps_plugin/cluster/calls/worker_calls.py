@@ -16,10 +16,13 @@ _WAIT_SECONDS = 60.0
 
 
 class InFlightCall:
-    """The call that a lane waits for, and the parameter servers it needs.
+    """The call that a lane waits for, and the other tasks it needs.
 
     Threading: the lane's thread uses `needing` and `cancelled_by`; all else is
     safe from any.
+
+    Attributes:
+        pinned: Generations of the other workers that the latest call needs.
     """
 
     __slots__ = (
@@ -28,10 +31,12 @@ class InFlightCall:
         "_manager",
         "_parameter_servers",
         "_since",
+        "pinned",
     )
 
     def __init__(self) -> None:
         """Creates the object; no call is in flight."""
+        self.pinned: dict[int, int] = {}
         self._parameter_servers: Collection[int] = ()
         self._since = 0.0
         self._is_under_way = False

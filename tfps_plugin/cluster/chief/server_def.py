@@ -11,10 +11,11 @@ from tfps_plugin.cluster.spec import PARAMETER_SERVER
 from tfps_plugin.cluster.spec import WORKER
 from tfps_plugin.cluster.spec import Task
 
-# Jobs whose devices each task may see, besides its own. Workers never see each
-# other, so a dead one does not affect the rest.
+# Jobs whose devices each task may see, besides its own. Workers see each other
+# for functions that a program places on some of them. They connect to each
+# other only for these, so a dead one does not affect the rest.
 _VISIBLE_JOBS = {
-    WORKER: (PARAMETER_SERVER, CHIEF),
+    WORKER: (PARAMETER_SERVER, CHIEF, WORKER),
     PARAMETER_SERVER: (WORKER, CHIEF),
 }
 

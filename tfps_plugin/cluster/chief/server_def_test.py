@@ -26,14 +26,14 @@ def test_a_task_that_is_taken_out_leaves_the_others_their_numbers() -> None:
     assert jobs == {"chief": {0: "x:1"}, "worker": {0: "a:1", 2: "c:1"}}
 
 
-def test_workers_do_not_see_each_other_not_even_later_ones() -> None:
+def test_ps_do_not_see_each_other_not_even_later_ones() -> None:
     server_def = make_server_def("x:1", _CLUSTER.serving_tasks, is_first=True)
     filters = {
         job.name: job.tasks for job in server_def.cluster_device_filters.jobs
     }
     for index in (0, 2, 100):
         visible = list(filters["worker"][index].device_filters)
-        assert visible == ["/job:ps", "/job:chief"]
+        assert visible == ["/job:ps", "/job:chief", "/job:worker"]
         visible = list(filters["ps"][index].device_filters)
         assert visible == ["/job:worker", "/job:chief"]
 

@@ -84,6 +84,14 @@ class Call:
             )
         return self._function(*args, **kwargs)
 
+    @property
+    def pinned_workers(self) -> frozenset[int]:
+        """Indices of the workers on which it places operations."""
+        found: frozenset[int] = getattr(
+            self._function, "pinned_workers", frozenset()
+        )
+        return found
+
     def has_arguments_of(self, other: "Call") -> bool:
         """Returns whether both calls have the same arguments.
 

@@ -160,6 +160,8 @@ class ClosureLedger:
         *,
         is_transient: bool = False,
         worker_is_lost: bool = False,
+        lost_worker: int | None = None,
+        behind_others: bool = False,
     ) -> list[Ended]:
         """Puts a running closure back, before all others that wait.
 
@@ -172,6 +174,8 @@ class ClosureLedger:
             attempt: The attempt that has no result.
             is_transient: Whether this counts as a transient retry.
             worker_is_lost: Whether the worker that ran it was lost.
+            lost_worker: Index of the lost worker; None: the one that ran it.
+            behind_others: Whether it runs after the others that wait now.
         """
         if not self.is_running(closure, attempt):
             return []
@@ -181,14 +185,19 @@ class ClosureLedger:
         if is_transient:
             closure.num_transient_retries += 1
         if worker_is_lost:
-            closure.lost_workers += (closure.worker_index or 0,)
+            if lost_worker is None:
+                lost_worker = closure.worker_index or 0
+            closure.lost_workers += (lost_worker,)
             if len(closure.lost_workers) == self._max_workers_lost:
                 return self.failed(closure, attempt, _loses_workers(closure))
         if not self.is_current(closure):
             return self._end(closure, ClosureState.CANCELLED, None)
         self._left(closure)
         closure.move_to(ClosureState.QUEUED)
-        self._unbound.appendleft(closure)
+        if behind_others:
+            self._unbound.append(closure)
+        else:
+            self._unbound.appendleft(closure)
         return []
 
     def done(self, closure: Closure, attempt: int, result: Any) -> list[Ended]:

@@ -1,5 +1,6 @@
 """Failed runs of a lane: retry the closure, or fail it."""
 
+import dataclasses
 import logging
 from collections.abc import Callable
 from typing import NamedTuple
@@ -16,6 +17,8 @@ from tfps_plugin.coordinator.members.failures import Failure
 from tfps_plugin.coordinator.members.failures import FailureKind
 from tfps_plugin.coordinator.members.failures import Verdict
 from tfps_plugin.coordinator.members.membership import Membership
+from tfps_plugin.coordinator.members.pinned_workers import PinnedWorkers
+from tfps_plugin.coordinator.members.pinned_workers import WorkerAwayError
 from tfps_plugin.monitoring import events
 from tfps_plugin.monitoring.counters import Counters
 
@@ -25,6 +28,8 @@ _logger = logging.getLogger("tfps_plugin")
 # healthy, because broken connections recover. Then the user gets its error.
 _MAX_TRANSIENT_RETRIES = 5
 _NUM_FAILURES_TO_WARN = 3
+# Time between two attempts of a closure that waits for another worker.
+_AWAY_SECONDS = 0.25
 
 
 class Run(NamedTuple):
@@ -55,6 +60,7 @@ class FailedRuns:
         counters: Counters,
         event_board: events.Events,
         notes: ErrorNotes,
+        pinned_workers: PinnedWorkers | None = None,
     ) -> None:
         """Creates the object for one lane.
 
@@ -66,6 +72,7 @@ class FailedRuns:
             counters: Counts failures and retries.
             event_board: Publishes retries.
             notes: Adds notes to exceptions of closures.
+            pinned_workers: Knows the other workers that a run needs.
         """
         self._worker_index = worker_index
         self._queue = queue
@@ -74,6 +81,7 @@ class FailedRuns:
         self._counters = counters
         self._events = event_board
         self._notes = notes
+        self._pinned_workers = pinned_workers
         # Failures in a row while all tasks were healthy.
         self._num_failures = 0
 
@@ -116,7 +124,13 @@ class FailedRuns:
             # It was told to end, so its error may be any.
             self._queue.put_back(closure, run.attempt)
             return
+        if isinstance(error, WorkerAwayError):
+            self._postpone(run)
+            return
         failure = _failure_of(error, self._worker_index)
+        if failure.kind is not FailureKind.USER and run.call.pinned:
+            suspects = dict.fromkeys((*failure.workers, *run.call.pinned))
+            failure = dataclasses.replace(failure, workers=tuple(suspects))
         if failure.kind is not FailureKind.USER:
             lost = self._examiner.examine(
                 failure,
@@ -128,9 +142,11 @@ class FailedRuns:
                 lost.__cause__ = error
                 self._queue.failed(closure, run.attempt, lost)
                 return
+        lost_pinned = self._lost_pinned(run)
         verdict = failures.judge(
-            failure.kind,
-            worker_is_lost=self._is_lost(run),
+            # Whatever the error says, it may be the loss.
+            FailureKind.SUSPECT_WORKER if lost_pinned else failure.kind,
+            worker_is_lost=self._is_lost(run) or bool(lost_pinned),
             ps_was_away=self._membership.excuses_failures,
             num_transient_retries=closure.num_transient_retries,
             max_transient_retries=_MAX_TRANSIENT_RETRIES,
@@ -160,6 +176,7 @@ class FailedRuns:
             run.attempt,
             is_transient=is_transient,
             worker_is_lost=self.took_its_worker(run),
+            lost_worker=lost_pinned[0] if lost_pinned else None,
         ):
             self._counters.increment("closures_retried")
             self._events.publish(
@@ -167,6 +184,18 @@ class FailedRuns:
                     self._worker_index, run.attempt, _short(error)
                 )
             )
+
+    def _postpone(self, run: Run) -> None:
+        """Puts a closure back that has to wait for another worker."""
+        self._queue.wait_before_retry(run.closure, _AWAY_SECONDS)
+        # Behind the others, which may not need that worker.
+        self._queue.put_back(run.closure, run.attempt, behind_others=True)
+
+    def _lost_pinned(self, run: Run) -> list[int]:
+        """Returns the other workers that a run needed and that were lost."""
+        if self._pinned_workers is None:
+            return []
+        return self._pinned_workers.are_lost(run.call.pinned)
 
     def _is_repeated(self, closure: Closure) -> bool:
         """Returns whether a failure is the second of its kind.
@@ -194,8 +223,10 @@ class FailedRuns:
             )
 
     def took_its_worker(self, run: Run) -> bool:
-        """Returns whether the run may be the cause of its worker's loss."""
-        return self._is_lost(run) and not self._membership.excuses_failures
+        """Returns whether the run may be the cause of a worker's loss."""
+        return not self._membership.excuses_failures and (
+            self._is_lost(run) or bool(self._lost_pinned(run))
+        )
 
     def _is_lost(self, run: Run) -> bool:
         """Returns whether the worker was lost since the run began."""

@@ -13,7 +13,9 @@ T = TypeVar("T")
 
 
 def exclusive(
-    function: Callable[..., T], parameter_servers: Collection[int] = ()
+    function: Callable[..., T],
+    parameter_servers: Collection[int] = (),
+    workers: Collection[int] = (),
 ) -> Callable[..., T]:
     """Makes a function's first call on each worker exclusive there.
 
@@ -24,11 +26,15 @@ def exclusive(
     Args:
         function: A concrete function.
         parameter_servers: Indices of the ps that hold what it works on.
+        workers: Indices of the workers that it places operations on.
 
     Returns:
-        A callable of the same arguments. On a lane, its first call in each
+        A callable of the same arguments, with the attribute `pinned_workers`:
+        the indices of the workers. On a lane, its first call in each
         generation of a worker, and after each change of the cluster, waits
         until no other such call runs on the worker, and others wait for it.
+        A call that needs a worker which is away is not made:
+        `DispatchContext.require_workers` raises.
         On other threads it just calls the function. It may be called from any
         thread.
     """
@@ -40,10 +46,28 @@ def exclusive(
             return function(*args, **kwargs)
         cluster_state = context.generation, context.num_changes
         in_flight = context.call or InFlightCall()
+        in_flight.pinned = require(workers)
         with (
             context.worker_calls.calling(function, cluster_state),
             in_flight.needing(parameter_servers),
         ):
             return function(*args, **kwargs)
 
+    call.pinned_workers = frozenset(workers)  # type: ignore[attr-defined]
     return call
+
+
+def require(workers: Collection[int]) -> dict[int, int]:
+    """Raises an exception on a lane if another worker is away.
+
+    Args:
+        workers: Indices of the workers that a call needs.
+
+    Returns:
+        The generations of those that are not the lane's own.
+    """
+    context = dispatch_context.current()
+    if not workers or context is None or context.require_workers is None:
+        return {}
+    own = context.worker_index
+    return context.require_workers([w for w in workers if w != own])

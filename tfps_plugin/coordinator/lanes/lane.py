@@ -17,6 +17,7 @@ from tfps_plugin.coordinator.lanes.failed_runs import FailedRuns
 from tfps_plugin.coordinator.lanes.failed_runs import Run
 from tfps_plugin.coordinator.lanes.lane_queue import LaneQueue
 from tfps_plugin.coordinator.members.membership import Membership
+from tfps_plugin.coordinator.members.pinned_workers import PinnedWorkers
 from tfps_plugin.monitoring.counters import Counters
 
 
@@ -44,6 +45,7 @@ class Lane:
         failed_runs: FailedRuns,
         counters: Counters,
         worker_calls: WorkerCalls | None = None,
+        pinned_workers: PinnedWorkers | None = None,
         *,
         number: int = 0,
     ) -> None:
@@ -58,9 +60,11 @@ class Lane:
             failed_runs: Decides about runs that raise.
             counters: Counts runs.
             worker_calls: The calls of all lanes of the worker.
+            pinned_workers: Holds calls back whose other workers are away.
             number: The lane's number among those of its worker.
         """
         self._worker_calls = worker_calls
+        self._pinned_workers = pinned_workers
         self._worker_index = worker_index
         self._lane_index = lane_index
         self._number = number
@@ -132,6 +136,16 @@ class Lane:
         return any(
             began_in == generation and call.needs(parameter_servers, before)
             for began_in, call in abandoned
+        )
+
+    def awaits_lost(self) -> bool:
+        """Returns whether the call needs another worker that is lost."""
+        with self._lock:
+            run = self._run
+        return (
+            run is not None
+            and self._pinned_workers is not None
+            and bool(self._pinned_workers.are_lost(run.call.pinned))
         )
 
     def ignores_cancellation(self, since: float) -> bool:
@@ -233,6 +247,11 @@ class Lane:
                 num_changes=self._membership.num_changes,
                 call=run.call,
                 cancellation=run.closure.cancellation,
+                require_workers=(
+                    None
+                    if self._pinned_workers is None
+                    else self._pinned_workers.require
+                ),
             )
             with dispatch_context.dispatching(context):
                 result = run.closure.call()

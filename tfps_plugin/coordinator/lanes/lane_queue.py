@@ -163,6 +163,8 @@ class LaneQueue:
         *,
         is_transient: bool = False,
         worker_is_lost: bool = False,
+        lost_worker: int | None = None,
+        behind_others: bool = False,
     ) -> bool:
         """Puts a closure back, to run again before all others that wait.
 
@@ -172,6 +174,8 @@ class LaneQueue:
             is_transient: Whether this counts as one of its transient retries.
             worker_is_lost: Whether the worker that ran it was lost. If that
                 happens too often, the closure fails instead.
+            lost_worker: Index of the lost worker; None: the one that ran it.
+            behind_others: Whether it runs after the others that wait now.
 
         Returns:
             Whether it runs again; not if the attempt was abandoned before, or
@@ -187,6 +191,8 @@ class LaneQueue:
                 attempt,
                 is_transient=is_transient,
                 worker_is_lost=worker_is_lost,
+                lost_worker=lost_worker,
+                behind_others=behind_others,
             )
             if self._shared.is_stopped:
                 ended += self._ledger.cancel_queued()

@@ -66,6 +66,16 @@ class Worker:
             for lane in self._lanes
         )
 
+    def awaits_lost(self) -> bool:
+        """Returns whether a call needs another worker that is lost."""
+        return any(lane.awaits_lost() for lane in self._lanes)
+
+    def abandon_awaiting(self) -> None:
+        """Abandons calls that need another worker that is lost."""
+        for lane in self._lanes:
+            if lane.awaits_lost():
+                lane.abandon()
+
     def abandon(self) -> None:
         """Abandons what runs: it runs again elsewhere, or is cancelled."""
         for lane in self._lanes:

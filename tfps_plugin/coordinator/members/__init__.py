@@ -9,5 +9,6 @@ failure_examiner.py    finds the lost task behind a failed closure
 inspector.py           probes tasks
 watchdog.py            gives up silent tasks and hanging calls
 stall_detector.py      pure: when a task or a call has stalled
+pinned_workers.py      holds calls back whose other workers are away
 ps_recovery.py         recovers lost parameter servers
 """

@@ -247,6 +247,11 @@ class Membership:
         with self._lock:
             return dict(self._reasons)
 
+    def away_seconds(self, worker_index: int) -> float:
+        """Returns how long a worker has been absent; 0: it is present."""
+        with self._lock:
+            return self._roster.away_seconds(worker_index, time.monotonic())
+
     @property
     def is_empty(self) -> bool:
         """True if every worker is absent."""

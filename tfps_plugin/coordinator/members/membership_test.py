@@ -64,6 +64,9 @@ class _Busy:
     def abandon(self) -> None:
         self.abandoned.set()
 
+    def awaits_lost(self) -> bool:
+        return False
+
     def abandon_cancelled(self, since: float) -> int:
         if self.cancelled_at is None or self.cancelled_at >= since:
             return 0

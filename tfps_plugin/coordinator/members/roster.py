@@ -152,6 +152,11 @@ class Roster:
         soonest = min(each.next_probe for each in self._absences.values())
         return max(0.0, soonest - now)
 
+    def away_seconds(self, worker_index: int, now: float) -> float:
+        """Returns how long a worker has been absent; 0: it is present."""
+        absence = self._absences.get(worker_index)
+        return 0.0 if absence is None else now - absence.since
+
     def no_answer(self, worker_index: int, now: float) -> None:
         """Records that an absent worker did not answer a probe."""
         absence = self._absences[worker_index]

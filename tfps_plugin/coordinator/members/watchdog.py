@@ -61,6 +61,8 @@ class Watchdog:
         self._inspector = inspector
         self._detector = detector
         self._drivers = drivers
+        # When workers were first seen with calls that need a lost worker.
+        self._awaiting_lost: dict[int, float] = {}
 
     def add(self, driver: Worker) -> None:
         """Watches the lanes of a worker that was added; from any thread."""
@@ -71,6 +73,7 @@ class Watchdog:
         """Looks for everything that has stalled, and gives it up."""
         self._give_up_silent_tasks()
         self._give_up_hanging_calls()
+        self._abandon_calls_of_lost_workers()
         self._abandon_cancelled_calls()
         self._end_cancelled_calls_of_chief()
 
@@ -178,6 +181,19 @@ class Watchdog:
                 if driver.hangs_on(restored.parameter_servers, restored.at):
                     # Once readmitted, it knows nothing of the call.
                     self._give_up_worker(worker_index, _HANGS)
+
+    def _abandon_calls_of_lost_workers(self) -> None:
+        """Abandons calls that another worker's loss has not made fail."""
+        now = time.monotonic()
+        since = self._awaiting_lost
+        self._awaiting_lost = {
+            index: since.get(index, now)
+            for index, driver in self._drivers.items()
+            if driver.awaits_lost()
+        }
+        for worker_index, began_at in self._awaiting_lost.items():
+            if now - began_at >= self._detector.hanging_seconds:
+                self._drivers[worker_index].abandon_awaiting()
 
     def _abandon_cancelled_calls(self) -> None:
         """Abandons cancelled calls that TensorFlow cannot end."""

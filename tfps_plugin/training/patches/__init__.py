@@ -8,6 +8,7 @@ preprocessing.py       captured tables and datasets; adapt() in functions
 table_regularizers.py  penalties on the rows that a batch looks up
 replica_metrics.py     metrics that count batches, of which replicas have parts
 average_losses.py      losses that TensorFlow divides by a number of replicas
+losses_beside_outputs.py  losses of outputs that a ps has computed
 scope_check.py         checks that models were made under the scope
 batch_callbacks.py     finds callbacks that use the logs of batches
 running_call.py        the fit, evaluate or predict call of a thread

@@ -1,5 +1,6 @@
 """The spans of a connection, one after another, and who takes part in them."""
 
+import functools
 import logging
 import math
 import threading
@@ -14,6 +15,7 @@ from tfps_plugin import errors
 from tfps_plugin.coordinator import error_text
 from tfps_plugin.coordinator.cluster_coordinator import ClusterCoordinator
 from tfps_plugin.coordinator.elastic.uses import Use
+from tfps_plugin.coordinator.lanes import first_calls
 from tfps_plugin.training.synchronous import reach
 from tfps_plugin.training.synchronous.exclusions import Exclusions
 from tfps_plugin.training.synchronous.span import Span
@@ -48,7 +50,10 @@ class Spans:
         self._told_of: set[int] = set()
 
     def wait_for_members(
-        self, coordinator: ClusterCoordinator, capacity: int
+        self,
+        coordinator: ClusterCoordinator,
+        capacity: int,
+        pinned: Collection[int] = (),
     ) -> tuple[list[int], Use]:
         """Waits until a worker is present; returns those that take part.
 
@@ -57,6 +62,8 @@ class Spans:
             capacity: Number of workers that the step was traced for. Others,
                 which were added since, take part in steps that are traced
                 after that.
+            pinned: Indices of workers on which each step places operations.
+                All of them have to be present.
 
         Returns:
             The workers, and their use, which keeps them from leaving: to be
@@ -71,11 +78,11 @@ class Spans:
             use = coordinator.use_present()
             present = [each for each in use.workers if each < capacity]
             self._tell_of_the_others(use.workers, capacity)
-            if present:
+            if present and set(pinned) <= set(use.workers):
                 self._wait_until_reached(coordinator, present)
                 return self.members(present), use
             use.release()
-            if use.workers:
+            if use.workers and not present:
                 raise errors.UnsupportedError(
                     "A step that workers make together was traced before the "
                     "workers were added that are left. Expected one of the "
@@ -84,7 +91,9 @@ class Spans:
                     "tf.function."
                 )
             # Any worker may run it: then there is one.
-            coordinator.schedule(_nothing).get()
+            coordinator.schedule(
+                functools.partial(first_calls.require, tuple(pinned))
+            ).get()
 
     def _tell_of_the_others(
         self, workers: Sequence[int], capacity: int
@@ -193,7 +202,3 @@ class Spans:
             elif left <= 0:
                 return False
         return True
-
-
-def _nothing() -> None:
-    """Runs on any worker."""

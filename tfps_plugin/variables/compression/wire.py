@@ -23,6 +23,7 @@ from tfps_plugin._compat.graph import tensorflow_saving
 from tfps_plugin._compat.graph import tensorflow_variables as compat
 from tfps_plugin._compat.runtime import tensorflow_strategy
 from tfps_plugin.variables.compression import quantization
+from tfps_plugin.variables.step_trace import StepTrace
 
 # Wider dtypes save nothing, and narrower ones lose what is learned.
 DTYPES = (tf.bfloat16, tf.float16, tf.int8)
@@ -83,6 +84,7 @@ def dtype_for(variable: Any) -> tf.DType | None:
         or (dtype == tf.int8 and not _has_rows(variable))
         or compat.function_graph() is None
         or tensorflow_saving.is_saving_model()
+        or StepTrace.current().stays(variable)
     ):
         return None
     return dtype

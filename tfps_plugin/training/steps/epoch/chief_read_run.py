@@ -117,6 +117,8 @@ class ChiefReadRun(StepRun):
     def _run(self, group_KC: tf.Tensor, claim: Claim) -> None:
         if not claim.is_open:
             return  # this run was presumed lost
+        # Before its steps count as begun.
+        self._functions.require_workers()
         if claim.was_begun:
             if (
                 self._functions.states.in_order

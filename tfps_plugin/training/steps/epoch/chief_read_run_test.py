@@ -53,6 +53,7 @@ class _Functions:
             in_order=in_order, announce_order=lambda: None
         )
         self.counts_exactly = exact
+        self.require_workers = lambda: None
         self.num_calls = 0
         self.pace = types.SimpleNamespace(
             most_steps=10, is_known=False, observe=lambda *args: None

@@ -108,7 +108,9 @@ class SpanRun(StepRun):
         if not num_steps or self._is_over():
             return
         spans = connection.present().part(Spans)
-        present, use = spans.wait_for_members(self._coordinator, self._capacity)
+        present, use = spans.wait_for_members(
+            self._coordinator, self._capacity, self._functions.pinned_workers
+        )
         members, num_steps = self._prepare(present, num_steps)
         self._claim = self._account.claim(num_steps)
         self._num_recovered = self._coordinator.counters.value("ps_recovered")

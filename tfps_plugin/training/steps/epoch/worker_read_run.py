@@ -219,6 +219,8 @@ class WorkerReadRun(StepRun):
 
     def _run(self, token: "_Token", limit: int) -> None:
         """Runs up to `limit` steps, on one split after another."""
+        # Before it claims any.
+        self._functions.require_workers()
         left = limit
         # It is not replaced while this runs: some splits are unread.
         reader = self._reader

@@ -194,7 +194,9 @@ class WorkerGroupCalls:
         """
         spans = connection.present().part(Spans)
         members, use = spans.wait_for_members(
-            coordinator, calls[0].together.step.num_workers
+            coordinator,
+            calls[0].together.step.num_workers,
+            calls[0].call.pinned_workers,
         )
         try:
             return self._make_on(coordinator, calls, spans, members)

@@ -14,6 +14,7 @@ import tensorflow as tf
 from tfps_plugin._compat import keras as keras_compat
 from tfps_plugin._compat.graph import tensorflow_graphs as graphs_compat
 from tfps_plugin.coordinator.cluster_coordinator import ClusterCoordinator
+from tfps_plugin.coordinator.lanes import first_calls
 from tfps_plugin.inputs.batch_codec import BatchCodec
 from tfps_plugin.strategy.consistency import BoundedStaleness
 from tfps_plugin.strategy.consistency import Sync
@@ -85,6 +86,7 @@ class StepFunctions:
         loss_reports: Derives recent losses from the reports of steps.
         states: The needs of the step's states.
         counts_exactly: Whether each call returns its own part of metrics.
+        pinned_workers: Indices of the workers on which steps place operations.
 
     Threading: only the thread that runs `fit` uses it; any thread may call the
     functions that it returns.
@@ -111,6 +113,7 @@ class StepFunctions:
         self._model = model
         self._coordinator = coordinator
         self.counts_exactly = counts_exactly
+        self.pinned_workers: frozenset[int] = frozenset()
         self._counted_sums = CountedSums([])
         # Results that calls return must not be counted a second time.
         self._lane_sums = None if counts_exactly else LaneSums(model)
@@ -472,6 +475,10 @@ class StepFunctions:
             numbers[value] = tf.identity(local)
         return numbers[value]
 
+    def require_workers(self) -> None:
+        """Raises an exception on a lane if a worker that steps need is away."""
+        first_calls.require(self.pinned_workers)
+
     def commit(self, counted: Counted) -> None:
         """Adds the results of calls to the chief's metrics; no call may run.
 
@@ -499,4 +506,6 @@ class StepFunctions:
             concrete = tf.function(
                 tf.autograph.experimental.do_not_convert(function)
             ).get_concrete_function(*specs)
-        return self._coordinator.functions.prepare(concrete, self._model)
+        prepared = self._coordinator.functions.prepare(concrete, self._model)
+        self.pinned_workers |= prepared.pinned_workers
+        return prepared

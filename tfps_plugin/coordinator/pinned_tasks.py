@@ -1,0 +1,79 @@
+"""Tasks that a function names by `tf.device`. Pure: no TensorFlow."""
+
+import re
+from collections.abc import Iterable
+
+from tfps_plugin import errors
+from tfps_plugin.cluster.spec import PARAMETER_SERVER
+from tfps_plugin.cluster.spec import WORKER
+from tfps_plugin.cluster.spec import ClusterSpec
+
+_PART = re.compile(r"/(job|replica|task):([^/]+)")
+
+
+def workers_of(
+    devices: Iterable[str], cluster: ClusterSpec, name: str
+) -> frozenset[int]:
+    """Returns the workers on which a function places operations.
+
+    Args:
+        devices: Devices of the operations of a function that workers run.
+        cluster: The tasks.
+        name: Name of the function, for messages.
+
+    Returns:
+        Their indices. Operations without a task run on any worker.
+
+    Raises:
+        PlacementError: If the cluster has no such task.
+    """
+    workers = set()
+    for device in devices:
+        parts = dict(_PART.findall(device))
+        if not {"job", "task"} & parts.keys():
+            continue
+        reason = _why_unknown(parts, cluster)
+        if reason is not None:
+            raise errors.PlacementError(
+                f"The function {name!r} places operations on a device that "
+                f"the cluster does not have: {reason}. Expected a task of the "
+                f"cluster: {_tasks(cluster)}. Received: "
+                f"tf.device({device!r}). Name one of these tasks, or leave "
+                "the device out: operations then run on the worker that runs "
+                "the function."
+            )
+        if parts["job"] == WORKER:
+            workers.add(int(parts["task"]))
+    return frozenset(workers)
+
+
+def _why_unknown(parts: dict[str, str], cluster: ClusterSpec) -> str | None:
+    """Returns why the cluster has no such task; None: it has one."""
+    job, task = parts.get("job"), parts.get("task")
+    if job is None:
+        return f"task {task} is of no job"
+    tasks = [each for each in cluster.tasks if each.job == job]
+    if not tasks:
+        return f"there is no job {job!r}"
+    if task is None:
+        # TensorFlow reads it as task 0 of parameter servers, of which a
+        # function may name any.
+        return "it names no worker" if job == WORKER else None
+    if int(task) >= len(tasks):
+        return f"there is no {job} {task}"
+    if parts.get("replica", "0") != "0":
+        return f"tasks have no replica {parts['replica']}"
+    return None
+
+
+def _tasks(cluster: ClusterSpec) -> str:
+    """Returns text such as `'/job:ps/task:0'`, with all jobs."""
+    found = []
+    for job, tasks in (
+        (WORKER, cluster.workers),
+        (PARAMETER_SERVER, cluster.parameter_servers),
+    ):
+        last = len(tasks) - 1
+        more = f" to '/job:{job}/task:{last}'" if last else ""
+        found.append(f"'/job:{job}/task:0'{more}")
+    return ", ".join(found)
