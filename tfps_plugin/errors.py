@@ -11,6 +11,7 @@
     │   └── ParameterServerLostError             variables on it are gone
     ├── PartitioningError (ValueError)           invalid number of shards
     ├── VariableCreationError (ValueError)       a variable cannot be created
+    ├── PlacementError (ValueError)              no place that the cluster has
     ├── ClosureCancelledError (CancelledError)   the closure was cancelled
     ├── StrategySupersededError (RuntimeError)   a newer strategy replaced it
     ├── InputError (ValueError)                  unsupported training input

@@ -13,8 +13,9 @@ from tfps_plugin import errors
 from tfps_plugin.cluster.spec import ClusterSpec
 from tfps_plugin.training.patches.scope_check import LocalModels
 
+_CLUSTER = ClusterSpec(("w0:1", "w1:1"), ("p0:1",))
 _SESSION: Any = types.SimpleNamespace(
-    cluster=ClusterSpec(("w0:1", "w1:1"), ("p0:1",))
+    cluster=_CLUSTER, workers=_CLUSTER.workers
 )
 _CREATOR = tfps.DatasetCreator(lambda context: tf.data.Dataset.range(1))
 
