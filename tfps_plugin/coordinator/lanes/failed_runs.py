@@ -55,6 +55,7 @@ class FailedRuns:
         counters: Counters,
         event_board: events.Events,
         notes: ErrorNotes,
+        on_retry: Callable[[int], None] = lambda worker_index: None,
     ) -> None:
         """Creates the object for one lane.
 
@@ -66,6 +67,8 @@ class FailedRuns:
             counters: Counts failures and retries.
             event_board: Publishes retries.
             notes: Adds notes to exceptions of closures.
+            on_retry: Called with the worker's index when a closure is run
+                again.
         """
         self._worker_index = worker_index
         self._queue = queue
@@ -74,6 +77,7 @@ class FailedRuns:
         self._counters = counters
         self._events = event_board
         self._notes = notes
+        self._on_retry = on_retry
         # Failures in a row while all tasks were healthy.
         self._num_failures = 0
 
@@ -162,6 +166,7 @@ class FailedRuns:
             worker_is_lost=self.took_its_worker(run),
         ):
             self._counters.increment("closures_retried")
+            self._on_retry(self._worker_index)
             self._events.publish(
                 events.ClosureRetried(
                     self._worker_index, run.attempt, _short(error)
