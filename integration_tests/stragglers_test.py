@@ -30,9 +30,12 @@ def little_says_enough(monkeypatch: pytest.MonkeyPatch) -> None:
 class _Job:
     """A strategy, and the slow workers that it reports."""
 
-    def __init__(self, cluster: tfps.LocalCluster) -> None:
+    def __init__(
+        self, cluster: tfps.LocalCluster, consistency: Any = None
+    ) -> None:
         self.strategy = tfps.ParameterServerStrategy(
             cluster.cluster_resolver,
+            consistency=consistency,
             scheduling=tfps.SchedulingOptions(
                 max_closures_in_flight_per_worker=1, steps_per_closure=2
             ),
@@ -109,15 +112,18 @@ def _is_slow(context: tf.distribute.InputContext) -> bool:
     return context.input_pipeline_id == 1
 
 
-def test_a_worker_with_slow_input_is_reported(job: _Job) -> None:
+def _slow_input(context: tf.distribute.InputContext) -> tf.data.Dataset:
+    """Returns batches that one worker makes slowly."""
+
     def wait(x: tf.Tensor, y: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         return x + _busy(tf.constant(_DELAY_SECONDS)), y
 
-    def dataset_fn(context: tf.distribute.InputContext) -> tf.data.Dataset:
-        dataset = _delays(0.0)
-        return dataset.map(wait) if _is_slow(context) else dataset
+    dataset = _delays(0.0)
+    return dataset.map(wait) if _is_slow(context) else dataset
 
-    job.fit(_model(job.strategy), dataset_fn)
+
+def test_a_worker_with_slow_input_is_reported(job: _Job) -> None:
+    job.fit(_model(job.strategy), _slow_input)
     (event,) = job.slow
     assert event.worker_index == 1
     assert event.slow_at == "input"
@@ -131,7 +137,30 @@ def test_a_worker_with_slow_input_is_reported(job: _Job) -> None:
     assert fast.input_share < 0.5 < slow.input_share
     assert slow.seconds_per_step > _DELAY_SECONDS / 2
     # The other one makes several steps meanwhile.
+    assert slow.expected_staleness is not None
+    assert fast.expected_staleness is not None
     assert slow.expected_staleness > 2 > fast.expected_staleness > 0
+
+
+@pytest.mark.parametrize(
+    "consistency", [tfps.Sync(), tfps.BoundedStaleness(2)], ids=repr
+)
+def test_slow_input_that_others_wait_for_is_reported(
+    cluster: tfps.LocalCluster, consistency: Any
+) -> None:
+    job = _Job(cluster, consistency)
+    job.fit(_model(job.strategy), _slow_input)
+    (event,) = job.slow
+    assert event.worker_index == 1
+    assert event.slow_at == "input"
+    assert event.is_waited_for
+    assert event.median_steps_per_second > 2 * event.steps_per_second
+    fast, slow = job.coordinator.worker_rates()
+    assert fast.input_share is not None
+    assert slow.input_share is not None
+    assert fast.input_share < 0.5 < slow.input_share
+    assert slow.expected_staleness is None
+    job.coordinator.close()
 
 
 def test_a_worker_with_slow_steps_is_reported(job: _Job) -> None:

@@ -76,7 +76,7 @@ def of_probes(slow: SlowWorker, probes: Probes, fraction: float) -> Diagnosis:
         where = f"each parameter server, most of all from {where}"
     return Diagnosis(
         "network",
-        f"1 MB takes {_milliseconds(seconds)} from {where}; "
+        f"256 KB take {_milliseconds(seconds)} from {where}; "
         f"{_milliseconds(usual)} on other workers",
     )
 

@@ -30,7 +30,7 @@ def test_a_slow_link_is_named() -> None:
     )
     assert found == (
         "network",
-        "1 MB takes 30 ms from parameter server 1; 3 ms on other workers",
+        "256 KB take 30 ms from parameter server 1; 3 ms on other workers",
     )
 
 

@@ -12,12 +12,12 @@ from tfps_plugin.coordinator.closures.remote_value import RemoteValue
 from tfps_plugin.coordinator.lanes import first_calls
 from tfps_plugin.variables.lookup import graph_checks
 
-# A message of about 1 MB: so much that a narrow link shows, and so little that
-# no step is held up.
-_NUM_FLOATS = 1 << 18
+# A message of 256 KB: so much that a narrow link shows, and so little that even
+# such a link is free again soon.
+_NUM_FLOATS = 1 << 16
 # The fastest of some counts: others may have met the messages of steps. The
 # first one may also open a connection.
-_NUM_TRIES = 4
+_NUM_TRIES = 3
 
 Schedule = Callable[[int, Callable[[], Any]], RemoteValue | None]
 
@@ -72,7 +72,7 @@ class NetworkProbe:
             # An error here must not cancel the functions of the program: they
             # meet it themselves, if it lasts.
             try:
-                return function().numpy().tolist()
+                return function()[0].numpy().tolist()
             except Exception:
                 return None
 
@@ -89,7 +89,7 @@ class NetworkProbe:
 
     def _traced(self) -> Callable[[], Any]:
         @tf.autograph.experimental.do_not_convert
-        def probe() -> tf.Tensor:
+        def probe() -> tuple[tf.Tensor, tf.Tensor]:
             return _seconds_from_each(self._ps_devices)
 
         with tf.device(None):
@@ -111,9 +111,16 @@ class NetworkProbe:
         return value.is_ready()
 
 
-def _seconds_from_each(ps_devices: Sequence[str]) -> tf.Tensor:
-    """Returns the seconds for each parameter server; for use in a function."""
-    fastest = []
+def _seconds_from_each(
+    ps_devices: Sequence[str],
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Measures each parameter server; for use in a function.
+
+    Returns:
+        The seconds, and what has arrived. TensorFlow does not compute what is
+        only waited for, so it has to be a result.
+    """
+    fastest, arrived = [], []
     # One after another, each by itself.
     with tf.device(graph_checks.CPU):
         begun_at = tf.timestamp()
@@ -125,11 +132,12 @@ def _seconds_from_each(ps_devices: Sequence[str]) -> tf.Tensor:
                 values = tf.fill([_NUM_FLOATS], tf.cast(begun_at, tf.float32))
             with tf.device(graph_checks.CPU):
                 # It arrives as a whole before the worker looks at it.
-                with tf.control_dependencies([tf.reduce_max(values)]):
+                arrived.append(tf.reduce_max(values))
+                with tf.control_dependencies([arrived[-1]]):
                     ended_at = tf.timestamp()
                 tries.append(ended_at - begun_at)
             begun_at = ended_at
         with tf.device(graph_checks.CPU):
             fastest.append(tf.reduce_min(tf.stack(tries)))
     with tf.device(graph_checks.CPU):
-        return tf.stack(fastest)
+        return tf.stack(fastest), tf.stack(arrived)

@@ -21,8 +21,8 @@ class RatedWorkers:
 
         They are those of the work that ran last: the training of a model, its
         evaluation, or a `tf.function` that you schedule, of which each call is
-        a step. Steps that workers make together, as with `tfps.Sync()`, are not
-        rated. `docs/stragglers.md` has more.
+        a step. Steps that workers make together, as with `tfps.Sync()`, have
+        the same rate on all. `docs/stragglers.md` has more.
 
         Returns:
             A `WorkerRate` for each worker that takes part and has made at least
@@ -33,7 +33,13 @@ class RatedWorkers:
         return pool.watch.rates.rates(pool.present)
 
     def observe_steps(
-        self, kind: Hashable, work: str, made: Observation, now: float
+        self,
+        kind: Hashable,
+        work: str,
+        made: Observation,
+        now: float,
+        *,
+        together: bool = False,
     ) -> None:
         """Records a call that makes steps; called by closures.
 
@@ -42,9 +48,12 @@ class RatedWorkers:
             work: A name of the kind, for people.
             made: The call.
             now: When it ended, in seconds.
+            together: Whether workers wait for each other in such calls.
         """
         context = dispatch_context.required()
-        self._pool.watch.observe(kind, work, context, made, now)
+        self._pool.watch.observe(
+            kind, work, context, made, now, together=together
+        )
 
     def relative_speed(self, kind: Hashable) -> float:
         """Returns how fast the worker is that runs the calling closure.

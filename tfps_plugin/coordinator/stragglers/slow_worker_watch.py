@@ -84,6 +84,8 @@ class SlowWorkerWatch:
         context: DispatchContext,
         made: Observation,
         now: float,
+        *,
+        together: bool = False,
     ) -> None:
         """Records the end of a call; called by lanes.
 
@@ -93,6 +95,7 @@ class SlowWorkerWatch:
             context: The worker and the lane.
             made: The call.
             now: The time, in seconds.
+            together: Whether workers wait for each other in such calls.
         """
         self.rates.observe(
             kind,
@@ -100,6 +103,7 @@ class SlowWorkerWatch:
             (context.worker_index, context.generation),
             context.lane_index,
             made,
+            together=together,
         )
         with self._lock:
             since = self._compared_at.get(kind)
@@ -208,5 +212,6 @@ class SlowWorkerWatch:
                 slow.median_steps_per_second,
                 known.slow_at,
                 known.detail,
+                slow.is_waited_for,
             )
         )

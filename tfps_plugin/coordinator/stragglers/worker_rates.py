@@ -66,7 +66,7 @@ class WorkerRate:
             and were run again, since the coordinator was created.
         expected_staleness: Number of steps that the other workers make during
             one of its steps: an estimate of the staleness of its updates
-            in asynchronous training.
+            in asynchronous training. None for steps that workers make together.
     """
 
     worker_index: int
@@ -76,7 +76,7 @@ class WorkerRate:
     input_share: float | None
     num_steps: int
     num_retries: int
-    expected_staleness: float
+    expected_staleness: float | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,11 +87,14 @@ class SlowWorker:
         worker_index: Index of the worker.
         generation: Its generation.
         steps_per_second: Its rate.
-        median_steps_per_second: The median of the rates of the others.
+        median_steps_per_second: The median of the rates of the others. If
+            workers make steps together, all have the same rate, and this is
+            the one that they would have.
         excess_seconds: Seconds by which its step takes longer than the
             median of the others.
         input_excess_seconds: The part of it that is longer waits for input;
             None if nobody knows.
+        is_waited_for: Whether workers make steps together.
     """
 
     worker_index: int
@@ -100,6 +103,7 @@ class SlowWorker:
     median_steps_per_second: float
     excess_seconds: float
     input_excess_seconds: float | None
+    is_waited_for: bool = False
 
 
 class Comparison(NamedTuple):
@@ -135,6 +139,8 @@ class WorkerRates:
         worker: tuple[int, int],
         lane_index: int,
         made: Observation,
+        *,
+        together: bool = False,
     ) -> None:
         """Records the end of a call.
 
@@ -147,9 +153,12 @@ class WorkerRates:
             worker: Index and generation of the worker.
             lane_index: The lane.
             made: The call.
+            together: Whether workers wait for each other in such calls.
         """
         with self._lock:
-            of_kind = self._kinds.pop(kind, None) or _Kind(work, {}, {})
+            of_kind = self._kinds.pop(kind, None)
+            if of_kind is None:
+                of_kind = _Kind(work, {}, {}, together=together)
             self._kinds[kind] = of_kind
             if len(self._kinds) > _MOST_KINDS:
                 del self._kinds[next(iter(self._kinds))]
@@ -175,6 +184,10 @@ class WorkerRates:
         takes long makes no worker slow. A worker is even with the others again
         in the middle between the fraction and their rate.
 
+        If workers make steps together, they have the same rate. Then a worker
+        is slow whose steps would take less than the fraction of their time if
+        its input were as fast as that of others. Nothing else is known.
+
         Args:
             kind: The kind of work.
             present: Indices of the workers that take part.
@@ -194,6 +207,8 @@ class WorkerRates:
                 if index in present and window.is_enough
             }
             speeds = {index: each.speed() for index, each in windows.items()}
+        if of_kind.together:
+            return _by_input(windows, speeds, fraction)
         slow, even, relative = [], set(), {}
         for index, own in speeds.items():
             others = [each for i, each in speeds.items() if i != index]
@@ -269,7 +284,9 @@ class WorkerRates:
                 else min(1.0, speed.input_seconds / speed.seconds_per_step),
                 speed.num_steps,
                 retries[index],
-                speed.seconds_per_step * (total - speed.steps_per_second),
+                None
+                if of_kind.together
+                else speed.seconds_per_step * (total - speed.steps_per_second),
             )
             for index, speed in speeds.items()
         ]
@@ -346,6 +363,37 @@ class _Kind(NamedTuple):
     windows: dict[int, _Window]
     # The speed of each worker as a part of the others', by the last comparison.
     relative: dict[int, float]
+    together: bool
+
+
+def _by_input(
+    windows: dict[int, _Window], speeds: dict[int, _Speed], fraction: float
+) -> Comparison:
+    """Compares workers that make steps together."""
+    slow, even = [], set()
+    for index, own in speeds.items():
+        others = [each for i, each in speeds.items() if i != index]
+        excess = _input_excess(own, others) if others else None
+        if excess is None:
+            continue
+        part = excess / own.seconds_per_step
+        if part < (1 - fraction) / 2:
+            even.add(index)
+        elif part > 1 - fraction:
+            # A worker makes no step in less than no time.
+            without = max(0.1, 1 - part)
+            slow.append(
+                SlowWorker(
+                    index,
+                    windows[index].generation,
+                    own.steps_per_second,
+                    own.steps_per_second / without,
+                    excess,
+                    excess,
+                    is_waited_for=True,
+                )
+            )
+    return Comparison(tuple(slow), frozenset(even))
 
 
 def _input_excess(own: _Speed, others: Sequence[_Speed]) -> float | None:

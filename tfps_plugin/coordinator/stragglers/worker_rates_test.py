@@ -21,12 +21,20 @@ def _calls(
     generation: int = 0,
     kind: str = _KIND,
     lane: int | None = None,
+    together: bool = False,
 ) -> None:
     """Makes calls, one after another; an additional first one is ignored."""
     lane = worker_index if lane is None else lane
     for each in (1000.0, *seconds):
         made = Observation(_STEPS, each, waits)
-        rates.observe(kind, "work", (worker_index, generation), lane, made)
+        rates.observe(
+            kind,
+            "work",
+            (worker_index, generation),
+            lane,
+            made,
+            together=together,
+        )
 
 
 def _compare(rates: WorkerRates, fraction: float = 0.5) -> Comparison:
@@ -173,6 +181,27 @@ def test_rates_say_all_that_is_known(rates: WorkerRates) -> None:
     assert slow.expected_staleness == pytest.approx(4.0)
     (found,) = _compare(rates).slow
     assert found.input_excess_seconds is None
+
+
+@pytest.mark.parametrize(
+    ("waits", "is_slow", "is_even"),
+    [(0.7, True, False), (0.4, False, False), (0.2, False, True)],
+)
+def test_of_steps_made_together_the_input_tells(
+    rates: WorkerRates, waits: float, *, is_slow: bool, is_even: bool
+) -> None:
+    for worker_index, each in enumerate((0.1, 0.1, 0.1 + waits)):
+        _calls(rates, worker_index, [1.0] * 8, waits=each, together=True)
+    found = _compare(rates)
+    assert (2 in found.even) is is_even
+    assert [each.worker_index for each in found.slow] == [2] * is_slow
+    for slow in found.slow:
+        assert slow.is_waited_for
+        assert slow.steps_per_second == pytest.approx(_STEPS)
+        assert slow.median_steps_per_second == pytest.approx(_STEPS / 0.3)
+        assert slow.input_excess_seconds == slow.excess_seconds
+    assert rates.rates(range(3))[0].expected_staleness is None
+    assert rates.relative(_KIND, 2) == 1.0
 
 
 def test_relative_speeds_are_those_of_the_last_comparison(

@@ -158,6 +158,8 @@ class StepRun(abc.ABC):
         begun_at: float,
         ended_at: float,
         input_seconds: float | None,
+        *,
+        together: bool = False,
     ) -> None:
         """Notes what a call took on its worker, for the rates of workers.
 
@@ -166,12 +168,14 @@ class StepRun(abc.ABC):
             begun_at: When it began, in seconds.
             ended_at: When it ended.
             input_seconds: How long its steps waited for input; None: unknown.
+            together: Whether workers wait for each other in such calls.
         """
         self._coordinator.observe_steps(
             self._kind,
             self._functions.work,
             Observation(num_steps, ended_at - begun_at, input_seconds),
             ended_at,
+            together=together,
         )
 
     def _observe(
