@@ -422,3 +422,29 @@ def test_slow_and_lossy_links(
     num_updates = int(model.optimizer.iterations)
     assert _updates(strategy) <= num_updates <= _most_updates(strategy)
     assert loss < 1.0
+
+
+@pytest.mark.parametrize(
+    "strategy", [tfps.Async()], ids=["async"], indirect=True
+)
+def test_a_worker_with_a_narrow_link_is_reported(
+    network: Network, strategy: tfps.ParameterServerStrategy
+) -> None:
+    model = _model(strategy)
+    _fit(model)
+    seen = _seen(strategy)
+    try:
+        network.narrow(("worker", 1), "2mbit")
+    except shared_network.NotPossibleError as error:
+        pytest.skip(str(error))
+    deadline = time.monotonic() + _MISSED_SECONDS
+    try:
+        while not seen.of(events.WorkerSlow):
+            assert time.monotonic() < deadline
+            _fit(model)
+    finally:
+        network.narrow(("worker", 1))
+    event = seen.wait_for(events.WorkerSlow)
+    assert event.worker_index == 1
+    assert event.slow_at == "network"
+    assert "each parameter server" in event.detail

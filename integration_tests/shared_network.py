@@ -123,22 +123,39 @@ class Network:
         Raises:
             NotPossibleError: If links cannot be degraded here.
         """
+        for task in TASKS:
+            self._shape(task, *(["netem", *what] if what else []))
+
+    def narrow(self, task: Task, rate: str = "") -> None:
+        """Limits what arrives at a task; without a rate, stops.
+
+        Args:
+            task: The task.
+            rate: Bits a second, as in "2mbit".
+
+        Raises:
+            NotPossibleError: If links cannot be narrowed here.
+        """
+        limits = ("burst", "16kb", "latency", "2s")
+        self._shape(task, *(["tbf", "rate", rate, *limits] if rate else []))
+
+    def _shape(self, task: Task, *what: str) -> None:
+        """Gives the link towards a task another queue, or the usual one."""
         tc = tool("tc")
         if tc is None:
             raise NotPossibleError("slow and lossy links need the tc command")
-        for task in TASKS:
-            link = self._link(*task)
-            for command in (
-                [tc, "qdisc", "del", "dev", link, "root"],
-                [tc, "qdisc", "add", "dev", link, "root", "netem", *what],
-            ):
-                if "add" in command and not what:
-                    continue
-                done = subprocess.run(
-                    command, check=False, capture_output=True, text=True
-                )
-                if "add" in command and done.returncode:
-                    raise NotPossibleError(f"no netem here: {done.stderr}")
+        link = self._link(*task)
+        for command in (
+            [tc, "qdisc", "del", "dev", link, "root"],
+            [tc, "qdisc", "add", "dev", link, "root", *what],
+        ):
+            if "add" in command and not what:
+                continue
+            done = subprocess.run(
+                command, check=False, capture_output=True, text=True
+            )
+            if "add" in command and done.returncode:
+                raise NotPossibleError(f"no {what[0]} here: {done.stderr}")
 
     def _link(self, job: str, index: int) -> str:
         return f"{self._bridge}{job[0]}{index}"

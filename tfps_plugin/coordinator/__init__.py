@@ -15,5 +15,6 @@ closures/                scheduled calls, from `schedule` to their results
 lanes/                   threads that run closures on the workers
 members/                 membership of the cluster, and losses of tasks
 mapping/                 functions that run on each of many items
+stragglers/              workers that are slower than the others
 elastic/                 workers that join and leave while a program trains
 """

@@ -26,6 +26,7 @@ from tfps_plugin.coordinator.mapping.map_and_reduce import MapAndReduce
 from tfps_plugin.coordinator.scheduled_steps import GroupCalls
 from tfps_plugin.coordinator.scheduled_steps import ScheduledSteps
 from tfps_plugin.coordinator.session_protocol import SessionLike
+from tfps_plugin.coordinator.stragglers.rated_workers import RatedWorkers
 from tfps_plugin.coordinator.worker_functions import WorkerFunctions
 from tfps_plugin.coordinator.worker_pool import PoolOptions
 from tfps_plugin.coordinator.worker_pool import WorkerPool
@@ -48,7 +49,7 @@ _MAX_WORKERS_LOST = 4
 _creation_lock = threading.Lock()
 
 
-class ClusterCoordinator(MapAndReduce, ElasticWorkers):
+class ClusterCoordinator(MapAndReduce, ElasticWorkers, RatedWorkers):
     """Schedules functions on the workers of a cluster.
 
     Has the semantics of `tf.distribute.coordinator.ClusterCoordinator`, for
@@ -203,6 +204,7 @@ class ClusterCoordinator(MapAndReduce, ElasticWorkers):
                 ps_recovery_timeout_seconds=0.0
                 if restorer is None
                 else strategy.recovery.timeout_seconds,
+                slow_worker_fraction=strategy.scheduling.slow_worker_fraction,
             ),
             holdings=_holdings(strategy, session),
             forget_worker=session.connection.part(Residents).forget_worker,

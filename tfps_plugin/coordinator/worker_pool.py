@@ -3,11 +3,14 @@
 import dataclasses
 import threading
 from collections.abc import Callable
+from typing import Any
 
 from tfps_plugin._compat.runtime import tensorflow_execution
 from tfps_plugin.cluster.calls.worker_calls import WorkerCalls
 from tfps_plugin.cluster.spec import Task
+from tfps_plugin.coordinator.closures.closure import Closure
 from tfps_plugin.coordinator.closures.closure_queue import ClosureQueue
+from tfps_plugin.coordinator.closures.remote_value import RemoteValue
 from tfps_plugin.coordinator.closures.shared_ledger import SharedLedger
 from tfps_plugin.coordinator.elastic.attendant import Attendant
 from tfps_plugin.coordinator.elastic.departures import Departures
@@ -26,6 +29,8 @@ from tfps_plugin.coordinator.members.ps_recovery import Restorer
 from tfps_plugin.coordinator.members.stall_detector import StallDetector
 from tfps_plugin.coordinator.members.watchdog import Watchdog
 from tfps_plugin.coordinator.session_protocol import SessionLike
+from tfps_plugin.coordinator.stragglers.network_probe import NetworkProbe
+from tfps_plugin.coordinator.stragglers.slow_worker_watch import SlowWorkerWatch
 from tfps_plugin.monitoring.counters import Counters
 from tfps_plugin.monitoring.events import Events
 
@@ -34,6 +39,8 @@ from tfps_plugin.monitoring.events import Events
 _QUEUED_CLOSURES_PER_LANE = 32
 _CLOSE_TIMEOUT_SECONDS = 10.0
 _CANCEL_TIMEOUT_SECONDS = 5.0
+# A worker that is to be measured ends what it runs first.
+_PROBE_TIMEOUT_SECONDS = 60.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,6 +54,7 @@ class PoolOptions:
         in_flight: Number of closures that each worker runs at a time.
         restorer: Restores the variables of lost ps; None: nothing does.
         ps_recovery_timeout_seconds: How long a ps may be away.
+        slow_worker_fraction: See `tfps.SchedulingOptions`.
     """
 
     no_worker_timeout_seconds: float
@@ -55,6 +63,7 @@ class PoolOptions:
     in_flight: InFlightLimits
     restorer: Restorer | None = None
     ps_recovery_timeout_seconds: float = 0.0
+    slow_worker_fraction: float | None = None
 
 
 class WorkerPool:
@@ -70,6 +79,7 @@ class WorkerPool:
         examiner: Finds lost tasks.
         departures: Lets workers leave.
         attendant: Lets workers go that are told to end.
+        watch: Knows how fast workers are, and reports slow ones.
         workers: All workers by index, present or not, also removed ones.
     """
 
@@ -136,6 +146,20 @@ class WorkerPool:
             session.cluster, self.membership, inspector
         )
         self._notes = ErrorNotes(holdings)
+        self._probe = NetworkProbe(
+            self._schedule_beside,
+            [session.device(ps) for ps in session.cluster.parameter_servers],
+        )
+        self.watch = SlowWorkerWatch(
+            options.slow_worker_fraction,
+            counters,
+            event_board,
+            present=lambda: self.present,
+            address=lambda index: self.membership.workers[index].address,
+            measure=lambda: self._probe.measure(
+                self.present, _PROBE_TIMEOUT_SECONDS
+            ),
+        )
         self._workers_lock = threading.Lock()
         self._is_over = False
         self.workers = {task.index: self._new_worker(task) for task in tasks}
@@ -195,6 +219,25 @@ class WorkerPool:
             )
             worker.start()
 
+    @property
+    def present(self) -> tuple[int, ...]:
+        """Indices of the workers that take part, ascending."""
+        absent = self.membership.absent
+        return tuple(i for i in self.membership.indices if i not in absent)
+
+    def _schedule_beside(
+        self, worker_index: int, call: Callable[[], Any]
+    ) -> RemoteValue | None:
+        """Schedules a call that the program knows nothing of on a worker.
+
+        Returns:
+            Its result; None if it would have to wait for room, or an error of
+            the program waits to be raised.
+        """
+        value = RemoteValue(connection=self._session.connection)
+        is_put = self.queue.try_put(Closure(call, value, worker_index))
+        return value if is_put else None
+
     def _new_worker(self, task: Task) -> Worker:
         session, in_flight = self._session, self._in_flight
         worker_calls = WorkerCalls()
@@ -216,11 +259,13 @@ class WorkerPool:
                     self._events,
                     self._notes,
                     self._pinned_workers,
+                    self.watch.rates.note_retry,
                 ),
                 self._counters,
                 worker_calls,
                 self._pinned_workers,
                 number=number,
+                on_made=self.watch.made,
             )
             for number in range(in_flight.most)
         ]
@@ -256,6 +301,8 @@ class WorkerPool:
     def join(self) -> None:
         """Ends the threads, after `stop` or `end`."""
         self.attendant.stop()
+        self._probe.stop()
+        self.watch.stop(_CLOSE_TIMEOUT_SECONDS)
         self._thread.stop(_CLOSE_TIMEOUT_SECONDS)
         self.attendant.join(_CLOSE_TIMEOUT_SECONDS)
         with self._workers_lock:

@@ -136,6 +136,50 @@ class WorkerLeft(Event):
 
 
 @dataclasses.dataclass(frozen=True)
+class WorkerSlow(Event):
+    """A worker is slower than the others; published once.
+
+    Args:
+        worker_index: Index of the worker.
+        address: Its address, `host:port`.
+        steps_per_second: Its rate.
+        median_steps_per_second: The median of the rates of the other workers.
+        slow_at: What it is slow at: "input", "compute", "network", or "compute
+            or network" if that could not be measured.
+        detail: What was found, a clause for people; may be empty.
+        is_waited_for: Whether workers make steps together, so that all have
+            its rate. `median_steps_per_second` is the one that they could have.
+    """
+
+    worker_index: int
+    address: str
+    steps_per_second: float
+    median_steps_per_second: float
+    slow_at: str
+    detail: str
+    is_waited_for: bool = False
+
+    level: ClassVar[int] = logging.WARNING
+
+    def __str__(self) -> str:
+        detail = f" ({self.detail})" if self.detail else ""
+        who = f"Worker {self.worker_index} at {self.address} is slow"
+        if self.is_waited_for:
+            return (
+                f"{who}, and the others wait for it: they make "
+                f"{self.steps_per_second:.3g} steps a second, and could make "
+                f"about {self.median_steps_per_second:.3g}. It is slow at "
+                f"{self.slow_at}{detail}."
+            )
+        return (
+            f"{who}: it makes {self.steps_per_second:.3g} steps a second, the "
+            f"median of the others is {self.median_steps_per_second:.3g}. It "
+            f"is slow at {self.slow_at}{detail}. The others take over what it "
+            "does not get done."
+        )
+
+
+@dataclasses.dataclass(frozen=True)
 class NoWorkerLeft(Event):
     """All workers are lost while closures wait; published again and again.
 

@@ -70,6 +70,8 @@ def test_a_raising_subscriber_disturbs_nobody(
         _LOST,
         events.WorkerReadmitted(1, "host:1", 1, 0.0),
         events.WorkerJoined(1, "host:1", 12.5),
+        events.WorkerSlow(1, "host:1", 2.5, 10.0, "input", "it waits"),
+        events.WorkerSlow(1, "host:1", 2.5, 10.0, "input", "", True),
         events.NoWorkerLeft(30.0, 600.0),
         events.ParameterServerLost(0, "host:2", "restarted"),
         events.ClosureRetried(1, 2, "UnavailableError: ..."),

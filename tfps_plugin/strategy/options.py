@@ -86,6 +86,9 @@ class SchedulingOptions:
         steps_per_closure: Number of training steps that `Model.fit` packs into
             one call of a worker. None chooses by the duration of the first
             steps. `steps_per_execution` of `Model.compile` wins over both.
+        slow_worker_fraction: Part of the median rate of the other workers, in
+            steps per second, below which a worker is reported as slow, once,
+            with what it is slow at. None reports none.
 
     Raises:
         ValueError: If a value has no meaning, or the first two contradict each
@@ -95,8 +98,11 @@ class SchedulingOptions:
     max_closures_in_flight_per_worker: int | None = None
     prefetch_embeddings: bool | None = None
     steps_per_closure: int | None = None
+    slow_worker_fraction: float | None = 0.5
 
     def __post_init__(self) -> None:
+        if self.slow_worker_fraction is not None:
+            _require_fraction("slow_worker_fraction", self.slow_worker_fraction)
         for name in ("max_closures_in_flight_per_worker", "steps_per_closure"):
             value = getattr(self, name)
             if value is not None:
@@ -321,6 +327,15 @@ def _require_bool(name: str, value: object) -> None:
     if value not in (True, False):
         raise ValueError(
             f"{name} must be True or False. Received: {name}={value!r}"
+        )
+
+
+def _require_fraction(name: str, value: Any) -> None:
+    is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    if not (is_number and 0 < value < 1):
+        raise ValueError(
+            f"{name} must be a number between 0 and 1, or None. Received: "
+            f"{name}={value!r}"
         )
 
 

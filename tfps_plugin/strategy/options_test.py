@@ -32,6 +32,15 @@ def test_numbers_are_positive_integers(
     assert getattr(group(**{name: 3}), name) == 3
 
 
+@pytest.mark.parametrize("value", [0, 1, -0.5, 2, True, "0.5", float("nan")])
+def test_the_fraction_of_slow_workers_is_below_one(value: Any) -> None:
+    with pytest.raises(ValueError, match=f"slow_worker_fraction={value!r}"):
+        SchedulingOptions(slow_worker_fraction=value)
+    for fraction in (0.25, None):
+        options_of = SchedulingOptions(slow_worker_fraction=fraction)
+        assert options_of.slow_worker_fraction == fraction
+
+
 @pytest.mark.parametrize("group", [StartupOptions, RecoveryOptions])
 @pytest.mark.parametrize("value", [-1.0, float("nan"), "60", None, True])
 def test_timeouts_are_seconds(group: Any, value: Any) -> None:

@@ -108,11 +108,15 @@ class Call:
         )
         return len(own) == len(theirs) and all(map(_is_same, own, theirs))
 
+    @property
+    def name(self) -> str:
+        """Name of the function that the user scheduled."""
+        return getattr(self._of, "__name__", None) or type(self._of).__name__
+
     def __str__(self) -> str:
         """Returns the name, with the dtypes and shapes of arguments."""
-        name = getattr(self._of, "__name__", None) or type(self._of).__name__
         leaves = tf.nest.flatten((self._args, self._kwargs))
-        return f"{name}({', '.join(map(_describe, leaves))})"
+        return f"{self.name}({', '.join(map(_describe, leaves))})"
 
 
 def bind(

@@ -96,6 +96,31 @@ class ClosureQueue:
         # Another caller raised that error in the meantime.
         self.put(closure)
 
+    def try_put(self, closure: Closure) -> bool:
+        """Adds a closure that the program knows nothing of, if that is easy.
+
+        Returns:
+            Whether it was added. Not if callers would have to wait for room, or
+            would get an error, which is theirs.
+        """
+        shared = self._shared
+        with self._lock:
+            if (
+                shared.is_stopped
+                or shared.ended_by is not None
+                or self._ledger.has_error
+                or not self._ledger.has_room
+                or (
+                    closure.bound_to is not None
+                    and shared.scheduler.is_paused(closure.bound_to)
+                )
+            ):
+                return False
+            self._ledger.put(closure)
+            start = shared.scheduler.wake()
+        shared.scheduler.start(start)
+        return True
+
     def raise_error(self) -> None:
         """Raises the error that ended a round, if there is one.
 

@@ -439,6 +439,28 @@ def test_cancel_queued() -> None:
         ]
 
 
+def test_what_is_put_beside_the_program_leaves_it_alone() -> None:
+    with _queue(capacity=2) as queue:
+        beside = _closure(bound_to=0)
+        assert queue.try_put(beside)
+        assert queue.lanes.get(0) is beside
+        queue.lanes.done(beside, 1, None)
+        for _ in range(2):
+            queue.put(_closure())
+        assert not queue.try_put(_closure(bound_to=0)), "there is no room"
+        queue.cancel_queued()
+        queue.lanes.pause(0)
+        assert not queue.try_put(_closure(bound_to=0)), "it is paused"
+        queue.lanes.resume(0)
+        queue.end_round(ValueError("the error of the program"))
+        assert not queue.try_put(_closure(bound_to=0)), "an error waits"
+        with pytest.raises(ValueError, match="of the program"):
+            queue.join()
+        assert queue.try_put(_closure())
+        queue.stop()
+        assert not queue.try_put(_closure()), "it has ended"
+
+
 def test_stop_ends_every_wait() -> None:
     with _queue(capacity=1) as queue:
         queue.put(_closure())

@@ -61,6 +61,7 @@ class FailedRuns:
         event_board: events.Events,
         notes: ErrorNotes,
         pinned_workers: PinnedWorkers | None = None,
+        on_retry: Callable[[int], None] = lambda worker_index: None,
     ) -> None:
         """Creates the object for one lane.
 
@@ -73,6 +74,8 @@ class FailedRuns:
             event_board: Publishes retries.
             notes: Adds notes to exceptions of closures.
             pinned_workers: Knows the other workers that a run needs.
+            on_retry: Called with the worker's index when a closure is run
+                again.
         """
         self._worker_index = worker_index
         self._queue = queue
@@ -82,6 +85,7 @@ class FailedRuns:
         self._events = event_board
         self._notes = notes
         self._pinned_workers = pinned_workers
+        self._on_retry = on_retry
         # Failures in a row while all tasks were healthy.
         self._num_failures = 0
 
@@ -179,6 +183,7 @@ class FailedRuns:
             lost_worker=lost_pinned[0] if lost_pinned else None,
         ):
             self._counters.increment("closures_retried")
+            self._on_retry(self._worker_index)
             self._events.publish(
                 events.ClosureRetried(
                     self._worker_index, run.attempt, _short(error)

@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable
 from collections.abc import Collection
+from typing import Any
 
 import tensorflow as tf
 
@@ -19,6 +20,18 @@ from tfps_plugin.coordinator.lanes.lane_queue import LaneQueue
 from tfps_plugin.coordinator.members.membership import Membership
 from tfps_plugin.coordinator.members.pinned_workers import PinnedWorkers
 from tfps_plugin.monitoring.counters import Counters
+
+# Takes what was called, where, and when that began and ended.
+OnMade = Callable[[Callable[[], Any], DispatchContext, float, float], None]
+
+
+def _nothing(
+    call: Callable[[], Any],
+    context: DispatchContext,
+    begun_at: float,
+    ended_at: float,
+) -> None:
+    del call, context, begun_at, ended_at
 
 
 class Lane:
@@ -48,6 +61,7 @@ class Lane:
         pinned_workers: PinnedWorkers | None = None,
         *,
         number: int = 0,
+        on_made: OnMade = _nothing,
     ) -> None:
         """Creates the lane; it runs nothing before `start`.
 
@@ -62,12 +76,15 @@ class Lane:
             worker_calls: The calls of all lanes of the worker.
             pinned_workers: Holds calls back whose other workers are away.
             number: The lane's number among those of its worker.
+            on_made: Called with each closure that has succeeded, where it ran,
+                and when it began and ended, in seconds.
         """
         self._worker_calls = worker_calls
         self._pinned_workers = pinned_workers
         self._worker_index = worker_index
         self._lane_index = lane_index
         self._number = number
+        self._on_made = on_made
         self._device_of = device_of
         self._queue = queue
         self._membership = membership
@@ -255,6 +272,7 @@ class Lane:
             )
             with dispatch_context.dispatching(context):
                 result = run.closure.call()
+                ended_at = time.monotonic()
         except BaseException as error:
             # Also SystemExit of a closure: it must reach the user, and not
             # end the lane.
@@ -263,6 +281,7 @@ class Lane:
         if not self._end(run):
             return
         self._failed_runs.succeeded()
+        self._on_made(run.closure.call, context, run.began_at, ended_at)
         # Counted first, so that callers of `join` see it.
         self._counters.increment("closures_done")
         self._queue.done(run.closure, run.attempt, result)

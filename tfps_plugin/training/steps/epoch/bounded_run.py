@@ -276,7 +276,7 @@ class ChiefReadBoundedRun(SpanRun):
             if not calls.begins(worker, group_KC.shape[0]):
                 return False
             result = function(group_KC)
-            calls.has_ended(worker, int(result.num_steps))
+            calls.has_ended(worker, result.fetch_progress()[0])
             self._pace.observe(group_KC.shape[0], time.monotonic() - begun_at)
             self._progress.report(result.outputs)
         return True

@@ -132,6 +132,8 @@ class ChiefReadRun(StepRun):
         counted = counted_sums.fetch(result.counted)
         ended_at = time.monotonic()
         self._pace.observe(claim.num_steps, ended_at - begun_at)
+        # The chief reads the input.
+        self._rate(claim.num_steps, begun_at, ended_at, 0.0)
         reported = self._progress.report(result.outputs)
         with self._lock:
             if self._account.settle(claim, claim.num_steps):

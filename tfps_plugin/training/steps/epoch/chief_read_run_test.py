@@ -12,6 +12,7 @@ import tensorflow as tf
 from tfps_plugin import errors
 from tfps_plugin.cluster.calls import dispatch_context
 from tfps_plugin.coordinator.in_flight_limits import InFlightLimits
+from tfps_plugin.coordinator.stragglers.worker_rates import Observation
 from tfps_plugin.monitoring.counters import Counters
 from tfps_plugin.training.steps.epoch import step_run
 from tfps_plugin.training.steps.epoch.chief_read_run import ChiefReadRun
@@ -29,9 +30,22 @@ class _Coordinator:
     def __init__(self) -> None:
         self.calls: list[Callable[[], None]] = []
         self.counters = Counters()
+        self.observed: list[Observation] = []
 
     def limit_in_flight(self, number: int) -> None:
         self.limit: int | None = number
+
+    def observe_steps(
+        self,
+        kind: Any,
+        work: str,
+        made: Observation,
+        now: float,
+        *,
+        together: bool,
+    ) -> None:
+        assert not together
+        self.observed.append(made)
 
     def schedule(self, call: Callable[[], None]) -> Any:
         self.calls.append(call)
@@ -44,6 +58,7 @@ class _Functions:
     """A step whose worker is lost in the first call."""
 
     local_steps = 1
+    work = "fit of a model"
 
     def workers_changed(self) -> None:
         """Does nothing: they are the same."""
@@ -134,6 +149,10 @@ def test_everything_else_is_made_again(in_order: bool, exact: bool) -> None:
     with dispatch_context.dispatching(_LANE):
         coordinator.calls[0]()
     assert run.done == 1
+    (made,) = coordinator.observed
+    assert made.num_steps == 1
+    assert made.seconds > 0
+    assert made.input_seconds == 0.0, "the chief reads it"
 
 
 @pytest.mark.parametrize(("in_order", "is_little"), [(True, 0), (False, 7)])

@@ -321,7 +321,15 @@ class WorkerReadSpanRun(SpanRun):
                     return False
                 made = self._calls.make(share, wanted)
                 calls.has_ended(worker, made.num_steps)
-                self._pace.observe(made.num_steps, time.monotonic() - begun_at)
+                ended_at = time.monotonic()
+                self._pace.observe(made.num_steps, ended_at - begun_at)
+                self._rate(
+                    made.num_steps,
+                    begun_at,
+                    ended_at,
+                    made.input_seconds,
+                    together=True,
+                )
                 if made.num_steps < wanted:
                     share.exhausted()
                 left -= made.num_steps

@@ -15,6 +15,7 @@ from tfps_plugin.cluster.calls import dispatch_context
 from tfps_plugin.coordinator import error_notes
 from tfps_plugin.coordinator.closures.remote_value import RemoteValue
 from tfps_plugin.coordinator.cluster_coordinator import ClusterCoordinator
+from tfps_plugin.coordinator.stragglers.worker_rates import Observation
 from tfps_plugin.training.local import lengths
 from tfps_plugin.training.steps.epoch.step_account import StepAccount
 from tfps_plugin.training.steps.metrics.counted_sums import Counted
@@ -67,6 +68,8 @@ class StepRun(abc.ABC):
         # Whether nothing was started since the last sync.
         self._is_synced = True
         self._is_closed = False
+        # Without a reference, which would keep the model alive.
+        self._kind = ("steps", id(functions))
 
     @property
     def fell_short(self) -> bool:
@@ -148,6 +151,32 @@ class StepRun(abc.ABC):
         with self._again_lock:
             self._num_again += num_steps
         self._coordinator.counters.increment("steps_again", num_steps)
+
+    def _rate(
+        self,
+        num_steps: int,
+        begun_at: float,
+        ended_at: float,
+        input_seconds: float | None,
+        *,
+        together: bool = False,
+    ) -> None:
+        """Notes what a call took on its worker, for the rates of workers.
+
+        Args:
+            num_steps: How many steps it made.
+            begun_at: When it began, in seconds.
+            ended_at: When it ended.
+            input_seconds: How long its steps waited for input; None: unknown.
+            together: Whether workers wait for each other in such calls.
+        """
+        self._coordinator.observe_steps(
+            self._kind,
+            self._functions.work,
+            Observation(num_steps, ended_at - begun_at, input_seconds),
+            ended_at,
+            together=together,
+        )
 
     def _observe(
         self, num_steps: int, most: int, ended_at: float, reported: Any

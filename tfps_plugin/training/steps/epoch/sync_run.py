@@ -260,7 +260,7 @@ class ChiefReadSyncRun(SpanRun):
         begun_at = time.monotonic()
         result = self._function(self._groups[worker])
         if self._late.num_backup:
-            num_steps = int(result.num_steps)
+            num_steps, _ = result.fetch_progress()
             self._late.note(worker, num_steps)
         self._pace.observe(num_steps, time.monotonic() - begun_at)
         self._progress.report(result.outputs)

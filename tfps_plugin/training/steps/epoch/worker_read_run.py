@@ -151,21 +151,24 @@ class WorkerReadRun(StepRun):
         )
 
     def _limit_of_a_call(self) -> int:
-        """Returns the steps of a call: all, except near the end of an epoch."""
-        limit = self._limit()
-        if self._num_steps is None:
+        """Returns the steps of a call of the calling closure's worker.
+
+        All, except near the end of an epoch, and on a slow worker.
+        """
+        most = limit = self._limit()
+        if self._num_steps is not None:
+            most = packing.steps_near_the_end(
+                self._num_steps - self._account.claimed,
+                self._coordinator.num_lanes,
+                limit,
+            )
+        most = packing.steps_of_a_slow_worker(
+            most, self._coordinator.relative_speed(self._kind)
+        )
+        if most == limit:
             return limit
         # A number that the user has set takes precedence.
-        return self._whole_rounds(
-            self._steps_per_closure(
-                self.done,
-                packing.steps_near_the_end(
-                    self._num_steps - self._account.claimed,
-                    self._coordinator.num_lanes,
-                    limit,
-                ),
-            )
-        )
+        return self._whole_rounds(self._steps_per_closure(self.done, most))
 
     def _pump(self, *, all_of_it: bool = False) -> None:
         """Schedules closures for steps that no other closure will claim.
@@ -253,6 +256,7 @@ class WorkerReadRun(StepRun):
             share.exhausted()
         ended_at = time.monotonic()
         self._pace.observe(done, ended_at - begun_at)
+        self._rate(done, begun_at, ended_at, made.input_seconds)
         reported = self._progress.report(made.outputs) if done else None
         with self._lock:
             if not self._account.settle(claim, done):

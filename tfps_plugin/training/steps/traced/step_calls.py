@@ -1,5 +1,6 @@
 """Calls of a worker that run steps on its input."""
 
+import math
 from typing import Any
 from typing import NamedTuple
 
@@ -24,12 +25,15 @@ class MadeSteps(NamedTuple):
         outputs: Result of the last step, on the worker; None if none ran.
         counted: Fetched results of `CountedSums.pack`.
         place: See `StepsOutput`; None also if no step ran.
+        input_seconds: Seconds that the steps waited for input; None if nobody
+            knows.
     """
 
     num_steps: int
     outputs: Any
     counted: Counted
     place: int | None = None
+    input_seconds: float | None = None
 
 
 class StepCalls:
@@ -88,8 +92,10 @@ class StepCalls:
         outputs: Any = None
         counted: Counted = {}
         place: int | None = None
+        waited = 0.0
         for result in results:
-            made = int(result.num_steps)
+            made, seconds = result.fetch_progress()
+            waited += seconds
             if made:
                 done, outputs = done + made, result.outputs
                 share.has_given = True
@@ -99,7 +105,13 @@ class StepCalls:
                 counted, counted_sums.fetch(result.counted)
             )
         share.count(done)
-        return MadeSteps(done, outputs, counted, place)
+        return MadeSteps(
+            done,
+            outputs,
+            counted,
+            place,
+            None if math.isnan(waited) else waited,
+        )
 
     def _call(self, share: Share, num_steps: int) -> list[StepsOutput]:
         left, calls = num_steps, []
@@ -120,7 +132,7 @@ class StepCalls:
                 results.append(
                     function(share.iterator, self._functions.number(number))
                 )
-                if looks_first and int(results[-1].num_steps) < number:
+                if looks_first and results[-1].fetch_progress()[0] < number:
                     break
         return results
 

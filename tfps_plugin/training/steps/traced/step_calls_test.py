@@ -45,7 +45,9 @@ class _Functions:
                 self.left -= num_steps
             self.made.append((name, num_steps))
             return StepsOutput(
-                tf.constant(num_steps), {}, {"sum": [tf.constant([num_steps])]}
+                tf.constant([num_steps, 0.25], tf.float64),
+                {},
+                {"sum": [tf.constant([num_steps])]},
             )
 
         return make
@@ -79,6 +81,7 @@ def test_what_makes_no_whole_round_is_made_singly_and_counted() -> None:
     made = calls.make(_share(is_infinite=True), 50)
     assert functions.made == [("rounds", 48), ("single", 2)]
     assert made.num_steps == 50
+    assert made.input_seconds == 0.5
     assert [int(part[0]) for part in made.counted["sum"]] == [50]
 
 

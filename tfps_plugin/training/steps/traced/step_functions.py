@@ -182,6 +182,12 @@ class StepFunctions:
         self._trace_anew()
 
     @property
+    def work(self) -> str:
+        """Description of the steps, for people."""
+        method = "evaluate" if self.counts_exactly else "fit"
+        return f"{method} of {self._model.name}"
+
+    @property
     def is_synchronous(self) -> bool:
         """True if workers make a step together."""
         consistency = self._model.distribute_strategy.consistency

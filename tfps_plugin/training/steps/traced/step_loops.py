@@ -1,5 +1,6 @@
 """Loops of a worker over the batches of one call."""
 
+import math
 from collections.abc import Callable
 from collections.abc import Sequence
 from typing import Any
@@ -13,6 +14,9 @@ from tfps_plugin.training.local.local_rounds import LocalRounds
 from tfps_plugin.training.local.local_rounds import RoundOutput
 from tfps_plugin.training.local.local_rounds import Source
 from tfps_plugin.training.steps.metrics.counted_sums import CountedSums
+from tfps_plugin.training.steps.traced import input_waits
+from tfps_plugin.training.steps.traced.input_waits import Waits
+from tfps_plugin.variables.chief import chief_reads
 from tfps_plugin.variables.lookup import graph_checks
 
 
@@ -20,18 +24,31 @@ class StepsOutput(NamedTuple):
     """Result of a call of many steps.
 
     Attributes:
-        num_steps: Number of steps that ran; fewer than requested if the input
-            ended.
+        progress: A float64 vector, one tensor so that it is one message: the
+            number of steps that ran, fewer than requested if the input ended;
+            and the seconds that they waited for input, not a number if nobody
+            knows.
         outputs: Result of the last step; zeros if none ran.
         counted: Result of `CountedSums.pack`.
         place: Number of the first step that a worker may still make together
             with others; None if it does not leave out any.
     """
 
-    num_steps: tf.Tensor
+    progress: tf.Tensor
     outputs: Any
     counted: dict[str, list[tf.Tensor]]
     place: tf.Tensor | None = None
+
+    def fetch_progress(self) -> tuple[int, float]:
+        """Fetches the number of steps, and the seconds that they waited.
+
+        Raises:
+            UnavailableError: If the worker was lost.
+        """
+        made, seconds = chief_reads.require_shape(
+            self.progress.numpy(), self.progress.shape
+        )
+        return int(made), float(seconds)
 
 
 class NumberedOutputs(NamedTuple):
@@ -101,16 +118,27 @@ class StepLoops:
         If others make steps meanwhile, it leaves these out.
         """
 
+        local_round = self._rounds.get(repr(iterator.element_spec))
+        waits = None
+        if local_round is None:
+            waits = input_waits.none()._replace(begun_at=input_waits.now([]))
+            with tf.control_dependencies([waits.begun_at]):
+                first = _next_if(num_steps > 0, iterator)
+            waits = waits._replace(arrived_at=input_waits.now(first))
+        else:
+            first = _next_if(num_steps > 0, iterator)
         # The next batch is a loop variable, so that no step begins without
         # one, and no batch is taken that this call does not need.
         return self._loop(
             iterator.element_spec,
             lambda over, batch: (over < num_steps) & batch.has_value(),
             lambda done, batch: [batch.get_value()],
-            first=_next_if(num_steps > 0, iterator),
+            first=first,
             following=lambda over: _next_if(over < num_steps, iterator),
-            local_round=self._rounds.get(repr(iterator.element_spec)),
+            local_round=local_round,
             of_round=lambda done, batch: (iterator, batch, num_steps - done),
+            waits=waits,
+            wait=input_waits.ahead,
         )
 
     def rounds_over_iterator(
@@ -132,6 +160,10 @@ class StepLoops:
             batches,
             first=tf.constant(0),
             following=lambda done: tf.constant(0),
+            waits=input_waits.none(),
+            wait=lambda waits, begun_at: input_waits.at_once(
+                waits, begun_at, steps_of_a_round
+            ),
         )
 
     def steps_over_group(
@@ -164,6 +196,8 @@ class StepLoops:
         following: Callable[[tf.Tensor], Any],
         local_round: Callable[..., RoundOutput] | None = None,
         of_round: Callable[[tf.Tensor, Any], Any] | None = None,
+        waits: Waits | None = None,
+        wait: Callable[[Waits, tf.Tensor], tf.Tensor] | None = None,
     ) -> StepsOutput:
         """Runs one step after another, or one round of local steps.
 
@@ -179,6 +213,9 @@ class StepLoops:
             local_round: A round of local steps; None: each step is by itself.
             of_round: Returns the arguments of `local_round`; takes the same as
                 `batches`.
+            waits: Waits for input before the loop; None: they are unknown.
+            wait: Returns the sum of the waits until a round, if they are known.
+                Takes those of the round before, and the time of its begin.
         """
         # The loop needs the types of a step's results in advance.
         traced = self._one_step.get_concrete_function(element_spec)
@@ -192,40 +229,69 @@ class StepLoops:
         self._counted_sums.begin()
 
         # The number of steps done; and of those that are over, if it differs.
-        def body(counts: list[tf.Tensor], outputs: Any, now: Any) -> Any:
+        def steps(counts: list[tf.Tensor], outputs: Any, now: Any) -> Any:
+            """Returns the same after a round, and its batches."""
             if local_round is not None and of_round is not None:
                 made = local_round(*of_round(counts[0], now))
                 return (
                     [counts[0] + made.num_steps],
                     made.outputs,
                     made.following,
+                    [],
                 )
-            for batch in batches(counts[0], now):
+            taken = batches(counts[0], now)
+            for batch in taken:
                 done, result = counts[0] + 1, self._one_step(batch)
                 counts, outputs = [done], result
                 if is_numbered:
                     place = tf.cast(result.number, tf.int32) + 1
                     counts, outputs = [done, place], result.outputs
-            return counts, outputs, following(counts[-1])
+            return counts, outputs, following(counts[-1]), taken
 
-        counts, outputs, _ = tf.while_loop(
-            lambda counts, _, now: goes_on(counts[-1], now),
+        def body(
+            counts: list[tf.Tensor],
+            outputs: Any,
+            now: Any,
+            waits: list[tf.Tensor],
+        ) -> Any:
+            begun_at = input_waits.now(counts) if waits else None
+            counts, outputs, now, taken = steps(counts, outputs, now)
+            if waits and wait is not None:
+                seconds = wait(Waits(*waits), begun_at)
+                # The batches of this round, or of the next one.
+                arrived_at = input_waits.now([taken, now])
+                waits = [begun_at, arrived_at, seconds]
+            return counts, outputs, now, waits
+
+        counts, outputs, _, waited = tf.while_loop(
+            lambda counts, _outputs, now, _waits: goes_on(counts[-1], now),
             body,
             loop_vars=(
                 [tf.constant(0) for _ in range(1 + is_numbered)],
                 tf.nest.map_structure(_zeros, specs),
                 first,
+                list(waits or ()),
             ),
             shape_invariants=(
                 [tf.TensorShape([]) for _ in range(1 + is_numbered)],
                 tf.nest.map_structure(lambda spec: spec.shape, specs),
                 None,
+                [tf.TensorShape([]) for _ in waits or ()],
             ),
             # Steps follow one another: each reads the writes of the last.
             parallel_iterations=1,
         )
+        with tf.device(graph_checks.CPU):
+            progress = tf.stack(
+                [
+                    tf.cast(counts[0], tf.float64),
+                    Waits(*waited).seconds
+                    if waited
+                    else tf.constant(math.nan, tf.float64),
+                ]
+            )
         return StepsOutput(
-            counts[0],
+            progress,
             outputs,
             self._counted_sums.pack(),
             counts[1] if is_numbered else None,

@@ -31,6 +31,8 @@ _CALLS_LOOKED_BACK_AT = 4
 # leave workers idle, and the progress bar hardly moves.
 _CLOSURES_PER_LANE_AND_EPOCH = 4
 _LEAST_PART_OF_A_CALL = 4
+# Speeds of equal workers differ by less.
+_ALMOST = 0.7
 
 
 def choose_steps_per_closure(
@@ -69,6 +71,26 @@ def steps_near_the_end(left: int, num_lanes: int, most: int) -> int:
     """
     share = math.ceil(left / (2 * num_lanes))
     return max(1, most // _LEAST_PART_OF_A_CALL, min(most, share))
+
+
+def steps_of_a_slow_worker(most: int, relative_speed: float) -> int:
+    """Returns the number of steps to run in one call of a slow worker.
+
+    Its calls take about as long as those of others, so that none of them holds
+    up the end of an epoch (weighted factoring: Hummel, Schmidt, Uma and Wein,
+    1996).
+
+    Args:
+        most: Number of steps of a call of the others.
+        relative_speed: Speed of the worker as a part of that of others, at
+            most 1. Workers that are almost as fast make as many steps.
+
+    Returns:
+        At least 1.
+    """
+    if relative_speed >= _ALMOST:
+        return most
+    return max(1, math.floor(most * relative_speed))
 
 
 def seconds_of_a_call(num_lanes: int) -> float:

@@ -52,6 +52,12 @@ def test_lanes_end_an_epoch_together(
     assert max(busy) - min(busy) <= max(1, most // 4)
 
 
+def test_slow_workers_make_fewer_steps_in_a_call() -> None:
+    fewer = packing.steps_of_a_slow_worker
+    made = [fewer(20, part) for part in (1.0, 0.7, 0.5, 0.01)]
+    assert made == [20, 20, 10, 1]
+
+
 def test_calls_are_whole_before_the_end() -> None:
     assert packing.steps_near_the_end(200, 4, most=20) == 20
     assert packing.steps_near_the_end(80, 4, most=20) == 10

@@ -1,0 +1,8 @@
+"""Workers that are slower than the others.
+
+rated_workers.py       the methods of the coordinator
+worker_rates.py        pure: the rates of workers, compared with each other
+slow_worker_watch.py   reports each slow worker once
+diagnosis.py           pure: reason why a worker is slow
+network_probe.py       what a message from each parameter server takes
+"""

@@ -1,0 +1,216 @@
+"""Tests of the rates of workers."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from tfps_plugin.coordinator.stragglers.worker_rates import Comparison
+from tfps_plugin.coordinator.stragglers.worker_rates import Observation
+from tfps_plugin.coordinator.stragglers.worker_rates import WorkerRates
+
+_KIND = "fit"
+_STEPS = 10
+
+
+def _calls(
+    rates: WorkerRates,
+    worker_index: int,
+    seconds: Sequence[float],
+    *,
+    waits: float | None = 0.0,
+    generation: int = 0,
+    kind: str = _KIND,
+    lane: int | None = None,
+    together: bool = False,
+) -> None:
+    """Makes calls, one after another; an additional first one is ignored."""
+    lane = worker_index if lane is None else lane
+    for each in (1000.0, *seconds):
+        made = Observation(_STEPS, each, waits)
+        rates.observe(
+            kind,
+            "work",
+            (worker_index, generation),
+            lane,
+            made,
+            together=together,
+        )
+
+
+def _compare(rates: WorkerRates, fraction: float = 0.5) -> Comparison:
+    return rates.compare(_KIND, range(8), fraction)
+
+
+def _slow(rates: WorkerRates, fraction: float = 0.5) -> list[int]:
+    return [s.worker_index for s in _compare(rates, fraction).slow]
+
+
+@pytest.fixture
+def rates() -> WorkerRates:
+    return WorkerRates()
+
+
+def test_a_worker_below_the_fraction_of_the_median_is_slow(
+    rates: WorkerRates,
+) -> None:
+    for worker_index, seconds in enumerate((1.0, 1.0, 1.2, 2.2)):
+        _calls(rates, worker_index, [seconds] * 6, waits=seconds / 10)
+    found = _compare(rates)
+    (slow,) = found.slow
+    assert slow.worker_index == 3
+    assert slow.generation == 0
+    assert slow.steps_per_second == pytest.approx(_STEPS / 2.2)
+    assert slow.median_steps_per_second == pytest.approx(_STEPS)
+    assert slow.excess_seconds == pytest.approx(0.12)
+    assert slow.input_excess_seconds == pytest.approx(0.012)
+    assert found.even == {0, 1, 2}
+    assert not _slow(rates, 0.4)
+
+
+def test_a_worker_in_between_is_neither_slow_nor_even(
+    rates: WorkerRates,
+) -> None:
+    for worker_index, seconds in enumerate((1.0, 1.6)):
+        _calls(rates, worker_index, [seconds] * 6)
+    assert _compare(rates) == Comparison((), frozenset({0}))
+
+
+@pytest.mark.parametrize("seconds", [[5.0] * 4, [0.3] * 6])
+def test_few_calls_or_seconds_say_nothing(
+    rates: WorkerRates, seconds: list[float]
+) -> None:
+    for worker_index in range(2):
+        _calls(rates, worker_index, [0.5] * 8)
+    _calls(rates, 2, seconds)
+    assert _compare(rates) == Comparison((), frozenset({0, 1}))
+
+
+def test_a_single_worker_is_not_slow(rates: WorkerRates) -> None:
+    _calls(rates, 0, [9.0] * 6)
+    assert _compare(rates) == Comparison((), frozenset())
+
+
+def test_one_long_call_makes_no_worker_slow(rates: WorkerRates) -> None:
+    _calls(rates, 0, [1.0] * 8)
+    _calls(rates, 1, [1.0] * 7 + [60.0])
+    assert not _slow(rates)
+
+
+def test_only_the_latest_calls_count(rates: WorkerRates) -> None:
+    _calls(rates, 0, [1.0] * 8)
+    _calls(rates, 1, [4.0] * 8)
+    assert _slow(rates) == [1]
+    _calls(rates, 1, [1.0] * 16)
+    assert _compare(rates).even == {0, 1}
+
+
+def test_a_worker_that_is_back_starts_afresh(rates: WorkerRates) -> None:
+    _calls(rates, 0, [1.0] * 8)
+    _calls(rates, 1, [4.0] * 8)
+    _calls(rates, 1, [1.0] * 5, generation=1)
+    assert _compare(rates).even == {0, 1}
+    # What still comes of the lost one counts no more.
+    _calls(rates, 1, [4.0] * 16)
+    assert _compare(rates).even == {0, 1}
+
+
+def test_workers_that_are_away_do_not_count(rates: WorkerRates) -> None:
+    _calls(rates, 0, [1.0] * 8)
+    _calls(rates, 1, [4.0] * 8)
+    assert rates.compare(_KIND, [1, 2], 0.5) == Comparison((), frozenset())
+    assert [each.worker_index for each in rates.rates([1, 2])] == [1]
+
+
+def test_kinds_of_work_are_compared_by_themselves(rates: WorkerRates) -> None:
+    _calls(rates, 0, [1.0] * 8)
+    _calls(rates, 1, [4.0] * 8, kind="evaluate")
+    assert not _slow(rates)
+    assert [each.worker_index for each in rates.rates(range(2))] == [1]
+
+
+def test_old_kinds_are_forgotten(rates: WorkerRates) -> None:
+    _calls(rates, 0, [1.0] * 8)
+    for number in range(8):
+        _calls(rates, 1, [1.0], kind=f"function {number}")
+    assert _compare(rates) == Comparison((), frozenset())
+
+
+def test_calls_at_the_same_time_add_to_the_rate(rates: WorkerRates) -> None:
+    _calls(rates, 0, [2.0] * 5)
+    for lane in (2, 3):
+        _calls(rates, 1, [2.0] * 5, lane=lane)
+    one, two = rates.rates(range(2))
+    assert one.steps_per_second == pytest.approx(_STEPS / 2)
+    assert two.steps_per_second == pytest.approx(_STEPS)
+    assert one.seconds_per_step == pytest.approx(0.2)
+    assert two.seconds_per_step == pytest.approx(0.2)
+
+
+def test_short_calls_count_as_one(rates: WorkerRates) -> None:
+    _calls(rates, 0, [0.01] * 1000, waits=0.001)
+    _calls(rates, 1, [0.04] * 1000, waits=0.001)
+    (slow,) = _compare(rates).slow
+    assert slow.worker_index == 1
+    assert slow.input_excess_seconds == pytest.approx(0.0)
+    fast, _ = rates.rates(range(2))
+    assert fast.steps_per_second == pytest.approx(1000.0)
+    assert fast.input_share == pytest.approx(0.1)
+    assert fast.num_steps < 1000 * _STEPS
+
+
+def test_calls_without_steps_say_nothing(rates: WorkerRates) -> None:
+    for _ in range(8):
+        rates.observe(_KIND, "work", (0, 0), 0, Observation(0, 1.0))
+    assert not rates.rates(range(2))
+
+
+def test_rates_say_all_that_is_known(rates: WorkerRates) -> None:
+    assert not rates.rates(range(2))
+    _calls(rates, 0, [1.0] * 5, waits=0.25)
+    _calls(rates, 1, [4.0] * 5, waits=None)
+    rates.note_retry(1)
+    fast, slow = rates.rates(range(2))
+    assert fast.work == "work"
+    assert fast.input_share == pytest.approx(0.25)
+    assert fast.num_steps == 5 * _STEPS
+    assert fast.num_retries == 0
+    # The slow one makes 2.5 steps a second, and a step takes 0.1 s.
+    assert fast.expected_staleness == pytest.approx(0.25)
+    assert slow.input_share is None
+    assert slow.num_retries == 1
+    assert slow.expected_staleness == pytest.approx(4.0)
+    (found,) = _compare(rates).slow
+    assert found.input_excess_seconds is None
+
+
+@pytest.mark.parametrize(
+    ("waits", "is_slow", "is_even"),
+    [(0.7, True, False), (0.4, False, False), (0.2, False, True)],
+)
+def test_of_steps_made_together_the_input_tells(
+    rates: WorkerRates, waits: float, *, is_slow: bool, is_even: bool
+) -> None:
+    for worker_index, each in enumerate((0.1, 0.1, 0.1 + waits)):
+        _calls(rates, worker_index, [1.0] * 8, waits=each, together=True)
+    found = _compare(rates)
+    assert (2 in found.even) is is_even
+    assert [each.worker_index for each in found.slow] == [2] * is_slow
+    for slow in found.slow:
+        assert slow.is_waited_for
+        assert slow.steps_per_second == pytest.approx(_STEPS)
+        assert slow.median_steps_per_second == pytest.approx(_STEPS / 0.3)
+        assert slow.input_excess_seconds == slow.excess_seconds
+    assert rates.rates(range(3))[0].expected_staleness is None
+    assert rates.relative(_KIND, 2) == 1.0
+
+
+def test_relative_speeds_are_those_of_the_last_comparison(
+    rates: WorkerRates,
+) -> None:
+    for worker_index, seconds in enumerate((0.5, 1.0, 4.0)):
+        _calls(rates, worker_index, [seconds] * 8)
+    assert rates.relative(_KIND, 2) == 1.0
+    _compare(rates)
+    found = [rates.relative(_KIND, i) for i in range(4)]
+    assert found == pytest.approx([1, 1, 0.75 / 4, 1])
+    assert rates.relative("another", 2) == 1.0

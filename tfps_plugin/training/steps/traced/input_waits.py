@@ -1,0 +1,91 @@
+"""Seconds that the steps of one call wait for their batches.
+
+A worker takes the next batch while it computes a step, so the time that a batch
+takes says nothing: most of it may cost nothing. A step waits for input if the
+batch is what comes last. Time stamps of the loop show that, on the worker and
+without a message: when each round begins, and when its batch has arrived.
+"""
+
+from typing import Any
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from tfps_plugin.variables.lookup import graph_checks
+
+# A round that begins this soon after the arrival of its batch, compared with
+# the time that the batch took, has waited for it.
+_SOON = 0.1
+
+
+class Waits(NamedTuple):
+    """Loop variables; all are float64 scalars, in seconds.
+
+    Attributes:
+        begun_at: When the latest round began.
+        arrived_at: When the batches had arrived that the worker took in it.
+        seconds: The waits of the rounds before.
+    """
+
+    begun_at: tf.Tensor
+    arrived_at: tf.Tensor
+    seconds: tf.Tensor
+
+
+def now(after: Any) -> tf.Tensor:
+    """Returns the time of the worker's clock.
+
+    Args:
+        after: A nested structure of tensors, which come before.
+    """
+    tensors = tf.nest.flatten(after, expand_composites=True)
+    with tf.device(graph_checks.CPU), tf.control_dependencies(tensors):
+        return tf.timestamp()
+
+
+def none() -> Waits:
+    """Returns the loop variables before the first round."""
+    with tf.device(graph_checks.CPU):
+        return Waits(*(tf.zeros([], tf.float64) for _ in Waits._fields))
+
+
+def ahead(waits: Waits, begun_at: tf.Tensor) -> tf.Tensor:
+    """Returns the waits if each round takes the batch of the next one.
+
+    The latest round lasted as long as its step or the batch, whichever was
+    longer.
+
+    Args:
+        waits: Those of the round before.
+        begun_at: When this round began.
+    """
+    with tf.device(graph_checks.CPU):
+        took = waits.arrived_at - waits.begun_at
+        is_last = begun_at - waits.arrived_at < _SOON * took
+        return waits.seconds + tf.where(is_last, took, tf.zeros_like(took))
+
+
+def at_once(
+    waits: Waits, begun_at: tf.Tensor, steps_of_a_round: int
+) -> tf.Tensor:
+    """Returns the waits if a round takes all its batches when it begins.
+
+    If batches come more slowly than steps, the last step begins when the last
+    batch has come, and all steps took as many times what is left of the round.
+    So the rest of the round is what they waited. If batches come faster, that
+    is less than nothing.
+
+    Args:
+        waits: Those of the round before.
+        begun_at: When this round began.
+        steps_of_a_round: Number of steps of a round.
+    """
+    with tf.device(graph_checks.CPU):
+        lasted = begun_at - waits.begun_at
+        of_a_step = begun_at - waits.arrived_at
+        waited = tf.maximum(
+            lasted - steps_of_a_round * of_a_step, tf.zeros_like(lasted)
+        )
+        # Before the first round, nothing has begun.
+        is_one = waits.begun_at > 0
+        return waits.seconds + tf.where(is_one, waited, tf.zeros_like(waited))
