@@ -46,7 +46,8 @@ def now(after: Any) -> tf.Tensor:
 def none() -> Waits:
     """Returns the loop variables before the first round."""
     with tf.device(graph_checks.CPU):
-        return Waits(*(tf.zeros([], tf.float64) for _ in Waits._fields))
+        zero = tf.zeros([], tf.float64)
+        return Waits(zero, zero, zero)
 
 
 def ahead(waits: Waits, begun_at: tf.Tensor) -> tf.Tensor:
