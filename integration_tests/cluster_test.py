@@ -155,14 +155,18 @@ def _scheduling_of_threads(
     process: ForkedTask,
 ) -> list[tuple[frozenset[int], int]]:
     """Returns the cores and scheduling policy of each thread of a task."""
-    threads = [int(each) for each in os.listdir(f"/proc/{process.pid}/task")]
-    return [
-        (
-            frozenset(os.sched_getaffinity(thread)),
-            os.sched_getscheduler(thread),
-        )
-        for thread in threads
-    ]
+    found = []
+    for name in os.listdir(f"/proc/{process.pid}/task"):
+        # A thread may end after it was listed.
+        with contextlib.suppress(ProcessLookupError):
+            thread = int(name)
+            found.append(
+                (
+                    frozenset(os.sched_getaffinity(thread)),
+                    os.sched_getscheduler(thread),
+                )
+            )
+    return found
 
 
 def _has_said(cluster: LocalCluster, job: str, index: int, text: str) -> bool:
