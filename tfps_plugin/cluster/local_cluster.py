@@ -250,16 +250,35 @@ class LocalCluster:
                 it answers.
             ClusterStartTimeoutError: If it does not answer in time.
         """
+        return self._add(spec.WORKER, wait=wait)
+
+    def add_ps(self, *, wait: bool = True) -> str:
+        """Starts another parameter server, which no chief knows yet.
+
+        Args:
+            wait: Whether to wait until it answers; see `wait_until_ready`.
+
+        Returns:
+            Its address, for `ClusterCoordinator.add_ps`.
+
+        Raises:
+            TaskStartError: If the cluster is stopped, or the parameter server
+                ends before it answers.
+            ClusterStartTimeoutError: If it does not answer in time.
+        """
+        return self._add(spec.PARAMETER_SERVER, wait=wait)
+
+    def _add(self, job: str, *, wait: bool) -> str:
         with self._lock:
             port = self._resources.enter_context(ports.reserved_port())
             addresses = self._spec.as_dict()
-            addresses[spec.WORKER].append(f"{ports.LOOPBACK}:{port}")
+            addresses[job].append(f"{ports.LOOPBACK}:{port}")
             self._set_spec(ClusterSpec.from_dict(addresses))
-            worker = self._spec.workers[-1]
+            task = self._spec.task(job, len(addresses[job]) - 1)
             if self._logs is not None:
-                self._logs.add(str(worker), self._log_path(worker))
-        self.start(worker.job, worker.index, wait=wait)
-        return worker.address
+                self._logs.add(str(task), self._log_path(task))
+        self.start(task.job, task.index, wait=wait)
+        return task.address
 
     def kill(self, job: str, index: int) -> None:
         """Kills a task with SIGKILL, and waits until it is gone.

@@ -2,6 +2,7 @@
 
 import atexit
 import contextlib
+import functools
 import threading
 import time
 import weakref
@@ -13,13 +14,17 @@ import tensorflow as tf
 from tfps_plugin import errors
 from tfps_plugin._compat import patch_table
 from tfps_plugin._compat import patches
+from tfps_plugin.cluster.spec import PARAMETER_SERVER
 from tfps_plugin.coordinator import caller_checks
 from tfps_plugin.coordinator.closures.closure import Closure
+from tfps_plugin.coordinator.closures.closure_queue import ClosureQueue
 from tfps_plugin.coordinator.closures.kept_results import KeptResults
 from tfps_plugin.coordinator.closures.remote_value import RemoteValue
 from tfps_plugin.coordinator.closures.remote_value import fetch_all
+from tfps_plugin.coordinator.elastic.elastic_ps import ElasticParameterServers
 from tfps_plugin.coordinator.elastic.elastic_workers import ElasticWorkers
 from tfps_plugin.coordinator.elastic.follower import Follower
+from tfps_plugin.coordinator.elastic.safe_points import SafePoints
 from tfps_plugin.coordinator.elastic.uses import Use
 from tfps_plugin.coordinator.in_flight_limits import InFlightLimits
 from tfps_plugin.coordinator.mapping.map_and_reduce import MapAndReduce
@@ -49,7 +54,9 @@ _MAX_WORKERS_LOST = 4
 _creation_lock = threading.Lock()
 
 
-class ClusterCoordinator(MapAndReduce, ElasticWorkers, RatedWorkers):
+class ClusterCoordinator(
+    MapAndReduce, ElasticWorkers, ElasticParameterServers, RatedWorkers
+):
     """Schedules functions on the workers of a cluster.
 
     Has the semantics of `tf.distribute.coordinator.ClusterCoordinator`, for
@@ -96,6 +103,7 @@ class ClusterCoordinator(MapAndReduce, ElasticWorkers, RatedWorkers):
     in_flight_limits: InFlightLimits
     functions: WorkerFunctions
     _pool: WorkerPool
+    _safe_points: SafePoints
     _kept: KeptResults
     _closed: bool
     _background: list[Any]
@@ -214,6 +222,9 @@ class ClusterCoordinator(MapAndReduce, ElasticWorkers, RatedWorkers):
             on_unwanted=_leave(self._registrations, self._background),
         )
         self._raise_pending = self._pool.queue.raise_error_at_once
+        self._safe_points = SafePoints(
+            functools.partial(_drain, self._pool.queue, self._group_calls)
+        )
         self._pool.start()
         self._register()
         for work in self._background:
@@ -411,6 +422,16 @@ class ClusterCoordinator(MapAndReduce, ElasticWorkers, RatedWorkers):
         kwargs: dict[str, Any] | None,
         bound_to: int | None = None,
     ) -> RemoteValue:
+        with self._safe_points.scheduling():
+            return self._put(fn, args, kwargs, bound_to)
+
+    def _put(
+        self,
+        fn: Callable[..., Any],
+        args: Any,
+        kwargs: dict[str, Any] | None,
+        bound_to: int | None,
+    ) -> RemoteValue:
         queue = self._pool.queue
         if queue.has_error:
             queue.raise_error()
@@ -457,6 +478,7 @@ class ClusterCoordinator(MapAndReduce, ElasticWorkers, RatedWorkers):
         """
         caller_checks.refuse_inside("join")
         self._join_all()
+        self._safe_points.reach()
 
     def done(self) -> bool:
         """Returns whether every scheduled function has ended.
@@ -476,6 +498,7 @@ class ClusterCoordinator(MapAndReduce, ElasticWorkers, RatedWorkers):
             BaseException: The exception of a function.
         """
         caller_checks.refuse_inside("done")
+        self._safe_points.reach()
         group_calls = self._group_calls
         # In this order: what runs on all workers ends by functions on each.
         is_idle = group_calls is None or group_calls.is_idle
@@ -507,6 +530,7 @@ class ClusterCoordinator(MapAndReduce, ElasticWorkers, RatedWorkers):
             BaseException: The exception of a scheduled function.
         """
         caller_checks.refuse_inside("fetch")
+        self._safe_points.reach()
         self._pool.queue.raise_error()
         return fetch_all(val)
 
@@ -646,11 +670,23 @@ def _holdings(strategy: Any, session: SessionLike) -> Callable[[int], str]:
         inventory = getattr(reference(), "inventory", None)
         if inventory is None:
             return "unknown variables"
-        task = session.cluster.parameter_servers[ps_index]
+        task = session.cluster.task(PARAMETER_SERVER, ps_index)
         text: str = inventory.describe(session.device(task))
         return text
 
     return describe
+
+
+def _drain(
+    queue: ClosureQueue, group_calls: GroupCalls | None, timeout_seconds: float
+) -> bool:
+    """Waits until no function waits or runs; returns whether none does."""
+    deadline = time.monotonic() + timeout_seconds
+    if group_calls is not None and not group_calls.wait_until_idle(
+        timeout_seconds
+    ):
+        return False
+    return queue.wait_until_idle(max(0.0, deadline - time.monotonic()))
 
 
 def _leave(

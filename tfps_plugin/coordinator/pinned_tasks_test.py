@@ -6,7 +6,7 @@ from tfps_plugin import errors
 from tfps_plugin.cluster.spec import ClusterSpec
 from tfps_plugin.coordinator import pinned_tasks
 
-_CLUSTER = ClusterSpec(("a:1", "b:1"), ("c:1",), "d:1")
+_TASKS = ClusterSpec(("a:1", "b:1"), ("c:1",), "d:1").tasks
 
 
 def test_workers_are_found_among_all_devices() -> None:
@@ -18,8 +18,8 @@ def test_workers_are_found_among_all_devices() -> None:
         "/job:ps",
         "/job:chief/task:0",
     )
-    assert pinned_tasks.workers_of(devices, _CLUSTER, "f") == {1}
-    assert pinned_tasks.workers_of(devices[:1], _CLUSTER, "f") == set()
+    assert pinned_tasks.workers_of(devices, _TASKS, "f") == {1}
+    assert pinned_tasks.workers_of(devices[:1], _TASKS, "f") == set()
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def test_a_task_that_the_cluster_does_not_have_is_refused(
     device: str, reason: str
 ) -> None:
     with pytest.raises(errors.PlacementError) as raised:
-        pinned_tasks.workers_of([device], _CLUSTER, "my_step")
+        pinned_tasks.workers_of([device], _TASKS, "my_step")
     text = str(raised.value)
     assert reason in text
     assert "The function 'my_step' places" in text

@@ -27,6 +27,10 @@ class SessionLike(Protocol):
         """The workers that belong to the cluster: without removed ones."""
 
     @property
+    def parameter_servers(self) -> Collection[Any]:
+        """The ps that belong to the cluster: without removed ones."""
+
+    @property
     def connection(self) -> Connection:
         """The owner of everything that is created on the cluster."""
 
@@ -48,11 +52,21 @@ class SessionLike(Protocol):
             ClusterConfigurationError: If it cannot be added.
         """
 
+    def add_ps(self, address: str) -> Any:
+        """Adds a ps, which belongs to the cluster once `join_ps` is called.
+
+        Raises:
+            ClusterConfigurationError: If it cannot be added.
+        """
+
+    def join_ps(self, task: Any) -> None:
+        """Makes a parameter server belong to the cluster."""
+
     def note_leaving(self, task: Any) -> None:
         """Keeps the present process of a task from being taken in again."""
 
-    def remove_worker(self, task: Any) -> None:
-        """Removes a worker that was delisted, and tells it to end."""
+    def remove(self, task: Any) -> None:
+        """Removes a worker or ps that was delisted, and tells it to end."""
 
     def let_go(self, task: Any) -> None:
         """Tells a task that was delisted that it may end."""

@@ -85,9 +85,25 @@ class FakeSession:
         """The workers that were not removed."""
         return self._enrolment.workers
 
+    @property
+    def parameter_servers(self) -> tuple[Task, ...]:
+        """The ps that were not removed."""
+        return self._enrolment.parameter_servers
+
     def add_worker(self, address: str) -> Task:
         """Adds a worker, which is dead until it is started."""
-        task = self._enrolment.add(address)
+        return self._add(address, "worker")
+
+    def add_ps(self, address: str) -> Task:
+        """Adds a parameter server, likewise."""
+        return self._add(address, "ps", joins=True)
+
+    def join_ps(self, task: Task) -> None:
+        """Makes a parameter server belong to the cluster."""
+        self._enrolment.join(task)
+
+    def _add(self, address: str, job: str, *, joins: bool = False) -> Task:
+        task = self._enrolment.add(address, job, joins=joins)
         with self._lock:
             self._living.setdefault(task, None)
         if self.starts_with_addition:
@@ -99,8 +115,8 @@ class FakeSession:
         with self._lock:
             self._leaving.add(self._connected[task])
 
-    def remove_worker(self, task: Task) -> None:
-        """Removes a worker."""
+    def remove(self, task: Task) -> None:
+        """Removes a worker or ps."""
         self._enrolment.remove(task)
         self.let_go(task)
 

@@ -11,6 +11,7 @@ import tensorflow as tf
 from tfps_plugin._compat.graph import tensorflow_captures
 from tfps_plugin._compat.graph import tensorflow_graphs
 from tfps_plugin._compat.runtime import tensorflow_execution
+from tfps_plugin.cluster.spec import Task
 from tfps_plugin.coordinator import pinned_tasks
 from tfps_plugin.coordinator.closures import arguments
 from tfps_plugin.coordinator.lanes import first_calls
@@ -89,7 +90,7 @@ class WorkerFunctions:
                 copies.settle_or_refuse(function.graph)
             self._pinned[function] = pinned_tasks.workers_of(
                 tensorflow_graphs.devices_within(function.graph),
-                self._strategy.session.cluster,
+                self._tasks(),
                 function.graph.name,
             )
             # The same function may be scheduled many thousands of times.
@@ -99,6 +100,13 @@ class WorkerFunctions:
             tensorflow_captures.parameter_servers(function.graph),
             self._pinned[function],
         )
+
+    def _tasks(self) -> list[Task]:
+        """Returns the tasks on which functions may place operations."""
+        session = self._strategy.session
+        chief = session.cluster.chief
+        members = [*session.workers, *session.parameter_servers]
+        return members if chief is None else [chief, *members]
 
     def bind(
         self, fn: Callable[..., Any], args: Any, kwargs: dict[str, Any] | None

@@ -142,13 +142,11 @@ class WorkerPool:
         self._pinned_workers = PinnedWorkers(
             self.membership, options.no_worker_timeout_seconds
         )
-        self.examiner = FailureExaminer(
-            session.cluster, self.membership, inspector
-        )
+        self.examiner = FailureExaminer(session, self.membership, inspector)
         self._notes = ErrorNotes(holdings)
         self._probe = NetworkProbe(
             self._schedule_beside,
-            [session.device(ps) for ps in session.cluster.parameter_servers],
+            lambda: [session.device(ps) for ps in session.parameter_servers],
         )
         self.watch = SlowWorkerWatch(
             options.slow_worker_fraction,

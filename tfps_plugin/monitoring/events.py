@@ -76,6 +76,34 @@ class WorkerReadmitted(Event):
 
 
 @dataclasses.dataclass(frozen=True)
+class ParameterServersChanged(Event):
+    """A parameter server was added or removed, and training goes on.
+
+    Args:
+        ps_indices: Indices of the parameter servers that there are now.
+        num_bytes: Bytes of the variables and shards that have moved.
+        seconds: Time from the request to the end.
+        paused_seconds: Time for which training was paused in the end, without
+            that for which functions are traced again.
+    """
+
+    ps_indices: tuple[int, ...]
+    num_bytes: int
+    seconds: float
+    paused_seconds: float
+
+    level: ClassVar[int] = logging.WARNING
+
+    def __str__(self) -> str:
+        return (
+            f"The parameter servers are now {list(self.ps_indices)}: "
+            f"{self.num_bytes / 1e6:.1f} MB have moved in "
+            f"{self.seconds:.1f} s, for the last {self.paused_seconds:.2f} s "
+            "of which training was paused."
+        )
+
+
+@dataclasses.dataclass(frozen=True)
 class WorkerJoined(Event):
     """A worker that was missing at the start, or was added, has joined the job.
 

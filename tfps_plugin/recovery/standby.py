@@ -242,7 +242,7 @@ class StandbyCopies:
 
     def _copy_of(self, strategy: Any, variable: RemoteVariable) -> _Copy:
         session = strategy.session
-        tasks = session.cluster.parameter_servers
+        tasks = session.parameter_servers
         devices = [session.device(task) for task in tasks]
         next_one = (devices.index(variable.device) + 1) % len(devices)
         incarnation = session.incarnation(tasks[next_one])
@@ -258,13 +258,13 @@ class StandbyCopies:
             return
         incarnations = {
             strategy.session.device(task): strategy.session.incarnation(task)
-            for task in strategy.session.cluster.parameter_servers
+            for task in strategy.session.parameter_servers
         }
         for copy in self._copies.values():
             variable = copy.variable()
             if variable is None or copy.handle is None:
                 continue
-            if copy.incarnation == incarnations[copy.mirror.device]:
+            if copy.incarnation == incarnations.get(copy.mirror.device):
                 yield variable, copy
 
     def _forget_gone(self) -> None:

@@ -29,6 +29,7 @@ from tfps_plugin.strategy.options import RecoveryOptions
 from tfps_plugin.strategy.options import SchedulingOptions
 from tfps_plugin.strategy.options import SparseUpdate
 from tfps_plugin.strategy.options import StartupOptions
+from tfps_plugin.strategy.ps_variables import PsVariables
 from tfps_plugin.strategy.replicas import replica_context
 from tfps_plugin.strategy.replicas import worker_devices
 from tfps_plugin.strategy.replicas.per_replica import PerReplica
@@ -78,6 +79,7 @@ class ParameterServerStrategy(DeprecatedAttributes, tf.distribute.Strategy):
     Attributes:
         background_work: Jobs of the floors above that run beside a
             coordinator, each with `start` and `stop`.
+        resharder: The object that moves variables to other parameter servers.
         ps_restorer: The object that restores lost parameter servers; None if
             nothing does.
         scheduled_steps: The object that finds synchronous steps in scheduled
@@ -216,6 +218,9 @@ class ParameterServerStrategy(DeprecatedAttributes, tf.distribute.Strategy):
         # A floor above sets it; see `construction_hooks`.
         self.ps_restorer: Any = None
         # Likewise.
+        self.resharder: Any = None
+        self._layout_version = 0
+        # Likewise.
         self.scheduled_steps: Any = None
         self._session = Session.connect(
             cluster,
@@ -235,10 +240,14 @@ class ParameterServerStrategy(DeprecatedAttributes, tf.distribute.Strategy):
             worker_devices.missing, replica_devices=self._replica_devices
         )
         session = self._session
+        self._ps_devices = {
+            task.index: session.device(task)
+            for task in session.parameter_servers
+        }
         self._cluster_coordinator: Any = None
         self._explanations = Explanations()
         self._creator = VariableCreator(
-            list(self.ps_devices),
+            self._ps_devices,
             variable_partitioner,
             wire.chooser(options.communication.wire_dtype),
             lambda: [task.index for task in session.workers],
@@ -346,11 +355,31 @@ class ParameterServerStrategy(DeprecatedAttributes, tf.distribute.Strategy):
 
     @property
     def ps_devices(self) -> tuple[str, ...]:
-        """Device of each parameter server."""
-        return tuple(
-            self._session.device(task)
-            for task in self._session.cluster.parameter_servers
-        )
+        """Device of each parameter server, in the order of their indices."""
+        return tuple(self._ps_devices.values())
+
+    @property
+    def layout_version(self) -> int:
+        """A number that changes when variables have other parameter servers.
+
+        Functions that were traced before cannot be called any more.
+        """
+        return self._layout_version
+
+    def go_on_with(self, ps_devices: dict[int, str]) -> None:
+        """Goes on with other parameter servers, once variables have moved.
+
+        Args:
+            ps_devices: The device of each of them, by its index.
+        """
+        self._ps_devices = ps_devices
+        self._creator.on_ps.go_on_with(list(ps_devices.values()), [*ps_devices])
+        self._layout_version += 1
+
+    @property
+    def on_ps(self) -> PsVariables:
+        """Variables on parameter servers."""
+        return self._creator.on_ps
 
     def reduce(self, reduce_op: Any, value: Any, axis: int | None) -> Any:
         """Returns the sum or the mean of what workers have returned.

@@ -1,10 +1,13 @@
 """Variables on parameter servers: their place, lock and first value."""
 
+import weakref
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from tfps_plugin._compat.graph import tensorflow_variables as compat
+from tfps_plugin._compat.runtime import tensorflow_strategy
 from tfps_plugin.variables.initial_values import initialization
 from tfps_plugin.variables.initial_values.initialization import InitialValue
 from tfps_plugin.variables.kinds.mirrored_scalar import MirroredScalar
@@ -29,16 +32,23 @@ class PsVariables:
 
     Attributes:
         devices: The device of each parameter server, in order.
+        indices: The index of each parameter server, in the same order.
         inventory: The variables that still exist.
     """
 
-    def __init__(self, devices: list[str]) -> None:
+    def __init__(
+        self, devices: list[str], indices: Sequence[int] | None = None
+    ) -> None:
         """Starts with empty parameter servers.
 
         Args:
             devices: The device of each parameter server, in order.
+            indices: Their indices; None: 0, 1, ....
         """
         self.devices = devices
+        self.indices = tuple(
+            range(len(devices)) if indices is None else indices
+        )
         self._placement = BytePlacement(len(devices))
         self._locks = UpdateLocks()
         self.inventory = Inventory(self._locks)
@@ -57,7 +67,9 @@ class PsVariables:
     ) -> RemoteVariable:
         """Creates a variable on one ps."""
         device = self._device_for(described.num_bytes, ps)
-        return self._filled(device, described, name, weight)
+        variable = self._filled(device, described, name, weight)
+        variable.is_placed_by_hand = ps is not None
+        return variable
 
     def unfilled(
         self,
@@ -70,7 +82,9 @@ class PsVariables:
         """Creates a variable without a value; `shape` is fully defined."""
         num_bytes = initialization.num_bytes(shape, dtype)
         device = self._device_for(num_bytes, ps)
-        return self._registered(device, shape, dtype, name, weight)
+        variable = self._registered(device, shape, dtype, name, weight)
+        variable.is_placed_by_hand = ps is not None
+        return variable
 
     def mirrored(
         self,
@@ -93,6 +107,9 @@ class PsVariables:
         else:
             device = self._device_for(described.num_bytes, ps)
         variable = MirroredScalar(device, described.dtype, name, **weight)
+        variable.is_placed_by_hand = ps is not None
+        if isinstance(beside, MirroredScalar):
+            variable.beside = weakref.ref(beside)
         self.inventory.add(variable)
         with compat.clear_device():
             initialization.fill(variable, described)
@@ -135,7 +152,8 @@ class PsVariables:
             devices, table.layout, described, name, weight
         )
         for shard, of_slot in zip(table.variables, slot.variables, strict=True):
-            _share_lock(shard, of_slot)
+            share_lock(shard, of_slot)
+        slot.beside = weakref.ref(table)
         table.join_family(slot)
         return slot
 
@@ -149,20 +167,77 @@ class PsVariables:
         """Creates a slot on the ps of the variable that it belongs to."""
         self._count(variable.device, described.num_bytes)
         slot = self._filled(variable.device, described, name, weight)
-        _share_lock(variable, slot)
+        slot.beside = weakref.ref(variable)
+        share_lock(variable, slot)
         if isinstance(variable, RemoteVariable) and (
             slot.shape == variable.shape
         ):
             variable.join_family(slot)
         return slot
 
+    def without_value(
+        self, like: RemoteVariable, num_rows: int | None, device: str, name: str
+    ) -> RemoteVariable:
+        """Creates a variable in the place of others, not yet listed.
+
+        Args:
+            like: The variable, or a shard of the same table.
+            num_rows: Number of its rows; None: it has the shape of `like`.
+            device: Device of its ps.
+            name: Its name.
+        """
+        shape = like.shape
+        if num_rows is not None:
+            shape = tf.TensorShape([num_rows]).concatenate(shape[1:])
+        with tf.init_scope(), compat.clear_device():
+            made = RemoteVariable(
+                device,
+                shape,
+                like.dtype,
+                name,
+                trainable=like.trainable,
+                synchronization=like.synchronization,
+                aggregation=like.aggregation,
+            )
+        made.wire_dtype = like.wire_dtype
+        tensorflow_strategy.set_strategy(
+            made, tensorflow_strategy.strategy_of(like)
+        )
+        return made
+
+    def new_lock(self, variable: RemoteVariable) -> None:
+        """Gives a variable a lock of the ps that it is on now."""
+        variable.update_lock = self._locks.for_variable(
+            variable.device,
+            initialization.num_bytes(variable.shape, variable.dtype),
+        )
+
+    def go_on_with(self, devices: list[str], indices: Sequence[int]) -> None:
+        """Places variables on other parameter servers from now on.
+
+        Args:
+            devices: The device of each of them, in order.
+            indices: Their indices.
+        """
+        placement = BytePlacement(len(devices))
+        for index, device in enumerate(devices):
+            for each in self.inventory.on([device]):
+                placement.add(
+                    index,
+                    initialization.num_bytes(each.shape, each.dtype),
+                )
+        self._placement = placement
+        self.devices = devices
+        self.indices = tuple(indices)
+
     def _device_for(self, num_bytes: int, ps: int | None) -> str:
         """Returns the device for some bytes, and counts them."""
         if ps is None:
-            ps = self._placement.place(num_bytes)
+            place = self._placement.place(num_bytes)
         else:
-            self._placement.add(ps, num_bytes)
-        return self.devices[ps]
+            place = self.indices.index(ps)
+            self._placement.add(place, num_bytes)
+        return self.devices[place]
 
     def _filled(
         self,
@@ -221,7 +296,7 @@ class PsVariables:
             self._placement.add(self.devices.index(device), num_bytes)
 
 
-def _share_lock(variable: Any, slot: RemoteVariable) -> None:
+def share_lock(variable: Any, slot: RemoteVariable) -> None:
     """Gives a slot the lock of its variable.
 
     An update of the variable changes the slot, too. Because there are fewer

@@ -48,7 +48,7 @@ class VariableCreator:
 
     def __init__(
         self,
-        ps_devices: list[str],
+        ps_devices: dict[int, str],
         variable_partitioner: partitioners.Partitioner | None,
         wire_dtype_of: Callable[[str], tf.DType | None] = lambda path: None,
         worker_indices: Callable[[], Sequence[int]] = tuple,
@@ -56,7 +56,7 @@ class VariableCreator:
         """Creates the creator.
 
         Args:
-            ps_devices: The device of each parameter server, in order.
+            ps_devices: The device of each parameter server, by its index.
             variable_partitioner: The rule that cuts variables; None keeps all
                 of them whole.
             wire_dtype_of: A function from the path of a trainable variable to
@@ -66,8 +66,8 @@ class VariableCreator:
         self._partitioner = variable_partitioner
         self._wire_dtype_of = wire_dtype_of
         self._worker_indices = worker_indices
-        self.on_ps = PsVariables(ps_devices)
-        self._by_hand = HandPlacement(len(ps_devices))
+        self.on_ps = PsVariables(list(ps_devices.values()), [*ps_devices])
+        self._by_hand = HandPlacement(lambda: self.on_ps.indices)
         self._connection = connection.present()
 
     def create(self, **kwargs: Any) -> Any:

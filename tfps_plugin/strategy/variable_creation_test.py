@@ -13,7 +13,7 @@ def test_a_strategy_that_was_superseded_makes_nothing(
 ) -> None:
     monkeypatch.setattr(connection, "_present", connection._Present())
     made_on = connection.begin()
-    creator = VariableCreator([testing.LOCAL_DEVICE], None)
+    creator = VariableCreator({0: testing.LOCAL_DEVICE}, None)
     assert creator.create(initial_value=1.0, name="before").numpy() == 1.0
     made_on.end("superseded by a newer strategy")
     with pytest.raises(errors.StrategySupersededError, match="superseded"):

@@ -34,7 +34,7 @@ def rejoin(
     """
     since = time.monotonic()
     deadline = since + timeout_seconds
-    for task in session.cluster.parameter_servers:
+    for task in session.parameter_servers:
         probe_seconds = min(_PROBE_TIMEOUT_SECONDS, _left_seconds(deadline))
         if not session.is_same_incarnation(task, probe_seconds):
             _take_back_ps(session, book, task, deadline)

@@ -204,6 +204,11 @@ class Session:
         """The workers that belong to the cluster: without removed ones."""
         return self._enrolment.workers
 
+    @property
+    def parameter_servers(self) -> tuple[Task, ...]:
+        """The ps that belong to the cluster: without removed ones."""
+        return self._enrolment.parameter_servers
+
     def add_worker(self, address: str) -> Task:
         """Adds a worker to the cluster; `readmit` then takes it in.
 
@@ -218,6 +223,26 @@ class Session:
         """
         return self._enrolment.add(address)
 
+    def add_ps(self, address: str) -> Task:
+        """Adds a parameter server, which belongs to the cluster with `join_ps`.
+
+        Until then, nobody waits for it if it is lost; `readmit` takes it in.
+
+        Args:
+            address: Its address, `"host:port"`.
+
+        Returns:
+            The parameter server.
+
+        Raises:
+            ClusterConfigurationError: See `Enrolment.add`.
+        """
+        return self._enrolment.add(address, PARAMETER_SERVER, joins=True)
+
+    def join_ps(self, task: Task) -> None:
+        """Makes a parameter server belong to the cluster."""
+        self._enrolment.join(task)
+
     def note_leaving(self, task: Task) -> None:
         """Keeps a listed task, as it is now, from being taken in again.
 
@@ -229,11 +254,11 @@ class Session:
         with self._lock:
             self._leaving.add(self._statuses[task].incarnation)
 
-    def remove_worker(self, task: Task) -> None:
-        """Removes a worker that was delisted, and tells it to end.
+    def remove(self, task: Task) -> None:
+        """Removes a worker or ps that was delisted, and tells it to end.
 
         Args:
-            task: The worker; nobody takes it in again, unless it is added.
+            task: The task; nobody takes it in again, unless it is added.
         """
         self._enrolment.remove(task)
         self._announcer.job_over([self._book.now(task)])
@@ -422,7 +447,7 @@ class Session:
             raise errors.TaskUnreachableError(
                 f"{task} at {task.address} was removed from the cluster. "
                 "Expected a task that belongs to it. Add it again with "
-                "coordinator.add_worker().",
+                f"coordinator.add_{task.job}().",
                 address=task.address,
                 reason="it was removed",
             )
@@ -533,14 +558,17 @@ class Session:
         return cluster in (self.requested, self._book.spec()) or (
             cluster.worker_addresses
             == tuple(self._book.now(task).address for task in self.workers)
-            and cluster.ps_addresses == self._book.spec().ps_addresses
+            and cluster.ps_addresses
+            == tuple(
+                self._book.now(task).address for task in self.parameter_servers
+            )
         )
 
     def _begin(self) -> None:
         """Connects TensorFlow and makes the chief known to the tasks."""
         atexit.register(self._close_at_exit)
         self._announcer.identify()
-        leftovers.free(self.cluster.parameter_servers)
+        leftovers.free(self.parameter_servers)
         tensorflow_functions.ask_first(self)
         # For the next strategy on this cluster: the tasks have just answered.
         free_workers.prepare(_PREPARE_TIMEOUT_SECONDS)
@@ -551,7 +579,7 @@ class Session:
             "Connected as chief at %s to %d workers and %d ps.",
             self._chief_address,
             sum(task.job == WORKER for task in listed),
-            len(self.cluster.parameter_servers),
+            len(self.parameter_servers),
         )
 
     def _close_at_exit(self) -> None:

@@ -198,6 +198,24 @@ class ClosureQueue:
                 self._shared.settled.wait(min(left_seconds, WAKE_UP_SECONDS))
             return True
 
+    def wait_until_idle(self, timeout_seconds: float) -> bool:
+        """Waits until no closure waits or runs.
+
+        Args:
+            timeout_seconds: How long to wait at most.
+
+        Returns:
+            Whether that is so, and no error waits to be raised.
+        """
+        deadline = time.monotonic() + timeout_seconds
+        with self._lock:
+            while not (self._ledger.is_idle and self._shared.is_quiet):
+                left_seconds = deadline - time.monotonic()
+                if left_seconds <= 0 or self._shared.ended_by is not None:
+                    return False
+                self._shared.settled.wait(min(left_seconds, WAKE_UP_SECONDS))
+            return not self._ledger.has_error
+
     def cancel_queued(self) -> int:
         """Cancels closures that wait, and returns their number."""
         return len(self._shared.change(self._ledger.cancel_queued))

@@ -75,7 +75,7 @@ class Departures:
             # It is lost already: nothing runs on it.
             if for_good:
                 membership.retire(worker_index)
-                self._session.remove_worker(task)
+                self._session.remove(task)
                 self._publish(task, 0.0, for_good=True)
             return True
         deadline = began_at + timeout_seconds
@@ -96,7 +96,7 @@ class Departures:
         membership.leave(worker_index, generation, for_good=for_good)
         membership.wait_until_delisted(worker_index, _DELIST_SECONDS)
         if for_good:
-            self._session.remove_worker(task)
+            self._session.remove(task)
         else:
             self._session.let_go(task)
         self._publish(task, time.monotonic() - began_at, for_good=for_good)

@@ -87,7 +87,7 @@ class ElasticWorkers:
             try:
                 session.connection.part(WorkerDatasets).extend_to(task.index)
             except BaseException:
-                session.remove_worker(task)
+                session.remove(task)
                 raise
             self._pool.add_worker(task)
         _logger.info("%s at %s is added to the cluster.", task, address)

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from tfps_plugin import errors
-from tfps_plugin.cluster.spec import ClusterSpec
 from tfps_plugin.coordinator.members import failures
 from tfps_plugin.coordinator.members.inspector import Inspector
 from tfps_plugin.coordinator.members.membership import Membership
+from tfps_plugin.coordinator.session_protocol import SessionLike
 
 _BROKEN = "an earlier connection to it has broken this one"
 _STALE = "it does not end a function that was given up"
@@ -30,7 +30,7 @@ class FailureExaminer:
 
     def __init__(
         self,
-        cluster: ClusterSpec,
+        session: SessionLike,
         membership: Membership,
         inspector: Inspector,
         stale_seconds: float = _STALE_SECONDS,
@@ -38,19 +38,23 @@ class FailureExaminer:
         """Creates the examiner.
 
         Args:
-            cluster: The tasks.
+            session: The connection to the cluster.
             membership: Receives reports of lost tasks.
             inspector: Probes tasks.
             stale_seconds: How long a worker may fail calls because it has not
                 ended a function that was given up.
         """
-        self._ps: Sequence[Any] = tuple(cluster.parameter_servers)
+        self._session = session
         self._membership = membership
         self._inspector = inspector
         self._stale_seconds = stale_seconds
         # Times (monotonic) of the first and the latest such failure in a row,
         # by worker and generation.
         self._stale: dict[tuple[int, int], tuple[float, float]] = {}
+
+    @property
+    def _ps(self) -> Sequence[Any]:
+        return tuple(self._session.parameter_servers)
 
     def stop(self) -> None:
         """Ends every pause between two probes."""

@@ -107,7 +107,7 @@ class _Bench:
             session, self.queue.lanes, counters, self.events, recovery
         )
         self.examiner = FailureExaminer(
-            session.cluster, self.membership, inspector, stale_seconds
+            session, self.membership, inspector, stale_seconds
         )
         self.thread = MembershipThread(
             session,

@@ -71,7 +71,6 @@ class MembershipThread:
             on_unwanted: Called on the thread before it ends for that reason.
         """
         self._session = session
-        self._ps = tuple(session.cluster.parameter_servers)
         self._queue = queue
         self._membership = membership
         self._examiner = examiner
@@ -200,7 +199,7 @@ class MembershipThread:
                     )
 
     def _end_round_if_a_ps_is_lost(self) -> None:
-        for task in self._ps:
+        for task in self._session.parameter_servers:
             error = self._examiner.examine_ps(task)
             if error is not None and self._queue.has_work:
                 self._queue.end_round(error)

@@ -200,7 +200,7 @@ class PsRecovery:
         state.is_back = True
 
     def _find_other_losses(self) -> None:
-        for task in self._session.cluster.parameter_servers:
+        for task in self._session.parameter_servers:
             with self._lock:
                 state = self._lost.get(task)
             if state is not None and not state.is_back:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tfps_plugin.cluster.calls import bounded_calls
+from tfps_plugin.cluster.spec import PARAMETER_SERVER
 from tfps_plugin.coordinator.closures.closure_queue import ClosureQueue
 from tfps_plugin.coordinator.lanes.worker import Worker
 from tfps_plugin.coordinator.members.failure_examiner import FailureExaminer
@@ -54,7 +55,6 @@ class Watchdog:
             drivers: The lanes of each worker, by its index.
         """
         self._session = session
-        self._ps = tuple(session.cluster.parameter_servers)
         self._queue = queue
         self._membership = membership
         self._examiner = examiner
@@ -122,7 +122,7 @@ class Watchdog:
             if reason is None:
                 self._detector.answered(task)
             elif self._detector.silent(task):
-                if task in self._ps:
+                if task.job == PARAMETER_SERVER:
                     self._give_up_ps(task, reason, is_awaited=bool(overdue))
                 else:
                     self._give_up_worker(task.index, reason)
@@ -149,7 +149,7 @@ class Watchdog:
         ]
         servers = [
             task
-            for task in self._ps
+            for task in self._session.parameter_servers
             if overdue or is_roll_call or self._detector.is_suspect(task)
         ]
         return [task for task in (*workers, *servers) if task in listed]
@@ -228,5 +228,5 @@ class Watchdog:
             num_calls,
             self._detector.hanging_seconds,
         )
-        for task in self._ps:
+        for task in self._session.parameter_servers:
             self._session.break_connections(task)

@@ -30,16 +30,18 @@ class NetworkProbe:
     Threading: one thread uses it; `stop` is called by any.
     """
 
-    def __init__(self, schedule: Schedule, ps_devices: Sequence[str]) -> None:
+    def __init__(
+        self, schedule: Schedule, ps_devices: Callable[[], Sequence[str]]
+    ) -> None:
         """Prepares; traces nothing yet.
 
         Args:
             schedule: Schedules a function on a worker without waiting; returns
                 None if it does not.
-            ps_devices: The devices of the parameter servers.
+            ps_devices: Returns the devices of the parameter servers.
         """
         self._schedule = schedule
-        self._ps_devices = tuple(ps_devices)
+        self._ps_devices = ps_devices
         self._changed = threading.Condition()
         self._is_stopped = False
 
@@ -64,9 +66,10 @@ class NetworkProbe:
             The seconds for each parameter server, by worker; without workers
             that could not be asked, or did not answer in time.
         """
-        if not self._ps_devices:
+        ps_devices = list(self._ps_devices())
+        if not ps_devices:
             return {}
-        function = self._traced()
+        function = _traced(ps_devices)
 
         def run() -> Any:
             # An error here must not cancel the functions of the program: they
@@ -81,20 +84,9 @@ class NetworkProbe:
             value = self._schedule(worker_index, run)
             if value is not None and self._wait(value, timeout_seconds):
                 seconds = None if value.error else value.get()
-                if seconds is not None and len(seconds) == len(
-                    self._ps_devices
-                ):
+                if seconds is not None and len(seconds) == len(ps_devices):
                     found[worker_index] = seconds
         return found
-
-    def _traced(self) -> Callable[[], Any]:
-        @tf.autograph.experimental.do_not_convert
-        def probe() -> tuple[tf.Tensor, tf.Tensor]:
-            return _seconds_from_each(self._ps_devices)
-
-        with tf.device(None):
-            concrete = tf.function(probe).get_concrete_function()
-        return first_calls.exclusive(concrete, range(len(self._ps_devices)))
 
     def _wait(self, value: RemoteValue, timeout_seconds: float) -> bool:
         """Waits for a result; returns whether it is there."""
@@ -109,6 +101,19 @@ class NetworkProbe:
                 lambda: value.is_ready() or self._is_stopped, timeout_seconds
             )
         return value.is_ready()
+
+
+def _traced(ps_devices: Sequence[str]) -> Callable[[], Any]:
+    """Returns a function for a worker, with the results that follow."""
+
+    @tf.autograph.experimental.do_not_convert
+    def probe() -> tuple[tf.Tensor, tf.Tensor]:
+        return _seconds_from_each(ps_devices)
+
+    with tf.device(None):
+        concrete = tf.function(probe).get_concrete_function()
+    indices = [tf.DeviceSpec.from_string(each).task or 0 for each in ps_devices]
+    return first_calls.exclusive(concrete, indices)
 
 
 def _seconds_from_each(

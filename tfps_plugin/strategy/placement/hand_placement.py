@@ -5,6 +5,8 @@
 
 import logging
 import threading
+from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
 
 from tfps_plugin import errors
@@ -22,13 +24,13 @@ class HandPlacement:
     Threading: any thread. Guarded by `_lock`: `_told`.
     """
 
-    def __init__(self, num_ps: int) -> None:
+    def __init__(self, servers: Callable[[], Sequence[int]]) -> None:
         """Begins without variables.
 
         Args:
-            num_ps: Number of parameter servers.
+            servers: Returns the indices of the parameter servers.
         """
-        self._num_ps = num_ps
+        self._servers = servers
         self._lock = threading.Lock()
         # Texts that the log has, each once for all variables.
         self._told: set[str] = set()
@@ -49,7 +51,7 @@ class HandPlacement:
         device = keras_compat.device_behind(initial_value)
         if device is None or _is_of_lane(device):
             return None
-        ps = ps_index(device, self._num_ps, name)
+        ps = ps_index(device, self._servers(), name)
         if device.job is None and device.kind != "CPU":
             self._tell_once(
                 "tf.device(%r) names no task, so variables under it are in the "
@@ -110,12 +112,14 @@ def _is_of_lane(device: NamedDevice) -> bool:
     )
 
 
-def ps_index(device: NamedDevice | None, num_ps: int, name: str) -> int | None:
+def ps_index(
+    device: NamedDevice | None, servers: Sequence[int], name: str
+) -> int | None:
     """Returns the parameter server that a device names.
 
     Args:
         device: The device under which a variable is created; None: no device.
-        num_ps: Number of parameter servers.
+        servers: Indices of the parameter servers.
         name: Name of the variable, for messages.
 
     Returns:
@@ -130,21 +134,25 @@ def ps_index(device: NamedDevice | None, num_ps: int, name: str) -> int | None:
     if device.job == spec.WORKER and device.in_function:
         # The layer is built by its first call, which computes there.
         return None
-    reason = _why_unfit(device, num_ps)
+    reason = _why_unfit(device, servers)
     if reason is None:
         return device.task
-    last = f" to '/job:ps/task:{num_ps - 1}'" if num_ps > 1 else ""
+    first, *others = (f"'/job:ps/task:{server}'" for server in servers)
+    last = ""
+    if others:
+        is_range = len(servers) == servers[-1] - servers[0] + 1
+        last = f" to {others[-1]}" if is_range else f" or {', '.join(others)}"
     raise errors.VariableCreationError(
         f"The variable {name!r} cannot be on the device under which it is "
         f"created: {reason}. Expected the device of a parameter server, "
-        f"'/job:ps/task:0'{last}, or none: the variable is then on the "
+        f"{first}{last}, or none: the variable is then on the "
         "parameter server with the fewest bytes. Received: "
         f"tf.device({device.given!r}). Name a parameter server, or create the "
         "variable outside of tf.device."
     )
 
 
-def _why_unfit(device: NamedDevice, num_ps: int) -> str | None:
+def _why_unfit(device: NamedDevice, servers: Sequence[int]) -> str | None:
     """Returns why a device cannot hold variables; None if it can."""
     if device.job == spec.WORKER:
         return (
@@ -158,7 +166,7 @@ def _why_unfit(device: NamedDevice, num_ps: int) -> str | None:
         return f"the cluster has no job {device.job!r}"
     if device.replica:
         return f"tasks have no replica {device.replica}"
-    if device.task is not None and device.task >= num_ps:
+    if device.task is not None and device.task not in servers:
         return f"the cluster has no parameter server {device.task}"
     if (device.kind, device.number) != ("CPU", 0):
         return (

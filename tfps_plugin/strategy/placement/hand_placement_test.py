@@ -13,7 +13,7 @@ from tfps_plugin.cluster.calls.dispatch_context import DispatchContext
 from tfps_plugin.strategy.placement import hand_placement
 from tfps_plugin.strategy.placement.hand_placement import HandPlacement
 
-_NUM_PS = 2
+_SERVERS = range(2)
 
 
 def _named(*names: str | None) -> NamedDevice | None:
@@ -24,7 +24,7 @@ def _named(*names: str | None) -> NamedDevice | None:
 
 
 def _ps(*names: str | None) -> int | None:
-    return hand_placement.ps_index(_named(*names), _NUM_PS, "v")
+    return hand_placement.ps_index(_named(*names), _SERVERS, "v")
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_inside_of_a_function_it_is_the_same() -> None:
         with tf.device("/job:ps/task:1"), tf.init_scope():
             seen.append(_ps("/CPU:0"))
         with tf.init_scope():
-            seen.append(hand_placement.ps_index(None, _NUM_PS, "v"))
+            seen.append(hand_placement.ps_index(None, _SERVERS, "v"))
 
     with tf.device(None):
         function.get_concrete_function()
@@ -101,7 +101,7 @@ def test_where_a_call_computes_no_variables_are() -> None:
     def function() -> None:
         with tf.device("/job:worker/task:1"), tf.init_scope():
             device = tensorflow_devices.named_device()
-            seen.append(hand_placement.ps_index(device, _NUM_PS, "v"))
+            seen.append(hand_placement.ps_index(device, _SERVERS, "v"))
 
     with tf.device(None):
         function.get_concrete_function()
@@ -109,7 +109,7 @@ def test_where_a_call_computes_no_variables_are() -> None:
 
 
 def test_the_device_of_a_lane_names_nothing() -> None:
-    placement = HandPlacement(_NUM_PS)
+    placement = HandPlacement(lambda: _SERVERS)
     lane = DispatchContext(1, 3, 0, "/job:worker/replica:0/task:1/device:CPU:0")
     with dispatch_context.dispatching(lane), tf.device(lane.device):
         assert placement.ps_of("v") is None
@@ -125,7 +125,7 @@ def test_the_device_of_a_lane_names_nothing() -> None:
 def test_what_does_not_follow_the_device_is_told_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    placement = HandPlacement(_NUM_PS)
+    placement = HandPlacement(lambda: _SERVERS)
     with caplog.at_level(logging.INFO):
         for name in ("a", "b"):
             with tf.device("/GPU:0"):

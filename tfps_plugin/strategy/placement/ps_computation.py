@@ -142,9 +142,10 @@ def _device_to_build_on() -> str | None:
         named is not None
         and named.job == PARAMETER_SERVER
         and named.task is not None
-        and named.task < len(servers)
     ):
-        return str(servers[named.task])
+        for device in servers:
+            if tf.DeviceSpec.from_string(device).task == named.task:
+                return str(device)
     return str(choose([]))
 
 

@@ -57,6 +57,8 @@ class CompiledSteps:
             tuple(kinds),
             _settings(optimizer),
             automatic_updates.version([optimizer]),
+            # Variables may move to other parameter servers.
+            keras_optimizers.strategy_of(optimizer).layout_version,
         )
         tensors = [_tensors(gradient) for gradient in gradients]
         function = self._functions.get(key)

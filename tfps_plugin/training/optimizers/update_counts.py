@@ -75,6 +75,9 @@ class UpdateCounts:
     ) -> RemoteVariable:
         key = (lock.device, lock.name)
         with self._lock:
+            if key in made and made[key].device != lock.device:
+                # Its parameter server was removed, and has come back.
+                made[key, len(made)] = made.pop(key)
             if key not in made:
                 made[key] = compat.strategy_of(optimizer).inventory.new_tally(
                     lock.device, tf.TensorShape(shape), name

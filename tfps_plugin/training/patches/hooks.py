@@ -6,6 +6,7 @@ Importing this module replaces nothing: every new strategy calls `install`.
 from tfps_plugin._compat import patch_table
 from tfps_plugin._compat import patches
 from tfps_plugin.recovery import failover
+from tfps_plugin.recovery.resharding import resharder
 from tfps_plugin.strategy import parameter_server_strategy
 
 # Saved models may refer to its classes: a strategy registers them with Keras.
@@ -22,6 +23,7 @@ def install(strategy: object = None) -> None:
     patches.apply(patch_table.ROWS)
     if strategy is not None:
         failover.install(strategy)
+        resharder.install(strategy)
         traced_steps.install(strategy)
 
 

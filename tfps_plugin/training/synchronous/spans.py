@@ -46,6 +46,8 @@ class Spans:
         # Number of recovered ps when workers were known to reach all.
         self._num_recovered = 0
         self._probe: Callable[[], tf.Tensor] | None = None
+        # Devices of the parameter servers that it asks.
+        self._probed: tuple[str, ...] = ()
         # Workers of which the log says that they do not take part yet.
         self._told_of: set[int] = set()
 
@@ -116,8 +118,9 @@ class Spans:
         num_recovered = coordinator.counters.value("ps_recovered")
         if num_recovered != self._num_recovered:
             self._num_recovered = num_recovered
-            if self._probe is None:
-                devices = coordinator.strategy.ps_devices
+            devices = coordinator.strategy.ps_devices
+            if self._probe is None or self._probed != devices:
+                self._probed = devices
                 self._probe = reach.new_probe(devices)
             reach.wait_until_reached(coordinator, present, self._probe)
 

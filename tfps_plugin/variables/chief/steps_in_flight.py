@@ -33,6 +33,11 @@ def finish() -> None:
             finisher()
 
 
+def may_be_in_flight() -> bool:
+    """Returns whether this thread is in `fit`, `evaluate` or `predict`."""
+    return getattr(_thread_local, "finisher", None) is not None
+
+
 def finish_synchronous() -> None:
     """Waits as `finish` does, but only for steps that workers make together.
 

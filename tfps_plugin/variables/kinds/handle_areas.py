@@ -34,6 +34,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from tfps_plugin import errors
 from tfps_plugin._compat.graph import tensorflow_variables as compat
 from tfps_plugin.cluster.chief import connection
 from tfps_plugin.cluster.chief import leftovers
@@ -276,6 +277,7 @@ class StagedHandles:
         Raises:
             VariableCreationError: If a variable no longer exists.
             StrategySupersededError: If their connection has ended.
+            UnsupportedError: If a variable has moved to another ps.
         """
         self._connection.require()
         if self._are_there(self._all_areas.last_change):
@@ -287,10 +289,25 @@ class StagedHandles:
             if self._are_there(change):
                 return
             for place, area in self.areas.items():
-                area.put([look_up() for look_up in self._look_ups[place]])
+                handles = [look_up() for look_up in self._look_ups[place]]
+                _require_on(place.device, handles)
+                area.put(handles)
             self._as_of = change
 
     def _are_there(self, change: int) -> bool:
         return self._as_of == change and not any(
             area.is_stale for area in self.areas.values()
         )
+
+
+def _require_on(device: str, handles: Sequence[tf.Tensor]) -> None:
+    """Refuses handles of variables that have moved to another device."""
+    for handle in handles:
+        if handle.device != device:
+            raise errors.UnsupportedError(
+                "A function was called whose variables are on other parameter "
+                "servers now. Expected a function that was traced since they "
+                f"have moved. Received: a variable on {handle.device}, which "
+                f"was on {device}. Schedule the tf.function again, or call its "
+                "get_concrete_function again."
+            )

@@ -71,6 +71,11 @@ class MirroredScalar(RemoteVariable):
         self._tallies = LaneTallies(name, dtype, read)
         self._count: Any = None
 
+    def adopt(self, copy: RemoteVariable) -> None:
+        """See `RemoteVariable.adopt`; lanes keep their copies."""
+        super().adopt(copy)
+        self._count = None
+
     # Its handles in functions.
 
     @property

@@ -63,6 +63,19 @@ class RemoteVariable(Table, LateBoundVariable):
         super().remake()
         self._be_known_by_handle()
 
+    def adopt(self, copy: "RemoteVariable") -> None:
+        """Goes on with the resource of another variable, on another ps.
+
+        Functions that were traced before cannot be called any more.
+
+        Args:
+            copy: A variable of the same shape and dtype, which nothing else
+                uses.
+        """
+        self._handle = copy._own
+        self._be_known_by_handle()
+        connection.present().part(HandleAreas).handles_have_changed()
+
     def _be_known_by_handle(self) -> None:
         """Lets functions of SavedModels find it by its handle."""
         tensorflow_tables.set_owner(self.own_handle, self)
@@ -181,7 +194,9 @@ class RemoteVariable(Table, LateBoundVariable):
             slot: A variable of the same shape on the same ps, such as an
                 optimizer's moment.
         """
-        self._family.append(weakref.ref(slot))
+        # Not `in`: variables are compared by their elements.
+        if all(known is not slot for known in self.family):
+            self._family.append(weakref.ref(slot))
 
     @property
     def family(self) -> list[Any]:

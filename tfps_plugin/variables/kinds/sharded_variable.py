@@ -1,6 +1,7 @@
 """A table sharded over several parameter servers, one value to the user."""
 
 import weakref
+from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Sequence
 from typing import Any
@@ -88,14 +89,50 @@ class ShardedVariable(AssignMethods, ScatterMethods, SavedForm, TensorProtocol):
             trainable=trainable,
         )
         self._family: list[weakref.ref[ShardedVariable]] = []
-        for shard in self._variables:
-            # Keras's optimizers find the slots of a shard through this.
-            shard._distributed_container = lambda: self
+        self._after_cut: list[Callable[[], None]] = []
+        self._own_shards()
 
     def __tf_tracing_type__(self, context: Any) -> SameVariable:
         """Returns the type by which functions that take it are traced."""
         del context
         return SameVariable(self)
+
+    def _own_shards(self) -> None:
+        for shard in self._variables:
+            # Keras's optimizers find the slots of a shard through this.
+            shard._distributed_container = lambda: self
+
+    def recut(
+        self, variables: Sequence[RemoteVariable], layout: RowLayout
+    ) -> None:
+        """Goes on with other shards, which have the same rows.
+
+        Functions that were traced before cannot be called any more. Call
+        `recut_is_complete` when the slots are cut likewise.
+
+        Args:
+            variables: The shards, in the order of their rows.
+            layout: Rows of each shard.
+        """
+        self._variables = list(variables)
+        self._layout = layout
+        self._own_shards()
+
+    def recut_is_complete(self) -> None:
+        """Joins the new shards with those of the slots."""
+        for slot in self.family:
+            self._join_shards(slot)
+        for call in self._after_cut:
+            call()
+
+    def after_recut(self, call: Callable[[], None]) -> None:
+        """Has a function called whenever the table has been cut anew.
+
+        Args:
+            call: Called after the slots were cut likewise; kept as long as
+                the table.
+        """
+        self._after_cut.append(call)
 
     def join_family(self, slot: "ShardedVariable") -> None:
         """Declares that `slot` is updated shard by shard with this variable.
@@ -103,11 +140,14 @@ class ShardedVariable(AssignMethods, ScatterMethods, SavedForm, TensorProtocol):
         Args:
             slot: A sharded variable of the same layout on the same ps.
         """
+        self._join_shards(slot)
+        self._family.append(weakref.ref(slot))
+
+    def _join_shards(self, slot: "ShardedVariable") -> None:
         for shard, shard_of_slot in zip(
             self._variables, slot.variables, strict=True
         ):
             shard.join_family(shard_of_slot)
-        self._family.append(weakref.ref(slot))
 
     @property
     def family(self) -> list["ShardedVariable"]:

@@ -37,6 +37,12 @@ class Table:
     # Whether any of its rows have been looked up.
     was_looked_up = False
 
+    # Whether the program has named its ps.
+    is_placed_by_hand = False
+
+    # Returns the variable on whose ps it has to be, or None; see `families`.
+    beside: Callable[[], Any] = staticmethod(lambda: None)
+
     # Its name for the user: the path of its keras.Variable, if it has one.
     path: str
 

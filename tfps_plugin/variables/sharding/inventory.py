@@ -72,6 +72,39 @@ class Inventory:
                 ]
                 self._num_to_prune = max(_PRUNE_FROM, 2 * len(self._variables))
 
+    def replace(
+        self, old: Iterable[RemoteVariable], new: Iterable[RemoteVariable]
+    ) -> None:
+        """Lists shards in the place of others; lists none twice.
+
+        Args:
+            old: Shards that are listed, and are gone.
+            new: Variables and shards; they may be listed.
+        """
+        gone = {id(each) for each in old}
+        with self._lock:
+            kept = [
+                each
+                for each in self._variables
+                if (variable := each()) is not None and id(variable) not in gone
+            ]
+            known = {id(each()) for each in (*kept, *self._tallies)}
+            self._variables = [
+                *kept,
+                *(weakref.ref(v) for v in new if id(v) not in known),
+            ]
+
+    def tallies_on(self, devices: Iterable[str]) -> list[RemoteVariable]:
+        """Returns the numbers of `new_tally` on some parameter servers.
+
+        Args:
+            devices: Full names of their devices.
+        """
+        wanted = set(devices)
+        with self._lock:
+            tallies = [reference() for reference in self._tallies]
+        return [t for t in tallies if t is not None and t.device in wanted]
+
     def on(self, devices: Iterable[str]) -> list[RemoteVariable]:
         """Returns the variables on some parameter servers, oldest first.
 

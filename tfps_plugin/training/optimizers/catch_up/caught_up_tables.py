@@ -2,6 +2,8 @@
 
 import contextlib
 import functools
+import weakref
+from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Sequence
 from typing import Any
@@ -22,6 +24,7 @@ from tfps_plugin.training.optimizers.catch_up.step_clock import StepClock
 from tfps_plugin.training.optimizers.catch_up.zero_gradients import (
     ZeroGradients,
 )
+from tfps_plugin.variables.kinds.sharded_variable import ShardedVariable
 from tfps_plugin.variables.lookup.table import Table
 
 # Name of the variable of an embedding layer in Keras and keras-rs.
@@ -67,15 +70,17 @@ class CaughtUpTables(tf.Module):
             self.marks.append(marks)
             self._clock_keys[table.value._unique_id] = key
             find_slots = functools.partial(_slots_of, optimizer, rule, table)
-            for index in range(table.value.layout.num_shards):
-                CaughtUpShard(
-                    self.clocks[key],
-                    decay,
-                    table.value,
-                    index,
-                    find_slots,
-                    marks.shards[index],
-                )
+            attach_shards = functools.partial(
+                _attach_shards,
+                self.clocks[key],
+                decay,
+                weakref.ref(table.value),
+                find_slots,
+                marks,
+            )
+            attach_shards()
+            if isinstance(table.value, ShardedVariable):
+                table.value.after_recut(attach_shards)
 
     def _new_clock(
         self, optimizer: Any, rule: ZeroGradients, decay: float | None
@@ -133,6 +138,21 @@ class CaughtUpTables(tf.Module):
         ]
         for clock, (now, after) in moments.items():
             clock.advance(now, after, arrivals)
+
+
+def _attach_shards(
+    clock: StepClock,
+    decay: float | None,
+    table: Callable[[], Any],
+    find_slots: Callable[[], dict[str, Any]],
+    marks: Any,
+) -> None:
+    """Lets each shard of a table catch up; see `CaughtUpShard`."""
+    value = table()
+    for index in range(value.layout.num_shards):
+        CaughtUpShard(
+            clock, decay, value, index, find_slots, marks.shards[index]
+        )
 
 
 def attach(optimizer: Any, variables: Sequence[Any]) -> None:

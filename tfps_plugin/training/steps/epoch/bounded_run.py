@@ -21,7 +21,6 @@ from tfps_plugin.training.bounded.member_calls import MemberCalls
 from tfps_plugin.training.steps.epoch.span_run import SpanRun
 from tfps_plugin.training.steps.epoch.span_run import WorkerReadSpanRun
 from tfps_plugin.training.steps.metrics.progress_logs import ProgressLogs
-from tfps_plugin.training.steps.traced.step_calls import StepCalls
 from tfps_plugin.training.steps.traced.step_functions import Gated
 from tfps_plugin.training.steps.traced.step_functions import StepFunctions
 from tfps_plugin.training.steps.tuning import packing
@@ -99,7 +98,6 @@ class WorkerReadBoundedRun(WorkerReadSpanRun):
             num_steps=num_steps,
             steps_per_closure=steps_per_closure,
         )
-        self._element_spec = element_spec
         self._staleness = _Staleness(coordinator)
         self._gated = self._new_gated()
 
@@ -107,6 +105,10 @@ class WorkerReadBoundedRun(WorkerReadSpanRun):
         return self._functions.gated(
             self._functions.on_iterator(self._element_spec), self._element_spec
         )
+
+    def _trace_again(self) -> None:
+        super()._trace_again()
+        self._gated = self._new_gated()
 
     def _steps_of_a_span(self) -> int:
         return _num_present(self._coordinator) * shares.steps_of_a_member(
@@ -117,8 +119,7 @@ class WorkerReadBoundedRun(WorkerReadSpanRun):
         self, present: list[int], num_steps: int
     ) -> tuple[list[int], int]:
         if self._functions.choose_updates():
-            self._calls = StepCalls(self._functions, self._element_spec)
-            self._gated = self._new_gated()
+            self._trace_again()
         return present[:num_steps], num_steps
 
     def _new_span(self, members: list[int], num_steps: int) -> Span:
@@ -188,6 +189,10 @@ class ChiefReadBoundedRun(SpanRun):
     def _new_gated(self) -> Gated:
         return self._functions.gated(self._function, self._codec.decoded_spec)
 
+    def _trace_again(self) -> None:
+        self._function = self._functions.on_group(self._codec)
+        self._gated = self._new_gated()
+
     def request(self, num_steps: int) -> None:
         read = list(itertools.islice(self._batches, num_steps))
         if len(read) < num_steps:
@@ -210,8 +215,7 @@ class ChiefReadBoundedRun(SpanRun):
         self, present: list[int], num_steps: int
     ) -> tuple[list[int], int]:
         if self._functions.choose_updates():
-            self._function = self._functions.on_group(self._codec)
-            self._gated = self._new_gated()
+            self._trace_again()
         members = present[:num_steps]
         taken = [self._held.popleft() for _ in range(num_steps)]
         self._taken = {

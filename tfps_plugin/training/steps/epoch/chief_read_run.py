@@ -112,6 +112,9 @@ class ChiefReadRun(StepRun):
         super().close()
         self._held.clear()
 
+    def _trace_again(self) -> None:
+        self._function = self._functions.on_group(self._codec)
+
     # Called by closures.
 
     def _run(self, group_KC: tf.Tensor, claim: Claim) -> None:

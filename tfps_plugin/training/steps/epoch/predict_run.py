@@ -92,7 +92,6 @@ class PredictInput:
         self._num_left = num_batches
         self._steps_per_closure = steps_per_closure
         self._num_sent = 0
-        self._function: PredictFunction | None = None
         self._pending: collections.deque[PendingPrediction] = (
             collections.deque()
         )
@@ -103,9 +102,9 @@ class PredictInput:
 
     def has_next(self) -> bool:
         """Returns whether there is another batch; sends it and others ahead."""
-        if self._function is None:
-            self._function = self._functions().on_group(self._codec)
-        self._send_ahead(self._function)
+        self._coordinator.safe_points.reach_between_steps()
+        # Known, unless variables have other parameter servers now.
+        self._send_ahead(self._functions().on_group(self._codec))
         return bool(self._pending)
 
     def __next__(self) -> PendingPrediction:

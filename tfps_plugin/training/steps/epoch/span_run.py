@@ -230,6 +230,7 @@ class WorkerReadSpanRun(SpanRun):
             progress,
             steps_per_closure=steps_per_closure,
         )
+        self._element_spec = element_spec
         self._num_steps = num_steps
         self._num_told = 0
         self._reader = reader
@@ -278,6 +279,9 @@ class WorkerReadSpanRun(SpanRun):
             self._end_span(wait=True)
             self._account.withdraw_unclaimed()
         super()._settle()
+
+    def _trace_again(self) -> None:
+        self._calls = StepCalls(self._functions, self._element_spec)
 
     def _is_over(self) -> bool:
         if self._is_closed or not self._reader.is_over:

@@ -82,6 +82,7 @@ class StepDispatcher:
             BaseException: The error that an earlier step raised.
         """
         if not isinstance(iterator, ClusterInput):
+            self._coordinator.safe_points.reach_between_steps()
             return self._keras_function(iterator)
         run = iterator.run
         if run is None:
@@ -92,6 +93,7 @@ class StepDispatcher:
             run = iterator.begin(self._functions, self._progress)
             if self._functions.states.in_order:
                 self._on_order_needed(iterator.batch_spec)
+        run.reach_safe_point()
         run.request(iterator.steps_of_request())
         if iterator.show_all_batches and not run.done:
             # Callbacks of the first batches expect the names in the logs.

@@ -62,6 +62,7 @@ class StepRun(abc.ABC):
         if self.tries_calls_in_flight or self._calls_in_flight.is_kept:
             coordinator.limit_in_flight(self._calls_in_flight.number)
         self._account = StepAccount()
+        self._layout_version = functions.layout_version
         self._fell_short = False
         self._again_lock = threading.Lock()
         self._num_again = 0
@@ -85,6 +86,26 @@ class StepRun(abc.ABC):
     def done(self) -> int:
         """Number of completed steps."""
         return self._account.done
+
+    def reach_safe_point(self) -> None:
+        """Lets variables move to other parameter servers, between two steps.
+
+        Raises:
+            BaseException: The error that an earlier step raised.
+        """
+        safe_points = self._coordinator.safe_points
+        if safe_points.is_wanted:
+            self.sync()
+        safe_points.reach_between_steps()
+        if self._layout_version != self._functions.layout_version:
+            # Also if a callback has moved them.
+            self.sync()
+            self._layout_version = self._functions.layout_version
+            self._trace_again()
+
+    @abc.abstractmethod
+    def _trace_again(self) -> None:
+        """Traces functions again: those that there are cannot be called."""
 
     @abc.abstractmethod
     def request(self, num_steps: int) -> None:

@@ -25,6 +25,7 @@ from tfps_plugin.training.steps.traced.step_functions import StepFunctions
 from tfps_plugin.training.steps.tuning import packing
 from tfps_plugin.training.synchronous.span import Span
 from tfps_plugin.training.synchronous.together import GlobalSteps
+from tfps_plugin.training.synchronous.together import Together
 
 _logger = logging.getLogger("tfps_plugin")
 
@@ -63,12 +64,21 @@ class WorkerReadSyncRun(WorkerReadSpanRun):
             num_steps=num_steps,
             steps_per_closure=steps_per_closure,
         )
-        together = functions.synchronous(
-            functions.on_iterator(element_spec), element_spec
-        )
-        self._global_steps = GlobalSteps(coordinator, together)
+        together = self._make_global_steps()
         self._late = LateBatches(together.step.num_backup, coordinator.counters)
+
+    def _make_global_steps(self) -> Together:
+        spec = self._element_spec
+        together = self._functions.synchronous(
+            self._functions.on_iterator(spec), spec
+        )
+        self._global_steps = GlobalSteps(self._coordinator, together)
         self._num_workers = together.step.num_workers
+        return together
+
+    def _trace_again(self) -> None:
+        super()._trace_again()
+        self._make_global_steps()
 
     def finish(self) -> None:
         super().finish()
@@ -141,7 +151,7 @@ class ChiefReadSyncRun(SpanRun):
     ) -> None:
         """Begins an epoch; see `ChiefReadRun`."""
         # Shares of batches are smaller than batches.
-        codec = codec.of_any_size()
+        self._codec = codec = codec.of_any_size()
         self._function = functions.on_group(codec)
         functions.states.require_whole_batches()
         super().__init__(
@@ -150,10 +160,8 @@ class ChiefReadSyncRun(SpanRun):
             progress,
             steps_per_closure=steps_per_closure,
         )
-        together = functions.synchronous(self._function, codec.decoded_spec)
-        self._global_steps = GlobalSteps(coordinator, together)
+        together = self._make_global_steps()
         self._late = LateBatches(together.step.num_backup, coordinator.counters)
-        self._num_workers = together.step.num_workers
         self._batches = batches
         self._cutter = BatchCutter(codec)
         # Batches that no span has taken, with their numbers of examples.
@@ -163,6 +171,18 @@ class ChiefReadSyncRun(SpanRun):
         # Those of the present span, and the part of each member.
         self._taken: list[tuple[tf.Tensor, int]] = []
         self._groups: dict[int, tf.Tensor] = {}
+
+    def _make_global_steps(self) -> Together:
+        together = self._functions.synchronous(
+            self._function, self._codec.decoded_spec
+        )
+        self._global_steps = GlobalSteps(self._coordinator, together)
+        self._num_workers = together.step.num_workers
+        return together
+
+    def _trace_again(self) -> None:
+        self._function = self._functions.on_group(self._codec)
+        self._make_global_steps()
 
     def request(self, num_steps: int) -> None:
         read = list(itertools.islice(self._batches, num_steps))

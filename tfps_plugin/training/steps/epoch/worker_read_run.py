@@ -218,6 +218,9 @@ class WorkerReadRun(StepRun):
         super().close()
         self._reader.close()
 
+    def _trace_again(self) -> None:
+        self._calls = StepCalls(self._functions, self._element_spec)
+
     # Called by closures.
 
     def _run(self, token: "_Token", limit: int) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 from tfps_plugin import errors
 from tfps_plugin.cluster.chief import connection
 from tfps_plugin.coordinator.closures.closure import ClosureState
+from tfps_plugin.coordinator.elastic import safe_points
 from tfps_plugin.training.steps.scheduled.span_calls import SpanCalls
 from tfps_plugin.training.steps.scheduled.waiting_call import WaitingCall
 from tfps_plugin.training.synchronous.backup.late_gradients import LateGradients
@@ -97,7 +98,7 @@ class WorkerGroupCalls:
                 return
             self._is_running = True
         threading.Thread(
-            target=self._run,
+            target=self._run_all,
             args=(coordinator,),
             name="tfps-group-calls",
             daemon=True,
@@ -137,6 +138,10 @@ class WorkerGroupCalls:
         self.cancel_waiting()
 
     # On the thread of the calls.
+
+    def _run_all(self, coordinator: Any) -> None:
+        with safe_points.held_off():
+            self._run(coordinator)
 
     def _run(self, coordinator: Any) -> None:
         num_failed = 0

@@ -57,10 +57,15 @@ class PredictFunctions:
         self._one_step = tf.function(self._step)
         self.states = StepStates(model)
         self._functions: dict[str, PredictFunction] = {}
+        self._traced_for_layout: int = strategy.layout_version
 
     def on_group(self, codec: BatchCodec) -> PredictFunction:
         """Returns the function for batches of a type."""
         key = repr(codec.element_spec)
+        version = self._model.distribute_strategy.layout_version
+        if version != self._traced_for_layout:
+            self._traced_for_layout = version
+            self._functions.clear()
         if self.states.are_outdated:
             self._functions.clear()
         if key not in self._functions:

@@ -202,6 +202,12 @@ class StepFunctions:
         )
 
     @property
+    def layout_version(self) -> int:
+        """See `ParameterServerStrategy.layout_version`."""
+        version: int = self._model.distribute_strategy.layout_version
+        return version
+
+    @property
     def local_steps(self) -> int:
         """Number of steps that a worker makes on weights of its own."""
         if self.counts_exactly:
@@ -282,6 +288,7 @@ class StepFunctions:
 
     def _trace_anew(self) -> None:
         """Makes the step be retraced when it is next needed."""
+        self._traced_for_layout = self.layout_version
         self._capacity = self._model.distribute_strategy.worker_capacity
         self._one_step = tf.function(self._step)
         if self.counts_exactly:
@@ -311,8 +318,15 @@ class StepFunctions:
                 "traced again.",
                 self._model.name,
             )
+        has_moved = self._traced_for_layout != self.layout_version
+        if has_moved:
+            self.pinned_workers = frozenset()
+            # Each lane's first call of the next trace takes longer.
+            self.pace.pass_over_first_calls(self._coordinator.num_lanes)
+            self.calls_in_flight.measure_again(time.monotonic())
         if (
             lacks_room
+            or has_moved
             or self.states.are_outdated
             or self._choice != self._choice_of_now()
         ):

@@ -1,0 +1,275 @@
+"""The methods of a coordinator that change its parameter servers."""
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+from typing import Protocol
+
+from tfps_plugin import errors
+from tfps_plugin.cluster.spec import Task
+from tfps_plugin.coordinator import caller_checks
+from tfps_plugin.coordinator.elastic.safe_points import SafePoints
+from tfps_plugin.coordinator.session_protocol import SessionLike
+from tfps_plugin.coordinator.worker_pool import WorkerPool
+from tfps_plugin.monitoring import events
+from tfps_plugin.monitoring.counters import Counters
+from tfps_plugin.monitoring.events import Events
+
+_logger = logging.getLogger("tfps_plugin")
+
+_TIMEOUT_SECONDS = 3600.0
+_PROBE_TIMEOUT_SECONDS = 2.0
+# Interval between two attempts to reach a parameter server that is starting.
+_ATTEMPT_SECONDS = 0.5
+# One change after another: they are rare.
+_lock = threading.Lock()
+
+
+class Moves(Protocol):
+    """Variables on their way to other parameter servers."""
+
+    def copy(self) -> None:
+        """Copies them, while others change them; takes as long as it needs."""
+
+    def commit(self) -> int:
+        """Copies what has changed since, and goes on with the copies.
+
+        Returns:
+            Number of bytes of the variables that have moved.
+        """
+
+
+class Resharder(Protocol):
+    """Moves variables to other parameter servers; a higher floor has it."""
+
+    def require_number(self, number: int) -> None:
+        """Refuses a number of parameter servers that options do not allow.
+
+        Raises:
+            ClusterConfigurationError: If they need more.
+        """
+
+    def begin(self, tasks: tuple[Task, ...]) -> Moves:
+        """Plans the moves, and changes nothing.
+
+        Args:
+            tasks: The parameter servers that there will be.
+        """
+
+
+class ElasticParameterServers:
+    """Adds and removes parameter servers; a base class of the coordinator.
+
+    Threading: any thread, but for those of scheduled functions.
+    """
+
+    _pool: WorkerPool
+    _safe_points: SafePoints
+    counters: Counters
+    events: Events
+    strategy: Any
+
+    @property
+    def safe_points(self) -> SafePoints:
+        """Moments at which no function of the program runs on the cluster."""
+        return self._safe_points
+
+    @property
+    def ps_indices(self) -> tuple[int, ...]:
+        """Indices of the parameter servers of the cluster, ascending.
+
+        They are 0, 1, ... until one is removed.
+        """
+        session: SessionLike = self.strategy.session
+        return tuple(task.index for task in session.parameter_servers)
+
+    @property
+    def num_ps(self) -> int:
+        """Number of parameter servers of the cluster, present or not."""
+        return len(self.ps_indices)
+
+    def add_ps(
+        self, address: str, *, timeout_seconds: float = _TIMEOUT_SECONDS
+    ) -> int:
+        """Adds a parameter server to the cluster, while it trains or not.
+
+        Its process serves as the parameter server with the index that this
+        returns: the lowest that none has had. Tables that are sharded over all
+        parameter servers get shards on it, other variables move there for
+        balance. Rows and slots are copied while training goes on. It then
+        pauses for what has changed in the meantime, and functions are traced
+        again. Returns when training goes on. `docs/elastic.md` says more.
+
+        If another thread runs the program, training pauses when that thread
+        next calls the coordinator, or begins a step of `fit`.
+
+        Args:
+            address: Its address, `"host:port"`. If it is that of a parameter
+                server that was removed, this one gets its index.
+            timeout_seconds: How long to wait for its answer, and for the
+                program to pause.
+
+        Returns:
+            Its index.
+
+        Raises:
+            ClusterConfigurationError: If `address` is malformed, or another
+                task has it.
+            TaskUnreachableError: If it does not answer in time.
+            TimeoutError: If the program does not pause in time. Nothing is
+                changed then.
+            UnsupportedError: When called inside a scheduled function or while
+                a `tf.function` is traced.
+            tf.errors.OpError: If it, or another parameter server, was lost
+                while variables were copied. Nothing is changed then.
+        """
+        caller_checks.refuse_inside("add_ps")
+        session: SessionLike = self.strategy.session
+        session.connection.require()
+        deadline = time.monotonic() + timeout_seconds
+        with _lock:
+            for task in session.parameter_servers:
+                if task.address == address:
+                    raise errors.ClusterConfigurationError(
+                        "This parameter server belongs to the cluster already; "
+                        "expected the address of another one. Received: "
+                        f"address={address!r}, which is that of parameter "
+                        f"server {task.index}."
+                    )
+            task = session.add_ps(address)
+            with self._taking_back(task):
+                self._await_answer(task, deadline)
+                session.readmit(task)
+                tasks = (*session.parameter_servers, task)
+                self._move(
+                    tuple(sorted(tasks, key=lambda each: each.index)),
+                    deadline,
+                    lambda: session.join_ps(task),
+                )
+        return int(task.index)
+
+    def remove_ps(
+        self, ps_index: int, *, timeout_seconds: float = _TIMEOUT_SECONDS
+    ) -> None:
+        """Removes a parameter server from the cluster, while it trains or not.
+
+        What it holds moves to the others, as `add_ps` describes. Then its
+        process is told to end. Its index is not used again, unless its address
+        is added again.
+
+        Args:
+            ps_index: One of `ps_indices`.
+            timeout_seconds: How long to wait for the program to pause.
+
+        Raises:
+            ValueError: If it is not the index of a parameter server, or of the
+                last one.
+            ClusterConfigurationError: If the options of the strategy need it,
+                as `replicate` needs two.
+            TimeoutError: If the program does not pause in time. Nothing is
+                changed then.
+            UnsupportedError: When called inside a scheduled function or while
+                a `tf.function` is traced; if another strategy has variables on
+                it.
+            tf.errors.OpError: If a parameter server was lost while variables
+                were copied. Nothing is changed then.
+        """
+        caller_checks.refuse_inside("remove_ps")
+        session: SessionLike = self.strategy.session
+        session.connection.require()
+        deadline = time.monotonic() + timeout_seconds
+        with _lock:
+            by_index = {task.index: task for task in session.parameter_servers}
+            if ps_index not in by_index:
+                raise ValueError(
+                    "There is no such parameter server. Expected one of "
+                    f"{sorted(by_index)}. Received: ps_index={ps_index!r}."
+                )
+            left = tuple(t for i, t in by_index.items() if i != ps_index)
+            if not left:
+                raise ValueError(
+                    "The last parameter server cannot be removed: nothing "
+                    "would hold the variables. Expected another one to be left. "
+                    f"Received: ps_index={ps_index!r}. Add one before, with "
+                    "coordinator.add_ps()."
+                )
+            self._resharder.require_number(len(left))
+            leaving = by_index[ps_index]
+            self._move(left, deadline, lambda: session.remove(leaving))
+            with contextlib.suppress(
+                errors.TaskUnreachableError, errors.TaskLostError
+            ):
+                session.delist(leaving)
+
+    @property
+    def _resharder(self) -> Resharder:
+        resharder: Resharder = self.strategy.resharder
+        return resharder
+
+    @contextlib.contextmanager
+    def _taking_back(self, task: Task) -> Iterator[None]:
+        """Removes a parameter server again that could not be added."""
+        session: SessionLike = self.strategy.session
+        try:
+            yield
+        except BaseException:
+            session.remove(task)
+            with contextlib.suppress(
+                errors.TaskUnreachableError, errors.TaskLostError
+            ):
+                session.delist(task)
+            raise
+
+    def _await_answer(self, task: Task, deadline: float) -> None:
+        """Waits until a parameter server that is starting answers."""
+        session: SessionLike = self.strategy.session
+        never = threading.Event()
+        while True:
+            try:
+                session.probe(task, _PROBE_TIMEOUT_SECONDS)
+            except errors.TaskUnreachableError:
+                if time.monotonic() >= deadline:
+                    raise
+            else:
+                return
+            never.wait(_ATTEMPT_SECONDS)
+
+    def _move(
+        self,
+        tasks: tuple[Task, ...],
+        deadline: float,
+        then: Any,
+    ) -> None:
+        """Moves variables, and goes on with other parameter servers.
+
+        Args:
+            tasks: The parameter servers that there will be.
+            deadline: Time (monotonic) by which the program has to pause.
+            then: Called when everything has moved.
+        """
+        session: SessionLike = self.strategy.session
+        began_at = time.monotonic()
+        moves = self._resharder.begin(tasks)
+        moves.copy()
+        paused: list[float] = []
+        moved: list[int] = []
+
+        def commit() -> None:
+            paused.append(time.monotonic())
+            moved.append(moves.commit())
+            then()
+            paused.append(time.monotonic())
+
+        self._safe_points.run(commit, max(0.0, deadline - time.monotonic()))
+        self.counters.increment("ps_changes")
+        self.events.publish(
+            events.ParameterServersChanged(
+                tuple(task.index for task in session.parameter_servers),
+                sum(moved),
+                time.monotonic() - began_at,
+                paused[1] - paused[0],
+            )
+        )

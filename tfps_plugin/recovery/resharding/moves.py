@@ -1,0 +1,209 @@
+"""Variables on their way to the parameter servers that there will be."""
+
+import logging
+from collections.abc import Callable
+from collections.abc import Sequence
+from typing import Any
+from typing import TypeVar
+
+from tfps_plugin._compat.runtime import tensorflow_placed_traces
+from tfps_plugin.cluster.spec import Task
+from tfps_plugin.recovery.checkpoints import part_files
+from tfps_plugin.recovery.resharding import families
+from tfps_plugin.recovery.resharding import layout_plan
+from tfps_plugin.recovery.resharding.families import VariableFamily
+from tfps_plugin.recovery.resharding.layout_plan import Family
+from tfps_plugin.recovery.resharding.moved_rows import MovedRows
+from tfps_plugin.recovery.resharding.variable_move import VariableMove
+from tfps_plugin.variables.kinds.remote_variable import RemoteVariable
+from tfps_plugin.variables.kinds.sharded_variable import ShardedVariable
+
+_logger = logging.getLogger("tfps_plugin")
+
+T = TypeVar("T")
+
+# What changes while rows are copied is copied again, until there is so little
+# of it, or hardly less than before; but not more often than this.
+_MOST_ROUNDS = 5
+_LITTLE_BYTES = 8 << 20
+
+
+class Moves:
+    """All variables of a strategy on their way to other parameter servers.
+
+    Threading: one thread at a time. `commit` needs that nothing of the program
+    runs on the cluster.
+    """
+
+    def __init__(self, strategy: Any, tasks: Sequence[Task]) -> None:
+        """Plans, and makes copies without values.
+
+        Args:
+            strategy: A `tfps.ParameterServerStrategy`.
+            tasks: The parameter servers that there will be.
+        """
+        self._strategy = strategy
+        session = strategy.session
+        self._before = {
+            task.index: session.device(task)
+            for task in session.parameter_servers
+        }
+        self._after = {task.index: session.device(task) for task in tasks}
+        # By the `id` of the first of each family, and of each variable. The
+        # moves keep the variables, so that nothing else gets these ids.
+        self._planned: dict[int, Family] = {}
+        self._moves: dict[int, VariableMove] = {}
+        self._plan(balances=True)
+
+    def copy(self) -> None:
+        """Copies tables row by row, while others change them.
+
+        Raises:
+            tf.errors.OpError: If a parameter server is lost.
+        """
+        self._on_every_server(MovedRows.copy)
+        before = None
+        for _ in range(_MOST_ROUNDS):
+            changed = sum(self._on_every_server(MovedRows.copy_changed))
+            _logger.debug("%d bytes have changed while copied.", changed)
+            if changed <= _LITTLE_BYTES or (
+                before is not None and changed > before / 2
+            ):
+                return
+            before = changed
+
+    def commit(self) -> int:
+        """Copies what has changed since, and goes on with the copies.
+
+        Returns:
+            Number of bytes of the variables and shards that have moved.
+
+        Raises:
+            tf.errors.OpError: If a parameter server is lost. Nothing is changed
+                then.
+        """
+        # Variables and slots that were made meanwhile.
+        found = self._plan(balances=False)
+        self._on_every_server(MovedRows.complete)
+        # From here on, nothing can fail.
+        on_ps = self._strategy.on_ps
+        num_bytes = 0
+        moved: list[Any] = []
+        for family in found:
+            changed = [
+                move
+                for each in family.members
+                if (move := self._moves[id(each)]).changes_anything
+            ]
+            for move in changed:
+                old, new = move.adopt()
+                on_ps.inventory.replace(old, new)
+                num_bytes += sum(map(families.num_bytes, new))
+                moved += [*old, *new]
+            if changed:
+                _renew_locks(family, on_ps.new_lock, {id(v) for v in moved})
+        for family in found:
+            for each in family.members:
+                if isinstance(each, ShardedVariable) and (
+                    self._moves[id(each)].changes_anything
+                ):
+                    each.recut_is_complete()
+        self._strategy.go_on_with(self._after)
+        self._moves.clear()
+        tensorflow_placed_traces.forget(moved)
+        return num_bytes
+
+    def _plan(self, *, balances: bool) -> list[VariableFamily]:
+        """Plans what has no plan yet.
+
+        Args:
+            balances: Whether variables may move for balance.
+
+        Returns:
+            All families.
+        """
+        found = families.find(self._variables())
+        new = [each for each in found if id(each.first) not in self._planned]
+        index_of = {device: index for index, device in self._before.items()}
+        described = [each.described(index_of) for each in new]
+        planned = layout_plan.plan(described, self._before, self._after)
+        for family, as_it_is, as_planned in zip(
+            new, described, planned, strict=True
+        ):
+            stays = not balances and set(as_it_is.servers) <= set(self._after)
+            self._planned[id(family.first)] = as_it_is if stays else as_planned
+        for family in found:
+            self._add_moves(family, self._planned[id(family.first)])
+        return found
+
+    def _variables(self) -> list[RemoteVariable]:
+        """Returns all variables, and numbers that have to move, too."""
+        inventory = self._strategy.inventory
+        leaving = [
+            device
+            for index, device in self._before.items()
+            if index not in self._after
+        ]
+        return [
+            *inventory.on(self._before.values()),
+            *inventory.tallies_on(leaving),
+        ]
+
+    def _add_moves(self, family: VariableFamily, planned: Family) -> None:
+        devices = [self._after[server] for server in planned.servers]
+        for each in family.members:
+            if id(each) not in self._moves:
+                self._moves[id(each)] = VariableMove(
+                    each,
+                    planned.layout,
+                    devices,
+                    self._strategy.on_ps.without_value,
+                    is_looked_up=family.first.was_looked_up,
+                )
+
+    def _on_every_server(self, act: Callable[[MovedRows], T]) -> list[T]:
+        """Calls a method of all rows, on all parameter servers at once."""
+        rows = {
+            id(each.part): each
+            for move in self._moves.values()
+            for each in move.rows
+        }
+        for each in rows.values():
+            each.allocate()
+        results = part_files.on_every_device(
+            [each.part for each in rows.values()],
+            lambda device, own: [act(rows[id(part)]) for part in own],
+        )
+        return [each for own in results.values() for each in own]
+
+
+def _renew_locks(
+    family: VariableFamily,
+    new_lock: Callable[[RemoteVariable], None],
+    moved: set[int],
+) -> None:
+    """Gives the moved variables of a family locks of their new place.
+
+    Args:
+        family: The family, which has moved.
+        new_lock: Gives a variable a lock of its parameter server.
+        moved: The `id` of each variable and shard that has moved.
+    """
+    first = list(family.first.shards)
+    for shard in first:
+        if id(shard) in moved:
+            new_lock(shard)
+    for each in family.members[1:]:
+        own = list(each.shards)
+        is_alike = len(own) == len(first) and (
+            isinstance(each, ShardedVariable)
+            == isinstance(family.first, ShardedVariable)
+        )
+        for number, shard in enumerate(own):
+            if id(shard) not in moved:
+                continue
+            if is_alike:
+                # An update changes both, under one lock.
+                shard.update_lock = first[number].update_lock
+            else:
+                new_lock(shard)
