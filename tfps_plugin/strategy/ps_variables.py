@@ -219,6 +219,9 @@ class PsVariables:
             devices: The device of each of them, in order.
             indices: Their indices.
         """
+        for device in {*devices} - {*self.devices}:
+            # It may be another process of one that there was before.
+            self._locks.forget(device)
         placement = BytePlacement(len(devices))
         for index, device in enumerate(devices):
             for each in self.inventory.on([device]):

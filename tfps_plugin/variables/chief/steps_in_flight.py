@@ -35,7 +35,7 @@ def finish() -> None:
 
 def may_be_in_flight() -> bool:
     """Returns whether this thread is in `fit`, `evaluate` or `predict`."""
-    return getattr(_thread_local, "finisher", None) is not None
+    return getattr(_thread_local, "may_be_in_flight", False)
 
 
 def finish_synchronous() -> None:
@@ -62,10 +62,17 @@ def finishing(
     before = (
         getattr(_thread_local, "finisher", None),
         getattr(_thread_local, "are_synchronous", False),
+        may_be_in_flight(),
     )
     _thread_local.finisher = finisher
     _thread_local.are_synchronous = are_synchronous
+    # While a finisher runs, too.
+    _thread_local.may_be_in_flight = before[2] or finisher is not None
     try:
         yield
     finally:
-        _thread_local.finisher, _thread_local.are_synchronous = before
+        (
+            _thread_local.finisher,
+            _thread_local.are_synchronous,
+            _thread_local.may_be_in_flight,
+        ) = before

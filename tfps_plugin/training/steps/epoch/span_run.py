@@ -258,6 +258,7 @@ class WorkerReadSpanRun(SpanRun):
         Returns:
             Whether more than `num_yielded` steps have run.
         """
+        self.reach_safe_point()
         self._is_synced = False
         self._end_span(wait=self.done <= num_yielded)
         while True:

@@ -98,8 +98,7 @@ class StepRun(abc.ABC):
             self.sync()
         safe_points.reach_between_steps()
         if self._layout_version != self._functions.layout_version:
-            # Also if a callback has moved them.
-            self.sync()
+            # Perhaps since a callback, which has waited for all steps.
             self._layout_version = self._functions.layout_version
             self._trace_again()
 

@@ -115,6 +115,7 @@ class WorkerReadRun(StepRun):
         Returns:
             Whether more than `num_yielded` steps have run.
         """
+        self.reach_safe_point()
         self._is_synced = False
         self._wait_until(
             lambda: self.done > num_yielded or self._is_over(),
