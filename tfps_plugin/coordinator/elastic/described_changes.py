@@ -7,12 +7,12 @@ from collections.abc import Sequence
 
 @dataclasses.dataclass(frozen=True)
 class Changes:
-    """Workers to add and to remove.
+    """Tasks of a job to add and to remove.
 
     Attributes:
-        added: Addresses of workers to add, in the order of their indices.
-        removed: Indices of workers to remove, the last one first.
-        problem: Why nothing is removed, though fewer workers are described;
+        added: Addresses of tasks to add, in the order of their indices.
+        removed: Indices of tasks to remove, the last one first.
+        problem: Why nothing is removed, though fewer tasks are described;
             empty if there is no such problem.
     """
 
@@ -30,17 +30,19 @@ def find(
     known: Sequence[str],
     now: Sequence[str],
     indices: Collection[int],
+    name: str = "workers",
 ) -> Changes:
     """Returns the changes to make.
 
-    A worker is its place in the list: there it may have another address, where
-    it was started again. So workers come and go at the end of the list.
+    A task is its place in the list: there it may have another address, where it
+    was started again. So tasks come and go at the end of the list.
 
     Args:
-        described: Addresses of the workers, as the cluster resolver has them.
-        known: First addresses of all workers that there have ever been.
+        described: Addresses of the tasks, as the cluster resolver has them.
+        known: First addresses of all tasks that there have ever been.
         now: Their present addresses.
         indices: Indices of those that belong to the cluster.
+        name: Name of such tasks, for messages.
     """
     added = [
         known[index] if index < len(known) else address
@@ -52,7 +54,7 @@ def find(
         return Changes(
             tuple(added),
             (),
-            f"the {len(described)} workers {list(described)} are not the first "
+            f"the {len(described)} {name} {list(described)} are not the first "
             f"of {list(now)}",
         )
     return Changes(tuple(added), tuple(sorted(removed, reverse=True)))

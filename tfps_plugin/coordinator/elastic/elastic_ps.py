@@ -192,9 +192,9 @@ class ElasticParameterServers:
             if not left:
                 raise ValueError(
                     "The last parameter server cannot be removed: nothing "
-                    "would hold the variables. Expected another one to be left. "
-                    f"Received: ps_index={ps_index!r}. Add one before, with "
-                    "coordinator.add_ps()."
+                    "would hold the variables. Expected another one to be "
+                    f"left. Received: ps_index={ps_index!r}. Add one before, "
+                    "with coordinator.add_ps()."
                 )
             self._resharder.require_number(len(left))
             leaving = by_index[ps_index]

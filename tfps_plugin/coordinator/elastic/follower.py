@@ -1,4 +1,4 @@
-"""Thread that adds and removes workers as the cluster resolver says."""
+"""Thread that adds and removes tasks as the cluster resolver says."""
 
 import logging
 import threading
@@ -34,7 +34,8 @@ class Follower:
         self._interval_seconds = interval_seconds
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
-        self._last: Changes | None = None
+        # The latest changes to make: of workers, and of parameter servers.
+        self._last: tuple[Changes, Changes] | None = None
         # The latest problem that the log has told of.
         self._problem = ""
 
@@ -80,35 +81,45 @@ class Follower:
         described = session.described_now()
         if described is None:
             return  # the log says why
-        known = session.cluster
-        if len(described.ps_addresses) != len(known.ps_addresses):
-            self._tell(
-                f"there are {len(described.ps_addresses)} parameter servers "
-                f"now; training goes on with the {len(known.ps_addresses)} "
-                "that it began with"
-            )
-        changes = described_changes.find(
+        known, now = session.cluster, session.addresses_now()
+        of_workers = described_changes.find(
             described.worker_addresses,
             known.worker_addresses,
-            session.addresses_now().worker_addresses,
+            now.worker_addresses,
             coordinator.worker_indices,
+            "workers",
         )
-        self._tell(changes.problem)
+        of_ps = described_changes.find(
+            described.ps_addresses,
+            known.ps_addresses,
+            now.ps_addresses,
+            coordinator.ps_indices,
+            "parameter servers",
+        )
+        self._tell(of_workers.problem or of_ps.problem)
+        changes = of_workers, of_ps
         is_settled, self._last = changes == self._last, changes
         if not is_settled:
             return
-        for address in changes.added:
+        # Variables move more slowly than workers come.
+        for address in of_workers.added:
             coordinator.add_worker(address)
-        for index in changes.removed:
+        for address in of_ps.added:
+            coordinator.add_ps(address)
+        for index in of_workers.removed:
             if self._stop.is_set():
                 return
             coordinator.remove_worker(index)
+        for index in of_ps.removed:
+            if self._stop.is_set():
+                return
+            coordinator.remove_ps(index)
 
     def _tell(self, problem: str) -> None:
         """Logs a problem, if it is news."""
         if problem and problem != self._problem:
             _logger.warning(
-                "The workers are not changed as the cluster resolver says: %s.",
+                "The cluster is not changed as its resolver says: %s.",
                 problem,
             )
         if problem:
