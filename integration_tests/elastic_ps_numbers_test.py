@@ -62,9 +62,7 @@ def _trained(
 def test_every_optimizer_and_option_has_the_numbers_of_one_process(
     cluster: tfps.LocalCluster, consistency: str, name: str
 ) -> None:
-    actual = _trained(
-        cluster, parity.CASES[name], _CONSISTENCIES[consistency]
-    )
+    actual = _trained(cluster, parity.CASES[name], _CONSISTENCIES[consistency])
     parity.assert_same(
         actual,
         parity.in_one_process(name, 1),

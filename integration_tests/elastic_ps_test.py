@@ -1,8 +1,7 @@
-"""Tests of parameter servers that are added and removed while a program trains."""
+"""Tests of parameter servers that come and go while a program trains."""
 
 import threading
 from collections.abc import Callable
-from collections.abc import Iterator
 from typing import Any
 
 import keras
@@ -40,7 +39,7 @@ def _by_rows(monkeypatch: pytest.MonkeyPatch) -> None:
 def new_strategy(
     cluster: tfps.LocalCluster, request: pytest.FixtureRequest
 ) -> Callable[..., tfps.ParameterServerStrategy]:
-    """Returns a function that makes strategies, whose coordinators it closes."""
+    """Returns a function that makes strategies."""
 
     def make(**options: Any) -> tfps.ParameterServerStrategy:
         options.setdefault(

@@ -374,6 +374,8 @@ class ParameterServerStrategy(DeprecatedAttributes, tf.distribute.Strategy):
         """
         self._ps_devices = ps_devices
         self._creator.on_ps.go_on_with(list(ps_devices.values()), [*ps_devices])
+        # Steps are traced again.
+        self._explanations = Explanations()
         self._layout_version += 1
 
     @property

@@ -1,7 +1,7 @@
 """The methods of a coordinator that change its parameter servers."""
 
 import contextlib
-import logging
+import gc
 import threading
 import time
 from collections.abc import Iterator
@@ -18,10 +18,10 @@ from tfps_plugin.monitoring import events
 from tfps_plugin.monitoring.counters import Counters
 from tfps_plugin.monitoring.events import Events
 
-_logger = logging.getLogger("tfps_plugin")
-
 _TIMEOUT_SECONDS = 3600.0
 _PROBE_TIMEOUT_SECONDS = 2.0
+_WATCH_SECONDS = 5.0
+_MOST_SILENCES = 3
 # Interval between two attempts to reach a parameter server that is starting.
 _ATTEMPT_SECONDS = 0.5
 # One change after another: they are rare.
@@ -140,7 +140,7 @@ class ElasticParameterServers:
                         f"server {task.index}."
                     )
             task = session.add_ps(address)
-            with self._taking_back(task):
+            with self._taking_back(task), self._giving_up_if_silent(task):
                 self._await_answer(task, deadline)
                 session.readmit(task)
                 tasks = (*session.parameter_servers, task)
@@ -199,6 +199,9 @@ class ElasticParameterServers:
             self._resharder.require_number(len(left))
             leaving = by_index[ps_index]
             self._move(left, deadline, lambda: session.remove(leaving))
+            # Otherwise TensorFlow would free variables there later, and log
+            # that it cannot.
+            gc.collect()
             with contextlib.suppress(
                 errors.TaskUnreachableError, errors.TaskLostError
             ):
@@ -222,6 +225,36 @@ class ElasticParameterServers:
             ):
                 session.delist(task)
             raise
+
+    @contextlib.contextmanager
+    def _giving_up_if_silent(self, task: Task) -> Iterator[None]:
+        """Fails what waits for a parameter server that does not answer.
+
+        Nobody else watches one that does not belong to the cluster yet.
+        """
+        session: SessionLike = self.strategy.session
+        has_ended = threading.Event()
+
+        def watch() -> None:
+            num_silences = 0
+            while not has_ended.wait(_WATCH_SECONDS):
+                try:
+                    session.probe(task, _PROBE_TIMEOUT_SECONDS)
+                    num_silences = 0
+                except errors.TaskUnreachableError:
+                    num_silences += 1
+                if num_silences == _MOST_SILENCES:
+                    session.break_connections(task)
+
+        thread = threading.Thread(
+            target=watch, name="tfps-joining-ps", daemon=True
+        )
+        thread.start()
+        try:
+            yield
+        finally:
+            has_ended.set()
+            thread.join()
 
     def _await_answer(self, task: Task, deadline: float) -> None:
         """Waits until a parameter server that is starting answers."""

@@ -1,11 +1,14 @@
 """Moves the variables of a strategy when its parameter servers change."""
 
+import gc
 import weakref
 from typing import Any
 
 from tfps_plugin import errors
+from tfps_plugin.cluster.chief import connection
 from tfps_plugin.cluster.spec import Task
 from tfps_plugin.recovery.resharding.moves import Moves
+from tfps_plugin.variables.sharding.inventory import Inventories
 
 
 class Resharder:
@@ -41,8 +44,35 @@ class Resharder:
 
         Args:
             tasks: The parameter servers that there will be.
+
+        Raises:
+            UnsupportedError: If another strategy has variables on one that
+                leaves.
         """
-        return Moves(self._strategy(), tasks)
+        strategy: Any = self._strategy()
+        session = strategy.session
+        leaving = [
+            session.device(task)
+            for task in session.parameter_servers
+            if task not in tasks
+        ]
+        others = connection.present().part(Inventories)
+        for inventory in others.others(strategy.inventory):
+            found = inventory.on(leaving)
+            if found:
+                # They may only wait for Python's garbage collection.
+                del found
+                gc.collect()
+                found = inventory.on(leaving)
+            if found:
+                raise errors.UnsupportedError(
+                    "The parameter server cannot be removed: another strategy "
+                    "of this program has variables there, which would be lost. "
+                    f"Received: {leaving} with {found[0].path!r} and "
+                    f"{len(found) - 1} more. Delete the models of the other "
+                    "strategy first."
+                )
+        return Moves(strategy, tasks)
 
 
 def install(strategy: Any) -> None:
