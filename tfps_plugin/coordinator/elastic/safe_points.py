@@ -87,6 +87,10 @@ class SafePoints:
     @contextlib.contextmanager
     def scheduling(self) -> Iterator[None]:
         """Context in which a thread schedules; first a safe point."""
+        if _is_held_off():
+            # An action waits for what this thread does.
+            yield
+            return
         self.reach()
         with self._gate:
             yield

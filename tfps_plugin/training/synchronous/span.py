@@ -19,6 +19,7 @@ from tfps_plugin.cluster.calls import bounded_calls
 from tfps_plugin.cluster.calls import cancelled_calls
 from tfps_plugin.cluster.calls import dispatch_context
 from tfps_plugin.coordinator.cluster_coordinator import ClusterCoordinator
+from tfps_plugin.coordinator.elastic import safe_points
 from tfps_plugin.coordinator.elastic.uses import Use
 from tfps_plugin.training.synchronous.span_parts import CallOfPs
 from tfps_plugin.training.synchronous.span_parts import QueuesOfStep
@@ -180,7 +181,8 @@ class Span:
     def _drive(self) -> None:
         begun_at = time.monotonic()
         try:
-            self._run()
+            with safe_points.held_off():
+                self._run()
         except BaseException as error:
             self.error = self.error or error
         finally:
