@@ -10,6 +10,7 @@ tensorflow_tracing.py         scopes of a trace, for another thread
 tensorflow_strategy.py        the base classes of a `tf.distribute.Strategy`
 tensorflow_earlier_state.py   objects from before the process became a chief
 tensorflow_earlier_traces.py  earlier traced functions on lost devices
+tensorflow_placed_traces.py   traced functions with variables that have moved
 living_objects.py             living objects of given classes
 tensorflow_lost.py            stand-ins for tensors that the process has lost
 """

@@ -141,8 +141,7 @@ class ElasticParameterServers:
                     )
             task = session.add_ps(address)
             with self._taking_back(task), self._giving_up_if_silent(task):
-                self._await_answer(task, deadline)
-                session.readmit(task)
+                self._take_in(task, deadline)
                 tasks = (*session.parameter_servers, task)
                 self._move(
                     tuple(sorted(tasks, key=lambda each: each.index)),
@@ -198,7 +197,12 @@ class ElasticParameterServers:
                 )
             self._resharder.require_number(len(left))
             leaving = by_index[ps_index]
-            self._move(left, deadline, lambda: session.remove(leaving))
+
+            def let_go() -> None:
+                session.note_leaving(leaving)
+                session.remove(leaving)
+
+            self._move(left, deadline, let_go)
             # Otherwise TensorFlow would free variables there later, and log
             # that it cannot.
             gc.collect()
@@ -256,14 +260,16 @@ class ElasticParameterServers:
             has_ended.set()
             thread.join()
 
-    def _await_answer(self, task: Task, deadline: float) -> None:
-        """Waits until a parameter server that is starting answers."""
+    def _take_in(self, task: Task, deadline: float) -> None:
+        """Connects to a parameter server, once it has started."""
         session: SessionLike = self.strategy.session
         never = threading.Event()
         while True:
             try:
                 session.probe(task, _PROBE_TIMEOUT_SECONDS)
+                session.readmit(task)
             except errors.TaskUnreachableError:
+                # Also a process that was removed, and is about to end.
                 if time.monotonic() >= deadline:
                     raise
             else:
