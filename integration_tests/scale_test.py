@@ -116,13 +116,12 @@ def test_tasks_come_and_go_on_request(tmp_path: pathlib.Path) -> None:
             *("started worker 2", "WorkerJoined 2"),
             *("started ps 1", r"ParameterServersChanged \(0, 1\)"),
         )
-        scale("--workers=2", "--ps=1")
+        assert scale("--workers=2").startswith("2 workers and 2 parameter")
+        assert scale("--ps=1").startswith("2 workers and 1 parameter server ")
         wait_for("WorkerLeft 2", r"ParameterServersChanged \(0,\)")
         # Their indices, and addresses, are there again.
-        scale("--ps=2")
-        wait_for("started ps 1", r"ParameterServersChanged \(0, 1\)")
-        assert scale("--workers=3").startswith("3 workers and 2 parameter")
-        wait_for("started worker 2", "WorkerJoined 2")
+        scale("--workers=3", "--ps=2")
+        wait_for("WorkerJoined 2", r"ParameterServersChanged \(0, 1\)")
         fifo.write_text("")
         wait_for(r"ended with \(0, 1, 2\) \(0, 1\)")
         assert launcher.wait(_DEADLINE_SECONDS) == 0

@@ -46,7 +46,8 @@ def main() -> None:
     metavar="N[:MOST]",
     default="1",
     show_default=True,
-    help="The number of parameter servers; 1:4 as for workers.",
+    help="The number of parameter servers. With 1:4, `tfps scale` changes it, "
+    "too, up to four.",
 )
 @click.option(
     "--evaluator",
