@@ -57,7 +57,7 @@ class FakeSession:
         )
         # The cluster as its resolver has it; None: it does not say.
         self.described: ClusterSpec | None = None
-        # Whether a worker answers as soon as it is added.
+        # Whether a task that is added answers, also before.
         self.starts_with_addition = False
         # Messages of tasks that have not been taken.
         self.messages: list[Message] = []
@@ -180,7 +180,9 @@ class FakeSession:
     def probe(self, task: Task, timeout_seconds: float) -> TaskStatus:
         """Returns the task's status at once."""
         with self._lock:
-            incarnation = self._living[task]
+            incarnation = self._living.get(
+                task, 0 if self.starts_with_addition else None
+            )
         if incarnation is None:
             raise errors.TaskUnreachableError(
                 f"{task} is dead", address=task.address, reason="refused"

@@ -4,14 +4,14 @@
     job               one run: starts the tasks, forwards, reports, stops
     child_process     the process of one task: start, output, signals, end
     leash             runs inside the child, which then dies with its launcher
-    scaling           a job whose number of workers changes
+    scaling           a job whose numbers of tasks change
     control_socket    the socket by which another terminal asks for that
     terminal_relay    a terminal between the chief's errors and the real one
 
 These decide, without processes, threads or a clock:
 
     plan              the processes of a job and their command lines
-    worker_range      the numbers of workers that a job may have
+    task_range        the numbers of tasks that a job may have, and is to have
     restarts          the tasks to start again after a failure, and when
     stop_sequence     the signals that end a job, and the waits between them
     endings           exit codes in words

@@ -4,9 +4,10 @@ A command imports what it needs when it runs, so `tfps --help` answers at once.
 """
 
 import contextlib
-import dataclasses
+import functools
 import os
 import sys
+from typing import Any
 
 import click
 
@@ -34,7 +35,6 @@ def main() -> None:
 )
 @click.option(
     "--workers",
-    "workers",
     metavar="N[:MOST]",
     default="2",
     show_default=True,
@@ -43,11 +43,11 @@ def main() -> None:
 )
 @click.option(
     "--ps",
-    "num_ps",
-    type=click.IntRange(min=1),
-    default=1,
+    metavar="N[:MOST]",
+    default="1",
     show_default=True,
-    help="The number of parameter servers.",
+    help="The number of parameter servers. With 1:4, `tfps scale` changes it, "
+    "too, up to four.",
 )
 @click.option(
     "--evaluator",
@@ -99,7 +99,7 @@ def main() -> None:
 @click.argument("script_arguments", metavar="[ARGUMENTS]...", nargs=-1)
 def run(
     workers: str,
-    num_ps: int,
+    ps: str,
     has_evaluator: bool,
     grace_seconds: float,
     evaluator_seconds: float,
@@ -130,46 +130,50 @@ def run(
     from tfps_plugin.cluster.output import tensorflow_noise
     from tfps_plugin.cluster.output.console import Console
     from tfps_plugin.cluster.spec import FILE_VARIABLE
-    from tfps_plugin.cluster.spec import ClusterSpec
+    from tfps_plugin.cluster.spec import PARAMETER_SERVER
+    from tfps_plugin.cluster.spec import WORKER
     from tfps_plugin.launcher import control_socket
     from tfps_plugin.launcher import plan
     from tfps_plugin.launcher.job import Job
     from tfps_plugin.launcher.scaling import Scaling
-    from tfps_plugin.launcher.worker_range import WorkerRange
+    from tfps_plugin.launcher.task_range import OPTIONS
+    from tfps_plugin.launcher.task_range import TaskRange
 
-    try:
-        numbers = WorkerRange.parse(workers)
-    except ValueError as error:
-        raise click.BadParameter(str(error), param_hint="--workers") from error
-    sizes = {"num_workers": numbers.most, "num_ps": num_ps}
+    ranges = {}
+    for job, text in ((WORKER, workers), (PARAMETER_SERVER, ps)):
+        try:
+            ranges[job] = TaskRange.parse(job, text)
+        except ValueError as error:
+            raise click.BadParameter(
+                str(error), param_hint=OPTIONS[job]
+            ) from error
+    sizes = {
+        "num_workers": ranges[WORKER].most,
+        "num_ps": ranges[PARAMETER_SERVER].most,
+    }
     tune = tune or tuning.is_on(os.environ)
+    of_tasks: dict[str, Any] = {
+        "logical_cpus": logical_cpus,
+        "tune": tune,
+        "environment": os.environ,
+    }
     with contextlib.ExitStack() as reserved:
         ports = [
             reserved.enter_context(reserved_port())
             for _ in range(plan.num_ports(**sizes))
         ]
         largest = plan.plan_cluster(ports, **sizes)
-
-        def cluster_of(number: int) -> ClusterSpec:
-            return dataclasses.replace(
-                largest, worker_addresses=largest.worker_addresses[:number]
-            )
-
-        cluster = cluster_of(numbers.first)
+        cluster = plan.first_tasks(
+            largest, {job: each.first for job, each in ranges.items()}
+        )
         scaling = None
         of_chief = {}
-        if numbers.may_change:
+        if any(each.may_change for each in ranges.values()):
             scaling = Scaling(
                 reserved.enter_context(control_socket.listening()),
-                numbers,
-                cluster_of,
-                lambda index, number: plan.plan_worker(
-                    cluster_of(number),
-                    index,
-                    logical_cpus=logical_cpus,
-                    tune=tune,
-                    environment=os.environ,
-                ),
+                ranges.values(),
+                largest,
+                functools.partial(plan.plan_task, **of_tasks),
             )
             of_chief[FILE_VARIABLE] = scaling.path
         plans = plan.plan_processes(
@@ -177,15 +181,17 @@ def run(
             script,
             script_arguments,
             has_evaluator=has_evaluator,
-            logical_cpus=logical_cpus,
-            tune=tune,
-            environment=os.environ,
+            **of_tasks,
             of_chief=of_chief,
         )
         console = Console(
             [
                 *(process.name for process in plans),
-                *(str(worker) for worker in largest.workers[numbers.first :]),
+                *(
+                    str(task)
+                    for task in largest.serving_tasks
+                    if task not in cluster.serving_tasks
+                ),
             ],
             os.environ,
         )
@@ -200,7 +206,7 @@ def run(
         environment[tensorflow_noise.LOG_LEVEL] = log_level
         # A task may listen on the port that is reserved for it.
         environment["TF_GRPC_REUSE_PORT"] = "1"
-        job = Job(
+        running = Job(
             plans,
             console,
             environment,
@@ -210,7 +216,7 @@ def run(
             scaling=scaling,
             is_quiet=tensorflow_noise.is_quiet(log_level),
         )
-        sys.exit(job.run())
+        sys.exit(running.run())
 
 
 @main.command()
@@ -218,8 +224,13 @@ def run(
     "--workers",
     "num_workers",
     type=click.IntRange(min=1),
-    required=True,
-    help="The number of workers from now on.",
+    help="The number of workers from now on; without it, it stays.",
+)
+@click.option(
+    "--ps",
+    "num_ps",
+    type=click.IntRange(min=1),
+    help="The number of parameter servers from now on, likewise.",
 )
 @click.option(
     "--job",
@@ -227,28 +238,45 @@ def run(
     type=int,
     help="Process id of the `tfps run`, if several run.",
 )
-def scale(num_workers: int, process_id: int | None) -> None:
-    """Change the number of workers of a job that runs on this machine.
+def scale(
+    num_workers: int | None, num_ps: int | None, process_id: int | None
+) -> None:
+    """Change the size of the cluster of a job that runs on this machine.
 
-    The job was started with `tfps run --workers 2:8`, for example. Workers that
-    are added take part at once; those that are removed end what they run. Its
-    script makes a tfps.ParameterServerStrategy() without a cluster resolver.
+    The job was started with `tfps run --workers 2:8 --ps 1:4`, for example; a
+    range of one of them will do. Workers that are added take part at once;
+    those that are removed end what they run. Variables move to parameter
+    servers that are added, and away from those that are removed, while training
+    goes on. The script makes a tfps.ParameterServerStrategy() without a cluster
+    resolver.
     """
+    from tfps_plugin.cluster.spec import PARAMETER_SERVER
+    from tfps_plugin.cluster.spec import WORKER
     from tfps_plugin.launcher import control_socket
 
+    numbers = {
+        job: number
+        for job, number in ((WORKER, num_workers), (PARAMETER_SERVER, num_ps))
+        if number is not None
+    }
+    if not numbers:
+        raise click.UsageError(
+            "There is nothing to change. Expected --workers, --ps, or both."
+        )
     jobs = control_socket.running_jobs()
     if process_id is None and len(jobs) == 1:
         (process_id,) = jobs
     if process_id not in jobs:
         raise click.ClickException(
             "There is no such job. Expected one that was started with a "
-            "largest number of workers, such as tfps run --workers 2:8, and "
-            "--job if there are several. Received: "
+            "largest number of workers or parameter servers, such as tfps run "
+            "--workers 2:8 or --ps 1:4, and --job if there are several. "
+            "Received: "
             + (f"--job {process_id}" if process_id is not None else "no --job")
             + f"; process ids of such jobs: {sorted(jobs) or 'none'}."
         )
     try:
-        answer = control_socket.ask(jobs[process_id], {"workers": num_workers})
+        answer = control_socket.ask(jobs[process_id], numbers)
     except OSError as error:
         raise click.ClickException(
             f"The job does not answer. Expected tfps run, process {process_id}"

@@ -41,6 +41,9 @@ def test_version(runner: CliRunner) -> None:
         (["run", "/no/such/script.py"], "does not exist"),
         (["run", "--workers", "0", __file__], "--workers"),
         (["run", "--ps", "0", __file__], "--ps"),
+        (["run", "--ps", "4:1", __file__], "received '4:1'"),
+        (["scale"], "Expected --workers, --ps, or both"),
+        (["scale", "--ps", "0"], "--ps"),
         (["run", "--evaluater", __file__], "--evaluater"),
     ],
 )

@@ -56,7 +56,8 @@ class Job:
         evaluator_seconds: The time for which the evaluator may go on after the
             chief has ended, for the last checkpoint.
         max_restarts: The number of restarts of each task that fails.
-        scaling: Changes the number of workers; None: it stays.
+        scaling: Changes the numbers of workers and parameter servers; None:
+            they stay.
         is_quiet: Whether to leave out the known noise of TensorFlow. The last
             lines of a task that dies are quoted with it all the same.
 
@@ -146,7 +147,8 @@ class Job:
     def _start_again(self) -> None:
         due = self._restarts.take_due(time.monotonic())
         for plan in self._plans.values():
-            if plan.name in due:
+            # It runs already if it was wanted again meanwhile.
+            if plan.name in due and plan.name not in self._running:
                 self._start(plan)
                 child = self._running[plan.name]
                 self._console.say(
@@ -154,12 +156,12 @@ class Job:
                 )
 
     def _scale(self) -> None:
-        """Takes a request for another number of workers."""
+        """Takes a request for other numbers of tasks."""
         if self._scaling is not None and (text := self._scaling.take_request()):
             self._console.say(text)
 
     def _start_wanted(self) -> None:
-        """Starts workers that are wanted since the job has begun."""
+        """Starts tasks that are wanted since the job has begun."""
         if self._scaling is None or self._stop is not None:
             return
         for plan in self._scaling.take_due(self._running.keys()):
@@ -349,7 +351,9 @@ class Job:
         ):
             return
         again = None
-        if self._stop is None:
+        if self._stop is None and self._scaling is not None:
+            again = self._scaling.ended(child.name, returncode)
+        if self._stop is None and again is None:
             again = self._restarts.failed(
                 child.name, returncode, time.monotonic()
             )

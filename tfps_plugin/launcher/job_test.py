@@ -10,8 +10,14 @@ from typing import Any
 import pytest
 
 from tfps_plugin.cluster.output.console import Console
+from tfps_plugin.cluster.spec import PARAMETER_SERVER
+from tfps_plugin.cluster.spec import WORKER
+from tfps_plugin.launcher import control_socket
 from tfps_plugin.launcher.job import Job
 from tfps_plugin.launcher.plan import ProcessPlan
+from tfps_plugin.launcher.plan import plan_cluster
+from tfps_plugin.launcher.scaling import Scaling
+from tfps_plugin.launcher.task_range import TaskRange
 
 # In short naps: a signal that arrives just before a nap is not overslept.
 _NAPS = "while True: signal.sigtimedwait((), 0.05)"
@@ -28,6 +34,7 @@ class _Run:
         grace_seconds: float = 20.0,
         evaluator_seconds: float = 20.0,
         is_quiet: bool = False,
+        scaling: Scaling | None = None,
         **programs: str | Sequence[str],
     ) -> None:
         plans = [
@@ -42,7 +49,9 @@ class _Run:
             )
         ]
         out, err = io.StringIO(), io.StringIO()
-        console = Console([plan.name for plan in plans], {}, out, err)
+        console = Console(
+            [*(plan.name for plan in plans), "ps 1"], {}, out, err
+        )
         job = Job(
             plans,
             console,
@@ -50,6 +59,7 @@ class _Run:
             grace_seconds=grace_seconds,
             evaluator_seconds=evaluator_seconds,
             is_quiet=is_quiet,
+            scaling=scaling,
         )
         self.status = job.run()
         self.out = out.getvalue()
@@ -295,6 +305,56 @@ def test_output_that_nobody_reads_ends_the_job() -> None:
             job.run()
         with pytest.raises(BrokenPipeError):
             out.close()
+
+
+_SCALES = """
+import os, sys
+from tfps_plugin.launcher import control_socket
+
+def scale(number):
+    path = control_socket.running_jobs()[os.getppid()]
+    assert "error" not in control_socket.ask(path, {"ps": number})
+
+scale(2)
+print("ps 1 runs", open(sys.argv[1]).read())
+# It is wanted again before it ends.
+scale(1)
+scale(2)
+open(sys.argv[2], "w").close()
+print("ps 1 runs", open(sys.argv[1]).read())
+scale(1)
+"""
+
+
+@pytest.mark.parametrize("returncode", [0, 3])
+def test_a_ps_that_is_wanted_again_is_started_when_it_has_ended(
+    fifo: str, tmp_path: pathlib.Path, returncode: int
+) -> None:
+    other = str(tmp_path / "other")
+    os.mkfifo(other)
+    # Runs until it is told to end, as by the chief that has removed it.
+    program = (
+        "import sys; print('begun', file=open(sys.argv[1], 'w'))\n"
+        f"open(sys.argv[2]).read(); sys.exit({returncode})"
+    )
+    with control_socket.listening() as control:
+        run = _Run(
+            scaling=Scaling(
+                control,
+                [TaskRange(WORKER, 1, 1), TaskRange(PARAMETER_SERVER, 1, 2)],
+                plan_cluster(range(4000, 4004), num_workers=1, num_ps=2),
+                lambda _, task: ProcessPlan(
+                    str(task), ("-c", program, fifo, other), {}
+                ),
+            ),
+            chief=(_SCALES, fifo, other),
+        )
+    assert run.status == 0
+    assert run.out.count("ps 1 runs begun") == 2
+    assert run.err.count("started ps 1 (pid") == 2
+    assert "2 parameter servers from now on" in run.err
+    assert ("ps 1 ended with exit code 3" in run.err) == (returncode == 3)
+    assert ("It is wanted, and started again" in run.err) == (returncode == 3)
 
 
 def test_signal_handlers_are_as_before() -> None:

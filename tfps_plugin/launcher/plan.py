@@ -64,41 +64,40 @@ def plan_cluster(
     )
 
 
-def plan_worker(
+def first_tasks(
+    cluster: ClusterSpec, numbers: Mapping[str, int]
+) -> ClusterSpec:
+    """Returns the cluster with fewer tasks.
+
+    Args:
+        cluster: The cluster.
+        numbers: For each job, the number of its tasks that are left.
+    """
+    return ClusterSpec.from_dict(
+        {
+            job: addresses[: numbers.get(job)]
+            for job, addresses in cluster.as_dict().items()
+        }
+    )
+
+
+def plan_task(
     cluster: ClusterSpec,
-    index: int,
+    task: Task,
     *,
     logical_cpus: int = 1,
     tune: bool = False,
     environment: Mapping[str, str] | None = None,
 ) -> ProcessPlan:
-    """Returns the process of one worker.
+    """Returns the process of a worker or ps.
 
     Args:
         cluster: The cluster that it is to belong to.
-        index: Its index.
+        task: The worker or ps.
         logical_cpus: As for `plan_processes`.
         tune: Likewise.
         environment: Likewise.
     """
-    return _plan_task(
-        cluster,
-        cluster.workers[index],
-        tuning.task_variables(environment or {}, tune=tune),
-        logical_cpus,
-        tune=tune,
-    )
-
-
-def _plan_task(
-    cluster: ClusterSpec,
-    task: Task,
-    variables: Mapping[str, str],
-    logical_cpus: int,
-    *,
-    tune: bool,
-) -> ProcessPlan:
-    """Returns the process of a worker or ps."""
     return ProcessPlan(
         name=str(task),
         arguments=(
@@ -110,7 +109,7 @@ def _plan_task(
         ),
         environ={
             "TF_CONFIG": to_tf_config(cluster, task.job, task.index),
-            **variables,
+            **tuning.task_variables(environment or {}, tune=tune),
         },
     )
 
@@ -142,13 +141,18 @@ def plan_processes(
             which settings a user has made.
         of_chief: Further environment variables of the chief.
     """
-    tuning_variables = tuning.task_variables(environment or {}, tune=tune)
     program = (script, *script_arguments)
     servers = [*cluster.parameter_servers, *cluster.workers]
     programs = [CHIEF, EVALUATOR] if has_evaluator else [CHIEF]
     return (
         *(
-            _plan_task(cluster, task, tuning_variables, logical_cpus, tune=tune)
+            plan_task(
+                cluster,
+                task,
+                logical_cpus=logical_cpus,
+                tune=tune,
+                environment=environment,
+            )
             for task in servers
         ),
         *(

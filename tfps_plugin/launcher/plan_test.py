@@ -34,6 +34,22 @@ def test_without_evaluator_there_is_none() -> None:
     assert [process.name for process in plans] == ["ps 0", "worker 0", "chief"]
 
 
+def test_a_cluster_can_be_a_part_of_another() -> None:
+    cluster = plan.plan_cluster(_PORTS, num_workers=2, num_ps=2)
+    assert plan.first_tasks(cluster, {"worker": 2, "ps": 1}).as_dict() == {
+        **cluster.as_dict(),
+        "ps": ["127.0.0.1:4003"],
+    }
+
+
+def test_a_task_that_is_added_has_the_process_of_a_first_one(
+    processes: dict[str, plan.ProcessPlan],
+) -> None:
+    cluster = plan.plan_cluster(_PORTS, num_workers=2, num_ps=2)
+    for task in cluster.serving_tasks:
+        assert plan.plan_task(cluster, task) == processes[str(task)]
+
+
 def test_each_process_is_told_who_it_is(
     processes: dict[str, plan.ProcessPlan],
 ) -> None:

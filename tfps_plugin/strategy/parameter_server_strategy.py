@@ -153,10 +153,10 @@ class ParameterServerStrategy(DeprecatedAttributes, tf.distribute.Strategy):
                 and their gradients are added up on the worker. None: one for
                 each accelerator that the workers say they have; without any,
                 one for each logical CPU of a worker's server.
-            elastic: Whether to ask `cluster_resolver` every 5 s which workers
-                there are, and to add and remove workers accordingly; see
-                `docs/elastic.md`. None: only if it reads the file that
-                `TFPS_CLUSTER_FILE` names.
+            elastic: Whether to ask `cluster_resolver` every 5 s which tasks
+                there are, and to add and remove workers and parameter servers
+                accordingly; see `docs/elastic.md`. None: only if it reads the
+                file that `TFPS_CLUSTER_FILE` names.
             **deprecated: The options of the four groups by their names of the
                 last release, with a `FutureWarning` that shows the new
                 spelling.
@@ -328,7 +328,7 @@ class ParameterServerStrategy(DeprecatedAttributes, tf.distribute.Strategy):
 
     @property
     def elastic(self) -> bool:
-        """True if workers are added and removed as the resolver says."""
+        """True if tasks are added and removed as the resolver says."""
         return self._elastic
 
     @property

@@ -5,12 +5,15 @@ import threading
 import weakref
 from typing import Any
 
+from tfps_plugin import errors
+from tfps_plugin.cluster.spec import ClusterSpec
 from tfps_plugin.coordinator.elastic import described_changes
 from tfps_plugin.coordinator.elastic.described_changes import Changes
 
 _logger = logging.getLogger("tfps_plugin")
 
 INTERVAL_SECONDS = 5.0
+_PROBE_TIMEOUT_SECONDS = 2.0
 
 
 class Follower:
@@ -96,24 +99,71 @@ class Follower:
             coordinator.ps_indices,
             "parameter servers",
         )
-        self._tell(of_workers.problem or of_ps.problem)
         changes = of_workers, of_ps
         is_settled, self._last = changes == self._last, changes
-        if not is_settled:
-            return
-        # Variables move more slowly than workers come.
-        for address in of_workers.added:
+        problems = [of_workers.problem, of_ps.problem]
+        if is_settled:
+            for change in (
+                lambda: self._add_workers(coordinator, of_workers),
+                lambda: self._remove_workers(coordinator, of_workers),
+                # Variables move more slowly than workers come and go.
+                lambda: self._add_ps(coordinator, of_ps, described),
+                lambda: self._remove_ps(coordinator, of_ps, described),
+            ):
+                # One that fails does not keep the others from being made.
+                try:
+                    change()
+                except Exception as error:
+                    problems.append(f"{type(error).__name__}: {error}")
+        self._tell("; ".join(filter(None, problems)))
+
+    def _add_workers(self, coordinator: Any, changes: Changes) -> None:
+        for address in changes.added:
             coordinator.add_worker(address)
-        for address in of_ps.added:
-            coordinator.add_ps(address)
-        for index in of_workers.removed:
+
+    def _remove_workers(self, coordinator: Any, changes: Changes) -> None:
+        for index in changes.removed:
             if self._stop.is_set():
                 return
             coordinator.remove_worker(index)
-        for index in of_ps.removed:
-            if self._stop.is_set():
+
+    def _add_ps(
+        self, coordinator: Any, changes: Changes, described: ClusterSpec
+    ) -> None:
+        """Adds parameter servers, in order, as far as they answer.
+
+        To wait for one that is starting would hold back all other changes.
+        """
+        missing = [
+            task
+            for task in described.parameter_servers
+            if task.index not in coordinator.ps_indices
+        ]
+        for task, address in zip(missing, changes.added, strict=True):
+            if not self._is_still(coordinator, described):
+                return
+            try:
+                coordinator.strategy.session.probe(task, _PROBE_TIMEOUT_SECONDS)
+            except errors.TaskUnreachableError:
+                return
+            coordinator.add_ps(address)
+
+    def _remove_ps(
+        self, coordinator: Any, changes: Changes, described: ClusterSpec
+    ) -> None:
+        for index in changes.removed:
+            if not self._is_still(coordinator, described):
                 return
             coordinator.remove_ps(index)
+
+    def _is_still(self, coordinator: Any, described: ClusterSpec) -> bool:
+        """Returns whether the described cluster is still the same one.
+
+        Changes of parameter servers take time, in which others may be wanted.
+        """
+        return not self._stop.is_set() and (
+            coordinator.strategy.session.described_now() == described
+        )
 
     def _tell(self, problem: str) -> None:
         """Logs a problem, if it is news."""

@@ -1,12 +1,16 @@
 """Tests of following a cluster resolver, on a cluster without processes."""
 
+import queue
 import threading
+import types
 from collections.abc import Callable
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from tfps_plugin.cluster.spec import ClusterSpec
+from tfps_plugin.cluster.spec import Task
 from tfps_plugin.coordinator.cluster_coordinator import ClusterCoordinator
 from tfps_plugin.coordinator.elastic.follower import Follower
 from tfps_plugin.coordinator.testing import FakeSession
@@ -14,6 +18,7 @@ from tfps_plugin.coordinator.testing import FakeStrategy
 from tfps_plugin.monitoring import events
 
 _TIMEOUT_SECONDS = 30.0
+_PS = ("ps-0:1", "ps-1:1", "ps-2:1")
 
 
 @pytest.fixture
@@ -60,14 +65,116 @@ def test_workers_come_and_go_as_described(
     assert list(coordinator.worker_indices) == [0, 1]
 
 
-def test_what_cannot_be_is_told_of(
-    coordinator: ClusterCoordinator,
+class _Resharder:
+    """Stands in for what moves variables: there are none.
+
+    Attributes:
+        on_copy: Called while they would be copied.
+    """
+
+    def __init__(self) -> None:
+        self.on_copy: Callable[[tuple[Task, ...]], None] = lambda tasks: None
+
+    def require_number(self, number: int) -> None:
+        """Allows any number of parameter servers."""
+
+    def begin(self, tasks: tuple[Task, ...]) -> Any:
+        """Begins to move to some parameter servers."""
+        return types.SimpleNamespace(
+            copy=lambda: self.on_copy(tasks), commit=lambda: 0
+        )
+
+
+@pytest.fixture
+def resharder(coordinator: ClusterCoordinator) -> _Resharder:
+    made = _Resharder()
+    coordinator.strategy.resharder = made
+    return made
+
+
+@pytest.fixture
+def changes_of_ps(
+    coordinator: ClusterCoordinator, resharder: _Resharder
+) -> queue.SimpleQueue[tuple[int, ...]]:
+    """Indices of the parameter servers, after each change of them."""
+    seen: queue.SimpleQueue[tuple[int, ...]] = queue.SimpleQueue()
+
+    def note(event: events.Event) -> None:
+        if isinstance(event, events.ParameterServersChanged):
+            seen.put(event.ps_indices)
+
+    coordinator.events.subscribe(note)
+    return seen
+
+
+def test_parameter_servers_come_and_go_as_described(
     session: FakeSession,
-    caplog: pytest.LogCaptureFixture,
+    changes_of_ps: queue.SimpleQueue[tuple[int, ...]],
 ) -> None:
     workers = session.cluster.worker_addresses
-    joined = _waiter(coordinator, events.WorkerJoined)
     session.starts_with_addition = True
-    session.described = ClusterSpec((*workers, "new:1"), ("ps-0:1", "ps-1:1"))
+    for numbers in ((2, 3), (2, 1), (2,)):
+        session.described = ClusterSpec(workers, _PS[: numbers[-1]])
+        for number in numbers:
+            indices = changes_of_ps.get(timeout=_TIMEOUT_SECONDS)
+            assert indices == tuple(range(number))
+    assert session.log.count("let go ps 2") == 1
+    assert session.log.count("let go ps 1") == 1
+
+
+def test_the_parameter_servers_that_are_described_last_count(
+    session: FakeSession,
+    resharder: _Resharder,
+    changes_of_ps: queue.SimpleQueue[tuple[int, ...]],
+) -> None:
+    workers = session.cluster.worker_addresses
+    session.starts_with_addition = True
+
+    def describe_fewer(tasks: tuple[Task, ...]) -> None:
+        if len(tasks) == 2:
+            session.described = ClusterSpec(workers, _PS[:1])
+
+    # Two are to be added, and none of them any more while the first is.
+    resharder.on_copy = describe_fewer
+    session.described = ClusterSpec(workers, _PS)
+    assert changes_of_ps.get(timeout=_TIMEOUT_SECONDS) == (0, 1)
+    assert changes_of_ps.get(timeout=_TIMEOUT_SECONDS) == (0,)
+    assert len(session.cluster.ps_addresses) == 2
+
+
+def test_a_parameter_server_that_does_not_answer_holds_nothing_back(
+    coordinator: ClusterCoordinator,
+    session: FakeSession,
+    changes_of_ps: queue.SimpleQueue[tuple[int, ...]],
+) -> None:
+    workers = session.cluster.worker_addresses
+    left = _waiter(coordinator, events.WorkerLeft)
+    session.described = ClusterSpec(workers[:1], _PS[:2])
+    assert left()
+    assert changes_of_ps.empty()
+    session.starts_with_addition = True
+    assert changes_of_ps.get(timeout=_TIMEOUT_SECONDS) == (0, 1)
+
+
+def test_a_change_that_fails_is_told_of_and_others_are_made(
+    session: FakeSession,
+    resharder: _Resharder,
+    coordinator: ClusterCoordinator,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    has_failed = threading.Event()
+    joined = _waiter(coordinator, events.WorkerJoined)
+
+    def fail(tasks: tuple[Task, ...]) -> None:
+        has_failed.set()
+        raise ValueError("no space is left")
+
+    resharder.on_copy = fail
+    session.starts_with_addition = True
+    workers = session.cluster.worker_addresses
+    session.described = ClusterSpec(workers, _PS[:2])
+    assert has_failed.wait(_TIMEOUT_SECONDS)
+    session.described = ClusterSpec((*workers, "new:1"), _PS[:2])
     assert joined()
-    assert "2 parameter servers" in caplog.text
+    assert "no space is left" in caplog.text
+    assert coordinator.ps_indices == (0,)
