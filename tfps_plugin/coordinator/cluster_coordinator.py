@@ -296,6 +296,14 @@ class ClusterCoordinator(
         return self._pool.membership.use_present()
 
     @property
+    def has_work(self) -> bool:
+        """True if a function waits or runs."""
+        group_calls = self._group_calls
+        return self._pool.queue.has_work or not (
+            group_calls is None or group_calls.is_idle
+        )
+
+    @property
     def has_error(self) -> bool:
         """True if the next `schedule`, `join` or `done` raises an error."""
         return self._pool.queue.has_error

@@ -359,6 +359,17 @@ class ParameterServerStrategy(DeprecatedAttributes, tf.distribute.Strategy):
         return tuple(self._ps_devices.values())
 
     @property
+    def ps_by_index(self) -> dict[int, str]:
+        """Device of each parameter server, by its index."""
+        return dict(self._ps_devices)
+
+    @property
+    def has_work(self) -> bool:
+        """True if functions of its coordinator wait or run."""
+        coordinator = self._cluster_coordinator
+        return coordinator is not None and bool(coordinator.has_work)
+
+    @property
     def layout_version(self) -> int:
         """A number that changes when variables have other parameter servers.
 

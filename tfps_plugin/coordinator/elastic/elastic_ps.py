@@ -171,8 +171,8 @@ class ElasticParameterServers:
             TimeoutError: If the program does not pause in time. Nothing is
                 changed then.
             UnsupportedError: When called inside a scheduled function or while
-                a `tf.function` is traced; if another strategy has variables on
-                it.
+                a `tf.function` is traced; if functions of another strategy of
+                this program run.
             tf.errors.OpError: If a parameter server was lost while variables
                 were copied. Nothing is changed then.
         """

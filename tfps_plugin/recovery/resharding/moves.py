@@ -2,12 +2,11 @@
 
 import logging
 from collections.abc import Callable
-from collections.abc import Sequence
 from typing import Any
 from typing import TypeVar
 
+from tfps_plugin import errors
 from tfps_plugin._compat.runtime import tensorflow_placed_traces
-from tfps_plugin.cluster.spec import Task
 from tfps_plugin.recovery.checkpoints import part_files
 from tfps_plugin.recovery.resharding import families
 from tfps_plugin.recovery.resharding import layout_plan
@@ -35,20 +34,19 @@ class Moves:
     runs on the cluster.
     """
 
-    def __init__(self, strategy: Any, tasks: Sequence[Task]) -> None:
+    def __init__(self, strategy: Any, ps_devices: dict[int, str]) -> None:
         """Plans, and makes copies without values.
 
         Args:
             strategy: A `tfps.ParameterServerStrategy`.
-            tasks: The parameter servers that there will be.
+            ps_devices: The device of each parameter server that there will be,
+                by its index.
         """
         self._strategy = strategy
-        session = strategy.session
-        self._before = {
-            task.index: session.device(task)
-            for task in session.parameter_servers
-        }
-        self._after = {task.index: session.device(task) for task in tasks}
+        self._before: dict[int, str] = strategy.ps_by_index
+        self._after = ps_devices
+        # Families when everything was copied.
+        self._found: list[VariableFamily] = []
         # By the `id` of the first of each family, and of each variable. The
         # moves keep the variables, so that nothing else gets these ids.
         self._planned: dict[int, Family] = {}
@@ -72,20 +70,36 @@ class Moves:
                 return
             before = changed
 
-    def commit(self) -> int:
-        """Copies what has changed since, and goes on with the copies.
+    def require_idle(self) -> None:
+        """Refuses to move variables while functions use them.
 
-        Returns:
-            Number of bytes of the variables and shards that have moved.
+        Raises:
+            UnsupportedError: If functions of the strategy wait or run.
+        """
+        if self._strategy.has_work:
+            raise errors.UnsupportedError(
+                "The parameter server cannot be removed: functions of another "
+                "strategy of this program run. Expected none. Call "
+                "join() of its coordinator first."
+            )
+
+    def complete(self) -> None:
+        """Copies what has changed since, and what was made since.
 
         Raises:
             tf.errors.OpError: If a parameter server is lost. Nothing is changed
                 then.
         """
-        # Variables and slots that were made meanwhile.
-        found = self._plan(balances=False)
+        self._found = self._plan(balances=False)
         self._on_every_server(MovedRows.complete)
-        # From here on, nothing can fail.
+
+    def commit(self) -> int:
+        """Goes on with the copies, which are complete. Nothing can fail.
+
+        Returns:
+            Number of bytes of the variables and shards that have moved.
+        """
+        found = self._found
         on_ps = self._strategy.on_ps
         num_bytes = 0
         moved: list[Any] = []

@@ -1,14 +1,70 @@
 """Moves the variables of a strategy when its parameter servers change."""
 
-import gc
+import threading
 import weakref
+from collections.abc import Sequence
 from typing import Any
 
 from tfps_plugin import errors
 from tfps_plugin.cluster.chief import connection
 from tfps_plugin.cluster.spec import Task
 from tfps_plugin.recovery.resharding.moves import Moves
-from tfps_plugin.variables.sharding.inventory import Inventories
+
+
+class _Strategies:
+    """All strategies of one connection; one of its parts.
+
+    Guarded by `_lock`: the set.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._strategies: weakref.WeakSet[Any] = weakref.WeakSet()
+
+    def add(self, strategy: Any) -> None:
+        with self._lock:
+            self._strategies.add(strategy)
+
+    def others(self, strategy: Any) -> list[Any]:
+        with self._lock:
+            return [each for each in self._strategies if each is not strategy]
+
+
+class JointMoves:
+    """The variables of several strategies on their way together.
+
+    Threading: as `Moves`.
+    """
+
+    def __init__(self, own: Moves, others: Sequence[Moves]) -> None:
+        """Takes the moves.
+
+        Args:
+            own: Those of the strategy whose parameter servers are changed.
+            others: Those of other strategies, on which nothing may run.
+        """
+        self._own = own
+        self._others = others
+
+    def copy(self) -> None:
+        """Copies tables, while others change them; see `Moves.copy`."""
+        self._own.copy()
+        for each in self._others:
+            each.copy()
+
+    def commit(self) -> int:
+        """Copies the rest, and goes on with the copies; see `Moves.commit`.
+
+        Raises:
+            UnsupportedError: If something runs on another strategy.
+        """
+        for each in self._others:
+            each.require_idle()
+        everything = [self._own, *self._others]
+        # What can fail, fails before anything has changed.
+        for each in everything:
+            each.complete()
+        return sum(each.commit() for each in everything)
 
 
 class Resharder:
@@ -20,6 +76,8 @@ class Resharder:
     def __init__(self, strategy: Any) -> None:
         """Takes the strategy, which keeps this object."""
         self._strategy = weakref.ref(strategy)
+        self._strategies = connection.present().part(_Strategies)
+        self._strategies.add(strategy)
 
     def require_number(self, number: int) -> None:
         """Refuses a number of parameter servers that options do not allow.
@@ -39,40 +97,29 @@ class Resharder:
                 f"{number} would be left."
             )
 
-    def begin(self, tasks: tuple[Task, ...]) -> Moves:
+    def begin(self, tasks: tuple[Task, ...]) -> JointMoves:
         """Plans the moves, and makes copies without values.
+
+        Other strategies of the program leave a parameter server together with
+        this one. They do without one that is added.
 
         Args:
             tasks: The parameter servers that there will be.
-
-        Raises:
-            UnsupportedError: If another strategy has variables on one that
-                leaves.
         """
         strategy: Any = self._strategy()
-        session = strategy.session
-        leaving = [
-            session.device(task)
-            for task in session.parameter_servers
-            if task not in tasks
-        ]
-        others = connection.present().part(Inventories)
-        for inventory in others.others(strategy.inventory):
-            found = inventory.on(leaving)
-            if found:
-                # They may only wait for Python's garbage collection.
-                del found
-                gc.collect()
-                found = inventory.on(leaving)
-            if found:
-                raise errors.UnsupportedError(
-                    "The parameter server cannot be removed: another strategy "
-                    "of this program has variables there, which would be lost. "
-                    f"Received: {leaving} with {found[0].path!r} and "
-                    f"{len(found) - 1} more. Delete the models of the other "
-                    "strategy first."
-                )
-        return Moves(strategy, tasks)
+        left = {task.index for task in tasks}
+        others = []
+        for other in self._strategies.others(strategy):
+            stays = {i: d for i, d in other.ps_by_index.items() if i in left}
+            if len(stays) < len(other.ps_by_index):
+                # At least one has to stay: the last it has may be leaving.
+                others.append(Moves(other, stays or _devices(strategy, tasks)))
+        return JointMoves(Moves(strategy, _devices(strategy, tasks)), others)
+
+
+def _devices(strategy: Any, tasks: Sequence[Task]) -> dict[int, str]:
+    """Returns the device of each parameter server, by its index."""
+    return {task.index: strategy.session.device(task) for task in tasks}
 
 
 def install(strategy: Any) -> None:

@@ -7,7 +7,6 @@ from collections.abc import Iterable
 import tensorflow as tf
 
 from tfps_plugin._compat.graph import tensorflow_variables as compat
-from tfps_plugin.cluster.chief import connection
 from tfps_plugin.variables.initial_values import initialization
 from tfps_plugin.variables.kinds.remote_variable import RemoteVariable
 from tfps_plugin.variables.sharding import holdings
@@ -15,32 +14,6 @@ from tfps_plugin.variables.updates.update_lock import UpdateLocks
 
 # From this number on, deleted variables are removed from the list at times.
 _PRUNE_FROM = 256
-
-
-class Inventories:
-    """All inventories of one connection; one of its parts.
-
-    Guarded by `_lock`: the list.
-    """
-
-    def __init__(self) -> None:
-        """Begins without any."""
-        self._lock = threading.Lock()
-        self._inventories: list[weakref.ref[Inventory]] = []
-
-    def add(self, inventory: "Inventory") -> None:
-        """Adds an inventory, which is not kept alive."""
-        with self._lock:
-            living = [r for r in self._inventories if r() is not None]
-            self._inventories = [*living, weakref.ref(inventory)]
-
-    def others(self, inventory: "Inventory") -> list["Inventory"]:
-        """Returns all but one, of strategies that still exist."""
-        with self._lock:
-            known = [reference() for reference in self._inventories]
-        return [
-            each for each in known if each is not None and each is not inventory
-        ]
 
 
 class Inventory:
@@ -62,7 +35,6 @@ class Inventory:
         self._variables: list[weakref.ref[RemoteVariable]] = []
         self._num_to_prune = _PRUNE_FROM
         self._tallies: list[weakref.ref[RemoteVariable]] = []
-        connection.present().part(Inventories).add(self)
 
     def new_tally(
         self, device: str, shape: tf.TensorShape, name: str
