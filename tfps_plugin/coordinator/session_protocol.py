@@ -68,6 +68,9 @@ class SessionLike(Protocol):
     def remove(self, task: Any) -> None:
         """Removes a worker or ps that was delisted, and tells it to end."""
 
+    def retire(self, task: Any) -> None:
+        """Removes a worker or ps, which goes on to serve until `let_go`."""
+
     def let_go(self, task: Any) -> None:
         """Tells a task that was delisted that it may end."""
 

@@ -117,8 +117,12 @@ class FakeSession:
 
     def remove(self, task: Task) -> None:
         """Removes a worker or ps."""
-        self._enrolment.remove(task)
+        self.retire(task)
         self.let_go(task)
+
+    def retire(self, task: Task) -> None:
+        """Removes a worker or ps, which goes on to serve."""
+        self._enrolment.remove(task)
 
     def let_go(self, task: Task) -> None:
         """Records the task as told."""

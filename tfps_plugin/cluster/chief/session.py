@@ -260,8 +260,16 @@ class Session:
         Args:
             task: The task; nobody takes it in again, unless it is added.
         """
+        self.retire(task)
+        self.let_go(task)
+
+    def retire(self, task: Task) -> None:
+        """Removes a worker or ps, which goes on to serve until `let_go`.
+
+        Args:
+            task: The task.
+        """
         self._enrolment.remove(task)
-        self._announcer.job_over([self._book.now(task)])
 
     def let_go(self, task: Task) -> None:
         """Tells a task that was delisted that it may end."""

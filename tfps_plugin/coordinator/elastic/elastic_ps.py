@@ -17,9 +17,12 @@ from tfps_plugin.coordinator.worker_pool import WorkerPool
 from tfps_plugin.monitoring import events
 from tfps_plugin.monitoring.counters import Counters
 from tfps_plugin.monitoring.events import Events
+from tfps_plugin.variables.chief.pending_writes import PendingWrites
 
 _TIMEOUT_SECONDS = 3600.0
 _PROBE_TIMEOUT_SECONDS = 2.0
+# How long a checkpoint may take that is being written.
+_WRITE_SECONDS = 600.0
 _WATCH_SECONDS = 5.0
 _MOST_SILENCES = 3
 # Interval between two attempts to reach a parameter server that is starting.
@@ -198,11 +201,14 @@ class ElasticParameterServers:
             self._resharder.require_number(len(left))
             leaving = by_index[ps_index]
 
-            def let_go() -> None:
+            def retire() -> None:
                 session.note_leaving(leaving)
-                session.remove(leaving)
+                session.retire(leaving)
 
-            self._move(left, deadline, let_go)
+            self._move(left, deadline, retire)
+            # It has copies of variables, which are being written.
+            writes = session.connection.part(PendingWrites)
+            writes.wait(_WRITE_SECONDS)
             # Otherwise TensorFlow would free variables there later, and log
             # that it cannot.
             gc.collect()
@@ -210,6 +216,7 @@ class ElasticParameterServers:
                 errors.TaskUnreachableError, errors.TaskLostError
             ):
                 session.delist(leaving)
+            session.let_go(leaving)
 
     @property
     def _resharder(self) -> Resharder:

@@ -4,6 +4,7 @@ import logging
 import threading
 from collections.abc import Callable
 from collections.abc import Sequence
+from typing import Any
 
 import tensorflow as tf
 
@@ -18,6 +19,7 @@ from tfps_plugin.recovery.checkpoints.checkpoint_writer import first_line
 from tfps_plugin.recovery.checkpoints.parts import Part
 from tfps_plugin.recovery.incremental import increments
 from tfps_plugin.variables.chief import chief_reads
+from tfps_plugin.variables.kinds import sharded_variable
 
 _logger = logging.getLogger("tfps_plugin")
 
@@ -35,15 +37,16 @@ _NOT_ABOUT_FILES = (
 class CheckpointSource:
     """Finds the newest readable checkpoint, and restores replaced ps from it.
 
-    Threading: safe from several threads. Guarded by `_lock`: the parts and
+    Threading: safe from several threads. Guarded by `_lock`: the variables and
     the boards.
     """
 
     def __init__(self, folder: CheckpointFolder) -> None:
-        """Begins without parts: nothing was written or restored yet."""
+        """Begins without variables: nothing was written or restored yet."""
         self._folder = folder
         self._lock = threading.Lock()
-        self._parts: list[Part] = []
+        # By key. Not their parts: shards change with the parameter servers.
+        self._variables: dict[str, Any] = {}
         self._boards: list[events.Events] = []
 
     @property
@@ -68,7 +71,10 @@ class CheckpointSource:
             for strategy in strategies.values()
         ]
         with self._lock:
-            self._parts = parts
+            self._variables = {
+                part.key: sharded_variable.whole_of(part.variable)
+                for part in parts
+            }
             self._boards = [c.events for c in coordinators if c is not None]
         for strategy in strategies.values():
             known = failover.of(strategy)
@@ -78,7 +84,12 @@ class CheckpointSource:
     def parts(self) -> list[Part]:
         """Returns the parts that the newest checkpoint has values for."""
         with self._lock:
-            return list(self._parts)
+            variables = dict(self._variables)
+        return [
+            part
+            for key, variable in variables.items()
+            for part in parts_module.parts_of(key, variable)
+        ]
 
     def restore_parts(self, parts: Sequence[Part]) -> str:
         """Assigns the values of the newest readable checkpoint to parts.

@@ -6,9 +6,11 @@ from collections.abc import Sequence
 
 from tfps_plugin import errors
 from tfps_plugin._compat.runtime import tensorflow_execution
+from tfps_plugin.cluster.chief import connection
 from tfps_plugin.monitoring import events
 from tfps_plugin.recovery.checkpoints.snapshot import PendingWrite
 from tfps_plugin.recovery.checkpoints.snapshot import Written
+from tfps_plugin.variables.chief.pending_writes import PendingWrites
 
 
 class CheckpointWriter:
@@ -39,6 +41,7 @@ class CheckpointWriter:
         self._lock = threading.Lock()
         self._error: BaseException | None = None
         self._thread: threading.Thread | None = None
+        self._pending_writes = connection.present().part(PendingWrites)
 
     @property
     def last_error(self) -> BaseException | None:
@@ -107,7 +110,10 @@ class CheckpointWriter:
     ) -> None:
         executor = tensorflow_execution.new_synchronous_executor()
         try:
-            with tensorflow_execution.executor_scope(executor):
+            with (
+                self._pending_writes.writing(),
+                tensorflow_execution.executor_scope(executor),
+            ):
                 on_written(pending.write())
         except BaseException as error:
             tensorflow_execution.forget_error(executor)

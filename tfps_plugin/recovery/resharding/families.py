@@ -12,6 +12,7 @@ from tfps_plugin.recovery.resharding.layout_plan import Family
 from tfps_plugin.variables.initial_values import initialization
 from tfps_plugin.variables.kinds.remote_variable import RemoteVariable
 from tfps_plugin.variables.kinds.sharded_variable import ShardedVariable
+from tfps_plugin.variables.kinds.sharded_variable import whole_of
 from tfps_plugin.variables.sharding.layout import RowLayout
 
 # The layout of a variable that is not sharded.
@@ -79,8 +80,7 @@ def _whole(variables: Iterable[RemoteVariable]) -> Iterator[Any]:
     """Yields each variable once, a sharded one in place of its shards."""
     seen: set[int] = set()
     for variable in variables:
-        table = getattr(variable, "_distributed_container", lambda: None)()
-        whole = table if isinstance(table, ShardedVariable) else variable
+        whole = whole_of(variable)
         if id(whole) not in seen:
             seen.add(id(whole))
             yield whole

@@ -2,5 +2,6 @@
 
 chief_reads.py      reads that survive changes of the cluster
 recovery_gate.py    place to wait while lost ps are restored
+pending_writes.py   writes that need copies on the parameter servers
 steps_in_flight.py  steps to finish before the chief reads the model
 """

@@ -363,6 +363,19 @@ class ShardedVariable(AssignMethods, ScatterMethods, SavedForm, TensorProtocol):
         return self
 
 
+def whole_of(variable: RemoteVariable) -> Any:
+    """Returns the sharded variable that a shard is, or was, a part of.
+
+    Args:
+        variable: A shard, or a variable that is not sharded.
+
+    Returns:
+        The sharded variable; `variable` itself if it is no shard of one.
+    """
+    table = getattr(variable, "_distributed_container", lambda: None)()
+    return table if isinstance(table, ShardedVariable) else variable
+
+
 def _finish_steps() -> None:
     """Brings the model to its state between two steps, on the chief."""
     if on_the_chief():

@@ -1,0 +1,22 @@
+"""Tests of writes that need copies on the parameter servers."""
+
+import threading
+
+from tfps_plugin.variables.chief.pending_writes import PendingWrites
+
+_SECONDS = 20.0
+
+
+def test_a_write_is_waited_for() -> None:
+    writes = PendingWrites()
+    assert writes.wait(0.0)
+    found: list[bool] = []
+    with writes.writing():
+        assert not writes.wait(0.0)
+        waiting = threading.Thread(
+            target=lambda: found.append(writes.wait(_SECONDS))
+        )
+        waiting.start()
+        assert not found
+    waiting.join(_SECONDS)
+    assert found == [True]
