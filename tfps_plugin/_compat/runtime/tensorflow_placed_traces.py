@@ -5,9 +5,10 @@ another device, a `tf.function` is traced again when it is next called. A
 concrete function cannot be, and refuses the call.
 
 Used since TensorFlow 2.20: `Function._function_cache`,
-`ConcreteFunction._call_flat`.
+`ConcreteFunction._captured_inputs`.
 """
 
+from collections.abc import Callable
 from collections.abc import Iterable
 from typing import Any
 from typing import NoReturn
@@ -36,7 +37,8 @@ def forget(variables: Iterable[Any]) -> None:
     for each in instances_of(_Function, _Trace):
         if issubclass(type(each), _Trace):
             if _uses(each, moved):
-                each._call_flat = _refusal_of(each.name)
+                # A call looks up what it captures first.
+                each._captured_inputs = [_refusal_of(each.name)]
         elif any(_uses(one, moved) for one in each._function_cache.values()):
             each._function_cache.clear()
 
@@ -48,8 +50,8 @@ def _uses(trace: Any, moved: set[int]) -> bool:
     return any(id(owner()) in moved for owner in owners if owner is not None)
 
 
-def _refusal_of(name: str) -> Any:
-    def refuse(*args: Any, **kwargs: Any) -> NoReturn:
+def _refusal_of(name: str) -> Callable[[], NoReturn]:
+    def refuse() -> NoReturn:
         raise errors.UnsupportedError(
             "A concrete function was called whose variables are on other "
             "parameter servers now. Expected a function that was traced since "
