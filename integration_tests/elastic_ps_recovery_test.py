@@ -231,5 +231,6 @@ def test_what_cannot_be_is_refused(job: Callable[..., Any]) -> None:
         coordinator.remove_ps(0)
     assert strategy.ps_devices == ("/job:ps/replica:0/task:0/device:CPU:0",)
     assert {shard.device for shard in table.shards} == {*strategy.ps_devices}
+    _fit(model, steps=20)
     explanation = strategy.explain(model, print_fn=None)
     assert "/job:ps/replica:0/task:1" not in str(explanation)
