@@ -172,9 +172,7 @@ def test_a_loss_while_rows_are_copied_undoes_the_change(
 
 def test_standby_copies_follow(job: Callable[..., Any]) -> None:
     cluster, coordinator, model = job(
-        recovery=tfps.RecoveryOptions(
-            replicate="ps", replicate_every_steps=10
-        )
+        recovery=tfps.RecoveryOptions(replicate="ps", replicate_every_steps=10)
     )
     recovered = threading.Event()
 

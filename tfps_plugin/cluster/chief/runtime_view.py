@@ -2,6 +2,7 @@
 
 import logging
 import threading
+from collections.abc import Collection
 from collections.abc import Iterable
 from typing import Any
 
@@ -12,7 +13,6 @@ from tfps_plugin.cluster.chief import connections
 from tfps_plugin.cluster.chief import this_process
 from tfps_plugin.cluster.chief.address_book import AddressBook
 from tfps_plugin.cluster.chief.server_def import make_server_def
-from tfps_plugin.cluster.spec import PARAMETER_SERVER
 from tfps_plugin.cluster.spec import Task
 
 _logger = logging.getLogger("tfps_plugin.cluster")
@@ -172,14 +172,16 @@ class RuntimeView:
         )
 
 
-def find_dead_workers(
-    tasks: Iterable[Task], book: AddressBook
+def find_dead(
+    tasks: Iterable[Task], book: AddressBook, needed: Collection[Task]
 ) -> frozenset[Task]:
-    """Returns workers that fail several probes in a row.
+    """Returns tasks that fail several probes in a row.
 
     Args:
         tasks: Workers and ps, all probed at the same time.
         book: Their present addresses.
+        needed: The ps that hold variables. Others are about to join, or have
+            left.
 
     Raises:
         TaskUnreachableError: If a ps does not answer: it is never given up
@@ -198,6 +200,6 @@ def find_dead_workers(
         if not suspects:
             return frozenset()
     for task in suspects:
-        if task.job == PARAMETER_SERVER:
+        if known[task] in needed:
             raise answers[task]
     return frozenset(known[task] for task in suspects)

@@ -424,7 +424,7 @@ class Session:
             listed = self.listed
             if self._is_closed or task not in listed:
                 return frozenset()
-            dead = runtime_view.find_dead_workers(listed - {task}, self._book)
+            dead = self._find_dead(listed - {task})
             gone = dead | {task}
             self._view.change(listed - gone)
         for each in dead:
@@ -478,7 +478,7 @@ class Session:
             if unless_listed and status.incarnation == self.incarnation(task):
                 return
             others = self.listed - {task}
-            others -= runtime_view.find_dead_workers(others, self._book)
+            others -= self._find_dead(others)
             if task in self.listed:
                 # A task that leaves and comes is certain to get a new context.
                 self._view.change(others)
@@ -490,6 +490,9 @@ class Session:
         if task.job == PARAMETER_SERVER:
             leftovers.free([here])
         self._announcer.chief_here([here])
+
+    def _find_dead(self, tasks: Iterable[Task]) -> frozenset[Task]:
+        return runtime_view.find_dead(tasks, self._book, self.parameter_servers)
 
     def _require_devices(self, task: Task, status: TaskStatus) -> None:
         lacking = self.missing_devices(status.device_names)
