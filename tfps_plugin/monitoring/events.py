@@ -104,6 +104,36 @@ class ParameterServersChanged(Event):
 
 
 @dataclasses.dataclass(frozen=True)
+class VariablesMoved(Event):
+    """Variables were placed by the traffic of the first steps.
+
+    Args:
+        hottest_before: Share of all traffic that the busiest parameter server
+            had, from 0 to 1.
+        hottest_after: The same in their new places.
+        num_bytes: Bytes of the variables and shards that have moved.
+        seconds: Time from the decision to the end.
+        paused_seconds: Time for which training was paused in the end, without
+            that for which functions are traced again.
+    """
+
+    hottest_before: float
+    hottest_after: float
+    num_bytes: int
+    seconds: float
+    paused_seconds: float
+
+    def __str__(self) -> str:
+        return (
+            "Variables are placed by traffic: the busiest parameter server has "
+            f"{self.hottest_after:.0%} of it, not {self.hottest_before:.0%}. "
+            f"{self.num_bytes / 1e6:.1f} MB have moved in {self.seconds:.1f} "
+            f"s, for the last {self.paused_seconds:.2f} s of which training "
+            "was paused."
+        )
+
+
+@dataclasses.dataclass(frozen=True)
 class WorkerJoined(Event):
     """A worker that was missing at the start, or was added, has joined the job.
 

@@ -15,6 +15,7 @@ from tfps_plugin.variables.compression.wire import WireDtype
 SparseUpdate = Literal["auto", "lazy", "exact", "caught_up"]
 Restore = Literal["lost", "consistent"]
 Replicate = Literal["ps"]
+Placement = Literal["bytes", "traffic"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -312,6 +313,22 @@ def require_sparse_update(value: object) -> None:
         raise ValueError(
             f"sparse_update must be one of {get_args(SparseUpdate)}. Received: "
             f"sparse_update={value!r}"
+        )
+
+
+def require_placement(value: object) -> None:
+    """Refuses an unknown form of `placement`.
+
+    Args:
+        value: The value that the user gave.
+
+    Raises:
+        ValueError: If it is unknown.
+    """
+    if value not in get_args(Placement):
+        raise ValueError(
+            f"placement must be one of {get_args(Placement)}. Received: "
+            f"placement={value!r}"
         )
 
 

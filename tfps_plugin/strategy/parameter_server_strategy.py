@@ -25,6 +25,7 @@ from tfps_plugin.strategy.deprecated_options import DeprecatedKeywords
 from tfps_plugin.strategy.explanations import Explanations
 from tfps_plugin.strategy.extended import ParameterServerExtended
 from tfps_plugin.strategy.options import CommunicationOptions
+from tfps_plugin.strategy.options import Placement
 from tfps_plugin.strategy.options import RecoveryOptions
 from tfps_plugin.strategy.options import SchedulingOptions
 from tfps_plugin.strategy.options import SparseUpdate
@@ -104,6 +105,7 @@ class ParameterServerStrategy(DeprecatedAttributes, tf.distribute.Strategy):
         sparse_update: SparseUpdate = "auto",
         replicas_per_worker: int | None = None,
         elastic: bool | None = None,
+        placement: Placement = "bytes",
         **deprecated: Unpack[DeprecatedKeywords],
     ) -> None:
         """Connects to the cluster.
@@ -157,6 +159,11 @@ class ParameterServerStrategy(DeprecatedAttributes, tf.distribute.Strategy):
                 there are, and to add and remove workers and parameter servers
                 accordingly; see `docs/elastic.md`. None: only if it reads the
                 file that `TFPS_CLUSTER_FILE` names.
+            placement: Where variables are placed. `"bytes"`: on the parameter
+                server with the fewest bytes. `"traffic"`: so at first; after
+                200 steps, shards move so that parameter servers send and get
+                about the same, and hold about the same, see
+                `docs/performance.md`.
             **deprecated: The options of the four groups by their names of the
                 last release, with a `FutureWarning` that shows the new
                 spelling.
@@ -201,10 +208,12 @@ class ParameterServerStrategy(DeprecatedAttributes, tf.distribute.Strategy):
                 "elastic must be True, False or None. Received: "
                 f"elastic={elastic!r}"
             )
+        options_module.require_placement(placement)
         resolver = cluster_resolver or chief_cluster.default_resolver()
         if elastic is None:
             elastic = isinstance(resolver, chief_cluster.FileClusterResolver)
         self._elastic = elastic
+        self._placement: Placement = placement
         cluster = chief_cluster.described_by(resolver)
         options.require_cluster(cluster)
         consistencies.require_workers(
@@ -251,6 +260,7 @@ class ParameterServerStrategy(DeprecatedAttributes, tf.distribute.Strategy):
             variable_partitioner,
             wire.chooser(options.communication.wire_dtype),
             lambda: [task.index for task in session.workers],
+            counts_rows=placement == "traffic",
         )
         super().__init__(
             ParameterServerExtended(
@@ -330,6 +340,11 @@ class ParameterServerStrategy(DeprecatedAttributes, tf.distribute.Strategy):
     def elastic(self) -> bool:
         """True if tasks are added and removed as the resolver says."""
         return self._elastic
+
+    @property
+    def placement(self) -> Placement:
+        """Rule by which variables are placed; see `__init__`."""
+        return self._placement
 
     @property
     def worker_devices(self) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from tfps_plugin.variables.initial_values.initialization import InitialValue
 from tfps_plugin.variables.kinds.mirrored_scalar import MirroredScalar
 from tfps_plugin.variables.kinds.remote_variable import RemoteVariable
 from tfps_plugin.variables.kinds.sharded_variable import ShardedVariable
+from tfps_plugin.variables.lookup.row_counts import RowCounts
 from tfps_plugin.variables.sharding.inventory import Inventory
 from tfps_plugin.variables.sharding.layout import RowLayout
 from tfps_plugin.variables.sharding.placement import BytePlacement
@@ -37,14 +38,20 @@ class PsVariables:
     """
 
     def __init__(
-        self, devices: list[str], indices: Sequence[int] | None = None
+        self,
+        devices: list[str],
+        indices: Sequence[int] | None = None,
+        *,
+        counts_rows: bool = False,
     ) -> None:
         """Starts with empty parameter servers.
 
         Args:
             devices: The device of each parameter server, in order.
             indices: Their indices; None: 0, 1, ....
+            counts_rows: Whether lookups in new tables are counted.
         """
+        self._counts_rows = counts_rows
         self.devices = devices
         self.indices = tuple(
             range(len(devices)) if indices is None else indices
@@ -69,6 +76,7 @@ class PsVariables:
         device = self._device_for(described.num_bytes, ps)
         variable = self._filled(device, described, name, weight)
         variable.is_placed_by_hand = ps is not None
+        self._count_rows(variable)
         return variable
 
     def unfilled(
@@ -134,7 +142,9 @@ class PsVariables:
             [len(layout.rows(i)) * row_bytes for i in range(num_shards)]
         )
         devices = [self.devices[ps] for ps in ps_of_shards]
-        return self._filled_shards(devices, layout, described, name, weight)
+        table = self._filled_shards(devices, layout, described, name, weight)
+        self._count_rows(table)
+        return table
 
     def slot_of_shards(
         self,
@@ -232,6 +242,11 @@ class PsVariables:
         self._placement = placement
         self.devices = devices
         self.indices = tuple(indices)
+
+    def _count_rows(self, variable: Any) -> None:
+        """Lets lookups be counted, if that is wanted."""
+        if self._counts_rows and variable.shape.rank > 1:
+            variable.row_counts = RowCounts(len(variable.shards))
 
     def _device_for(self, num_bytes: int, ps: int | None) -> str:
         """Returns the device for some bytes, and counts them."""

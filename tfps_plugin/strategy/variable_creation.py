@@ -52,6 +52,8 @@ class VariableCreator:
         variable_partitioner: partitioners.Partitioner | None,
         wire_dtype_of: Callable[[str], tf.DType | None] = lambda path: None,
         worker_indices: Callable[[], Sequence[int]] = tuple,
+        *,
+        counts_rows: bool = False,
     ) -> None:
         """Creates the creator.
 
@@ -62,11 +64,14 @@ class VariableCreator:
             wire_dtype_of: A function from the path of a trainable variable to
                 its dtype on the wire; None is the dtype of the variable.
             worker_indices: Returns the indices of the workers of the cluster.
+            counts_rows: Whether lookups in tables are counted.
         """
         self._partitioner = variable_partitioner
         self._wire_dtype_of = wire_dtype_of
         self._worker_indices = worker_indices
-        self.on_ps = PsVariables(list(ps_devices.values()), [*ps_devices])
+        self.on_ps = PsVariables(
+            list(ps_devices.values()), [*ps_devices], counts_rows=counts_rows
+        )
         self._by_hand = HandPlacement(lambda: self.on_ps.indices)
         self._connection = connection.present()
 

@@ -4,6 +4,7 @@ import contextlib
 import gc
 import threading
 import time
+from collections.abc import Callable
 from collections.abc import Iterator
 from typing import Any
 from typing import Protocol
@@ -283,11 +284,34 @@ class ElasticParameterServers:
                 return
             never.wait(_ATTEMPT_SECONDS)
 
+    def move_variables(
+        self, moves: Moves, timeout_seconds: float
+    ) -> tuple[int, float]:
+        """Moves variables between the parameter servers that there are.
+
+        Args:
+            moves: The variables on their way.
+            timeout_seconds: How long to wait for the program to pause.
+
+        Returns:
+            Number of bytes that have moved, and the seconds of the pause.
+
+        Raises:
+            TimeoutError: If the program does not pause in time. Nothing is
+                changed then.
+            tf.errors.OpError: If a parameter server was lost. Nothing is
+                changed then.
+        """
+        with _lock:
+            return self._copy_and_commit(
+                moves, time.monotonic() + timeout_seconds, lambda: None
+            )
+
     def _move(
         self,
         tasks: tuple[Task, ...],
         deadline: float,
-        then: Any,
+        then: Callable[[], None],
     ) -> None:
         """Moves variables, and goes on with other parameter servers.
 
@@ -298,24 +322,32 @@ class ElasticParameterServers:
         """
         session: SessionLike = self.strategy.session
         began_at = time.monotonic()
-        moves = self._resharder.begin(tasks)
-        moves.copy()
-        paused: list[float] = []
-        moved: list[int] = []
-
-        def commit() -> None:
-            paused.append(time.monotonic())
-            moved.append(moves.commit())
-            then()
-            paused.append(time.monotonic())
-
-        self._safe_points.run(commit, max(0.0, deadline - time.monotonic()))
+        num_bytes, paused_seconds = self._copy_and_commit(
+            self._resharder.begin(tasks), deadline, then
+        )
         self.counters.increment("ps_changes")
         self.events.publish(
             events.ParameterServersChanged(
                 tuple(task.index for task in session.parameter_servers),
-                sum(moved),
+                num_bytes,
                 time.monotonic() - began_at,
-                paused[1] - paused[0],
+                paused_seconds,
             )
         )
+
+    def _copy_and_commit(
+        self, moves: Moves, deadline: float, then: Callable[[], None]
+    ) -> tuple[int, float]:
+        """Copies while steps go on, and commits between two of them."""
+        moves.copy()
+        num_bytes, paused_seconds = 0, 0.0
+
+        def commit() -> None:
+            nonlocal num_bytes, paused_seconds
+            began_at = time.monotonic()
+            num_bytes = moves.commit()
+            then()
+            paused_seconds = time.monotonic() - began_at
+
+        self._safe_points.run(commit, max(0.0, deadline - time.monotonic()))
+        return num_bytes, paused_seconds

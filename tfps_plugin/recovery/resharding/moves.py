@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
 from typing import TypeVar
 
@@ -21,6 +22,11 @@ _logger = logging.getLogger("tfps_plugin")
 
 T = TypeVar("T")
 
+# Returns the place of each of some families, as they will be.
+Planner = Callable[
+    [Sequence[VariableFamily], Sequence[Family]], Sequence[Family]
+]
+
 # What changes while rows are copied is copied again, until there is so little
 # of it, or hardly less than before; but not more often than this.
 _MOST_ROUNDS = 5
@@ -34,15 +40,23 @@ class Moves:
     runs on the cluster.
     """
 
-    def __init__(self, strategy: Any, ps_devices: dict[int, str]) -> None:
+    def __init__(
+        self,
+        strategy: Any,
+        ps_devices: dict[int, str],
+        planner: Planner | None = None,
+    ) -> None:
         """Plans, and makes copies without values.
 
         Args:
             strategy: A `tfps.ParameterServerStrategy`.
             ps_devices: The device of each parameter server that there will be,
                 by its index.
+            planner: Plans the places of families; None: `layout_plan`. It does
+                not plan those that are made later.
         """
         self._strategy = strategy
+        self._planner = planner
         self._before: dict[int, str] = strategy.ps_by_index
         self._after = ps_devices
         # Families when everything was copied.
@@ -52,6 +66,11 @@ class Moves:
         self._planned: dict[int, Family] = {}
         self._moves: dict[int, VariableMove] = {}
         self._plan(balances=True)
+
+    @property
+    def changes_anything(self) -> bool:
+        """True if a variable has another place according to the plan."""
+        return any(move.changes_anything for move in self._moves.values())
 
     def copy(self) -> None:
         """Copies tables row by row, while others change them.
@@ -94,6 +113,19 @@ class Moves:
         self._on_every_server(MovedRows.complete)
 
     def commit(self) -> int:
+        """Copies what has changed since, and goes on with the copies.
+
+        Returns:
+            Number of bytes of the variables and shards that have moved.
+
+        Raises:
+            tf.errors.OpError: If a parameter server is lost. Nothing is changed
+                then.
+        """
+        self.complete()
+        return self.go_on()
+
+    def go_on(self) -> int:
         """Goes on with the copies, which are complete. Nothing can fail.
 
         Returns:
@@ -140,7 +172,11 @@ class Moves:
         new = [each for each in found if id(each.first) not in self._planned]
         index_of = {device: index for index, device in self._before.items()}
         described = [each.described(index_of) for each in new]
-        planned = layout_plan.plan(described, self._before, self._after)
+        planned: Sequence[Family]
+        if self._planner is not None and balances:
+            planned = self._planner(new, described)
+        else:
+            planned = layout_plan.plan(described, self._before, self._after)
         for family, as_it_is, as_planned in zip(
             new, described, planned, strict=True
         ):

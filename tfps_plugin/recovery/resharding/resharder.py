@@ -64,7 +64,7 @@ class JointMoves:
         # What can fail, fails before anything has changed.
         for each in everything:
             each.complete()
-        return sum(each.commit() for each in everything)
+        return sum(each.go_on() for each in everything)
 
 
 class Resharder:

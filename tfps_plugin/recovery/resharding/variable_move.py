@@ -8,6 +8,7 @@ from tfps_plugin.recovery.resharding.moved_rows import MovedRows
 from tfps_plugin.recovery.resharding.moved_rows import Piece
 from tfps_plugin.variables.kinds.remote_variable import RemoteVariable
 from tfps_plugin.variables.kinds.sharded_variable import ShardedVariable
+from tfps_plugin.variables.lookup.row_counts import RowCounts
 from tfps_plugin.variables.sharding.layout import RowLayout
 
 # Makes a variable without a value: like another one, but of a number of rows
@@ -114,6 +115,8 @@ class VariableMove:
             return [], [self.variable]
         before = list(self.variable.shards)
         self.variable.recut(self._targets, self._layout)
+        if self.variable.row_counts is not None:
+            self.variable.row_counts = RowCounts(len(self._targets))
         return _without(before, self._targets), _without(self._targets, before)
 
 

@@ -7,6 +7,7 @@ from tfps_plugin._compat import patch_table
 from tfps_plugin._compat import patches
 from tfps_plugin.recovery import failover
 from tfps_plugin.recovery.resharding import resharder
+from tfps_plugin.recovery.resharding import traffic_placement
 from tfps_plugin.strategy import parameter_server_strategy
 
 # Saved models may refer to its classes: a strategy registers them with Keras.
@@ -24,6 +25,7 @@ def install(strategy: object = None) -> None:
     if strategy is not None:
         failover.install(strategy)
         resharder.install(strategy)
+        traffic_placement.install(strategy)
         traced_steps.install(strategy)
 
 

@@ -7,5 +7,6 @@ distinct_rows.py      slices in which every id occurs once
 graph_checks.py       checks of values known only when a function runs
 dense_reads.py        warns of steps that move a whole sharded table
 vectorized_lookup.py  looks up rows in vectorized functions
+row_counts.py         numbers of rows that lookups ask for, by shard
 present_rows.py       rows as the newest optimizer step has left them
 """

@@ -206,6 +206,8 @@ def _recorded_for_replica(
 def _rows_of_whole(table: Table, order: ShardOrder) -> tf.Tensor:
     """Looks up distinct rows of a table that is a variable on one ps."""
     whole: Any = table.shards[0]
+    if table.row_counts is not None:
+        table.row_counts.note([order.ids_U])
     with compat.stop_recording():
         with tf.device(graph_checks.CPU):
             # On the worker, where a gradient may need them.
@@ -238,6 +240,8 @@ def _gather(
     Returns:
         The rows in the order of the ids, shape `(U, D)`.
     """
+    if table.row_counts is not None:
+        table.row_counts.note(order.local_ids)
     rows = []
     for shard, ids in zip(table.shards, order.local_ids, strict=True):
         with tf.device(shard.device):

@@ -34,6 +34,9 @@ class Table:
     # a table of several shards, each shard has its own.
     unseen_steps: Any = None
 
+    # Counts of looked-up rows, a `RowCounts`; None: nobody counts.
+    row_counts: Any = None
+
     # Whether any of its rows have been looked up.
     was_looked_up = False
 
