@@ -14,6 +14,7 @@ distributed_embedding.py  savings of one layer for 26 tables over 26 layers
 input_kinds.py            cost of input that the chief reads, not the workers
 ps_loss.py                stall of training when a ps is killed
 quality/                  cost of staleness and lazy rows in quality
+hot_ps.py                 the busiest ps, before and after placement by traffic
 elastic.py                training while workers and ps come and go
 replicas.py               cost of two replicas a worker, on the same cores
 saving_memory.py          memory for saving and loading a large table
