@@ -62,14 +62,20 @@ def plan(
     for piece in pieces:
         own = taken.setdefault(piece.family, set())
         has_room = [s for s in held if held[s] + piece.num_bytes <= most_bytes]
+        candidates = has_room or [min(held, key=held.__getitem__)]
+        idle = [
+            s
+            for s in candidates
+            if load[s] + piece.traffic <= _ENOUGH * mean_load
+        ]
         # Shards of a table on different ones share the work of reading it.
-        apart = [s for s in has_room if s not in own]
-        candidates = apart or has_room or [min(held, key=held.__getitem__)]
+        apart = [s for s in idle if s not in own]
         server = families[piece.family].servers[piece.shard]
-        if server not in candidates or (
-            load[server] + piece.traffic > _ENOUGH * mean_load
-        ):
-            server = min(candidates, key=lambda s: (load[s], held[s], s))
+        if server not in (apart or idle):
+            server = min(
+                apart or idle or candidates,
+                key=lambda s: (load[s], held[s], s),
+            )
         own.add(server)
         load[server] += piece.traffic
         held[server] += piece.num_bytes
