@@ -10,7 +10,7 @@ import tensorflow as tf
 
 import tfps_plugin as tfps
 from tfps_plugin import events
-from tfps_plugin.coordinator.stragglers import worker_rates
+from tfps_plugin.coordinator.stragglers import windows
 
 pytestmark = pytest.mark.cluster(num_workers=2, num_ps=1)
 
@@ -24,7 +24,7 @@ _BATCHES_OF_A_SPLIT = 3
 
 @pytest.fixture(autouse=True)
 def little_says_enough(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker_rates, "_LEAST_SECONDS", 0.2)
+    monkeypatch.setattr(windows, "_LEAST_SECONDS", 0.2)
 
 
 class _Job:

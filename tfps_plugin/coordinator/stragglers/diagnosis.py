@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from tfps_plugin.coordinator.stragglers.worker_rates import SlowWorker
+from tfps_plugin.coordinator.stragglers.comparison import SlowWorker
 
 # A link that is slower by less explains nothing: so much may be chance.
 _LEAST_EXCESS_SECONDS = 1e-3

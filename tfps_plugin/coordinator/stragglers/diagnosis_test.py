@@ -3,7 +3,7 @@
 import pytest
 
 from tfps_plugin.coordinator.stragglers import diagnosis
-from tfps_plugin.coordinator.stragglers.worker_rates import SlowWorker
+from tfps_plugin.coordinator.stragglers.comparison import SlowWorker
 
 
 def _slow(excess: float = 0.1, waits: float | None = 0.0) -> SlowWorker:

@@ -1,5 +1,6 @@
 """Probe of the network between workers and parameter servers."""
 
+import functools
 import threading
 from collections.abc import Callable
 from collections.abc import Collection
@@ -18,6 +19,8 @@ _NUM_FLOATS = 1 << 16
 # The fastest of some counts: others may have met the messages of steps. The
 # first one may also open a connection.
 _NUM_TRIES = 3
+# Workers that slow ones are compared with: enough for a median.
+_MOST_OTHERS = 7
 
 Schedule = Callable[[int, Callable[[], Any]], RemoteValue | None]
 
@@ -50,14 +53,19 @@ class NetworkProbe:
             self._changed.notify_all()
 
     def measure(
-        self, workers: Collection[int], timeout_seconds: float
+        self,
+        workers: Collection[int],
+        others: Collection[int],
+        timeout_seconds: float,
     ) -> dict[int, list[float]]:
         """Measures on several workers, on one at a time.
 
         So they do not take from each other what is measured.
 
         Args:
-            workers: Their indices.
+            workers: Indices of those that matter.
+            others: Indices of those to compare them with. Only some of them
+                are measured, and none if none of the others answers.
             timeout_seconds: How long to wait for each of them.
 
         Returns:
@@ -67,24 +75,35 @@ class NetworkProbe:
         if not self._ps_devices:
             return {}
         function = self._traced()
+        found = self._measure(function, workers, timeout_seconds)
+        if found:
+            rest = [each for each in others if each not in workers]
+            found |= self._measure(
+                function, rest[:_MOST_OTHERS], timeout_seconds
+            )
+        return found
 
-        def run() -> Any:
-            # An error here must not cancel the functions of the program: they
-            # meet it themselves, if it lasts.
-            try:
-                return function()[0].numpy().tolist()
-            except Exception:
-                return None
-
+    def _measure(
+        self,
+        function: Callable[[], Any],
+        workers: Collection[int],
+        timeout_seconds: float,
+    ) -> dict[int, list[float]]:
         found = {}
         for worker_index in workers:
-            value = self._schedule(worker_index, run)
+            is_wanted = threading.Event()
+            is_wanted.set()
+            value = self._schedule(
+                worker_index, functools.partial(_run, function, is_wanted)
+            )
             if value is not None and self._wait(value, timeout_seconds):
                 seconds = None if value.error else value.get()
                 if seconds is not None and len(seconds) == len(
                     self._ps_devices
                 ):
                     found[worker_index] = seconds
+            # It may still wait for its turn, and the program for it.
+            is_wanted.clear()
         return found
 
     def _traced(self) -> Callable[[], Any]:
@@ -109,6 +128,21 @@ class NetworkProbe:
                 lambda: value.is_ready() or self._is_stopped, timeout_seconds
             )
         return value.is_ready()
+
+
+def _run(
+    function: Callable[[], Any], is_wanted: threading.Event
+) -> list[float] | None:
+    """Measures on the worker of the calling lane; None: it failed."""
+    if not is_wanted.is_set():
+        return None
+    # An error here must not cancel the functions of the program: they meet it
+    # themselves, if it lasts.
+    try:
+        seconds: list[float] = function()[0].numpy().tolist()
+    except Exception:
+        return None
+    return seconds
 
 
 def _seconds_from_each(
