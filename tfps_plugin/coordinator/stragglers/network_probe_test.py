@@ -3,8 +3,12 @@
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+import tensorflow as tf
+
 from tfps_plugin.coordinator.closures.closure import ClosureState
 from tfps_plugin.coordinator.closures.remote_value import RemoteValue
+from tfps_plugin.coordinator.stragglers import network_probe
 from tfps_plugin.coordinator.stragglers.network_probe import NetworkProbe
 
 _TIMEOUT_SECONDS = 30.0
@@ -56,3 +60,21 @@ def test_what_cannot_be_measured_is_left_out() -> None:
     probe = NetworkProbe(workers.schedule, ["/job:ps/task:7/device:CPU:0"])
     assert probe.measure([0], [0, 1], _TIMEOUT_SECONDS) == {}
     assert NetworkProbe(workers.schedule, []).measure([0], [1], 0.0) == {}
+
+
+def test_the_fastest_of_several_measurements_counts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    workers = _Workers()
+    probe = NetworkProbe(workers.schedule, [_CPU, _CPU])
+    measured = iter([[0.3, 0.01], [0.02, 0.2], [0.5, 0.5]])
+    monkeypatch.setattr(
+        probe, "_traced", lambda: lambda: (tf.constant(next(measured)),)
+    )
+    monkeypatch.setattr(network_probe, "_MOST_CALLS", 2)
+    found = probe.measure([0], [], _TIMEOUT_SECONDS)
+    assert found == {0: pytest.approx([0.02, 0.01])}
+    # On a narrow link, one takes long enough.
+    monkeypatch.setattr(network_probe, "_ENOUGH_SECONDS", 0.0)
+    found = probe.measure([0], [], _TIMEOUT_SECONDS)
+    assert found == {0: pytest.approx([0.5, 0.5])}
