@@ -37,6 +37,7 @@ import tfps_plugin as tfps
 from tfps_plugin.cluster import health
 from tfps_plugin.cluster.chief import this_process
 from tfps_plugin.cluster.spec import ClusterSpec
+from tfps_plugin.coordinator.stragglers import windows
 from tfps_plugin.monitoring import events
 
 # Each test loses or delays tasks, and takes long.
@@ -428,8 +429,11 @@ def test_slow_and_lossy_links(
     "strategy", [tfps.Async()], ids=["async"], indirect=True
 )
 def test_a_worker_with_a_narrow_link_is_reported(
-    network: Network, strategy: tfps.ParameterServerStrategy
+    network: Network,
+    strategy: tfps.ParameterServerStrategy,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(windows, "_LEAST_SECONDS", 2.0)
     model = _model(strategy)
     _fit(model)
     seen = _seen(strategy)

@@ -154,8 +154,8 @@ class WorkerPool:
             event_board,
             present=lambda: self.present,
             address=lambda index: self.membership.workers[index].address,
-            measure=lambda: self._probe.measure(
-                self.present, _PROBE_TIMEOUT_SECONDS
+            measure=lambda workers: self._probe.measure(
+                workers, self.present, _PROBE_TIMEOUT_SECONDS
             ),
         )
         self._workers_lock = threading.Lock()
@@ -229,8 +229,8 @@ class WorkerPool:
         """Schedules a call that the program knows nothing of on a worker.
 
         Returns:
-            Its result; None if it would have to wait for room, or an error of
-            the program waits to be raised.
+            Its result; None if the worker is away, or an error of the program
+            waits to be raised.
         """
         value = RemoteValue(connection=self._session.connection)
         is_put = self.queue.try_put(Closure(call, value, worker_index))

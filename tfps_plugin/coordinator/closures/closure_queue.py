@@ -97,11 +97,14 @@ class ClosureQueue:
         self.put(closure)
 
     def try_put(self, closure: Closure) -> bool:
-        """Adds a closure that the program knows nothing of, if that is easy.
+        """Adds a closure that the program knows nothing of; never waits.
+
+        A full queue takes it, too: programs that schedule faster than workers
+        run would never let one in. So only few such closures may be added.
 
         Returns:
-            Whether it was added. Not if callers would have to wait for room, or
-            would get an error, which is theirs.
+            Whether it was added. Not if callers would get an error, which is
+            theirs, or if the closure is bound to a paused worker.
         """
         shared = self._shared
         with self._lock:
@@ -109,7 +112,6 @@ class ClosureQueue:
                 shared.is_stopped
                 or shared.ended_by is not None
                 or self._ledger.has_error
-                or not self._ledger.has_room
                 or (
                     closure.bound_to is not None
                     and shared.scheduler.is_paused(closure.bound_to)

@@ -227,6 +227,10 @@ class FailedRuns:
                 _short(error),
             )
 
+    def was_abandoned(self) -> None:
+        """Records that a run was given up, and its closure runs again."""
+        self._on_retry(self._worker_index)
+
     def took_its_worker(self, run: Run) -> bool:
         """Returns whether the run may be the cause of a worker's loss."""
         return not self._membership.excuses_failures and (

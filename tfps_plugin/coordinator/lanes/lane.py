@@ -203,11 +203,12 @@ class Lane:
         if self._worker_calls is not None and given_up.ident is not None:
             self._worker_calls.give_up(given_up.ident)
         self._counters.increment("closures_abandoned")
-        self._queue.put_back(
+        if self._queue.put_back(
             run.closure,
             run.attempt,
             worker_is_lost=self._failed_runs.took_its_worker(run),
-        )
+        ):
+            self._failed_runs.was_abandoned()
         # Whoever waits for the closure does not take this for its failure.
         run.call.cancel()
 

@@ -79,6 +79,8 @@ class _Bench:
         self.devices = ["/device:CPU:0"]
         self.membership = _AlwaysThere()
         membership: Any = self.membership
+        # The workers on which a closure did not complete and runs again.
+        self.retries: list[int] = []
         self.examiner = _Nobody()
         examiner: Any = self.examiner
         lane = Lane(
@@ -95,6 +97,7 @@ class _Bench:
                 self.counters,
                 Events(),
                 ErrorNotes(lambda index: ""),
+                on_retry=self.retries.append,
             ),
             self.counters,
             WorkerCalls(2 * _TIMEOUT_SECONDS),
@@ -165,6 +168,7 @@ def test_abandoned_run_is_repeated_and_its_late_end_ignored(
     assert len(listener.told) == 1
     assert closure.num_attempts == 2
     assert bench.counters.value("closures_done") == 1
+    assert bench.retries == [0]
 
 
 def test_an_abandoned_run_that_is_bound_is_not_repeated(
@@ -189,6 +193,7 @@ def test_an_abandoned_run_that_is_bound_is_not_repeated(
     bench.queue.put(Closure(lambda: 7, listener, bound_to=0))
     bench.queue.join()
     assert len(threads) == 1
+    assert not bench.retries
     assert listener.told == [
         (ClosureState.CANCELLED, None, 0),
         (ClosureState.DONE, 7, 0),

@@ -2,10 +2,9 @@
 
 import statistics
 from collections.abc import Mapping
-from collections.abc import Sequence
 from typing import NamedTuple
 
-from tfps_plugin.coordinator.stragglers.worker_rates import SlowWorker
+from tfps_plugin.coordinator.stragglers.comparison import SlowWorker
 
 # A link that is slower by less explains nothing: so much may be chance.
 _LEAST_EXCESS_SECONDS = 1e-3
@@ -14,7 +13,7 @@ _LEAST_EXCESS_SECONDS = 1e-3
 _LEAST_PART = 0.02
 
 # Seconds of a probe for each parameter server, by worker.
-Probes = Mapping[int, Sequence[float]]
+Probes = Mapping[int, Mapping[int, float]]
 
 
 class Diagnosis(NamedTuple):
@@ -58,15 +57,17 @@ def of_probes(slow: SlowWorker, probes: Probes, fraction: float) -> Diagnosis:
         return Diagnosis(
             "compute or network", "the network could not be measured"
         )
-    middle = [
-        statistics.median(probe[ps] for probe in others)
-        for ps in range(len(own))
-    ]
+    # By the index of the parameter server; one may have come meanwhile.
+    middle = {
+        ps: statistics.median(probe[ps] for probe in others)
+        for ps in own
+        if all(ps in probe for probe in others)
+    }
     least = max(_LEAST_EXCESS_SECONDS, _LEAST_PART * slow.excess_seconds)
     links = [
-        (seconds - usual, ps, seconds, usual)
-        for ps, (seconds, usual) in enumerate(zip(own, middle, strict=True))
-        if fraction * seconds > usual and seconds - usual >= least
+        (own[ps] - usual, ps, own[ps], usual)
+        for ps, usual in middle.items()
+        if fraction * own[ps] > usual and own[ps] - usual >= least
     ]
     if not links:
         return Diagnosis("compute", "its input and its network are not slow")

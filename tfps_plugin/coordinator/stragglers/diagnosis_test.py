@@ -3,7 +3,7 @@
 import pytest
 
 from tfps_plugin.coordinator.stragglers import diagnosis
-from tfps_plugin.coordinator.stragglers.worker_rates import SlowWorker
+from tfps_plugin.coordinator.stragglers.comparison import SlowWorker
 
 
 def _slow(excess: float = 0.1, waits: float | None = 0.0) -> SlowWorker:
@@ -26,7 +26,13 @@ def test_it_is_the_input_if_that_is_half_of_it(
 
 def test_a_slow_link_is_named() -> None:
     found = diagnosis.of_probes(
-        _slow(), {0: [0.001, 0.002], 1: [0.001, 0.03], 2: [0.001, 0.004]}, 0.5
+        _slow(),
+        {
+            0: {0: 0.001, 1: 0.002},
+            1: {0: 0.001, 1: 0.03},
+            2: {0: 0.001, 1: 0.004},
+        },
+        0.5,
     )
     assert found == (
         "network",
@@ -36,11 +42,11 @@ def test_a_slow_link_is_named() -> None:
 
 def test_a_worker_may_have_slow_links_to_all() -> None:
     found = diagnosis.of_probes(
-        _slow(), {0: [0.001, 0.002], 1: [0.05, 0.03]}, 0.5
+        _slow(), {0: {0: 0.001, 1: 0.002}, 1: {0: 0.05, 1: 0.03}}, 0.5
     )
     assert found.slow_at == "network"
     assert "each parameter server, most of all from" in found.detail
-    found = diagnosis.of_probes(_slow(), {0: [0.001], 1: [0.05]}, 0.5)
+    found = diagnosis.of_probes(_slow(), {0: {0: 0.001}, 1: {0: 0.05}}, 0.5)
     assert "from parameter server 0" in found.detail
 
 
@@ -57,13 +63,13 @@ def test_a_worker_may_have_slow_links_to_all() -> None:
 )
 def test_otherwise_it_is_the_computation(excess: float, own: float) -> None:
     usual = 0.003
-    probes = {0: [usual], 1: [own], 2: [usual]}
+    probes = {0: {0: usual}, 1: {0: own}, 2: {0: usual}}
     assert diagnosis.of_probes(_slow(excess), probes, 0.5).slow_at == "compute"
 
 
-@pytest.mark.parametrize("probes", [{}, {0: [0.1]}, {1: [0.1]}])
+@pytest.mark.parametrize("probes", [{}, {0: {0: 0.1}}, {1: {0: 0.1}}])
 def test_without_probes_two_are_possible(
-    probes: dict[int, list[float]],
+    probes: dict[int, dict[int, float]],
 ) -> None:
     found = diagnosis.of_probes(_slow(), probes, 0.5)
     assert found.slow_at == "compute or network"

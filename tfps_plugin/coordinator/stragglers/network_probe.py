@@ -1,6 +1,8 @@
 """Probe of the network between workers and parameter servers."""
 
+import functools
 import threading
+import time
 from collections.abc import Callable
 from collections.abc import Collection
 from collections.abc import Sequence
@@ -18,6 +20,12 @@ _NUM_FLOATS = 1 << 16
 # The fastest of some counts: others may have met the messages of steps. The
 # first one may also open a connection.
 _NUM_TRIES = 3
+# On a machine whose processors are busy, all of them may have waited for one.
+# So they are repeated; not on a narrow link, where that would take long.
+_MOST_CALLS = 5
+_ENOUGH_SECONDS = 0.25
+# Workers that slow ones are compared with: enough for a median.
+_MOST_OTHERS = 7
 
 Schedule = Callable[[int, Callable[[], Any]], RemoteValue | None]
 
@@ -52,40 +60,64 @@ class NetworkProbe:
             self._changed.notify_all()
 
     def measure(
-        self, workers: Collection[int], timeout_seconds: float
-    ) -> dict[int, list[float]]:
+        self,
+        workers: Collection[int],
+        others: Collection[int],
+        timeout_seconds: float,
+    ) -> dict[int, dict[int, float]]:
         """Measures on several workers, on one at a time.
 
         So they do not take from each other what is measured.
 
         Args:
-            workers: Their indices.
+            workers: Indices of those that matter.
+            others: Indices of those to compare them with. Only some of them
+                are measured, and none if none of the others answers.
             timeout_seconds: How long to wait for each of them.
 
         Returns:
-            The seconds for each parameter server, by worker; without workers
-            that could not be asked, or did not answer in time.
+            The seconds by worker and parameter server; without workers that
+            could not be asked, or did not answer in time.
         """
         ps_devices = list(self._ps_devices())
         if not ps_devices:
             return {}
-        function = _traced(ps_devices)
+        tasks = [tf.DeviceSpec.from_string(each).task for each in ps_devices]
+        # Only devices of this process have none.
+        indices = [
+            place if task is None else task for place, task in enumerate(tasks)
+        ]
+        function = _traced(ps_devices, indices)
+        found = self._measure(function, workers, timeout_seconds)
+        if found:
+            rest = [each for each in others if each not in workers]
+            found |= self._measure(
+                function, rest[:_MOST_OTHERS], timeout_seconds
+            )
+        return {
+            worker: dict(zip(indices, seconds, strict=True))
+            for worker, seconds in found.items()
+        }
 
-        def run() -> Any:
-            # An error here must not cancel the functions of the program: they
-            # meet it themselves, if it lasts.
-            try:
-                return function()[0].numpy().tolist()
-            except Exception:
-                return None
-
+    def _measure(
+        self,
+        function: Callable[[], Any],
+        workers: Collection[int],
+        timeout_seconds: float,
+    ) -> dict[int, list[float]]:
         found = {}
         for worker_index in workers:
-            value = self._schedule(worker_index, run)
+            is_wanted = threading.Event()
+            is_wanted.set()
+            value = self._schedule(
+                worker_index, functools.partial(_run, function, is_wanted)
+            )
             if value is not None and self._wait(value, timeout_seconds):
                 seconds = None if value.error else value.get()
-                if seconds is not None and len(seconds) == len(ps_devices):
+                if seconds is not None:
                     found[worker_index] = seconds
+            # It may still wait for its turn, and the program for it.
+            is_wanted.clear()
         return found
 
     def _wait(self, value: RemoteValue, timeout_seconds: float) -> bool:
@@ -103,7 +135,9 @@ class NetworkProbe:
         return value.is_ready()
 
 
-def _traced(ps_devices: Sequence[str]) -> Callable[[], Any]:
+def _traced(
+    ps_devices: Sequence[str], indices: Collection[int]
+) -> Callable[[], Any]:
     """Returns a function for a worker, with the results that follow."""
 
     @tf.autograph.experimental.do_not_convert
@@ -112,8 +146,28 @@ def _traced(ps_devices: Sequence[str]) -> Callable[[], Any]:
 
     with tf.device(None):
         concrete = tf.function(probe).get_concrete_function()
-    indices = [tf.DeviceSpec.from_string(each).task or 0 for each in ps_devices]
     return first_calls.exclusive(concrete, indices)
+
+
+def _run(
+    function: Callable[[], Any], is_wanted: threading.Event
+) -> list[float] | None:
+    """Measures on the worker of the calling lane; None: it failed."""
+    if not is_wanted.is_set():
+        return None
+    # An error here must not cancel the functions of the program: they meet it
+    # themselves, if it lasts.
+    fastest: list[float] | None = None
+    until = time.monotonic() + _ENOUGH_SECONDS
+    try:
+        for _ in range(_MOST_CALLS):
+            seconds = function()[0].numpy().tolist()
+            fastest = list(map(min, fastest or seconds, seconds))
+            if time.monotonic() >= until:
+                break
+    except Exception:
+        return None
+    return fastest
 
 
 def _seconds_from_each(

@@ -3,7 +3,7 @@
 from collections.abc import Hashable
 
 from tfps_plugin.cluster.calls import dispatch_context
-from tfps_plugin.coordinator.stragglers.worker_rates import Observation
+from tfps_plugin.coordinator.stragglers.windows import Observation
 from tfps_plugin.coordinator.stragglers.worker_rates import WorkerRate
 from tfps_plugin.coordinator.worker_pool import WorkerPool
 

@@ -48,7 +48,7 @@ def test_each_call_of_a_tf_function_is_a_step_of_its_worker(
 def test_the_network_is_measured_beside_the_program(
     coordinator: ClusterCoordinator,
 ) -> None:
-    probes = coordinator._pool._probe.measure([0, 1], 30.0)
+    probes = coordinator._pool._probe.measure([1], [0, 1], 30.0)
     assert sorted(probes) == [0, 1]
     for seconds in probes.values():
         (of_ps,) = seconds
@@ -65,6 +65,6 @@ def test_an_error_of_the_program_is_left_to_it(
     has_ended = threading.Event()
     coordinator.schedule(fail).on_ended(has_ended.set)
     assert has_ended.wait(30.0)
-    assert coordinator._pool._probe.measure([0, 1], 30.0) == {}
+    assert coordinator._pool._probe.measure([0], [0, 1], 30.0) == {}
     with pytest.raises(ValueError, match="of the program"):
         coordinator.join()

@@ -2,18 +2,20 @@
 
 import logging
 import threading
+import weakref
 from collections.abc import Callable
 from collections.abc import Collection
 from collections.abc import Hashable
 from typing import Any
+from typing import NamedTuple
 
 from tfps_plugin.cluster.calls.dispatch_context import DispatchContext
 from tfps_plugin.coordinator.closures.arguments import Call
 from tfps_plugin.coordinator.stragglers import diagnosis
+from tfps_plugin.coordinator.stragglers.comparison import SlowWorker
 from tfps_plugin.coordinator.stragglers.diagnosis import Diagnosis
 from tfps_plugin.coordinator.stragglers.diagnosis import Probes
-from tfps_plugin.coordinator.stragglers.worker_rates import Observation
-from tfps_plugin.coordinator.stragglers.worker_rates import SlowWorker
+from tfps_plugin.coordinator.stragglers.windows import Observation
 from tfps_plugin.coordinator.stragglers.worker_rates import WorkerRates
 from tfps_plugin.monitoring import events
 from tfps_plugin.monitoring.counters import Counters
@@ -22,8 +24,19 @@ _logger = logging.getLogger("tfps_plugin")
 
 _INTERVAL_SECONDS = 1.0
 
-# Returns the probes of the present workers; called on a thread of its own.
-Measure = Callable[[], Probes]
+# Returns the probes of given workers and of some others; called on a thread of
+# its own.
+Measure = Callable[[Collection[int]], Probes]
+
+
+class _Report(NamedTuple):
+    """The latest report of a worker: its generation, and what it was slow at.
+
+    The work is the one at which the worker was found slow last.
+    """
+
+    generation: int
+    kind: Hashable
 
 
 class SlowWorkerWatch:
@@ -34,7 +47,8 @@ class SlowWorkerWatch:
     a thread begins: it measures the network, publishes the event, and ends.
 
     Guarantees: a worker is reported again only if it was about as fast as the
-    others in between, or was lost and is back.
+    others in between, at the same kind of work, or was lost and is back. So one
+    that is slow only in training is not reported after each evaluation.
     Threading: safe from any thread. Guarded by `_lock`: everything but the
     rates. Nothing is called while holding it.
 
@@ -61,7 +75,8 @@ class SlowWorkerWatch:
             event_board: Publishes them.
             present: Returns the indices of the workers that take part.
             address: Returns the address of a worker.
-            measure: Measures the network of all workers that are present.
+            measure: Measures the network of given workers, and of some others
+                to compare them with.
         """
         self._fraction = fraction
         self._counters = counters
@@ -72,8 +87,8 @@ class SlowWorkerWatch:
         self.rates = WorkerRates()
         self._lock = threading.Lock()
         self._compared_at: dict[Hashable, float] = {}
-        # Generations of the reported workers, by index.
-        self._reported: dict[int, int] = {}
+        # Of the reported workers, by index.
+        self._reported: dict[int, _Report] = {}
         self._thread: threading.Thread | None = None
         self._is_stopped = False
 
@@ -109,8 +124,12 @@ class SlowWorkerWatch:
             since = self._compared_at.get(kind)
             if since is not None and now < since + _INTERVAL_SECONDS:
                 return
-            # Only the latest kinds of work are worth a comparison.
-            self._compared_at = {kind: now}
+            self._compared_at = {
+                each: at
+                for each, at in self._compared_at.items()
+                if now < at + _INTERVAL_SECONDS
+            }
+            self._compared_at[kind] = now
         self._compare(kind)
 
     def made(
@@ -133,8 +152,9 @@ class SlowWorkerWatch:
         """
         if isinstance(call, Call) and call.concrete is not None:
             self.observe(
-                # Without a reference, which would keep the function alive.
-                (id(call.concrete), call.name),
+                # It does not keep the function alive, and differs from that of
+                # a later one, which may have the same address.
+                weakref.ref(call.concrete),
                 call.name,
                 context,
                 Observation(1, ended_at - begun_at),
@@ -161,25 +181,41 @@ class SlowWorkerWatch:
             return
         with self._lock:
             for worker_index in found.even:
-                self._reported.pop(worker_index, None)
-            news = [
-                slow
-                for slow in found.slow
-                if self._reported.get(slow.worker_index) != slow.generation
-            ]
+                report = self._reported.get(worker_index)
+                if report is not None and report.kind == kind:
+                    del self._reported[worker_index]
+            news = []
+            for slow in found.slow:
+                report = self._reported.get(slow.worker_index)
+                if report is None or report.generation != slow.generation:
+                    news.append(slow)
+                else:
+                    # It is slow at this work now; the other may be over.
+                    self._reported[slow.worker_index] = report._replace(
+                        kind=kind
+                    )
             # Others are reported when the thread has ended.
             if not news or self._thread is not None or self._is_stopped:
                 return
-            for slow in news:
-                self._reported[slow.worker_index] = slow.generation
             # A daemon, because the program may end meanwhile.
-            self._thread = threading.Thread(
+            thread = threading.Thread(
                 target=self._report,
                 args=(news, self._fraction),
                 name="tfps-slow-workers",
                 daemon=True,
             )
-            self._thread.start()
+            try:
+                # It waits for the lock before it ends.
+                thread.start()
+            except RuntimeError:
+                # There are too many. It is tried again in a second.
+                _logger.debug("A slow worker is not reported.", exc_info=True)
+                return
+            self._thread = thread
+            for slow in news:
+                self._reported[slow.worker_index] = _Report(
+                    slow.generation, kind
+                )
 
     def _report(self, found: list[SlowWorker], fraction: float) -> None:
         """Finds what workers are slow at, and publishes it."""
@@ -189,7 +225,9 @@ class SlowWorkerWatch:
                 known = diagnosis.of_input(slow)
                 if known is None:
                     if probes is None:
-                        probes = self._measure()
+                        probes = self._measure(
+                            [each.worker_index for each in found]
+                        )
                     known = diagnosis.of_probes(slow, probes, fraction)
                 self._publish(slow, known)
         except Exception:

@@ -1,15 +1,22 @@
 """Tests that slow workers are reported once."""
 
+import gc
 import threading
 from collections.abc import Callable
+from collections.abc import Collection
+from collections.abc import Hashable
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
+import tensorflow as tf
 
 from tfps_plugin.cluster.calls.dispatch_context import DispatchContext
+from tfps_plugin.coordinator.closures.arguments import Call
+from tfps_plugin.coordinator.stragglers.comparison import Comparison
 from tfps_plugin.coordinator.stragglers.diagnosis import Probes
 from tfps_plugin.coordinator.stragglers.slow_worker_watch import SlowWorkerWatch
-from tfps_plugin.coordinator.stragglers.worker_rates import Observation
+from tfps_plugin.coordinator.stragglers.windows import Observation
 from tfps_plugin.monitoring import events
 from tfps_plugin.monitoring.counters import Counters
 
@@ -22,7 +29,7 @@ class _Job:
     def __init__(
         self,
         fraction: float | None = 0.5,
-        measure: Callable[[], Probes] = dict,
+        measure: Callable[[Collection[int]], Probes] = lambda workers: {},
     ) -> None:
         self.counters = Counters()
         self.found: list[events.WorkerSlow] = []
@@ -45,19 +52,25 @@ class _Job:
         self.reported.set()
 
     def make(
-        self, *seconds: float, waits: float = 0.0, generation: int = 0
+        self,
+        *seconds: float,
+        waits: float = 0.0,
+        generation: int = 0,
+        kind: str = "fit",
     ) -> None:
         """Has each worker make some calls, which take so many seconds."""
         for _ in range(17):
             for worker_index, each in enumerate(seconds):
                 self.watch.observe(
-                    "fit",
-                    "fit of m",
+                    kind,
+                    f"{kind} of m",
                     DispatchContext(worker_index, worker_index, generation, ""),
-                    Observation(10, each, waits if worker_index else 0.0),
-                    self._now + each,
+                    Observation(
+                        20, 2 * each, 2 * waits if worker_index else 0.0
+                    ),
+                    self._now + 2 * each,
                 )
-            self._now += max(seconds)
+            self._now += 2 * max(seconds)
 
     def wait(self) -> events.WorkerSlow:
         assert self.reported.wait(_TIMEOUT_SECONDS)
@@ -122,8 +135,85 @@ def test_a_worker_that_is_back_is_reported_again(job: _Job) -> None:
     assert len(job.found) == 2
 
 
+def test_a_worker_that_is_fast_at_other_work_is_not_reported_again(
+    job: _Job,
+) -> None:
+    job.make(1.0, 4.0, waits=3.0)
+    job.wait()
+    for _ in range(3):
+        job.make(1.0, 1.0, kind="evaluate")
+        job.make(1.0, 4.0, waits=3.0)
+        job.settle()
+    assert len(job.found) == 1
+    # Slow at what comes later, and then fast at it.
+    job.make(1.0, 4.0, waits=3.0, kind="fit 2")
+    job.make(1.0, 1.0, kind="fit 2")
+    job.settle()
+    assert len(job.found) == 1
+    job.make(1.0, 4.0, waits=3.0)
+    job.wait()
+    assert len(job.found) == 2
+
+
+def test_kinds_in_turn_are_compared_once_a_second(
+    job: _Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compared: list[Hashable] = []
+
+    def compare(kind: Hashable, *_: Any) -> Comparison:
+        compared.append(kind)
+        return Comparison((), frozenset())
+
+    monkeypatch.setattr(job.watch.rates, "compare", compare)
+    for number in range(41):
+        job.watch.observe(
+            number % 2,
+            "step",
+            DispatchContext(0, 0, 0, ""),
+            Observation(1, 0.1),
+            number * 0.1,
+        )
+    assert compared.count(0) == 5
+    assert compared.count(1) == 4
+
+
+def test_functions_at_the_same_address_are_different_work(job: _Job) -> None:
+    kinds: list[Any] = []
+    for _ in range(3):
+
+        @tf.function
+        def my_step() -> tf.Tensor:
+            return tf.constant(1.0)
+
+        concrete = my_step.get_concrete_function()
+        call = Call(
+            concrete, (), {}, of=my_step, is_per_worker=False, concrete=concrete
+        )
+        job.watch.made(call, DispatchContext(0, 0, 0, ""), 0.0, 1.0)
+        kinds = list(job.watch.rates._kinds)
+        del call, concrete, my_step
+        gc.collect()
+    assert len(kinds) == len(set(kinds)) == 3
+    assert all(kind() is None for kind in kinds), "functions are kept"
+
+
+def test_a_report_that_finds_no_thread_comes_later(
+    job: _Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", fail)
+        job.make(1.0, 4.0, waits=3.0)
+    assert not job.found
+    job.make(1.0, 4.0, waits=3.0)
+    job.wait()
+    assert len(job.found) == 1
+
+
 def test_the_network_is_measured_if_it_is_not_the_input() -> None:
-    job = _Job(measure=lambda: {0: [0.002], 1: [0.2]})
+    job = _Job(measure=lambda workers: {0: {0: 0.002}, 1: {0: 0.2}})
     job.make(1.0, 4.0)
     event = job.wait()
     assert event.slow_at == "network"
@@ -134,7 +224,8 @@ def test_the_network_is_measured_if_it_is_not_the_input() -> None:
 def test_a_measurement_that_fails_disturbs_nobody(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    def fail() -> Probes:
+    def fail(workers: Collection[int]) -> Probes:
+        assert workers == [1]
         raise RuntimeError("broken measurement")
 
     job = _Job(measure=fail)

@@ -12,7 +12,7 @@ import tensorflow as tf
 from tfps_plugin import errors
 from tfps_plugin.cluster.calls import dispatch_context
 from tfps_plugin.coordinator.in_flight_limits import InFlightLimits
-from tfps_plugin.coordinator.stragglers.worker_rates import Observation
+from tfps_plugin.coordinator.stragglers.windows import Observation
 from tfps_plugin.monitoring.counters import Counters
 from tfps_plugin.training.steps.epoch import step_run
 from tfps_plugin.training.steps.epoch.chief_read_run import ChiefReadRun

@@ -5,6 +5,7 @@ import logging
 import math
 import numbers
 import threading
+import weakref
 from collections.abc import Callable
 from collections.abc import Mapping
 from typing import Any
@@ -15,7 +16,7 @@ from tfps_plugin.cluster.calls import dispatch_context
 from tfps_plugin.coordinator import error_notes
 from tfps_plugin.coordinator.closures.remote_value import RemoteValue
 from tfps_plugin.coordinator.cluster_coordinator import ClusterCoordinator
-from tfps_plugin.coordinator.stragglers.worker_rates import Observation
+from tfps_plugin.coordinator.stragglers.windows import Observation
 from tfps_plugin.training.local import lengths
 from tfps_plugin.training.steps.epoch.step_account import StepAccount
 from tfps_plugin.training.steps.metrics.counted_sums import Counted
@@ -69,8 +70,9 @@ class StepRun(abc.ABC):
         # Whether nothing was started since the last sync.
         self._is_synced = True
         self._is_closed = False
-        # Without a reference, which would keep the model alive.
-        self._kind = ("steps", id(functions))
+        # It does not keep the model alive, and differs from that of a later
+        # one, which may have the same address.
+        self._kind = weakref.ref(functions)
 
     @property
     def fell_short(self) -> bool:

@@ -3,7 +3,8 @@
 A worker takes the next batch while it computes a step, so the time that a batch
 takes says nothing: most of it may cost nothing. A step waits for input if the
 batch is what comes last. Time stamps of the loop show that, on the worker and
-without a message: when each round begins, and when its batch has arrived.
+without a message: when each round begins, and when its batch has arrived. In
+the last round no batch is taken, so it shows what a step takes by itself.
 """
 
 from typing import Any
@@ -19,17 +20,20 @@ _SOON = 0.1
 
 
 class Waits(NamedTuple):
-    """Loop variables; all are float64 scalars, in seconds.
+    """Loop variables; all are float64 scalars.
 
     Attributes:
-        begun_at: When the latest round began.
+        begun_at: When the latest round began, in seconds.
         arrived_at: When the batches had arrived that the worker took in it.
-        seconds: The waits of the rounds before.
+        seconds: The waits of the rounds before. Those of `ahead` include a
+            step for each round that has waited.
+        num_steps: Number of these steps.
     """
 
     begun_at: tf.Tensor
     arrived_at: tf.Tensor
     seconds: tf.Tensor
+    num_steps: tf.Tensor
 
 
 def now(after: Any) -> tf.Tensor:
@@ -47,29 +51,66 @@ def none() -> Waits:
     """Returns the loop variables before the first round."""
     with tf.device(graph_checks.CPU):
         zero = tf.zeros([], tf.float64)
-        return Waits(zero, zero, zero)
+        return Waits(zero, zero, zero, zero)
 
 
-def ahead(waits: Waits, begun_at: tf.Tensor) -> tf.Tensor:
-    """Returns the waits if each round takes the batch of the next one.
+def after_first(begun_at: tf.Tensor, arrived_at: tf.Tensor) -> Waits:
+    """Returns the loop variables of `ahead` before the first round.
 
-    The latest round lasted as long as its step or the batch, whichever was
-    longer.
+    Args:
+        begun_at: When the worker began to take the first batch, which the first
+            step waits for.
+        arrived_at: When that had arrived.
+    """
+    with tf.device(graph_checks.CPU):
+        return Waits(
+            # No round has begun that might wait.
+            arrived_at,
+            arrived_at,
+            arrived_at - begun_at,
+            tf.zeros([], tf.float64),
+        )
+
+
+def ahead(waits: Waits, begun_at: tf.Tensor) -> Waits:
+    """Adds the wait of the latest round, if rounds take the next one's batch.
+
+    Such a round lasts as long as its step or the batch, whichever is longer.
 
     Args:
         waits: Those of the round before.
         begun_at: When this round began.
+
+    Returns:
+        The loop variables with the sums.
     """
     with tf.device(graph_checks.CPU):
         took = waits.arrived_at - waits.begun_at
-        is_last = begun_at - waits.arrived_at < _SOON * took
-        return waits.seconds + tf.where(is_last, took, tf.zeros_like(took))
+        is_last = tf.cast(
+            begun_at - waits.arrived_at < _SOON * took, tf.float64
+        )
+        return waits._replace(
+            seconds=waits.seconds + is_last * (begun_at - waits.begun_at),
+            num_steps=waits.num_steps + is_last,
+        )
 
 
-def at_once(
-    waits: Waits, begun_at: tf.Tensor, steps_of_a_round: int
-) -> tf.Tensor:
-    """Returns the waits if a round takes all its batches when it begins.
+def total(waits: Waits, ended_at: tf.Tensor) -> tf.Tensor:
+    """Returns the sum of the waits, in seconds.
+
+    Args:
+        waits: Those after the last round, which has taken no batch.
+        ended_at: When that had ended.
+    """
+    with tf.device(graph_checks.CPU):
+        step = ended_at - waits.begun_at
+        return tf.maximum(
+            waits.seconds - waits.num_steps * step, tf.zeros_like(step)
+        )
+
+
+def at_once(waits: Waits, begun_at: tf.Tensor, steps_of_a_round: int) -> Waits:
+    """Adds the wait of the latest round, if it took all batches at its begin.
 
     If batches come more slowly than steps, the last step begins when the last
     batch has come, and all steps took as many times what is left of the round.
@@ -80,6 +121,9 @@ def at_once(
         waits: Those of the round before.
         begun_at: When this round began.
         steps_of_a_round: Number of steps of a round.
+
+    Returns:
+        The loop variables with the sums.
     """
     with tf.device(graph_checks.CPU):
         lasted = begun_at - waits.begun_at
@@ -89,4 +133,5 @@ def at_once(
         )
         # Before the first round, nothing has begun.
         is_one = waits.begun_at > 0
-        return waits.seconds + tf.where(is_one, waited, tf.zeros_like(waited))
+        waited = tf.where(is_one, waited, tf.zeros_like(waited))
+        return waits._replace(seconds=waits.seconds + waited)

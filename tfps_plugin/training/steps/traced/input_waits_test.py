@@ -14,47 +14,56 @@ _BEGIN = 1000.0
 
 
 def _sum(
-    wait: Callable[[Waits, tf.Tensor], tf.Tensor],
+    wait: Callable[[Waits, tf.Tensor], Waits],
     lasts: float,
     arrives: float,
     waits: Waits,
+    last: float = 0.0,
 ) -> float:
-    """Returns the waits of rounds that last so long, and then another one."""
+    """Returns the waits of rounds that last so long, and then of a last one."""
     now = _BEGIN
     for _ in range(_ROUNDS + 1):
         begun_at = tf.constant(now, tf.float64)
-        seconds = wait(waits, begun_at)
-        waits = Waits(begun_at, begun_at + arrives, seconds)
+        waits = wait(waits, begun_at)._replace(
+            begun_at=begun_at, arrived_at=begun_at + arrives
+        )
         now += lasts
-    return float(waits.seconds)
+    return float(input_waits.total(waits, begun_at + last))
 
 
-def _at_once(waits: Waits, begun_at: tf.Tensor) -> tf.Tensor:
+def _at_once(waits: Waits, begun_at: tf.Tensor) -> Waits:
     return input_waits.at_once(waits, begun_at, _STEPS)
 
 
-def _ahead(lasts: float, arrives: float, first: float = 0.0) -> float:
-    zero = tf.zeros([], tf.float64)
-    before = Waits(
+def _ahead(step: float, batch: float, first: float = 0.0) -> float:
+    """Returns the waits for batches that take so long, as steps do."""
+    before = input_waits.after_first(
         tf.constant(_BEGIN - first, tf.float64),
         tf.constant(_BEGIN, tf.float64),
-        zero,
     )
-    return _sum(input_waits.ahead, lasts, arrives, before)
+    lasts = max(step, batch + 0.001)
+    return _sum(input_waits.ahead, lasts, batch, before, step)
 
 
 @pytest.mark.parametrize("step", [0.0, 0.02, 0.09])
 def test_a_batch_that_comes_last_is_waited_for(step: float) -> None:
-    batch = 0.1
-    lasts = max(step, batch) + 0.001
-    assert _ahead(lasts, batch) == pytest.approx(_ROUNDS * batch)
+    found = _ahead(step, 0.1)
+    assert found == pytest.approx(_ROUNDS * (0.101 - step))
 
 
-@pytest.mark.parametrize("batch", [0.0, 0.02, 0.08])
+@pytest.mark.parametrize("batch", [0.0, 0.02, 0.08, 0.095, 0.099])
 def test_a_batch_that_comes_during_the_step_costs_nothing(
     batch: float,
 ) -> None:
-    assert _ahead(0.1, batch) == 0.0
+    assert _ahead(0.1, batch) == pytest.approx(0.0, abs=1e-9)
+
+
+@pytest.mark.parametrize("step", [0.1, 0.5])
+def test_a_last_step_that_takes_longer_makes_no_negative_wait(
+    step: float,
+) -> None:
+    before = input_waits.none()
+    assert _sum(input_waits.ahead, 0.1, 0.099, before, step) == 0.0
 
 
 def test_the_first_batch_is_always_waited_for() -> None:

@@ -121,10 +121,10 @@ class StepLoops:
         local_round = self._rounds.get(repr(iterator.element_spec))
         waits = None
         if local_round is None:
-            waits = input_waits.none()._replace(begun_at=input_waits.now([]))
-            with tf.control_dependencies([waits.begun_at]):
+            begun_at = input_waits.now([])
+            with tf.control_dependencies([begun_at]):
                 first = _next_if(num_steps > 0, iterator)
-            waits = waits._replace(arrived_at=input_waits.now(first))
+            waits = input_waits.after_first(begun_at, input_waits.now(first))
         else:
             first = _next_if(num_steps > 0, iterator)
         # The next batch is a loop variable, so that no step begins without
@@ -139,6 +139,7 @@ class StepLoops:
             of_round=lambda done, batch: (iterator, batch, num_steps - done),
             waits=waits,
             wait=input_waits.ahead,
+            waited=input_waits.total,
         )
 
     def rounds_over_iterator(
@@ -154,6 +155,9 @@ class StepLoops:
             with tf.device(graph_checks.CPU):
                 return [iterator.get_next() for _ in range(steps_of_a_round)]
 
+        def wait(waits: Waits, begun_at: tf.Tensor) -> Waits:
+            return input_waits.at_once(waits, begun_at, steps_of_a_round)
+
         return self._loop(
             iterator.element_spec,
             lambda done, _: done + steps_of_a_round <= num_steps,
@@ -161,9 +165,8 @@ class StepLoops:
             first=tf.constant(0),
             following=lambda done: tf.constant(0),
             waits=input_waits.none(),
-            wait=lambda waits, begun_at: input_waits.at_once(
-                waits, begun_at, steps_of_a_round
-            ),
+            wait=wait,
+            waited=lambda waits, ended_at: wait(waits, ended_at).seconds,
         )
 
     def steps_over_group(
@@ -197,7 +200,8 @@ class StepLoops:
         local_round: Callable[..., RoundOutput] | None = None,
         of_round: Callable[[tf.Tensor, Any], Any] | None = None,
         waits: Waits | None = None,
-        wait: Callable[[Waits, tf.Tensor], tf.Tensor] | None = None,
+        wait: Callable[[Waits, tf.Tensor], Waits] | None = None,
+        waited: Callable[[Waits, tf.Tensor], tf.Tensor] | None = None,
     ) -> StepsOutput:
         """Runs one step after another, or one round of local steps.
 
@@ -214,8 +218,10 @@ class StepLoops:
             of_round: Returns the arguments of `local_round`; takes the same as
                 `batches`.
             waits: Waits for input before the loop; None: they are unknown.
-            wait: Returns the sum of the waits until a round, if they are known.
-                Takes those of the round before, and the time of its begin.
+            wait: Adds the wait of a round, if they are known. Takes the waits
+                before, and when the next round began.
+            waited: Returns the sum of the waits in the end, in seconds, if they
+                are known. Takes those before the last round, and when it ended.
         """
         # The loop needs the types of a step's results in advance.
         traced = self._one_step.get_concrete_function(element_spec)
@@ -257,13 +263,15 @@ class StepLoops:
             begun_at = input_waits.now(counts) if waits else None
             counts, outputs, now, taken = steps(counts, outputs, now)
             if waits and wait is not None:
-                seconds = wait(Waits(*waits), begun_at)
+                added = wait(Waits(*waits), begun_at)
                 # The batches of this round, or of the next one.
                 arrived_at = input_waits.now([taken, now])
-                waits = [begun_at, arrived_at, seconds]
+                waits = list(
+                    added._replace(begun_at=begun_at, arrived_at=arrived_at)
+                )
             return counts, outputs, now, waits
 
-        counts, outputs, _, waited = tf.while_loop(
+        counts, outputs, _, last = tf.while_loop(
             lambda counts, _outputs, now, _waits: goes_on(counts[-1], now),
             body,
             loop_vars=(
@@ -285,8 +293,8 @@ class StepLoops:
             progress = tf.stack(
                 [
                     tf.cast(counts[0], tf.float64),
-                    Waits(*waited).seconds
-                    if waited
+                    waited(Waits(*last), input_waits.now(counts))
+                    if waits and waited is not None
                     else tf.constant(math.nan, tf.float64),
                 ]
             )
