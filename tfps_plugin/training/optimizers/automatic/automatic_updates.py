@@ -112,6 +112,11 @@ class AutomaticUpdates:
         """
         with self._lock:
             self._seconds = seconds_between_updates
+            # Shards may be on other parameter servers than before.
+            self._costs = {
+                key: UpdateCost(key, self._seconds_of(variable))
+                for key, variable in self._tables.items()
+            }
             chosen = update_costs.affordable(
                 self._costs.values(), seconds_between_updates
             )
