@@ -125,17 +125,14 @@ class DeviceCopies:
     def _on_cpu(self, batch: Any) -> Copies:
         """Returns the shares of replicas, where the batch is."""
         parts = tf.nest.flatten(batch)
+        copied = [parts[position] for position in self._part_specs]
         number = len(self._devices)
-        if number == 1:
-            return {
-                position: [parts[position]] for position in self._part_specs
-            }
-        # Each part by itself: the step checks that they have as many rows, and
-        # must not fail before its turn.
-        return {
-            position: list(split_batches.split(parts[position], number).values)
-            for position in self._part_specs
-        }
+        shares = [[part] for part in copied]
+        if number > 1:
+            # The step checks that parts have as many rows. Here, that would
+            # fail before its turn.
+            shares = split_batches.split_unchecked(copied, number)
+        return dict(zip(self._part_specs, shares, strict=True))
 
     def _nothing(self) -> Copies:
         with tf.device(graph_checks.CPU):
