@@ -237,13 +237,16 @@ class ParameterServerStrategy(DeprecatedAttributes, tf.distribute.Strategy):
             timeout_seconds=options.startup.timeout_seconds,
             min_workers=options.startup.min_workers,
         )
+        found = {
+            str(task): self._session.device_names(task)
+            for task in self._session.workers
+            if self._session.device_names(task)
+        }
         self._replica_devices = worker_devices.choose(
-            {
-                str(task): self._session.device_names(task)
-                for task in self._session.workers
-                if self._session.device_names(task)
-            },
-            replicas_per_worker,
+            found, replicas_per_worker
+        )
+        self._copy_devices = worker_devices.for_copies(
+            found, self._replica_devices
         )
         self._session.missing_devices = functools.partial(
             worker_devices.missing, replica_devices=self._replica_devices
@@ -367,6 +370,14 @@ class ParameterServerStrategy(DeprecatedAttributes, tf.distribute.Strategy):
         `("",)` for one replica, on the device that TensorFlow chooses.
         """
         return self._replica_devices
+
+    @property
+    def copy_devices(self) -> tuple[str, ...]:
+        """Devices of a worker to which `fit` copies batches ahead of steps.
+
+        One for each replica; none if workers compute where their input is.
+        """
+        return self._copy_devices
 
     @property
     def ps_devices(self) -> tuple[str, ...]:

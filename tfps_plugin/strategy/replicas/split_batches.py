@@ -5,6 +5,7 @@ Shape legend: R replicas.
 
 import itertools
 from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -54,21 +55,8 @@ def split(batch: Any, num_replicas: int) -> Any:
                 "A batch is split over the replicas of a worker, and its parts "
                 f"have different numbers of rows. {_ADVICE} Received: rows =",
             )
-        # The first ones get one more.
-        bounds = [
-            number // num_replicas * index
-            + tf.minimum(number % num_replicas, index)
-            for index in range(num_replicas + 1)
-        ]
-        num_rows = [end - begin for begin, end in itertools.pairwise(bounds)]
-        shares = [
-            batch_rows.between(
-                batch,
-                tf.where(rows > 0, begin, 0),
-                tf.where(rows > 0, begin + rows, tf.minimum(number, 1)),
-            )
-            for begin, rows in zip(bounds[:-1], num_rows, strict=True)
-        ]
+        num_rows, ranges = _ranges(number, num_replicas)
+        shares = [batch_rows.between(batch, *each) for each in ranges]
 
     def join(whole: Any, *parts: Any) -> Any:
         is_scalar = isinstance(whole, tf.Tensor) and whole.shape.rank == 0
@@ -77,6 +65,25 @@ def split(batch: Any, num_replicas: int) -> Any:
         return PerReplica(parts, num_rows)
 
     return tf.nest.map_structure(join, batch, *shares)
+
+
+def split_unchecked(
+    parts: Sequence[tf.Tensor], num_replicas: int
+) -> list[list[tf.Tensor]]:
+    """Splits dense parts of a batch as `split` does, without its checks.
+
+    Args:
+        parts: The parts. If they have different numbers of rows, the shares
+            have no meaning.
+        num_replicas: Number of shares, R.
+
+    Returns:
+        The R shares of each part.
+    """
+    with tf.device(graph_checks.CPU):
+        number = tf.shape(parts[0], tf.int64)[0]
+        _, ranges = _ranges(number, num_replicas)
+        return [[part[begin:end] for begin, end in ranges] for part in parts]
 
 
 def whole(structure: Any) -> Any:
@@ -103,6 +110,32 @@ def whole(structure: Any) -> Any:
 
     with tf.device(graph_checks.CPU):
         return per_replica.map_values(join, structure)
+
+
+def _ranges(
+    number: tf.Tensor, num_replicas: int
+) -> tuple[list[tf.Tensor], list[tuple[tf.Tensor, tf.Tensor]]]:
+    """Returns the numbers of examples of shares, and their first and last rows.
+
+    Args:
+        number: Number of examples, an int64 scalar.
+        num_replicas: Number of shares.
+    """
+    # The first ones get one more.
+    bounds = [
+        number // num_replicas * index
+        + tf.minimum(number % num_replicas, index)
+        for index in range(num_replicas + 1)
+    ]
+    num_rows = [end - begin for begin, end in itertools.pairwise(bounds)]
+    ranges = [
+        (
+            tf.where(rows > 0, begin, 0),
+            tf.where(rows > 0, begin + rows, tf.minimum(number, 1)),
+        )
+        for begin, rows in zip(bounds[:-1], num_rows, strict=True)
+    ]
+    return num_rows, ranges
 
 
 def _rows_if(part: Any, is_present: tf.Tensor) -> Any:

@@ -67,6 +67,32 @@ def choose(
     return devices if len(devices) > 1 else ANY
 
 
+def for_copies(
+    devices_by_worker: Mapping[str, Sequence[str]],
+    replica_devices: Sequence[str],
+) -> tuple[str, ...]:
+    """Returns the devices to which batches are copied before a step needs them.
+
+    Args:
+        devices_by_worker: As for `choose`.
+        replica_devices: Result of `choose`.
+
+    Returns:
+        The device of each replica. For one replica, the first accelerator, on
+        which TensorFlow places what it can. Nothing if workers have no
+        accelerators, or different ones: a batch is on the CPU anyway.
+    """
+    if len(replica_devices) > 1:
+        return tuple(replica_devices)
+    firsts = {
+        _accelerators(devices)[:1] for devices in devices_by_worker.values()
+    }
+    if len(firsts) != 1:
+        return ()
+    (first,) = firsts
+    return tuple(each for each in first if not each.startswith("/device:CPU"))
+
+
 def missing(
     devices: Sequence[str], replica_devices: Sequence[str]
 ) -> list[str]:

@@ -83,3 +83,31 @@ def test_what_is_no_number_of_replicas_is_refused(number: object) -> None:
 def test_numbers_of_replicas_are_taken() -> None:
     for number in (None, 1, 8):
         worker_devices.require_number(number)
+
+
+@pytest.mark.parametrize(
+    ("workers", "replicas", "expected"),
+    [
+        ([["CPU:0"]], None, ()),
+        ([["CPU:0", "CPU:1"]], 1, ()),
+        ([["CPU:0", "CPU:1"]], 2, ("CPU:0", "CPU:1")),
+        ([["CPU:0", "GPU:0"]] * 2, None, ("GPU:0",)),
+        ([["CPU:0", "GPU:1", "GPU:0"]], 1, ("GPU:0",)),
+        ([["CPU:0", "GPU:0", "GPU:1"]], None, ("GPU:0", "GPU:1")),
+        ([["CPU:0", "GPU:0"], ["CPU:0"]], 1, ()),
+        ([["CPU:0", "GPU:0"], ["CPU:0", "TPU:0"]], 1, ()),
+        ([], None, ()),
+    ],
+)
+def test_batches_are_copied_to_what_computes_elsewhere(
+    workers: list[list[str]], replicas: int | None, expected: tuple[str, ...]
+) -> None:
+    devices = {
+        name: names
+        for index, each in enumerate(workers)
+        for name, names in _worker(index, *each).items()
+    }
+    chosen = worker_devices.choose(devices, replicas)
+    assert worker_devices.for_copies(devices, chosen) == tuple(
+        f"/device:{each}" for each in expected
+    )

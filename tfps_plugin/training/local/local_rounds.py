@@ -160,6 +160,7 @@ class LocalRounds:
             done += 1
             return done, outputs, state, source.following(*given, done, left)
 
+        first = source.first(*given)
         done, outputs, state, following = tf.while_loop(
             lambda done, _outputs, _state, now: (
                 (done < most) & source.goes_on(*given, done, now)
@@ -169,13 +170,13 @@ class LocalRounds:
                 tf.constant(0),
                 tf.nest.map_structure(_nothing, outputs),
                 begin,
-                source.first(*given),
+                first,
             ),
             shape_invariants=(
                 tf.TensorShape([]),
                 tf.nest.map_structure(lambda output: output.shape, outputs),
                 tf.nest.map_structure(lambda spec: spec.shape, specs),
-                None,
+                tf.nest.map_structure(_shape, first),
             ),
             # Steps follow one another: each uses the weights of the last.
             parallel_iterations=1,
@@ -197,3 +198,8 @@ def _apply(update: PlannedUpdate, gradients: list[Any]) -> None:
 def _nothing(spec: Any) -> tf.Tensor:
     shape = [0 if size is None else size for size in spec.shape.as_list()]
     return tf.zeros(shape, spec.dtype)
+
+
+def _shape(value: Any) -> tf.TensorShape | None:
+    """Returns the shape of a tensor; None of what is none."""
+    return value.shape if isinstance(value, tf.Tensor) else None

@@ -2,6 +2,8 @@
 
 step_functions.py     many steps as one function of a worker
 step_loops.py         a worker's loops over the batches of one call
+batches_ahead.py      batches that a loop takes one ahead of the step
+round_sources.py      batches of a round of local steps
 replica_steps.py      a model's step in all replicas of a worker
 input_waits.py        seconds that steps wait for their batches
 rounds.py             pure: number of steps in a round of its loop

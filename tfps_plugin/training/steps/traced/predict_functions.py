@@ -10,8 +10,11 @@ import tensorflow as tf
 from tfps_plugin._compat import keras as keras_compat
 from tfps_plugin.coordinator.cluster_coordinator import ClusterCoordinator
 from tfps_plugin.inputs.batch_codec import BatchCodec
+from tfps_plugin.strategy.replicas.device_copies import DeviceCopies
 from tfps_plugin.training.steps.metrics.step_states import StepStates
+from tfps_plugin.training.steps.traced import batches_ahead
 from tfps_plugin.training.steps.traced import replica_steps
+from tfps_plugin.training.steps.traced.batches_ahead import GroupBatches
 from tfps_plugin.variables.lookup import graph_checks
 
 
@@ -77,14 +80,23 @@ class PredictFunctions:
 
     def _traced_anew(self, codec: BatchCodec) -> Any:
         self._one_step = tf.function(self._step)
-        return self._one_step.get_concrete_function(codec.decoded_spec)
+        return self._one_step.get_concrete_function(
+            self._copies(codec).step_spec
+        )
+
+    def _copies(self, codec: BatchCodec) -> DeviceCopies:
+        return DeviceCopies(
+            codec.decoded_spec, self._model.distribute_strategy.copy_devices
+        )
 
     def _trace(self, codec: BatchCodec) -> PredictFunction:
         if not self._model.built:
             x, _, _ = keras.utils.unpack_x_y_sample_weight(codec.decoded_spec)
             keras_compat.build_from_spec(self._model, x)
         self.states.settle(lambda: self._traced_anew(codec).graph)
-        traced = self._one_step.get_concrete_function(codec.decoded_spec)
+        copies = self._copies(codec)
+        traced = self._one_step.get_concrete_function(copies.step_spec)
+        group = GroupBatches(codec, copies)
         output_codec = BatchCodec(
             tf.nest.map_structure(
                 tf.type_spec_from_value, traced.structured_outputs
@@ -101,18 +113,26 @@ class PredictFunctions:
                     element_shape=[output_codec.num_parts],
                 )
 
-            def body(done: tf.Tensor, rows: tf.TensorArray) -> Any:
+            def body(done: tf.Tensor, now: Any, rows: tf.TensorArray) -> Any:
+                outputs = self._one_step(group.take(group_KC, done, now))
+                done += 1
+                now = group.ahead(group_KC, done)
                 with tf.device(graph_checks.CPU):
-                    data = codec.decode(group_KC[done])
-                outputs = self._one_step(data)
-                with tf.device(graph_checks.CPU):
-                    rows = rows.write(done, output_codec.encode_one(outputs))
-                return done + 1, rows
+                    rows = rows.write(
+                        done - 1, output_codec.encode_one(outputs)
+                    )
+                return done, now, rows
 
-            _, all_rows = tf.while_loop(
-                lambda done, _: done < num_batches,
+            first = group.ahead(group_KC, 0)
+            _, _, all_rows = tf.while_loop(
+                lambda done, _now, _rows: done < num_batches,
                 body,
-                (tf.constant(0), all_rows),
+                (tf.constant(0), first, all_rows),
+                shape_invariants=(
+                    tf.TensorShape([]),
+                    batches_ahead.invariants(first),
+                    None,
+                ),
                 parallel_iterations=1,
             )
             with tf.device(graph_checks.CPU):

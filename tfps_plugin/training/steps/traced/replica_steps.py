@@ -8,6 +8,7 @@ import tensorflow as tf
 from tfps_plugin import errors
 from tfps_plugin.strategy.replicas import per_replica
 from tfps_plugin.strategy.replicas import split_batches
+from tfps_plugin.strategy.replicas.device_copies import CopiedBatch
 from tfps_plugin.strategy.replicas.per_replica import PerReplica
 from tfps_plugin.variables.per_worker.worker_local import WorkerLocalVariable
 from tfps_plugin.variables.per_worker.worker_seeds import WorkerLocalSeed
@@ -21,7 +22,7 @@ def run(strategy: Any, step: Callable[[Any], Any], data: Any) -> Any:
     Args:
         strategy: The strategy.
         step: A function of a batch.
-        data: The batch of the worker.
+        data: The batch of the worker, or a `CopiedBatch`.
 
     Returns:
         What the step returns: the mean over examples of a float, as of the
@@ -32,9 +33,9 @@ def run(strategy: Any, step: Callable[[Any], Any], data: Any) -> Any:
         UnsupportedError: If it returns anything else.
     """
     number = len(strategy.replica_devices)
+    results = strategy.run(step, args=(_shares(data, number),))
     if number == 1:
-        return strategy.run(step, args=(data,))
-    results = strategy.run(step, args=(split_batches.split(data, number),))
+        return results
     flow = Flow(tf.compat.v1.get_default_graph())
     of_metrics = 0
     for variable in flow.variables:
@@ -67,14 +68,18 @@ def predict(strategy: Any, step: Callable[[Any], Any], data: Any) -> Any:
     Args:
         strategy: The strategy.
         step: A function of a batch.
-        data: The batch of the worker.
+        data: The batch of the worker, or a `CopiedBatch`.
 
     Returns:
         The predictions for all examples, in their order.
     """
     number = len(strategy.replica_devices)
-    if number == 1:
-        return strategy.run(step, args=(data,))
-    return split_batches.whole(
-        strategy.run(step, args=(split_batches.split(data, number),))
-    )
+    results = strategy.run(step, args=(_shares(data, number),))
+    return results if number == 1 else split_batches.whole(results)
+
+
+def _shares(data: Any, number: int) -> Any:
+    """Returns the batch for each of so many replicas."""
+    if isinstance(data, CopiedBatch):
+        return data.shares(number)
+    return data if number == 1 else split_batches.split(data, number)

@@ -19,6 +19,7 @@ from tfps_plugin.inputs.batch_codec import BatchCodec
 from tfps_plugin.strategy.consistency import BoundedStaleness
 from tfps_plugin.strategy.consistency import Sync
 from tfps_plugin.strategy.consistency import local_steps_of
+from tfps_plugin.strategy.replicas.device_copies import DeviceCopies
 from tfps_plugin.training import step_build
 from tfps_plugin.training.bounded.gate import Gate
 from tfps_plugin.training.bounded.keeper import Keeper
@@ -30,6 +31,7 @@ from tfps_plugin.training.steps.metrics.counted_sums import Counted
 from tfps_plugin.training.steps.metrics.counted_sums import CountedSums
 from tfps_plugin.training.steps.metrics.lane_sums import LaneSums
 from tfps_plugin.training.steps.metrics.step_states import StepStates
+from tfps_plugin.training.steps.traced import batches_ahead
 from tfps_plugin.training.steps.traced import replica_steps
 from tfps_plugin.training.steps.traced import rounds
 from tfps_plugin.training.steps.traced.step_loops import NumberedOutputs
@@ -162,12 +164,11 @@ class StepFunctions:
             StepTrace.current().chief_waits = True
             # Parts of a step need no data, such as counting it: where the
             # input has run dry, they must not happen either.
+            parts = tf.nest.flatten(
+                batches_ahead.batch_of(data), expand_composites=True
+            )
             with tf.control_dependencies(
-                [
-                    part
-                    for part in tf.nest.flatten(data, expand_composites=True)
-                    if part is not None
-                ]
+                [part for part in parts if part is not None]
             ):
                 outputs = run(data)
             return tf.nest.map_structure(tf.convert_to_tensor, outputs)
@@ -257,7 +258,7 @@ class StepFunctions:
         """
         with self._coordinator.functions.tracing_scope():
             concrete = self._steps_in[function].get_concrete_function(
-                batch_spec
+                self._argument_spec(batch_spec)
             )
             return together.make_together(
                 self._model.distribute_strategy,
@@ -274,7 +275,7 @@ class StepFunctions:
         """
         with self._coordinator.functions.tracing_scope():
             concrete = self._steps_in[function].get_concrete_function(
-                batch_spec
+                self._argument_spec(batch_spec)
             )
             gate = self._gates[concrete.graph]
             if gate.gated is None:
@@ -293,9 +294,20 @@ class StepFunctions:
         self._one_step = tf.function(self._step)
         if self.counts_exactly:
             self._counted_sums = CountedSums.of_metrics(self._model)
-        self._loops = StepLoops(
-            self._one_step, self._counted_sums, self._local_rounds()
+        self._loops = self._new_loops()
+
+    def _new_loops(self) -> StepLoops:
+        return StepLoops(
+            self._one_step,
+            self._counted_sums,
+            self._local_rounds(),
+            self._model.distribute_strategy.copy_devices,
         )
+
+    def _argument_spec(self, batch_spec: Any) -> Any:
+        """Returns the type of the argument of the step, by that of a batch."""
+        strategy = self._model.distribute_strategy
+        return DeviceCopies(batch_spec, strategy.copy_devices).step_spec
 
     def _local_rounds(self) -> LocalRounds | None:
         if self.local_steps == 1:
@@ -385,7 +397,9 @@ class StepFunctions:
 
         def trace() -> tf.Graph:
             self._trace_anew()
-            return self._one_step.get_concrete_function(batch_spec).graph
+            return self._one_step.get_concrete_function(
+                self._argument_spec(batch_spec)
+            ).graph
 
         with self._coordinator.functions.tracing_scope():
             self.states.settle(trace)
@@ -393,7 +407,7 @@ class StepFunctions:
             # Now that rules are known, so are the states that calls count.
             if self.counts_exactly:
                 self._counted_sums = CountedSums.of_metrics(self._model)
-                self._loops = StepLoops(self._one_step, self._counted_sums)
+                self._loops = self._new_loops()
 
     def on_iterator(self, element_spec: Any) -> Callable[..., StepsOutput]:
         """Returns a function of a worker's iterator and a number of steps.
@@ -438,7 +452,9 @@ class StepFunctions:
             return None
         # The trace of `on_iterator`.
         with self._coordinator.functions.tracing_scope():
-            step = self._one_step.get_concrete_function(element_spec)
+            step = self._one_step.get_concrete_function(
+                self._argument_spec(element_spec)
+            )
         operations = list(graphs_compat.operations_within(step.graph))
         if any(map(graphs_compat.draws_from_a_seed, operations)):
             return None

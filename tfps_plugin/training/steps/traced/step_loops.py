@@ -10,11 +10,15 @@ import tensorflow as tf
 
 from tfps_plugin._compat.graph import tensorflow_graphs
 from tfps_plugin.inputs.batch_codec import BatchCodec
+from tfps_plugin.strategy.replicas.device_copies import DeviceCopies
 from tfps_plugin.training.local.local_rounds import LocalRounds
 from tfps_plugin.training.local.local_rounds import RoundOutput
-from tfps_plugin.training.local.local_rounds import Source
 from tfps_plugin.training.steps.metrics.counted_sums import CountedSums
+from tfps_plugin.training.steps.traced import batches_ahead
 from tfps_plugin.training.steps.traced import input_waits
+from tfps_plugin.training.steps.traced import round_sources
+from tfps_plugin.training.steps.traced.batches_ahead import BatchAhead
+from tfps_plugin.training.steps.traced.batches_ahead import GroupBatches
 from tfps_plugin.training.steps.traced.input_waits import Waits
 from tfps_plugin.variables.chief import chief_reads
 from tfps_plugin.variables.lookup import graph_checks
@@ -74,17 +78,21 @@ class StepLoops:
         one_step: Any,
         counted_sums: CountedSums,
         local_rounds: LocalRounds | None = None,
+        copy_devices: Sequence[str] = (),
     ) -> None:
         """Takes the step.
 
         Args:
-            one_step: A `tf.function` of one batch.
+            one_step: A `tf.function` of one batch; of a `CopiedBatch`, if
+                anything of the batch is copied.
             counted_sums: The metric states that each call returns.
             local_rounds: Rounds of local steps, if loops are to make these.
+            copy_devices: The devices to which batches are copied ahead.
         """
         self._one_step = one_step
         self._counted_sums = counted_sums
         self._local_rounds = local_rounds
+        self._copy_devices = copy_devices
         # By the type of a batch; only what makes local steps.
         self._rounds: dict[str, Callable[..., RoundOutput]] = {}
 
@@ -95,8 +103,10 @@ class StepLoops:
             element_spec: Type of a batch.
         """
         if self._local_rounds is not None:
+            copies = self._copies(element_spec)
             self._rounds[repr(element_spec)] = self._local_rounds.traced(
-                element_spec, _iterator_source(element_spec)
+                copies.step_spec,
+                round_sources.of_iterator(element_spec, copies),
             )
 
     def prepare_group(self, codec: BatchCodec) -> None:
@@ -106,8 +116,10 @@ class StepLoops:
             codec: Codec of the batches.
         """
         if self._local_rounds is not None:
+            copies = self._copies(codec.decoded_spec)
             self._rounds[repr(codec.element_spec)] = self._local_rounds.traced(
-                codec.decoded_spec, _group_source(codec)
+                copies.step_spec,
+                round_sources.of_group(codec, GroupBatches(codec, copies)),
             )
 
     def steps_over_iterator(
@@ -119,25 +131,19 @@ class StepLoops:
         """
 
         local_round = self._rounds.get(repr(iterator.element_spec))
-        waits = None
-        if local_round is None:
-            begun_at = input_waits.now([])
-            with tf.control_dependencies([begun_at]):
-                first = _next_if(num_steps > 0, iterator)
-            waits = input_waits.after_first(begun_at, input_waits.now(first))
-        else:
-            first = _next_if(num_steps > 0, iterator)
-        # The next batch is a loop variable, so that no step begins without
-        # one, and no batch is taken that this call does not need.
+        copies = self._copies(iterator.element_spec)
+        first, waits = _first(num_steps > 0, iterator, copies)
         return self._loop(
-            iterator.element_spec,
-            lambda over, batch: (over < num_steps) & batch.has_value(),
-            lambda done, batch: [batch.get_value()],
+            copies.step_spec,
+            lambda over, now: (over < num_steps) & now.is_there(),
+            lambda done, now: [now.take()],
             first=first,
-            following=lambda over: _next_if(over < num_steps, iterator),
+            following=lambda done, over: batches_ahead.of_iterator(
+                over < num_steps, iterator, copies
+            ),
             local_round=local_round,
-            of_round=lambda done, batch: (iterator, batch, num_steps - done),
-            waits=waits,
+            of_round=lambda done, now: (iterator, now, num_steps - done),
+            waits=waits if local_round is None else None,
             wait=input_waits.ahead,
             waited=input_waits.total,
         )
@@ -151,6 +157,12 @@ class StepLoops:
         be lost.
         """
 
+        copies = self._copies(iterator.element_spec)
+        if copies.are_made:
+            return self._rounds_ahead(
+                steps_of_a_round, iterator, num_steps, copies
+            )
+
         def batches(done: tf.Tensor, _: Any) -> list[Any]:
             with tf.device(graph_checks.CPU):
                 return [iterator.get_next() for _ in range(steps_of_a_round)]
@@ -163,10 +175,45 @@ class StepLoops:
             lambda done, _: done + steps_of_a_round <= num_steps,
             batches,
             first=tf.constant(0),
-            following=lambda done: tf.constant(0),
+            following=lambda done, over: tf.constant(0),
             waits=input_waits.none(),
             wait=wait,
             waited=lambda waits, ended_at: wait(waits, ended_at).seconds,
+        )
+
+    def _rounds_ahead(
+        self,
+        steps_of_a_round: int,
+        iterator: Any,
+        num_steps: tf.Tensor,
+        copies: DeviceCopies,
+    ) -> StepsOutput:
+        """Runs rounds, each of which takes the first batch of the next one.
+
+        The other batches are copied while the steps before them compute.
+        """
+
+        def batches(done: tf.Tensor, now: BatchAhead) -> list[Any]:
+            with tf.device(graph_checks.CPU):
+                others = [
+                    iterator.get_next() for _ in range(steps_of_a_round - 1)
+                ]
+            return [now.take(), *map(copies.of, others)]
+
+        first, waits = _first(steps_of_a_round <= num_steps, iterator, copies)
+        return self._loop(
+            copies.step_spec,
+            lambda done, now: (
+                (done + steps_of_a_round <= num_steps) & now.is_there()
+            ),
+            batches,
+            first=first,
+            following=lambda done, over: batches_ahead.of_iterator(
+                done + steps_of_a_round <= num_steps, iterator, copies
+            ),
+            waits=waits,
+            wait=input_waits.ahead,
+            waited=input_waits.total,
         )
 
     def steps_over_group(
@@ -174,20 +221,26 @@ class StepLoops:
     ) -> StepsOutput:
         """Runs a step on each batch of a group."""
         num_batches = tf.shape(group_KC)[0]
-
-        def batch(number: tf.Tensor, _: Any) -> list[Any]:
-            with tf.device(graph_checks.CPU):
-                return [codec.decode(group_KC[number])]
-
+        copies = self._copies(codec.decoded_spec)
+        group = GroupBatches(codec, copies)
         return self._loop(
-            codec.decoded_spec,
+            copies.step_spec,
             lambda over, _: over < num_batches,
-            batch,
-            first=tf.constant(0),
-            following=lambda done: tf.constant(0),
+            lambda done, now: [group.take(group_KC, done, now)],
+            first=group.ahead(group_KC, 0),
+            following=lambda done, over: group.ahead(group_KC, done),
             local_round=self._rounds.get(repr(codec.element_spec)),
-            of_round=lambda done, _: (group_KC, done, num_batches - done),
+            of_round=lambda done, now: (
+                group_KC,
+                done,
+                now,
+                num_batches - done,
+            ),
         )
+
+    def _copies(self, element_spec: Any) -> DeviceCopies:
+        """Returns the copies that are made of batches of a type."""
+        return DeviceCopies(element_spec, self._copy_devices)
 
     def _loop(
         self,
@@ -196,7 +249,7 @@ class StepLoops:
         batches: Callable[[tf.Tensor, Any], Sequence[Any]],
         *,
         first: Any,
-        following: Callable[[tf.Tensor], Any],
+        following: Callable[[tf.Tensor, tf.Tensor], Any],
         local_round: Callable[..., RoundOutput] | None = None,
         of_round: Callable[[tf.Tensor, Any], Any] | None = None,
         waits: Waits | None = None,
@@ -212,8 +265,8 @@ class StepLoops:
             batches: Returns the batches of the round. Takes the number of
                 steps done, and that value.
             first: A value that stands for the first batches.
-            following: Returns the value for the batches after so many steps
-                that are over.
+            following: Returns the value for the batches after so many steps.
+                Takes the number that is done, and the number that is over.
             local_round: A round of local steps; None: each step is by itself.
             of_round: Returns the arguments of `local_round`; takes the same as
                 `batches`.
@@ -252,7 +305,7 @@ class StepLoops:
                 if is_numbered:
                     place = tf.cast(result.number, tf.int32) + 1
                     counts, outputs = [done, place], result.outputs
-            return counts, outputs, following(counts[-1]), taken
+            return counts, outputs, following(counts[0], counts[-1]), taken
 
         def body(
             counts: list[tf.Tensor],
@@ -265,7 +318,12 @@ class StepLoops:
             if waits and wait is not None:
                 added = wait(Waits(*waits), begun_at)
                 # The batches of this round, or of the next one.
-                arrived_at = input_waits.now([taken, now])
+                arrived_at = input_waits.now(
+                    [
+                        *map(batches_ahead.batch_of, taken),
+                        batches_ahead.batch_of(now),
+                    ]
+                )
                 waits = list(
                     added._replace(begun_at=begun_at, arrived_at=arrived_at)
                 )
@@ -283,7 +341,7 @@ class StepLoops:
             shape_invariants=(
                 [tf.TensorShape([]) for _ in range(1 + is_numbered)],
                 tf.nest.map_structure(lambda spec: spec.shape, specs),
-                None,
+                batches_ahead.invariants(first),
                 [tf.TensorShape([]) for _ in waits or ()],
             ),
             # Steps follow one another: each reads the writes of the last.
@@ -306,57 +364,15 @@ class StepLoops:
         )
 
 
-def _next_if(is_needed: tf.Tensor, iterator: Any) -> Any:
-    """Returns the next batch of an iterator, an optional one.
-
-    Args:
-        is_needed: Whether to take it; a boolean scalar.
-        iterator: The iterator.
-    """
-
-    def next_batch() -> Any:
-        with tf.device(graph_checks.CPU):
-            return iterator.get_next_as_optional()
-
-    def none() -> Any:
-        with tf.device(graph_checks.CPU):
-            return tf.experimental.Optional.empty(iterator.element_spec)
-
-    return tf.cond(is_needed, next_batch, none)
-
-
-def _iterator_source(element_spec: Any) -> Source:
-    """Returns the batches of a round: an iterator, and its next batch."""
-    return Source(
-        (tf.data.IteratorSpec(element_spec), tf.OptionalSpec(element_spec)),
-        first=lambda iterator, batch: batch,
-        goes_on=lambda iterator, first, done, batch: batch.has_value(),
-        batch=lambda iterator, first, done, batch: batch.get_value(),
-        following=lambda iterator, first, done, left: _next_if(
-            done < left, iterator
-        ),
-    )
-
-
-def _group_source(codec: BatchCodec) -> Source:
-    """Returns the batches of a round: a group, and the number of the first."""
-
-    def batch(
-        group_KC: tf.Tensor, first: tf.Tensor, done: tf.Tensor, _: Any
-    ) -> Any:
-        with tf.device(graph_checks.CPU):
-            return codec.decode(group_KC[first + done])
-
-    return Source(
-        (
-            tf.TensorSpec([None, codec.num_parts], tf.string),
-            tf.TensorSpec([], tf.int32),
-        ),
-        first=lambda group_KC, first: tf.constant(0),
-        goes_on=lambda group_KC, first, done, _: tf.constant(True),
-        batch=batch,
-        following=lambda group_KC, first, done, left: tf.constant(0),
-    )
+def _first(
+    is_needed: tf.Tensor, iterator: Any, copies: DeviceCopies
+) -> tuple[BatchAhead, Waits]:
+    """Takes the first batch of a loop; returns it, and the waits so far."""
+    begun_at = input_waits.now([])
+    with tf.control_dependencies([begun_at]):
+        first = batches_ahead.of_iterator(is_needed, iterator, copies)
+    arrived_at = input_waits.now(first.batch)
+    return first, input_waits.after_first(begun_at, arrived_at)
 
 
 def _spec(output: Any) -> tf.TensorSpec:
