@@ -51,7 +51,7 @@ def test_the_network_is_measured_beside_the_program(
     probes = coordinator._pool._probe.measure([1], [0, 1], 30.0)
     assert sorted(probes) == [0, 1]
     for seconds in probes.values():
-        (of_ps,) = seconds
+        (of_ps,) = seconds.values()
         assert 0 < of_ps < 30
     coordinator.join()
 

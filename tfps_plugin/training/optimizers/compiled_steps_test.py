@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import types
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,6 +22,7 @@ class _Optimizer:
     """Subtracts gradients, times a number."""
 
     factor = 0.0
+    _distribution_strategy = types.SimpleNamespace(layout_version=0)
 
     def __init__(self) -> None:
         self.factor = 1.0

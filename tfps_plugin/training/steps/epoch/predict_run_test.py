@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 
 from tfps_plugin import errors
+from tfps_plugin.coordinator.elastic.safe_points import SafePoints
 from tfps_plugin.training.steps.epoch.predict_run import PredictInput
 from tfps_plugin.training.steps.traced.predict_functions import PredictFunction
 
@@ -29,6 +30,7 @@ class _Coordinator:
 
     def __init__(self) -> None:
         self.values: list[_Value] = []
+        self.safe_points = SafePoints(lambda seconds: True)
 
     def schedule(self, call: Callable[[], Any]) -> _Value:
         self.values.append(_Value(call))
