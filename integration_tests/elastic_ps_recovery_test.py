@@ -232,3 +232,62 @@ def test_what_cannot_be_is_refused(job: Callable[..., Any]) -> None:
     _fit(model, steps=20)
     explanation = strategy.explain(model, print_fn=None)
     assert "/job:ps/replica:0/task:1" not in str(explanation)
+
+
+def test_scheduled_synchronous_steps_are_traced_again(
+    job: Callable[..., Any],
+) -> None:
+    """Also if none of the variables of a step has moved."""
+    cluster, coordinator, model = job(consistency=tfps.Sync())
+    strategy = coordinator.strategy
+    batches = iter(
+        coordinator.create_per_worker_dataset(
+            lambda context: shared_rows.numbers(0, _ROWS).repeat()
+        )
+    )
+
+    @tf.function
+    def step(iterator: Any) -> tf.Tensor:
+        def on_batch(batch: Any) -> tf.Tensor:
+            x, y = batch
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(model.loss(y, model(x, training=True)))
+            gradients = tape.gradient(loss, model.trainable_variables)
+            model.optimizer.apply(gradients, model.trainable_variables)
+            return loss
+
+        return strategy.run(on_batch, args=(next(iterator),))
+
+    def train() -> None:
+        for _ in range(10):
+            coordinator.schedule(step, args=(batches,))
+        coordinator.join()
+
+    train()
+    coordinator.add_ps(cluster.add_ps())
+    # A later parameter server has nothing, and is waited for by each step.
+    coordinator.add_ps(cluster.add_ps())
+    train()
+    coordinator.remove_ps(3)
+    train()
+    coordinator.remove_ps(2)
+    train()
+    assert int(model.optimizer.iterations) == 40
+
+
+def test_an_error_of_a_function_is_raised_in_place_of_a_change(
+    job: Callable[..., Any],
+) -> None:
+    _, coordinator, _ = job()
+
+    def fail() -> None:
+        raise ValueError("of the program")
+
+    has_ended = threading.Event()
+    coordinator.schedule(fail).on_ended(has_ended.set)
+    assert has_ended.wait(_SECONDS)
+    with pytest.raises(ValueError, match="of the program"):
+        coordinator.remove_ps(1)
+    assert coordinator.ps_indices == (0, 1)
+    coordinator.remove_ps(1)
+    assert coordinator.ps_indices == (0,)

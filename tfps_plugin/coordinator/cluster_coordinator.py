@@ -14,6 +14,7 @@ import tensorflow as tf
 from tfps_plugin import errors
 from tfps_plugin._compat import patch_table
 from tfps_plugin._compat import patches
+from tfps_plugin.cluster.chief.connection import Connection
 from tfps_plugin.cluster.spec import PARAMETER_SERVER
 from tfps_plugin.coordinator import caller_checks
 from tfps_plugin.coordinator.closures.closure import Closure
@@ -223,7 +224,9 @@ class ClusterCoordinator(
         )
         self._raise_pending = self._pool.queue.raise_error_at_once
         self._safe_points = SafePoints(
-            functools.partial(_drain, self._pool.queue, self._group_calls)
+            functools.partial(_drain, self._pool.queue, self._group_calls),
+            self._pool.queue.raise_error,
+            functools.partial(_is_over, weakref.ref(self), self._connection),
         )
         self._pool.start()
         self._register()
@@ -695,6 +698,14 @@ def _drain(
     ):
         return False
     return queue.wait_until_idle(max(0.0, deadline - time.monotonic()))
+
+
+def _is_over(
+    reference: weakref.ref[ClusterCoordinator], connection: Connection
+) -> bool:
+    """Returns whether a coordinator was closed, or its connection has ended."""
+    coordinator = reference()
+    return coordinator is None or coordinator._closed or connection.is_over
 
 
 def _leave(

@@ -170,6 +170,7 @@ class WorkerPool:
             release_worker,
         )
         self.attendant = Attendant(session, self.membership, self.departures)
+        self._ps_recovery = ps_recovery
         self._watchdog = Watchdog(
             session,
             self.queue,
@@ -216,6 +217,11 @@ class WorkerPool:
                 _QUEUED_CLOSURES_PER_LANE * self._in_flight.at_first
             )
             worker.start()
+
+    def ps_removed(self, task: Task) -> None:
+        """Waits no more for a ps that was removed, if it is lost."""
+        if self._ps_recovery is not None:
+            self._ps_recovery.forget(task)
 
     @property
     def present(self) -> tuple[int, ...]:

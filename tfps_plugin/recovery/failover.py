@@ -99,6 +99,10 @@ class Failover:
                 f"while it trains. Received: tasks={list(tasks)}. Please "
                 "report this."
             )
+        with strategy.values_lock:
+            return self._restore(strategy, tasks)
+
+    def _restore(self, strategy: Any, tasks: Sequence[Any]) -> tuple[str, int]:
         devices = [strategy.session.device(task) for task in tasks]
         lost = strategy.inventory.on(devices)
         plan = self._plan(lost)

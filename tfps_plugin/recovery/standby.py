@@ -196,7 +196,14 @@ class StandbyCopies:
             strategy = self._strategy()
             if strategy is None:
                 return
-            variables = strategy.inventory.on(strategy.ps_devices)
+            devices = {
+                strategy.session.device(task)
+                for task in strategy.session.parameter_servers
+            }
+            # Without those that are just moving: the next update copies them.
+            variables = strategy.inventory.on(
+                devices.intersection(strategy.ps_devices)
+            )
             # A handle that has changed by the time of the read means that the
             # ps was replaced: earlier copies are then not of this variable.
             handles = {id(each): each.own_handle for each in variables}

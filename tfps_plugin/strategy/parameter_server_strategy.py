@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import logging
+import threading
 from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -83,6 +84,7 @@ class ParameterServerStrategy(DeprecatedAttributes, tf.distribute.Strategy):
         resharder: The object that moves variables to other parameter servers.
         ps_restorer: The object that restores lost parameter servers; None if
             nothing does.
+        values_lock: Held while variables are restored, or go on elsewhere.
         scheduled_steps: The object that finds synchronous steps in scheduled
             functions; None if there are none.
 
@@ -229,6 +231,7 @@ class ParameterServerStrategy(DeprecatedAttributes, tf.distribute.Strategy):
         # Likewise.
         self.resharder: Any = None
         self._layout_version = 0
+        self.values_lock = threading.RLock()
         # Likewise.
         self.scheduled_steps: Any = None
         self._session = Session.connect(

@@ -168,7 +168,9 @@ class VariableCreator:
 
     def _note_memory(self, error: Exception, kwargs: dict[str, Any]) -> None:
         """Adds the ps that lacks memory for a variable to an error."""
-        for index, device in enumerate(self.on_ps.devices):
+        for index, device in zip(
+            self.on_ps.indices, self.on_ps.devices, strict=True
+        ):
             if device in str(error):
                 error.add_note(
                     f"There is no room for the variable {_name(kwargs)!r} on "

@@ -8,6 +8,7 @@ Used since TensorFlow 2.20: `Function._function_cache`,
 `ConcreteFunction._captured_inputs`.
 """
 
+import logging
 from collections.abc import Callable
 from collections.abc import Iterable
 from typing import Any
@@ -19,28 +20,44 @@ from tensorflow.python.eager.polymorphic_function import polymorphic_function
 from tfps_plugin import errors
 from tfps_plugin._compat.runtime.living_objects import instances_of
 
+_logger = logging.getLogger(__name__)
+
 _Function = polymorphic_function.Function
 _Trace = concrete_function.ConcreteFunction
 
 
-def forget(variables: Iterable[Any]) -> None:
+def forget(
+    variables: Iterable[Any],
+    or_if: Callable[[Any], bool] = lambda graph: False,
+) -> None:
     """Makes functions retrace, and concrete functions refuse calls.
 
     Args:
         variables: Variables that are elsewhere now, or are gone.
+        or_if: Returns whether a function, a graph, is concerned although it
+            uses none of them.
 
-    Threading: no function that uses them may run.
+    Threading: no function that uses them may run. What fails is logged: the
+    function then refuses its handles when it is called.
     """
     moved = {id(each) for each in variables}
     if not moved:
         return
+
+    def is_outdated(trace: Any) -> bool:
+        return _uses(trace, moved) or or_if(trace.graph)
+
     for each in instances_of(_Function, _Trace):
-        if issubclass(type(each), _Trace):
-            if _uses(each, moved):
-                # A call looks up what it captures first.
-                each._captured_inputs = [_refusal_of(each.name)]
-        elif any(_uses(one, moved) for one in each._function_cache.values()):
-            each._function_cache.clear()
+        try:
+            if issubclass(type(each), _Trace):
+                if is_outdated(each):
+                    # A call looks up what it captures first.
+                    each._captured_inputs = [_refusal_of(each.name)]
+            elif any(map(is_outdated, each._function_cache.values())):
+                each._function_cache.clear()
+        # Another thread may just be making it.
+        except Exception:
+            _logger.debug("A function was not examined", exc_info=True)
 
 
 def _uses(trace: Any, moved: set[int]) -> bool:

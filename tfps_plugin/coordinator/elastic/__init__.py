@@ -2,6 +2,8 @@
 
 elastic_workers.py  the methods of the coordinator that change its workers
 elastic_ps.py       those that change its parameter servers
+ps_moves.py         moves of variables between parameter servers
+joining_ps.py       a parameter server that joins
 safe_points.py      moments at which nothing of the program runs
 departures.py       lets a worker end what it runs, and leave
 attendant.py        the thread that lets workers go which are told to end

@@ -2,16 +2,18 @@
 
 import contextlib
 import gc
-import threading
+import logging
 import time
 from collections.abc import Callable
-from collections.abc import Iterator
 from typing import Any
-from typing import Protocol
 
 from tfps_plugin import errors
 from tfps_plugin.cluster.spec import Task
 from tfps_plugin.coordinator import caller_checks
+from tfps_plugin.coordinator.elastic import joining_ps
+from tfps_plugin.coordinator.elastic.ps_moves import Moves
+from tfps_plugin.coordinator.elastic.ps_moves import PsMoves
+from tfps_plugin.coordinator.elastic.ps_moves import Resharder
 from tfps_plugin.coordinator.elastic.safe_points import SafePoints
 from tfps_plugin.coordinator.session_protocol import SessionLike
 from tfps_plugin.coordinator.worker_pool import WorkerPool
@@ -20,48 +22,11 @@ from tfps_plugin.monitoring.counters import Counters
 from tfps_plugin.monitoring.events import Events
 from tfps_plugin.variables.chief.pending_writes import PendingWrites
 
+_logger = logging.getLogger("tfps_plugin")
+
 _TIMEOUT_SECONDS = 3600.0
-_PROBE_TIMEOUT_SECONDS = 2.0
 # How long a checkpoint may take that is being written.
 _WRITE_SECONDS = 600.0
-_WATCH_SECONDS = 5.0
-_MOST_SILENCES = 3
-# Interval between two attempts to reach a parameter server that is starting.
-_ATTEMPT_SECONDS = 0.5
-# One change after another: they are rare.
-_lock = threading.Lock()
-
-
-class Moves(Protocol):
-    """Variables on their way to other parameter servers."""
-
-    def copy(self) -> None:
-        """Copies them, while others change them; takes as long as it needs."""
-
-    def commit(self) -> int:
-        """Copies what has changed since, and goes on with the copies.
-
-        Returns:
-            Number of bytes of the variables that have moved.
-        """
-
-
-class Resharder(Protocol):
-    """Moves variables to other parameter servers; a higher floor has it."""
-
-    def require_number(self, number: int) -> None:
-        """Refuses a number of parameter servers that options do not allow.
-
-        Raises:
-            ClusterConfigurationError: If they need more.
-        """
-
-    def begin(self, tasks: tuple[Task, ...]) -> Moves:
-        """Plans the moves, and changes nothing.
-
-        Args:
-            tasks: The parameter servers that there will be.
-        """
 
 
 class ElasticParameterServers:
@@ -123,10 +88,11 @@ class ElasticParameterServers:
             ClusterConfigurationError: If `address` is malformed, or another
                 task has it.
             TaskUnreachableError: If it does not answer in time.
-            TimeoutError: If the program does not pause in time. Nothing is
-                changed then.
+            TimeoutError: If the program does not pause in time, or another
+                change goes on. Nothing is changed then.
             UnsupportedError: When called inside a scheduled function or while
                 a `tf.function` is traced.
+            BaseException: What a function of the program has raised.
             tf.errors.OpError: If it, or another parameter server, was lost
                 while variables were copied. Nothing is changed then.
         """
@@ -134,7 +100,7 @@ class ElasticParameterServers:
         session: SessionLike = self.strategy.session
         session.connection.require()
         deadline = time.monotonic() + timeout_seconds
-        with _lock:
+        with self._ps_moves.turn(deadline):
             for task in session.parameter_servers:
                 if task.address == address:
                     raise errors.ClusterConfigurationError(
@@ -144,8 +110,7 @@ class ElasticParameterServers:
                         f"server {task.index}."
                     )
             task = session.add_ps(address)
-            with self._taking_back(task), self._giving_up_if_silent(task):
-                self._take_in(task, deadline)
+            with joining_ps.joining(session, task, deadline):
                 tasks = (*session.parameter_servers, task)
                 self._move(
                     tuple(sorted(tasks, key=lambda each: each.index)),
@@ -184,7 +149,7 @@ class ElasticParameterServers:
         session: SessionLike = self.strategy.session
         session.connection.require()
         deadline = time.monotonic() + timeout_seconds
-        with _lock:
+        with self._ps_moves.turn(deadline):
             by_index = {task.index: task for task in session.parameter_servers}
             if ps_index not in by_index:
                 raise ValueError(
@@ -205,11 +170,18 @@ class ElasticParameterServers:
             def retire() -> None:
                 session.note_leaving(leaving)
                 session.retire(leaving)
+                self._pool.ps_removed(leaving)
 
             self._move(left, deadline, retire)
             # It has copies of variables, which are being written.
             writes = session.connection.part(PendingWrites)
-            writes.wait(_WRITE_SECONDS)
+            if not writes.wait(_WRITE_SECONDS):
+                _logger.warning(
+                    "A checkpoint that is being written may fail: parameter "
+                    "server %d, which has a part of it, ends after %.0f s.",
+                    ps_index,
+                    _WRITE_SECONDS,
+                )
             # Otherwise TensorFlow would free variables there later, and log
             # that it cannot.
             gc.collect()
@@ -224,88 +196,36 @@ class ElasticParameterServers:
         resharder: Resharder = self.strategy.resharder
         return resharder
 
-    @contextlib.contextmanager
-    def _taking_back(self, task: Task) -> Iterator[None]:
-        """Removes a parameter server again that could not be added."""
-        session: SessionLike = self.strategy.session
-        try:
-            yield
-        except BaseException:
-            session.remove(task)
-            with contextlib.suppress(
-                errors.TaskUnreachableError, errors.TaskLostError
-            ):
-                session.delist(task)
-            raise
-
-    @contextlib.contextmanager
-    def _giving_up_if_silent(self, task: Task) -> Iterator[None]:
-        """Fails what waits for a parameter server that does not answer.
-
-        Nobody else watches one that does not belong to the cluster yet.
-        """
-        session: SessionLike = self.strategy.session
-        has_ended = threading.Event()
-
-        def watch() -> None:
-            num_silences = 0
-            while not has_ended.wait(_WATCH_SECONDS):
-                try:
-                    session.probe(task, _PROBE_TIMEOUT_SECONDS)
-                    num_silences = 0
-                except errors.TaskUnreachableError:
-                    num_silences += 1
-                if num_silences == _MOST_SILENCES:
-                    session.break_connections(task)
-
-        thread = threading.Thread(
-            target=watch, name="tfps-joining-ps", daemon=True
-        )
-        thread.start()
-        try:
-            yield
-        finally:
-            has_ended.set()
-            thread.join()
-
-    def _take_in(self, task: Task, deadline: float) -> None:
-        """Connects to a parameter server, once it has started."""
-        session: SessionLike = self.strategy.session
-        never = threading.Event()
-        while True:
-            try:
-                session.probe(task, _PROBE_TIMEOUT_SECONDS)
-                session.readmit(task)
-            except errors.TaskUnreachableError:
-                # Also a process that was removed, and is about to end.
-                if time.monotonic() >= deadline:
-                    raise
-            else:
-                return
-            never.wait(_ATTEMPT_SECONDS)
-
     def move_variables(
-        self, moves: Moves, timeout_seconds: float
-    ) -> tuple[int, float]:
+        self, begin: Callable[[], Moves | None], timeout_seconds: float
+    ) -> tuple[int, float] | None:
         """Moves variables between the parameter servers that there are.
 
         Args:
-            moves: The variables on their way.
+            begin: Plans the moves, when no other change goes on; None: there
+                is nothing to move.
             timeout_seconds: How long to wait for the program to pause.
 
         Returns:
-            Number of bytes that have moved, and the seconds of the pause.
+            Number of bytes that have moved, and the seconds of the pause; None
+            if there was nothing to move.
 
         Raises:
-            TimeoutError: If the program does not pause in time. Nothing is
-                changed then.
+            TimeoutError: If the program does not pause in time, or another
+                change goes on. Nothing is changed then.
             tf.errors.OpError: If a parameter server was lost. Nothing is
                 changed then.
         """
-        with _lock:
-            return self._copy_and_commit(
-                moves, time.monotonic() + timeout_seconds, lambda: None
-            )
+        deadline = time.monotonic() + timeout_seconds
+        with self._ps_moves.turn(deadline):
+            moves = begin()
+            if moves is None:
+                return None
+            return self._ps_moves.run(moves, deadline, lambda: None)
+
+    @property
+    def _ps_moves(self) -> PsMoves:
+        return PsMoves(self.strategy, self._safe_points)
 
     def _move(
         self,
@@ -322,7 +242,7 @@ class ElasticParameterServers:
         """
         session: SessionLike = self.strategy.session
         began_at = time.monotonic()
-        num_bytes, paused_seconds = self._copy_and_commit(
+        num_bytes, paused_seconds = self._ps_moves.run(
             self._resharder.begin(tasks), deadline, then
         )
         self.counters.increment("ps_changes")
@@ -334,20 +254,3 @@ class ElasticParameterServers:
                 paused_seconds,
             )
         )
-
-    def _copy_and_commit(
-        self, moves: Moves, deadline: float, then: Callable[[], None]
-    ) -> tuple[int, float]:
-        """Copies while steps go on, and commits between two of them."""
-        moves.copy()
-        num_bytes, paused_seconds = 0, 0.0
-
-        def commit() -> None:
-            nonlocal num_bytes, paused_seconds
-            began_at = time.monotonic()
-            num_bytes = moves.commit()
-            then()
-            paused_seconds = time.monotonic() - began_at
-
-        self._safe_points.run(commit, max(0.0, deadline - time.monotonic()))
-        return num_bytes, paused_seconds

@@ -2,6 +2,7 @@
 
 import queue
 import threading
+import time
 import types
 from collections.abc import Callable
 from collections.abc import Iterator
@@ -81,42 +82,66 @@ class _Resharder:
     def begin(self, tasks: tuple[Task, ...]) -> Any:
         """Begins to move to some parameter servers."""
         return types.SimpleNamespace(
-            copy=lambda: self.on_copy(tasks), commit=lambda: 0
+            copy=lambda: self.on_copy(tasks),
+            complete=lambda: None,
+            go_on=lambda: 0,
         )
 
 
 @pytest.fixture
 def resharder(coordinator: ClusterCoordinator) -> _Resharder:
     made = _Resharder()
-    coordinator.strategy.resharder = made
+    strategy: Any = coordinator.strategy
+    strategy.resharder = made
+    strategy.values_lock = threading.RLock()
     return made
+
+
+class _ChangesOfPs:
+    """Indices of the parameter servers, after each change of them."""
+
+    def __init__(self, coordinator: ClusterCoordinator) -> None:
+        self._coordinator = coordinator
+        self._seen: queue.SimpleQueue[tuple[int, ...]] = queue.SimpleQueue()
+        coordinator.events.subscribe(self._note)
+
+    def _note(self, event: events.Event) -> None:
+        if isinstance(event, events.ParameterServersChanged):
+            self._seen.put(event.ps_indices)
+
+    @property
+    def is_empty(self) -> bool:
+        """True if there is none."""
+        return self._seen.empty()
+
+    def get(self) -> tuple[int, ...]:
+        """Returns the next; the program goes on meanwhile."""
+        deadline = time.monotonic() + _TIMEOUT_SECONDS
+        while True:
+            assert self._coordinator.done()
+            try:
+                return self._seen.get(timeout=0.01)
+            except queue.Empty:
+                assert time.monotonic() < deadline, "no change"
 
 
 @pytest.fixture
 def changes_of_ps(
     coordinator: ClusterCoordinator, resharder: _Resharder
-) -> queue.SimpleQueue[tuple[int, ...]]:
-    """Indices of the parameter servers, after each change of them."""
-    seen: queue.SimpleQueue[tuple[int, ...]] = queue.SimpleQueue()
-
-    def note(event: events.Event) -> None:
-        if isinstance(event, events.ParameterServersChanged):
-            seen.put(event.ps_indices)
-
-    coordinator.events.subscribe(note)
-    return seen
+) -> _ChangesOfPs:
+    return _ChangesOfPs(coordinator)
 
 
 def test_parameter_servers_come_and_go_as_described(
     session: FakeSession,
-    changes_of_ps: queue.SimpleQueue[tuple[int, ...]],
+    changes_of_ps: _ChangesOfPs,
 ) -> None:
     workers = session.cluster.worker_addresses
     session.starts_with_addition = True
     for numbers in ((2, 3), (2, 1), (2,)):
         session.described = ClusterSpec(workers, _PS[: numbers[-1]])
         for number in numbers:
-            indices = changes_of_ps.get(timeout=_TIMEOUT_SECONDS)
+            indices = changes_of_ps.get()
             assert indices == tuple(range(number))
     assert session.log.count("let go ps 2") == 1
     assert session.log.count("let go ps 1") == 1
@@ -125,7 +150,7 @@ def test_parameter_servers_come_and_go_as_described(
 def test_the_parameter_servers_that_are_described_last_count(
     session: FakeSession,
     resharder: _Resharder,
-    changes_of_ps: queue.SimpleQueue[tuple[int, ...]],
+    changes_of_ps: _ChangesOfPs,
 ) -> None:
     workers = session.cluster.worker_addresses
     session.starts_with_addition = True
@@ -137,23 +162,23 @@ def test_the_parameter_servers_that_are_described_last_count(
     # Two are to be added, and none of them any more while the first is.
     resharder.on_copy = describe_fewer
     session.described = ClusterSpec(workers, _PS)
-    assert changes_of_ps.get(timeout=_TIMEOUT_SECONDS) == (0, 1)
-    assert changes_of_ps.get(timeout=_TIMEOUT_SECONDS) == (0,)
+    assert changes_of_ps.get() == (0, 1)
+    assert changes_of_ps.get() == (0,)
     assert len(session.cluster.ps_addresses) == 2
 
 
 def test_a_parameter_server_that_does_not_answer_holds_nothing_back(
     coordinator: ClusterCoordinator,
     session: FakeSession,
-    changes_of_ps: queue.SimpleQueue[tuple[int, ...]],
+    changes_of_ps: _ChangesOfPs,
 ) -> None:
     workers = session.cluster.worker_addresses
     left = _waiter(coordinator, events.WorkerLeft)
     session.described = ClusterSpec(workers[:1], _PS[:2])
     assert left()
-    assert changes_of_ps.empty()
+    assert changes_of_ps.is_empty
     session.starts_with_addition = True
-    assert changes_of_ps.get(timeout=_TIMEOUT_SECONDS) == (0, 1)
+    assert changes_of_ps.get() == (0, 1)
 
 
 def test_a_change_that_fails_is_told_of_and_others_are_made(

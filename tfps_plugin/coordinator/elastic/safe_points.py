@@ -36,6 +36,7 @@ class _Posted:
     def __init__(self, action: Callable[[], None], deadline: float) -> None:
         self.action = action
         self.deadline = deadline
+        self.has_begun = False
         self.has_ended = threading.Event()
         self.error: BaseException | None = None
 
@@ -49,24 +50,34 @@ class SafePoints:
     thread does.
 
     Guarantees: while an action runs, no thread schedules. One action runs at a
-    time.
-    Guarded by `_lock`: the posted action, and the thread that was last at a
-    safe point. Guarded by `_gate`, taken before it: what is being scheduled.
+    time. An action that was withdrawn never begins.
+    Guarded by `_lock`: the posted action, and whether it has begun. Guarded by
+    `_gate`, taken before it: what is being scheduled. Without a lock: the
+    thread that was last at a safe point.
     """
 
-    def __init__(self, drain: Callable[[float], bool]) -> None:
-        """Begins without an action.
+    def __init__(
+        self,
+        drain: Callable[[float], bool],
+        raise_error: Callable[[], None] = lambda: None,
+        is_over: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Begins without an action; the thread that calls it is the program's.
 
         Args:
             drain: Waits, some seconds at most, until no function waits or
                 runs; returns whether none does.
+            raise_error: Raises what a function has raised, if anything.
+            is_over: Returns whether the program schedules no more.
         """
         self._drain = drain
+        self._raise_error = raise_error
+        self._is_over = is_over
         self._lock = threading.Lock()
         # Reentrant: what an action does may read, and so reach a safe point.
         self._gate = threading.RLock()
         self._posted: _Posted | None = None
-        self._program: threading.Thread | None = None
+        self._program = threading.current_thread()
         self._running_on: int | None = None
 
     @property
@@ -107,51 +118,70 @@ class SafePoints:
         if not (steps_in_flight.may_be_in_flight() or _is_held_off()):
             self.reach_between_steps()
 
+    def reach_if_program(self) -> None:
+        """Runs the action that waits, if this is the thread of the program."""
+        if self._program is threading.current_thread():
+            self.reach_between_steps()
+
+    @property
+    def is_on_program(self) -> bool:
+        """True on the thread of the program, or if that has ended."""
+        program = self._program
+        return program is threading.current_thread() or not program.is_alive()
+
     def run(self, action: Callable[[], None], timeout_seconds: float) -> None:
         """Runs an action at a safe point, and waits for its end.
 
         Args:
             action: The action. It runs on the thread of the program, or here
-                if there is no other.
+                if that has ended.
             timeout_seconds: How long to wait for that thread, and for its
                 functions.
 
         Raises:
             TimeoutError: If the action has not begun by then.
-            BaseException: What it has raised.
+            BaseException: What it has raised; or what a function has, if it
+                should run here.
         """
         posted = _Posted(action, time.monotonic() + timeout_seconds)
         with self._lock:
             self._posted = posted
-        program = self._program
-        if program in (None, threading.current_thread()) or not (
-            program.is_alive()
-        ):
-            try:
+        try:
+            if self.is_on_program:
                 with self._gate:
                     self._run(posted)
-            except BaseException:
-                self._withdraw(posted)
-                raise
+                if not posted.has_ended.is_set():
+                    self._raise_error()
+            self._wait(posted, timeout_seconds)
+        except BaseException:
+            self._withdraw(posted)
+            raise
+        error = posted.error
+        if error is not None:
+            if isinstance(error, Exception):
+                raise error
+            # An interrupt is for the thread that it has come to.
+            raise RuntimeError("The action was interrupted.") from error
+
+    def _wait(self, posted: _Posted, timeout_seconds: float) -> None:
         while not posted.has_ended.wait(_WAKE_UP_SECONDS):
-            if time.monotonic() >= posted.deadline and self._withdraw(posted):
+            is_late = time.monotonic() >= posted.deadline or self._is_over()
+            if is_late and self._withdraw(posted):
                 raise TimeoutError(
                     "The program has not reached a moment without functions on "
                     f"the cluster within {timeout_seconds:.0f} s. Expected it "
                     "to schedule, to join, or to train, and its functions to "
                     "end."
                 )
-        if posted.error is not None:
-            raise posted.error
 
     def _withdraw(self, posted: _Posted) -> bool:
-        """Returns whether an action that waits was withdrawn."""
-        if self._running_on is not None:
-            return False
+        """Withdraws an action; returns False if it has begun."""
         with self._lock:
+            if posted.has_begun:
+                return False
             if self._posted is posted:
                 self._posted = None
-        return not posted.has_ended.is_set()
+            return True
 
     def _run(self, posted: _Posted) -> None:
         """Runs an action, once functions have ended; needs the gate."""
@@ -164,6 +194,7 @@ class SafePoints:
             with self._lock:
                 if self._posted is not posted:
                     return
+                posted.has_begun = True
             try:
                 posted.action()
             except BaseException as error:

@@ -120,6 +120,26 @@ def test_an_error_of_the_action_is_of_who_asked() -> None:
     assert program.error is None
 
 
+def test_an_error_of_a_function_is_raised_at_once() -> None:
+    def raise_error() -> None:
+        raise ValueError("of a function")
+
+    ran: list[str] = []
+    points = SafePoints(lambda seconds: False, raise_error)
+    with pytest.raises(ValueError, match="of a function"):
+        points.run(lambda: ran.append("no"), _SECONDS)
+    assert not points.is_wanted
+    assert not ran
+
+
+def test_nobody_waits_for_a_program_that_is_over() -> None:
+    points = SafePoints(lambda seconds: True, is_over=lambda: True)
+    program = _Program(points)
+    with pytest.raises(TimeoutError):
+        points.run(lambda: None, 60 * _SECONDS)
+    program.reach()
+
+
 def test_steps_end_before_the_action() -> None:
     order: list[str] = []
     with steps_in_flight.finishing(lambda: order.append("steps")):

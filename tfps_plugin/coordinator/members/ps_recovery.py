@@ -142,6 +142,12 @@ class PsRecovery:
             now = time.monotonic()
             self._lost[task] = _Lost(now, next_progress=now)
 
+    def forget(self, task: Task) -> None:
+        """Waits no more for a ps: nothing is on it."""
+        with self._lock:
+            self._lost.pop(task, None)
+            self._ended.notify_all()
+
     def wait(self) -> bool:
         """Waits until no ps is lost.
 

@@ -104,11 +104,7 @@ def _recut(
     family: Family, before: Collection[int], after: Collection[int]
 ) -> Family | None:
     """Returns a family that stays as it is; None if it needs another place."""
-    is_everywhere = (
-        family.is_sharded
-        and len(before) > 1
-        and set(family.servers) >= set(before)
-    )
+    is_everywhere = family.is_sharded and set(family.servers) >= set(before)
     if is_everywhere and set(before) != set(after):
         return None
     return family if set(family.servers) <= set(after) else None
@@ -132,6 +128,9 @@ def _placed(
     layout = family.layout
     if family.is_sharded and set(family.servers) >= set(before):
         num_shards = round(layout.num_shards * len(held) / len(before))
+        if len(before) == 1:
+            # It may have been cut for more of them.
+            num_shards = max(layout.num_shards, len(held))
         num_shards = max(1, min(num_shards, layout.num_rows))
         layout = RowLayout.even(layout.num_rows, num_shards)
     placed = dataclasses.replace(

@@ -65,7 +65,9 @@ class MovedRows:
                 had been written row by row.
         """
         self._source = source
-        self._pieces = [piece for piece in pieces if len(piece.rows)]
+        self._pieces = [
+            piece for piece in pieces if len(piece.rows) or _fills(piece)
+        ]
         shape = tuple(source.shape.as_list())
         self.part = Part(source.path, source, 0, shape)
         self._by_rows = row_marks.is_table(self.part) and (

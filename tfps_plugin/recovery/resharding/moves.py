@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 from typing import TypeVar
 
+import tensorflow as tf
+
 from tfps_plugin import errors
 from tfps_plugin._compat.runtime import tensorflow_placed_traces
 from tfps_plugin.recovery.checkpoints import part_files
@@ -17,6 +19,7 @@ from tfps_plugin.recovery.resharding.moved_rows import MovedRows
 from tfps_plugin.recovery.resharding.variable_move import VariableMove
 from tfps_plugin.variables.kinds.remote_variable import RemoteVariable
 from tfps_plugin.variables.kinds.sharded_variable import ShardedVariable
+from tfps_plugin.variables.step_trace import StepTrace
 
 _logger = logging.getLogger("tfps_plugin")
 
@@ -52,11 +55,12 @@ class Moves:
             strategy: A `tfps.ParameterServerStrategy`.
             ps_devices: The device of each parameter server that there will be,
                 by its index.
-            planner: Plans the places of families; None: `layout_plan`. It does
-                not plan those that are made later.
+            planner: Plans the places of families by what was counted; None:
+                `layout_plan`. It does not plan those that are made later.
         """
         self._strategy = strategy
         self._planner = planner
+        self._version: int = strategy.layout_version
         self._before: dict[int, str] = strategy.ps_by_index
         self._after = ps_devices
         # Families when everything was copied.
@@ -106,24 +110,18 @@ class Moves:
         """Copies what has changed since, and what was made since.
 
         Raises:
+            InternalError: If variables have moved since they were planned.
             tf.errors.OpError: If a parameter server is lost. Nothing is changed
                 then.
         """
+        if self._strategy.layout_version != self._version:
+            raise errors.InternalError(
+                "Variables have moved since their moves were planned. Expected "
+                f"layout {self._version}. Received: layout="
+                f"{self._strategy.layout_version}. Please report this."
+            )
         self._found = self._plan(balances=False)
         self._on_every_server(MovedRows.complete)
-
-    def commit(self) -> int:
-        """Copies what has changed since, and goes on with the copies.
-
-        Returns:
-            Number of bytes of the variables and shards that have moved.
-
-        Raises:
-            tf.errors.OpError: If a parameter server is lost. Nothing is changed
-                then.
-        """
-        self.complete()
-        return self.go_on()
 
     def go_on(self) -> int:
         """Goes on with the copies, which are complete. Nothing can fail.
@@ -135,6 +133,7 @@ class Moves:
         on_ps = self._strategy.on_ps
         num_bytes = 0
         moved: list[Any] = []
+        has_moved: set[int] = set()
         for family in found:
             changed = [
                 move
@@ -146,17 +145,20 @@ class Moves:
                 on_ps.inventory.replace(old, new)
                 num_bytes += sum(map(families.num_bytes, new))
                 moved += [*old, *new]
+                has_moved |= set(map(id, new))
             if changed:
-                _renew_locks(family, on_ps.new_lock, {id(v) for v in moved})
+                _renew_locks(family, on_ps.new_lock, has_moved)
         for family in found:
             for each in family.members:
                 if isinstance(each, ShardedVariable) and (
                     self._moves[id(each)].changes_anything
                 ):
                     each.recut_is_complete()
+        if self._planner is not None:
+            moved += _stop_counting(found)
         self._strategy.go_on_with(self._after)
         self._moves.clear()
-        tensorflow_placed_traces.forget(moved)
+        tensorflow_placed_traces.forget(moved, or_if=_is_of_all_ps)
         return num_bytes
 
     def _plan(self, *, balances: bool) -> list[VariableFamily]:
@@ -225,6 +227,20 @@ class Moves:
             lambda device, own: [act(rows[id(part)]) for part in own],
         )
         return [each for own in results.values() for each in own]
+
+
+def _stop_counting(found: Sequence[VariableFamily]) -> list[Any]:
+    """Lets lookups be counted no more; returns what has counted them."""
+    tables = [f.first for f in found if f.first.row_counts is not None]
+    counts = [table.row_counts for table in tables]
+    for table in tables:
+        table.row_counts = None
+    return counts
+
+
+def _is_of_all_ps(graph: tf.Graph) -> bool:
+    """Returns whether a function has a step that needs every ps."""
+    return StepTrace.of_graph(graph).global_step is not None
 
 
 def _renew_locks(

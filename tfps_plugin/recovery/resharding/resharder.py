@@ -52,19 +52,20 @@ class JointMoves:
         for each in self._others:
             each.copy()
 
-    def commit(self) -> int:
-        """Copies the rest, and goes on with the copies; see `Moves.commit`.
+    def complete(self) -> None:
+        """Copies what has changed since; see `Moves.complete`.
 
         Raises:
             UnsupportedError: If something runs on another strategy.
         """
         for each in self._others:
             each.require_idle()
-        everything = [self._own, *self._others]
-        # What can fail, fails before anything has changed.
-        for each in everything:
+        for each in (self._own, *self._others):
             each.complete()
-        return sum(each.go_on() for each in everything)
+
+    def go_on(self) -> int:
+        """Goes on with the copies; see `Moves.go_on`."""
+        return sum(each.go_on() for each in (self._own, *self._others))
 
 
 class Resharder:
@@ -88,14 +89,16 @@ class Resharder:
         Raises:
             ClusterConfigurationError: If they need more.
         """
-        strategy: Any = self._strategy()
-        if strategy.recovery.replicate is not None and number < 2:
-            raise errors.ClusterConfigurationError(
-                "The parameter server cannot be removed: each has a copy of "
-                "what another one holds. Expected at least two to be left, "
-                f"with replicate={strategy.recovery.replicate!r}. Received: "
-                f"{number} would be left."
-            )
+        own = self._strategy()
+        for strategy in (own, *self._strategies.others(own)):
+            replicate = strategy.recovery.replicate
+            if replicate is not None and number < 2:
+                raise errors.ClusterConfigurationError(
+                    "The parameter server cannot be removed: each has a copy "
+                    "of what another one holds. Expected at least two to be "
+                    f"left, with replicate={replicate!r}. Received: {number} "
+                    "would be left."
+                )
 
     def begin(self, tasks: tuple[Task, ...]) -> JointMoves:
         """Plans the moves, and makes copies without values.

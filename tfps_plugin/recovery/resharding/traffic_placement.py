@@ -17,7 +17,6 @@ from tfps_plugin.recovery.resharding.layout_plan import Family
 from tfps_plugin.recovery.resharding.moves import Moves
 from tfps_plugin.strategy.consistency import Sync
 from tfps_plugin.variables.chief import chief_reads
-from tfps_plugin.variables.kinds.sharded_variable import whole_of
 
 _logger = logging.getLogger("tfps_plugin")
 
@@ -133,19 +132,21 @@ class TrafficPlacement:
                 return list(described)
             return planned
 
+        def begin() -> Moves | None:
+            moves = Moves(strategy, strategy.ps_by_index, plan)
+            return moves if moves.changes_anything else None
+
         began_at = time.monotonic()
-        moves = Moves(strategy, strategy.ps_by_index, plan)
-        if not moves.changes_anything:
+        moved = coordinator.move_variables(begin, _TIMEOUT_SECONDS)
+        before, after = shares
+        if moved is None:
             _logger.info(
                 "Variables stay where they are: the busiest parameter server "
                 "has %.0f%% of the traffic.",
-                100 * shares[0],
+                100 * before,
             )
             return
-        num_bytes, paused_seconds = coordinator.move_variables(
-            moves, _TIMEOUT_SECONDS
-        )
-        before, after = shares
+        num_bytes, paused_seconds = moved
         coordinator.events.publish(
             events.VariablesMoved(
                 before,
@@ -155,9 +156,6 @@ class TrafficPlacement:
                 paused_seconds,
             )
         )
-        for each in strategy.inventory.on(strategy.ps_devices):
-            # Steps are traced again, and need not count any more.
-            whole_of(each).row_counts = None
 
 
 def _bytes_of_a_step(

@@ -89,7 +89,7 @@ class ShardedVariable(AssignMethods, ScatterMethods, SavedForm, TensorProtocol):
             trainable=trainable,
         )
         self._family: list[weakref.ref[ShardedVariable]] = []
-        self._after_cut: list[Callable[[], None]] = []
+        self._after_cut: Callable[[], None] | None = None
         self._own_shards()
 
     def __tf_tracing_type__(self, context: Any) -> SameVariable:
@@ -122,17 +122,17 @@ class ShardedVariable(AssignMethods, ScatterMethods, SavedForm, TensorProtocol):
         """Joins the new shards with those of the slots."""
         for slot in self.family:
             self._join_shards(slot)
-        for call in self._after_cut:
-            call()
+        if self._after_cut is not None:
+            self._after_cut()
 
-    def after_recut(self, call: Callable[[], None]) -> None:
+    def after_recut(self, call: Callable[[], None] | None) -> None:
         """Has a function called whenever the table has been cut anew.
 
         Args:
-            call: Called after the slots were cut likewise; kept as long as
-                the table.
+            call: Called after the slots were cut likewise, in place of the one
+                before; None: nothing is.
         """
-        self._after_cut.append(call)
+        self._after_cut = call
 
     def join_family(self, slot: "ShardedVariable") -> None:
         """Declares that `slot` is updated shard by shard with this variable.

@@ -67,6 +67,10 @@ class CaughtUpShard:
         self._settle_on_ps = tf.function(self._settle_behind)
         table.shards[index].unseen_steps = _UnseenSteps(self, TABLE)
 
+    def attach_slots(self) -> None:
+        """Lets readers of slots catch up; updates do so by themselves."""
+        _ = self._members
+
     @property
     def moves_table(self) -> bool:
         """True if the table itself, not just its slots, has to catch up."""

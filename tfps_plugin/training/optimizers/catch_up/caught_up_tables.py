@@ -80,7 +80,9 @@ class CaughtUpTables(tf.Module):
             )
             attach_shards()
             if isinstance(table.value, ShardedVariable):
-                table.value.after_recut(attach_shards)
+                table.value.after_recut(
+                    functools.partial(attach_shards, with_slots=True)
+                )
 
     def _new_clock(
         self, optimizer: Any, rule: ZeroGradients, decay: float | None
@@ -146,13 +148,26 @@ def _attach_shards(
     table: Callable[[], Any],
     find_slots: Callable[[], dict[str, Any]],
     marks: Any,
+    *,
+    with_slots: bool = False,
 ) -> None:
-    """Lets each shard of a table catch up; see `CaughtUpShard`."""
+    """Lets each shard of a table catch up; see `CaughtUpShard`.
+
+    Args:
+        clock: As for `CaughtUpShard`, like those that follow.
+        decay: Likewise.
+        table: Returns the table.
+        find_slots: Likewise.
+        marks: The marks of all shards.
+        with_slots: Whether the optimizer has made its slots.
+    """
     value = table()
     for index in range(value.layout.num_shards):
-        CaughtUpShard(
+        shard = CaughtUpShard(
             clock, decay, value, index, find_slots, marks.shards[index]
         )
+        if with_slots:
+            shard.attach_slots()
 
 
 def attach(optimizer: Any, variables: Sequence[Any]) -> None:
@@ -195,6 +210,9 @@ def attach(optimizer: Any, variables: Sequence[Any]) -> None:
             "optimizer.build(model.trainable_variables) before the first step, "
             "once the model is built."
         )
+    for variable in variables:
+        if isinstance(variable.value, ShardedVariable):
+            variable.value.after_recut(None)
     for shard in behind:
         # Another optimizer trained the table before, and has finished.
         shard.unseen_steps.settle()

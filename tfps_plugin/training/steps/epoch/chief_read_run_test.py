@@ -58,7 +58,7 @@ class _Functions:
     """A step whose worker is lost in the first call."""
 
     local_steps = 1
-    layout_version = 0
+    layout_version = traced_for_layout = 0
     work = "fit of a model"
 
     def workers_changed(self) -> None:

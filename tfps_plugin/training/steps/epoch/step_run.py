@@ -63,7 +63,8 @@ class StepRun(abc.ABC):
         if self.tries_calls_in_flight or self._calls_in_flight.is_kept:
             coordinator.limit_in_flight(self._calls_in_flight.number)
         self._account = StepAccount()
-        self._layout_version = functions.layout_version
+        # Subclasses may have asked for functions already.
+        self._layout_version = functions.traced_for_layout
         self._fell_short = False
         self._again_lock = threading.Lock()
         self._num_again = 0

@@ -89,6 +89,7 @@ class StepFunctions:
         states: The needs of the step's states.
         counts_exactly: Whether each call returns its own part of metrics.
         pinned_workers: Indices of the workers on which steps place operations.
+        traced_for_layout: The `layout_version` for which functions are traced.
 
     Threading: only the thread that runs `fit` uses it; any thread may call the
     functions that it returns.
@@ -289,7 +290,7 @@ class StepFunctions:
 
     def _trace_anew(self) -> None:
         """Makes the step be retraced when it is next needed."""
-        self._traced_for_layout = self.layout_version
+        self.traced_for_layout = self.layout_version
         self._capacity = self._model.distribute_strategy.worker_capacity
         self._one_step = tf.function(self._step)
         if self.counts_exactly:
@@ -330,7 +331,7 @@ class StepFunctions:
                 "traced again.",
                 self._model.name,
             )
-        has_moved = self._traced_for_layout != self.layout_version
+        has_moved = self.traced_for_layout != self.layout_version
         if has_moved:
             self.pinned_workers = frozenset()
             # Each lane's first call of the next trace takes longer.
