@@ -115,8 +115,10 @@ def test_a_loss_after_a_change_is_recovered_from_a_checkpoint(
     assert coordinator.ps_indices == (1, 2)
     # Rows on the lost parameter server went back to the checkpoint.
     counts = shared_rows.counts(model)
-    assert seen[-1] < counts.sum() <= _STEPS * shared_rows.BATCH
-    assert int(model.optimizer.iterations) == _STEPS
+    # Steps that were in flight may count twice.
+    most = _STEPS + coordinator.counters.value("steps_again")
+    assert seen[-1] < counts.sum() <= most * shared_rows.BATCH
+    assert _STEPS <= int(model.optimizer.iterations) <= most
     # A new model reads the last checkpoint into other shards.
     save()
     manager.sync()
@@ -192,7 +194,8 @@ def test_standby_copies_follow(job: Callable[..., Any]) -> None:
 
     _fit(model, _At({60: change, 300: lose}))
     assert recovered.wait(_SECONDS)
-    assert int(model.optimizer.iterations) == _STEPS
+    most = _STEPS + coordinator.counters.value("steps_again")
+    assert _STEPS <= int(model.optimizer.iterations) <= most
     with pytest.raises(
         tfps.errors.ClusterConfigurationError, match="at least two"
     ):
