@@ -37,7 +37,7 @@ def _trained(
     sparse_update: str = "exact",
     **options: Any,
 ) -> parity.Trained:
-    changes = PsChanges(cluster, {4: 0, 13: 2}, {9: 0})
+    changes = PsChanges(cluster, {4: 0}, {9: 0})
     trained = parity.on_cluster(
         cluster,
         lambda: parity.new_model(make()),
@@ -52,7 +52,7 @@ def _trained(
         callbacks=[changes],
         **options,
     )
-    assert changes.num_changes == 4
+    assert changes.num_changes == 2
     return trained
 
 
