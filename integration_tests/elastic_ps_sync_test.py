@@ -1,5 +1,7 @@
 """Tests that steps keep their numbers while parameter servers come and go."""
 
+from typing import Any
+
 import pytest
 import shared_optimizers
 import shared_sync_parity as parity
@@ -22,8 +24,24 @@ def tables(
         monkeypatch.setattr(row_marks, "SMALLEST_TABLE_BYTES", 0)
 
 
-def _changes(cluster: tfps.LocalCluster) -> PsChanges:
-    return PsChanges(cluster, {4: 0}, {9: 0})
+def _assert_same_numbers(
+    cluster: tfps.LocalCluster, name: str, make: Any, **options: Any
+) -> None:
+    """Checks training with an optimizer while a ps leaves and comes back."""
+    changes = PsChanges(cluster, {4: 0}, {9: 0})
+    actual = parity.on_cluster(
+        cluster,
+        lambda: parity.new_model(make()),
+        _DATA.of_worker,
+        callbacks=[changes],
+        **options,
+    )
+    assert changes.num_changes == 2
+    parity.assert_same(
+        actual,
+        parity.in_one_process(name, 2),
+        parity.TOLERANCES.get(name, parity.TOLERANCE),
+    )
 
 
 @pytest.mark.sample(cases=2)
@@ -31,19 +49,7 @@ def _changes(cluster: tfps.LocalCluster) -> PsChanges:
 def test_every_optimizer_and_option_has_the_numbers_of_one_process(
     cluster: tfps.LocalCluster, name: str
 ) -> None:
-    changes = _changes(cluster)
-    actual = parity.on_cluster(
-        cluster,
-        lambda: parity.new_model(parity.CASES[name]()),
-        _DATA.of_worker,
-        callbacks=[changes],
-    )
-    assert changes.num_changes == 2
-    parity.assert_same(
-        actual,
-        parity.in_one_process(name, 2),
-        parity.TOLERANCES.get(name, parity.TOLERANCE),
-    )
+    _assert_same_numbers(cluster, name, parity.CASES[name])
 
 
 @pytest.mark.sample(cases=1)
@@ -51,17 +57,5 @@ def test_every_optimizer_and_option_has_the_numbers_of_one_process(
 def test_optimizers_of_whole_matrices_have_the_numbers_of_one_process(
     cluster: tfps.LocalCluster, name: str
 ) -> None:
-    changes = _changes(cluster)
-    actual = parity.on_cluster(
-        cluster,
-        lambda: parity.new_model(shared_optimizers.WHOLE_MATRIX[name]()),
-        _DATA.of_worker,
-        partitioner=None,
-        callbacks=[changes],
-    )
-    assert changes.num_changes == 2
-    parity.assert_same(
-        actual,
-        parity.in_one_process(name, 2),
-        parity.TOLERANCES.get(name, parity.TOLERANCE),
-    )
+    make = shared_optimizers.WHOLE_MATRIX[name]
+    _assert_same_numbers(cluster, name, make, partitioner=None)

@@ -93,9 +93,6 @@ def test_hot_shards_are_spread_over_parameter_servers(
     assert all(isinstance(table, ShardedVariable) for table in tables)
     hot = [table.shards[0].device for table in tables]
     assert hot.count(first) == _TABLES // 2
-    assert all(
-        len({shard.device for shard in table.shards}) == 2 for table in tables
-    )
     # Steps go on, and count no more.
     before = int(model.optimizer.iterations)
     model.fit(tfps.DatasetCreator(_hot), steps_per_epoch=10, verbose=0)

@@ -50,7 +50,7 @@ def copy_rows(source: RemoteVariable, target: RemoteVariable) -> None:
             values = tf.raw_ops.ResourceGather(
                 resource=source.own_handle, indices=numbers, dtype=source.dtype
             )
-        _scatter(target, numbers, values)
+        scatter(target, numbers, values)
 
 
 def write_rows(
@@ -68,12 +68,17 @@ def write_rows(
     for first in range(0, int(rows.shape[0]), step):
         with tf.device(part.variable.device):
             piece = rows[first : first + step], values[first : first + step]
-        _scatter(target, *piece)
+        scatter(target, *piece)
 
 
-def _scatter(
-    target: RemoteVariable, rows: tf.Tensor, values: tf.Tensor
-) -> None:
+def scatter(target: RemoteVariable, rows: tf.Tensor, values: tf.Tensor) -> None:
+    """Writes rows, which may be on another task, into a table.
+
+    Args:
+        target: The table.
+        rows: Their numbers in it, shape `(N,)`.
+        values: The rows, of shape `(N, ...)`.
+    """
     with tf.device(_CHIEF):
         rows, values = tf.identity(rows), tf.identity(values)
     with tf.device(target.device):

@@ -309,11 +309,7 @@ def require_sparse_update(value: object) -> None:
     Raises:
         ValueError: If it is unknown.
     """
-    if value not in get_args(SparseUpdate):
-        raise ValueError(
-            f"sparse_update must be one of {get_args(SparseUpdate)}. Received: "
-            f"sparse_update={value!r}"
-        )
+    _require_one_of("sparse_update", value, get_args(SparseUpdate))
 
 
 def require_placement(value: object) -> None:
@@ -325,10 +321,15 @@ def require_placement(value: object) -> None:
     Raises:
         ValueError: If it is unknown.
     """
-    if value not in get_args(Placement):
+    _require_one_of("placement", value, get_args(Placement))
+
+
+def _require_one_of(
+    name: str, value: object, allowed: tuple[object, ...]
+) -> None:
+    if value not in allowed:
         raise ValueError(
-            f"placement must be one of {get_args(Placement)}. Received: "
-            f"placement={value!r}"
+            f"{name} must be one of {allowed}. Received: {name}={value!r}"
         )
 
 

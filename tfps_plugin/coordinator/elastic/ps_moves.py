@@ -91,9 +91,10 @@ class PsMoves:
             self._safe_points.reach_if_program()
             if time.monotonic() >= deadline:
                 raise TimeoutError(
-                    "Another change of the parameter servers has not ended. "
-                    "Expected its end within timeout_seconds. Call again when "
-                    "it has."
+                    "Another change of the parameter servers goes on. "
+                    "Expected its end within timeout_seconds. Received: none "
+                    "yet. Call again when it has ended, or with a larger "
+                    "timeout_seconds."
                 )
         try:
             yield

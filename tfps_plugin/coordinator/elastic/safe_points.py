@@ -171,7 +171,9 @@ class SafePoints:
                     "The program has not reached a moment without functions on "
                     f"the cluster within {timeout_seconds:.0f} s. Expected it "
                     "to schedule, to join, or to train, and its functions to "
-                    "end."
+                    f"end. Received: nothing of that from {self._program.name}"
+                    ". Call from that thread, or with a larger "
+                    "timeout_seconds."
                 )
 
     def _withdraw(self, posted: _Posted) -> bool:

@@ -82,32 +82,29 @@ def plan(
     Returns:
         The families in the same order, each as it will be.
     """
-    planned = [_recut(each, before, after) for each in families]
-    held = bytes_per_server([p for p in planned if p is not None], after)
-    result: list[Family] = []
-    # The largest first: the smaller ones even out what they leave.
-    places: dict[int, Family] = {}
+    planned = list(families)
+    moving = [
+        number
+        for number, family in enumerate(families)
+        if not _may_stay(family, before, after)
+    ]
+    staying = set(range(len(families))) - set(moving)
+    held = bytes_per_server([families[number] for number in staying], after)
     refuges: dict[int, int] = {}
-    order = sorted(range(len(families)), key=lambda i: -families[i].num_bytes)
-    for number in order:
-        kept = planned[number]
-        places[number] = (
-            _placed(families[number], before, held, refuges)
-            if kept is None
-            else kept
-        )
-    result = [places[number] for number in range(len(families))]
-    return _balanced(result, held)
+    # The largest first: the smaller ones even out what they leave.
+    for number in sorted(moving, key=lambda i: -families[i].num_bytes):
+        planned[number] = _placed(families[number], before, held, refuges)
+    return _balanced(planned, held)
 
 
-def _recut(
+def _may_stay(
     family: Family, before: Collection[int], after: Collection[int]
-) -> Family | None:
-    """Returns a family that stays as it is; None if it needs another place."""
+) -> bool:
+    """Returns whether a family may stay as it is."""
     is_everywhere = family.is_sharded and set(family.servers) >= set(before)
     if is_everywhere and set(before) != set(after):
-        return None
-    return family if set(family.servers) <= set(after) else None
+        return False
+    return set(family.servers) <= set(after)
 
 
 def _placed(

@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from tfps_plugin._compat.graph import tensorflow_variables as compat
 from tfps_plugin.recovery import transfers
 from tfps_plugin.recovery.checkpoints.parts import SLICE_BYTES
 from tfps_plugin.recovery.checkpoints.parts import Part
@@ -125,8 +124,7 @@ class MovedRows:
             tf.errors.OpError: If a parameter server is lost.
         """
         if not self._by_rows:
-            for piece in self._pieces:
-                self._copy_whole(piece)
+            self._copy_whole()
         elif self._marks:
             self.copy_changed()
         else:
@@ -198,36 +196,27 @@ class MovedRows:
             numbers = numbers - piece.rows.start + piece.first_row
         if piece.target.device != self.device:
             # Parameter servers do not connect to each other.
-            with tf.device(_CHIEF):
-                numbers, values = tf.identity(numbers), tf.identity(values)
-        with tf.device(piece.target.device):
+            transfers.scatter(piece.target, numbers, values)
+            return
+        with tf.device(self.device):
             tf.raw_ops.ResourceScatterUpdate(
                 resource=piece.target.own_handle,
                 indices=numbers,
                 updates=values,
             )
 
-    def _copy_whole(self, piece: Piece) -> None:
-        """Copies a variable that is too small, or has no rows, to its piece."""
-        with tf.device(self.device):
-            value = compat.read_resource(
-                self._source.own_handle, self._source.dtype
-            )
-            if self._source.shape.rank:
-                value = value[piece.rows.start : piece.rows.stop]
-        with tf.device(_CHIEF):
-            value = tf.identity(value)
-        target = piece.target
-        if _fills(piece):
-            transfers.assign(target, value)
-            return
-        first = piece.first_row
-        with tf.device(target.device):
-            tf.raw_ops.ResourceScatterUpdate(
-                resource=target.own_handle,
-                indices=tf.range(first, first + len(piece.rows)),
-                updates=tf.identity(value),
-            )
+    def _copy_whole(self) -> None:
+        """Copies a variable that is too small for rows, or has none."""
+        value = transfers.read(self._source)
+        for rows, target, first in self._pieces:
+            with tf.device(_CHIEF):
+                is_cut = self._source.shape.rank and len(rows) < value.shape[0]
+                part = value[rows.start : rows.stop] if is_cut else value
+                numbers = tf.range(first, first + len(rows))
+            if _fills(Piece(rows, target, first)):
+                transfers.assign(target, part)
+            else:
+                transfers.scatter(target, numbers, part)
 
 
 def _fills(piece: Piece) -> bool:

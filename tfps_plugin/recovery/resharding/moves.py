@@ -39,8 +39,8 @@ _LITTLE_BYTES = 8 << 20
 class Moves:
     """All variables of a strategy on their way to other parameter servers.
 
-    Threading: one thread at a time. `commit` needs that nothing of the program
-    runs on the cluster.
+    Threading: one thread at a time. `complete` and `go_on` need that nothing of
+    the program runs on the cluster.
     """
 
     def __init__(
@@ -102,8 +102,9 @@ class Moves:
         if self._strategy.has_work:
             raise errors.UnsupportedError(
                 "The parameter server cannot be removed: functions of another "
-                "strategy of this program run. Expected none. Call "
-                "join() of its coordinator first."
+                "strategy of this program run. Expected none. Received: "
+                f"functions of {self._strategy!r}. Call join() of its "
+                "coordinator first."
             )
 
     def complete(self) -> None:
@@ -131,8 +132,8 @@ class Moves:
         """
         found = self._found
         on_ps = self._strategy.on_ps
-        num_bytes = 0
-        moved: list[Any] = []
+        gone: list[RemoteVariable] = []
+        moved: list[RemoteVariable] = []
         has_moved: set[int] = set()
         for family in found:
             changed = [
@@ -142,24 +143,25 @@ class Moves:
             ]
             for move in changed:
                 old, new = move.adopt()
-                on_ps.inventory.replace(old, new)
-                num_bytes += sum(map(families.num_bytes, new))
-                moved += [*old, *new]
+                gone += old
+                moved += new
                 has_moved |= set(map(id, new))
             if changed:
                 _renew_locks(family, on_ps.new_lock, has_moved)
+        on_ps.inventory.replace(gone, moved)
         for family in found:
             for each in family.members:
                 if isinstance(each, ShardedVariable) and (
                     self._moves[id(each)].changes_anything
                 ):
                     each.recut_is_complete()
-        if self._planner is not None:
-            moved += _stop_counting(found)
+        counts = [] if self._planner is None else _stop_counting(found)
         self._strategy.go_on_with(self._after)
         self._moves.clear()
-        tensorflow_placed_traces.forget(moved, or_if=_is_of_all_ps)
-        return num_bytes
+        tensorflow_placed_traces.forget(
+            [*gone, *moved, *counts], or_if=_is_of_all_ps
+        )
+        return sum(map(families.num_bytes, moved))
 
     def _plan(self, *, balances: bool) -> list[VariableFamily]:
         """Plans what has no plan yet.

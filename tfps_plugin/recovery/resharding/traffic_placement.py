@@ -119,8 +119,7 @@ class TrafficPlacement:
                 else 1
             )
             traffic = [
-                _bytes_of_a_step(family, own, num_steps, readers)
-                for family, own in zip(found, described, strict=True)
+                _bytes_of_a_step(family, num_steps, readers) for family in found
             ]
             planned = traffic_plan.plan(
                 described, traffic, strategy.ps_by_index
@@ -159,22 +158,22 @@ class TrafficPlacement:
 
 
 def _bytes_of_a_step(
-    family: VariableFamily, described: Family, num_steps: int, readers: int
+    family: VariableFamily, num_steps: int, readers: int
 ) -> list[float]:
     """Returns the bytes that each shard of a family sends and gets in a step.
 
     Args:
         family: The family; its slots are neither sent nor received.
-        described: Its place.
         num_steps: Number of steps that were counted.
         readers: Number of workers that read the whole variable in a step.
     """
     first = family.first
-    counts = [] if first.row_counts is None else first.row_counts.total()
     sizes = [families_module.num_bytes(shard) for shard in first.shards]
-    if not any(counts):
-        # Rows were not looked up: all of it is read, and gets a gradient.
+    if first.row_counts is None or not first.was_looked_up:
+        # All of it is read, and gets a gradient.
         return [2.0 * readers * size for size in sizes]
+    # None, if no step has looked up any row.
+    counts = first.row_counts.total() or [0] * len(sizes)
     return [
         2.0 * count / num_steps * size / max(1, _num_rows(shard))
         for count, size, shard in zip(counts, sizes, first.shards, strict=True)
