@@ -1,6 +1,7 @@
 """The command line: starts a whole cluster on this machine and watches it.
 
-    cli               `tfps run`, `serve` and `scale`: options in, exit code out
+    cli               the command line, `tfps`
+    commands/         its commands, a module each: options in, exit code out
     job               one run: starts the tasks, forwards, reports, stops
     child_process     the process of one task: start, output, signals, end
     leash             runs inside the child, which then dies with its launcher

@@ -1,0 +1,10 @@
+"""Help texts of options that several commands have."""
+
+LOGICAL_CPUS = (
+    "Number of CPU devices of {}. Without accelerators, it has a replica on "
+    "each."
+)
+TUNE = (
+    "Tune this machine for {}: cores, scheduling and memory. TFPS_TUNE=1 in "
+    "the environment does the same. See docs/tuning_the_machine.md."
+)
