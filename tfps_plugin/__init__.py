@@ -17,6 +17,7 @@ Files and folders, from the top floor down (each imports only from below it):
     launcher/     starts a cluster on this machine and watches it
     evaluation/   the evaluator beside the training
     training/     the Keras face: fit, evaluate, predict
+    telemetry/    gathers what a job is, and serves it
     recovery/     checkpoints, failover
     coordinator/  who runs what, and what happens when it fails
     strategy/     the tf.distribute face
@@ -24,7 +25,7 @@ Files and folders, from the top floor down (each imports only from below it):
     inputs/       what a worker reads
     variables/    what a parameter is and where it lives
     cluster/      who is in the cluster, and are they alive
-    monitoring/   counters and events
+    monitoring/   counters, events, states of a job, and what shows them
     _compat/      the only door to private TensorFlow and Keras API
     errors.py     the exception tree; task_errors.py: those of TensorFlow's kind
 """
@@ -66,6 +67,9 @@ if TYPE_CHECKING:
         BoundedStaleness as BoundedStaleness,
     )
     from tfps_plugin.strategy.consistency import Sync as Sync
+    from tfps_plugin.strategy.monitoring_options import (
+        MonitoringOptions as MonitoringOptions,
+    )
     from tfps_plugin.strategy.options import (
         CommunicationOptions as CommunicationOptions,
     )
@@ -78,6 +82,7 @@ if TYPE_CHECKING:
         ParameterServerStrategy as ParameterServerStrategy,
     )
     from tfps_plugin.strategy.placement.ps_computation import on_ps as on_ps
+    from tfps_plugin.telemetry.monitor import cluster_state as cluster_state
     from tfps_plugin.training import callbacks as callbacks
     from tfps_plugin.training import layers as layers
     from tfps_plugin.variables.kinds.sharded_variable import (
@@ -96,6 +101,7 @@ _HOMES = {
     "DatasetCreator": "tfps_plugin.inputs.dataset_creator",
     "ExportBest": "tfps_plugin.evaluation.export_best",
     "LocalCluster": "tfps_plugin.cluster.local_cluster",
+    "MonitoringOptions": "tfps_plugin.strategy.monitoring_options",
     "ParameterServerStrategy": "tfps_plugin.strategy.parameter_server_strategy",
     "PerWorkerValues": "tfps_plugin.coordinator.closures.remote_value",
     "RecoveryOptions": "tfps_plugin.strategy.options",
@@ -105,6 +111,7 @@ _HOMES = {
     "SidecarEvaluator": "tfps_plugin.evaluation.sidecar_evaluator",
     "StartupOptions": "tfps_plugin.strategy.options",
     "Sync": "tfps_plugin.strategy.consistency",
+    "cluster_state": "tfps_plugin.telemetry.monitor",
     "callbacks": "tfps_plugin.training.callbacks",
     "errors": "tfps_plugin.errors",
     "events": "tfps_plugin.monitoring.events",
@@ -128,6 +135,7 @@ __all__ = [
     "DatasetCreator",
     "ExportBest",
     "LocalCluster",
+    "MonitoringOptions",
     "ParameterServerStrategy",
     "PerWorkerValues",
     "RecoveryOptions",
@@ -138,6 +146,7 @@ __all__ = [
     "StartupOptions",
     "Sync",
     "callbacks",
+    "cluster_state",
     "errors",
     "events",
     "init",

@@ -52,12 +52,16 @@ _LASTING_THREADS = (
     "pytest_timeout",
     # Threads of TensorFlow's that have once run Python.
     "Dummy-",
+    # Ends with the connection, which tests share; monitoring_test sees to it.
+    "tfps-state-server",
 )
 
 # Files that outlive a test by design, by the start of their name.
 _LASTING_FILES = (
     # TensorFlow's AutoGraph keeps the code it generates until the exit.
     "__autograph_generated_file",
+    # The socket of the same server.
+    "tfps-chief-",
 )
 
 

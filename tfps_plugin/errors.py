@@ -18,6 +18,7 @@
     ├── CheckpointNotFoundError (FileNotFoundError)  nothing to evaluate
     ├── CheckpointUnreadableError (OSError)      all checkpoints are damaged
     ├── CheckpointMismatchError (ValueError)     it does not fit the program
+    ├── JobUnreachableError (ConnectionError)    a job cannot be watched
     ├── UnsupportedError (NotImplementedError)   unsupported; names a way out
     └── InternalError                            a bug of tfps_plugin
 
@@ -118,6 +119,10 @@ class TaskUnreachableError(TfpsError, ConnectionError):
         super().__init__(message)
         self.address = address
         self.reason = reason
+
+
+class JobUnreachableError(TfpsError, ConnectionError):
+    """A job cannot be watched: its chief does not answer, or refuses to."""
 
 
 class PartitioningError(TfpsError, ValueError):

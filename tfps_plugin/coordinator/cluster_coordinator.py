@@ -29,6 +29,7 @@ from tfps_plugin.coordinator.elastic.safe_points import SafePoints
 from tfps_plugin.coordinator.elastic.uses import Use
 from tfps_plugin.coordinator.in_flight_limits import InFlightLimits
 from tfps_plugin.coordinator.mapping.map_and_reduce import MapAndReduce
+from tfps_plugin.coordinator.members.presence import ObservedMembers
 from tfps_plugin.coordinator.scheduled_steps import GroupCalls
 from tfps_plugin.coordinator.scheduled_steps import ScheduledSteps
 from tfps_plugin.coordinator.session_protocol import SessionLike
@@ -56,7 +57,11 @@ _creation_lock = threading.Lock()
 
 
 class ClusterCoordinator(
-    MapAndReduce, ElasticWorkers, ElasticParameterServers, RatedWorkers
+    MapAndReduce,
+    ElasticWorkers,
+    ElasticParameterServers,
+    RatedWorkers,
+    ObservedMembers,
 ):
     """Schedules functions on the workers of a cluster.
 

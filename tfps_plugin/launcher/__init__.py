@@ -7,6 +7,7 @@
     leash             runs inside the child, which then dies with its launcher
     scaling           a job whose numbers of tasks change
     control_socket    the socket by which another terminal asks for that
+    watching/         views of a job that runs
     terminal_relay    a terminal between the chief's errors and the real one
 
 These decide, without processes, threads or a clock:

@@ -2,9 +2,12 @@
 
 import click
 
+from tfps_plugin.launcher.commands.profile import profile
 from tfps_plugin.launcher.commands.run import run
 from tfps_plugin.launcher.commands.scale import scale
 from tfps_plugin.launcher.commands.serve import serve
+from tfps_plugin.launcher.commands.status import status
+from tfps_plugin.launcher.commands.top import top
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -13,5 +16,5 @@ def main() -> None:
     """Parameter-server training for Keras 3."""
 
 
-for _command in (run, scale, serve):
+for _command in (run, status, top, profile, scale, serve):
     main.add_command(_command)

@@ -337,6 +337,24 @@ class ParameterServerRecovered(Event):
 
 
 @dataclasses.dataclass(frozen=True)
+class CheckpointWritten(Event):
+    """A checkpoint is complete.
+
+    Args:
+        path: Prefix of the checkpoint.
+        seconds: Time that writing took.
+    """
+
+    path: str
+    seconds: float
+
+    def __str__(self) -> str:
+        return (
+            f"The checkpoint {self.path} was written in {self.seconds:.1f} s."
+        )
+
+
+@dataclasses.dataclass(frozen=True)
 class CheckpointFailed(Event):
     """A checkpoint could not be written; earlier ones are intact.
 

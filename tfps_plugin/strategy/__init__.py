@@ -3,6 +3,7 @@
 parameter_server_strategy.py  `tfps.ParameterServerStrategy`, what users hold
 consistency.py                `tfps.Async`, `tfps.Sync`, `tfps.BoundedStaleness`
 options.py                    its options in groups, checked when created
+monitoring_options.py         those for watching a job
 deprecated_options.py         the keywords that these options were before
 chief_cluster.py              the cluster of a strategy, as its chief finds it
 explanations.py               explains what steps send between tasks

@@ -9,6 +9,7 @@ from typing import get_args
 from tfps_plugin import errors
 from tfps_plugin.cluster import quorum
 from tfps_plugin.cluster.spec import ClusterSpec
+from tfps_plugin.strategy.monitoring_options import MonitoringOptions
 from tfps_plugin.variables.compression import wire
 from tfps_plugin.variables.compression.wire import WireDtype
 
@@ -250,6 +251,7 @@ class StrategyOptions:
         scheduling: Options for keeping workers busy.
         communication: Options for values on the wire.
         recovery: Options for the loss of a parameter server.
+        monitoring: Options for watching the job.
 
     Raises:
         TypeError: If a group is of another class.
@@ -264,6 +266,9 @@ class StrategyOptions:
     )
     recovery: RecoveryOptions = dataclasses.field(
         default_factory=RecoveryOptions
+    )
+    monitoring: MonitoringOptions = dataclasses.field(
+        default_factory=MonitoringOptions
     )
 
     def __post_init__(self) -> None:

@@ -15,6 +15,7 @@ import tensorflow as tf
 from tfps_plugin import errors
 from tfps_plugin.cluster import spec
 from tfps_plugin.cluster.chief.session import Session
+from tfps_plugin.monitoring.state.progress import Progress
 from tfps_plugin.strategy import chief_cluster
 from tfps_plugin.strategy import consistency as consistencies
 from tfps_plugin.strategy import deprecated_options
@@ -25,6 +26,7 @@ from tfps_plugin.strategy.deprecated_options import DeprecatedAttributes
 from tfps_plugin.strategy.deprecated_options import DeprecatedKeywords
 from tfps_plugin.strategy.explanations import Explanations
 from tfps_plugin.strategy.extended import ParameterServerExtended
+from tfps_plugin.strategy.monitoring_options import MonitoringOptions
 from tfps_plugin.strategy.options import CommunicationOptions
 from tfps_plugin.strategy.options import Placement
 from tfps_plugin.strategy.options import RecoveryOptions
@@ -87,6 +89,8 @@ class ParameterServerStrategy(DeprecatedAttributes, tf.distribute.Strategy):
         values_lock: Held while variables are restored, or go on elsewhere.
         scheduled_steps: The object that finds synchronous steps in scheduled
             functions; None if there are none.
+        monitor: The object that knows the state of the job.
+        progress: What the program runs now, as the monitor shows it.
 
     References:
         - Dean et al., "Large Scale Distributed Deep Networks", NeurIPS 2012.
@@ -104,6 +108,7 @@ class ParameterServerStrategy(DeprecatedAttributes, tf.distribute.Strategy):
         scheduling: SchedulingOptions | None = None,
         communication: CommunicationOptions | None = None,
         recovery: RecoveryOptions | None = None,
+        monitoring: MonitoringOptions | None = None,
         sparse_update: SparseUpdate = "auto",
         replicas_per_worker: int | None = None,
         elastic: bool | None = None,
@@ -135,6 +140,8 @@ class ParameterServerStrategy(DeprecatedAttributes, tf.distribute.Strategy):
                 `tfps.CommunicationOptions()`.
             recovery: The treatment of a lost parameter server. None:
                 `tfps.RecoveryOptions()`.
+            monitoring: Who may watch the job, and where. None:
+                `tfps.MonitoringOptions()`.
             sparse_update: The rule by which optimizers update a table of which
                 a batch has touched some rows.
 
@@ -196,6 +203,7 @@ class ParameterServerStrategy(DeprecatedAttributes, tf.distribute.Strategy):
                 "scheduling": scheduling,
                 "communication": communication,
                 "recovery": recovery,
+                "monitoring": monitoring,
             },
             deprecated,
             stacklevel=2,
@@ -234,6 +242,9 @@ class ParameterServerStrategy(DeprecatedAttributes, tf.distribute.Strategy):
         self.values_lock = threading.RLock()
         # Likewise.
         self.scheduled_steps: Any = None
+        # Likewise.
+        self.monitor: Any = None
+        self.progress = Progress()
         self._session = Session.connect(
             cluster,
             look_up=lambda: chief_cluster.described_by(resolver),
@@ -266,7 +277,7 @@ class ParameterServerStrategy(DeprecatedAttributes, tf.distribute.Strategy):
             variable_partitioner,
             wire.chooser(options.communication.wire_dtype),
             lambda: [task.index for task in session.workers],
-            counts_rows=placement == "traffic",
+            counts_rows=placement == "traffic" or options.monitoring.count_rows,
         )
         super().__init__(
             ParameterServerExtended(
@@ -333,6 +344,11 @@ class ParameterServerStrategy(DeprecatedAttributes, tf.distribute.Strategy):
         return self._options.recovery
 
     @property
+    def monitoring(self) -> MonitoringOptions:
+        """Options for watching the job."""
+        return self._options.monitoring
+
+    @property
     def consistency(self) -> Consistency:
         """Rule by which workers wait for each other; see `__init__`."""
         return self._consistency
@@ -391,6 +407,11 @@ class ParameterServerStrategy(DeprecatedAttributes, tf.distribute.Strategy):
     def ps_by_index(self) -> dict[int, str]:
         """Device of each parameter server, by its index."""
         return dict(self._ps_devices)
+
+    @property
+    def coordinator(self) -> Any:
+        """Its coordinator; None if it has none yet."""
+        return self._cluster_coordinator
 
     @property
     def has_work(self) -> bool:

@@ -3,6 +3,7 @@
 step_build.py         builds a model by tracing its own step
 callbacks.py          the public module `tfps.callbacks`
 backup_and_restore.py lets fit resume after any process has died
+cluster_metrics.py    the state of a job in TensorBoard
 layers.py             the public module `tfps.layers`
 steps/                the steps of fit, evaluate and predict, on the workers
 synchronous/          steps that all workers make together

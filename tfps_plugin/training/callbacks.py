@@ -3,5 +3,8 @@
 from tfps_plugin.training.backup_and_restore import (
     BackupAndRestore as BackupAndRestore,
 )
+from tfps_plugin.training.cluster_metrics import (
+    ClusterMetrics as ClusterMetrics,
+)
 
-__all__ = ["BackupAndRestore"]
+__all__ = ["BackupAndRestore", "ClusterMetrics"]

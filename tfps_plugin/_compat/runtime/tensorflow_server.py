@@ -25,6 +25,7 @@ import sys
 import sysconfig
 from collections.abc import Iterable
 from collections.abc import Iterator
+from typing import Any
 
 _logger = logging.getLogger("tfps_plugin.cluster")
 
@@ -116,10 +117,15 @@ try:
             _prepare(_folder)
         from tensorflow.core.protobuf.config_pb2 import ConfigProto
         from tensorflow.python.client.session import Session
+        from tensorflow.python.framework.dtypes import string
+        from tensorflow.python.framework.errors import FailedPreconditionError
+        from tensorflow.python.framework.errors import NotFoundError
         from tensorflow.python.framework.errors import OpError
         from tensorflow.python.framework.ops import Graph
         from tensorflow.python.framework.ops import device_v2 as device
         from tensorflow.python.ops import gen_data_flow_ops as raw_ops
+        from tensorflow.python.ops import gen_resource_variable_ops
+        from tensorflow.python.ops.array_ops import placeholder
         from tensorflow.python.training.server_lib import ClusterSpec
         from tensorflow.python.training.server_lib import Server
 except (ImportError, AttributeError) as _error:
@@ -128,9 +134,47 @@ except (ImportError, AttributeError) as _error:
 
     ConfigProto = tf.compat.v1.ConfigProto
     Session = tf.compat.v1.Session
+    string = tf.string
+    FailedPreconditionError = tf.errors.FailedPreconditionError
+    NotFoundError = tf.errors.NotFoundError
     OpError = tf.errors.OpError
     Graph = tf.Graph
     device = tf.device
     raw_ops = tf.raw_ops
+    gen_resource_variable_ops = tf.raw_ops
+    placeholder = tf.compat.v1.placeholder
     ClusterSpec = tf.train.ClusterSpec
     Server = tf.distribute.Server
+
+
+def write_text(name: str) -> tuple[Any, Any]:
+    """Adds operations to the present graph that keep a text under a name.
+
+    Args:
+        name: The name, which others find the text by.
+
+    Returns:
+        The placeholder of the text, and the operation that keeps it.
+    """
+    text = placeholder(string, [])
+    assign = gen_resource_variable_ops.AssignVariableOp(
+        resource=_text_variable(name), value=text
+    )
+    return text, assign
+
+
+def read_text(name: str) -> Any:
+    """Adds operations to the present graph that read such a text.
+
+    Returns:
+        The text, a scalar tensor.
+    """
+    return gen_resource_variable_ops.ReadVariableOp(
+        resource=_text_variable(name), dtype=string
+    )
+
+
+def _text_variable(name: str) -> Any:
+    return gen_resource_variable_ops.VarHandleOp(
+        dtype=string, shape=[], shared_name=name
+    )

@@ -7,11 +7,11 @@ connected, and after it has lost the connection.
 """
 
 import contextlib
-from collections.abc import Iterator
 from typing import Any
 
 from tfps_plugin import errors
 from tfps_plugin._compat.runtime import tensorflow_server
+from tfps_plugin.cluster.serving import server_session
 from tfps_plugin.cluster.spec import Task
 
 NAME = "tfps_plugin_mailbox"
@@ -31,11 +31,11 @@ class Mailbox:
     """
 
     def __init__(self, target: str, task: Task) -> None:
-        with _graph_on(task) as graph:
+        with server_session.graph_on(task) as graph:
             self._message = tensorflow_server.raw_ops.QueueDequeueV2(
                 handle=_queue(), component_types=[_STRING]
             )
-        self._session = _open_session(target, task, graph)
+        self._session = server_session.open_session(target, task, graph)
 
     def receive(self) -> str:
         """Waits for the next message, for as long as the process lives."""
@@ -58,12 +58,12 @@ def post(task: Task, text: str, timeout_seconds: float) -> None:
 
     Threading: safe from several threads.
     """
-    with _graph_on(task) as graph:
+    with server_session.graph_on(task) as graph:
         enqueue = tensorflow_server.raw_ops.QueueEnqueueV2(
             handle=_queue(), components=[text]
         )
     try:
-        session = _open_session(
+        session = server_session.open_session(
             f"grpc://{task.address}", task, graph, timeout_seconds
         )
         try:
@@ -81,16 +81,6 @@ def post(task: Task, text: str, timeout_seconds: float) -> None:
         ) from error
 
 
-@contextlib.contextmanager
-def _graph_on(task: Task) -> Iterator[Any]:
-    """Yields a graph whose operations run on the task."""
-    with (
-        tensorflow_server.Graph().as_default() as graph,
-        tensorflow_server.device(f"{task.name}/device:CPU:0"),
-    ):
-        yield graph
-
-
 def _queue() -> Any:
     return tensorflow_server.raw_ops.FIFOQueueV2(
         component_types=[_STRING],
@@ -98,15 +88,3 @@ def _queue() -> Any:
         capacity=_UNBOUNDED,
         shared_name=NAME,
     )
-
-
-def _open_session(
-    target: str, task: Task, graph: Any, timeout_seconds: float | None = None
-) -> Any:
-    config = tensorflow_server.ConfigProto(
-        # Without it the task would first wait for the rest of its cluster.
-        device_filters=[task.name],
-    )
-    if timeout_seconds is not None:
-        config.operation_timeout_in_ms = max(1, int(timeout_seconds * 1000))
-    return tensorflow_server.Session(target, graph=graph, config=config)

@@ -38,6 +38,7 @@ from tfps_plugin.cluster.serving import messages
 from tfps_plugin.cluster.serving.chief_watch import EXIT_NO_CHIEF
 from tfps_plugin.cluster.serving.chief_watch import ChiefWatch
 from tfps_plugin.cluster.serving.chief_watch import Ending
+from tfps_plugin.monitoring.processes.reporter import Reporter
 
 _logger = logging.getLogger("tfps_plugin.cluster")
 
@@ -204,11 +205,12 @@ def _start_server(
     threads: server_threads.ServerThreads,
     logical_cpus: int,
 ) -> _Inbox:
-    """Starts TensorFlow's server, and a thread that waits at its mailbox."""
+    """Starts the server, and threads for its mailbox and its reports."""
     # Imported only here, because it may take seconds. Before that, the process
     # already obeys signals and the end of the process that has started it.
     from tfps_plugin._compat.runtime import tensorflow_server
     from tfps_plugin.cluster.serving.mailbox import Mailbox
+    from tfps_plugin.cluster.serving.report_board import ReportBoard
 
     task = config.task
     session_config = tensorflow_server.ConfigProto(
@@ -246,6 +248,11 @@ def _start_server(
             inbox.put(error)
 
     threading.Thread(target=listen, name="tfps-mailbox", daemon=True).start()
+    # Only a worker has a share of time in which it computes steps.
+    Reporter(
+        ReportBoard(server.target, task).write,
+        measures_busy_share=task.job == spec.WORKER,
+    ).start()
     return inbox
 
 

@@ -44,6 +44,11 @@ class Worker:
         busy = [lane.busy_since() for lane in self._lanes]
         return min((each for each in busy if each is not None), default=None)
 
+    @property
+    def num_busy(self) -> int:
+        """Number of functions that it runs now."""
+        return sum(lane.busy_since() is not None for lane in self._lanes)
+
     def hangs_on(
         self, parameter_servers: Collection[int], before: float
     ) -> bool:

@@ -264,6 +264,11 @@ class Membership:
         return self._ps_recovery is not None and self._ps_recovery.is_under_way
 
     @property
+    def lost_ps(self) -> tuple[Task, ...]:
+        """Lost parameter servers that are waited for or restored."""
+        return () if self._ps_recovery is None else self._ps_recovery.lost
+
+    @property
     def excuses_failures(self) -> bool:
         """True while closures may fail because a ps is or was away."""
         return (

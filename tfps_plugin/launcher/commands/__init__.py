@@ -3,6 +3,10 @@
     run          `tfps run`: a whole cluster on this machine
     scale        `tfps scale`: another size of a job that runs
     serve        `tfps serve`: one task of a cluster
+    status       `tfps status`: what a job is and does now, once
+    top          `tfps top`: the same, live
+    profile      `tfps profile`: traces of tasks
+    job_choice   options that choose the job to watch
     help_texts   help texts of options that several commands have
 
 A command imports what it needs when it runs, so `tfps --help` answers at once.

@@ -1,6 +1,7 @@
 """Writer of checkpoints: the background thread, its deadline, its failures."""
 
 import threading
+import time
 from collections.abc import Callable
 from collections.abc import Sequence
 
@@ -17,7 +18,8 @@ class CheckpointWriter:
     """Writes one checkpoint at a time, on a thread that ends with it.
 
     Guarantees: a failure never leaves a partial checkpoint; it is kept in
-    `last_error`, logged and published as `events.CheckpointFailed`.
+    `last_error`, logged and published as
+    `events.CheckpointFailed`. A complete one is published, too.
     Threading: `write` and `wait` from one thread; `last_error` from any.
     Guarded by `_lock`: the last error.
     """
@@ -109,6 +111,7 @@ class CheckpointWriter:
         self, pending: PendingWrite, on_written: Callable[[Written], None]
     ) -> None:
         executor = tensorflow_execution.new_synchronous_executor()
+        began_at = time.monotonic()
         try:
             with (
                 self._pending_writes.writing(),
@@ -120,6 +123,11 @@ class CheckpointWriter:
             self.failed(pending.prefix, error)
         else:
             self._record(None)
+            event = events.CheckpointWritten(
+                pending.prefix, time.monotonic() - began_at
+            )
+            for board in self._boards():
+                board.publish(event)
 
     def _record(self, error: BaseException | None) -> None:
         with self._lock:

@@ -11,6 +11,7 @@ average_losses.py      losses that TensorFlow divides by a number of replicas
 losses_beside_outputs.py  losses of outputs that a ps has computed
 scope_check.py         checks that models were made under the scope
 batch_callbacks.py     finds callbacks that use the logs of batches
+fit_progress.py        tells the monitor of epochs, steps and examples
 running_call.py        the fit, evaluate or predict call of a thread
 call_arguments.py      checks the arguments of these calls
 """

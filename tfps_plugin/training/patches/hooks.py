@@ -9,6 +9,7 @@ from tfps_plugin.recovery import failover
 from tfps_plugin.recovery.resharding import resharder
 from tfps_plugin.recovery.resharding import traffic_placement
 from tfps_plugin.strategy import parameter_server_strategy
+from tfps_plugin.telemetry import monitor
 
 # Saved models may refer to its classes: a strategy registers them with Keras.
 from tfps_plugin.training import layers as layers
@@ -27,6 +28,7 @@ def install(strategy: object = None) -> None:
         resharder.install(strategy)
         traffic_placement.install(strategy)
         traced_steps.install(strategy)
+        monitor.install(strategy)
 
 
 parameter_server_strategy.construction_hooks.append(install)

@@ -31,6 +31,7 @@ from tfps_plugin.training.optimizers import table_semantics
 from tfps_plugin.training.optimizers import whole_matrix
 from tfps_plugin.training.patches import batch_callbacks
 from tfps_plugin.training.patches import call_arguments
+from tfps_plugin.training.patches import fit_progress
 from tfps_plugin.training.patches import running_call
 from tfps_plugin.training.patches import scope_check
 from tfps_plugin.training.patches.running_call import RunningCall
@@ -207,6 +208,11 @@ def with_call(original: Callable[..., Any]) -> Callable[..., Any]:
                 arguments.get("validation_data"), DatasetCreator
             ),
         )
+        progress = keras_compat.strategy_of(self).progress
+        if method == "fit":
+            arguments["callbacks"] = fit_progress.with_progress(
+                arguments.get("callbacks"), progress
+            )
         try:
             with (
                 running_call.running(call),
@@ -217,6 +223,9 @@ def with_call(original: Callable[..., Any]) -> Callable[..., Any]:
                     ),
                 ),
                 _tidy_after_error(self, call),
+                fit_progress.telling(
+                    progress, method, self, arguments.get("steps")
+                ),
             ):
                 return original(*bound.args, **bound.kwargs)
         except Exception as error:

@@ -71,6 +71,11 @@ class StepRun(abc.ABC):
         # Whether nothing was started since the last sync.
         self._is_synced = True
         self._is_closed = False
+        # Validation in `fit` is no progress of its epoch.
+        if functions.work == coordinator.strategy.progress.work:
+            coordinator.strategy.progress.watch(
+                lambda: self.done, progress.logs
+            )
         # It does not keep the model alive, and differs from that of a later
         # one, which may have the same address.
         self._kind = weakref.ref(functions)

@@ -1,0 +1,71 @@
+"""Sockets of the jobs that run on this machine.
+
+Each chief has a folder in the folder for temporary files, which only its user
+may enter. Its name has the process id; in it is the socket.
+"""
+
+import os
+import pathlib
+import shutil
+import tempfile
+
+_PREFIX = "tfps-chief-"
+_NAME = "state"
+
+
+def make(process_id: int) -> pathlib.Path:
+    """Makes the folder of a job.
+
+    Args:
+        process_id: That of the chief.
+
+    Returns:
+        The path at which to listen.
+    """
+    remove_stale()
+    folder = pathlib.Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{process_id}-"))
+    return folder / _NAME
+
+
+def remove(path: pathlib.Path) -> None:
+    """Removes what `make` has made."""
+    shutil.rmtree(path.parent, ignore_errors=True)
+
+
+def running() -> dict[int, pathlib.Path]:
+    """Returns the sockets of the user's jobs, by the chief's process id."""
+    return {
+        process_id: path
+        for process_id, path in _all()
+        if _is_alive(process_id) and path.exists()
+    }
+
+
+def remove_stale() -> None:
+    """Removes folders of chiefs that were killed."""
+    for process_id, path in _all():
+        if not _is_alive(process_id):
+            remove(path)
+
+
+def _all() -> list[tuple[int, pathlib.Path]]:
+    found = []
+    for folder in pathlib.Path(tempfile.gettempdir()).glob(f"{_PREFIX}*-*"):
+        number = folder.name.removeprefix(_PREFIX).partition("-")[0]
+        try:
+            is_own = folder.stat().st_uid == os.getuid()
+        except OSError:
+            continue  # it has just been removed
+        if is_own and number.isdecimal():
+            found.append((int(number), folder / _NAME))
+    return sorted(found)
+
+
+def _is_alive(process_id: int) -> bool:
+    try:
+        os.kill(process_id, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

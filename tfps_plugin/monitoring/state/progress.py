@@ -1,0 +1,176 @@
+"""Progress of the program: epoch, steps, metrics."""
+
+import dataclasses
+import threading
+import time
+from collections.abc import Callable
+from collections.abc import Mapping
+from typing import Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Snapshot:
+    """Progress at one moment; see `JobState` for what is not explained here.
+
+    Attributes:
+        work: As there.
+        is_running: As there.
+        epoch: As there.
+        num_epochs: As there.
+        step: As there.
+        steps_per_epoch: As there.
+        metrics: Logs as numbers.
+        running_seconds: As there.
+        examples_of_epoch: Number of examples of this epoch so far; None if
+            nobody knows.
+    """
+
+    work: str = ""
+    is_running: bool = False
+    epoch: int | None = None
+    num_epochs: int | None = None
+    step: int | None = None
+    steps_per_epoch: int | None = None
+    metrics: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    running_seconds: float | None = None
+    examples_of_epoch: float | None = None
+
+
+class Progress:
+    """Work of the program now; the program tells, others look.
+
+    Threading: safe from any thread. Guarded by `_lock`: everything. Functions
+    that count are called without holding it.
+    """
+
+    def __init__(self) -> None:
+        """Begins with nothing that runs."""
+        self._lock = threading.Lock()
+        self._snapshot = Snapshot()
+        self._began_at = 0.0
+        self._live_logs: Mapping[str, Any] = {}
+        self._count_steps: Callable[[], int] | None = None
+        self._count_examples: Callable[[], float | None] | None = None
+
+    @property
+    def work(self) -> str:
+        """Name of the work that runs, or has run last."""
+        with self._lock:
+            return self._snapshot.work
+
+    def begin(
+        self,
+        work: str,
+        num_epochs: int | None,
+        steps_per_epoch: int | None,
+        count_examples: Callable[[], float | None] | None = None,
+    ) -> None:
+        """Tells that the program begins to run something.
+
+        Args:
+            work: A name, for people.
+            num_epochs: Number of epochs; None: unknown.
+            steps_per_epoch: Number of steps of an epoch; None: unknown.
+            count_examples: Returns the number of examples of this epoch so far;
+                None: nobody knows.
+        """
+        with self._lock:
+            self._began_at = time.monotonic()
+            self._snapshot = Snapshot(
+                work,
+                is_running=True,
+                num_epochs=num_epochs,
+                steps_per_epoch=steps_per_epoch,
+            )
+            self._live_logs = {}
+            self._count_steps = None
+            self._count_examples = count_examples
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Tells that an epoch begins; it is number 1, 2, ..."""
+        with self._lock:
+            self._snapshot = dataclasses.replace(
+                self._snapshot, epoch=epoch, step=0
+            )
+            self._count_steps = None
+
+    def watch(
+        self, count_steps: Callable[[], int], logs: Mapping[str, Any]
+    ) -> None:
+        """Tells where steps of the epoch are counted, and where its logs are.
+
+        Args:
+            count_steps: Returns the number of steps that are done.
+            logs: A dictionary that is kept up to date.
+        """
+        with self._lock:
+            self._count_steps = count_steps
+            self._live_logs = logs
+
+    def end_epoch(self, logs: Mapping[str, Any] | None) -> None:
+        """Tells that the epoch has ended, and with what logs."""
+        with self._lock:
+            step = self._steps_now()
+            self._snapshot = dataclasses.replace(
+                self._snapshot,
+                step=step,
+                metrics={**self._snapshot.metrics, **numbers(logs or {})},
+            )
+            self._count_steps = None
+            self._live_logs = {}
+
+    def end(self) -> None:
+        """Tells that what ran has ended."""
+        with self._lock:
+            self._snapshot = dataclasses.replace(
+                self._snapshot,
+                is_running=False,
+                step=self._steps_now(),
+                running_seconds=time.monotonic() - self._began_at,
+            )
+            self._count_steps = None
+            self._count_examples = None
+            self._live_logs = {}
+
+    def now(self) -> Snapshot:
+        """Returns the progress of this moment."""
+        with self._lock:
+            snapshot = self._snapshot
+            if not snapshot.is_running:
+                return snapshot
+            snapshot = dataclasses.replace(
+                snapshot,
+                step=self._steps_now(),
+                # `copy` is one operation of Python: the program may change it.
+                metrics={
+                    **snapshot.metrics,
+                    **numbers(dict(self._live_logs)),
+                },
+                running_seconds=time.monotonic() - self._began_at,
+            )
+            count_examples = self._count_examples
+        if count_examples is not None:
+            snapshot = dataclasses.replace(
+                snapshot, examples_of_epoch=count_examples()
+            )
+        return snapshot
+
+    def _steps_now(self) -> int | None:
+        if self._count_steps is None:
+            return self._snapshot.step
+        return self._count_steps()
+
+
+def numbers(logs: Mapping[str, Any]) -> dict[str, float]:
+    """Returns those of some logs that are numbers.
+
+    Args:
+        logs: By name: numbers, arrays, or anything else.
+    """
+    found = {}
+    for name, value in logs.items():
+        try:
+            found[name] = float(value)
+        except (TypeError, ValueError):
+            continue  # an array of several numbers, or no number
+    return found
