@@ -15,6 +15,7 @@ milliseconds and needs no TensorFlow: the command line lives on that.
 Files and folders, from the top floor down (each imports only from below it):
 
     launcher/     starts a cluster on this machine and watches it
+    dashboard/    the live page of a job
     evaluation/   the evaluator beside the training
     training/     the Keras face: fit, evaluate, predict
     telemetry/    gathers what a job is, and serves it

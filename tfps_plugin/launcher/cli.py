@@ -2,6 +2,7 @@
 
 import click
 
+from tfps_plugin.launcher.commands.dashboard import dashboard
 from tfps_plugin.launcher.commands.profile import profile
 from tfps_plugin.launcher.commands.run import run
 from tfps_plugin.launcher.commands.scale import scale
@@ -16,5 +17,5 @@ def main() -> None:
     """Parameter-server training for Keras 3."""
 
 
-for _command in (run, status, top, profile, scale, serve):
+for _command in (run, status, top, dashboard, profile, scale, serve):
     main.add_command(_command)

@@ -1,5 +1,6 @@
 """The parts of a job's state, from the objects that know them."""
 
+import dataclasses
 import os
 import sys
 import threading
@@ -81,7 +82,7 @@ class Gathering:
             time=time.time(),
             version=tfps_plugin.__version__,
             program=os.path.basename(sys.argv[0]) or "python",
-            consistency=str(strategy.consistency),
+            consistency=_spelling(strategy.consistency),
             chief=TaskState(
                 job=CHIEF,
                 index=0,
@@ -116,7 +117,7 @@ class Gathering:
             total_steps = counters.value("steps_done") or counters.value(
                 "closures_done"
             )
-        examples = progress.examples_of_epoch
+        examples = progress.num_examples
         return JobState(
             work=progress.work,
             is_running=progress.is_running
@@ -186,6 +187,16 @@ class Gathering:
             for table, of_shards in counts.items()
             for shard, count in enumerate(of_shards)
         }
+
+
+def _spelling(consistency: Any) -> str:
+    """Returns a consistency as a program spells it, without defaults."""
+    given = [
+        f"{field.name}={value!r}"
+        for field in dataclasses.fields(consistency)
+        if (value := getattr(consistency, field.name)) != field.default
+    ]
+    return f"{type(consistency).__name__}({', '.join(given)})"
 
 
 def _now(task: Task, present: Any) -> Task:

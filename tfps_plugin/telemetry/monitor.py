@@ -48,8 +48,10 @@ class Monitor:
         if strategy is None:
             raise ReferenceError("The strategy is gone, and with it its job.")
         with self._lock:
+            # A loss shows at once.
             if (
                 self._latest is None
+                or self._latest.events != self.event_log.latest
                 or time.monotonic() - self._gathered_at > age_seconds
             ):
                 self._latest = self._gathering.gather(

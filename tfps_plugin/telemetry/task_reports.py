@@ -12,6 +12,9 @@ from tfps_plugin.cluster.spec import Task
 from tfps_plugin.monitoring.processes.task_report import TaskReport
 
 _TIMEOUT_SECONDS = 1.0
+# Longest time that a viewer waits for the answers. Healthy tasks take
+# milliseconds.
+_WAIT_SECONDS = 0.25
 _NUM_THREADS = 8
 # Reports are made anew every two seconds; so much later they may be asked for
 # again. More for many tasks: each takes the chief a third of a millisecond.
@@ -37,16 +40,17 @@ class Answer:
 class TaskReports:
     """Reports of the tasks of a cluster, a second old at most.
 
+    A task that does not answer at once delays nobody: its answer counts the
+    next time.
+
     Threading: safe from any thread. Guarded by `_lock`: everything; it is held
-    while tasks are asked, for a second or so at most.
+    while tasks are asked, for a fraction of a second.
     """
 
     def __init__(self) -> None:
         """Begins without reports."""
         self._lock = threading.Lock()
-        self._readers: dict[Task, ReportReader] = {}
-        self._answers: dict[Task, Answer] = {}
-        self._asked_at: dict[Task, float] = {}
+        self._asked: dict[Task, _Asked] = {}
 
     def of(self, tasks: Iterable[Task]) -> dict[Task, Answer]:
         """Returns the reports of some tasks, with their present addresses.
@@ -55,46 +59,74 @@ class TaskReports:
             tasks: The tasks. What is kept of others is dropped.
 
         Returns:
-            An answer for each.
+            An answer for each; an empty one while its first one is to come.
         """
         tasks = list(tasks)
         with self._lock:
-            for gone in self._readers.keys() - set(tasks):
-                self._readers.pop(gone).close()
-                self._answers.pop(gone, None)
-                self._asked_at.pop(gone, None)
-            now = time.monotonic()
+            for gone in self._asked.keys() - set(tasks):
+                self._asked.pop(gone).close()
+            for task in tasks:
+                if task not in self._asked:
+                    self._asked[task] = _Asked(task)
             age = max(_LEAST_AGE_SECONDS, _AGE_SECONDS_OF_A_TASK * len(tasks))
-            due = [
-                task
-                for task in tasks
-                if now - self._asked_at.get(task, float("-inf"))
-                >= (_PAUSE_SECONDS if self._is_silent(task) else age)
-            ]
+            now = time.monotonic()
+            due = [e for e in self._asked.values() if e.is_due(now, age)]
             if due:
-                self._ask(due)
-            return {task: self._answers[task] for task in tasks}
+                _ask(due, now)
+            return {task: self._asked[task].answer() for task in tasks}
 
     def close(self) -> None:
         """Ends the connections to all tasks."""
         self.of([])
 
-    def _is_silent(self, task: Task) -> bool:
-        answer = self._answers.get(task)
-        return answer is not None and bool(answer.reason)
 
-    def _ask(self, tasks: list[Task]) -> None:
-        for task in tasks:
-            if task not in self._readers:
-                self._readers[task] = ReportReader(task, _TIMEOUT_SECONDS)
-        # Its threads end with the block: nothing is left behind.
-        with concurrent.futures.ThreadPoolExecutor(
-            min(_NUM_THREADS, len(tasks)), "tfps-reports"
-        ) as pool:
-            answers = pool.map(_answer, [self._readers[t] for t in tasks])
-            self._answers.update(zip(tasks, answers, strict=True))
-        now = time.monotonic()
-        self._asked_at.update((task, now) for task in tasks)
+class _Asked:
+    """A task, and what it has answered last; not thread-safe."""
+
+    def __init__(self, task: Task) -> None:
+        self._reader = ReportReader(task, _TIMEOUT_SECONDS)
+        self._latest = Answer()
+        self._pending: concurrent.futures.Future[Answer] | None = None
+        self._at = float("-inf")
+
+    def is_due(self, now: float, age_seconds: float) -> bool:
+        """Returns whether to ask it again."""
+        self.answer()
+        pause = _PAUSE_SECONDS if self._latest.reason else age_seconds
+        return self._pending is None and now - self._at >= pause
+
+    def ask(
+        self, pool: concurrent.futures.Executor, now: float
+    ) -> concurrent.futures.Future[Answer]:
+        """Asks it, on a thread of a pool."""
+        self._at = now
+        self._pending = pool.submit(_answer, self._reader)
+        return self._pending
+
+    def answer(self) -> Answer:
+        """Returns its latest answer."""
+        if self._pending is not None and self._pending.done():
+            self._latest = self._pending.result()
+            self._pending = None
+        return self._latest
+
+    def close(self) -> None:
+        """Ends the connection, unless a thread still uses it."""
+        if self._pending is None or self._pending.done():
+            self._reader.close()
+
+
+def _ask(due: list[_Asked], now: float) -> None:
+    """Asks tasks, and waits a moment for their answers."""
+    pool = concurrent.futures.ThreadPoolExecutor(
+        min(_NUM_THREADS, len(due)), "tfps-reports"
+    )
+    try:
+        futures = [each.ask(pool, now) for each in due]
+    finally:
+        # Its threads end with what they have to do: nothing is left behind.
+        pool.shutdown(wait=False)
+    concurrent.futures.wait(futures, _WAIT_SECONDS)
 
 
 def _answer(reader: ReportReader) -> Answer:

@@ -5,6 +5,7 @@
     serve        `tfps serve`: one task of a cluster
     status       `tfps status`: what a job is and does now, once
     top          `tfps top`: the same, live
+    dashboard    `tfps dashboard`: the same as a page in the browser
     profile      `tfps profile`: traces of tasks
     job_choice   options that choose the job to watch
     help_texts   help texts of options that several commands have

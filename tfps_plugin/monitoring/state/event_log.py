@@ -11,13 +11,15 @@ from tfps_plugin.monitoring.state.cluster_state import EventState
 
 # Events that are kept: so many that the losses of a night are among them.
 _LENGTH = 200
+_FREQUENT = (events.ClosureRetried, events.CheckpointWritten)
 
 
 class EventLog:
     """The latest events; a subscriber of `events.Events`.
 
-    Closures that run again are counted elsewhere: after a loss there are many,
-    and they would push the loss out.
+    Closures that run again and checkpoints are not among them: there may be
+    many, and they would push out the loss of a task. Counters, and the last
+    checkpoint, tell of them.
 
     Threading: safe from any thread. Guarded by `_lock`: everything.
     """
@@ -41,7 +43,7 @@ class EventLog:
                 )
             if isinstance(event, events.ParameterServerRecovered):
                 self._recoveries[event.ps_index] += 1
-            if not isinstance(event, events.ClosureRetried):
+            if not isinstance(event, _FREQUENT):
                 self._events.append(
                     EventState(
                         time=now,

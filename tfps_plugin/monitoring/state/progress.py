@@ -21,8 +21,8 @@ class Snapshot:
         steps_per_epoch: As there.
         metrics: Logs as numbers.
         running_seconds: As there.
-        examples_of_epoch: Number of examples of this epoch so far; None if
-            nobody knows.
+        num_examples: Number of examples so far, of all epochs; None if nobody
+            knows.
     """
 
     work: str = ""
@@ -33,7 +33,7 @@ class Snapshot:
     steps_per_epoch: int | None = None
     metrics: Mapping[str, float] = dataclasses.field(default_factory=dict)
     running_seconds: float | None = None
-    examples_of_epoch: float | None = None
+    num_examples: float | None = None
 
 
 class Progress:
@@ -51,6 +51,9 @@ class Progress:
         self._live_logs: Mapping[str, Any] = {}
         self._count_steps: Callable[[], int] | None = None
         self._count_examples: Callable[[], float | None] | None = None
+        # Of the epochs whose steps are done.
+        self._examples_before: float | None = 0.0
+        self._is_counting = False
 
     @property
     def work(self) -> str:
@@ -85,6 +88,9 @@ class Progress:
             self._live_logs = {}
             self._count_steps = None
             self._count_examples = count_examples
+            self._examples_before = 0.0
+            # Without epochs, there is one.
+            self._is_counting = True
 
     def begin_epoch(self, epoch: int) -> None:
         """Tells that an epoch begins; it is number 1, 2, ..."""
@@ -93,6 +99,7 @@ class Progress:
                 self._snapshot, epoch=epoch, step=0
             )
             self._count_steps = None
+            self._is_counting = True
 
     def watch(
         self, count_steps: Callable[[], int], logs: Mapping[str, Any]
@@ -106,6 +113,19 @@ class Progress:
         with self._lock:
             self._count_steps = count_steps
             self._live_logs = logs
+
+    def end_steps(self) -> None:
+        """Tells that the steps of the epoch are done; validation may follow.
+
+        From now on, whatever counts examples counts others.
+        """
+        with self._lock:
+            count_examples = self._count_examples
+        counted = None if count_examples is None else count_examples()
+        with self._lock:
+            if self._is_counting:
+                self._examples_before = _sum(self._examples_before, counted)
+            self._is_counting = False
 
     def end_epoch(self, logs: Mapping[str, Any] | None) -> None:
         """Tells that the epoch has ended, and with what logs."""
@@ -148,17 +168,22 @@ class Progress:
                 },
                 running_seconds=time.monotonic() - self._began_at,
             )
+            before = self._examples_before
+            is_counting = self._is_counting
             count_examples = self._count_examples
-        if count_examples is not None:
-            snapshot = dataclasses.replace(
-                snapshot, examples_of_epoch=count_examples()
-            )
-        return snapshot
+        if count_examples is None:
+            return snapshot
+        now = count_examples() if is_counting else 0.0
+        return dataclasses.replace(snapshot, num_examples=_sum(before, now))
 
     def _steps_now(self) -> int | None:
         if self._count_steps is None:
             return self._snapshot.step
         return self._count_steps()
+
+
+def _sum(before: float | None, now: float | None) -> float | None:
+    return None if before is None or now is None else before + now
 
 
 def numbers(logs: Mapping[str, Any]) -> dict[str, float]:

@@ -28,7 +28,7 @@ def test_an_epoch_is_seen_while_it_runs_and_after_it() -> None:
         100,
     )
     assert now.metrics == {"loss": 0.5}
-    assert now.examples_of_epoch == 640
+    assert now.num_examples == 640
     steps[0], logs["loss"] = 100, np.float32(0.25)
     progress.end_epoch({"loss": 0.25, "val_loss": 0.75})
     now = progress.now()
@@ -39,6 +39,30 @@ def test_an_epoch_is_seen_while_it_runs_and_after_it() -> None:
     assert not now.is_running
     assert (now.epoch, now.step) == (2, 100)
     assert now.metrics["val_loss"] == 0.75
+
+
+def test_examples_of_validation_do_not_count() -> None:
+    progress = Progress()
+    counted = [0.0]
+    progress.begin("fit of model", 2, 100, lambda: counted[0])
+    for epoch in (1, 2):
+        progress.begin_epoch(epoch)
+        counted[0] = 30.0
+        assert progress.now().num_examples == 30 + 50 * (epoch - 1)
+        counted[0] = 50.0
+        progress.end_steps()
+        # The same metric counts the validation.
+        counted[0] = 7.0
+        assert progress.now().num_examples == 50 * epoch
+        progress.end_epoch({})
+        counted[0] = 0.0
+
+
+def test_a_count_that_is_lost_is_unknown() -> None:
+    progress = Progress()
+    progress.begin("fit of model", 2, 100, lambda: None)
+    progress.begin_epoch(1)
+    assert progress.now().num_examples is None
 
 
 def test_a_new_epoch_begins_at_step_zero_with_the_metrics_so_far() -> None:

@@ -72,7 +72,8 @@ class StepRun(abc.ABC):
         self._is_synced = True
         self._is_closed = False
         # Validation in `fit` is no progress of its epoch.
-        if functions.work == coordinator.strategy.progress.work:
+        self._is_watched = functions.work == coordinator.strategy.progress.work
+        if self._is_watched:
             coordinator.strategy.progress.watch(
                 lambda: self.done, progress.logs
             )
@@ -146,6 +147,8 @@ class StepRun(abc.ABC):
         """
         self.sync()
         self._functions.collect()
+        if self._is_watched:
+            self._coordinator.strategy.progress.end_steps()
         self._functions.report_staleness()
         self._coordinator.limit_in_flight(
             self._coordinator.in_flight_limits.at_first
