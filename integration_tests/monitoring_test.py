@@ -250,11 +250,21 @@ def test_losses_and_returns_are_seen(
     client = StateClient(("127.0.0.1", port), token="secret")
     found: dict[str, ClusterState] = {}
     is_over = threading.Event()
+    traced: list[str] = []
+    files: list[pathlib.Path] = []
     errors_of_watcher: list[BaseException] = []
 
     def watch() -> None:
         try:
             _wait_for(client, lambda s: s.job.total_steps > _STEPS)
+            folder = tmp_path / "profile"
+            traced.append(
+                _cli(
+                    *("profile", "--seconds", "1", "--task", "ps:1"),
+                    *("--directory", str(folder), "--job", str(os.getpid())),
+                )
+            )
+            files.extend(folder.rglob("*.xplane.pb"))
             cluster.kill("worker", 1)
             found["lost"] = _wait_for(
                 client, lambda s: s.workers[1].health == "lost"
@@ -304,6 +314,9 @@ def test_losses_and_returns_are_seen(
         is_over.wait(_DEADLINE_SECONDS)
         watcher.join(_DEADLINE_SECONDS)
     assert not errors_of_watcher, errors_of_watcher
+    (trace,) = files
+    assert trace.stat().st_size > 10_000
+    assert str(trace) in traced[0]
     lost = found["lost"]
     assert lost.workers[0].health == "healthy"
     assert lost.workers[1].detail

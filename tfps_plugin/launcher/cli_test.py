@@ -2,6 +2,8 @@ import os
 import pathlib
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,6 +15,9 @@ from tfps_plugin.cluster.serving import task_server
 from tfps_plugin.launcher import job
 from tfps_plugin.launcher.cli import main
 from tfps_plugin.launcher.plan import ProcessPlan
+from tfps_plugin.monitoring.serving.state_server import StateServer
+from tfps_plugin.monitoring.state import json_form
+from tfps_plugin.monitoring.state.testing import example_state
 
 # Option handling is what differs between releases of click.
 pytestmark = pytest.mark.compat
@@ -125,3 +130,76 @@ def test_only_asked_for_the_machine_is_tuned(
         **dict.fromkeys(["ps 0", "worker 0", "worker 1"], expected),
         "chief": None,
     }
+
+
+@pytest.fixture
+def served_state(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+) -> Iterator[int]:
+    """Yields the port at which a chief tells an example of a state."""
+    # Other jobs of this machine are not seen.
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    server = StateServer(
+        example_state, address=("127.0.0.1", 0), token="secret"
+    )
+    server.start()
+    assert server.port is not None
+    yield server.port
+    server.stop()
+
+
+def test_status_shows_the_job_of_this_machine(
+    runner: CliRunner, served_state: int
+) -> None:
+    result = runner.invoke(main, ["status"])
+    assert result.exit_code == 0, result.output
+    assert "fit of ranking" in result.output
+
+
+def test_status_prints_json(runner: CliRunner, served_state: int) -> None:
+    result = runner.invoke(
+        main,
+        ["status", "--json", "--connect", f"127.0.0.1:{served_state}"],
+        env={"TFPS_MONITOR_TOKEN": "secret"},
+    )
+    assert result.exit_code == 0, result.output
+    assert json_form.decode(result.output) == example_state()
+
+
+def test_a_wrong_token_is_an_error(
+    runner: CliRunner, served_state: int
+) -> None:
+    address = f"127.0.0.1:{served_state}"
+    for command in ("status", "top", "dashboard", "profile"):
+        result = runner.invoke(
+            main, [command, "--connect", address, "--token", "wrong"]
+        )
+        assert result.exit_code == 1, command
+        assert "wants a token" in result.output
+
+
+@pytest.mark.parametrize("address", ["8470", "host", "host:http", ":8470"])
+def test_a_malformed_address_is_an_error(
+    runner: CliRunner, address: str
+) -> None:
+    result = runner.invoke(main, ["status", "--connect", address])
+    assert result.exit_code == 2
+    assert "expected host:port" in result.output
+
+
+def test_without_a_job_the_commands_say_so(
+    runner: CliRunner, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    for command in ("status", "top", "dashboard", "profile"):
+        result = runner.invoke(main, [command])
+        assert result.exit_code == 1, command
+        assert "programs that run: none" in result.output
+
+
+def test_a_task_that_is_not_there_is_not_traced(
+    runner: CliRunner, served_state: int
+) -> None:
+    result = runner.invoke(main, ["profile", "--task", "worker:9"])
+    assert result.exit_code == 2
+    assert "worker:0, worker:1, ps:0" in result.output

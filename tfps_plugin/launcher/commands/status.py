@@ -17,8 +17,6 @@ def status(client: StateClient, as_json: bool) -> None:
     The job runs in another terminal, started in any way: with tfps run, or as
     python train.py. See docs/monitoring.md.
     """
-    from rich.console import Console
-
     from tfps_plugin.launcher.watching import terminal_view
     from tfps_plugin.monitoring.state import json_form
 
@@ -26,5 +24,5 @@ def status(client: StateClient, as_json: bool) -> None:
     if as_json:
         click.echo(json_form.encode(state, indent=2))
     else:
-        console = Console(highlight=False)
+        console = terminal_view.new_console()
         console.print(terminal_view.view(state, console.width))

@@ -24,14 +24,13 @@ _HISTORY = 120
 @chooses_job
 def top(client: StateClient, interval_seconds: float) -> None:
     """Show what a job does, live, until Ctrl-C or the end of the job."""
-    from rich.console import Console
     from rich.live import Live
 
     from tfps_plugin import errors
     from tfps_plugin.launcher.watching import terminal_view
 
     speeds: collections.deque[float] = collections.deque(maxlen=_HISTORY)
-    console = Console(highlight=False)
+    console = terminal_view.new_console()
     state = client.state()
     has_ended = False
     with (

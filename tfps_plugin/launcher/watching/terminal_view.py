@@ -5,6 +5,7 @@ from collections.abc import Callable
 from collections.abc import Sequence
 from typing import Any
 
+from rich.console import Console
 from rich.console import Group
 from rich.console import RenderableType
 from rich.table import Table
@@ -21,6 +22,16 @@ from tfps_plugin.monitoring.state.cluster_state import TaskState
 _MOST_EVENTS = 6
 # Tables that are shown for each parameter server.
 _MOST_TABLES = 4
+
+
+def new_console(**options: Any) -> Console:
+    """Returns a console for `view`.
+
+    Args:
+        **options: As for `rich.console.Console`.
+    """
+    # Names of the program are text, whatever brackets they have.
+    return Console(highlight=False, markup=False, emoji=False, **options)
 
 
 def view(
