@@ -26,7 +26,7 @@ import sysconfig
 from collections.abc import Iterable
 from collections.abc import Iterator
 
-_logger = logging.getLogger("tfps_plugin.cluster")
+_logger = logging.getLogger("tfps_plugin._compat")
 
 _TENSORFLOW = "tensorflow"
 # Variables that make `import tensorflow` load further native libraries.
