@@ -427,6 +427,7 @@ class LocalCluster:
                 tasks,
                 timeout_seconds,
                 check=check,
+                on_log=line.close,
                 on_round=lambda num_ready, seconds: line.show(
                     progress_line.text(
                         self.cluster_spec, num_ready, len(tasks), seconds
