@@ -162,8 +162,11 @@ class LocalCluster:
             stack.callback(self._end_processes)
             atexit.register(self.stop)
             stack.callback(atexit.unregister, self.stop)
-            for task in self._spec.serving_tasks:
-                self.start(task.job, task.index)
+            with ProgressLine() as line:
+                # The first start lasts seconds: the fork server loads it.
+                line.show(progress_line.loading_text(self._spec))
+                for task in self._spec.serving_tasks:
+                    self.start(task.job, task.index)
             if wait:
                 self.wait_until_ready(start_timeout_seconds)
             # Everything has started. From here on, `stop` undoes it.

@@ -17,10 +17,19 @@ from tfps_plugin.cluster.spec import ClusterSpec
 _CLEAR_LINE = "\r\x1b[K"
 
 
+def loading_text(cluster: ClusterSpec) -> str:
+    """Returns the text of the line before any task has started.
+
+    Args:
+        cluster: The cluster of the tasks.
+    """
+    return f"{_start_of(cluster)}: loading TensorFlow"
+
+
 def text(
     cluster: ClusterSpec, num_serving: int, num_tasks: int, seconds: float
 ) -> str:
-    """Returns the text of the line.
+    """Returns the text of the line while tasks start.
 
     Args:
         cluster: The cluster of the tasks.
@@ -28,11 +37,8 @@ def text(
         num_tasks: Number of expected tasks.
         seconds: Time so far.
     """
-    workers = len(cluster.worker_addresses)
     return (
-        f"tfps: starting a cluster on this machine ({workers} "
-        f"{'worker' if workers == 1 else 'workers'}, "
-        f"{len(cluster.ps_addresses)} ps): {num_serving} of {num_tasks} tasks "
+        f"{_start_of(cluster)}: {num_serving} of {num_tasks} tasks "
         f"{'serves' if num_serving == 1 else 'serve'} after {seconds:.0f} s"
     )
 
@@ -100,6 +106,15 @@ class ProgressLine:
         if self._stream is not None:
             self._stream.write(characters)
             self._stream.flush()
+
+
+def _start_of(cluster: ClusterSpec) -> str:
+    workers = len(cluster.worker_addresses)
+    return (
+        f"tfps: starting a cluster on this machine ({workers} "
+        f"{'worker' if workers == 1 else 'workers'}, "
+        f"{len(cluster.ps_addresses)} ps)"
+    )
 
 
 def _is_of_notebook(stream: TextIO) -> bool:

@@ -18,6 +18,10 @@ def test_the_line_says_what_starts_and_how_far_that_is() -> None:
         "tfps: starting a cluster on this machine (2 workers, 1 ps): "
         "2 of 3 tasks serve after 1 s"
     )
+    assert progress_line.loading_text(cluster) == (
+        "tfps: starting a cluster on this machine (2 workers, 1 ps): loading "
+        "TensorFlow"
+    )
     assert "(1 worker, 1 ps): 1 of 2 tasks serves" in progress_line.text(
         ClusterSpec(("a:1",), ("a:2",)), 1, 2, 0.0
     )
