@@ -138,6 +138,22 @@ def test_with_json_every_line_is_an_object(tmp_path: pathlib.Path) -> None:
     }
 
 
+def test_a_program_that_raises_ends(tmp_path: pathlib.Path) -> None:
+    # Its tasks still know a function of it then.
+    launcher = _Launcher(
+        tmp_path,
+        "import tensorflow as tf\nimport tfps_plugin as tfps\n"
+        "strategy = tfps.ParameterServerStrategy()\n"
+        "coordinator = tfps.ClusterCoordinator(strategy)\n"
+        "@tf.function\ndef step():\n  return tf.constant(1)\n"
+        "print(coordinator.fetch(coordinator.schedule(step)))\n"
+        "raise ValueError('mine')\n",
+    )
+    with _running(launcher):
+        assert launcher.finish() == 1
+    assert "ValueError: mine" in launcher.seen
+
+
 def test_every_task_serves_at_its_address(tmp_path: pathlib.Path) -> None:
     launcher = _Launcher(
         tmp_path,
