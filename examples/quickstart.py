@@ -1,3 +1,6 @@
+import tfps_plugin.quiet  # first: before TensorFlow
+
+# isort: split
 import keras
 import tensorflow as tf
 

@@ -108,6 +108,52 @@ def test_every_task_knows_its_place_and_the_exit_code_comes_back(
     assert "\x1b" not in launcher.seen
 
 
+def test_with_json_every_line_is_an_object(tmp_path: pathlib.Path) -> None:
+    launcher = _Launcher(
+        tmp_path,
+        "import json, logging\nimport tfps_plugin as tfps\n"
+        "from tfps_plugin.cluster import health, tf_config\n"
+        "from tfps_plugin.monitoring.events import Events\n"
+        "tasks = tf_config.read_tf_config().cluster.serving_tasks\n"
+        f"health.wait_until_ready(tasks, {_DEADLINE_SECONDS})\n"
+        "print('mine'); print(json.dumps(dict(loss=1)))\n"
+        "Events().publish(tfps.events.WorkerLost(1, 'a:1', 'gone'))\n"
+        "logging.getLogger('mine').warning('careful')\n",
+        options=["--workers", "1", "--ps", "1", "--log-format", "json"],
+    )
+    with _running(launcher):
+        assert launcher.finish() == 0
+    lines = [json.loads(line) for line in launcher.seen.splitlines()]
+    assert {"loss": 1} in lines
+    said = {line["message"]: line for line in lines if "message" in line}
+    assert said["mine"]["task"] == "chief"
+    assert said["careful"]["logger"] == "mine"
+    assert any(text.startswith("worker 0 serves at") for text in said)
+    (lost,) = [line for line in lines if "event" in line]
+    assert lost["logger"] == "tfps_plugin.monitoring"
+    assert lost["fields"] == {
+        "worker_index": 1,
+        "address": "a:1",
+        "reason": "gone",
+    }
+
+
+def test_a_program_that_raises_ends(tmp_path: pathlib.Path) -> None:
+    # Its tasks still know a function of it then.
+    launcher = _Launcher(
+        tmp_path,
+        "import tensorflow as tf\nimport tfps_plugin as tfps\n"
+        "strategy = tfps.ParameterServerStrategy()\n"
+        "coordinator = tfps.ClusterCoordinator(strategy)\n"
+        "@tf.function\ndef step():\n  return tf.constant(1)\n"
+        "print(coordinator.fetch(coordinator.schedule(step)))\n"
+        "raise ValueError('mine')\n",
+    )
+    with _running(launcher):
+        assert launcher.finish() == 1
+    assert "ValueError: mine" in launcher.seen
+
+
 def test_every_task_serves_at_its_address(tmp_path: pathlib.Path) -> None:
     launcher = _Launcher(
         tmp_path,

@@ -14,6 +14,7 @@ milliseconds and needs no TensorFlow: the command line lives on that.
 
 Files and folders, from the top floor down (each imports only from below it):
 
+    quiet.py      hides what TensorFlow logs at every start
     launcher/     starts a cluster on this machine and watches it
     dashboard/    the live page of a job
     evaluation/   the evaluator beside the training
@@ -32,6 +33,7 @@ Files and folders, from the top floor down (each imports only from below it):
 """
 
 import importlib
+import os
 from typing import TYPE_CHECKING
 from typing import Any
 
@@ -177,3 +179,15 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
+
+
+def _log_as_asked() -> None:
+    """Logs JSON if the environment asks for it (docs/logging.md)."""
+    # Seldom, and `logging` alone would double the cost of the import.
+    if os.environ.get("TFPS_LOG_FORMAT"):
+        from tfps_plugin.cluster.output import json_lines
+
+        json_lines.apply(os.environ)
+
+
+_log_as_asked()

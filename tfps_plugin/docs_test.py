@@ -70,6 +70,8 @@ def _members() -> dict[str, set[str]]:
         and ast.unparse(node.targets[0]) == "__all__"
     )
     members["tfps"] = set(public)
+    # Packages, and so their loggers.
+    members["tfps_plugin"] = {path.stem for path in _PACKAGE.iterdir()}
     return members
 
 

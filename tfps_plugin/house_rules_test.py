@@ -277,3 +277,24 @@ def _root(node: ast.expr) -> str:
     while isinstance(node, ast.Attribute | ast.Subscript):
         node = node.value
     return node.id if isinstance(node, ast.Name) else ""
+
+
+@pytest.mark.parametrize(
+    "floor",
+    [path for path in _PACKAGES if path.parent == _PACKAGE],
+    ids=_name,
+)
+def test_a_floor_has_one_logger(floor: pathlib.Path) -> None:
+    names = {
+        ast.unparse(node.args[0])
+        for path in floor.rglob("*.py")
+        if not path.name.endswith("_test.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr == "getLogger"
+        and node.args
+    }
+    # A task server and the JSON lines set up the logging of a whole process.
+    names -= {"tfps_plugin.__name__", "_PACKAGE"}
+    assert names <= {repr(f"tfps_plugin.{floor.name}")}

@@ -16,7 +16,7 @@ from typing import Any
 
 from tfps_plugin import errors
 
-_logger = logging.getLogger(__name__)
+_logger = logging.getLogger("tfps_plugin._compat")
 
 # Stands for the parameters of a target if its wrapper relies on none of them.
 ANY_PARAMETERS = "..."

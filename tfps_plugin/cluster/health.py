@@ -212,7 +212,11 @@ class _ProgressLog:
         self._next = start + self._interval
 
     def report(
-        self, now: float, num_ready: int, reasons: Mapping[Task, str]
+        self,
+        now: float,
+        num_ready: int,
+        reasons: Mapping[Task, str],
+        on_log: Callable[[], None],
     ) -> None:
         """Logs what is missing, if it is time."""
         if now < self._next:
@@ -221,6 +225,7 @@ class _ProgressLog:
             2 * self._interval, _LONGEST_PROGRESS_INTERVAL_SECONDS
         )
         self._next = now + self._interval
+        on_log()
         # A warning is visible even if logging is not configured.
         _logger.warning(
             "%d of %d tasks answer after %.0f s; waiting for %s.",
@@ -237,6 +242,7 @@ def wait_until_ready(
     *,
     check: Callable[[], None] = lambda: None,
     on_round: Callable[[int, float], None] = lambda num_ready, seconds: None,
+    on_log: Callable[[], None] = lambda: None,
     stop: threading.Event | None = None,
     quorum: Quorum | None = None,
 ) -> dict[Task, TaskStatus]:
@@ -252,6 +258,7 @@ def wait_until_ready(
         check: Called between rounds; may raise to end the wait.
         on_round: Called after every round, with the number of tasks that
             answer so far and the seconds since the beginning.
+        on_log: Called before something is logged.
         stop: Setting it ends the wait as if the time were up.
         quorum: Decides which tasks are enough; None: only all of them.
 
@@ -294,9 +301,10 @@ def wait_until_ready(
             raise errors.ClusterStartTimeoutError(
                 _timeout_text(reasons, len(order), quorum, timeout_seconds)
             )
-        progress.report(now, len(ready), reasons)
+        progress.report(now, len(ready), reasons, on_log)
         stop.wait(min(_PROBE_INTERVAL_SECONDS, deadline - now))
     if reasons:
+        on_log()
         _logger.warning(
             "Starting with %d of %d tasks; expected %s. Missing, and taken in "
             "when they answer: %s.",

@@ -162,8 +162,11 @@ class LocalCluster:
             stack.callback(self._end_processes)
             atexit.register(self.stop)
             stack.callback(atexit.unregister, self.stop)
-            for task in self._spec.serving_tasks:
-                self.start(task.job, task.index)
+            with ProgressLine() as line:
+                # The first start lasts seconds: the fork server loads it.
+                line.show(progress_line.loading_text(self._spec))
+                for task in self._spec.serving_tasks:
+                    self.start(task.job, task.index)
             if wait:
                 self.wait_until_ready(start_timeout_seconds)
             # Everything has started. From here on, `stop` undoes it.
@@ -427,6 +430,7 @@ class LocalCluster:
                 tasks,
                 timeout_seconds,
                 check=check,
+                on_log=line.close,
                 on_round=lambda num_ready, seconds: line.show(
                     progress_line.text(
                         self.cluster_spec, num_ready, len(tasks), seconds

@@ -21,7 +21,7 @@ from tfps_plugin.inputs.splits import Visitation
 from tfps_plugin.inputs.worker_dataset import WorkerDataset
 from tfps_plugin.variables.per_worker.worker_resident import WorkerResident
 
-_logger = logging.getLogger("tfps_plugin")
+_logger = logging.getLogger("tfps_plugin.inputs")
 
 
 class InputSplits(Protocol):

@@ -3,6 +3,8 @@
     cli               the command line, `tfps`
     commands/         its commands, a module each: options in, exit code out
     job               one run: starts the tasks, forwards, reports, stops
+    relayed_task      one task whose every line is written as JSON
+    arriving_signals  signals, as a selector waits for them
     child_process     the process of one task: start, output, signals, end
     leash             runs inside the child, which then dies with its launcher
     scaling           a job whose numbers of tasks change

@@ -1,3 +1,4 @@
+import json
 import os
 import pathlib
 import subprocess
@@ -88,10 +89,28 @@ def test_serve_says_what_is_wrong_with_tf_config(
     assert "Traceback" not in result.stderr
 
 
+def test_serve_says_it_as_json() -> None:
+    result = subprocess.run(
+        [sys.executable, "-m", "tfps_plugin", "serve", "--log-format=json"],
+        env={**os.environ, "TF_CONFIG": ""},
+        capture_output=True,
+        text=True,
+        timeout=50,
+    )
+    assert result.returncode == 1
+    (line,) = map(json.loads, result.stderr.splitlines())
+    assert line["level"] == "ERROR"
+    assert line["logger"] == "tfps_plugin.cluster"
+    assert "TF_CONFIG is not set" in line["message"]
+
+
 def test_serve_hands_its_options_on(
     runner: CliRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     received: list[list[str]] = []
+    # It sets them for the task, which this process is to be.
+    monkeypatch.setenv("TFPS_LOG_FORMAT", "text")
+    monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", "1")
     monkeypatch.setattr(task_server, "main", received.append)
     for arguments in ([], ["--chief-grace-seconds", "5", "--tune"]):
         runner.invoke(main, ["serve", *arguments], catch_exceptions=False)

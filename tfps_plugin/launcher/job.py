@@ -7,7 +7,6 @@ import selectors
 import signal
 import socket
 import time
-from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 
@@ -16,6 +15,7 @@ from tfps_plugin.cluster.output.console import Console
 from tfps_plugin.cluster.serving import job_pipe
 from tfps_plugin.cluster.spec import CHIEF
 from tfps_plugin.cluster.spec import EVALUATOR
+from tfps_plugin.launcher.arriving_signals import arriving_signals
 from tfps_plugin.launcher.child_process import ChildProcess
 from tfps_plugin.launcher.child_process import Output
 from tfps_plugin.launcher.endings import death_report
@@ -111,7 +111,7 @@ class Job:
         with (
             self._selector,
             self._evaluators_pipe,
-            _arriving_signals() as wake_up,
+            arriving_signals(_REASONS) as wake_up,
         ):
             self._selector.register(wake_up, selectors.EVENT_READ)
             if self._scaling is not None:
@@ -392,27 +392,3 @@ def _consequence(name: str, *, has_chief_ended: bool) -> str:
         "It is not started again; the job goes on for as long as the chief "
         "does."
     )
-
-
-@contextlib.contextmanager
-def _arriving_signals() -> Iterator[socket.socket]:
-    """Yields a socket that receives the numbers of arriving signals."""
-    ours, interpreters = socket.socketpair()
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(ours)
-        stack.enter_context(interpreters)
-        ours.setblocking(False)
-        interpreters.setblocking(False)
-        previous = signal.set_wakeup_fd(interpreters.fileno())
-        stack.callback(signal.set_wakeup_fd, previous)
-        for number in (*_REASONS, signal.SIGCHLD, signal.SIGWINCH):
-            # After nohup we are to outlive the terminal.
-            if number == signal.SIGHUP and (
-                signal.getsignal(number) == signal.SIG_IGN
-            ):
-                continue
-            # Only signals with a handler are written to the socket; the handler
-            # itself does nothing.
-            handler = signal.signal(number, lambda *_: None)
-            stack.callback(signal.signal, number, handler)
-        yield ours

@@ -19,7 +19,8 @@ from tfps_plugin.cluster.tf_config import to_tf_config
 # The tasks that run the user's script.
 PROGRAMS = frozenset({CHIEF, EVALUATOR})
 
-_TASK_SERVER = ("-m", "tfps_plugin.cluster.serving.task_server")
+# The program of a worker or ps.
+TASK_SERVER = ("-m", "tfps_plugin.cluster.serving.task_server")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,7 +102,7 @@ def plan_task(
     return ProcessPlan(
         name=str(task),
         arguments=(
-            *_TASK_SERVER,
+            *TASK_SERVER,
             # No failure: the launcher says nothing of it.
             "--drained-exit-code=0",
             *tuning.task_arguments(cluster, task, tune=tune),

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 from typing import ClassVar
 
-logger = logging.getLogger("tfps_plugin")
+_logger = logging.getLogger("tfps_plugin.monitoring")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -399,7 +399,8 @@ class ClosureRetried(Event):
 class Events:
     """Board on which events are published.
 
-    Every event is written to the logger "tfps_plugin" and then passed to each
+    Every event is written to the logger `tfps_plugin.monitoring`, with the
+    event as the attribute `event` of the record, and then passed to each
     subscriber, on the thread that published it. If a subscriber raises an
     exception, it is logged and affects neither the publisher nor the other
     subscribers.
@@ -448,13 +449,13 @@ class Events:
         Args:
             event: The event.
         """
-        logger.log(event.level, "%s", event)
+        _logger.log(event.level, "%s", event, extra={"event": event})
         with self._lock:
             subscribers = self._subscribers
         for subscriber in subscribers:
             try:
                 subscriber(event)
             except Exception:
-                logger.exception(
+                _logger.exception(
                     "A subscriber raised an exception for the event %r", event
                 )

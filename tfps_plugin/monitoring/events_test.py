@@ -44,6 +44,9 @@ def test_events_are_logged_at_their_level(
         "WARNING",
         "INFO",
     ]
+    assert caplog.records[0].name == "tfps_plugin.monitoring"
+    # For handlers that take a record apart.
+    assert vars(caplog.records[0])["event"] == _LOST
     assert "Worker 1 at host:1 is lost: connection refused" in caplog.text
     assert "back after 3.2 s (generation 2)" in caplog.text
 

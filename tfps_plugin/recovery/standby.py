@@ -20,7 +20,7 @@ from tfps_plugin.recovery.incremental.row_marks import Mark
 from tfps_plugin.variables.chief import chief_reads
 from tfps_plugin.variables.kinds.remote_variable import RemoteVariable
 
-_logger = logging.getLogger("tfps_plugin")
+_logger = logging.getLogger("tfps_plugin.recovery")
 
 # Interval at which the thread checks how many steps were made.
 _LOOK_SECONDS = 0.1

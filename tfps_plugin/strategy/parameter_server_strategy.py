@@ -48,7 +48,7 @@ from tfps_plugin.variables.per_worker.worker_local import WorkerLocalVariable
 from tfps_plugin.variables.sharding.inventory import Inventory
 from tfps_plugin.variables.sharding.partitioners import Partitioner
 
-_logger = logging.getLogger(__name__)
+_logger = logging.getLogger("tfps_plugin.strategy")
 
 # Called with every new strategy. Floors above this one register here what they
 # install into Keras.

@@ -19,7 +19,7 @@ from tfps_plugin.recovery.checkpoints.checkpoint_manager import (
 from tfps_plugin.training.patches import running_call
 from tfps_plugin.training.patches.running_call import Place
 
-_logger = logging.getLogger("tfps_plugin")
+_logger = logging.getLogger("tfps_plugin.training")
 
 # The newest backup and the one before it, which is always complete.
 _MAX_TO_KEEP = 2

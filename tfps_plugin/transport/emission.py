@@ -24,7 +24,7 @@ from tfps_plugin.transport.waves import Node
 from tfps_plugin.transport.waves import Output
 from tfps_plugin.variables.lookup import graph_checks
 
-_logger = logging.getLogger(__name__)
+_logger = logging.getLogger("tfps_plugin.transport")
 
 
 class Emission:

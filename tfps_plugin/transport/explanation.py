@@ -8,7 +8,7 @@ from typing import Literal
 # A job whose tasks run functions.
 Job = Literal["worker", "chief"]
 
-_logger = logging.getLogger(__name__)
+_logger = logging.getLogger("tfps_plugin.transport")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

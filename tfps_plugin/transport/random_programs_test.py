@@ -17,7 +17,6 @@ import pytest
 import tensorflow as tf
 from hypothesis import strategies as st
 
-from tfps_plugin.transport import explanation
 from tfps_plugin.transport import fusion
 from tfps_plugin.transport import places
 from tfps_plugin.variables.kinds.remote_variable import RemoteVariable
@@ -257,7 +256,7 @@ def test_a_program_does_what_it_did(
             tf.TensorSpec([_WIDTH])
         )
     warnings = _Warnings()
-    logger = logging.getLogger(explanation.__name__)
+    logger = logging.getLogger("tfps_plugin.transport")
     logger.addHandler(warnings)
     try:
         fused = fusion.fuse(function)

@@ -14,6 +14,7 @@ chief runs, for minutes. So tasks are asked first, without that lock.
 import collections
 import contextlib
 import functools
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -223,11 +224,15 @@ def forgotten_in_turn(original: Callable[..., Any]) -> Callable[..., Any]:
     """Returns the method that forgets a function, to be called at its end.
 
     It waits for nobody, because any thread may call it at any time: while a
-    task is silent, the function is forgotten later.
+    task is silent, the function is forgotten later. While the interpreter ends
+    it is not forgotten at all: no thread can ask the tasks any more, and a task
+    that goes on waiting for a chief forgets it with the next one.
     """
 
     @functools.wraps(original)
     def forget(*args: Any) -> None:
+        if sys.is_finalizing():
+            return
         if not _roll_call.may_forget():
             _roll_call.postponed.append(functools.partial(forget, *args))
             return

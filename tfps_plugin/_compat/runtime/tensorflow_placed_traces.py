@@ -20,7 +20,7 @@ from tensorflow.python.eager.polymorphic_function import polymorphic_function
 from tfps_plugin import errors
 from tfps_plugin._compat.runtime.living_objects import instances_of
 
-_logger = logging.getLogger(__name__)
+_logger = logging.getLogger("tfps_plugin._compat")
 
 _Function = polymorphic_function.Function
 _Trace = concrete_function.ConcreteFunction

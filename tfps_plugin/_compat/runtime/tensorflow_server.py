@@ -27,7 +27,7 @@ from collections.abc import Iterable
 from collections.abc import Iterator
 from typing import Any
 
-_logger = logging.getLogger("tfps_plugin.cluster")
+_logger = logging.getLogger("tfps_plugin._compat")
 
 _TENSORFLOW = "tensorflow"
 # Variables that make `import tensorflow` load further native libraries.

@@ -27,6 +27,8 @@ from tfps_plugin.cluster.chief.announcer import Announcer
 from tfps_plugin.cluster.chief.enrolment import Enrolment
 from tfps_plugin.cluster.chief.runtime_view import RuntimeView
 from tfps_plugin.cluster.health import TaskStatus
+from tfps_plugin.cluster.output import progress_line
+from tfps_plugin.cluster.output.progress_line import ProgressLine
 from tfps_plugin.cluster.quorum import Quorum
 from tfps_plugin.cluster.serving import inbox
 from tfps_plugin.cluster.serving import messages
@@ -152,10 +154,8 @@ class Session:
                 task.host for task in cluster.tasks
             )
             attachment.check_own_port(cluster)
-            statuses = health.wait_until_ready(
-                cluster.serving_tasks,
-                timeout_seconds,
-                quorum=Quorum(cluster.serving_tasks, min_workers),
+            statuses = _wait_for_tasks(
+                cluster.serving_tasks, timeout_seconds, min_workers
             )
             earlier = attachment.earlier_state(cluster)
             if current is not None:
@@ -601,3 +601,28 @@ class Session:
             )
             return
         self.close()
+
+
+def _wait_for_tasks(
+    tasks: Sequence[Task], timeout_seconds: float, min_workers: int | None
+) -> dict[Task, TaskStatus]:
+    """Waits until tasks answer; says so while there is something to wait for.
+
+    TensorFlow connects only afterwards: it would log every attempt that is
+    refused.
+    """
+    with ProgressLine() as line:
+
+        def show(num_ready: int, seconds: float) -> None:
+            if num_ready < len(tasks):
+                line.show(
+                    progress_line.waiting_text(num_ready, len(tasks), seconds)
+                )
+
+        return health.wait_until_ready(
+            tasks,
+            timeout_seconds,
+            on_round=show,
+            on_log=line.close,
+            quorum=Quorum(tasks, min_workers),
+        )

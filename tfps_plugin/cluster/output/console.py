@@ -8,11 +8,14 @@ from typing import TextIO
 
 import click
 
+from tfps_plugin.cluster.output import json_lines
+
 STDOUT = "stdout"
 STDERR = "stderr"
 
 # Label of the launcher's own lines.
 _OWN_NAME = "tfps"
+_OWN_LOGGER = "tfps_plugin.launcher"
 
 # Moves to the start of the line, and clears the line.
 _CLEAR_LINE = "\r\x1b[K"
@@ -48,6 +51,8 @@ class Console:
         environ: The environment, for settings of colour.
         stdout: Our standard output.
         stderr: Our standard error.
+        as_json: Whether to write JSON, one object a line. Then nothing is
+            written without a label, and nothing is coloured.
 
     Threading: for one thread.
     """
@@ -58,13 +63,17 @@ class Console:
         environ: Mapping[str, str],
         stdout: TextIO | None = None,
         stderr: TextIO | None = None,
+        *,
+        as_json: bool = False,
     ) -> None:
+        self._as_json = as_json
         self._files = {
             STDOUT: sys.stdout if stdout is None else stdout,
             STDERR: sys.stderr if stderr is None else stderr,
         }
         self._coloured = {
-            stream: wants_colour(environ, is_terminal=file.isatty())
+            stream: not as_json
+            and wants_colour(environ, is_terminal=file.isatty())
             for stream, file in self._files.items()
         }
         self._labels = {
@@ -75,8 +84,8 @@ class Console:
         }
 
     def is_terminal(self, stream: str) -> bool:
-        """Returns whether the stream is a terminal."""
-        return self._files[stream].isatty()
+        """Returns whether the stream is a terminal that people look at."""
+        return not self._as_json and self._files[stream].isatty()
 
     def descriptor(self, stream: str) -> int:
         """Returns the file descriptor of the stream."""
@@ -94,10 +103,19 @@ class Console:
         """
         if not lines:
             return
-        file = self._files[stream]
+        if self._as_json:
+            self._write(
+                stream,
+                [json_lines.of_line(line, name, stream) for line in lines],
+            )
+            return
         start = _CLEAR_LINE if self.is_terminal(stream) else ""
         label = self._labels[stream][name]
-        text = "".join(f"{start}{label}{line}\n" for line in lines)
+        self._write(stream, [f"{start}{label}{line}" for line in lines])
+
+    def _write(self, stream: str, lines: Sequence[str]) -> None:
+        file = self._files[stream]
+        text = "".join(f"{line}\n" for line in lines)
         # Our output may support fewer characters than the task's.
         encoding = file.encoding or "utf-8"
         file.write(text.encode(encoding, "replace").decode(encoding))
@@ -116,6 +134,12 @@ class Console:
 
     def say(self, *lines: str, alarming: bool = False) -> None:
         """Writes lines of the launcher itself to our standard error."""
+        if self._as_json:
+            level = "ERROR" if alarming else "INFO"
+            text = "\n".join(lines)
+            line = json_lines.entry(level, _OWN_LOGGER, _OWN_NAME, text)
+            self._write(STDERR, [line])
+            return
         if alarming and self._coloured[STDERR]:
             lines = tuple(click.style(line, fg="red") for line in lines)
         self.show(_OWN_NAME, STDERR, lines)

@@ -1,4 +1,5 @@
 import io
+import json
 
 import click
 import pytest
@@ -61,6 +62,21 @@ def test_characters_that_the_output_lacks_are_replaced() -> None:
     out = _Narrow()
     Console(["ps 0"], {}, out, io.StringIO()).show("ps 0", STDOUT, ["━ x"])
     assert out.getvalue() == "ps 0 | ? x\n"
+
+
+def test_json_has_neither_labels_nor_colours() -> None:
+    out, err = _Terminal(), _Terminal()
+    console = Console(["ps 0"], {"TERM": "xterm"}, out, err, as_json=True)
+    console.show("ps 0", STDOUT, ["━ x", '{"loss": 1}'])
+    console.say("oh", "no", alarming=True)
+    first, second = out.getvalue().splitlines()
+    assert json.loads(first)["message"] == "━ x"
+    assert json.loads(first)["task"] == "ps 0"
+    assert second == '{"loss": 1}'
+    (said,) = map(json.loads, err.getvalue().splitlines())
+    assert (said["message"], said["level"]) == ("oh\nno", "ERROR")
+    assert not console.is_terminal(STDOUT)
+    assert not console.is_coloured(STDERR)
 
 
 def test_labels_have_one_width() -> None:

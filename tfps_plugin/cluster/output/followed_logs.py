@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Mapping
 
+from tfps_plugin.cluster.output import json_lines
 from tfps_plugin.cluster.output.console import STDERR
 from tfps_plugin.cluster.output.console import Console
 from tfps_plugin.cluster.output.task_lines import TaskLines
@@ -117,5 +118,11 @@ class FollowedLogs:
             return
         # It may be closed, or not be read; training must go on.
         with contextlib.suppress(OSError, ValueError):
-            console = Console(tuple(self._logs), os.environ, errors, errors)
+            console = Console(
+                tuple(self._logs),
+                os.environ,
+                errors,
+                errors,
+                as_json=json_lines.is_json(os.environ),
+            )
             console.show(name, STDERR, found.shown)

@@ -8,6 +8,7 @@ import dataclasses
 import re
 from collections.abc import Iterable
 
+from tfps_plugin.cluster.output import json_lines
 from tfps_plugin.cluster.output import tensorflow_noise
 from tfps_plugin.cluster.output.tensorflow_noise import LineNoiseFilter
 
@@ -52,7 +53,8 @@ class TaskLines:
         """Sorts the next lines."""
         found = SortedLines([], [])
         for line in lines:
-            is_shown = not _OWN_NEWS.fullmatch(line) and (
+            is_news = _OWN_NEWS.fullmatch(line) or json_lines.is_own_news(line)
+            is_shown = not is_news and (
                 self._noise_filter is None or self._noise_filter.shows(line)
             )
             (found.shown if is_shown else found.kept).append(line)

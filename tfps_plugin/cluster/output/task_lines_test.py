@@ -1,5 +1,6 @@
 import pytest
 
+from tfps_plugin.cluster.output import json_lines
 from tfps_plugin.cluster.output.task_lines import TaskLines
 
 _NEWS = "2026-01-31 10:11:12 INFO worker 0 serves at 127.0.0.1:1."
@@ -18,6 +19,13 @@ def test_what_a_step_prints_and_trouble_are_shown() -> None:
     lines = TaskLines("2").sort(["loss 1", _NEWS, _TROUBLE, _START, _REMOVED])
     assert lines.shown == ["loss 1", _TROUBLE]
     assert lines.kept == [_NEWS, _START, _REMOVED]
+
+
+def test_news_may_be_json() -> None:
+    news = json_lines.entry("INFO", "tfps_plugin.cluster", "ps 0", "serves")
+    trouble = json_lines.entry("ERROR", "tfps_plugin.cluster", "ps 0", "oh")
+    lines = TaskLines("2").sort([news, trouble])
+    assert (lines.shown, lines.kept) == ([trouble], [news])
 
 
 def test_who_asks_tensorflow_for_more_gets_it() -> None:

@@ -189,7 +189,11 @@ _HEADS = (
     "0000-00-00 00:00:00.0",
 )
 _DIGIT = re.compile(r"[0-9]")
-_WHOLE_OR_OPEN_LINE = re.compile(rb"[^\n]*\n|[^\n]+")
+# After this a terminal's line is empty again: a progress line went away.
+_CLEARED = b"\r\x1b[K"
+_WHOLE_OR_OPEN_LINE = re.compile(
+    rb"(?:(?!\r\x1b\[K)[^\n])*(?:\n|\r\x1b\[K)|[^\n]+"
+)
 
 # Longer than any known line.
 _LONGEST_NOISE_BYTES = 1024
@@ -296,6 +300,9 @@ class NoiseFilter:
         return held
 
     def _shows(self, piece: bytes) -> bool:
+        if piece.endswith(_CLEARED):
+            self._is_within_line = False
+            return True
         is_whole = piece.endswith(b"\n")
         if self._is_within_line:
             self._is_within_line = not is_whole

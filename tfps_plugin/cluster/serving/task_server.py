@@ -33,6 +33,8 @@ from tfps_plugin.cluster.machine import ports
 from tfps_plugin.cluster.machine import server_threads
 from tfps_plugin.cluster.machine import tuning
 from tfps_plugin.cluster.machine import usable_cores
+from tfps_plugin.cluster.output import json_lines
+from tfps_plugin.cluster.output.json_lines import JsonHandler
 from tfps_plugin.cluster.serving import chief_watch
 from tfps_plugin.cluster.serving import messages
 from tfps_plugin.cluster.serving.chief_watch import EXIT_NO_CHIEF
@@ -157,10 +159,20 @@ def _log_visibly() -> None:
 
     From here on the process does nothing but serve, so its log is ours.
     """
-    logging.basicConfig(format=_LOG_FORMAT, datefmt=_LOG_TIME_FORMAT)
+    _configure_root()
     package = logging.getLogger(tfps_plugin.__name__)
     if package.level == logging.NOTSET:
         package.setLevel(logging.INFO)
+
+
+def _configure_root(level: int | None = None) -> None:
+    """Configures `logging`, unless the program has done so."""
+    if json_lines.is_json(os.environ):
+        logging.basicConfig(level=level, handlers=[JsonHandler()])
+    else:
+        logging.basicConfig(
+            level=level, format=_LOG_FORMAT, datefmt=_LOG_TIME_FORMAT
+        )
 
 
 class _Terminate:
@@ -452,9 +464,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     options = parser.parse_args(arguments)
     if options.parent_pipe is not None:
         _end_with_parent(options.parent_pipe)
-    logging.basicConfig(
-        level=logging.INFO, format=_LOG_FORMAT, datefmt=_LOG_TIME_FORMAT
-    )
+    _configure_root(logging.INFO)
     try:
         config = tf_config.read_tf_config()
         if config is None:

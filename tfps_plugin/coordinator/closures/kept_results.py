@@ -8,7 +8,7 @@ from typing import Protocol
 
 from tfps_plugin import errors
 
-_logger = logging.getLogger("tfps_plugin")
+_logger = logging.getLogger("tfps_plugin.coordinator")
 
 
 class Kept(Protocol):

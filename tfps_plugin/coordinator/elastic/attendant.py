@@ -9,7 +9,7 @@ from tfps_plugin.coordinator.elastic.departures import Departures
 from tfps_plugin.coordinator.members.membership import Membership
 from tfps_plugin.coordinator.session_protocol import SessionLike
 
-_logger = logging.getLogger("tfps_plugin")
+_logger = logging.getLogger("tfps_plugin.coordinator")
 
 _INTERVAL_SECONDS = 0.5
 

@@ -22,7 +22,7 @@ from tfps_plugin.monitoring.counters import Counters
 from tfps_plugin.monitoring.events import Events
 from tfps_plugin.variables.chief.pending_writes import PendingWrites
 
-_logger = logging.getLogger("tfps_plugin")
+_logger = logging.getLogger("tfps_plugin.coordinator")
 
 _TIMEOUT_SECONDS = 3600.0
 # How long a checkpoint may take that is being written.

@@ -11,7 +11,7 @@ from tfps_plugin.coordinator.worker_pool import WorkerPool
 from tfps_plugin.inputs.worker_dataset import WorkerDatasets
 from tfps_plugin.strategy import consistency as consistencies
 
-_logger = logging.getLogger("tfps_plugin")
+_logger = logging.getLogger("tfps_plugin.coordinator")
 
 _TIMEOUT_SECONDS = 600.0
 # One change after another: they are rare.

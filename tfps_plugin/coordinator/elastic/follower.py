@@ -10,7 +10,7 @@ from tfps_plugin.cluster.spec import ClusterSpec
 from tfps_plugin.coordinator.elastic import described_changes
 from tfps_plugin.coordinator.elastic.described_changes import Changes
 
-_logger = logging.getLogger("tfps_plugin")
+_logger = logging.getLogger("tfps_plugin.coordinator")
 
 INTERVAL_SECONDS = 5.0
 _PROBE_TIMEOUT_SECONDS = 2.0

@@ -22,7 +22,7 @@ from tfps_plugin.coordinator.members.pinned_workers import WorkerAwayError
 from tfps_plugin.monitoring import events
 from tfps_plugin.monitoring.counters import Counters
 
-_logger = logging.getLogger("tfps_plugin")
+_logger = logging.getLogger("tfps_plugin.coordinator")
 
 # Number of times that a run is repeated if it failed while all tasks were
 # healthy, because broken connections recover. Then the user gets its error.

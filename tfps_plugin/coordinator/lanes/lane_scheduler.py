@@ -9,7 +9,7 @@ from collections.abc import Collection
 from tfps_plugin.coordinator.closures.closure_ledger import ClosureLedger
 from tfps_plugin.coordinator.lanes.idle_lanes import IdleLanes
 
-_logger = logging.getLogger(__name__)
+_logger = logging.getLogger("tfps_plugin.coordinator")
 
 # An idle lane: the condition that its thread waits for, or the function that
 # starts a thread for it.

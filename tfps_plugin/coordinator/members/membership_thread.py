@@ -17,7 +17,7 @@ from tfps_plugin.coordinator.members.watchdog import Watchdog
 from tfps_plugin.coordinator.session_protocol import SessionLike
 from tfps_plugin.monitoring import events
 
-_logger = logging.getLogger("tfps_plugin")
+_logger = logging.getLogger("tfps_plugin.coordinator")
 
 _PROBE_TIMEOUT_SECONDS = 2.0
 _RETRY_SECONDS = 1.0

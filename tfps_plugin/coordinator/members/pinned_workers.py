@@ -7,7 +7,7 @@ from collections.abc import Collection
 from tfps_plugin import errors
 from tfps_plugin.coordinator.members.membership import Membership
 
-_logger = logging.getLogger("tfps_plugin")
+_logger = logging.getLogger("tfps_plugin.coordinator")
 
 
 class WorkerAwayError(Exception):

@@ -15,7 +15,7 @@ from tfps_plugin.monitoring import events
 from tfps_plugin.monitoring.counters import Counters
 from tfps_plugin.variables.chief import chief_reads
 
-_logger = logging.getLogger("tfps_plugin")
+_logger = logging.getLogger("tfps_plugin.coordinator")
 
 _PROBE_TIMEOUT_SECONDS = 2.0
 # Interval between two reports of the parameter servers that are awaited.

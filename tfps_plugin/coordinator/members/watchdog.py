@@ -16,7 +16,7 @@ from tfps_plugin.coordinator.members.membership import Membership
 from tfps_plugin.coordinator.members.stall_detector import StallDetector
 from tfps_plugin.coordinator.session_protocol import SessionLike
 
-_logger = logging.getLogger("tfps_plugin")
+_logger = logging.getLogger("tfps_plugin.coordinator")
 
 _HANGS = (
     "it does not end a function that needed a parameter server that was lost"

@@ -20,7 +20,7 @@ from tfps_plugin.coordinator.stragglers.worker_rates import WorkerRates
 from tfps_plugin.monitoring import events
 from tfps_plugin.monitoring.counters import Counters
 
-_logger = logging.getLogger("tfps_plugin")
+_logger = logging.getLogger("tfps_plugin.coordinator")
 
 _INTERVAL_SECONDS = 1.0
 

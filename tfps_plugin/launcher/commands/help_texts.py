@@ -8,3 +8,7 @@ TUNE = (
     "Tune this machine for {}: cores, scheduling and memory. TFPS_TUNE=1 in "
     "the environment does the same. See docs/tuning_the_machine.md."
 )
+LOG_FORMAT = (
+    "The form of the log. With json, each line is an object; see "
+    "docs/logging.md. TFPS_LOG_FORMAT in the environment does the same."
+)

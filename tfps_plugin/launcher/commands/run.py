@@ -68,6 +68,14 @@ from tfps_plugin.launcher.commands import help_texts
     help="Show everything that TensorFlow logs.",
 )
 @click.option(
+    "--log-format",
+    type=click.Choice(["text", "json"]),
+    envvar="TFPS_LOG_FORMAT",
+    default="text",
+    show_default=True,
+    help=help_texts.LOG_FORMAT,
+)
+@click.option(
     "--logical-cpus",
     type=click.IntRange(min=1),
     default=1,
@@ -89,6 +97,7 @@ def run(
     evaluator_seconds: float,
     max_restarts: int,
     wants_tensorflow_logs: bool,
+    log_format: str,
     logical_cpus: int,
     tune: bool,
     script: str,
@@ -111,6 +120,7 @@ def run(
     from tfps_plugin.cluster.environment import with_settings
     from tfps_plugin.cluster.machine import tuning
     from tfps_plugin.cluster.machine.ports import reserved_port
+    from tfps_plugin.cluster.output import json_lines
     from tfps_plugin.cluster.output import tensorflow_noise
     from tfps_plugin.cluster.output.console import Console
     from tfps_plugin.cluster.spec import FILE_VARIABLE
@@ -178,6 +188,7 @@ def run(
                 ),
             ],
             os.environ,
+            as_json=log_format == json_lines.JSON,
         )
         environment = with_settings(
             os.environ, hosts=[task.host for task in largest.tasks]
@@ -188,6 +199,7 @@ def run(
             os.environ, wants_everything=wants_tensorflow_logs
         )
         environment[tensorflow_noise.LOG_LEVEL] = log_level
+        environment[json_lines.VARIABLE] = log_format
         # A task may listen on the port that is reserved for it.
         environment["TF_GRPC_REUSE_PORT"] = "1"
         running = Job(

@@ -1,5 +1,8 @@
 """`tfps serve`: one task of a cluster."""
 
+import os
+import sys
+
 import click
 
 from tfps_plugin.launcher.commands import help_texts
@@ -31,17 +34,47 @@ from tfps_plugin.launcher.commands import help_texts
     type=click.IntRange(0, 255),
     help="Exit code of a worker that has ended it; 143 by default.",
 )
+@click.option(
+    "--log-format",
+    type=click.Choice(["text", "json"]),
+    envvar="TFPS_LOG_FORMAT",
+    default="text",
+    show_default=True,
+    help=help_texts.LOG_FORMAT,
+)
 @click.option("--tune", is_flag=True, help=help_texts.TUNE.format("this task"))
-def serve(tune: bool, **options: float | int | None) -> None:
+def serve(log_format: str, tune: bool, **options: float | int | None) -> None:
     """Be the worker or parameter server that TF_CONFIG names.
 
-    Ends with 0 when the job is over.
+    Ends with 0 when the job is over. Only errors of TensorFlow's own log are
+    shown, unless TF_CPP_MIN_LOG_LEVEL is set.
     """
-    from tfps_plugin.cluster.serving import task_server
+    from tfps_plugin.cluster.output import json_lines
+    from tfps_plugin.cluster.output import tensorflow_noise
 
     arguments = [
         f"--{name.replace('_', '-')}={value}"
         for name, value in options.items()
         if value is not None
     ]
-    task_server.main([*arguments, *(["--tune"] if tune else [])])
+    arguments += ["--tune"] if tune else []
+    settings = {
+        tensorflow_noise.LOG_LEVEL: tensorflow_noise.choose_log_level(
+            os.environ, wants_everything=False
+        ),
+        json_lines.VARIABLE: log_format,
+    }
+    if log_format == json_lines.JSON:
+        from tfps_plugin.launcher import plan
+        from tfps_plugin.launcher import relayed_task
+
+        process = plan.ProcessPlan(
+            json_lines.task_name(os.environ),
+            (*plan.TASK_SERVER, *arguments),
+            settings,
+        )
+        sys.exit(relayed_task.run(process, {**os.environ, **settings}))
+    from tfps_plugin.cluster.serving import task_server
+
+    os.environ.update(settings)
+    task_server.main(arguments)

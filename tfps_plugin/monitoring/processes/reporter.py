@@ -12,7 +12,7 @@ from tfps_plugin.monitoring.processes.busy_share import BusyShare
 from tfps_plugin.monitoring.processes.task_report import TaskReport
 from tfps_plugin.monitoring.state.rates import Rates
 
-_logger = logging.getLogger(__name__)
+_logger = logging.getLogger("tfps_plugin.monitoring")
 
 # A viewer shows a report that is two seconds old; a reading takes less than a
 # thousandth of that.

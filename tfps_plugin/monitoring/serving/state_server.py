@@ -26,7 +26,7 @@ from tfps_plugin.monitoring.state import json_form
 from tfps_plugin.monitoring.state import prometheus
 from tfps_plugin.monitoring.state.cluster_state import ClusterState
 
-_logger = logging.getLogger(__name__)
+_logger = logging.getLogger("tfps_plugin.monitoring")
 
 # Longest time that a viewer may take to send its request, or to take the
 # answer.

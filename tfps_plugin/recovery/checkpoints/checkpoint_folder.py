@@ -12,7 +12,7 @@ from tfps_plugin.recovery.checkpoints import committing
 from tfps_plugin.recovery.checkpoints.retention import Retention
 from tfps_plugin.recovery.incremental import chain
 
-_logger = logging.getLogger("tfps_plugin")
+_logger = logging.getLogger("tfps_plugin.recovery")
 
 _SCORES = ".tfps-scores.json"
 

@@ -21,7 +21,7 @@ from tfps_plugin.recovery.incremental import increments
 from tfps_plugin.variables.chief import chief_reads
 from tfps_plugin.variables.kinds import sharded_variable
 
-_logger = logging.getLogger("tfps_plugin")
+_logger = logging.getLogger("tfps_plugin.recovery")
 
 # Reading a damaged checkpoint raises one of these; TensorFlow's reader raises
 # an IndexError for a truncated file. Some also stand for a problem of the

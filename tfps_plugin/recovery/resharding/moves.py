@@ -21,7 +21,7 @@ from tfps_plugin.variables.kinds.remote_variable import RemoteVariable
 from tfps_plugin.variables.kinds.sharded_variable import ShardedVariable
 from tfps_plugin.variables.step_trace import StepTrace
 
-_logger = logging.getLogger("tfps_plugin")
+_logger = logging.getLogger("tfps_plugin.recovery")
 
 T = TypeVar("T")
 

@@ -18,7 +18,7 @@ from tfps_plugin.recovery.resharding.moves import Moves
 from tfps_plugin.strategy.consistency import Sync
 from tfps_plugin.variables.chief import chief_reads
 
-_logger = logging.getLogger("tfps_plugin")
+_logger = logging.getLogger("tfps_plugin.recovery")
 
 # Steps that are counted: enough that rare rows matter little.
 STEPS = 200

@@ -15,7 +15,7 @@ from tfps_plugin._compat.runtime.tensorflow_devices import NamedDevice
 from tfps_plugin.cluster import spec
 from tfps_plugin.cluster.calls import dispatch_context
 
-_logger = logging.getLogger(__name__)
+_logger = logging.getLogger("tfps_plugin.strategy")
 
 
 class HandPlacement:

@@ -11,7 +11,7 @@ from tfps_plugin._compat import keras_optimizers as compat
 from tfps_plugin.training.optimizers import whole_matrix
 from tfps_plugin.training.optimizers.catch_up import caught_up_tables
 
-_logger = logging.getLogger(__name__)
+_logger = logging.getLogger("tfps_plugin.training")
 
 # Most rows of smaller tables are in most batches.
 _BIG_BYTES = 1 << 20

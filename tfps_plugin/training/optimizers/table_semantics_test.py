@@ -30,7 +30,7 @@ def _told(
     caplog: pytest.LogCaptureFixture,
 ) -> list[tuple[int, str]]:
     caplog.clear()
-    with caplog.at_level(logging.INFO, logger=table_semantics.__name__):
+    with caplog.at_level(logging.INFO, logger="tfps_plugin.training"):
         for _ in range(2):
             table_semantics.tell(optimizer, [variable], sparse_update)
     return [(r.levelno, r.getMessage()) for r in caplog.records]

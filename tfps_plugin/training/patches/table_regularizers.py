@@ -23,7 +23,7 @@ from tfps_plugin.variables.lookup import row_lookup
 from tfps_plugin.variables.lookup.table import Table
 from tfps_plugin.variables.step_trace import StepTrace
 
-_logger = logging.getLogger(__name__)
+_logger = logging.getLogger("tfps_plugin.training")
 
 _SUMS_OVER_ROWS = (
     keras.regularizers.L1,

@@ -44,7 +44,7 @@ from tfps_plugin.training.steps.traced.eager_mode import runs_eagerly
 from tfps_plugin.training.synchronous.spans import Spans
 from tfps_plugin.variables.chief import steps_in_flight
 
-_logger = logging.getLogger(__name__)
+_logger = logging.getLogger("tfps_plugin.training")
 
 # Time that Ctrl-C waits for running calls of workers.
 _INTERRUPT_SECONDS = 30.0

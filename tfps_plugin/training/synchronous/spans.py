@@ -21,7 +21,7 @@ from tfps_plugin.training.synchronous.exclusions import Exclusions
 from tfps_plugin.training.synchronous.span import Span
 from tfps_plugin.variables.chief import chief_reads
 
-_logger = logging.getLogger("tfps_plugin")
+_logger = logging.getLogger("tfps_plugin.training")
 
 # Interval at which a wait returns to Python by itself.
 _WAKE_UP_SECONDS = 1.0

@@ -16,7 +16,7 @@ from tfps_plugin.training.synchronous.backup.refereed_applier import (
 from tfps_plugin.training.synchronous.global_step import GlobalStep
 from tfps_plugin.training.synchronous.span import Span
 
-_logger = logging.getLogger("tfps_plugin")
+_logger = logging.getLogger("tfps_plugin.training")
 
 # Number of times in a row, without a step between them.
 _MOST_SET_BACKS = 3

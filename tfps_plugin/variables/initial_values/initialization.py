@@ -29,7 +29,7 @@ from tfps_plugin.variables.initial_values.stacked_initializer import (
 from tfps_plugin.variables.kinds.remote_variable import RemoteVariable
 from tfps_plugin.variables.sharding.layout import RowLayout
 
-_logger = logging.getLogger(__name__)
+_logger = logging.getLogger("tfps_plugin.variables")
 
 # Rows are drawn in blocks of about this size, which bounds what a ps needs
 # in addition to the shard itself.

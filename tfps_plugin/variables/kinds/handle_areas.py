@@ -40,7 +40,7 @@ from tfps_plugin.cluster.chief import connection
 from tfps_plugin.cluster.chief import leftovers
 from tfps_plugin.variables.chief import chief_reads
 
-_logger = logging.getLogger(__name__)
+_logger = logging.getLogger("tfps_plugin.variables")
 
 # An area, and the number of the content that is no longer needed; None: any.
 _Abandoned = tuple["HandleArea", int | None]

@@ -37,7 +37,7 @@ from tfps_plugin.variables.states import merging
 from tfps_plugin.variables.states.merge_rule import MergeRule
 from tfps_plugin.variables.step_trace import StepTrace
 
-_logger = logging.getLogger(__name__)
+_logger = logging.getLogger("tfps_plugin.variables")
 
 
 class WorkerLocalVariable(WorkerLocalHandle):

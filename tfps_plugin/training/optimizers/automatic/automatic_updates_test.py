@@ -10,7 +10,6 @@ import tensorflow as tf
 
 from tfps_plugin._compat import keras as keras_compat
 from tfps_plugin.strategy.options import SchedulingOptions
-from tfps_plugin.training.optimizers import table_semantics
 from tfps_plugin.training.optimizers.automatic import automatic_updates
 from tfps_plugin.training.optimizers.automatic import ps_speed
 from tfps_plugin.training.optimizers.automatic.automatic_updates import (
@@ -52,7 +51,7 @@ def test_small_tables_are_exact_and_the_log_says_so_once(
 ) -> None:
     small, big = _table(1_000), _table(100_000)
     choice = AutomaticUpdates()
-    with caplog.at_level(logging.INFO, logger=table_semantics.__name__):
+    with caplog.at_level(logging.INFO, logger="tfps_plugin.training"):
         for _ in range(2):
             choice.consider(_adam(), [small, big])
     assert choice.is_exact(small)
@@ -72,7 +71,7 @@ def test_measured_steps_change_the_choice(
     choice = AutomaticUpdates()
     choice.consider(_adam(), [small, big])
     caplog.clear()
-    with caplog.at_level(logging.INFO, logger=table_semantics.__name__):
+    with caplog.at_level(logging.INFO, logger="tfps_plugin.training"):
         choice.settle(0.001)
         assert choice.version < 1
         assert not caplog.records

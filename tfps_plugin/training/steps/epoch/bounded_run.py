@@ -26,7 +26,7 @@ from tfps_plugin.training.steps.traced.step_functions import StepFunctions
 from tfps_plugin.training.steps.tuning import packing
 from tfps_plugin.training.synchronous.span import Span
 
-_logger = logging.getLogger("tfps_plugin")
+_logger = logging.getLogger("tfps_plugin.training")
 
 
 class _Staleness:

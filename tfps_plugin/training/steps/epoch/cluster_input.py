@@ -26,7 +26,7 @@ from tfps_plugin.training.steps.epoch.worker_read_run import WorkerReadRun
 from tfps_plugin.training.steps.metrics.progress_logs import ProgressLogs
 from tfps_plugin.training.steps.traced.step_functions import StepFunctions
 
-_logger = logging.getLogger(__name__)
+_logger = logging.getLogger("tfps_plugin.training")
 
 
 class ClusterInput(abc.ABC):

@@ -5,7 +5,7 @@ import logging
 from tfps_plugin.monitoring.counters import Counters
 from tfps_plugin.training.synchronous.backup.late_gradients import LateGradients
 
-_logger = logging.getLogger("tfps_plugin")
+_logger = logging.getLogger("tfps_plugin.training")
 
 
 class LateBatches(LateGradients):

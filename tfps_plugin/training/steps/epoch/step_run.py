@@ -23,7 +23,7 @@ from tfps_plugin.training.steps.metrics.counted_sums import Counted
 from tfps_plugin.training.steps.metrics.progress_logs import ProgressLogs
 from tfps_plugin.training.steps.traced.step_functions import StepFunctions
 
-_logger = logging.getLogger("tfps_plugin")
+_logger = logging.getLogger("tfps_plugin.training")
 
 # Interval at which the waiting thread of `fit` wakes up by itself.
 _WAKE_UP_SECONDS = 1.0

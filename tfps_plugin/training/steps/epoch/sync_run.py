@@ -27,7 +27,7 @@ from tfps_plugin.training.synchronous.span import Span
 from tfps_plugin.training.synchronous.together import GlobalSteps
 from tfps_plugin.training.synchronous.together import Together
 
-_logger = logging.getLogger("tfps_plugin")
+_logger = logging.getLogger("tfps_plugin.training")
 
 # With backup workers, the end of a span waits for those that are late, so there
 # should be few. This is the number of calls that are long enough in one span.

@@ -21,7 +21,7 @@ from tfps_plugin.training.steps.traced.step_calls import StepCalls
 from tfps_plugin.training.steps.traced.step_functions import StepFunctions
 from tfps_plugin.training.steps.tuning import packing
 
-_logger = logging.getLogger(__name__)
+_logger = logging.getLogger("tfps_plugin.training")
 
 
 class WorkerReadRun(StepRun):

@@ -18,7 +18,7 @@ from tfps_plugin.variables.per_worker.worker_resident import Residents
 from tfps_plugin.variables.states import merging
 from tfps_plugin.variables.states.merge_rule import MergeRule
 
-_logger = logging.getLogger(__name__)
+_logger = logging.getLogger("tfps_plugin.training")
 
 
 class LaneSums:

@@ -101,7 +101,7 @@ def test_a_lane_that_does_not_answer_is_left_out(
     metrics.sums.collect()
     assert metrics.values()[:2] == [[2.5, 2.0], 8]
     (record,) = caplog.records
-    assert record.name == lane_sums.__name__
+    assert record.name == "tfps_plugin.training"
     assert record.getMessage().endswith("Received: gone")
 
 

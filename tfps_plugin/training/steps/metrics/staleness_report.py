@@ -12,7 +12,7 @@ from tfps_plugin.training import step_build
 from tfps_plugin.training.optimizers import update_counts
 from tfps_plugin.variables.chief import chief_reads
 
-_logger = logging.getLogger("tfps_plugin")
+_logger = logging.getLogger("tfps_plugin.training")
 
 
 def report(model: Any, counters: Counters) -> None:

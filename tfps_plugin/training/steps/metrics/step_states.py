@@ -26,7 +26,7 @@ from tfps_plugin.variables.states import ps_rules
 from tfps_plugin.variables.states.flow import Flow
 from tfps_plugin.variables.states.merge_rule import MergeRule
 
-_logger = logging.getLogger(__name__)
+_logger = logging.getLogger("tfps_plugin.training")
 
 _SHOWN = 5
 

@@ -48,7 +48,7 @@ from tfps_plugin.variables.lookup import graph_checks
 from tfps_plugin.variables.per_worker.worker_resident import WorkerResident
 from tfps_plugin.variables.step_trace import StepTrace
 
-_logger = logging.getLogger("tfps_plugin")
+_logger = logging.getLogger("tfps_plugin.training")
 
 
 class Rounds(NamedTuple):

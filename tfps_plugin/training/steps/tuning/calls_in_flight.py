@@ -7,7 +7,7 @@ from collections.abc import Generator
 
 from tfps_plugin.training.steps.tuning.loss_course import LossCourse
 
-_logger = logging.getLogger("tfps_plugin")
+_logger = logging.getLogger("tfps_plugin.training")
 
 # Another number must be faster by this factor, every time.
 _TIMES_AS_FAST = 1.1

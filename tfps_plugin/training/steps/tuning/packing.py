@@ -8,7 +8,7 @@ import threading
 
 from tfps_plugin.training.steps.traced import rounds
 
-_logger = logging.getLogger("tfps_plugin")
+_logger = logging.getLogger("tfps_plugin.training")
 
 # Used until the time of steps is known. With more steps of a typical size, the
 # overhead of a call hardly matters.
