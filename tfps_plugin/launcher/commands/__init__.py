@@ -3,6 +3,8 @@
     run          `tfps run`: a whole cluster on this machine
     scale        `tfps scale`: another size of a job that runs
     serve        `tfps serve`: one task of a cluster
+    manifest     `tfps manifest`: a job for Kubernetes, Compose or Slurm
+    probe        `tfps probe`: one task, asked whether it lives
     help_texts   help texts of options that several commands have
 
 A command imports what it needs when it runs, so `tfps --help` answers at once.
