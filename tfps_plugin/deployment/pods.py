@@ -160,7 +160,8 @@ def _container(
 
 def escaped(text: str) -> str:
     """Returns a text in which Kubernetes replaces nothing."""
-    return text.replace("$(", "$$(")
+    # Two of them are one, also where no reference follows.
+    return text.replace("$", "$$")
 
 
 def _mounts_checkpoints(job: DeployedJob, group: TaskGroup) -> bool:
