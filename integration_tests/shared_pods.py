@@ -154,14 +154,7 @@ class Pods:
         }
         self.lines: list[str] = []
         self._rest = ""
-        self._bin = folder / "bin"
-        self._bin.mkdir()
-        for name, arguments in (("tfps", "-m tfps_plugin"), ("python", "")):
-            file = self._bin / name
-            file.write_text(
-                f'#!/bin/sh\nexec {sys.executable} {arguments} "$@"'
-            )
-            file.chmod(0o755)
+        self._commands = environ_with_commands(folder)
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
@@ -279,13 +272,7 @@ class Pods:
         ]
 
     def _environ(self, container: Container) -> dict[str, str]:
-        path = [str(self._bin), os.environ.get("PATH", os.defpath)]
-        return {
-            **os.environ,
-            "PATH": os.pathsep.join([*path, "/usr/sbin", "/sbin"]),
-            "PYTHONPATH": str(_ROOT),
-            **container.environ,
-        }
+        return {**self._commands, **container.environ}
 
     def _write_hosts(self) -> None:
         lines = ["127.0.0.1 localhost"]
@@ -317,6 +304,28 @@ class Pods:
                 key.fileobj.close()  # type: ignore[union-attr]
             else:
                 os.close(key.fd)
+
+
+def environ_with_commands(folder: pathlib.Path) -> dict[str, str]:
+    """Returns an environment that has the commands `tfps` and `python`.
+
+    They are those of this process, whatever else is installed.
+
+    Args:
+        folder: A folder for them.
+    """
+    commands = folder / "bin"
+    commands.mkdir()
+    for name, arguments in (("tfps", "-m tfps_plugin"), ("python", "")):
+        file = commands / name
+        file.write_text(f'#!/bin/sh\nexec {sys.executable} {arguments} "$@"\n')
+        file.chmod(0o755)
+    path = (str(commands), os.environ.get("PATH", os.defpath))
+    return {
+        **os.environ,
+        "PATH": os.pathsep.join([*path, "/usr/sbin", "/sbin"]),
+        "PYTHONPATH": str(_ROOT),
+    }
 
 
 def containers_of(format_name: str, text: str) -> list[Container]:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from tfps_plugin.cluster.serving.chief_watch import EXIT_NO_CHIEF
 from tfps_plugin.cluster.spec import CHIEF
 from tfps_plugin.cluster.spec import EVALUATOR
-from tfps_plugin.cluster.spec import WORKER
 from tfps_plugin.deployment import quantities
 from tfps_plugin.deployment.job import SERVING
 from tfps_plugin.deployment.job import DeployedJob
@@ -136,7 +135,7 @@ def script(job: DeployedJob, sbatch: Sequence[str] = ()) -> str:
             )
         )
     lines.append(_ADDRESSES)
-    lines.append("\n# Jobs on one node have other ports.\n")
+    lines.append("\n# Tasks on one node, and jobs, have other ports.\n")
     lines.append(
         f"port=$(({_FIRST_PORT} + SLURM_JOB_ID * {num_tasks} % {_NUM_PORTS}))\n"
         if job.port is None
@@ -202,6 +201,7 @@ def _job_options(job: DeployedJob) -> list[str]:
         "--output=%x-%j.log",
         # When the job begins again, its log goes on.
         "--open-mode=append",
+        # After the failure of a node, and when its time is up.
         "--requeue",
         f"--signal=B:USR1@{_WARNING_SECONDS}",
     ]
@@ -219,9 +219,6 @@ def _part_options(group: TaskGroup) -> list[str]:
             if group.resources.gpus
             else []
         ),
-        # Training goes on without a worker whose node has failed. After the
-        # failure of another node, Slurm begins the job again.
-        *(["--no-kill"] if group.kind == WORKER else []),
     ]
 
 
