@@ -10,6 +10,7 @@ import json
 import pathlib
 import shutil
 import signal
+import subprocess
 from collections.abc import Iterator
 
 import numpy as np
@@ -21,6 +22,7 @@ from click.testing import CliRunner
 from shared_network import Network
 from shared_pods import Pods
 
+import tfps_plugin as tfps
 from tfps_plugin.launcher.cli import main
 
 _CHIEF = ("chief", 0)
@@ -28,6 +30,7 @@ _PS = ("ps", 0)
 _WORKER = ("worker", 1)
 _TASKS = (_CHIEF, _PS, ("worker", 0), _WORKER)
 _SECONDS = 240.0
+_SCRIPT = pathlib.Path(__file__).parent.parent / "docs/deploy/over_ssh.sh"
 # What shells, Kubernetes and Compose would each replace.
 _TEXT = "$(HOME) $HOME $$ 'a' \"b\""
 
@@ -112,3 +115,79 @@ def test_the_chief_and_a_ps_are_killed_and_come_back(
         _assert_ends(pods, tmp_path)
     assert pods.exit_codes[_PS] == [128 + signal.SIGKILL, 0]
     assert pods.exit_codes[_CHIEF] == [128 + signal.SIGKILL, 0]
+
+
+def test_a_probe_finds_a_task_that_hangs() -> None:
+    with tfps.LocalCluster(num_workers=1, num_ps=1) as cluster:
+        address = cluster.cluster_spec.ps_addresses[0]
+        command = ["probe", "--timeout-seconds", "2", address]
+        process = cluster.process("ps", 0)
+        assert CliRunner().invoke(main, command).exit_code == 0
+        # Its port is open still.
+        process.send_signal(signal.SIGSTOP)
+        result = CliRunner().invoke(main, command)
+        process.send_signal(signal.SIGCONT)
+        assert result.exit_code == 1
+        assert "no answer within 2 s" in result.output
+        assert CliRunner().invoke(main, command).exit_code == 0
+
+
+# In the place of ssh: runs a command in the network that has an address.
+_SSH = """\
+#!/bin/sh
+[ "$1 $2 $3" = "-n -o BatchMode=yes" ] || exit 255
+shift 3
+host=$1
+shift
+space=$(sed -n "s/^$host //p" {spaces})
+exec {ip} netns exec "$space" sh -c "$*" < /dev/null
+"""
+
+
+@pytest.mark.timeout(_SECONDS + 60)
+def test_the_script_for_ssh_runs_a_job(
+    network: Network, tmp_path: pathlib.Path
+) -> None:
+    environ = shared_pods.environ_with_commands(tmp_path)
+    spaces = tmp_path / "spaces"
+    spaces.write_text(
+        "".join(
+            f"{network.host(*task)} {network.namespace(*task)}\n"
+            for task in _TASKS
+        )
+    )
+    ssh = tmp_path / "bin" / "ssh"
+    ip = shared_network.tool("ip")
+    ssh.write_text(_SSH.format(spaces=spaces, ip=ip))
+    ssh.chmod(0o755)
+    # The folder that every machine has; its environment is that of the test.
+    folder = tmp_path / "a folder"
+    (folder / ".venv" / "bin").mkdir(parents=True)
+    (folder / ".venv" / "bin" / "activate").touch()
+    (tmp_path / "stop").touch()
+    workers = [network.host("worker", index) for index in range(2)]
+    result = subprocess.run(
+        [
+            *(str(ip), "netns", "exec", network.namespace(*_CHIEF)),
+            *("bash", str(_SCRIPT), train_when_deployed.__file__),
+            *("--backup-dir", str(tmp_path), "--text", _TEXT),
+        ],
+        env={
+            **environ,
+            "CHIEF": network.host(*_CHIEF),
+            "PS": network.host(*_PS),
+            "WORKERS": " ".join(workers),
+            "FOLDER": str(folder),
+        },
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=_SECONDS,
+        check=False,
+    )
+    logs = "".join(path.read_text() for path in tmp_path.glob("*.log"))
+    assert result.returncode == 0, result.stdout + logs
+    assert f"text {json.dumps(_TEXT)}" in result.stdout
+    assert "ends {" in result.stdout
+    for task in ("ps 0", "worker 0", "worker 1"):
+        assert f"{task} ends: the job is over" in logs
