@@ -93,6 +93,8 @@ class Network:
                 *("link", "add", link, "type", "veth"),
                 *("peer", "name", "eth0", "netns", space),
             )
+            # The kernel takes its time to remove those of a namespace.
+            stack.callback(_ip, "link", "del", link, check=False)
             _ip("link", "set", link, "master", self._bridge, "up")
             _ip(
                 *("-n", space, "addr", "add"),
