@@ -8,6 +8,7 @@ import contextlib
 import os
 import shutil
 import subprocess
+from collections.abc import Sequence
 
 Task = tuple[str, int]
 TASKS: tuple[Task, ...] = (
@@ -16,7 +17,7 @@ TASKS: tuple[Task, ...] = (
     ("ps", 0),
     ("ps", 1),
 )
-# The chief has no namespace of its own; it is where the bridge is.
+# A chief that has no namespace of its own is where the bridge is.
 CHIEF: Task = ("chief", 0)
 # The third number is chosen to avoid other networks.
 _SUBNETS = "10.231"
@@ -71,14 +72,19 @@ class NotPossibleError(Exception):
 class Network:
     """Namespaces for tasks, and the faults between them."""
 
-    def __init__(self, stack: contextlib.ExitStack) -> None:
+    def __init__(
+        self, stack: contextlib.ExitStack, tasks: Sequence[Task] = TASKS
+    ) -> None:
+        self._tasks = tuple(tasks)
+        # How often each task got another address.
+        self._moves = dict.fromkeys(self._tasks, 0)
         self._bridge = f"tfps{os.getpid() % 100_000}"
         self._subnet = _free_subnet()
         _ip("link", "add", self._bridge, "type", "bridge")
         stack.callback(_ip, "link", "del", self._bridge, check=False)
         _ip("addr", "add", f"{self._subnet}.1/24", "dev", self._bridge)
         _ip("link", "set", self._bridge, "up")
-        for task in TASKS:
+        for task in self._tasks:
             space = self.namespace(*task)
             _ip("netns", "add", space)
             stack.callback(_ip, "netns", "del", space, check=False)
@@ -87,6 +93,8 @@ class Network:
                 *("link", "add", link, "type", "veth"),
                 *("peer", "name", "eth0", "netns", space),
             )
+            # The kernel takes its time to remove those of a namespace.
+            stack.callback(_ip, "link", "del", link, check=False)
             _ip("link", "set", link, "master", self._bridge, "up")
             _ip(
                 *("-n", space, "addr", "add"),
@@ -99,9 +107,19 @@ class Network:
         return f"{self._bridge}-{job}-{index}"
 
     def host(self, job: str, index: int) -> str:
-        if (job, index) == CHIEF:
+        task = (job, index)
+        if task not in self._tasks:
             return f"{self._subnet}.1"
-        return f"{self._subnet}.{TASKS.index((job, index)) + 2}"
+        number = self._moves[task] * len(self._tasks)
+        return f"{self._subnet}.{number + self._tasks.index(task) + 2}"
+
+    def move(self, job: str, index: int) -> None:
+        """Gives a task another address, as a new pod has."""
+        space = self.namespace(job, index)
+        _ip("-n", space, "addr", "flush", "dev", "eth0")
+        self._moves[job, index] += 1
+        address = f"{self.host(job, index)}/24"
+        _ip("-n", space, "addr", "add", address, "dev", "eth0")
 
     def cut(self, job: str, index: int) -> None:
         """Cuts a task off from all others."""
@@ -123,7 +141,7 @@ class Network:
         Raises:
             NotPossibleError: If links cannot be degraded here.
         """
-        for task in TASKS:
+        for task in self._tasks:
             self._shape(task, *(["netem", *what] if what else []))
 
     def narrow(self, task: Task, rate: str = "") -> None:

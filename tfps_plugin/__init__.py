@@ -18,6 +18,7 @@ Files and folders, from the top floor down (each imports only from below it):
     launcher/     starts a cluster on this machine and watches it
     dashboard/    the live page of a job
     evaluation/   the evaluator beside the training
+    deployment/   manifests for Kubernetes, Compose and Slurm
     training/     the Keras face: fit, evaluate, predict
     telemetry/    gathers what a job is, and serves it
     recovery/     checkpoints, failover

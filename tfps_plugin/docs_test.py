@@ -15,7 +15,7 @@ import pytest
 
 _PACKAGE = pathlib.Path(__file__).parent
 _REPOSITORY = _PACKAGE.parent
-_PAGES = sorted((_REPOSITORY / "docs").glob("*.md"))
+_PAGES = sorted((_REPOSITORY / "docs").rglob("*.md"))
 
 _FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 _QUOTED = re.compile(r"`([^`\n]+)`")
@@ -42,6 +42,9 @@ _FOREIGN_ROOTS = {
 }
 _FOREIGN_NAMES = {
     "BackupAndRestore",
+    # Kubernetes, Slurm.
+    *("Job", "JobRequeue", "JobSet", "NetworkPolicy", "PreemptMode"),
+    *("Service", "TFJob"),
     "ModelCheckpoint",
     "UnavailableError",
     "test_step",

@@ -3,6 +3,8 @@
 import click
 
 from tfps_plugin.launcher.commands.dashboard import dashboard
+from tfps_plugin.launcher.commands.manifest import manifest
+from tfps_plugin.launcher.commands.probe import probe
 from tfps_plugin.launcher.commands.profile import profile
 from tfps_plugin.launcher.commands.run import run
 from tfps_plugin.launcher.commands.scale import scale
@@ -17,5 +19,15 @@ def main() -> None:
     """Parameter-server training for Keras 3."""
 
 
-for _command in (run, status, top, dashboard, profile, scale, serve):
+for _command in (
+    run,
+    status,
+    top,
+    dashboard,
+    profile,
+    scale,
+    manifest,
+    probe,
+    serve,
+):
     main.add_command(_command)

@@ -8,6 +8,8 @@
     dashboard    `tfps dashboard`: the same as a page in the browser
     profile      `tfps profile`: traces of tasks
     job_choice   options that choose the job to watch
+    manifest     `tfps manifest`: a job for Kubernetes, Compose or Slurm
+    probe        `tfps probe`: one task, asked whether it lives
     help_texts   help texts of options that several commands have
 
 A command imports what it needs when it runs, so `tfps --help` answers at once.
