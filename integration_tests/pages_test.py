@@ -98,11 +98,12 @@ def test_the_blocks_of_a_page_run_from_top_to_bottom(
         "small_model": small_model,
     }
     made: list[tfps.ParameterServerStrategy] = []
-    hooks = [*parameter_server_strategy.construction_hooks, made.append]
-    monkeypatch.setattr(parameter_server_strategy, "construction_hooks", hooks)
+    hooks = parameter_server_strategy.construction_hooks
+    hooks.append(made.append)
     try:
         _run(page, namespace)
     finally:
+        hooks.remove(made.append)
         for strategy in made:
             # One that a later strategy has replaced, and nobody has used.
             with contextlib.suppress(tfps.errors.StrategySupersededError):

@@ -1,7 +1,9 @@
 """Rules of the house that no other tool checks."""
 
 import ast
+import configparser
 import pathlib
+import re
 import subprocess
 
 import pytest
@@ -14,7 +16,8 @@ _REPOSITORY = _PACKAGE.parent
 _TOP_LEVEL = {
     *("docs", "examples", "integration_tests", "tfps_plugin"),
     *("CHANGELOG.md", "CITATION.cff", "CONTRIBUTING.md", "LICENSE"),
-    *("README.md", "SECURITY.md", "pyproject.toml", "setup.cfg"),
+    *("MANIFEST.in", "README.md", "SECURITY.md", "pyproject.toml"),
+    "setup.cfg",
 }
 _AIM_LINES = 300
 _LIMIT_LINES = 800
@@ -110,6 +113,22 @@ def test_the_top_level_has_what_it_should() -> None:
         name for name in top - _TOP_LEVEL if not name.startswith(".")
     )
     assert not unknown, f"{unknown} belong into a folder"
+
+
+def test_the_citation_is_of_this_version() -> None:
+    fields = dict(
+        re.findall(
+            r"^([a-z-]+): *(.*)$",
+            (_REPOSITORY / "CITATION.cff").read_text(),
+            re.MULTILINE,
+        )
+    )
+    # Those that the format demands, version 1.2.0 of its schema.
+    assert {"authors", "cff-version", "message", "title"} <= set(fields)
+    settings = configparser.ConfigParser()
+    settings.read(_REPOSITORY / "setup.cfg")
+    assert fields["version"] == settings["metadata"]["version"]
+    assert fields["license"] == settings["metadata"]["license"]
 
 
 @pytest.mark.parametrize("path", _MODULES, ids=_name)
