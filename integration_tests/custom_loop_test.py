@@ -368,6 +368,17 @@ def test_a_dataset_from_outside_is_sent_along(
         coordinator.schedule(read_all, (unsendable,))
 
 
+def test_a_function_returns_a_dataset_from_outside(
+    coordinator: tfps.ClusterCoordinator,
+) -> None:
+    dataset = tf.data.Dataset.range(5, 8)
+    per_worker = coordinator.create_per_worker_dataset(lambda: dataset)
+    iterator = iter(per_worker)
+    step = tf.function(lambda numbers: next(numbers))
+    read = [coordinator.schedule_on(1, step, (iterator,)) for _ in range(3)]
+    assert sorted(value.fetch() for value in read) == [5, 6, 7]
+
+
 def test_functions_run_eagerly_on_the_worker(
     strategy: tfps.ParameterServerStrategy,
     coordinator: tfps.ClusterCoordinator,

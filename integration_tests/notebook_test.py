@@ -4,9 +4,11 @@ import contextlib
 import json
 import os
 import pathlib
+import re
 import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import nbclient
 import nbformat
@@ -150,3 +152,29 @@ def test_cells_train_are_interrupted_and_run_again() -> None:
     while any(map(_is_running, tasks)):
         assert time.monotonic() < deadline, "it outlives its kernel"
         threading.Event().wait(0.02)
+
+
+def test_the_quickstart_runs_from_top_to_bottom(tmp_path: pathlib.Path) -> None:
+    read: Any = nbformat.read(_ROOT / "examples" / "quickstart.ipynb", 4)
+    nbformat.validate(read)
+    code = [cell for cell in read.cells if cell.cell_type == "code"]
+    assert not any(cell.outputs for cell in code), "leave outputs out"
+    program = (_ROOT / "examples" / "quickstart.py").read_text()
+    shown = "".join("".join(cell.source.split()) for cell in code)
+    for line in program.splitlines():
+        assert "".join(line.split()) in shown, "it is another program"
+    client = nbclient.NotebookClient(
+        read,
+        timeout=_CELL_SECONDS,
+        resources={"metadata": {"path": str(tmp_path)}},
+    )
+    # The environment of the kernel that it starts.
+    client.execute(env={**os.environ, "PYTHONPATH": str(_ROOT)})
+    *_, loaded = code
+    (result,) = (
+        output.data["text/plain"]
+        for output in loaded.outputs
+        if output.output_type == "execute_result"
+    )
+    most_are_even, most_are_odd = map(float, re.findall(r"\d+\.\d*", result))
+    assert most_are_even > 0.9 > 0.1 > most_are_odd

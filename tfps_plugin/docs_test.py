@@ -140,14 +140,19 @@ def _exists(name: str) -> bool:
     return True
 
 
-@pytest.mark.parametrize("page", _PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "page", _PAGES, ids=lambda page: page.relative_to(_REPOSITORY).as_posix()
+)
 def test_what_is_named_exists(page: pathlib.Path) -> None:
     text = _FENCE.sub("", page.read_text())
     missing = [name for name in _QUOTED.findall(text) if not _exists(name)]
     missing += [
         link
         for link in _LINK.findall(text)
-        if "://" not in link and not (page.parent / link).exists()
+        if "://" not in link
+        and not (page.parent / link).exists()
+        # The site makes it from the programs.
+        and link != "examples.md"
     ]
     assert not missing, f"{page.name} names what is not there: {missing}"
 

@@ -1,7 +1,10 @@
 """Rules of the house that no other tool checks."""
 
 import ast
+import configparser
 import pathlib
+import re
+import subprocess
 
 import pytest
 
@@ -9,6 +12,13 @@ import tfps_plugin
 
 _PACKAGE = pathlib.Path(tfps_plugin.__file__).parent
 _REPOSITORY = _PACKAGE.parent
+# Besides hidden files.
+_TOP_LEVEL = {
+    *("docs", "examples", "integration_tests", "tfps_plugin"),
+    *("CHANGELOG.md", "CITATION.cff", "CONTRIBUTING.md", "LICENSE"),
+    *("MANIFEST.in", "README.md", "SECURITY.md", "pyproject.toml"),
+    "setup.cfg",
+}
 _AIM_LINES = 300
 _LIMIT_LINES = 800
 # About a dozen; more means that rooms are missing.
@@ -85,6 +95,40 @@ def _package_of(path: pathlib.Path) -> str:
     """Returns the package of a module in the list above."""
     parts = path.relative_to(_REPOSITORY).parts[:-1]
     return "/".join(parts[:2] if path.is_relative_to(_PACKAGE) else parts[:1])
+
+
+def test_the_top_level_has_what_it_should() -> None:
+    known = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
+        cwd=_REPOSITORY,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    if known.returncode != 0:
+        pytest.skip("no git repository")
+    top = {line.partition("/")[0] for line in known.stdout.splitlines()}
+    unknown = sorted(
+        name for name in top - _TOP_LEVEL if not name.startswith(".")
+    )
+    assert not unknown, f"{unknown} belong into a folder"
+
+
+def test_the_citation_is_of_this_version() -> None:
+    fields = dict(
+        re.findall(
+            r"^([a-z-]+): *(.*)$",
+            (_REPOSITORY / "CITATION.cff").read_text(),
+            re.MULTILINE,
+        )
+    )
+    # Those that the format demands, version 1.2.0 of its schema.
+    assert {"authors", "cff-version", "message", "title"} <= set(fields)
+    settings = configparser.ConfigParser()
+    settings.read(_REPOSITORY / "setup.cfg")
+    assert fields["version"] == settings["metadata"]["version"]
+    assert fields["license"] == settings["metadata"]["license"]
 
 
 @pytest.mark.parametrize("path", _MODULES, ids=_name)

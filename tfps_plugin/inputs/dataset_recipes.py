@@ -53,6 +53,11 @@ def trace(
                 f"Received: a {type(dataset).__name__} from "
                 f"{getattr(function, '__name__', function)!r}"
             )
+        if not tf.is_symbolic_tensor(tf.data.experimental.to_variant(dataset)):
+            # Made on the chief. Options are put on the device of the dataset
+            # that they are for; those of an operation in here are on the
+            # worker that runs it.
+            dataset = dataset.skip(0)
         return without_tuning(dataset)
 
     with (

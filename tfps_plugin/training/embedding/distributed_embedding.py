@@ -91,7 +91,7 @@ class DistributedEmbedding(keras.layers.Layer):
             the kind and shape of its ids; None for a feature without any. For
             ids of shape `(batch,)` only the combiner "sum" uses them.
 
-    Returns:
+    Call result:
         Dense tensors of shape `(batch, embedding_dim)` in the structure of
         `feature_configs`, of the layer's `compute_dtype`.
 

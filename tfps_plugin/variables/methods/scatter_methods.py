@@ -8,6 +8,17 @@ import tensorflow as tf
 from tfps_plugin import errors
 from tfps_plugin.variables.step_trace import StepTrace
 
+_ROWS_ARGUMENTS = """
+    sparse_delta: A `tf.IndexedSlices`: values, by the numbers of their rows.
+    use_locking: As in `tf.Variable`, which ignores it.
+    name: Name of the operation.
+"""
+_PLACES_ARGUMENTS = """
+    indices: Places of elements or slices, as in `tf.scatter_nd`.
+    updates: A value for each place.
+    name: Name of the operation.
+"""
+
 
 def _rows_method(method: str, summary: str) -> Callable[..., Any]:
     """Makes a method that changes single rows.
@@ -27,7 +38,7 @@ def _rows_method(method: str, summary: str) -> Callable[..., Any]:
         refuse_in_update(self, method)
         return self._scatter(method, sparse_delta, use_locking, name)
 
-    return _named(change, method, summary)
+    return _named(change, method, summary, _ROWS_ARGUMENTS)
 
 
 def _places_method(method: str, summary: str) -> Callable[..., Any]:
@@ -42,15 +53,18 @@ def _places_method(method: str, summary: str) -> Callable[..., Any]:
         refuse_in_update(self, method)
         return self._scatter_nd(method, indices, updates, name)
 
-    return _named(change, method, summary)
+    return _named(change, method, summary, _PLACES_ARGUMENTS)
 
 
 def _named(
-    change: Callable[..., Any], method: str, summary: str
+    change: Callable[..., Any], method: str, summary: str, arguments: str
 ) -> Callable[..., Any]:
     change.__name__ = method
     change.__qualname__ = f"ScatterMethods.{method}"
-    change.__doc__ = f"{summary}, as a resource variable does."
+    change.__doc__ = (
+        f"{summary}, as a resource variable does.\n\nArgs:{arguments}\n"
+        "Returns:\n    The variable, or the operation that changes it.\n"
+    )
     return change
 
 
