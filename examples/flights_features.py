@@ -1,21 +1,25 @@
 """Features of the model: integer ids of words, and scaled numbers.
 
 Everything that is learned from data here (vocabularies, the scales of numbers)
-is learned from the training months only.
+is learned from the training months only. Workers read the features from files
+of records: a record is one flight, a fixed number of float32 values with the
+label first. They include ids: float32 is exact for integers up to 2**24.
 """
 
 import dataclasses
-import json
+import os
 import pathlib
-from collections.abc import Mapping
-from typing import Any
 from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+import tensorflow as tf
 from flights_data import IDS
 from flights_data import NUMBERS
+from flights_data import describe_flights
+from flights_data import part
+from flights_data import read_tables
 
 Features: TypeAlias = dict[str, npt.NDArray[np.generic]]
 """Input name -> one row for each flight."""
@@ -32,6 +36,12 @@ CROSSES = (
 WIDE = (*((name,) for name in IDS), *CROSSES)
 """Columns of the wide part: each word alone, then the crosses."""
 
+FILES = 32
+"""Files that flights are written into: as many workers can share them."""
+
+_COLUMNS = {"late": 1, **dict.fromkeys(IDS, 1)}
+_COLUMNS |= {"wide": len(WIDE), "numbers": len(NUMBERS)}
+RECORD_BYTES = sum(_COLUMNS.values()) * np.dtype(np.float32).itemsize
 _MINIMUM_COUNT = 5
 _FARTHEST = 5.0
 
@@ -125,22 +135,98 @@ class Encoder:
             "numbers": numbers.astype(np.float32),
         }
 
-    def save(self, path: pathlib.Path) -> None:
-        """Writes it as JSON: users of the model need the same ids."""
-        path.write_text(json.dumps(dataclasses.asdict(self)))
 
-    @classmethod
-    def load(cls, path: pathlib.Path) -> "Encoder":
-        """Reads a file of `save`."""
-        content: Mapping[str, list[Any]] = json.loads(path.read_text())
-        return cls(
-            vocabularies=tuple(
-                Vocabulary(tuple(vocabulary["words"]))
-                for vocabulary in content["vocabularies"]
-            ),
-            means=tuple(content["means"]),
-            deviations=tuple(content["deviations"]),
-        )
+@dataclasses.dataclass(frozen=True)
+class Training:
+    """The months to train on, in files.
+
+    Attributes:
+        encoder: Encoder, learned from them.
+        files: Names of the files.
+        rows: Number of flights.
+        share_late: Share of late flights.
+    """
+
+    encoder: Encoder
+    files: list[str]
+    rows: int
+    share_late: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Test:
+    """The months to test on, in memory.
+
+    Attributes:
+        features: Their features.
+        late: 1.0 for late flights, 0.0 for others.
+        rows: Number of flights.
+    """
+
+    features: Features
+    late: npt.NDArray[np.float32]
+    rows: int
+
+
+def prepare(folder: pathlib.Path) -> tuple[Training, Test]:
+    """Reads and encodes the flights, and writes files for the workers.
+
+    Args:
+        folder: Folder for the files; on several machines, one that all see.
+    """
+    flights = describe_flights(read_tables())
+    train, test = part(flights, "train"), part(flights, "test")
+    encoder = Encoder.learn(train)
+    late = train["late"].to_numpy()
+    files = write_files(folder, encoder.encode(train), late)
+    return (
+        Training(encoder, files, len(train), float(late.mean())),
+        Test(encoder.encode(test), test["late"].to_numpy(), len(test)),
+    )
+
+
+def write_files(
+    folder: pathlib.Path, features: Features, late: npt.NDArray[np.float32]
+) -> list[str]:
+    """Writes flights in random order: each file is a sample of all months.
+
+    Returns:
+        Names of the files.
+    """
+    columns = {"late": late, **features}
+    table = np.concatenate(
+        [
+            columns[name].reshape(len(late), width).astype("<f4")
+            for name, width in _COLUMNS.items()
+        ],
+        axis=1,
+    )
+    table = table[np.random.default_rng(seed=2013).permutation(len(table))]
+    folder.mkdir(parents=True, exist_ok=True)
+    files = [str(folder / f"{number:02d}.records") for number in range(FILES)]
+    for file, rows in zip(files, np.array_split(table, FILES), strict=True):
+        # If the job was started again, workers may still read the old file.
+        rows.tofile(file + ".new")
+        os.replace(file + ".new", file)
+    return files
+
+
+def decode(records: tf.Tensor) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
+    """Decodes a batch of records, on the worker that reads them.
+
+    Returns:
+        The features, in the form of `Encoder.encode`, and the labels.
+    """
+    table = tf.io.decode_raw(records, tf.float32)
+    # The static shape lets Keras and XLA know the number of columns.
+    table = tf.ensure_shape(table, [None, sum(_COLUMNS.values())])
+    columns = tf.split(table, list(_COLUMNS.values()), axis=1)
+    features = dict(zip(_COLUMNS, columns, strict=True))
+    late = features.pop("late")
+    for name in IDS:
+        features[name] = tf.cast(features[name][:, 0], tf.int32)
+    features["wide"] = tf.cast(features["wide"], tf.int32)
+    return features, late
 
 
 def _together(flights: pd.DataFrame, columns: tuple[str, ...]) -> pd.Series:

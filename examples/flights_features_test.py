@@ -5,11 +5,17 @@ import pathlib
 import numpy as np
 import pandas as pd
 import pytest
+import tensorflow as tf
 from flights_data import IDS
 from flights_data import NUMBERS
+from flights_features import FILES
+from flights_features import RECORD_BYTES
 from flights_features import WIDE
 from flights_features import Encoder
+from flights_features import Features
 from flights_features import Vocabulary
+from flights_features import decode
+from flights_features import write_files
 
 _ROWS = 20
 
@@ -94,9 +100,22 @@ def test_numbers_are_finite_whatever_comes() -> None:
     assert numbers[1, 1] == 5
 
 
-def test_a_saved_encoder_encodes_the_same(tmp_path: pathlib.Path) -> None:
-    flights = _flights()
-    flights[NUMBERS[0]] = 7.0
-    encoder = Encoder.learn(flights)
-    encoder.save(tmp_path / "encoder.json")
-    assert Encoder.load(tmp_path / "encoder.json") == encoder
+def test_what_workers_read_is_what_was_written(tmp_path: pathlib.Path) -> None:
+    row = np.arange(3 * FILES, dtype=np.int32)
+    thirds = row.astype(np.float32) / 3
+    features: Features = {
+        **dict.fromkeys(IDS, row),
+        "wide": np.stack([row + 2**20] * len(WIDE), axis=1),
+        "numbers": np.stack([thirds] * len(NUMBERS), axis=1),
+    }
+    files = write_files(tmp_path, features, (row % 2).astype(np.float32))
+    records = tf.data.FixedLengthRecordDataset(files, RECORD_BYTES)
+    dataset = records.batch(len(row)).map(decode)
+    read, late = next(dataset.as_numpy_iterator())
+    order = np.argsort(read["flight"])
+    assert set(read) == set(features)
+    for name, values in features.items():
+        np.testing.assert_array_equal(read[name][order], values)
+        assert read[name].dtype == values.dtype
+    np.testing.assert_array_equal(late[order, 0], row % 2)
+    assert dataset.element_spec[0]["wide"].shape[1] == len(WIDE)

@@ -12,10 +12,10 @@ from typing import Any
 from mkdocs.structure.files import File
 from mkdocs.structure.files import Files
 
-_PAGE = "examples.md"
+_PAGE = "example_programs.md"
 _FOLDER = pathlib.Path(__file__).parents[2] / "examples"
 _LINK = re.compile(r"\]\((?:\.\./)+examples/(\w+)\.(?:py|ipynb)\)")
-_INTRODUCTION = """# Examples
+_INTRODUCTION = """# Programs of the examples
 
 The programs of the folder `examples/`; each is run by a test.
 """

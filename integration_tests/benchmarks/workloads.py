@@ -206,14 +206,13 @@ def _flights() -> _Flights:
     sys.path.insert(0, str(folder))
     flights_data = importlib.import_module("flights_data")
     features = importlib.import_module("flights_features")
-    model = importlib.import_module("flights_model")
     flights = flights_data.describe_flights(flights_data.read_tables())
     train = flights_data.part(flights, "train")
     encoder = features.Encoder.learn(train)
     late = train["late"].to_numpy().astype("float32")
     return _Flights(
         encoder,
-        model.EMBEDDING_WIDTHS,
+        importlib.import_module("flights").WIDTHS,
         (encoder.encode(train), late[:, None]),
     )
 
