@@ -16,6 +16,7 @@ Files and folders, from the top floor down (each imports only from below it):
 
     launcher/     starts a cluster on this machine and watches it
     evaluation/   the evaluator beside the training
+    planning/     what a job will take, before it runs
     training/     the Keras face: fit, evaluate, predict
     recovery/     checkpoints, failover
     coordinator/  who runs what, and what happens when it fails

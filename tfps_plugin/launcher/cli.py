@@ -2,6 +2,7 @@
 
 import click
 
+from tfps_plugin.launcher.commands.plan import plan
 from tfps_plugin.launcher.commands.run import run
 from tfps_plugin.launcher.commands.scale import scale
 from tfps_plugin.launcher.commands.serve import serve
@@ -13,5 +14,5 @@ def main() -> None:
     """Parameter-server training for Keras 3."""
 
 
-for _command in (run, scale, serve):
+for _command in (plan, run, scale, serve):
     main.add_command(_command)
