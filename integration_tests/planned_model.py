@@ -4,6 +4,7 @@ It has a table of that many rows. Tests make the same model on a real cluster.
 """
 
 import sys
+from typing import Any
 
 import keras
 import numpy as np
@@ -15,9 +16,15 @@ WIDTH = 16
 BATCH = 64
 
 
-def partitioner() -> tfps.partitioners.Partitioner:
-    """Returns the rule by which the table is cut into two."""
-    return tfps.partitioners.MinSizePartitioner(16 << 10, max_shards=2)
+def options() -> dict[str, Any]:
+    """Returns options of the strategy: the table is cut into two."""
+    return {
+        "variable_partitioner": tfps.partitioners.MinSizePartitioner(
+            16 << 10, max_shards=2
+        ),
+        # "auto" asks how fast the machine is at the moment.
+        "sparse_update": "lazy",
+    }
 
 
 def ids(num_rows: int) -> np.ndarray:
@@ -50,7 +57,7 @@ def make(num_rows: int) -> keras.Model:
 
 if __name__ == "__main__":
     rows = int(sys.argv[1])
-    strategy = tfps.ParameterServerStrategy(variable_partitioner=partitioner())
+    strategy = tfps.ParameterServerStrategy(**options())
     with strategy.scope():
         planned = make(rows)
     planned.fit(tfps.DatasetCreator(lambda context: dataset(rows)), epochs=2)

@@ -55,7 +55,7 @@ def test_memory_messages_and_bytes_are_those_of_a_cluster(
 ) -> None:
     plan = _made(str(_ROWS))
     strategy = tfps.ParameterServerStrategy(
-        cluster.cluster_resolver, planned_model.partitioner()
+        cluster.cluster_resolver, **planned_model.options()
     )
     with strategy.scope():
         model = planned_model.make(_ROWS)
