@@ -13,6 +13,9 @@ _HOT = 1.25
 # One that holds so much of what the fullest one holds has nothing to do.
 _LITTLE = 0.01
 _ALMOST = 0.9
+# From about this number on, joining lookups was seen to pay.
+_MANY_LOOKUPS = 26
+_COMPUTE = (rates.WORKERS, rates.PS, rates.CORES)
 # A resource with less room than this, as a multiple of the bound, is the next.
 _NEXT = 1.5
 
@@ -24,6 +27,7 @@ def suggest(
     ps_loads: Sequence[float],
     ps_memory_bytes: int | None,
     wire_is_narrow: bool,
+    lookups: int = 0,
 ) -> list[str]:
     """Returns sentences on how to change a cluster or its options.
 
@@ -35,6 +39,7 @@ def suggest(
             bounds it.
         ps_memory_bytes: Memory of the machine of a ps; None: unknown.
         wire_is_narrow: Whether values already travel in fewer bits.
+        lookups: Number of lookups of a step, each in a shard of a table.
     """
     found = []
     most = max((each.total for each in memory), default=0)
@@ -74,6 +79,12 @@ def suggest(
         found.append(
             "Send fewer bits: tfps.CommunicationOptions("
             'wire_dtype="bfloat16") halves most bytes.'
+        )
+    if lookups >= _MANY_LOOKUPS and forecast.bound in _COMPUTE:
+        found.append(
+            f"A step has {lookups:,} lookups in shards of tables: one "
+            "tfps.layers.DistributedEmbedding in place of many layers makes "
+            "them few."
         )
     if forecast.bound == rates.CHIEF:
         found.append(

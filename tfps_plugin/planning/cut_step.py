@@ -268,7 +268,10 @@ def _batch_feeds(step: Any, batch: Any) -> dict[str, np.ndarray]:
         if tensor.dtype in (tf.resource, tf.variant):
             continue
         if id(tensor) not in captured:
-            feeds[tensor.name] = np.asarray(next(parts))
+            # Keras casts what it reads in this way, too.
+            feeds[tensor.name] = np.asarray(next(parts)).astype(
+                tensor.dtype.as_numpy_dtype
+            )
         elif captured[id(tensor)] is not None:
             feeds[tensor.name] = captured[id(tensor)].numpy()
     return feeds

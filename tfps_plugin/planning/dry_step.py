@@ -35,12 +35,14 @@ class DryRun:
         seconds: Time of the worker's part, the median; None: not measured.
         cpu_seconds: Processor time of that, on all cores, likewise.
         rows: Number of rows that are looked up on all parameter servers.
+        lookups: Number of lookups, each in a shard of a table.
     """
 
     ps: Mapping[int, PsWork]
     seconds: float | None
     cpu_seconds: float | None
     rows: int
+    lookups: int
 
 
 class DryStep:
@@ -100,13 +102,13 @@ class DryStep:
                 bytes_out=sum(each.nbytes for each in gotten),
                 elements=self._elements_on(place, known),
             )
-        rows = sum(
+        rows = [
             number
             for name, number in self._rows_of.items()
             if name not in cut.not_sent
-        )
+        ]
         took, cpu = self._time(known, seconds) if seconds else (None, None)
-        return DryRun(work, took, cpu, rows)
+        return DryRun(work, took, cpu, sum(rows), len(rows))
 
     def _name(self, tensor: tf.Tensor) -> str:
         """Returns the name of a tensor of the step in a graph of ours."""

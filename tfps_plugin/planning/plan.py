@@ -99,6 +99,7 @@ def make(
                 [loads.get(index, 0.0) for index in by_ps],
                 ps_memory_bytes,
                 wire_is_narrow,
+                work.lookups,
             )
         ),
     )

@@ -60,6 +60,13 @@ def test_a_hot_parameter_server_is_told_of() -> None:
     assert "2.0 times the mean" in made.suggestions[0]
 
 
+def test_many_lookups_should_be_one_layer() -> None:
+    work = StepWork({0: PsWork(10, 10, 10, 3)}, 0.1, 0.1, 3, lookups=52)
+    memory = (PsMemory(_GIB, 0),)
+    made = plan.make("train.py", Machines(2, 1), work, memory, Costs())
+    assert "52 lookups" in made.suggestions[0]
+
+
 def test_a_slow_network_asks_for_fewer_bits() -> None:
     made = _plan(bits_per_second=1e6, ps=(PsWork(10**6, 10**6),) * 2)
     assert any("bfloat16" in each for each in made.suggestions)
@@ -102,7 +109,7 @@ def test_the_tables_show_every_part() -> None:
     console = rich.console.Console(file=io.StringIO(), width=100)
     tables.show(_plan(), console)
     text = console.file.getvalue()  # type: ignore[attr-defined]
-    for expected in ("ps 1", "2.1 GiB", "the limit", "1,000", "It is so."):
+    for expected in ("ps 1", "2.4 GiB", "the limit", "1,000", "It is so."):
         assert expected in text
     # A part that nothing takes.
     assert "standby" not in text

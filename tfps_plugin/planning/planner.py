@@ -168,6 +168,12 @@ def work_of(
         f"Each step looks up {dry.rows:,} distinct rows, as the first batch "
         "of the input does."
     )
+    if rehearsed.chief_reads:
+        assumptions.append(
+            "The chief reads each batch and sends it to a worker. Its time "
+            "for that, and these bytes, are not counted; with a "
+            "tfps.DatasetCreator, workers read their own input."
+        )
     if sent.inner:
         assumptions.append(
             f"Loops and branches of the step send {sent.inner:,} messages, "
@@ -183,7 +189,8 @@ def work_of(
         for index, each in sent.ps.items()
     }
     cpu = compute if dry.cpu_seconds is None else dry.cpu_seconds
-    return StepWork(ps, compute, cpu, sent.waves, dry.rows), assumptions
+    work = StepWork(ps, compute, cpu, sent.waves, dry.rows, dry.lookups)
+    return work, assumptions
 
 
 def held_by(rehearsed: Rehearsed) -> list[Held]:

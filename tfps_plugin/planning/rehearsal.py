@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from typing import Any
 from typing import NoReturn
 
+import keras
 import tensorflow as tf
 
 from tfps_plugin import errors
@@ -46,6 +47,7 @@ class Rehearsed:
         step: The traced step of one batch, a concrete function.
         batch: The first batch of the input; None: it could not be read here.
         why_no_batch: The reason for that, or an empty text.
+        chief_reads: Whether the chief reads the batches and sends them.
     """
 
     strategy: ParameterServerStrategy
@@ -53,6 +55,7 @@ class Rehearsed:
     step: Any
     batch: Any
     why_no_batch: str
+    chief_reads: bool
 
 
 class _Over(BaseException):
@@ -121,7 +124,12 @@ class Rehearsal:
         except Exception as error:  # of the user's input
             why = f"{type(error).__name__}: {error}".splitlines()[0]
         self.rehearsed = Rehearsed(
-            model.distribute_strategy, model, step, batch, why
+            model.distribute_strategy,
+            model,
+            step,
+            batch,
+            why,
+            not isinstance(self._input.get("x"), DatasetCreator),
         )
         raise _Over
 
@@ -143,10 +151,16 @@ def first_batch(arguments: dict[str, Any]) -> Any:
         x = x.get_tf_dataset()
     if isinstance(x, tf.data.Dataset):
         return next(iter(x))
+    if isinstance(x, keras.utils.PyDataset):
+        return x[0]
+    if isinstance(x, Iterator):
+        # Nobody reads it any more.
+        return next(x)
     if not _is_made_of_arrays(x):
         raise errors.PlanError(
             "The input cannot be read for a plan. Expected a "
-            "tfps.DatasetCreator, a tf.data.Dataset or arrays. Received: "
+            "tfps.DatasetCreator, a tf.data.Dataset, a keras.utils.PyDataset, "
+            "a generator or arrays. Received: "
             f"x of {type(x).__name__}"
         )
     parts = [x, arguments.get("y"), arguments.get("sample_weight")]

@@ -1,3 +1,4 @@
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -25,9 +26,25 @@ def test_datasets_are_batched_already() -> None:
         assert rehearsal.first_batch({"x": x}).numpy().tolist() == [0, 1, 2, 3]
 
 
-def test_input_that_cannot_be_read_twice_is_refused() -> None:
-    with pytest.raises(errors.PlanError, match="generator"):
-        rehearsal.first_batch({"x": (each for each in range(3))})
+class _Batches(keras.utils.PyDataset):
+    """Two batches."""
+
+    def __len__(self) -> int:
+        return 2
+
+    def __getitem__(self, index: int) -> np.ndarray:
+        return np.full(3, index)
+
+
+def test_batches_of_python_code_are_taken_as_they_are() -> None:
+    assert rehearsal.first_batch({"x": _Batches()}).tolist() == [0, 0, 0]
+    made = (np.arange(each) for each in (2, 3))
+    assert rehearsal.first_batch({"x": made}).tolist() == [0, 1]
+
+
+def test_other_input_is_refused() -> None:
+    with pytest.raises(errors.PlanError, match="set"):
+        rehearsal.first_batch({"x": {1, 2, 3}})
 
 
 class _Model:

@@ -39,6 +39,7 @@ class StepWork:
         waves: Number of messages that follow one another, each after the
             answer to the one before.
         rows: Number of distinct rows that it looks up.
+        lookups: Number of lookups, each in a shard of a table.
     """
 
     ps: Mapping[int, PsWork]
@@ -46,6 +47,7 @@ class StepWork:
     compute_cpu_seconds: float
     waves: int
     rows: int = 0
+    lookups: int = 0
 
     @property
     def messages(self) -> int:
