@@ -253,10 +253,10 @@ def _environment(addresses: dict[str, list[str]]) -> Iterator[None]:
 @contextlib.contextmanager
 def _program(script: str, arguments: Sequence[str]) -> Iterator[None]:
     """Context in which a script finds its arguments and its neighbours."""
-    before, path = sys.argv, list(sys.path)
-    sys.argv = [script, *arguments]
+    before, path = list(sys.argv), list(sys.path)
+    sys.argv[:] = [script, *arguments]
     sys.path.insert(0, os.path.dirname(os.path.abspath(script)))
     try:
         yield
     finally:
-        sys.argv, sys.path[:] = before, path
+        sys.argv[:], sys.path[:] = before, path
