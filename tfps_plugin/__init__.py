@@ -19,6 +19,7 @@ Files and folders, from the top floor down (each imports only from below it):
     dashboard/    the live page of a job
     evaluation/   the evaluator beside the training
     deployment/   manifests for Kubernetes, Compose and Slurm
+    planning/     what a job will take, before it runs
     training/     the Keras face: fit, evaluate, predict
     telemetry/    gathers what a job is, and serves it
     recovery/     checkpoints, failover

@@ -15,6 +15,7 @@
     ├── ClosureCancelledError (CancelledError)   the closure was cancelled
     ├── StrategySupersededError (RuntimeError)   a newer strategy replaced it
     ├── InputError (ValueError)                  unsupported training input
+    ├── PlanError (ValueError)                   nothing can be planned
     ├── CheckpointNotFoundError (FileNotFoundError)  nothing to evaluate
     ├── CheckpointUnreadableError (OSError)      all checkpoints are damaged
     ├── CheckpointMismatchError (ValueError)     it does not fit the program
@@ -143,6 +144,10 @@ class StrategySupersededError(TfpsError, RuntimeError):
 
 class InputError(TfpsError, ValueError):
     """The training input is not supported in parameter-server training."""
+
+
+class PlanError(TfpsError, ValueError):
+    """Nothing can be planned for the program, or with these numbers."""
 
 
 class CheckpointNotFoundError(TfpsError, FileNotFoundError):

@@ -4,6 +4,7 @@ import click
 
 from tfps_plugin.launcher.commands.dashboard import dashboard
 from tfps_plugin.launcher.commands.manifest import manifest
+from tfps_plugin.launcher.commands.plan import plan
 from tfps_plugin.launcher.commands.probe import probe
 from tfps_plugin.launcher.commands.profile import profile
 from tfps_plugin.launcher.commands.run import run
@@ -26,6 +27,7 @@ for _command in (
     dashboard,
     profile,
     scale,
+    plan,
     manifest,
     probe,
     serve,

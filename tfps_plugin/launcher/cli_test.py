@@ -61,6 +61,14 @@ def test_wrong_use_is_told_before_anything_starts(
     assert complaint in result.output
 
 
+def test_a_plan_tells_of_a_wrong_network_before_anything_starts(
+    runner: CliRunner,
+) -> None:
+    result = runner.invoke(main, ["plan", "--network", "25GB", __file__])
+    assert result.exit_code == 1
+    assert "Received: '25GB'" in result.output
+
+
 def test_a_folder_is_no_script(
     runner: CliRunner, tmp_path: pathlib.Path
 ) -> None:

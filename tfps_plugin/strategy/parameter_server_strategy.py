@@ -238,6 +238,8 @@ class ParameterServerStrategy(DeprecatedAttributes, tf.distribute.Strategy):
         self.ps_restorer: Any = None
         # Likewise.
         self.resharder: Any = None
+        # Likewise: it is told of `fit` in the place of running it.
+        self.rehearsal: Any = None
         self._layout_version = 0
         self.values_lock = threading.RLock()
         # Likewise.

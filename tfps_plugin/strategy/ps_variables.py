@@ -35,6 +35,8 @@ class PsVariables:
         devices: The device of each parameter server, in order.
         indices: The index of each parameter server, in the same order.
         inventory: The variables that still exist.
+        most_filled_bytes: Size up to which new variables get values; None: any.
+            A larger one has no value and takes no memory.
     """
 
     def __init__(
@@ -52,6 +54,7 @@ class PsVariables:
             counts_rows: Whether lookups in new tables are counted.
         """
         self._counts_rows = counts_rows
+        self.most_filled_bytes: int | None = None
         self.devices = devices
         self.indices = tuple(
             range(len(devices)) if indices is None else indices
@@ -267,9 +270,15 @@ class PsVariables:
         variable = self._registered(
             device, described.shape, described.dtype, name, weight
         )
-        with compat.clear_device():
-            initialization.fill(variable, described)
+        if self._is_filled(described):
+            with compat.clear_device():
+                initialization.fill(variable, described)
         return variable
+
+    def _is_filled(self, described: InitialValue) -> bool:
+        """Returns whether a new variable gets its value."""
+        most = self.most_filled_bytes
+        return most is None or described.num_bytes <= most
 
     def _registered(
         self,
@@ -305,8 +314,9 @@ class PsVariables:
             )
             for i, device in enumerate(devices)
         ]
-        with compat.clear_device():
-            initialization.fill_shards(shards, layout, described, name)
+        if self._is_filled(described):
+            with compat.clear_device():
+                initialization.fill_shards(shards, layout, described, name)
         return ShardedVariable(shards, layout, name, **weight)
 
     def _count(self, device: str, num_bytes: int) -> None:

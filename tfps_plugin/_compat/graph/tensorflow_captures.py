@@ -58,6 +58,22 @@ def values_of(graph: FuncGraph) -> list[tf.Tensor]:
     ]
 
 
+def values_by_argument(graph: FuncGraph) -> dict[int, Any]:
+    """Returns the captures of a function, by the ids of their arguments.
+
+    Returns:
+        The eager tensor of each capture by value; None for every other one.
+    """
+    captures = graph.function_captures
+    found: dict[int, Any] = {
+        id(internal): None for internal in captures.by_ref_internal.values()
+    }
+    for key, internal in captures.by_val_internal.items():
+        external = captures.by_val_external[key]
+        found[id(internal)] = external if hasattr(external, "numpy") else None
+    return found
+
+
 def look_ups_of_handles(
     graph: FuncGraph,
 ) -> dict[int, tuple[str, Callable[[], tf.Tensor]]]:

@@ -197,7 +197,9 @@ def apply(environ: Mapping[str, str]) -> None:
         return
     package.addHandler(JsonHandler())
     package.propagate = False
-    logging.lastResort = JsonHandler(logging.WARNING)
+    # What `logging` writes with, as long as the program configures nothing.
+    if logging.lastResort is not None:
+        logging.lastResort.setFormatter(JsonFormatter())
 
 
 @functools.lru_cache(maxsize=8)

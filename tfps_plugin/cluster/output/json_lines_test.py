@@ -32,7 +32,8 @@ def loggers() -> Iterator[logging.Logger]:
     handlers, propagates = package.handlers[:], package.propagate
     yield package
     package.handlers[:], package.propagate = handlers, propagates
-    logging.lastResort = resort
+    assert resort is not None
+    resort.setFormatter(None)
 
 
 def test_a_record_is_one_object(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -196,6 +196,9 @@ def with_call(original: Callable[..., Any]) -> Callable[..., Any]:
             return original(self, *args, **kwargs)
         arguments.update(call_arguments.checked(method, arguments))
         _check_arguments(method, arguments)
+        rehearsal = keras_compat.strategy_of(self).rehearsal
+        if rehearsal is not None:
+            arguments.update(rehearsal.begin(self, method, dict(arguments)))
         # A callback may call evaluate() or predict() itself.
         steps_in_flight.finish()
         call = RunningCall(

@@ -427,6 +427,7 @@ class StepFunctions:
                 tf.TensorSpec([], tf.int32),
             )
             self._steps_in[self._on_iterator[key]] = self._one_step
+            self._tell_rehearsal(element_spec)
         return self._on_iterator[key]
 
     def known_rounds(self, element_spec: Any) -> Rounds | None:
@@ -499,7 +500,19 @@ class StepFunctions:
                 tf.TensorSpec([None, codec.num_parts], tf.string),
             )
             self._steps_in[self._on_group[key]] = self._one_step
+            self._tell_rehearsal(codec.decoded_spec)
         return self._on_group[key]
+
+    def _tell_rehearsal(self, batch_spec: Any) -> None:
+        """Ends a rehearsal, if there is one: the step is known by now."""
+        rehearsal = self._model.distribute_strategy.rehearsal
+        if rehearsal is None:
+            return
+        with self._coordinator.functions.tracing_scope():
+            step = self._one_step.get_concrete_function(
+                self._argument_spec(batch_spec)
+            )
+        rehearsal.end(self._model, step)
 
     def number(self, value: int) -> tf.Tensor:
         """Returns a number as a tensor on the worker of the calling lane."""
