@@ -14,6 +14,7 @@ from tfps_plugin.cluster.calls import dispatch_context
 from tfps_plugin.coordinator.in_flight_limits import InFlightLimits
 from tfps_plugin.coordinator.stragglers.windows import Observation
 from tfps_plugin.monitoring.counters import Counters
+from tfps_plugin.monitoring.state.progress import Progress
 from tfps_plugin.training.steps.epoch import step_run
 from tfps_plugin.training.steps.epoch.chief_read_run import ChiefReadRun
 
@@ -28,6 +29,7 @@ class _Coordinator:
     has_error = False
 
     def __init__(self) -> None:
+        self.strategy = types.SimpleNamespace(progress=Progress())
         self.calls: list[Callable[[], None]] = []
         self.counters = Counters()
         self.observed: list[Observation] = []
