@@ -14,7 +14,7 @@
 
 These decide, without processes, threads or a clock:
 
-    plan              the processes of a job and their command lines
+    process_plan      the processes of a job and their command lines
     task_range        the numbers of tasks that a job may have, and is to have
     restarts          the tasks to start again after a failure, and when
     stop_sequence     the signals that end a job, and the waits between them

@@ -16,8 +16,8 @@ from tfps_plugin.cluster.output import console
 from tfps_plugin.cluster.output.tensorflow_noise import LineNoiseFilter
 from tfps_plugin.cluster.output.terminal_line import TerminalLines
 from tfps_plugin.launcher import leash
-from tfps_plugin.launcher.plan import ProcessPlan
-from tfps_plugin.launcher.plan import command_line
+from tfps_plugin.launcher.process_plan import ProcessPlan
+from tfps_plugin.launcher.process_plan import command_line
 
 _CHUNK_BYTES = 64 * 1024
 # The lines of a log that are quoted when its task dies.

@@ -15,7 +15,7 @@ import tfps_plugin
 from tfps_plugin.cluster.serving import task_server
 from tfps_plugin.launcher import job
 from tfps_plugin.launcher.cli import main
-from tfps_plugin.launcher.plan import ProcessPlan
+from tfps_plugin.launcher.process_plan import ProcessPlan
 from tfps_plugin.monitoring.serving.state_server import StateServer
 from tfps_plugin.monitoring.state import json_form
 from tfps_plugin.monitoring.state.testing import example_state

@@ -21,8 +21,8 @@ from tfps_plugin.launcher.child_process import Output
 from tfps_plugin.launcher.endings import death_report
 from tfps_plugin.launcher.endings import describe
 from tfps_plugin.launcher.endings import exit_status
-from tfps_plugin.launcher.plan import PROGRAMS
-from tfps_plugin.launcher.plan import ProcessPlan
+from tfps_plugin.launcher.process_plan import PROGRAMS
+from tfps_plugin.launcher.process_plan import ProcessPlan
 from tfps_plugin.launcher.restarts import Restarts
 from tfps_plugin.launcher.scaling import Scaling
 from tfps_plugin.launcher.stop_sequence import Reason

@@ -14,8 +14,8 @@ from tfps_plugin.cluster.spec import PARAMETER_SERVER
 from tfps_plugin.cluster.spec import WORKER
 from tfps_plugin.launcher import control_socket
 from tfps_plugin.launcher.job import Job
-from tfps_plugin.launcher.plan import ProcessPlan
-from tfps_plugin.launcher.plan import plan_cluster
+from tfps_plugin.launcher.process_plan import ProcessPlan
+from tfps_plugin.launcher.process_plan import plan_cluster
 from tfps_plugin.launcher.scaling import Scaling
 from tfps_plugin.launcher.task_range import TaskRange
 

@@ -17,7 +17,7 @@ from tfps_plugin.launcher.arriving_signals import arriving_signals
 from tfps_plugin.launcher.child_process import ChildProcess
 from tfps_plugin.launcher.child_process import Output
 from tfps_plugin.launcher.endings import exit_status
-from tfps_plugin.launcher.plan import ProcessPlan
+from tfps_plugin.launcher.process_plan import ProcessPlan
 
 # Signals that are meant for the task.
 _FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)

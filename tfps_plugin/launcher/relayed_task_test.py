@@ -16,7 +16,7 @@ _NOISE = (
 _RELAY = """
 import os, sys
 from tfps_plugin.launcher import relayed_task
-from tfps_plugin.launcher.plan import ProcessPlan
+from tfps_plugin.launcher.process_plan import ProcessPlan
 
 plan = ProcessPlan("ps 1", ("-c", sys.argv[1]), {})
 sys.exit(relayed_task.run(plan, {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"}))

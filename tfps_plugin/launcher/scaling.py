@@ -10,8 +10,8 @@ from typing import Any
 from tfps_plugin.cluster.spec import ClusterSpec
 from tfps_plugin.cluster.spec import Task
 from tfps_plugin.launcher.control_socket import ControlSocket
-from tfps_plugin.launcher.plan import ProcessPlan
-from tfps_plugin.launcher.plan import first_tasks
+from tfps_plugin.launcher.process_plan import ProcessPlan
+from tfps_plugin.launcher.process_plan import first_tasks
 from tfps_plugin.launcher.task_range import TaskRange
 from tfps_plugin.launcher.task_range import WantedTasks
 

@@ -11,7 +11,7 @@ import pytest
 from tfps_plugin.cluster.spec import PARAMETER_SERVER
 from tfps_plugin.cluster.spec import WORKER
 from tfps_plugin.launcher import control_socket
-from tfps_plugin.launcher import plan
+from tfps_plugin.launcher import process_plan
 from tfps_plugin.launcher.scaling import Scaling
 from tfps_plugin.launcher.task_range import TaskRange
 
@@ -21,10 +21,12 @@ _FIRST = ["chief", "worker 0", "worker 1", "ps 0"]
 
 @pytest.fixture
 def scaling() -> Iterator[Scaling]:
-    largest = plan.plan_cluster(range(4000, 4006), num_workers=3, num_ps=2)
+    largest = process_plan.plan_cluster(
+        range(4000, 4006), num_workers=3, num_ps=2
+    )
     ranges = [TaskRange(WORKER, 2, 3), TaskRange(PARAMETER_SERVER, 1, 2)]
     with control_socket.listening() as control:
-        yield Scaling(control, ranges, largest, plan.plan_task)
+        yield Scaling(control, ranges, largest, process_plan.plan_task)
 
 
 def _ask(scaling: Scaling, request: Any) -> tuple[dict[str, str], str | None]:

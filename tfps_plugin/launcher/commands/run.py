@@ -127,7 +127,7 @@ def run(
     from tfps_plugin.cluster.spec import PARAMETER_SERVER
     from tfps_plugin.cluster.spec import WORKER
     from tfps_plugin.launcher import control_socket
-    from tfps_plugin.launcher import plan
+    from tfps_plugin.launcher import process_plan
     from tfps_plugin.launcher.job import Job
     from tfps_plugin.launcher.scaling import Scaling
     from tfps_plugin.launcher.task_range import OPTIONS
@@ -154,10 +154,10 @@ def run(
     with contextlib.ExitStack() as reserved:
         ports = [
             reserved.enter_context(reserved_port())
-            for _ in range(plan.num_ports(**sizes))
+            for _ in range(process_plan.num_ports(**sizes))
         ]
-        largest = plan.plan_cluster(ports, **sizes)
-        cluster = plan.first_tasks(
+        largest = process_plan.plan_cluster(ports, **sizes)
+        cluster = process_plan.first_tasks(
             largest, {job: each.first for job, each in ranges.items()}
         )
         scaling = None
@@ -167,10 +167,10 @@ def run(
                 reserved.enter_context(control_socket.listening()),
                 ranges.values(),
                 largest,
-                functools.partial(plan.plan_task, **of_tasks),
+                functools.partial(process_plan.plan_task, **of_tasks),
             )
             of_chief[FILE_VARIABLE] = scaling.path
-        plans = plan.plan_processes(
+        plans = process_plan.plan_processes(
             cluster,
             script,
             script_arguments,

@@ -65,12 +65,12 @@ def serve(log_format: str, tune: bool, **options: float | int | None) -> None:
         json_lines.VARIABLE: log_format,
     }
     if log_format == json_lines.JSON:
-        from tfps_plugin.launcher import plan
+        from tfps_plugin.launcher import process_plan
         from tfps_plugin.launcher import relayed_task
 
-        process = plan.ProcessPlan(
+        process = process_plan.ProcessPlan(
             json_lines.task_name(os.environ),
-            (*plan.TASK_SERVER, *arguments),
+            (*process_plan.TASK_SERVER, *arguments),
             settings,
         )
         sys.exit(relayed_task.run(process, {**os.environ, **settings}))
