@@ -110,6 +110,8 @@ class StateServer:
             self._serve(_UnixServer(str(self._path), self._handler(None)))
         # Training does not depend on it.
         except OSError as error:
+            if self._path is not None:
+                job_sockets.remove(self._path)
             _logger.warning(
                 "`tfps status` will not find this job: the chief cannot make "
                 "a socket in the folder for temporary files. Received: %s.",
