@@ -26,11 +26,16 @@ from tfps_plugin.monitoring.state.event_log import EventLog
 from tfps_plugin.monitoring.state.rates import Rates
 from tfps_plugin.strategy.consistency import local_steps_of
 from tfps_plugin.telemetry import held_tables
+from tfps_plugin.telemetry.held_tables import Held
 from tfps_plugin.telemetry.task_reports import Answer
 from tfps_plugin.telemetry.task_reports import TaskReports
 
 # Counts of rows are on workers: more often would be seen there.
 _COUNT_ROWS_SECONDS = 5.0
+# What the chief reads of itself, and what parameter servers hold, changes
+# slowly, and takes milliseconds.
+_READ_SECONDS = 2.0
+_HELD_SECONDS = 1.0
 
 
 class Gathering:
@@ -49,7 +54,13 @@ class Gathering:
         """
         self._event_log = event_log
         self._lock = threading.Lock()
+        # Finding it takes milliseconds.
+        self._version = tfps_plugin.__version__
         self._readings = Readings()
+        self._own_report = self._readings.report()
+        self._read_at = float("-inf")
+        # By the index of the parameter server: when, for which variables, what.
+        self._held: dict[int, tuple[float, Any, Held]] = {}
         self._rates = Rates()
         self._reports = TaskReports()
         self._row_rates: dict[tuple[int, int], float | None] = {}
@@ -80,7 +91,7 @@ class Gathering:
         job = self._job(strategy, coordinator)
         state = ClusterState(
             time=time.time(),
-            version=tfps_plugin.__version__,
+            version=self._version,
             program=os.path.basename(sys.argv[0]) or "python",
             consistency=_spelling(strategy.consistency),
             chief=TaskState(
@@ -88,7 +99,7 @@ class Gathering:
                 index=0,
                 address=present.chief_address or "",
                 health=cluster_state.HEALTHY,
-                **_reported(self._readings.report()),
+                **_reported(self._report_of_chief()),
             ),
             workers=tuple(
                 _workers(workers, answers, session, coordinator, job)
@@ -107,6 +118,32 @@ class Gathering:
         )
         self._count_rows(strategy)
         return state
+
+    def _report_of_chief(self) -> TaskReport:
+        now = time.monotonic()
+        if now - self._read_at >= _READ_SECONDS:
+            self._own_report = self._readings.report()
+            self._read_at = now
+        return self._own_report
+
+    def _held_by(self, strategy: Any, ps_index: int) -> Held:
+        now = time.monotonic()
+        # Another one for each new variable, and for each new place.
+        layout = (strategy.layout_version, strategy.bytes_per_ps)
+        known = self._held.get(ps_index)
+        if (
+            known is not None
+            and now - known[0] < _HELD_SECONDS
+            and known[1] == layout
+        ):
+            return known[2]
+        held = Held(
+            strategy.inventory,
+            strategy.ps_by_index.get(ps_index, ""),
+            lambda table, shard: self._row_rates.get((id(table), shard)),
+        )
+        self._held[ps_index] = now, layout, held
+        return held
 
     def _job(self, strategy: Any, coordinator: Any) -> JobState:
         now = time.monotonic()
@@ -143,11 +180,7 @@ class Gathering:
         coordinator: Any,
         job: JobState,
     ) -> ParameterServerState:
-        held = held_tables.Held(
-            strategy.inventory,
-            strategy.ps_by_index.get(task.index, ""),
-            lambda table, shard: self._row_rates.get((id(table), shard)),
-        )
+        held = self._held_by(strategy, task.index)
         health, detail = cluster_state.HEALTHY, ""
         if answer.reason:
             health, detail = cluster_state.SILENT, answer.reason

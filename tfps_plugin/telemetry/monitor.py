@@ -10,8 +10,9 @@ from tfps_plugin.monitoring.state.event_log import EventLog
 from tfps_plugin.telemetry.gathering import Gathering
 from tfps_plugin.telemetry.state_endpoint import StateEndpoint
 
-# Several viewers that ask at about the same time get the same state.
-_AGE_SECONDS = 0.5
+# Several viewers that ask at about the same time get the same state, unless
+# something has happened. Gathering one takes some ten milliseconds.
+_AGE_SECONDS = 0.9
 
 
 class Monitor:
