@@ -66,11 +66,6 @@ class Gathering:
         self._row_rates: dict[tuple[int, int], float | None] = {}
         self._rows_counted_at = float("-inf")
 
-    def close(self) -> None:
-        """Ends the connections to tasks."""
-        with self._lock:
-            self._reports.close()
-
     def gather(self, strategy: Any, coordinator: Any) -> ClusterState:
         """Returns the state of this moment.
 

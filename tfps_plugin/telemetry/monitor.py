@@ -61,10 +61,6 @@ class Monitor:
                 self._gathered_at = time.monotonic()
             return self._latest
 
-    def close(self) -> None:
-        """Ends the connections to tasks."""
-        self._gathering.close()
-
     # The coordinator calls these, as it does with all background work.
 
     def start(self, coordinator: Any) -> None:

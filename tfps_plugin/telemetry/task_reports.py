@@ -75,10 +75,6 @@ class TaskReports:
                 _ask(due, now)
             return {task: self._asked[task].answer() for task in tasks}
 
-    def close(self) -> None:
-        """Ends the connections to all tasks."""
-        self.of([])
-
 
 class _Asked:
     """A task, and what it has answered last; not thread-safe."""

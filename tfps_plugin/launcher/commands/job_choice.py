@@ -9,8 +9,7 @@ import click
 from tfps_plugin import errors
 from tfps_plugin.monitoring.serving import state_client
 from tfps_plugin.monitoring.serving.state_client import StateClient
-
-TOKEN_VARIABLE = "TFPS_MONITOR_TOKEN"
+from tfps_plugin.strategy.monitoring_options import TOKEN_VARIABLE
 
 
 def chooses_job(command: Callable[..., None]) -> Callable[..., None]:
