@@ -13,6 +13,7 @@ import weakref
 from collections.abc import Iterator
 from typing import Any
 
+from tensorflow.python import pywrap_tfe
 from tensorflow.python.autograph.impl import api
 from tensorflow.python.eager import cancellation
 from tensorflow.python.eager import context
@@ -37,9 +38,20 @@ class _QuietExecutor(executor.Executor):
             super().__del__()
 
 
-def _quiet(made: Any) -> Any:
-    made.__class__ = _QuietExecutor
-    return made
+class _BorrowedExecutor(executor.Executor):
+    """Another owner's executor, whose deletion waits for nothing.
+
+    TensorFlow's own class waits for all calls of the executor. Those of the
+    shared one include the freeing of tensors on a worker that hangs.
+    """
+
+    # Same layout as TensorFlow's: its executors are converted to this class.
+    __slots__ = ()
+
+    def __del__(self) -> None:
+        with contextlib.suppress(Exception):
+            self.clear_error()
+            pywrap_tfe.TFE_DeleteExecutor(self.handle())
 
 
 def new_synchronous_executor() -> Any:
@@ -47,7 +59,9 @@ def new_synchronous_executor() -> Any:
 
     Used since TensorFlow 2.20: `executor.new_executor`.
     """
-    return _quiet(executor.new_executor(enable_async=False))
+    made = executor.new_executor(enable_async=False)
+    made.__class__ = _QuietExecutor
+    return made
 
 
 @contextlib.contextmanager
@@ -55,10 +69,11 @@ def executor_scope(own_executor: Any) -> Iterator[None]:
     """Makes the current thread's eager calls use `own_executor`.
 
     Used since TensorFlow 2.20: `Context.executor`, as in
-    `context.executor_scope`.
+    `context.executor_scope`; `pywrap_tfe.TFE_DeleteExecutor`.
     """
     this_context = context.context()
-    before = _quiet(this_context.executor)
+    before = this_context.executor
+    before.__class__ = _BorrowedExecutor
     try:
         this_context.executor = own_executor
         yield
