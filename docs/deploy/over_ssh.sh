@@ -27,11 +27,12 @@ tf_config() { # KIND INDEX
 # Runs on the other machine: a task, and again after a failure, unless it says
 # that there is no chief (69).
 serve='
-for run in $(seq 11); do
+for restarts in 10 9 8 7 6 5 4 3 2 1 0; do
   tfps serve && exit
   code=$?
   [ $code -ne 69 ] || exit $code
-  sleep 1
+  echo "tfps serve ended with exit code $code; restarts left: $restarts"
+  [ $restarts -eq 0 ] || sleep 1
 done
 exit $code'
 
