@@ -3,7 +3,6 @@
 from typing import Any
 
 from tfps_plugin.cluster.serving.chief_watch import EXIT_NO_CHIEF
-from tfps_plugin.cluster.spec import EVALUATOR
 from tfps_plugin.cluster.spec import ClusterSpec
 from tfps_plugin.deployment import addresses
 from tfps_plugin.deployment import pods
@@ -15,12 +14,38 @@ _INDEX = "TFPS_TASK_INDEX"
 _INDEX_FIELD = (
     "metadata.annotations['batch.kubernetes.io/job-completion-index']"
 )
-# Nothing depends on an evaluator, so that its failures fail nothing.
-_WITHOUT_LIMIT = 2**31 - 1
+# Pods have five random characters more in their names than their hosts.
+_SUFFIX = "-12345"
+
+
+def cluster_of(job: DeployedJob, infix: str = "") -> ClusterSpec:
+    """Returns the cluster of a job whose hosts a headless service names.
+
+    The service is called like the job.
+
+    Args:
+        job: The job.
+        infix: The part of a host's name between the kind of its task and the
+            index.
+
+    Raises:
+        ValueError: If names would be too long.
+    """
+
+    def host(kind: str, index: int) -> str:
+        return f"{job.name}-{kind}{infix}-{index}"
+
+    job.check_host_names(
+        *(host(group.kind, group.count - 1) + _SUFFIX for group in job.groups)
+    )
+    domain = pods.service_domain(job, job.name)
+    return addresses.cluster_of(
+        job, lambda kind, index: f"{host(kind, index)}.{domain}"
+    )
 
 
 def job_spec(
-    job: DeployedJob, group: TaskGroup, cluster: ClusterSpec
+    job: DeployedJob, group: TaskGroup, cluster: ClusterSpec, max_restarts: int
 ) -> dict[str, Any]:
     """Returns the specification of the Job that runs a group.
 
@@ -31,6 +56,7 @@ def job_spec(
         job: The job.
         group: Its tasks of one kind.
         cluster: The cluster of the job.
+        max_restarts: The number of restarts of each task.
 
     Returns:
         A `JobSpec`. Its pods have no subdomain.
@@ -72,9 +98,7 @@ def job_spec(
         "completionMode": "Indexed",
         "completions": group.count,
         "parallelism": group.count,
-        "backoffLimitPerIndex": (
-            _WITHOUT_LIMIT if group.kind == EVALUATOR else job.max_restarts
-        ),
+        "backoffLimitPerIndex": max_restarts,
         "podFailurePolicy": {"rules": rules},
         "template": template,
     }

@@ -4,14 +4,14 @@ from typing import Any
 
 from tfps_plugin.cluster.spec import CHIEF
 from tfps_plugin.cluster.spec import EVALUATOR
-from tfps_plugin.deployment import addresses
 from tfps_plugin.deployment import indexed_jobs
 from tfps_plugin.deployment import network_policy
 from tfps_plugin.deployment import pods
 from tfps_plugin.deployment.job import DeployedJob
 
-# Pods are called JOBSET-KIND-0-INDEX, and have five random characters more.
-_SUFFIX = "-12345"
+# A JobSet fails with any of its Jobs, and nothing depends on an evaluator. It
+# cannot go on without end: a JobSet that is over deletes its pods.
+_WITHOUT_LIMIT = 2**31 - 1
 
 
 def documents(job: DeployedJob) -> list[dict[str, Any]]:
@@ -26,16 +26,8 @@ def documents(job: DeployedJob) -> list[dict[str, Any]]:
     Raises:
         ValueError: If names would be too long, or there is no image.
     """
-    job.check_host_names(
-        *(
-            f"{job.name}-{group.kind}-0-{group.count - 1}{_SUFFIX}"
-            for group in job.groups
-        )
-    )
-    domain = pods.service_domain(job, job.name)
-    cluster = addresses.cluster_of(
-        job, lambda kind, index: f"{job.name}-{kind}-0-{index}.{domain}"
-    )
+    # Hosts are called JOBSET-KIND-0-INDEX.
+    cluster = indexed_jobs.cluster_of(job, "-0")
     spec: dict[str, Any] = {
         "network": {
             "enableDNSHostnames": True,
@@ -57,7 +49,14 @@ def documents(job: DeployedJob) -> list[dict[str, Any]]:
             "name": group.kind,
             "replicas": 1,
             "template": {
-                "spec": indexed_jobs.job_spec(job, group, cluster),
+                "spec": indexed_jobs.job_spec(
+                    job,
+                    group,
+                    cluster,
+                    _WITHOUT_LIMIT
+                    if group.kind == EVALUATOR
+                    else job.max_restarts,
+                ),
             },
         }
         for group in job.groups

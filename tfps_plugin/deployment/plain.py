@@ -8,8 +8,6 @@ from tfps_plugin.deployment import network_policy
 from tfps_plugin.deployment import pods
 from tfps_plugin.deployment.job import DeployedJob
 
-_SUFFIX = "-12345"
-
 
 def documents(job: DeployedJob) -> list[dict[str, Any]]:
     """Returns the objects of a job.
@@ -24,19 +22,12 @@ def documents(job: DeployedJob) -> list[dict[str, Any]]:
     Raises:
         ValueError: If names would be too long, or there is no image.
     """
-    job.check_host_names(
-        *(
-            f"{job.name}-{group.kind}-{group.count - 1}{_SUFFIX}"
-            for group in job.groups
-        )
-    )
-    domain = pods.service_domain(job, job.name)
-    cluster = addresses.cluster_of(
-        job, lambda kind, index: f"{job.name}-{kind}-{index}.{domain}"
-    )
+    cluster = indexed_jobs.cluster_of(job)
     jobs = []
     for group in job.groups:
-        spec = indexed_jobs.job_spec(job, group, cluster)
+        # An evaluator has the limit, too: nothing else ends one that always
+        # fails, as without a checkpoint of a chief that has failed.
+        spec = indexed_jobs.job_spec(job, group, cluster, job.max_restarts)
         spec["template"]["spec"]["subdomain"] = job.name
         jobs.append(
             {
