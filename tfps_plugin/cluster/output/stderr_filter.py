@@ -139,7 +139,11 @@ def _read() -> bytes:
 
 def _write(data: bytes) -> None:
     while data:
-        data = data[os.write(_STDERR, data) :]
+        try:
+            data = data[os.write(_STDERR, data) :]
+        except BlockingIOError:
+            # Another process that has it, too, may have made it so.
+            select.select([], [_STDERR], [])
 
 
 def main() -> None:

@@ -1,4 +1,5 @@
 import contextlib
+import fcntl
 import os
 import pty
 import subprocess
@@ -104,3 +105,22 @@ def test_without_standard_error_nothing_happens() -> None:
         check=True,
     )
     assert ended.stdout == "ran\n"
+
+
+def test_nothing_is_lost_where_writes_do_not_block() -> None:
+    """Another process that has the same pipe or terminal may have set so."""
+    ours, programs = os.pipe()
+    # Less room than the filter has to write at once.
+    fcntl.fcntl(ours, fcntl.F_SETPIPE_SZ, 4096)
+    os.set_blocking(programs, False)
+    program = _BEGIN + "os.write(2, b'x' * 300_000 + b'end')"
+    with (
+        open(ours, "rb", buffering=0) as reader,
+        subprocess.Popen(
+            [sys.executable, "-c", program], stderr=programs
+        ) as process,
+    ):
+        os.close(programs)
+        seen = reader.readall()
+        assert process.wait(_TIMEOUT_SECONDS) == 0
+    assert seen.decode() == f"{_ERROR}\n{'x' * 300_000}end"
