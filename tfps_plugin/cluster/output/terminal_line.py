@@ -99,7 +99,8 @@ class TerminalLines:
             self._column = 0
         elif character == "\b":
             self._column = max(0, self._column - 1)
-        elif character == "\t" or character.isprintable():
+        # Some spaces, and what joins the parts of a sign, are not printable.
+        elif character == "\t" or (character >= " " and character != "\x7f"):
             ended = []
             if self._column >= _LONGEST_LINE:
                 ended.append(self._start_line())

@@ -31,6 +31,10 @@ def _draw(*chunks: bytes, keep_colours: bool = False) -> list[str]:
         (b"\x1b[2Aup\n", ["up"]),
         ("größe ━━\n".encode(), ["größe ━━"]),
         (b"bad \xff byte\n", ["bad \ufffd byte"]),
+        (
+            "x\r5\u00a0MB\u3000\u200d.\n".encode(),
+            ["5\u00a0MB\u3000\u200d."],
+        ),
     ],
 )
 def test_shows_what_a_terminal_would(written: bytes, seen: list[str]) -> None:
