@@ -89,7 +89,7 @@ def _service(job: DeployedJob, group: TaskGroup, index: int) -> dict[str, Any]:
             {
                 "type": "volume",
                 "source": job.checkpoint_claim,
-                "target": job.checkpoint_path,
+                "target": _escaped(job.checkpoint_path),
             }
         ]
     return service

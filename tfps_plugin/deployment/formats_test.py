@@ -444,3 +444,30 @@ def test_without_pyyaml_the_error_says_what_to_install(
     with pytest.raises(formats.YamlMissingError, match=r"tfps_plugin\[deploy"):
         formats.text("jobset", make_job())
     formats.text("slurm", make_job(image=None))
+
+
+def test_variables_of_a_slurm_script_are_its_own() -> None:
+    script = formats.text("slurm", make_job(image=None))
+    set_by_it = {
+        *re.findall(r"^export (\w+)=", script, re.MULTILINE),
+        *re.findall(r"\b(TFPS_\w+)=", script),
+    }
+    assert len(set_by_it) == 5
+    for name in set_by_it:
+        with pytest.raises(ValueError, match=f"sets {name}, which is set"):
+            make_job(environment=((name, "1"),))
+
+
+def test_the_ports_of_a_slurm_job_exist() -> None:
+    # A chief, two parameter servers and three workers.
+    last = make_job(image=None, port=65_530)
+    assert "port=65530\n" in formats.text("slurm", last)
+    with pytest.raises(ValueError, match="up to 65530 for 6 tasks"):
+        formats.text("slurm", make_job(image=None, port=65_531))
+
+
+def test_compose_replaces_nothing_in_a_path() -> None:
+    job = make_job(checkpoint_claim="backups", checkpoint_path="/a$b")
+    (document,) = _documents("compose", job)
+    (volume,) = document["services"]["chief"]["volumes"]
+    assert volume["target"] == "/a$$b"

@@ -20,8 +20,15 @@ _MARGIN_SECONDS = 5
 
 _DNS_LABEL = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-# Variables that the manifest sets itself.
-_OWN_VARIABLES = frozenset({"TF_CONFIG", "TFPS_TASK_INDEX"})
+# Variables that manifests set themselves, the last ones those of Slurm.
+_OWN_VARIABLES = frozenset(
+    {
+        "PYTHONUNBUFFERED",
+        "TF_CONFIG",
+        "TFPS_TASK_INDEX",
+        *("TFPS_CLUSTER", "TFPS_KIND", "TFPS_RESTART_FROM", "TFPS_TASK"),
+    }
+)
 _LONGEST_LABEL = 63
 
 

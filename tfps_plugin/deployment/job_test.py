@@ -24,6 +24,7 @@ from tfps_plugin.deployment.testing import make_job
         ({"environment": (("1A", ""),)}, "'1A'"),
         ({"environment": (("TF_CONFIG", "{}"),)}, "TF_CONFIG, which is set"),
         ({"environment": (("A", "1"), ("A", "2"))}, "--env A="),
+        ({"environment": (("PYTHONUNBUFFERED", ""),)}, "which is set already"),
     ],
 )
 def test_what_cannot_run_is_refused(

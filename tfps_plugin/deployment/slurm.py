@@ -17,6 +17,7 @@ from tfps_plugin.deployment.job import TaskGroup
 _FIRST_PORT = 20_000
 _NUM_PORTS = 10_000
 _MOST_TASKS = 32_768 - _FIRST_PORT - _NUM_PORTS
+_LAST_PORT = 65_535
 # Before the time limit: enough to be put back into the queue.
 _WARNING_SECONDS = 120
 
@@ -186,6 +187,13 @@ def _check(job: DeployedJob, sbatch: Sequence[str]) -> None:
         raise ValueError(
             f"A job has at most {_MOST_TASKS} tasks with --format slurm, "
             f"because each has a port. Received: {num_tasks} tasks"
+        )
+    last_port = (job.port or 0) + num_tasks - 1
+    if last_port > _LAST_PORT:
+        raise ValueError(
+            "With --format slurm, each task has the port after that of the "
+            f"one before: --port may be up to {_LAST_PORT - num_tasks + 1} "
+            f"for {num_tasks} tasks. Received: --port {job.port}"
         )
     for each in sbatch:
         if not each.startswith("-") or "\n" in each:
