@@ -204,7 +204,9 @@ class ChildProcess:
 
     def discard(self) -> None:
         """Kills the process and closes its streams, in any state."""
-        self.send(signal.SIGKILL)
+        # Another group may have the id of one that is buried.
+        if self._process.returncode is None:
+            self.send(signal.SIGKILL)
         # A process that waits for a broken disk does not end even so.
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(_LAST_SECONDS)
