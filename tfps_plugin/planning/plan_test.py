@@ -1,3 +1,4 @@
+import dataclasses
 import io
 import json
 
@@ -113,6 +114,14 @@ def test_the_tables_show_every_part() -> None:
         assert expected in text
     # A part that nothing takes.
     assert "standby" not in text
+
+
+def test_the_tables_name_a_script_with_brackets() -> None:
+    console = rich.console.Console(file=io.StringIO(), width=100)
+    script = "runs[/2]/[b]train.py"
+    tables.show(dataclasses.replace(_plan(), script=script), console)
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert f"Plan of {script}: 8 workers" in text
 
 
 @pytest.mark.parametrize(

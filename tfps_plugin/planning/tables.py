@@ -37,6 +37,7 @@ def show(plan: Plan, console: rich.console.Console) -> None:
         f"Plan of {plan.script}: {machines.num_workers:,} workers, "
         f"{machines.num_ps:,} parameter servers",
         highlight=False,
+        markup=False,
     )
     console.print(_memory(plan))
     console.print(_traffic(plan))
