@@ -116,11 +116,12 @@ def test_a_table_may_be_larger_than_this_machine() -> None:
     assert plan["forecast"]["steps_per_second"] > 0
 
 
+@pytest.mark.parametrize("program", ["print('hello')", "raise SystemExit(0)"])
 def test_a_script_that_does_not_train_is_refused(
-    tmp_path: pathlib.Path,
+    program: str, tmp_path: pathlib.Path
 ) -> None:
     script = tmp_path / "nothing.py"
-    script.write_text("print('hello')")
+    script.write_text(program)
     ended = _plan(script=script)
     assert ended.returncode == 1
     assert "has ended without training" in ended.stderr

@@ -220,7 +220,7 @@ def rehearsing(
                 _program(script, arguments),
                 contextlib.suppress(_Over),
             ):
-                runpy.run_path(script, run_name="__main__")
+                _run(script)
         finally:
             hooks.remove(attach)
         if rehearsal.rehearsed is None:
@@ -230,6 +230,15 @@ def rehearsing(
                 f"of a tfps.ParameterServerStrategy. Received: {script}"
             )
         yield rehearsal.rehearsed
+
+
+def _run(script: str) -> None:
+    """Runs a script; its own end with success is one like any other."""
+    try:
+        runpy.run_path(script, run_name="__main__")
+    except SystemExit as end:
+        if end.code:
+            raise
 
 
 @contextlib.contextmanager
