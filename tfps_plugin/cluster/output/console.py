@@ -73,7 +73,7 @@ class Console:
         }
         self._coloured = {
             stream: not as_json
-            and wants_colour(environ, is_terminal=file.isatty())
+            and wants_colour(environ, is_terminal=is_terminal(file))
             for stream, file in self._files.items()
         }
         self._labels = {
@@ -85,7 +85,7 @@ class Console:
 
     def is_terminal(self, stream: str) -> bool:
         """Returns whether the stream is a terminal that people look at."""
-        return not self._as_json and self._files[stream].isatty()
+        return not self._as_json and is_terminal(self._files[stream])
 
     def descriptor(self, stream: str) -> int:
         """Returns the file descriptor of the stream."""
@@ -117,7 +117,7 @@ class Console:
         file = self._files[stream]
         text = "".join(f"{line}\n" for line in lines)
         # Our output may support fewer characters than the task's.
-        encoding = file.encoding or "utf-8"
+        encoding = getattr(file, "encoding", None) or "utf-8"
         file.write(text.encode(encoding, "replace").decode(encoding))
         file.flush()
 
@@ -143,6 +143,17 @@ class Console:
         if alarming and self._coloured[STDERR]:
             lines = tuple(click.style(line, fg="red") for line in lines)
         self.show(_OWN_NAME, STDERR, lines)
+
+
+def is_terminal(file: TextIO) -> bool:
+    """Returns whether a file is a terminal.
+
+    Args:
+        file: The file; a program may have replaced standard error by an object
+            that can only be written to.
+    """
+    isatty = getattr(file, "isatty", None)
+    return isatty is not None and isatty()
 
 
 def make_labels(names: Sequence[str], *, coloured: bool) -> dict[str, str]:

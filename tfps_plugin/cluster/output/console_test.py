@@ -1,5 +1,7 @@
 import io
 import json
+import types
+from typing import Any
 
 import click
 import pytest
@@ -30,6 +32,13 @@ def test_streams_stay_apart() -> None:
     console.say("d", alarming=True)
     assert out.getvalue() == "ps 0 | a\nps 0 | b\n"
     assert err.getvalue() == "ps 0 | c\ntfps | d\n"
+
+
+def test_what_can_only_be_written_to_is_enough() -> None:
+    written: list[str] = []
+    only: Any = types.SimpleNamespace(write=written.append, flush=int)
+    Console(["ps 0"], {}, only, only).show("ps 0", STDERR, ["\u00f6"])
+    assert written == ["ps 0 | \u00f6\n"]
 
 
 def test_a_terminal_is_cleared_and_coloured() -> None:

@@ -11,6 +11,7 @@ from typing import Self
 from typing import TextIO
 
 from tfps_plugin.cluster.output import json_lines
+from tfps_plugin.cluster.output.console import is_terminal
 from tfps_plugin.cluster.spec import ClusterSpec
 
 # Moves to the start of the line, and clears the line.
@@ -72,7 +73,7 @@ class ProgressLine:
         # A program without a terminal may have no standard error at all.
         is_drawn = (
             stream is not None
-            and (stream.isatty() or _is_of_notebook(stream))
+            and (is_terminal(stream) or _is_of_notebook(stream))
             and not json_lines.is_json(os.environ)
         )
         self._stream = stream if is_drawn else None
@@ -97,7 +98,7 @@ class ProgressLine:
         self.close()
 
     def _clearing(self) -> str:
-        if self._stream is None or self._stream.isatty():
+        if self._stream is None or is_terminal(self._stream):
             return _CLEAR_LINE
         # Not all front ends of notebooks know more than the carriage return.
         return "\r" + " " * len(self._shown) + "\r" if self._shown else ""

@@ -1,4 +1,6 @@
 import io
+import types
+from typing import Any
 
 import pytest
 
@@ -74,6 +76,15 @@ def test_what_is_not_shown_is_not_taken_away() -> None:
     terminal = _Terminal()
     ProgressLine(terminal).close()
     assert terminal.getvalue() == ""
+
+
+def test_what_can_only_be_written_to_gets_nothing() -> None:
+    # No `isatty`: a program has put it in the place of standard error.
+    written: list[str] = []
+    only: Any = types.SimpleNamespace(write=written.append, flush=int)
+    with ProgressLine(only) as line:
+        line.show("1 of 2")
+    assert not written
 
 
 def test_a_file_gets_nothing() -> None:
