@@ -17,8 +17,8 @@ _RESET = "\x1b[0m"
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 
 # A program that never ends its line, or never resets a colour, must not fill
-# our memory.
-_LONGEST_LINE = 16 * 1024
+# our memory. A traceback as JSON, which is one line, has to fit.
+_LONGEST_LINE = 128 * 1024
 _LONGEST_COLOUR = 64
 
 

@@ -1,3 +1,5 @@
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies
@@ -100,6 +102,14 @@ def test_a_colour_that_never_ends_does_not_grow() -> None:
 
 
 def test_an_endless_line_is_cut() -> None:
-    lines = _draw(b"x" * 40_000)
+    lines = _draw(b"x" * 300_000)
     assert len(lines) > 1
-    assert "".join(lines) == "x" * 40_000
+    assert "".join(lines) == "x" * 300_000
+
+
+def test_a_long_line_of_json_stays_one_however_it_arrives() -> None:
+    line = json.dumps({"exception": "x" * 100_000})
+    written = f"{line}\n".encode()
+    assert _draw(written[:9000], written[9000:70_000], written[70_000:]) == [
+        line
+    ]
