@@ -67,6 +67,12 @@ def test_a_sequence_says_more_than_popularity() -> None:
     assert results["recurrent model"] > 1.3 * results["most popular"]
 
 
+def test_names_with_rows_of_their_own_say_more_than_hashed_ones() -> None:
+    results = _results("dynamic_vocabulary.py")
+    assert results["dynamic"] < results["hashed"] - 0.005
+    assert results["hashed"] < results["mean rating"] - 0.01
+
+
 def test_digits() -> None:
     results = _results("digits.py")
     baseline = results["logistic regression"]

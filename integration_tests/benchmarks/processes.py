@@ -1,4 +1,4 @@
-"""Processor time of processes."""
+"""Processor time and memory of processes."""
 
 import os
 import pathlib
@@ -17,6 +17,12 @@ def user_and_system_seconds(pid: int) -> tuple[float, float]:
     user, system = fields.rpartition(")")[2].split()[11:13]
     tick = os.sysconf("SC_CLK_TCK")
     return int(user) / tick, int(system) / tick
+
+
+def resident_bytes(pid: int) -> int:
+    """Returns the memory that a process has now, in bytes."""
+    pages = pathlib.Path(f"/proc/{pid}/statm").read_text().split()[1]
+    return int(pages) * os.sysconf("SC_PAGE_SIZE")
 
 
 def with_descendants(pid: int) -> list[int]:

@@ -132,20 +132,25 @@ class PsVariables:
         num_shards: int,
         name: str,
         weight: dict[str, Any],
+        rows_per_block: int = 1,
     ) -> ShardedVariable:
         """Creates a variable in shards of about as many rows each.
 
         Args:
             num_shards: Number of shards. They are on different ps as long as
                 there are any.
+            rows_per_block: Rows that stay together in one shard.
         """
-        layout = RowLayout.even(described.shape[0], num_shards)
+        num_rows = described.shape[0]
+        num_shards = min(num_shards, num_rows // rows_per_block)
+        layout = RowLayout.even(num_rows, num_shards, rows_per_block)
         row_bytes = described.num_bytes // layout.num_rows
         ps_of_shards = self._placement.place_all(
             [len(layout.rows(i)) * row_bytes for i in range(num_shards)]
         )
         devices = [self.devices[ps] for ps in ps_of_shards]
         table = self._filled_shards(devices, layout, described, name, weight)
+        table.rows_per_block = rows_per_block
         self._count_rows(table)
         return table
 

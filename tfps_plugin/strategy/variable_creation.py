@@ -160,9 +160,12 @@ class VariableCreator:
         num_shards = partitioners.num_shards(
             self._partitioner, described.shape, described.dtype, name
         )
+        rows_per_block = getattr(described.initializer, "rows_per_block", 1)
         if num_shards > 1:
             if ps is None:
-                return self.on_ps.sharded(described, num_shards, name, weight)
+                return self.on_ps.sharded(
+                    described, num_shards, name, weight, rows_per_block
+                )
             self._by_hand.tell_of_whole(ps, name, num_shards)
         return self.on_ps.whole(described, name, weight, ps)
 

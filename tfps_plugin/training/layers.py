@@ -5,5 +5,13 @@ from tfps_plugin.training.embedding.config import TableConfig as TableConfig
 from tfps_plugin.training.embedding.distributed_embedding import (
     DistributedEmbedding as DistributedEmbedding,
 )
+from tfps_plugin.training.embedding.dynamic_embedding import (
+    DynamicEmbedding as DynamicEmbedding,
+)
 
-__all__ = ["DistributedEmbedding", "FeatureConfig", "TableConfig"]
+__all__ = [
+    "DistributedEmbedding",
+    "DynamicEmbedding",
+    "FeatureConfig",
+    "TableConfig",
+]

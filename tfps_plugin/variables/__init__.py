@@ -9,6 +9,7 @@ per_worker/      resources of which every worker or lane has its own
 sharding/        shards: how many, which rows, on which parameter server
 initial_values/  initial values, made where the variables live
 lookup/          lookups of rows, and the gradients of lookups
+dynamic/         tables without a vocabulary
 updates/         updates of variables where they live
 compression/     values that travel in fewer bits
 saving/          sharded variables in files

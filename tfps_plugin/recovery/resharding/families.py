@@ -50,6 +50,7 @@ class VariableFamily:
             tuple(index_of[shard.device] for shard in first.shards),
             is_sharded=is_sharded,
             is_fixed=first.is_placed_by_hand,
+            rows_per_block=getattr(first, "rows_per_block", 1),
         )
 
 

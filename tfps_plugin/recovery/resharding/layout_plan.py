@@ -28,6 +28,7 @@ class Family:
         is_sharded: Whether it may have another number of shards.
         is_fixed: Whether it stays where it is as long as that parameter server
             does.
+        rows_per_block: Rows that stay together in one shard.
     """
 
     num_bytes: int
@@ -35,6 +36,7 @@ class Family:
     servers: tuple[int, ...]
     is_sharded: bool = False
     is_fixed: bool = False
+    rows_per_block: int = 1
 
     def bytes_of_shards(self) -> list[int]:
         """Returns the bytes of each shard."""
@@ -128,8 +130,11 @@ def _placed(
         if len(before) == 1:
             # It may have been cut for more of them.
             num_shards = max(layout.num_shards, len(held))
-        num_shards = max(1, min(num_shards, layout.num_rows))
-        layout = RowLayout.even(layout.num_rows, num_shards)
+        num_blocks = layout.num_rows // family.rows_per_block
+        num_shards = max(1, min(num_shards, num_blocks))
+        layout = RowLayout.even(
+            layout.num_rows, num_shards, family.rows_per_block
+        )
     placed = dataclasses.replace(
         family, layout=layout, servers=(0,) * layout.num_shards
     )

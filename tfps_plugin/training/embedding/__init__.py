@@ -1,6 +1,7 @@
-"""`tfps.layers.DistributedEmbedding`: many tables as one.
+"""Embedding layers: many tables as one, and tables without a vocabulary.
 
 distributed_embedding.py  the layer
+dynamic_embedding.py      the layer without a vocabulary
 config.py                 descriptions of a feature and its table
 plan.py                   the variables of a layer, and who looks up where
 stacks.py                 pure: decides which tables are stacked, and where

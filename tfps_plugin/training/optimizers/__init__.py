@@ -8,6 +8,7 @@ local_support.py          refuses optimizers that cannot make local steps
 update_counts.py          updates, counted on the ps that make them
 compiled_steps.py         steps outside of functions, as one function each
 sparse_gradients.py       clips and sums gradients of which some are rows
+made_rows.py              slots of rows that are made while a model trains
 whole_updates.py          variables whose rows are all updated in every step
 after_updates.py          moving averages and constraints, on the ps
 branches.py               conditions whose branches return nothing

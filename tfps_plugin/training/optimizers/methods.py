@@ -18,6 +18,7 @@ from tfps_plugin.strategy.parameter_server_strategy import (
 )
 from tfps_plugin.training.optimizers import compiled_steps
 from tfps_plugin.training.optimizers import local_support
+from tfps_plugin.training.optimizers import made_rows
 from tfps_plugin.training.optimizers import sparse_gradients
 from tfps_plugin.training.optimizers import step_staleness
 from tfps_plugin.training.optimizers import whole_matrix
@@ -47,6 +48,8 @@ def build(original: Callable[..., None]) -> Callable[..., None]:
             compat.require_no_overrides(self)
         was_built = self.built
         original(self, variables)
+        if not _is_wrapper(self):
+            made_rows.prepare(self, list(variables))
         if (
             compat.strategy_of(self).sparse_update == "caught_up"
             and not was_built

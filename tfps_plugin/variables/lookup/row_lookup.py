@@ -146,6 +146,25 @@ def distinct_rows(
     return _recorded(table, order, rows_UD), positions
 
 
+def rows_in_order(table: Table, order: ShardOrder) -> tf.Tensor:
+    """Looks up rows whose numbers the parameter servers have found.
+
+    Args:
+        table: The table.
+        order: Distinct row numbers. A row whose gradient is zero may occur
+            several times.
+
+    Returns:
+        The rows in the order of the numbers, shape `(U, D)`.
+    """
+    table.was_looked_up = True
+    if table.is_whole:
+        return _rows_of_whole(table, order)
+    with compat.stop_recording():
+        rows_UD = _gather(table, order, wire.dtype_of_reads(table))
+    return _recorded(table, order, rows_UD)
+
+
 def _of_replicas(
     table: Table,
     indices: Sequence[tf.Tensor],

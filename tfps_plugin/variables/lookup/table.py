@@ -40,6 +40,16 @@ class Table:
     # Whether any of its rows have been looked up.
     was_looked_up = False
 
+    # Whether steps change it, beside its updates, on its ps and under its lock
+    # only, so that any number of them may do so at a time.
+    has_directory = False
+
+    # Whether a row of this slot begins as the row of its variable.
+    begins_as_its_variable = False
+
+    # Rows that stay together in one shard, one after the other.
+    rows_per_block = 1
+
     # Whether the program has named its ps.
     is_placed_by_hand = False
 

@@ -16,15 +16,24 @@ class RowLayout:
     offsets: tuple[int, ...]
 
     @classmethod
-    def even(cls, num_rows: int, num_shards: int) -> "RowLayout":
-        """Cuts `num_rows` so that shard sizes differ by at most one row.
+    def even(
+        cls, num_rows: int, num_shards: int, rows_per_block: int = 1
+    ) -> "RowLayout":
+        """Cuts `num_rows` so that shard sizes differ by at most one block.
 
-        The first shards take the rows left over, as TensorFlow's do.
+        The first shards take the blocks left over, as TensorFlow's do.
+
+        Args:
+            num_rows: Number of rows, a multiple of `rows_per_block`.
+            num_shards: Number of shards.
+            rows_per_block: Rows that stay together, one after the other.
         """
-        rows, left_over = divmod(num_rows, num_shards)
+        blocks, left_over = divmod(num_rows // rows_per_block, num_shards)
         offsets = [0]
         for shard in range(num_shards):
-            offsets.append(offsets[-1] + rows + (shard < left_over))
+            offsets.append(
+                offsets[-1] + (blocks + (shard < left_over)) * rows_per_block
+            )
         return cls(tuple(offsets))
 
     @property

@@ -9,6 +9,7 @@ in between: such steps have to run one after another.
 from collections.abc import Collection
 from typing import Any
 
+from tfps_plugin.variables.kinds.sharded_variable import whole_of
 from tfps_plugin.variables.states import flow as flows
 from tfps_plugin.variables.states.flow import Flow
 from tfps_plugin.variables.states.flow import Write
@@ -38,7 +39,12 @@ def of_one_step(
     Returns:
         Variables, in the order of `flow.variables`.
     """
-    assigned = [one for one in states if flow.writes_of(one)]
+    assigned = [
+        one
+        for one in states
+        if flow.writes_of(one)
+        and not getattr(whole_of(one), "has_directory", False)
+    ]
     shared = [
         one
         for one in assigned

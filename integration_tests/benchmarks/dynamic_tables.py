@@ -1,0 +1,185 @@
+"""Measures what a table without a vocabulary costs, beside a fixed one.
+
+    python -m integration_tests.benchmarks.dynamic_tables --rows 1000000
+
+Trains the same model on the same ids with two workers and two parameter
+servers, in turns: with `keras.layers.Embedding`, and with
+`tfps.layers.DynamicEmbedding` that has met all ids before. Prints steps per
+second, the CPU milliseconds of all processes for a step, and ratios round by
+round; and the memory of the parameter servers for each.
+"""
+
+import argparse
+import os
+import statistics
+import time
+from typing import Any
+from typing import NamedTuple
+
+import keras
+import tensorflow as tf
+
+import tfps_plugin as tfps
+
+from . import processes
+
+
+class _Figures(NamedTuple):
+    steps_per_second: float
+    cpu_milliseconds: float
+
+
+def main() -> None:
+    """Runs it once and prints the figures."""
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--width", type=int, default=16)
+    parser.add_argument("--batch", type=int, default=512)
+    parser.add_argument("--ids", type=int, default=26, help="of an example")
+    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--rounds", type=int, default=5)
+    options = parser.parse_args()
+    with tfps.LocalCluster(num_workers=2, num_ps=2) as cluster:
+        pids = processes.with_descendants(os.getpid())
+        models = {}
+        for kind in ("fixed", "dynamic"):
+            before = _ps_bytes(cluster)
+            strategy = tfps.ParameterServerStrategy(
+                cluster.cluster_resolver,
+                tfps.partitioners.FixedShardsPartitioner(2),
+            )
+            with strategy.scope():
+                models[kind] = _model(kind, options)
+            began_at = time.perf_counter()
+            models[kind].fit(
+                tfps.DatasetCreator(lambda context: _all_ids(context, options)),
+                steps_per_epoch=-(
+                    -options.rows // (options.batch * options.ids)
+                ),
+                verbose=0,
+            )
+            seconds = time.perf_counter() - began_at
+            per_row = (_ps_bytes(cluster) - before) / options.rows
+            print(
+                f"{kind}: first pass over all ids {seconds:.1f} s, "
+                f"{per_row:.0f} bytes a row on parameter servers",
+                flush=True,
+            )
+        data = tfps.DatasetCreator(
+            lambda context: _random_ids(context, options)
+        )
+
+        def train(model: Any) -> _Figures:
+            cpu_before = processes.cpu_seconds(pids)
+            began_at = time.perf_counter()
+            model.fit(data, steps_per_epoch=options.steps, verbose=0)
+            seconds = time.perf_counter() - began_at
+            cpu = processes.cpu_seconds(pids) - cpu_before
+            return _Figures(options.steps / seconds, 1e3 * cpu / options.steps)
+
+        for model in models.values():
+            train(model)
+        rounds: dict[str, list[_Figures]] = {kind: [] for kind in models}
+        for _ in range(options.rounds):
+            for kind, model in models.items():
+                rounds[kind].append(train(model))
+    for kind, figures in rounds.items():
+        print(
+            f"{kind}: "
+            f"{statistics.median(f.steps_per_second for f in figures):.4g} "
+            "steps/s, "
+            f"{statistics.median(f.cpu_milliseconds for f in figures):.4g} ms"
+        )
+    print(
+        "step time, dynamic to fixed:", _ratio(rounds, "steps_per_second", -1)
+    )
+    print("CPU, dynamic to fixed:", _ratio(rounds, "cpu_milliseconds", 1))
+
+
+def _model(kind: str, options: argparse.Namespace) -> Any:
+    inputs = keras.Input((options.ids,), dtype="int64")
+    layer = (
+        keras.layers.Embedding(options.rows, options.width)
+        if kind == "fixed"
+        else tfps.layers.DynamicEmbedding(options.width, capacity=options.rows)
+    )
+    outputs = keras.layers.Dense(1)(keras.layers.Flatten()(layer(inputs)))
+    model = keras.Model(inputs, outputs)
+    model.compile(keras.optimizers.Adagrad(0.01), "mse", steps_per_execution=10)
+    return model
+
+
+def _all_ids(
+    context: tf.distribute.InputContext, options: argparse.Namespace
+) -> tf.data.Dataset:
+    """Returns every id once, in no order, a part for each worker."""
+    size = options.batch * options.ids
+    prime = 1_000_003
+    return (
+        tf.data.Dataset.range(-(-options.rows // size))
+        .shard(context.num_input_pipelines, context.input_pipeline_id)
+        .map(
+            lambda number: (
+                (tf.range(number * size, (number + 1) * size) * prime)
+                % options.rows
+            )
+        )
+        .map(lambda ids: _example(ids, options))
+        .repeat()
+    )
+
+
+def _random_ids(
+    context: tf.distribute.InputContext, options: argparse.Namespace
+) -> tf.data.Dataset:
+    count = options.batch * options.ids
+    return (
+        tf.data.Dataset.range(200)
+        .map(
+            lambda number: tf.random.stateless_uniform(
+                [count],
+                [number, context.input_pipeline_id],
+                maxval=options.rows,
+                dtype=tf.int64,
+            )
+        )
+        .map(lambda ids: _example(ids, options))
+        .cache()
+        .repeat()
+    )
+
+
+def _example(
+    ids: tf.Tensor, options: argparse.Namespace
+) -> tuple[tf.Tensor, tf.Tensor]:
+    ids = tf.reshape(ids, [options.batch, options.ids])
+    return ids, tf.cast(ids[:, :1] % 2, tf.float32)
+
+
+def _ps_bytes(cluster: tfps.LocalCluster) -> int:
+    return sum(
+        processes.resident_bytes(cluster.process("ps", index).pid)
+        for index in range(2)
+    )
+
+
+def _ratio(
+    rounds: dict[str, list[_Figures]], figure: str, exponent: int
+) -> str:
+    ratios = [
+        (getattr(dynamic, figure) / getattr(fixed, figure)) ** exponent
+        for fixed, dynamic in zip(
+            rounds["fixed"], rounds["dynamic"], strict=True
+        )
+    ]
+    return (
+        f"{statistics.median(ratios):.3f} "
+        f"({min(ratios):.3f} to {max(ratios):.3f})"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,297 @@
+"""Tests of tables without a vocabulary on a cluster.
+
+The truth is `keras.layers.Embedding` in one process, with the same first rows
+and the places of ids as row numbers.
+"""
+
+import functools
+import pathlib
+from collections.abc import Callable
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import shared_optimizers
+import tensorflow as tf
+
+import tfps_plugin as tfps
+from tfps_plugin import errors
+
+pytestmark = pytest.mark.cluster(num_workers=2, num_ps=2)
+
+_LOWEST = -(2**63)
+_BATCH = 8
+_BATCHES = 6
+_RANDOM = np.random.default_rng(4)
+# Any integers, and the four lowest of all.
+_POOL = np.concatenate(
+    [np.arange(4) + _LOWEST, _RANDOM.integers(_LOWEST, 2**63 - 1, 56)]
+)
+_PLACES = np.concatenate(
+    [
+        _RANDOM.permutation(len(_POOL))[: 3 * _BATCH].reshape(_BATCH, 3)
+        for _ in range(_BATCHES)
+    ]
+)
+_IDS = _POOL[_PLACES]
+_TARGETS = _RANDOM.integers(0, 2, (len(_IDS), 1)).astype("float32")
+_FIRST = keras.initializers.RandomNormal(stddev=0.1, seed=9)
+
+
+def _model(layer: Any, optimizer: Any) -> keras.Model:
+    inputs = keras.Input((3,), dtype="int64")
+    outputs = keras.layers.Dense(
+        1, kernel_initializer=keras.initializers.RandomNormal(seed=2)
+    )(keras.layers.Flatten()(layer(inputs)))
+    model = keras.Model(inputs, outputs)
+    model.compile(optimizer, "mse")
+    return model
+
+
+def _dynamic(**options: Any) -> tfps.layers.DynamicEmbedding:
+    return tfps.layers.DynamicEmbedding(
+        4, _FIRST, capacity=400, name="items", **options
+    )
+
+
+def _fit(model: keras.Model, ids: np.ndarray, epochs: int = 3) -> list[float]:
+    history = model.fit(
+        ids,
+        _TARGETS,
+        batch_size=_BATCH,
+        epochs=epochs,
+        shuffle=False,
+        verbose=0,
+    )
+    losses: list[float] = history.history["loss"]
+    return losses
+
+
+@functools.cache
+def _in_one_process(name: str) -> tuple[list[float], np.ndarray]:
+    """Returns losses, and the row of each id of the pool."""
+    layer = keras.layers.Embedding(len(_POOL), 4)
+    model = _model(layer, shared_optimizers.summing(_OPTIMIZERS[name]()))
+    layer.embeddings.assign(_first_rows(_POOL))
+    return _fit(model, _PLACES), layer.embeddings.numpy()
+
+
+def _first_rows(ids: np.ndarray) -> Any:
+    # It has met none of them.
+    return _dynamic()(tf.constant(ids), training=False)
+
+
+_OPTIMIZERS = shared_optimizers.EVERY | shared_optimizers.OPTIONS
+_OPTIMIZERS.pop("ScheduleFreeAdamW", None)
+# These change rows without a gradient, too: in a fixed table also those that
+# no step has met yet.
+_CHANGING_ALL = ("AdamW", "Ftrl")
+
+Make = Callable[..., tfps.ParameterServerStrategy]
+
+
+@pytest.fixture
+def make(cluster: tfps.LocalCluster) -> Iterator[Make]:
+    made = []
+
+    def make(num_shards: int = 2, **options: Any) -> Any:
+        made.append(
+            tfps.ParameterServerStrategy(
+                cluster.cluster_resolver,
+                tfps.partitioners.FixedShardsPartitioner(num_shards),
+                **options,
+            )
+        )
+        return made[-1]
+
+    yield make
+    for strategy in made:
+        tfps.ClusterCoordinator(strategy).close()
+
+
+@pytest.mark.sample(cases=2)
+@pytest.mark.parametrize("name", _OPTIMIZERS)
+def test_every_optimizer_has_the_numbers_of_a_fixed_table(
+    make: Make, name: str
+) -> None:
+    losses, rows = _in_one_process(name)
+    strategy = make(sparse_update="exact", consistency=tfps.Sync())
+    with strategy.scope():
+        layer = _dynamic()
+        model = _model(layer, _OPTIMIZERS[name]())
+    if name in _CHANGING_ALL:
+        layer.import_(_POOL, _first_rows(_POOL))
+    np.testing.assert_allclose(_fit(model, _IDS), losses, rtol=1e-4)
+    found = dict(zip(*layer.export(), strict=True))
+    met = np.arange(len(_POOL))
+    if name not in _CHANGING_ALL:
+        met = np.unique(_PLACES)
+    assert sorted(found) == sorted(_POOL[met])
+    np.testing.assert_allclose(
+        np.stack([found[one] for one in _POOL[met]]),
+        rows[met],
+        rtol=1e-3,
+        atol=1e-5,
+    )
+
+
+@pytest.mark.parametrize("num_shards", [1, 2, 5])
+@pytest.mark.parametrize(
+    "consistency",
+    [tfps.Async(), tfps.Sync(), tfps.BoundedStaleness(1)],
+    ids=lambda each: type(each).__name__,
+)
+def test_every_consistency_learns(
+    make: Make, num_shards: int, consistency: Any
+) -> None:
+    strategy = make(num_shards, consistency=consistency)
+    with strategy.scope():
+        layer = _dynamic()
+        model = _model(layer, keras.optimizers.Adagrad(0.2))
+    losses = _fit(model, _IDS, epochs=6)
+    assert losses[-1] < losses[0]
+    assert layer.size() == len(np.unique(_IDS))
+    model.evaluate(_IDS + 1, _TARGETS, verbose=0)
+    model.predict(_IDS + 2, verbose=0)
+    assert layer.size() == len(np.unique(_IDS)), "only training makes rows"
+
+
+@pytest.mark.cluster(num_workers=4, num_ps=2)
+def test_workers_that_meet_new_ids_at_once_make_one_row_of_each(
+    make: Make,
+) -> None:
+    strategy = make(
+        scheduling=tfps.SchedulingOptions(max_closures_in_flight_per_worker=4)
+    )
+    coordinator = tfps.ClusterCoordinator(strategy)
+    num_ids = 3000
+    with strategy.scope():
+        layer = tfps.layers.DynamicEmbedding(4, _FIRST, capacity=num_ids)
+        layer.build()
+
+    @tf.function
+    def look_up(number: tf.Tensor) -> tf.Tensor:
+        # All begin with the same ids.
+        ids = tf.range(10 * (number // 8), 10 * (number // 8) + 200)
+        return layer(tf.cast(ids, tf.int64) * 64, training=True)
+
+    results = [
+        coordinator.schedule(look_up, args=(tf.constant(number),))
+        for number in range(200)
+    ]
+    coordinator.join()
+    ids, rows = layer.export()
+    expected = np.arange(200 + 10 * 24) * 64
+    assert sorted(ids) == sorted(expected)
+    np.testing.assert_array_equal(rows, layer(tf.constant(ids)))
+    fresh = tfps.layers.DynamicEmbedding(4, _FIRST, capacity=num_ids)
+    for number, result in enumerate(results):
+        first = 10 * (number // 8)
+        np.testing.assert_array_equal(
+            result.fetch(),
+            fresh(tf.range(first, first + 200, dtype=tf.int64) * 64),
+        )
+
+
+@pytest.mark.parametrize("unknown", ["initial", "zeros", "shared"])
+def test_unknown_ids_get_what_was_asked_for(make: Make, unknown: str) -> None:
+    with make().scope():
+        layer = _dynamic(unknown=unknown)
+        model = _model(layer, keras.optimizers.Adagrad(0.2))
+    _fit(model, _IDS)
+    rows = layer(tf.constant([5, 6], tf.int64)).numpy()
+    expected = {
+        "initial": _first_rows(np.array([5, 6])),
+        "zeros": np.zeros((2, 4)),
+        "shared": np.stack(2 * [layer.trainable_weights[-1].numpy()[0]]),
+    }[unknown]
+    np.testing.assert_array_equal(rows, expected)
+
+
+def test_a_checkpoint_is_restored_into_any_number_of_shards(
+    make: Make, tmp_path: pathlib.Path
+) -> None:
+    with make(2, consistency=tfps.Sync()).scope():
+        layer = _dynamic()
+        model = _model(layer, keras.optimizers.Adam(0.05))
+    _fit(model, _IDS)
+    path = tfps.Checkpoint(model=model).save(tmp_path / "saved")
+    model.save(tmp_path / "model.keras")
+    ids, rows = layer.export()
+    predicted = model.predict(_IDS, verbose=0)
+    losses = _fit(model, _IDS)
+    for num_shards in (3, 1):
+        with make(num_shards, consistency=tfps.Sync()).scope():
+            other = _dynamic()
+            restored = _model(other, keras.optimizers.Adam(0.05))
+            restored.optimizer.build(restored.trainable_variables)
+        # What it has met before is gone.
+        restored.fit(_IDS[:8] + 3, _TARGETS[:8], verbose=0)
+        tfps.Checkpoint(model=restored).restore(path)
+        _assert_same_rows(other, ids, rows)
+        np.testing.assert_allclose(
+            restored.predict(_IDS, verbose=0), predicted, atol=1e-6
+        )
+        # Slots belong to the same ids.
+        np.testing.assert_allclose(_fit(restored, _IDS), losses, rtol=1e-4)
+    plain = keras.models.load_model(tmp_path / "model.keras")
+    np.testing.assert_allclose(
+        plain.predict(_IDS, verbose=0), predicted, atol=1e-6
+    )
+    _assert_same_rows(plain.get_layer("items"), ids, rows)
+
+
+def _assert_same_rows(layer: Any, ids: np.ndarray, rows: np.ndarray) -> None:
+    found = dict(zip(*layer.export(), strict=True))
+    assert sorted(found) == sorted(ids)
+    for one, row in zip(ids, rows, strict=True):
+        np.testing.assert_array_equal(found[one], row)
+
+
+def test_strings_ragged_and_weighted_ids(make: Make) -> None:
+    strategy = make()
+    with strategy.scope():
+        layer = _dynamic(combiner="mean")
+        layer.build()
+    names = tf.ragged.constant([["a", "b"], [], ["b"]])
+    weights = tf.ragged.constant([[1.0, 3.0], [], [2.0]])
+    coordinator = tfps.ClusterCoordinator(strategy)
+
+    @tf.function
+    def step() -> tuple[tf.Tensor, tf.Tensor]:
+        return layer(names, training=True), layer(names, weights)
+
+    means, weighted = coordinator.schedule(step).fetch()
+    a, b = _dynamic(combiner="mean")(tf.constant(["a", "b"]))
+    np.testing.assert_allclose(means, [(a + b) / 2, 0 * a, b], rtol=1e-6)
+    np.testing.assert_allclose(weighted, [(a + 3 * b) / 4, 0 * a, b], rtol=1e-6)
+    assert layer.size() == 2
+
+
+def test_a_full_table_is_named(make: Make) -> None:
+    with make().scope():
+        layer = tfps.layers.DynamicEmbedding(4, _FIRST, capacity=10)
+        model = _model(layer, "sgd")
+    ids = np.arange(30_000).reshape(-1, 3)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="is full"):
+        model.fit(ids, np.zeros((len(ids), 1)), verbose=0)
+
+
+@pytest.mark.skipif(
+    not hasattr(keras.optimizers, "ScheduleFreeAdamW"),
+    reason="Keras before 3.14 does not have it",
+)
+def test_an_optimizer_that_copies_rows_is_refused(make: Make) -> None:
+    with make().scope():
+        model = _model(_dynamic(), keras.optimizers.ScheduleFreeAdamW())
+    with pytest.raises(errors.UnsupportedError, match="ScheduleFreeAdamW"):
+        _fit(model, _IDS)
+
+
+def test_rows_that_catch_up_are_refused(make: Make) -> None:
+    with make(sparse_update="caught_up").scope():
+        model = _model(_dynamic(), keras.optimizers.Adam(0.05))
+    with pytest.raises(errors.UnsupportedError, match=r"'items'.*caught_up"):
+        _fit(model, _IDS)

@@ -1,0 +1,11 @@
+"""Tables without a vocabulary, whose rows belong to ids of any value.
+
+dynamic_table.py    rows, their records, and the directories of all shards
+shard_directory.py  finds and makes the rows of one shard, on its ps
+row_space.py        pure: the rows of each hash bucket
+id_hashing.py       buckets of ids, and random numbers that depend on them
+string_ids.py       strings as ids
+initial_rows.py     the first row of an id
+blocks_of_rows.py   the initial value of the table
+contents.py         contents of the table, for the program
+"""

@@ -1,0 +1,91 @@
+"""Contents of a dynamic table, as the program reads and writes them."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tfps_plugin.variables.chief import chief_reads
+from tfps_plugin.variables.chief import steps_in_flight
+from tfps_plugin.variables.dynamic.dynamic_table import DynamicTable
+from tfps_plugin.variables.dynamic.shard_directory import ID
+from tfps_plugin.variables.dynamic.shard_directory import SEEN
+from tfps_plugin.variables.lookup.table import table_behind
+
+# Rows are read and written in blocks of about this size.
+_BLOCK_BYTES = 16 << 20
+
+
+def size(records: Any) -> int:
+    """Returns the number of rows that belong to ids.
+
+    Args:
+        records: The `keras.Variable` of the records.
+    """
+    if table_behind(records) is not None:
+        steps_in_flight.finish()
+    return sum(map(_count, _parts(records)))
+
+
+def _count(part: Any) -> int:
+    def read_once() -> int:
+        with tf.device(part.device):
+            value = tf.raw_ops.ReadVariableOp(
+                resource=part.handle, dtype=tf.int64
+            )
+            return int(tf.math.count_nonzero(value[:, SEEN]))
+
+    return chief_reads.read(read_once)
+
+
+def blocks(rows: Any, records: Any) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yields ids and their rows, a part of the table at a time.
+
+    Args:
+        rows: The `keras.Variable` of the rows.
+        records: That of the records.
+
+    Yields:
+        Ids, int64, shape `(N,)`, and their rows, shape `(N, D)`.
+    """
+    for part, records_part in zip(_parts(rows), _parts(records), strict=True):
+        row_bytes = part.shape[1] * part.dtype.size
+        step = max(1, _BLOCK_BYTES // row_bytes)
+        for start in range(0, part.shape[0], step):
+            block = range(start, min(start + step, part.shape[0]))
+            recorded = _fetch(records_part, block)
+            are_used = recorded[:, SEEN] > 0
+            if are_used.any():
+                yield recorded[are_used, ID], _fetch(part, block)[are_used]
+
+
+def assign(table: DynamicTable, rows: Any, ids: Any, values: Any) -> None:
+    """Gives ids their rows, and makes those that there are not.
+
+    Args:
+        table: The table.
+        rows: The `keras.Variable` of its rows.
+        ids: Distinct int64, shape `(N,)`.
+        values: Their rows, shape `(N, D)`.
+    """
+    step = max(1, _BLOCK_BYTES // max(1, values[:1].nbytes))
+    for start in range(0, len(ids), step):
+        block = slice(start, start + step)
+        numbers = table.row_numbers(tf.constant(ids[block], tf.int64))
+        rows.value.scatter_update(
+            tf.IndexedSlices(tf.cast(values[block], rows.dtype), numbers)
+        )
+
+
+def _parts(variable: Any) -> list[Any]:
+    """Returns the shards of a variable, or that of this process."""
+    found = table_behind(variable)
+    return [variable.value] if found is None else list(found[0].shards)
+
+
+def _fetch(part: Any, rows: range) -> np.ndarray:
+    if hasattr(part, "fetch_rows"):
+        fetched: np.ndarray = part.fetch_rows(rows)
+        return fetched
+    return np.asarray(part[rows.start : rows.stop])

@@ -1,0 +1,75 @@
+"""Hashes of ids: their buckets, and random numbers that depend on them.
+
+The hash is the finalizer of SplitMix64 (Steele, Lea and Flood, "Fast
+splittable pseudorandom number generators", 2014). It maps any pattern of ids,
+such as consecutive or even ones, to bits that look random, and different ids
+to different values.
+"""
+
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tfps_plugin.variables.dynamic.row_space import NUM_BUCKETS
+
+_MASK = (1 << 64) - 1
+_GOLDEN = 0x9E3779B97F4A7C15
+_FIRST = 0xBF58476D1CE4E5B9
+_SECOND = 0x94D049BB133111EB
+_BUCKET_BITS = NUM_BUCKETS.bit_length() - 1
+_FRACTION_BITS = 23
+
+
+def mixed(numbers: tf.Tensor) -> tf.Tensor:
+    """Returns the hash of unsigned 64-bit numbers, of the same shape."""
+    bits = numbers
+    for shift, factor in ((30, _FIRST), (27, _SECOND)):
+        bits = tf.bitwise.bitwise_xor(bits, _shifted(bits, shift))
+        bits = bits * tf.constant(np.uint64(factor))
+    return tf.bitwise.bitwise_xor(bits, _shifted(bits, 31))
+
+
+def buckets_of(ids: tf.Tensor) -> tf.Tensor:
+    """Returns the bucket of each id, int32, of the same shape.
+
+    Args:
+        ids: Any int64.
+    """
+    bits = mixed(tf.bitcast(ids, tf.uint64) + tf.constant(np.uint64(_GOLDEN)))
+    return tf.cast(_shifted(bits, 64 - _BUCKET_BITS), tf.int32)
+
+
+def uniform(ids_N: tf.Tensor, num_columns: int, seed: int) -> tf.Tensor:
+    """Returns random numbers that depend on ids, columns and the seed alone.
+
+    Args:
+        ids_N: Any int64.
+        num_columns: Number of columns, C.
+        seed: The seed; different ones give other numbers.
+
+    Returns:
+        Float32 above zero and below one, shape `(N, C)`.
+    """
+    start = (seed * _FIRST + _SECOND) & _MASK
+    # Hashed once before columns are added: otherwise the numbers of an id
+    # would be those of the next id, one column further.
+    bits_N = mixed(tf.bitcast(ids_N, tf.uint64) + tf.constant(np.uint64(start)))
+    # As an array: of a list of large numbers, TensorFlow makes floats first.
+    steps_C = tf.constant(
+        np.array(
+            [((column + 1) * _GOLDEN) & _MASK for column in range(num_columns)],
+            np.uint64,
+        )
+    )
+    bits_NC = mixed(bits_N[:, None] + steps_C[None, :])
+    # The highest bits are exact in a float32; the half keeps away from zero.
+    whole = tf.cast(
+        tf.bitcast(_shifted(bits_NC, 64 - _FRACTION_BITS), tf.int64),
+        tf.float32,
+    )
+    return (whole + 0.5) * 2.0**-_FRACTION_BITS
+
+
+def _shifted(bits: tf.Tensor, count: int) -> Any:
+    return tf.bitwise.right_shift(bits, tf.constant(count, tf.uint64))

@@ -1,0 +1,128 @@
+"""First rows of ids: they depend on the id and a seed, and on nothing else."""
+
+import dataclasses
+import functools
+import statistics
+import zlib
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tfps_plugin import errors
+from tfps_plugin._compat import keras as keras_compat
+from tfps_plugin.variables.dynamic import id_hashing
+
+# Normal numbers are interpolated between so many quantiles. Functions of the
+# runtime such as a logarithm give other last bits at other places of a tensor.
+_NUM_QUANTILES = 4096
+# The largest deviation of a normal number: beyond it are 0.02 % of them.
+_MOST_DEVIATIONS = 3.7
+# As in TensorFlow and Keras.
+_TRUNCATED_DEVIATIONS = 2.0
+
+
+@dataclasses.dataclass(frozen=True)
+class InitialRows:
+    """First rows of ids, whoever asks for them, in whatever order.
+
+    Attributes:
+        distribution: "constant", "uniform", "normal" or "truncated_normal".
+        parameters: The constant, twice; lower and upper end; or mean and
+            standard deviation.
+        seed: Seed of a random distribution.
+        width: Number of columns.
+        dtype: Floating dtype of the rows.
+    """
+
+    distribution: str
+    parameters: tuple[float, float]
+    seed: int
+    width: int
+    dtype: tf.DType
+
+    def of(self, ids_N: tf.Tensor) -> tf.Tensor:
+        """Returns the first row of each id, shape `(N, width)`.
+
+        Args:
+            ids_N: Any int64.
+        """
+        first, second = self.parameters
+        if self.distribution == "constant":
+            shape = tf.stack([tf.size(ids_N), self.width])
+            return tf.fill(shape, tf.constant(first, self.dtype))
+        drawn_ND = id_hashing.uniform(ids_N, self.width, self.seed)
+        if self.distribution == "uniform":
+            rows_ND = first + (second - first) * drawn_ND
+        else:
+            quantiles = _quantiles(
+                _TRUNCATED_DEVIATIONS
+                if self.distribution == "truncated_normal"
+                else _MOST_DEVIATIONS
+            )
+            rows_ND = first + second * _interpolated(quantiles, drawn_ND)
+        return tf.cast(rows_ND, self.dtype)
+
+
+def described_by(
+    initializer: Any, width: int, dtype: tf.DType, name: str
+) -> InitialRows:
+    """Returns the first rows that a Keras initializer describes.
+
+    An initializer without a seed takes one from the name, so that a program
+    that is started again makes the same rows.
+
+    Args:
+        initializer: A constant or random Keras initializer.
+        width: Number of columns.
+        dtype: Dtype of the rows.
+        name: Name of the table.
+
+    Raises:
+        UnsupportedError: For an initializer whose values need the number of
+            rows, or that is not known.
+    """
+    if keras_compat.is_elementwise_constant(initializer):
+        value = float(initializer((1,), dtype="float32")[0])
+        return InitialRows("constant", (value, value), 0, width, dtype)
+    mode = getattr(initializer, "mode", "fan_out")
+    drawn = keras_compat.random_draw(initializer, (1, width))
+    if drawn is None or mode != "fan_out":
+        raise errors.UnsupportedError(
+            f"The table {name!r} has no fixed number of rows, so each first "
+            "row is made from its id. Expected a constant initializer, or one "
+            "of keras.initializers that draws numbers without regard to the "
+            "number of rows: RandomUniform, RandomNormal, TruncatedNormal, or "
+            "VarianceScaling with mode='fan_out'. Received: "
+            f"embeddings_initializer={initializer!r}"
+        )
+    distribution, parameters, numbers = drawn
+    if _has_seed(initializer):
+        seed = (numbers[0] << 32) ^ numbers[1]
+    else:
+        seed = zlib.crc32(name.encode())
+    return InitialRows(distribution, parameters, seed, width, dtype)
+
+
+@functools.cache
+def _quantiles(most_deviations: float) -> np.ndarray:
+    """Returns quantiles of a normal distribution that is cut on both sides."""
+    normal = statistics.NormalDist()
+    low = normal.cdf(-most_deviations)
+    shares = np.linspace(low, 1.0 - low, _NUM_QUANTILES)
+    return np.array([normal.inv_cdf(share) for share in shares], np.float32)
+
+
+def _interpolated(quantiles: np.ndarray, shares: tf.Tensor) -> tf.Tensor:
+    """Returns the values at some shares of the distribution, from 0 to 1."""
+    places = shares * float(len(quantiles) - 1)
+    below = tf.floor(places)
+    numbers = tf.cast(below, tf.int32)
+    values = tf.gather(quantiles, numbers)
+    steps = tf.gather(np.diff(quantiles), numbers)
+    return values + (places - below) * steps
+
+
+def _has_seed(initializer: keras.initializers.Initializer) -> bool:
+    return initializer.get_config().get("seed") is not None

@@ -1,0 +1,187 @@
+"""Tests of a directory against a plain dict of rows."""
+
+import uuid
+from collections.abc import Sequence
+
+import hypothesis
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import stateful
+from hypothesis import strategies as st
+
+from tfps_plugin.variables.dynamic import shard_directory
+from tfps_plugin.variables.dynamic.initial_rows import InitialRows
+from tfps_plugin.variables.dynamic.row_space import RowSpace
+from tfps_plugin.variables.dynamic.shard_directory import ShardDirectory
+
+_LOWEST = -(2**63)
+_SPACE = RowSpace.for_capacity(500)
+_INITIAL = InitialRows("normal", (0.0, 1.0), 5, 3, tf.float32)
+_POOL = [
+    *range(_LOWEST, _LOWEST + 6),
+    -1,
+    0,
+    1,
+    2**63 - 1,
+    *np.random.default_rng(3).integers(_LOWEST, 2**63 - 1, 60).tolist(),
+]
+_IDS = st.lists(st.sampled_from(_POOL), max_size=12, unique=True)
+
+
+class _Shard:
+    """Variables of this process, with several directories to go to."""
+
+    def __init__(self, num_directories: int = 1) -> None:
+        self.rows = tf.Variable(tf.zeros([_SPACE.num_rows, 3]))
+        self.records = tf.Variable(tf.zeros([_SPACE.num_rows, 2], tf.int64))
+        self._functions = [self._traced() for _ in range(num_directories)]
+        self._now = 0
+
+    def clear(self) -> None:
+        """Empties the table, as a restore would."""
+        self.rows.assign(tf.zeros_like(self.rows))
+        self.records.assign(tf.zeros_like(self.records))
+
+    def go_elsewhere(self) -> None:
+        """Goes on with another directory, as on another ps."""
+        self._now = (self._now + 1) % len(self._functions)
+
+    def _traced(self) -> tuple[tf.types.experimental.ConcreteFunction, ...]:
+        directory = ShardDirectory(
+            "items",
+            uuid.uuid4().hex,
+            range(_SPACE.num_rows),
+            _SPACE,
+            self.rows,
+            self.records,
+            _INITIAL,
+        )
+
+        def find(ids: tf.Tensor, makes_rows: bool) -> tuple[tf.Tensor, ...]:
+            found = directory.find(ids, makes_rows=makes_rows)
+            return found.rows_N, found.are_present_N
+
+        traced = tf.function(find, autograph=False)
+        vector = tf.TensorSpec([None], tf.int64)
+        return tuple(
+            traced.get_concrete_function(vector, makes_rows)
+            for makes_rows in (True, False)
+        )
+
+    def make(self, ids: Sequence[int]) -> np.ndarray:
+        training, _ = self._functions[self._now]
+        rows, are_present = training(tf.constant(ids, tf.int64))
+        assert np.all(are_present)
+        return rows.numpy()
+
+    def look(self, ids: Sequence[int]) -> dict[int, int]:
+        """Returns the rows of those ids that have one."""
+        _, looking = self._functions[self._now]
+        rows, are_present = looking(tf.constant(ids, tf.int64))
+        return {
+            one: int(row)
+            for one, row, is_present in zip(ids, rows, are_present, strict=True)
+            if is_present
+        }
+
+
+_shard = _Shard(num_directories=3)
+
+
+class Directories(stateful.RuleBasedStateMachine):
+    """Makes rows, writes them, moves and restores; a dict is the truth."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shard = _shard
+        self.shard.clear()
+        self.truth: dict[int, np.ndarray] = {}
+        self.saved: tuple[np.ndarray, np.ndarray] | None = None
+        self.saved_truth: dict[int, np.ndarray] = {}
+
+    @stateful.rule(ids=_IDS, value=st.integers(-9, 9))
+    def train(self, ids: list[int], value: int) -> None:
+        rows = self.shard.make(ids)
+        assert len(set(rows)) == len(ids)
+        for one, row in zip(ids, rows, strict=True):
+            if one not in self.truth:
+                first = _INITIAL.of(tf.constant([one], tf.int64))
+                self.truth[one] = first.numpy()[0]
+            np.testing.assert_array_equal(
+                self.shard.rows[int(row)], self.truth[one]
+            )
+            self.truth[one] = np.full(3, value, np.float32)
+        self.shard.rows.scatter_update(
+            tf.IndexedSlices(tf.fill([len(ids), 3], float(value)), rows)
+        )
+
+    @stateful.rule(ids=_IDS)
+    def evaluate(self, ids: list[int]) -> None:
+        found = self.shard.look(ids)
+        assert set(found) == set(ids) & set(self.truth)
+        for one, row in found.items():
+            np.testing.assert_array_equal(self.shard.rows[row], self.truth[one])
+
+    @stateful.rule()
+    def move(self) -> None:
+        self.shard.go_elsewhere()
+
+    @stateful.rule()
+    def save(self) -> None:
+        self.saved = (
+            np.array(self.shard.rows.numpy()),
+            np.array(self.shard.records.numpy()),
+        )
+        self.saved_truth = dict(self.truth)
+
+    @stateful.precondition(lambda self: self.saved is not None)
+    @stateful.rule()
+    def restore(self) -> None:
+        assert self.saved is not None
+        rows, records = self.saved
+        self.shard.rows.assign(rows)
+        self.shard.records.assign(records)
+        self.truth = dict(self.saved_truth)
+
+    @stateful.invariant()
+    def every_row_is_there(self) -> None:
+        found = self.shard.look(_POOL)
+        assert set(found) == set(self.truth)
+        assert len(set(found.values())) == len(found)
+
+
+Directories.TestCase.settings = hypothesis.settings(
+    max_examples=10, stateful_step_count=12, deadline=None
+)
+test_rows_are_those_of_a_dict = Directories.TestCase
+
+
+def test_a_full_shard_names_the_table() -> None:
+    shard = _Shard()
+    shard.make(_POOL)
+    with pytest.raises(
+        tf.errors.InvalidArgumentError, match=r"The table .*items.* is full"
+    ):
+        shard.make(range(10_000))
+    # Nothing was made, and it goes on.
+    assert set(shard.look([5, 6, *_POOL])) == set(_POOL)
+    shard.make([5])
+
+
+def test_the_hash_table_never_grows() -> None:
+    shard = _Shard()
+    random = np.random.default_rng(1)
+    ids = random.integers(_LOWEST, 2**63 - 1, 500).tolist()
+    for start in range(0, 500, 50):
+        shard.make(ids[start : start + 50])
+    assert len(shard.look(ids)) == 500
+
+
+def test_a_free_row_has_no_time() -> None:
+    shard = _Shard()
+    (row,) = shard.make([7])
+    records = shard.records.numpy()
+    assert records[row, shard_directory.ID] == 7
+    assert records[row, shard_directory.SEEN] > 1_600_000_000
+    assert np.count_nonzero(records[:, shard_directory.SEEN]) == 1
