@@ -224,6 +224,14 @@ def test_a_custom_loop_is_seen(new_strategy: _NewStrategy) -> None:
     state = tfps.cluster_state(strategy)
     assert (state.job.work, state.job.total_steps) == ("", 7)
     assert state.counters["closures_done"] == 7
+    # Steps of `fit` and evaluations are added to those of the loop.
+    model = _model(strategy)
+    for number in (1, 2):
+        model.evaluate(tfps.DatasetCreator(_batches), steps=3, verbose=0)
+        coordinator.schedule(step)
+        coordinator.join()
+        total = tfps.cluster_state(strategy).job.total_steps
+        assert total == 7 + 4 * number
 
 
 def _wait_for(
