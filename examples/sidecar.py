@@ -4,6 +4,7 @@ tfps run --evaluator examples/sidecar.py
 """
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 import tfps_plugin as tfps
@@ -57,14 +58,19 @@ def train() -> None:
 
 def evaluate() -> None:
     """Evaluates each checkpoint until the training is over."""
-    tfps.SidecarEvaluator(
+    data = make_dataset(seed=1000)
+    evaluations = tfps.SidecarEvaluator(
         build_model(),
-        data=make_dataset(seed=1000),
+        data=data,
         steps=20,
         checkpoint_dir="checkpoints",
         log_dir="logs",  # for TensorBoard
         export_best=tfps.ExportBest("best/model.keras"),
     ).start()
+    best = max(each.metrics["accuracy"] for each in evaluations)
+    labels = np.concatenate([y for _, y in data.take(20).as_numpy_iterator()])
+    base_rate = max(labels.mean(), 1 - labels.mean())
+    print(f"best accuracy {best:.4f}, base rate {base_rate:.4f}")
 
 
 if __name__ == "__main__":

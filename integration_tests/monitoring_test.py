@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 import threading
@@ -193,7 +194,7 @@ def test_examples_are_counted_exactly(new_strategy: _NewStrategy) -> None:
     counts = []
 
     def look(epoch: int, logs: Any) -> None:
-        counts.append(strategy.progress.now().num_examples)
+        counts.append(strategy.progress.num_examples())
 
     rows = 3 * _BATCH + 5
     ids = np.zeros([rows, _IDS], "int32")
@@ -223,6 +224,14 @@ def test_a_custom_loop_is_seen(new_strategy: _NewStrategy) -> None:
     state = tfps.cluster_state(strategy)
     assert (state.job.work, state.job.total_steps) == ("", 7)
     assert state.counters["closures_done"] == 7
+    # Steps of `fit` and evaluations are added to those of the loop.
+    model = _model(strategy)
+    for number in (1, 2):
+        model.evaluate(tfps.DatasetCreator(_batches), steps=3, verbose=0)
+        coordinator.schedule(step)
+        coordinator.join()
+        total = tfps.cluster_state(strategy).job.total_steps
+        assert total == 7 + 4 * number
 
 
 def _wait_for(
@@ -245,7 +254,9 @@ def test_losses_and_returns_are_seen(
     new_strategy: _NewStrategy,
     tmp_path: pathlib.Path,
 ) -> None:
-    strategy = new_strategy(address="127.0.0.1:0", token="secret")
+    strategy = new_strategy(
+        address="127.0.0.1:0", token="secret", count_rows=True
+    )
     model = _model(strategy)
     port = strategy.session.connection.part(StateEndpoint).port
     assert port is not None
@@ -256,6 +267,8 @@ def test_losses_and_returns_are_seen(
     is_over = threading.Event()
     traced: list[str] = []
     files: list[pathlib.Path] = []
+    waits: list[float] = []
+    asked = threading.Event()
     errors_of_watcher: list[BaseException] = []
 
     def watch() -> None:
@@ -269,6 +282,17 @@ def test_losses_and_returns_are_seen(
                 )
             )
             files.extend(folder.rglob("*.xplane.pb"))
+            stopped = cluster.process("worker", 1)
+            stopped.send_signal(signal.SIGSTOP)
+            try:
+                # It is asked for numbers, and does not answer.
+                for _ in range(3):
+                    began_at = time.monotonic()
+                    client.state()
+                    waits.append(time.monotonic() - began_at)
+                    asked.wait(0.9)
+            finally:
+                stopped.send_signal(signal.SIGCONT)
             cluster.kill("worker", 1)
             found["lost"] = _wait_for(
                 client, lambda s: s.workers[1].health == "lost"
@@ -320,12 +344,15 @@ def test_losses_and_returns_are_seen(
     assert not errors_of_watcher, errors_of_watcher
     (trace,) = files
     assert trace.stat().st_size > 10_000
+    assert max(waits) < 5.0
     assert str(trace) in traced[0]
     lost = found["lost"]
     assert lost.workers[0].health == "healthy"
     assert lost.workers[1].detail
     assert "WorkerLost" in [event.kind for event in lost.events]
     assert found["back"].workers[1].num_restarts == 1
+    for worker in found["recovering"].workers:
+        assert worker.steps_per_second is None
     kinds = {event.kind for event in found["recovered"].events}
     assert {
         "WorkerLost",

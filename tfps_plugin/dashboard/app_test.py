@@ -1,4 +1,5 @@
 import asyncio
+import dataclasses
 import json
 import socket
 from typing import Any
@@ -84,7 +85,7 @@ def test_a_page_gets_the_history_and_then_states() -> None:
         assert message["data"]["point"]["loss"] == 0.4321
     # Another page begins with what the first one has seen.
     (again,) = asyncio.run(_first(feed, 1))
-    assert len(again["data"]) >= 2
+    assert again["data"] == [first["data"]["point"]]
 
 
 def test_a_page_is_told_that_the_job_has_ended() -> None:
@@ -92,6 +93,22 @@ def test_a_page_is_told_that_the_job_has_ended() -> None:
     job.has_ended = True
     _, message = asyncio.run(_first(Feed(job, 0.01), 2))
     assert message == {"kind": "unreachable", "data": "the job has ended"}
+
+
+def test_a_state_that_cannot_be_shown_is_told_and_asked_for_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    job = _Job()
+    answers = iter([dataclasses.replace(example_state(), time=float("nan"))])
+    monkeypatch.setattr(job, "state", lambda: next(answers, example_state()))
+    feed = Feed(job, 0.01)
+    _, refused, shown = asyncio.run(_first(feed, 3))
+    assert refused["kind"] == "unreachable"
+    assert "ValueError" in refused["data"]
+    assert shown["kind"] == "state"
+    # A new page gets what could be shown.
+    (history,) = asyncio.run(_first(feed, 1))
+    assert history["data"] == [shown["data"]["point"]]
 
 
 def test_a_taken_port_is_an_error() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from tfps_plugin import errors
 from tfps_plugin.dashboard.history import History
+from tfps_plugin.dashboard.history import point_of
 from tfps_plugin.monitoring.serving.state_client import StateClient
 from tfps_plugin.monitoring.state import json_form
 
@@ -76,14 +77,20 @@ class Feed:
         """Returns the message about the job as it is now."""
         try:
             state = self._client.state()
+            shown = {
+                "state": json.loads(json_form.encode(state)),
+                "point": point_of(state),
+            }
+            message = _message("state", shown)
+            # Only what can be shown: new pages get all of it.
+            self._history.add(state)
+            return message
         except errors.TfpsError as error:
             # It may be started again at the same address.
             return _message("unreachable", str(error))
-        point = self._history.add(state)
-        return _message(
-            "state",
-            {"state": json.loads(json_form.encode(state)), "point": point},
-        )
+        # Otherwise nobody would be asked any more, and the page stand still.
+        except Exception as error:
+            return _message("unreachable", f"{type(error).__name__}: {error}")
 
 
 def _message(kind: str, data: Any) -> str:

@@ -22,8 +22,11 @@ class History:
         )
 
     def add(self, state: ClusterState) -> dict[str, Any]:
-        """Adds the point of a state, and returns it."""
+        """Adds the point of a state, unless it is there; returns it."""
         point = point_of(state)
+        # A job that is asked more often tells the same state again.
+        if self._points and self._points[-1]["time"] == point["time"]:
+            self._points.pop()
         self._points.append(point)
         return point
 

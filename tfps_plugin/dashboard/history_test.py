@@ -34,3 +34,10 @@ def test_the_history_is_bounded() -> None:
         history.add(dataclasses.replace(state, time=float(second)))
     times = [point["time"] for point in history.points]
     assert times == list(range(1400, 5000))
+
+
+def test_a_state_that_is_told_twice_is_one_point() -> None:
+    history = History()
+    for _ in range(2):
+        history.add(example_state())
+    assert len(history.points) == 1

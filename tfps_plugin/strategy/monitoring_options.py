@@ -44,7 +44,8 @@ class MonitoringOptions:
 
     Raises:
         ValueError: If the address is malformed, or is not a loopback address
-            and there is no token.
+            and there is no token, or the token has a character that no header
+            of HTTP can have, such as a line break at its end.
     """
 
     address: str | None = dataclasses.field(
@@ -63,6 +64,15 @@ class MonitoringOptions:
                 raise ValueError(
                     f"{name} must be True or False. Received: {name}={value!r}"
                 )
+        if self.token and not is_sendable(self.token):
+            raise ValueError(
+                "The token of the monitor cannot be sent in a header of HTTP. "
+                "Expected letters, digits and signs of ASCII, without spaces "
+                f"or line breaks. Received: {len(self.token)} characters with "
+                "others among them (the token is not shown). If it comes from "
+                f"a file, see that {TOKEN_VARIABLE} has no line break at its "
+                "end."
+            )
         if self.address is None:
             return
         try:
@@ -81,6 +91,11 @@ class MonitoringOptions:
                 f"address={self.address!r}, token={self.token!r}. Give a token,"
                 f" or set {TOKEN_VARIABLE}, to the same in both places."
             )
+
+
+def is_sendable(token: str) -> bool:
+    """Returns whether a header of HTTP can have a token."""
+    return all("!" <= character <= "~" for character in token)
 
 
 def is_loopback(host: str) -> bool:

@@ -14,6 +14,7 @@ from tfps_plugin.cluster.spec import PARAMETER_SERVER
 from tfps_plugin.cluster.spec import WORKER
 from tfps_plugin.cluster.spec import Task
 from tfps_plugin.coordinator.members.presence import Presence
+from tfps_plugin.monitoring.counters import Counters
 from tfps_plugin.monitoring.processes.reporter import Readings
 from tfps_plugin.monitoring.processes.task_report import TaskReport
 from tfps_plugin.monitoring.state import cluster_state
@@ -27,6 +28,7 @@ from tfps_plugin.monitoring.state.rates import Rates
 from tfps_plugin.strategy.consistency import local_steps_of
 from tfps_plugin.telemetry import held_tables
 from tfps_plugin.telemetry.held_tables import Held
+from tfps_plugin.telemetry.slow_question import SlowQuestion
 from tfps_plugin.telemetry.task_reports import Answer
 from tfps_plugin.telemetry.task_reports import TaskReports
 
@@ -36,14 +38,17 @@ _COUNT_ROWS_SECONDS = 5.0
 # slowly, and takes milliseconds.
 _READ_SECONDS = 2.0
 _HELD_SECONDS = 1.0
+# Names of counters; those of rows are pairs of a table and a shard.
+_STEPS = "steps"
+_EXAMPLES = "examples"
 
 
 class Gathering:
     """Gathers states of one strategy, and keeps what rates are computed from.
 
     Threading: safe from any thread. Guarded by `_lock`: everything, and that
-    one state is gathered at a time. It is held for a second or two at most,
-    if a task does not answer.
+    one state is gathered at a time. It is held for a second at most if tasks do
+    not answer: three questions wait for them, each for a quarter of it.
     """
 
     def __init__(self, event_log: EventLog) -> None:
@@ -65,6 +70,8 @@ class Gathering:
         self._reports = TaskReports()
         self._row_rates: dict[tuple[int, int], float | None] = {}
         self._rows_counted_at = float("-inf")
+        self._num_examples = SlowQuestion[float | None]("example-counts")
+        self._row_counts = SlowQuestion[dict[int, list[int]]]("row-counts")
 
     def gather(self, strategy: Any, coordinator: Any) -> ClusterState:
         """Returns the state of this moment.
@@ -145,11 +152,10 @@ class Gathering:
         progress = strategy.progress.now()
         total_steps = 0
         if coordinator is not None:
-            counters = coordinator.counters
-            total_steps = counters.value("steps_done") or counters.value(
-                "closures_done"
-            )
-        examples = progress.num_examples
+            total_steps = _total_steps(coordinator.counters)
+        examples = None
+        if progress.is_running:
+            examples = self._num_examples.ask(strategy.progress.num_examples)
         return JobState(
             work=progress.work,
             is_running=progress.is_running
@@ -160,10 +166,10 @@ class Gathering:
             steps_per_epoch=progress.steps_per_epoch,
             total_steps=total_steps,
             metrics=progress.metrics,
-            steps_per_second=self._rates.of("steps", total_steps, now),
+            steps_per_second=self._rates.of(_STEPS, total_steps, now),
             examples_per_second=None
-            if examples is None
-            else self._rates.of("examples", examples, now),
+            if examples is None or examples.value is None
+            else self._rates.of(_EXAMPLES, examples.value, examples.at),
             running_seconds=progress.running_seconds,
         )
 
@@ -182,7 +188,11 @@ class Gathering:
         if coordinator is not None and task.index in coordinator.lost_ps():
             health = cluster_state.RECOVERING
         updates = None
-        if held.has_updates and _trains(job) and job.steps_per_second:
+        if (
+            held.has_updates
+            and _trains(job)
+            and job.steps_per_second is not None
+        ):
             updates = job.steps_per_second / local_steps_of(
                 strategy.consistency
             )
@@ -206,15 +216,30 @@ class Gathering:
         now = time.monotonic()
         if now - self._rows_counted_at < _COUNT_ROWS_SECONDS:
             return
-        counts = held_tables.row_counts(
-            strategy.inventory, list(strategy.ps_devices)
-        )
         self._rows_counted_at = now
+        inventory, devices = strategy.inventory, list(strategy.ps_devices)
+        counts = self._row_counts.ask(
+            lambda: held_tables.row_counts(inventory, devices)
+        )
+        if counts is None:
+            self._row_rates = {}
+            return
         self._row_rates = {
-            (table, shard): self._rates.of((table, shard), count, now)
-            for table, of_shards in counts.items()
+            (table, shard): self._rates.of((table, shard), count, counts.at)
+            for table, of_shards in counts.value.items()
             for shard, count in enumerate(of_shards)
         }
+        # A later table may have the `id` of one that is gone.
+        self._rates.keep({_STEPS, _EXAMPLES, *self._row_rates})
+
+
+def _total_steps(counters: Counters) -> int:
+    """Returns the steps of `fit` and those of custom loops, in any order."""
+    return (
+        counters.value("steps_done") + counters.value("functions_done")
+        # Python callables are steps if nothing else was.
+        or counters.value("closures_done")
+    )
 
 
 def _spelling(consistency: Any) -> str:
@@ -248,7 +273,12 @@ def _workers(
     rates = {}
     if coordinator is not None:
         presences = {each.index: each for each in coordinator.presences()}
-        rates = {each.worker_index: each for each in coordinator.worker_rates()}
+        # While a parameter server is waited for, workers make no steps, and
+        # their rates are those from before.
+        if job.is_running and not coordinator.lost_ps():
+            rates = {
+                each.worker_index: each for each in coordinator.worker_rates()
+            }
     states = []
     for task in tasks:
         answer = answers[task]
@@ -260,9 +290,9 @@ def _workers(
             )
             presence = Presence(task.index, is_present=is_listed)
         health, detail = _health(presence, answer)
-        measured = {}
         rate = rates.get(task.index)
-        if rate is not None and job.is_running and presence.is_present:
+        measured = {}
+        if rate is not None and presence.is_present:
             measured = _shares(rate, answer.report)
         states.append(
             WorkerState(
@@ -273,6 +303,7 @@ def _workers(
                 detail=detail,
                 num_restarts=presence.generation,
                 closures_in_flight=presence.closures_in_flight,
+                num_retries=presence.num_retries,
                 **measured,
                 **_reported(answer.report),
             )
@@ -298,7 +329,6 @@ def _shares(rate: Any, report: TaskReport | None) -> dict[str, Any]:
         "steps_per_second": rate.steps_per_second,
         "seconds_per_step": rate.seconds_per_step,
         "input_share": rate.input_share,
-        "num_retries": rate.num_retries,
         "staleness": rate.expected_staleness,
     }
     busy = None if report is None else report.busy_share

@@ -4,8 +4,6 @@ import collections
 from collections.abc import Callable
 from typing import Any
 
-import tensorflow as tf
-
 from tfps_plugin._compat.runtime import tensorflow_execution
 from tfps_plugin.monitoring.state.cluster_state import TableState
 from tfps_plugin.variables.initial_values import initialization
@@ -100,7 +98,11 @@ def row_counts(
 
     Returns:
         The counts of the shards of each table that is counted, by the table's
-        `id`; nothing if a worker does not answer.
+        `id`.
+
+    Raises:
+        tf.errors.OpError: If a worker is lost meanwhile; the next look finds
+            the others.
     """
     tables = {
         id(whole): whole
@@ -108,10 +110,7 @@ def row_counts(
         if (whole := sharded_variable.whole_of(variable)).row_counts is not None
     }
     counts: dict[int, list[int]] = collections.defaultdict(list)
-    try:
-        with tensorflow_execution.own_executor():
-            for key, table in tables.items():
-                counts[key] = table.row_counts.total()
-    except tf.errors.OpError:
-        return {}  # a worker was lost; the next look finds the others
+    with tensorflow_execution.own_executor():
+        for key, table in tables.items():
+            counts[key] = table.row_counts.total()
     return counts

@@ -20,7 +20,8 @@ class Monitor:
 
     Nothing is gathered unless somebody asks.
 
-    Threading: safe from any thread. Guarded by `_lock`: the latest state.
+    Threading: safe from any thread. Guarded by `_lock`: the latest state. It is
+    held while one is gathered, which tasks delay by a second at most.
     """
 
     def __init__(self, strategy: Any) -> None:

@@ -23,6 +23,8 @@ class StateEndpoint:
         self._lock = threading.Lock()
         self._server: StateServer | None = None
         self._options: Any = None
+        # Whether one of the server's threads has seen that nobody needs it.
+        self._is_ending = False
         self._source: Callable[[], Callable[[], ClusterState] | None]
         self._source = lambda: None
 
@@ -42,17 +44,19 @@ class StateEndpoint:
             self._source = weakref.WeakMethod(state)
             server = self._server
             if server is not None:
-                if server.is_serving and options == self._options:
+                is_serving = server.is_serving and not self._is_ending
+                if is_serving and options == self._options:
                     return
                 server.stop()
             self._options, self._server = options, None
+            self._is_ending = False
             if not options.enabled:
                 return
             self._server = StateServer(
                 self._state,
                 address=options.address and spec.split_address(options.address),
                 token=options.token,
-                is_wanted=lambda: self._source() is not None,
+                is_wanted=self._is_wanted,
             )
             server = self._server
             server.start()
@@ -63,6 +67,17 @@ class StateEndpoint:
         """Port of the address at which it listens; None if there is none."""
         with self._lock:
             return None if self._server is None else self._server.port
+
+    def _is_wanted(self) -> bool:
+        # `show` may wait for the thread that asks this: it asks again soon.
+        if not self._lock.acquire(blocking=False):
+            return True
+        try:
+            if self._source() is None:
+                self._is_ending = True
+            return not self._is_ending
+        finally:
+            self._lock.release()
 
     def _state(self) -> ClusterState:
         state = self._source()

@@ -102,8 +102,14 @@ class _Asked:
     def answer(self) -> Answer:
         """Returns its latest answer."""
         if self._pending is not None and self._pending.done():
-            self._latest = self._pending.result()
-            self._pending = None
+            pending, self._pending = self._pending, None
+            error = pending.exception()
+            # Whatever happens there, the state of the others is shown.
+            self._latest = (
+                pending.result()
+                if error is None
+                else Answer(reason=f"{type(error).__name__}: {error}")
+            )
         return self._latest
 
     def close(self) -> None:

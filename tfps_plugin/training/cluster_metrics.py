@@ -1,5 +1,6 @@
 """`tfps.callbacks.ClusterMetrics`: the state of a job in TensorBoard."""
 
+import logging
 import os
 import threading
 from collections.abc import Iterator
@@ -12,6 +13,8 @@ from tfps_plugin import errors
 from tfps_plugin._compat import keras as keras_compat
 from tfps_plugin.monitoring.state.cluster_state import ClusterState
 from tfps_plugin.telemetry.monitor import Monitor
+
+_logger = logging.getLogger("tfps_plugin.training")
 
 _STOP_TIMEOUT_SECONDS = 30.0
 
@@ -54,7 +57,8 @@ class ClusterMetrics(keras.callbacks.Callback):
             a `tfps.ParameterServerStrategy`.
 
     Threading: as any callback. It looks at the job on a thread of its own,
-    which ends with `fit`, and also if that raises an exception.
+    which ends with `fit`, also if that raises an exception, and with the
+    strategy.
     """
 
     def __init__(self, log_dir: Any, every_seconds: float = 10.0) -> None:
@@ -96,9 +100,18 @@ class ClusterMetrics(keras.callbacks.Callback):
 
     def _stop(self) -> None:
         self._stopped.set()
-        if self._thread is not None:
-            self._thread.join(_STOP_TIMEOUT_SECONDS)
-            self._thread = None
+        thread, self._thread = self._thread, None
+        if thread is None:
+            return
+        thread.join(_STOP_TIMEOUT_SECONDS)
+        if thread.is_alive():
+            _logger.warning(
+                "ClusterMetrics has not written its last scalars. Expected it "
+                "to end within %g s. Received: a thread that still looks at "
+                "the job, or writes to %s. It ends with that.",
+                _STOP_TIMEOUT_SECONDS,
+                self._log_dir,
+            )
 
     def _run(self, monitor: Monitor, stopped: threading.Event) -> None:
         with tf.device("/device:CPU:0"):
@@ -111,6 +124,9 @@ class ClusterMetrics(keras.callbacks.Callback):
                 # `fit` has ended by an exception: nobody stops the callback.
                 is_over = is_over or not state.job.is_running
                 _write(writer, state)
+        except (ReferenceError, errors.StrategySupersededError) as error:
+            # `fit` learns of it by itself.
+            _logger.info("ClusterMetrics ends, with its strategy: %s", error)
         finally:
             writer.close()
 

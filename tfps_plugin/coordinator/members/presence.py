@@ -16,6 +16,8 @@ class Presence:
         reason: Reason why it was given up, or not admitted; may be empty.
         generation: Number of times that it was lost and came back.
         closures_in_flight: Number of functions that it runs now.
+        num_retries: Number of functions that did not complete on it, and were
+            run again.
     """
 
     index: int
@@ -24,6 +26,7 @@ class Presence:
     reason: str = ""
     generation: int = 0
     closures_in_flight: int = 0
+    num_retries: int = 0
 
 
 class ObservedMembers:
@@ -40,6 +43,7 @@ class ObservedMembers:
         workers = self._pool.workers
         reasons = membership.reasons
         absent = set(membership.absent)
+        retries = self._pool.watch.rates.num_retries()
         return [
             Presence(
                 index,
@@ -48,6 +52,7 @@ class ObservedMembers:
                 reason=reasons.get(index, "") if index in absent else "",
                 generation=membership.generation(index),
                 closures_in_flight=workers[index].num_busy,
+                num_retries=retries.get(index, 0),
             )
             for index in membership.indices
             if index in workers

@@ -151,6 +151,7 @@ class SlowWorkerWatch:
             ended_at: When it ended.
         """
         if isinstance(call, Call) and call.concrete is not None:
+            self._counters.increment("functions_done")
             self.observe(
                 # It does not keep the function alive, and differs from that of
                 # a later one, which may have the same address.

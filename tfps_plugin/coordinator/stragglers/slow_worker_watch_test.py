@@ -194,6 +194,7 @@ def test_functions_at_the_same_address_are_different_work(job: _Job) -> None:
         del call, concrete, my_step
         gc.collect()
     assert len(kinds) == len(set(kinds)) == 3
+    assert job.counters.value("functions_done") == 3
     assert all(kind() is None for kind in kinds), "functions are kept"
 
 

@@ -99,6 +99,11 @@ class WorkerRates:
         with self._lock:
             self._num_retries[worker_index] += 1
 
+    def num_retries(self) -> dict[int, int]:
+        """Returns how many functions did not complete, by worker."""
+        with self._lock:
+            return dict(self._num_retries)
+
     def compare(
         self, kind: Hashable, present: Collection[int], fraction: float
     ) -> Comparison:

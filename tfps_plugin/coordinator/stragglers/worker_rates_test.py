@@ -193,6 +193,7 @@ def test_rates_say_all_that_is_known(rates: WorkerRates) -> None:
     assert fast.expected_staleness == pytest.approx(0.25)
     assert slow.input_share is None
     assert slow.num_retries == 1
+    assert rates.num_retries() == {1: 1}
     assert slow.expected_staleness == pytest.approx(4.0)
     (found,) = _compare(rates).slow
     assert found.input_excess_seconds is None

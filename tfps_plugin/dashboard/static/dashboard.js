@@ -27,7 +27,7 @@ function element(name, className, text) {
 function number(value) {
   if (value === null || value === undefined) return UNKNOWN;
   for (const [limit, unit] of [[1e12, "T"], [1e9, "G"], [1e6, "M"]]) {
-    if (Math.abs(value) >= limit) return (value / limit).toPrecision(3) + unit;
+    if (Math.abs(value) >= limit) return Number((value / limit).toPrecision(3)) + unit;
   }
   if (Math.abs(value) >= 100) return Math.round(value).toLocaleString("en");
   return String(Number(value.toPrecision(3)));
@@ -350,7 +350,8 @@ stream.onmessage = (message) => {
   } else {
     connection("live", "live");
     find("connection").title = "";
-    points.push(data.point);
+    // The job may tell the same state again.
+    if (points.at(-1)?.time !== data.point.time) points.push(data.point);
     show(data.state);
     showCharts();
   }

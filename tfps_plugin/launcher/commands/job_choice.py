@@ -9,6 +9,7 @@ import click
 from tfps_plugin import errors
 from tfps_plugin.monitoring.serving import state_client
 from tfps_plugin.monitoring.serving.state_client import StateClient
+from tfps_plugin.strategy import monitoring_options
 from tfps_plugin.strategy.monitoring_options import TOKEN_VARIABLE
 
 
@@ -41,7 +42,8 @@ def chooses_job(command: Callable[..., None]) -> Callable[..., None]:
     ) -> None:
         try:
             command(client=_client(connect, token, process_id), **options)
-        except errors.JobUnreachableError as error:
+        # Also a state that this release does not understand.
+        except errors.TfpsError as error:
             raise click.ClickException(str(error)) from error
 
     return with_client
@@ -57,5 +59,11 @@ def _client(
         raise click.BadParameter(
             f"expected host:port, such as 10.0.0.5:8470; received {connect!r}.",
             param_hint="--connect",
+        )
+    if token and not monitoring_options.is_sendable(token):
+        raise click.BadParameter(
+            "expected letters, digits and signs of ASCII, without spaces or "
+            "line breaks; the token has others.",
+            param_hint="--token",
         )
     return StateClient((host, int(port)), token=token or None)

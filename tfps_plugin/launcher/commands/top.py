@@ -32,7 +32,7 @@ def top(client: StateClient, interval_seconds: float) -> None:
     speeds: collections.deque[float] = collections.deque(maxlen=_HISTORY)
     console = terminal_view.new_console()
     state = client.state()
-    has_ended = False
+    ending = ""
     with (
         contextlib.suppress(KeyboardInterrupt),
         Live(
@@ -48,13 +48,20 @@ def top(client: StateClient, interval_seconds: float) -> None:
         while not stopped.wait(interval_seconds):
             try:
                 state = client.state()
-            except errors.JobUnreachableError:
-                has_ended = True
+            except errors.JobUnreachableError as error:
+                # Nobody listens there any more; anything else is told as it is.
+                ending = (
+                    "The job has ended."
+                    if isinstance(
+                        error.__cause__, ConnectionError | FileNotFoundError
+                    )
+                    else str(error)
+                )
                 break
             speeds.append(state.job.steps_per_second or 0.0)
             live.update(
                 terminal_view.view(state, console.width, tuple(speeds)),
                 refresh=True,
             )
-    if has_ended:
-        console.print("The job has ended.")
+    if ending:
+        console.print(ending)

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 _UNKNOWN = "-"
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _SPARKLINE_LENGTH = 40
+# From this part of a unit on, three digits of the smaller unit are a thousand.
+_ROUNDS_UP = 0.9995
 
 
 def number(value: float | None) -> str:
@@ -12,7 +14,7 @@ def number(value: float | None) -> str:
     if value is None:
         return _UNKNOWN
     for limit, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M")):
-        if abs(value) >= limit:
+        if abs(value) >= _ROUNDS_UP * limit:
             return f"{value / limit:.3g}{unit}"
     if abs(value) >= 999.5 or value == int(value):
         return f"{value:,.0f}"
@@ -24,7 +26,7 @@ def size(num_bytes: float | None) -> str:
     if num_bytes is None:
         return _UNKNOWN
     for limit, unit in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
-        if num_bytes >= limit:
+        if num_bytes >= _ROUNDS_UP * limit:
             return f"{num_bytes / limit:.3g} {unit}"
     return f"{num_bytes:.0f} B"
 

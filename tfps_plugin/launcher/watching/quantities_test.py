@@ -14,6 +14,8 @@ from tfps_plugin.launcher.watching import quantities
         (999.6, "1,000"),
         (4560.2, "4,560"),
         (7_890_000, "7.89M"),
+        (999_400_000, "999M"),
+        (999_600_000, "1G"),
         (2.5e9, "2.5G"),
     ],
 )
@@ -27,7 +29,9 @@ def test_a_number_has_about_three_digits(value: float, text: str) -> None:
         (None, "-"),
         (512, "512 B"),
         (1500, "1.5 kB"),
+        (999_700, "1 MB"),
         (2_400_000, "2.4 MB"),
+        (999_600_000, "1 GB"),
         (25.3e9, "25.3 GB"),
     ],
 )

@@ -101,8 +101,17 @@ def _connections() -> Iterator[tuple[str, tuple[int, int]]]:
             name = os.readlink(_PROC / "self/fd" / descriptor)
             if not name.startswith("socket:"):
                 continue
-            # A descriptor of our own: the other may be closed at any moment.
-            with socket.socket(fileno=os.dup(int(descriptor))) as connection:
+            # A descriptor of our own: the other may be closed at any moment, or
+            # be that of another connection by now.
+            own = os.dup(int(descriptor))
+            try:
+                connection = socket.socket(fileno=own)
+            except OSError:
+                os.close(own)
+                continue
+            with connection:
+                if os.readlink(_PROC / f"self/fd/{own}") != name:
+                    continue
                 info = connection.getsockopt(
                     socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES
                 )

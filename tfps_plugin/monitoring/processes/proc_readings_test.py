@@ -1,6 +1,10 @@
+import os
 import pathlib
 import resource
 import socket
+import tempfile
+
+import pytest
 
 from tfps_plugin.monitoring.processes import proc_readings
 from tfps_plugin.monitoring.processes.proc_readings import Traffic
@@ -103,6 +107,29 @@ def test_traffic_is_what_connections_carry() -> None:
     # The last byte may not be acknowledged yet. The kernel counts the beginning
     # of a connection as a byte.
     assert _MEGABYTE <= traffic.sent_bytes - sent <= _MEGABYTE + 3
+
+
+def test_a_number_that_another_connection_has_by_now_does_not_count(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    traffic = Traffic()
+    duplicate = os.dup
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        socket.create_connection(server.getsockname()) as one,
+        server.accept()[0] as other,
+        tempfile.TemporaryFile() as file,
+    ):
+        one.sendall(b"x" * 1000)
+        assert other.recv(1000, socket.MSG_WAITALL)
+        # What has been closed after a look at its name, and opened again.
+        for instead in (server, file):
+            number = instead.fileno()
+            monkeypatch.setattr(os, "dup", lambda _, n=number: duplicate(n))
+            opened = len(os.listdir("/proc/self/fd"))
+            traffic.read()
+            assert len(os.listdir("/proc/self/fd")) == opened
+    assert traffic.received_bytes == 0
 
 
 def test_a_closed_connection_is_not_counted_again() -> None:

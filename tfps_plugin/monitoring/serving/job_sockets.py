@@ -2,11 +2,16 @@
 
 Each chief has a folder in the folder for temporary files, which only its user
 may enter. Its name has the process id; in it is the socket.
+
+Machines and containers may share the folder for temporary files, and each has
+process ids of its own. So the name also tells whose process id it is.
 """
 
+import hashlib
 import os
 import pathlib
 import shutil
+import socket
 import tempfile
 
 _PREFIX = "tfps-chief-"
@@ -23,7 +28,7 @@ def make(process_id: int) -> pathlib.Path:
         The path at which to listen.
     """
     remove_stale()
-    folder = pathlib.Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{process_id}-"))
+    folder = pathlib.Path(tempfile.mkdtemp(prefix=f"{_own()}{process_id}-"))
     return folder / _NAME
 
 
@@ -48,10 +53,21 @@ def remove_stale() -> None:
             remove(path)
 
 
+def _own() -> str:
+    """Returns how names begin of folders whose process ids are known here."""
+    try:
+        namespace = os.readlink("/proc/self/ns/pid")
+    except OSError:
+        namespace = ""
+    place = f"{socket.gethostname()} {namespace}"
+    return f"{_PREFIX}{hashlib.sha256(place.encode()).hexdigest()[:8]}-"
+
+
 def _all() -> list[tuple[int, pathlib.Path]]:
     found = []
-    for folder in pathlib.Path(tempfile.gettempdir()).glob(f"{_PREFIX}*-*"):
-        number = folder.name.removeprefix(_PREFIX).partition("-")[0]
+    own = _own()
+    for folder in pathlib.Path(tempfile.gettempdir()).glob(f"{own}*-*"):
+        number = folder.name.removeprefix(own).partition("-")[0]
         try:
             is_own = folder.stat().st_uid == os.getuid()
         except OSError:

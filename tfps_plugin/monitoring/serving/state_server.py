@@ -11,14 +11,17 @@ asked at an address of the network.
 import contextlib
 import hmac
 import http.server
+import ipaddress
 import logging
 import os
 import pathlib
 import socket
 import socketserver
 import threading
+import urllib.parse
 from collections.abc import Callable
 from http import HTTPStatus
+from typing import Any
 
 from tfps_plugin import errors
 from tfps_plugin.monitoring.serving import job_sockets
@@ -33,6 +36,9 @@ _logger = logging.getLogger("tfps_plugin.monitoring")
 _REQUEST_TIMEOUT_SECONDS = 5.0
 # How soon a server notices that it is to end, or that nobody is left to ask.
 _POLL_SECONDS = 0.5
+# Viewers that are answered at the same time; each has a thread. More are sent
+# away, so that nobody can take all threads of the chief's machine.
+_MOST_VIEWERS = 32
 
 
 class StateServer:
@@ -91,7 +97,12 @@ class StateServer:
         if self._address is not None:
             try:
                 self._serve(
-                    _TcpServer(self._address, self._handler(self._token))
+                    _TcpServer(
+                        self._address,
+                        self._handler(
+                            self._token, is_local=self._token is None
+                        ),
+                    )
                 )
             except OSError as error:
                 raise errors.ClusterConfigurationError(
@@ -147,18 +158,55 @@ class StateServer:
         if isinstance(server, _UnixServer) and self._path is not None:
             job_sockets.remove(self._path)
 
-    def _handler(self, token: str | None) -> type["_Handler"]:
+    def _handler(
+        self, token: str | None, *, is_local: bool = False
+    ) -> type["_Handler"]:
         class Handler(_Handler):
             state = staticmethod(self._state)
 
         Handler.token = token
+        Handler.is_local = is_local
         return Handler
 
 
-class _TcpServer(socketserver.ThreadingMixIn, socketserver.TCPServer):
+class _Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
+    """Server with a thread for each viewer, and a limit on their number.
+
+    Threading: as its base classes. Viewers are counted by a semaphore.
+    """
+
     daemon_threads = True
     # Threads end with their requests, which have a deadline.
     block_on_close = False
+
+    def __init__(self, address: object, handler: type["_Handler"]) -> None:
+        self._places = threading.BoundedSemaphore(_MOST_VIEWERS)
+        super().__init__(address, handler)  # type: ignore[arg-type]
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answers on a thread, if there is a place."""
+        if not self._places.acquire(blocking=False):
+            self.shutdown_request(request)
+            return
+        try:
+            super().process_request(request, client_address)
+        except BaseException:
+            self._places.release()
+            raise
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Answers, and leaves the place."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._places.release()
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Notes that a viewer was not answered."""
+        _note_error()
+
+
+class _TcpServer(_Server):
     allow_reuse_address = True
 
     def __init__(
@@ -169,16 +217,9 @@ class _TcpServer(socketserver.ThreadingMixIn, socketserver.TCPServer):
             self.address_family = socket.AF_INET6
         super().__init__((host, address[1]), handler)
 
-    def handle_error(self, request: object, client_address: object) -> None:
-        _note_error()
 
-
-class _UnixServer(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
-    daemon_threads = True
-    block_on_close = False
-
-    def handle_error(self, request: object, client_address: object) -> None:
-        _note_error()
+class _UnixServer(_Server):
+    address_family = socket.AF_UNIX
 
 
 def _note_error() -> None:
@@ -186,11 +227,31 @@ def _note_error() -> None:
     _logger.debug("A viewer could not be answered.", exc_info=True)
 
 
+def _as_json(state: ClusterState) -> tuple[str, str]:
+    return json_form.encode(state), "application/json; charset=utf-8"
+
+
+def _names_this_machine(host: str) -> bool:
+    """Returns whether a header `Host` names this machine, or is empty.
+
+    A web page whose name somebody resolves to this machine has that name in it.
+    """
+    try:
+        name = urllib.parse.urlsplit(f"//{host}").hostname or ""
+        return (
+            name in ("", "localhost") or ipaddress.ip_address(name).is_loopback
+        )
+    except ValueError:
+        return False
+
+
 class _Handler(http.server.BaseHTTPRequestHandler):
     """Answers one viewer."""
 
     state: Callable[[], ClusterState]
     token: str | None = None
+    # Whether it answers only those who ask for this machine by its own names.
+    is_local = False
     timeout = _REQUEST_TIMEOUT_SECONDS
     server_version = "tfps"
     sys_version = ""
@@ -204,31 +265,47 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                 "(monitoring.token, or TFPS_MONITOR_TOKEN).\n",
             )
             return
+        host = self.headers.get("Host", "")
+        if self.is_local and not _names_this_machine(host):
+            self._answer(
+                HTTPStatus.FORBIDDEN,
+                "Without a token, this job is shown to this machine only. "
+                "Expected localhost or a loopback address, such as 127.0.0.1. "
+                f"Received: Host: {host}\n",
+            )
+            return
         path = self.path.partition("?")[0]
         if path == "/healthz":
             self._answer(HTTPStatus.OK, "ok\n")
         elif path == "/state":
-            self._answer(
-                HTTPStatus.OK,
-                json_form.encode(self.state()),
-                "application/json; charset=utf-8",
-            )
+            self._answer_with(_as_json)
         elif path == "/metrics":
-            self._answer_metrics()
+            self._answer_with(prometheus.exposition)
         else:
             self._answer(
                 HTTPStatus.NOT_FOUND,
                 "There is /state, /metrics and /healthz.\n",
             )
 
-    def _answer_metrics(self) -> None:
+    def _answer_with(
+        self, form: Callable[[ClusterState], tuple[str, str]]
+    ) -> None:
+        """Answers with a form of the state, or with what is wrong."""
         try:
-            text, content_type = prometheus.exposition(self.state())
-        except ImportError:
+            text, content_type = form(self.state())
+        except ModuleNotFoundError:
             self._answer(
                 HTTPStatus.NOT_IMPLEMENTED,
                 "The chief lacks a package. Install it there: "
                 "pip install 'tfps_plugin[monitoring]'\n",
+            )
+        # Otherwise a viewer would believe that the job has ended.
+        except Exception as error:
+            _note_error()
+            self._answer(
+                HTTPStatus.INTERNAL_SERVER_ERROR,
+                "The chief cannot tell its state. Received: "
+                f"{type(error).__name__}: {error}\n",
             )
         else:
             self._answer(HTTPStatus.OK, text, content_type)

@@ -143,8 +143,10 @@ class JobState:
         num_epochs: Number of epochs.
         step: Number of steps of this epoch that are done.
         steps_per_epoch: Number of steps of an epoch.
-        total_steps: Number of training steps and scheduled functions that the
-            cluster has completed, since the strategy has a coordinator.
+        total_steps: Number of steps of `fit` and `evaluate`, and of scheduled
+            `tf.function`s, that the cluster has completed since the strategy
+            has a coordinator. As long as there are none of these, it is the
+            number of scheduled Python functions.
         metrics: The latest logs, such as "loss", by name; of the latest epoch
             that has ended, if that has more of them.
         steps_per_second: Steps of all workers together.

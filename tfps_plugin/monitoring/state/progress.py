@@ -7,6 +7,8 @@ from collections.abc import Callable
 from collections.abc import Mapping
 from typing import Any
 
+_CountExamples = Callable[[], float | None]
+
 
 @dataclasses.dataclass(frozen=True)
 class Snapshot:
@@ -21,8 +23,6 @@ class Snapshot:
         steps_per_epoch: As there.
         metrics: Logs as numbers.
         running_seconds: As there.
-        num_examples: Number of examples so far, of all epochs; None if nobody
-            knows.
     """
 
     work: str = ""
@@ -33,14 +33,14 @@ class Snapshot:
     steps_per_epoch: int | None = None
     metrics: Mapping[str, float] = dataclasses.field(default_factory=dict)
     running_seconds: float | None = None
-    num_examples: float | None = None
 
 
 class Progress:
     """Work of the program now; the program tells, others look.
 
-    Threading: safe from any thread. Guarded by `_lock`: everything. Functions
-    that count are called without holding it.
+    Threading: safe from any thread. Guarded by `_lock`: everything. Steps are
+    counted while holding it: the chief knows their number. Examples are counted
+    without it: workers are asked for them.
     """
 
     def __init__(self) -> None:
@@ -50,7 +50,7 @@ class Progress:
         self._began_at = 0.0
         self._live_logs: Mapping[str, Any] = {}
         self._count_steps: Callable[[], int] | None = None
-        self._count_examples: Callable[[], float | None] | None = None
+        self._count_examples: _CountExamples | None = None
         # Of the epochs whose steps are done.
         self._examples_before: float | None = 0.0
         self._is_counting = False
@@ -66,7 +66,7 @@ class Progress:
         work: str,
         num_epochs: int | None,
         steps_per_epoch: int | None,
-        count_examples: Callable[[], float | None] | None = None,
+        count_examples: _CountExamples | None = None,
     ) -> None:
         """Tells that the program begins to run something.
 
@@ -107,7 +107,8 @@ class Progress:
         """Tells where steps of the epoch are counted, and where its logs are.
 
         Args:
-            count_steps: Returns the number of steps that are done.
+            count_steps: Returns the number of steps that are done; it waits
+                for nothing.
             logs: A dictionary that is kept up to date.
         """
         with self._lock:
@@ -158,7 +159,7 @@ class Progress:
             snapshot = self._snapshot
             if not snapshot.is_running:
                 return snapshot
-            snapshot = dataclasses.replace(
+            return dataclasses.replace(
                 snapshot,
                 step=self._steps_now(),
                 # `copy` is one operation of Python: the program may change it.
@@ -168,13 +169,25 @@ class Progress:
                 },
                 running_seconds=time.monotonic() - self._began_at,
             )
-            before = self._examples_before
-            is_counting = self._is_counting
-            count_examples = self._count_examples
+
+    def num_examples(self) -> float | None:
+        """Counts the examples of all epochs so far; it may ask workers.
+
+        Returns:
+            Their number; None if nobody knows, or if nothing runs.
+        """
+        with self._lock:
+            began = self._counting()
+        before, is_counting, count_examples = began
         if count_examples is None:
-            return snapshot
+            return None
         now = count_examples() if is_counting else 0.0
-        return dataclasses.replace(snapshot, num_examples=_sum(before, now))
+        with self._lock:
+            # Otherwise it may have counted those of another epoch.
+            return _sum(before, now) if self._counting() == began else None
+
+    def _counting(self) -> tuple[float | None, bool, _CountExamples | None]:
+        return self._examples_before, self._is_counting, self._count_examples
 
     def _steps_now(self) -> int | None:
         if self._count_steps is None:

@@ -28,7 +28,7 @@ def test_an_epoch_is_seen_while_it_runs_and_after_it() -> None:
         100,
     )
     assert now.metrics == {"loss": 0.5}
-    assert now.num_examples == 640
+    assert progress.num_examples() == 640
     steps[0], logs["loss"] = 100, np.float32(0.25)
     progress.end_epoch({"loss": 0.25, "val_loss": 0.75})
     now = progress.now()
@@ -48,21 +48,45 @@ def test_examples_of_validation_do_not_count() -> None:
     for epoch in (1, 2):
         progress.begin_epoch(epoch)
         counted[0] = 30.0
-        assert progress.now().num_examples == 30 + 50 * (epoch - 1)
+        assert progress.num_examples() == 30 + 50 * (epoch - 1)
         counted[0] = 50.0
         progress.end_steps()
         # The same metric counts the validation.
         counted[0] = 7.0
-        assert progress.now().num_examples == 50 * epoch
+        assert progress.num_examples() == 50 * epoch
         progress.end_epoch({})
         counted[0] = 0.0
+
+
+def test_a_count_that_another_epoch_has_overtaken_is_unknown() -> None:
+    progress = Progress()
+    counted: list[int] = []
+
+    def count() -> float:
+        counted.append(len(counted))
+        if len(counted) == 1:
+            # The steps end meanwhile, and are counted for the end.
+            progress.end_steps()
+        return 50.0
+
+    progress.begin("fit of model", 2, 100, count)
+    progress.begin_epoch(1)
+    assert progress.num_examples() is None
+    assert progress.num_examples() == 50
+
+
+def test_what_has_ended_counts_no_examples() -> None:
+    progress = Progress()
+    progress.begin("fit of model", 1, 100, lambda: 640.0)
+    progress.end()
+    assert progress.num_examples() is None
 
 
 def test_a_count_that_is_lost_is_unknown() -> None:
     progress = Progress()
     progress.begin("fit of model", 2, 100, lambda: None)
     progress.begin_epoch(1)
-    assert progress.now().num_examples is None
+    assert progress.num_examples() is None
 
 
 def test_a_new_epoch_begins_at_step_zero_with_the_metrics_so_far() -> None:

@@ -2,6 +2,7 @@
 
 import collections
 import threading
+from collections.abc import Container
 from collections.abc import Hashable
 
 # A rate is of about the last ten seconds: long enough to be steady, and short
@@ -52,6 +53,16 @@ class Rates:
             if now - then < _LEAST_SECONDS:
                 return None
             return (value - before) / (now - then)
+
+    def keep(self, names: Container[Hashable]) -> None:
+        """Drops the readings of all other counters.
+
+        Args:
+            names: Names of the counters that there still are.
+        """
+        with self._lock:
+            for gone in [each for each in self._readings if each not in names]:
+                del self._readings[gone]
 
 
 _Reading = tuple[float, float]

@@ -42,6 +42,17 @@ def test_a_viewer_that_comes_back_sees_the_rate_since_it_left() -> None:
     assert rates.of("steps", 1010, 101.0) == pytest.approx(10)
 
 
+def test_counters_that_are_gone_are_forgotten() -> None:
+    rates = Rates()
+    for second in (0, 1):
+        for name in ("kept", "gone"):
+            rates.of(name, 10 * second, float(second))
+    rates.keep({"kept"})
+    assert rates.of("kept", 20, 2.0) == pytest.approx(10)
+    # Another counter of that name has a first reading.
+    assert rates.of("gone", 20, 2.0) is None
+
+
 @given(
     st.lists(
         st.tuples(
