@@ -270,6 +270,66 @@ def test_strings_ragged_and_weighted_ids(make: Make) -> None:
     assert layer.size() == 2
 
 
+@pytest.mark.parametrize(
+    "consistency", [tfps.Async(), tfps.Sync()], ids=lambda c: type(c).__name__
+)
+def test_rows_make_room_for_new_ids(make: Make, consistency: Any) -> None:
+    with make(2, consistency=consistency).scope():
+        layer = tfps.layers.DynamicEmbedding(
+            4,
+            _FIRST,
+            capacity=1000,
+            eviction=tfps.layers.Eviction("least_recent"),
+            unknown="zeros",
+        )
+        model = _model(layer, keras.optimizers.Adam(0.05))
+    # New ids all the time, and three that every step looks up.
+    ids = np.arange(3 * 4000).reshape(-1, 3) + 10
+    ids[::2] = [1, 2, 3]
+    targets = np.ones((len(ids), 1), "float32")
+    model.fit(ids, targets, batch_size=8, shuffle=False, verbose=0)
+    done = layer.statistics()
+    assert done["made"] - done["evicted"] == layer.size()
+    assert done["evicted"] > 3000
+    assert done["without_room"] == 0
+    # Three of nine to fifteen ids.
+    assert 0.15 < done["hit_rate"] < 0.4
+    present = set(layer.export()[0])
+    assert present.issuperset([1, 2, 3])
+    assert present.issuperset(ids[-200:].ravel())
+    # Slots of rows that belong to no id are as new.
+    records = layer.weights[1].numpy()
+    for slot in model.optimizer.variables:
+        if slot.shape == layer.weights[0].shape:
+            rows = slot.numpy()
+            assert np.all(rows[records[:, 1] == 0] == 0)
+            assert np.count_nonzero(rows[records[:, 1] > 0]) > 1000
+
+
+def test_rare_ids_get_no_rows(make: Make) -> None:
+    with make(2).scope():
+        layer = tfps.layers.DynamicEmbedding(
+            4,
+            _FIRST,
+            capacity=1000,
+            admission=tfps.layers.Admission(min_lookups=3),
+            unknown="shared",
+        )
+        model = _model(layer, keras.optimizers.Adam(0.05))
+    ids = np.arange(3 * 400).reshape(-1, 3) + 10
+    ids[::2] = [1, 2, 3]
+    targets = np.ones((len(ids), 1), "float32")
+    model.fit(ids, targets, batch_size=8, shuffle=False, verbose=0)
+    assert set(layer.export()[0]) >= {1, 2, 3}
+    assert layer.size() < 30
+    assert layer.statistics()["not_admitted"] > 500
+    # The shared row was trained for all of the others.
+    assert np.abs(layer.trainable_weights[-1].numpy()).min() > 0.1
+    with make(1).scope():
+        other = keras.models.clone_model(model)
+    assert other.layers[1].admission == tfps.layers.Admission(min_lookups=3)
+
+
 def test_a_full_table_is_named(make: Make) -> None:
     with make().scope():
         layer = tfps.layers.DynamicEmbedding(4, _FIRST, capacity=10)

@@ -8,10 +8,14 @@ from tfps_plugin.training.embedding.distributed_embedding import (
 from tfps_plugin.training.embedding.dynamic_embedding import (
     DynamicEmbedding as DynamicEmbedding,
 )
+from tfps_plugin.variables.dynamic.policies import Admission as Admission
+from tfps_plugin.variables.dynamic.policies import Eviction as Eviction
 
 __all__ = [
+    "Admission",
     "DistributedEmbedding",
     "DynamicEmbedding",
+    "Eviction",
     "FeatureConfig",
     "TableConfig",
 ]

@@ -1,5 +1,6 @@
 """`tfps.layers.DynamicEmbedding`: an embedding without a vocabulary."""
 
+import dataclasses
 from typing import Any
 
 import keras
@@ -13,12 +14,19 @@ from tfps_plugin.training.embedding.config import COMBINERS
 from tfps_plugin.training.embedding.config import FeatureConfig
 from tfps_plugin.training.embedding.config import TableConfig
 from tfps_plugin.variables.dynamic import contents
+from tfps_plugin.variables.dynamic import counting_filter
+from tfps_plugin.variables.dynamic import evictor
 from tfps_plugin.variables.dynamic import initial_rows
-from tfps_plugin.variables.dynamic import shard_directory
+from tfps_plugin.variables.dynamic import shard_parts
 from tfps_plugin.variables.dynamic import string_ids
+from tfps_plugin.variables.dynamic import tallies
 from tfps_plugin.variables.dynamic.blocks_of_rows import BlocksOfRows
 from tfps_plugin.variables.dynamic.dynamic_table import DynamicTable
+from tfps_plugin.variables.dynamic.dynamic_table import TableVariables
+from tfps_plugin.variables.dynamic.policies import Admission
+from tfps_plugin.variables.dynamic.policies import Eviction
 from tfps_plugin.variables.dynamic.row_space import RowSpace
+from tfps_plugin.variables.dynamic.shard_directory import Rules
 
 _UNKNOWN = ("initial", "zeros", "shared")
 
@@ -48,7 +56,11 @@ class DynamicEmbedding(keras.layers.Layer):
             Without a seed, it takes one from the name of the layer.
         capacity: Number of ids that the table has room for. Rows and slots for
             that many ids, and some to spare, are allocated when the layer is
-            built. An id beyond it is an error that names the table.
+            built. Beyond it, `eviction` makes room; without it, an id is an
+            error that names the table.
+        admission: Ids that get rows; by default all. A `tfps.layers.Admission`.
+        eviction: Rows that lose their ids; by default none. A
+            `tfps.layers.Eviction`.
         unknown: Output for ids without a row: "initial", the value that the
             row would begin with; "zeros"; or "shared", a trained row for all
             such ids.
@@ -84,6 +96,8 @@ class DynamicEmbedding(keras.layers.Layer):
         embeddings_initializer: Any = "uniform",
         *,
         capacity: int = 1_000_000,
+        admission: Admission | None = None,
+        eviction: Eviction | None = None,
         unknown: str = "initial",
         combiner: str | None = None,
         mask_zero: bool = False,
@@ -103,12 +117,19 @@ class DynamicEmbedding(keras.layers.Layer):
         self.combiner = _one_of("combiner", combiner, (None, *COMBINERS))
         self.mask_zero = mask_zero
         self.supports_masking = mask_zero
-        self._space = RowSpace.for_capacity(self.capacity)
-        self._initial = initial_rows.described_by(
-            self.embeddings_initializer,
-            self.output_dim,
-            tf.as_dtype(self.variable_dtype),
+        self.admission = _policy("admission", admission, Admission)
+        self.eviction = _policy("eviction", eviction, Eviction)
+        self._rules = Rules(
             self.name,
+            RowSpace.for_capacity(self.capacity),
+            initial_rows.described_by(
+                self.embeddings_initializer,
+                self.output_dim,
+                tf.as_dtype(self.variable_dtype),
+                self.name,
+            ),
+            self.admission,
+            self.eviction,
         )
 
     def build(self, inputs_shape: Any = None) -> None:
@@ -120,20 +141,23 @@ class DynamicEmbedding(keras.layers.Layer):
         """
         if self.built:
             return
-        blocks = BlocksOfRows(self._space.rows_per_bucket)
-        num_rows = self._space.num_rows
+        space = self._rules.space
         self._embeddings = self.add_weight(
-            shape=(num_rows, self.output_dim),
-            initializer=blocks,
+            shape=(space.num_rows, self.output_dim),
+            initializer=BlocksOfRows(space.rows_per_bucket),
             name="embeddings",
         )
-        with _beside(self._embeddings):
-            self._records = self.add_weight(
-                shape=(num_rows, shard_directory.NUM_COLUMNS),
-                initializer=blocks,
-                dtype="int64",
-                trainable=False,
-                name="records",
+        self._records = self._add_beside(
+            "records", shard_parts.NUM_COLUMNS, "int64"
+        )
+        self._usage = self._counters = None
+        if self.eviction is not None:
+            self._usage = self._add_beside(
+                "usage", evictor.usage_columns(self.eviction), "int64"
+            )
+        if self.admission is not None and self.admission.min_lookups > 1:
+            self._counters = self._add_beside(
+                "counters", counting_filter.COUNTERS_PER_ROW, "int32"
             )
         self._shared = None
         if self.unknown == "shared":
@@ -143,13 +167,25 @@ class DynamicEmbedding(keras.layers.Layer):
                 name="unknown",
             )
         self._table = DynamicTable(
-            self.name,
-            self._embeddings,
-            self._records,
-            self._space,
-            self._initial,
+            TableVariables(
+                self._embeddings, self._records, self._usage, self._counters
+            ),
+            self._rules,
         )
         self.built = True
+
+    def _add_beside(
+        self, name: str, num_columns: int, dtype: str
+    ) -> keras.Variable:
+        """Adds a variable with as many rows as the table, on the same ps."""
+        with _beside(self._embeddings):
+            return self.add_weight(
+                shape=(self._rules.space.num_rows, num_columns),
+                initializer=BlocksOfRows(self._rules.space.rows_per_bucket),
+                dtype=dtype,
+                trainable=False,
+                name=name,
+            )
 
     def get_build_config(self) -> dict[str, Any]:
         """Returns no shape: the variables do not depend on it."""
@@ -178,7 +214,7 @@ class DynamicEmbedding(keras.layers.Layer):
     def _rows(self, ids_N: tf.Tensor, training: bool) -> tf.Tensor:
         rows_ND, are_present_N = self._table.look_up(ids_N, makes_rows=training)
         rows_ND = tf.cast(rows_ND, self.compute_dtype)
-        if training and self._shared is None:
+        if training and self._shared is None and not self._rules.leaves_ids_out:
             # All have rows.
             return rows_ND
         return tf.where(
@@ -248,6 +284,31 @@ class DynamicEmbedding(keras.layers.Layer):
         self._require_built()
         return contents.size(self._records)
 
+    def statistics(self) -> dict[str, int | float]:
+        """Returns counts of what steps that train have done.
+
+        They begin anew for the rows of a parameter server that is replaced.
+
+        Returns:
+            "made", "evicted": numbers of rows. "without_room",
+            "not_admitted": numbers of lookups of ids that got no row because
+            of `eviction` or `admission`. "hit_rate": the share of looked-up
+            ids that had a row; ids of one step count once.
+
+        Raises:
+            ValueError: If the layer has not been built yet.
+        """
+        self._require_built()
+        counts = self._table.tallies()
+        asked = int(counts[tallies.ASKED])
+        return {
+            "made": int(counts[tallies.MADE]),
+            "evicted": int(counts[tallies.EVICTED]),
+            "without_room": int(counts[tallies.WITHOUT_ROOM]),
+            "not_admitted": int(counts[tallies.NOT_ADMITTED]),
+            "hit_rate": int(counts[tallies.PRESENT]) / max(1, asked),
+        }
+
     def export(self) -> tuple[np.ndarray, np.ndarray]:
         """Returns all ids and their rows, as arrays in this process.
 
@@ -308,6 +369,8 @@ class DynamicEmbedding(keras.layers.Layer):
                 self.embeddings_initializer
             ),
             "capacity": self.capacity,
+            "admission": _config_of(self.admission),
+            "eviction": _config_of(self.eviction),
             "unknown": self.unknown,
             "combiner": self.combiner,
             "mask_zero": self.mask_zero,
@@ -327,6 +390,22 @@ def _positive(name: str, value: Any) -> int:
             f"integer. Received: {name}={value!r}"
         )
     return value
+
+
+def _policy(name: str, value: Any, kind: type) -> Any:
+    """Returns a policy, also from the configuration of a saved layer."""
+    if isinstance(value, dict):
+        value = kind(**value)
+    if value is not None and not isinstance(value, kind):
+        raise ValueError(
+            f"`{name}` of a DynamicEmbedding is expected to be a "
+            f"tfps.layers.{kind.__name__}, or None. Received: {name}={value!r}"
+        )
+    return value
+
+
+def _config_of(policy: Any) -> dict[str, Any] | None:
+    return None if policy is None else dataclasses.asdict(policy)
 
 
 def _one_of(name: str, value: Any, known: tuple[Any, ...]) -> Any:

@@ -9,8 +9,8 @@ import tensorflow as tf
 from tfps_plugin.variables.chief import chief_reads
 from tfps_plugin.variables.chief import steps_in_flight
 from tfps_plugin.variables.dynamic.dynamic_table import DynamicTable
-from tfps_plugin.variables.dynamic.shard_directory import ID
-from tfps_plugin.variables.dynamic.shard_directory import SEEN
+from tfps_plugin.variables.dynamic.shard_parts import ID
+from tfps_plugin.variables.dynamic.shard_parts import IS_USED
 from tfps_plugin.variables.lookup.table import table_behind
 
 # Rows are read and written in blocks of about this size.
@@ -34,7 +34,7 @@ def _count(part: Any) -> int:
             value = tf.raw_ops.ReadVariableOp(
                 resource=part.handle, dtype=tf.int64
             )
-            return int(tf.math.count_nonzero(value[:, SEEN]))
+            return int(tf.math.count_nonzero(value[:, IS_USED]))
 
     return chief_reads.read(read_once)
 
@@ -55,7 +55,7 @@ def blocks(rows: Any, records: Any) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         for start in range(0, part.shape[0], step):
             block = range(start, min(start + step, part.shape[0]))
             recorded = _fetch(records_part, block)
-            are_used = recorded[:, SEEN] > 0
+            are_used = recorded[:, IS_USED] > 0
             if are_used.any():
                 yield recorded[are_used, ID], _fetch(part, block)[are_used]
 

@@ -4,19 +4,25 @@ Shape legend: N ids asked for, U distinct ids among them, S shards, D numbers
 in a row.
 """
 
+import dataclasses
 import uuid
 from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from tfps_plugin import errors
 from tfps_plugin._compat.graph import tensorflow_variables as compat
+from tfps_plugin.variables.chief import chief_reads
 from tfps_plugin.variables.dynamic import id_hashing
-from tfps_plugin.variables.dynamic.initial_rows import InitialRows
-from tfps_plugin.variables.dynamic.row_space import RowSpace
+from tfps_plugin.variables.dynamic import tallies
 from tfps_plugin.variables.dynamic.shard_directory import Found
+from tfps_plugin.variables.dynamic.shard_directory import Rules
 from tfps_plugin.variables.dynamic.shard_directory import ShardDirectory
+from tfps_plugin.variables.dynamic.shard_parts import ShardParts
+from tfps_plugin.variables.dynamic.tallies import Tallies
 from tfps_plugin.variables.kinds.sharded_variable import whole_of
 from tfps_plugin.variables.lookup import graph_checks
 from tfps_plugin.variables.lookup import row_lookup
@@ -26,6 +32,57 @@ from tfps_plugin.variables.lookup.table import table_behind
 from tfps_plugin.variables.sharding.layout import RowLayout
 
 
+@dataclasses.dataclass(frozen=True)
+class TableVariables:
+    """The `keras.Variable`s of a table, all cut in the same way.
+
+    Attributes:
+        rows: The rows.
+        records: Their ids, see `ShardParts`.
+        usage: When steps have looked them up; None: nobody needs it.
+        counters: Counters of a filter; None: there is none.
+    """
+
+    rows: Any
+    records: Any
+    usage: Any = None
+    counters: Any = None
+
+    @property
+    def beside_rows(self) -> list[Any]:
+        """All but the rows, None where there is none."""
+        return [self.records, self.usage, self.counters]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _FoundOrder(ShardOrder):
+    """Rows that were found by ids, which may lose them before the update.
+
+    Attributes:
+        directories: The directory of each shard.
+        devices: Its device.
+        ids: For each shard the ids that the rows were found for.
+    """
+
+    directories: Sequence[ShardDirectory] = ()
+    devices: Sequence[str] = ()
+    ids: Sequence[tf.Tensor] = ()
+
+    def ids_to_update(self) -> list[tf.Tensor]:
+        """Returns the rows of each shard, without those that have gone."""
+        rows = []
+        for directory, device, rows_N, ids_N in zip(
+            self.directories,
+            self.devices,
+            self.local_ids,
+            self.ids,
+            strict=True,
+        ):
+            with tf.device(device):
+                rows.append(directory.still_theirs(rows_N, ids_N))
+        return rows
+
+
 class DynamicTable:
     """Rows, their records and the directories of all shards.
 
@@ -33,34 +90,21 @@ class DynamicTable:
     program of one process.
     """
 
-    def __init__(
-        self,
-        name: str,
-        rows: Any,
-        records: Any,
-        space: RowSpace,
-        initial: InitialRows,
-    ) -> None:
+    def __init__(self, variables: TableVariables, rules: Rules) -> None:
         """Joins the variables of a table.
 
         Args:
-            name: Name of the table, for messages.
-            rows: The `keras.Variable` of the rows.
-            records: That of their records, cut in the same way.
-            space: Rows of all buckets.
-            initial: First rows of ids.
+            variables: The variables.
+            rules: What all shards have in common.
         """
-        self._name = name
-        self._rows = rows
-        self._records = records
-        self._space = space
-        self._initial = initial
-        for variable in (rows, records):
+        self._variables = variables
+        self._rules = rules
+        for variable in (variables.rows, *variables.beside_rows):
             if (found := table_behind(variable)) is not None:
                 found[0].has_directory = True
         # For calls outside of functions: by shard, and whether rows are made.
         self._functions: dict[Any, Any] = {}
-        self._unique_name = f"tfps/{name}/{uuid.uuid4().hex}"
+        self._unique_name = f"tfps/{rules.name}/{uuid.uuid4().hex}"
 
     def look_up(
         self, ids_N: tf.Tensor, *, makes_rows: bool
@@ -69,7 +113,7 @@ class DynamicTable:
 
         Args:
             ids_N: Any int64, shape `(N,)`.
-            makes_rows: Whether ids without a row get one.
+            makes_rows: Whether a step that trains asks.
 
         Returns:
             The row of each id, shape `(N, D)`, and whether it has one; in the
@@ -77,17 +121,25 @@ class DynamicTable:
         """
         with tf.device(graph_checks.CPU):
             ids_U, positions_N = tf.unique(ids_N)
-        found = table_behind(self._rows)
+        found = table_behind(self._variables.rows)
+        applied: Callable[[tf.Tensor], tf.Tensor] = tf.identity
         if found is None:
             rows_UD, are_present_U = self._in_this_process(ids_U, makes_rows)
-            applied: Callable[[tf.Tensor], tf.Tensor] = tf.identity
         else:
             table, applied = found
-            rows_UD, are_present_U, positions_N = self._on_ps(
+            order, are_present_U, positions_N = self._order(
                 table, ids_U, positions_N, makes_rows
             )
+            rows_UD = row_lookup.rows_in_order(table, order)
         are_present_N = tf.gather(are_present_U, positions_N)
-        return applied(tf.gather(rows_UD, positions_N)), are_present_N
+        rows_ND = applied(tf.gather(rows_UD, positions_N))
+        if makes_rows and self._rules.leaves_ids_out:
+            # Nothing is known of these rows: they must not even pass on a
+            # gradient of zero times infinity.
+            rows_ND = tf.where(
+                are_present_N[:, None], rows_ND, tf.zeros([], rows_ND.dtype)
+            )
+        return rows_ND, are_present_N
 
     def row_numbers(self, ids_N: tf.Tensor) -> tf.Tensor:
         """Returns the row of each id in the table, and makes it if need be.
@@ -95,15 +147,15 @@ class DynamicTable:
         Args:
             ids_N: Distinct int64, shape `(N,)`.
         """
-        found = table_behind(self._rows)
+        found = table_behind(self._variables.rows)
         if found is None:
-            return self._found(
-                range(self._space.num_rows),
-                self._rows.value,
-                self._records.value,
-                ids_N,
+            (mine,) = self._ask(
+                [self._variables_of_this_process()],
+                [range(self._rules.space.num_rows)],
+                [ids_N],
                 makes_rows=True,
-            ).rows_N
+            )
+            return mine.rows_N
         order, _, places_N = self._order(
             found[0], ids_N, tf.range(tf.size(ids_N)), makes_rows=True
         )
@@ -111,34 +163,44 @@ class DynamicTable:
 
     def initial_rows(self, ids_N: tf.Tensor) -> tf.Tensor:
         """Returns the rows that ids begin with, shape `(N, D)`."""
-        return self._initial.of(ids_N)
+        return self._rules.initial.of(ids_N)
+
+    def tallies(self) -> np.ndarray:
+        """Returns the numbers of all shards together, see `tallies`."""
+        total = np.zeros(tallies.NUM_TALLIES, np.int64)
+        for parts, rows in self._shards():
+            counts = Tallies(self._name_of(rows))
+
+            def read_once(parts: Any = parts, counts: Tallies = counts) -> Any:
+                with tf.device(parts.rows.device):
+                    is_there = tf.raw_ops.VarIsInitializedOp(
+                        resource=counts.handle()
+                    )
+                    return counts.read().numpy() if is_there else 0
+
+            total += chief_reads.read(read_once)
+        return total
 
     def _in_this_process(
         self, ids_U: tf.Tensor, makes_rows: bool
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        rows = self._rows.value
+        if makes_rows and self._rules.eviction is not None:
+            raise errors.UnsupportedError(
+                f"The table {self._rules.name!r} evicts rows, and slots of "
+                "optimizers with them, which it knows only under the scope of "
+                "a strategy. Received: a step that trains without a strategy. "
+                "Make the model under the scope of a "
+                "tfps.ParameterServerStrategy, or leave eviction out."
+            )
+        parts = self._variables_of_this_process()
         with compat.stop_recording(), tf.device(graph_checks.CPU):
-            mine = self._found(
-                range(self._space.num_rows),
-                rows,
-                self._records.value,
-                ids_U,
+            (mine,) = self._ask(
+                [parts],
+                [range(self._rules.space.num_rows)],
+                [ids_U],
                 makes_rows,
             )
-        return tf.gather(rows, mine.rows_N), mine.are_present_N
-
-    def _on_ps(
-        self,
-        table: Any,
-        ids_U: tf.Tensor,
-        positions_N: tf.Tensor,
-        makes_rows: bool,
-    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        order, are_present_U, positions_N = self._order(
-            table, ids_U, positions_N, makes_rows
-        )
-        rows_UD = row_lookup.rows_in_order(table, order)
-        return rows_UD, are_present_U, positions_N
+        return tf.gather(parts.rows, mine.rows_N), mine.are_present_N
 
     def _order(
         self,
@@ -153,39 +215,30 @@ class DynamicTable:
             The row numbers, sorted by shard; whether each id has a row; and
             the places of the given positions in the new order.
         """
-        records = _require(table_behind(self._records))
         if any(shard.unseen_steps is not None for shard in table.shards):
             raise errors.UnsupportedError(
-                f"The table {self._name!r} has no fixed number of rows; its "
-                "rows cannot catch up with steps that they have not seen. "
+                f"The table {self._rules.name!r} has no fixed number of rows; "
+                "its rows cannot catch up with steps that they have not seen. "
                 "Received: sparse_update='caught_up'. Give the strategy "
                 "another sparse_update."
             )
-        parts, counts_S, positions_N = self._by_shard(
+        ids, counts_S, positions_N = self._by_shard(
             table.layout, ids_U, positions_N
         )
-        found = []
+        parts, rows = zip(*self._shards(), strict=True)
+        devices = [shard.device for shard in table.shards]
         with compat.stop_recording():
-            for index, (shard, of_shard, part) in enumerate(
-                zip(table.shards, records.shards, parts, strict=True)
-            ):
-                with tf.device(shard.device):
-                    found.append(
-                        self._found(
-                            table.layout.rows(index),
-                            shard,
-                            of_shard,
-                            part,
-                            makes_rows,
-                        )
-                    )
+            found = self._ask(parts, rows, ids, makes_rows, devices)
         local_ids = [each.rows_N for each in found]
-        order = ShardOrder(
+        order = _FoundOrder(
             table.layout,
             _numbers_in_table(table.layout, local_ids),
             local_ids,
             counts_S,
             tf.size(ids_U),
+            [self._directory(*each) for each in zip(rows, parts, strict=True)],
+            devices,
+            ids,
         )
         are_present_U = order.join([each.are_present_N for each in found])
         return order, are_present_U, positions_N
@@ -206,7 +259,7 @@ class DynamicTable:
             shards = [
                 shard
                 for shard in range(layout.num_shards)
-                for _ in self._space.buckets(layout.rows(shard))
+                for _ in self._rules.space.buckets(layout.rows(shard))
             ]
             shards_U = tf.gather(
                 tf.constant(shards, tf.int32), id_hashing.buckets_of(ids_U)
@@ -219,54 +272,98 @@ class DynamicTable:
             new_places_U = tf.math.invert_permutation(tf.concat(places, 0))
             return parts, counts_S, tf.gather(new_places_U, positions_N)
 
-    def _found(
+    def _ask(
         self,
-        rows: range,
-        shard: Any,
-        records: Any,
-        ids_N: tf.Tensor,
+        parts: Sequence[ShardParts],
+        rows: Sequence[range],
+        ids: Sequence[tf.Tensor],
         makes_rows: bool,
+        devices: Sequence[str] = (graph_checks.CPU,),
+    ) -> list[Found]:
+        """Asks the directory of each shard, on its device."""
+        found = []
+        for part, of_part, device, ids_N in zip(
+            parts, rows, devices, ids, strict=True
+        ):
+            with tf.device(device):
+                found.append(self._found(of_part, part, ids_N, makes_rows))
+        return found
+
+    def _found(
+        self, rows: range, parts: ShardParts, ids_N: tf.Tensor, makes_rows: bool
     ) -> Found:
-        """Finds rows of a shard, in code that is placed on its ps."""
-
-        def find(ids_N: tf.Tensor) -> Found:
-            directory = ShardDirectory(
-                self._name,
-                f"{self._unique_name}/{rows.start}_{rows.stop}",
-                rows,
-                self._space,
-                shard,
-                records,
-                self._initial,
-                [
-                    slot
-                    for slot in getattr(shard, "family", ())
-                    if whole_of(slot).begins_as_its_variable
-                ],
-            )
-            return directory.find(ids_N, makes_rows=makes_rows)
-
+        directory = self._directory(rows, parts)
         if not tf.executing_eagerly():
-            return find(ids_N)
+            return directory.find(ids_N, makes_rows=makes_rows)
         # In a function, because there are no locks outside of one.
-        key = (id(shard), rows, makes_rows)
+        key = (id(parts.rows), rows, makes_rows)
         if key not in self._functions:
             self._functions[key] = tf.function(
-                lambda ids_N: find(ids_N).tensors,
+                lambda ids_N: (
+                    directory.find(ids_N, makes_rows=makes_rows).tensors
+                ),
                 [tf.TensorSpec([None], tf.int64)],
                 autograph=False,
             )
         return Found(*self._functions[key](ids_N))
 
+    def _directory(self, rows: range, parts: ShardParts) -> ShardDirectory:
+        return ShardDirectory(self._name_of(rows), rows, parts, self._rules)
 
-def _require(found: tuple[Table, Any] | None) -> Table:
-    """Returns the table of records, which is where its rows are."""
-    if found is None:
-        raise errors.VariableCreationError(
-            "The rows of a dynamic table are on parameter servers, but its "
-            "records are not. Make the whole layer under strategy.scope()."
+    def _name_of(self, rows: range) -> str:
+        return f"{self._unique_name}/{rows.start}_{rows.stop}"
+
+    def _shards(self) -> list[tuple[ShardParts, range]]:
+        """Returns the variables and the rows of each shard."""
+        found = table_behind(self._variables.rows)
+        if found is None:
+            whole = range(self._rules.space.num_rows)
+            return [(self._variables_of_this_process(), whole)]
+        table = found[0]
+        beside = [
+            None if variable is None else self._table_of(variable)
+            for variable in self._variables.beside_rows
+        ]
+        return [
+            (
+                self._parts(
+                    shard,
+                    *[
+                        None if each is None else each.shards[index]
+                        for each in beside
+                    ],
+                ),
+                table.layout.rows(index),
+            )
+            for index, shard in enumerate(table.shards)
+        ]
+
+    def _parts(
+        self, shard: Any, records: Any, usage: Any, counters: Any
+    ) -> ShardParts:
+        ours = {id(each) for each in (records, usage, counters)}
+        slots = tuple(each for each in shard.family if id(each) not in ours)
+        followers = tuple(
+            slot for slot in slots if whole_of(slot).begins_as_its_variable
         )
-    return found[0]
+        return ShardParts(shard, records, usage, counters, slots, followers)
+
+    def _variables_of_this_process(self) -> ShardParts:
+        records, usage, counters = (
+            None if variable is None else variable.value
+            for variable in self._variables.beside_rows
+        )
+        return ShardParts(self._variables.rows.value, records, usage, counters)
+
+    def _table_of(self, variable: Any) -> Table:
+        found = table_behind(variable)
+        if found is None:
+            raise errors.VariableCreationError(
+                f"The rows of the table {self._rules.name!r} are on parameter "
+                "servers, but its records are not. Make the whole layer under "
+                "strategy.scope()."
+            )
+        return found[0]
 
 
 def _numbers_in_table(

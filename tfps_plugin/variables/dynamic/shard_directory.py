@@ -1,44 +1,66 @@
 """Directory of one shard: the row of each id, on the parameter server.
 
-The directory is TensorFlow's own hash table, beside the rows. What it knows is
+The directory is a hash table of TensorFlow's, beside the rows. What it knows is
 also in an ordinary variable, the records, which is saved, restored and moved
 with the rows. If the records are not those that the directory has written
 last, for example after a restore or on another ps, the next lookup builds the
 directory anew.
 
-Shape legend: N distinct ids, R rows of the shard, B buckets of the shard, C
-rows of a bucket.
+Shape legend: N distinct ids, R rows of the shard, B buckets of the shard, K
+ids that need rows.
 """
 
 import contextlib
 import dataclasses
-from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from tfps_plugin.variables.dynamic import id_hashing
+from tfps_plugin.variables.dynamic import tallies
+from tfps_plugin.variables.dynamic.counting_filter import CountingFilter
+from tfps_plugin.variables.dynamic.evictor import Evictor
+from tfps_plugin.variables.dynamic.free_rows import FreeRows
+from tfps_plugin.variables.dynamic.hash_index import FIRST_KEY
+from tfps_plugin.variables.dynamic.hash_index import HashIndex
 from tfps_plugin.variables.dynamic.initial_rows import InitialRows
+from tfps_plugin.variables.dynamic.policies import Admission
+from tfps_plugin.variables.dynamic.policies import Eviction
 from tfps_plugin.variables.dynamic.row_space import RowSpace
+from tfps_plugin.variables.dynamic.shard_parts import ID
+from tfps_plugin.variables.dynamic.shard_parts import IS_USED
+from tfps_plugin.variables.dynamic.shard_parts import NUM_COLUMNS
+from tfps_plugin.variables.dynamic.shard_parts import ShardParts
+from tfps_plugin.variables.dynamic.tallies import Tallies
 from tfps_plugin.variables.lookup import graph_checks
 
-# Columns of the records.
-ID = 0
-# Seconds since 1970 when a step last looked the row up; 0 for a free row.
-SEEN = 1
-NUM_COLUMNS = 2
-
-# Keys that are no ids: the lowest numbers of int64. Ids of that value have
-# rows of their own.
-_LOWEST = tf.int64.min
-_EMPTY = _LOWEST
-_DELETED = _LOWEST + 1
-_VERSION = _LOWEST + 2
-_FIRST_KEY = _LOWEST + RowSpace.NUM_LOWEST
-
-# A hash table this full is still fast. TensorFlow's own limit is 0.8.
-_LOAD = 0.75
 _MOST_VERSIONS = 1 << 30
+# Removed keys keep their places, so a table that evicts has some to spare.
+_PLACES_TO_SPARE = 1.5
+
+
+@dataclasses.dataclass(frozen=True)
+class Rules:
+    """What all shards of a table have in common.
+
+    Attributes:
+        name: Name of the table, for messages.
+        space: Rows of all buckets.
+        initial: First rows of ids.
+        admission: Which ids get rows; None: all.
+        eviction: Which lose them; None: none.
+    """
+
+    name: str
+    space: RowSpace
+    initial: InitialRows
+    admission: Admission | None = None
+    eviction: Eviction | None = None
+
+    @property
+    def leaves_ids_out(self) -> bool:
+        """True if an id of a step that trains may have no row."""
+        return self.admission is not None or self.eviction is not None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -65,231 +87,366 @@ class ShardDirectory:
 
     Guarantees: two lookups that meet a new id at once make one row of it. A
     lookup that finds a row finds it with its first value or a later one.
-    A lookup that makes no rows takes no lock.
+    A lookup that makes no rows, and loses none, takes no lock.
     """
 
     def __init__(
-        self,
-        name: str,
-        unique_name: str,
-        rows: range,
-        space: RowSpace,
-        table: Any,
-        records: Any,
-        initial: InitialRows,
-        followers: Sequence[Any] = (),
+        self, unique_name: str, rows: range, parts: ShardParts, rules: Rules
     ) -> None:
         """Describes a directory; makes nothing yet.
 
         Args:
-            name: Name of the table, for messages.
             unique_name: A name that nothing else on the ps has.
             rows: Rows of the shard, counted in the table.
-            space: Rows of all buckets.
-            table: The variable of the shard's rows.
-            records: The variable of their records, int64, shape `(R, 2)`.
-            initial: First rows of ids.
-            followers: Variables of slots whose rows begin as those of the
-                table.
+            parts: Their variables.
+            rules: What all shards have in common.
         """
-        self._followers = followers
-        self._name = name
-        self._unique_name = unique_name
-        self._rows = rows
-        self._space = space
-        self._buckets = space.buckets(rows)
-        self._table = table
-        self._records = records
-        self._initial = initial
+        self._rules = rules
+        self._num_rows = len(rows)
+        self._buckets = rules.space.buckets(rows)
+        self._parts = parts
+        spare = 1.0 if rules.eviction is None else _PLACES_TO_SPARE
+        self._index = HashIndex(unique_name, int(spare * len(rows)))
+        self._free = FreeRows(unique_name, len(self._buckets), rules.space)
+        self._tallies = Tallies(unique_name)
+        self._evictor = (
+            None
+            if rules.eviction is None
+            else Evictor(rules.eviction, parts, rules.space)
+        )
 
     def find(self, ids_N: tf.Tensor, *, makes_rows: bool) -> Found:
         """Finds the rows of ids.
 
         Args:
             ids_N: Distinct ids of the shard, int64.
-            makes_rows: Whether ids without a row get one.
+            makes_rows: Whether a step that trains asks: ids without a row get
+                one, as far as the rules allow it.
         """
-        rows_N, version = self._look_up(ids_N)
-        is_current = tf.equal(version, self._recorded_version())
-        are_keys = tf.reduce_all(ids_N >= _FIRST_KEY)
-        is_done = is_current & are_keys
+        rows_N = self._rows_of(ids_N)
         if makes_rows:
-            is_done &= tf.reduce_all(rows_N >= 0)
-        rows_N = tf.cond(
-            is_done,
-            lambda: rows_N,
-            lambda: self._find_slowly(ids_N, makes_rows),
-        )
+            rows_N = self._rows_for_training(ids_N, rows_N)
+        elif self._evictor is not None:
+            now = self._evictor.now(self._tallies.read()[tallies.CLOCK])
+            rows_N = self._without_old(rows_N, now)
         rows_N.set_shape(ids_N.shape)
-        are_present_N = rows_N >= 0
-        if not makes_rows:
-            rows_N = tf.maximum(rows_N, RowSpace.ABSENT)
-        return Found(rows_N, are_present_N)
+        return Found(tf.maximum(rows_N, RowSpace.ABSENT), rows_N >= 0)
 
-    # The rare path, under the lock.
+    def still_theirs(self, rows_N: tf.Tensor, ids_N: tf.Tensor) -> tf.Tensor:
+        """Returns rows, without those that have gone to other ids meanwhile.
 
-    def _find_slowly(self, ids_N: tf.Tensor, makes_rows: bool) -> tf.Tensor:
+        Args:
+            rows_N: Rows that `find` has found before.
+            ids_N: The ids that they were found for.
+        """
+        if self._evictor is None:
+            return rows_N
+        owners_N = self._recorded(rows_N, ID)
+        return tf.where(owners_N == ids_N, rows_N, RowSpace.ABSENT)
+
+    # Lookups, built anew if need be.
+
+    def _rows_of(self, ids_N: tf.Tensor) -> tf.Tensor:
+        """Returns the rows of ids, -1 where there is none."""
+        rows_N, version = self._index.look_up(ids_N)
+        is_simple = tf.equal(version, self._recorded_version()) & (
+            tf.reduce_all(ids_N >= FIRST_KEY)
+        )
+        return tf.cond(
+            is_simple, lambda: rows_N, lambda: self._rows_of_any(ids_N)
+        )
+
+    def _rows_of_any(self, ids_N: tf.Tensor) -> tf.Tensor:
         with self._alone([ids_N]):
-            _, version = self._look_up(ids_N[:0])
+            _, version = self._index.look_up(ids_N[:0])
             is_current = tf.equal(version, self._recorded_version())
             built = tf.cond(is_current, lambda: True, self._build)
             with tf.control_dependencies([built]):
-                rows_N = self._rows_with_lowest(ids_N)
-            if not makes_rows:
-                return rows_N
-            return tf.cond(
-                tf.reduce_all(rows_N >= 0),
-                lambda: rows_N,
-                lambda: self._make_rows(ids_N, rows_N),
+                return self._rows_with_lowest(ids_N)
+
+    def _rows_with_lowest(self, ids_N: tf.Tensor) -> tf.Tensor:
+        rows_N, _ = self._index.look_up(ids_N)
+        fixed_N = self._fixed_rows(ids_N)
+        are_used_N = self._recorded(fixed_N, IS_USED) > 0
+        return tf.where(
+            ids_N < FIRST_KEY, tf.where(are_used_N, fixed_N, -1), rows_N
+        )
+
+    def _without_old(self, rows_N: tf.Tensor, now: tf.Tensor) -> tf.Tensor:
+        """Returns rows, -1 in place of those that are too old."""
+        if self._evictor is None:
+            return rows_N
+        are_old_N = self._evictor.are_old(
+            tf.maximum(rows_N, RowSpace.ABSENT), now
+        )
+        return rows_N if are_old_N is None else tf.where(are_old_N, -1, rows_N)
+
+    # Lookups of steps that train.
+
+    def _rows_for_training(
+        self, ids_N: tf.Tensor, rows_N: tf.Tensor
+    ) -> tf.Tensor:
+        # Nothing can be counted before the directory was built.
+        with tf.control_dependencies([rows_N]):
+            clock = self._tallies.read()[tallies.CLOCK] + 1
+        now = clock if self._evictor is None else self._evictor.now(clock)
+        rows_N = self._without_old(rows_N, now)
+        num_present = tf.math.count_nonzero(rows_N >= 0)
+        counted = self._tallies.add(
+            {
+                tallies.CLOCK: 1,
+                tallies.ASKED: tf.size(ids_N),
+                tallies.PRESENT: num_present,
+            }
+        )
+        seen: list[Any] = [counted]
+        if self._evictor is not None:
+            present_M = tf.boolean_mask(rows_N, rows_N >= 0)
+            seen += self._evictor.note_seen(present_M, now)
+        with tf.control_dependencies(seen):
+            rows_N = tf.identity(rows_N)
+        return tf.cond(
+            tf.equal(num_present, tf.size(ids_N, tf.int64)),
+            lambda: rows_N,
+            lambda: self._admit(ids_N, rows_N, now),
+        )
+
+    def _admit(
+        self, ids_N: tf.Tensor, rows_N: tf.Tensor, now: tf.Tensor
+    ) -> tf.Tensor:
+        """Makes rows for those ids without one that are admitted."""
+        admission = self._rules.admission
+        if admission is None:
+            return self._make_alone(ids_N, rows_N, now)
+        places_K1 = tf.where(rows_N < 0)
+        ids_K = tf.gather_nd(ids_N, places_K1)
+        are_admitted_K = tf.fill(tf.shape(ids_K), True)
+        counted: list[Any] = []
+        if admission.min_lookups > 1:
+            counting = CountingFilter(
+                self._parts.counters, self._buckets.start, self._rules.space
             )
+            counts_K = counting.counted(ids_K)
+            are_admitted_K = counts_K >= admission.min_lookups
+            with tf.control_dependencies([counts_K]):
+                counted.append(self._forget_counts(counting, tf.size(ids_K)))
+        if admission.probability is not None:
+            drawn_K = tf.random.uniform(tf.shape(ids_K))
+            are_admitted_K &= drawn_K < admission.probability
+        num_left_out = tf.math.count_nonzero(~are_admitted_K)
+        counted.append(self._tallies.add({tallies.NOT_ADMITTED: num_left_out}))
+        are_admitted_N = tf.tensor_scatter_nd_update(
+            rows_N >= 0, places_K1, are_admitted_K
+        )
+        with tf.control_dependencies(counted):
+            admitted_N1 = tf.where(are_admitted_N)
+        made_M = tf.cond(
+            tf.reduce_any(are_admitted_K),
+            lambda: self._make_alone(
+                tf.gather_nd(ids_N, admitted_N1),
+                tf.gather_nd(rows_N, admitted_N1),
+                now,
+            ),
+            lambda: tf.gather_nd(rows_N, admitted_N1),
+        )
+        return tf.tensor_scatter_nd_update(rows_N, admitted_N1, made_M)
+
+    def _forget_counts(
+        self, counting: CountingFilter, number: tf.Tensor
+    ) -> tf.Tensor:
+        """Halves the counters when it is time."""
+        added = self._tallies.add({tallies.COUNTED: number})
+        with tf.control_dependencies([added]):
+            total = self._tallies.read()[tallies.COUNTED]
+
+        def halve() -> tf.Tensor:
+            halved = counting.halve()
+            begun = self._tallies.add({tallies.COUNTED: -total})
+            with tf.control_dependencies([halved, begun]):
+                return tf.constant(True)
+
+        return tf.cond(total > counting.most_lookups, halve, lambda: False)
+
+    # Changes, under the lock.
 
     def _alone(self, given: list[tf.Tensor]) -> Any:
         """Holds the lock of the shard, if it is on a parameter server."""
-        lock = getattr(self._records, "update_lock", None)
+        lock = getattr(self._parts.records, "update_lock", None)
         if lock is None:
             return contextlib.nullcontext()
         return lock.holding(given)
 
-    def _rows_with_lowest(self, ids_N: tf.Tensor) -> tf.Tensor:
-        """Returns rows of any ids, the lowest ones too; -1 where none is."""
-        rows_N, _ = self._look_up(ids_N)
-        fixed_N = self._fixed_rows(ids_N)
-        seen_N = self._seen(fixed_N)
-        return tf.where(
-            ids_N < _FIRST_KEY, tf.where(seen_N > 0, fixed_N, -1), rows_N
-        )
-
-    def _make_rows(self, ids_N: tf.Tensor, rows_N: tf.Tensor) -> tf.Tensor:
+    def _make_alone(
+        self, ids_N: tf.Tensor, rows_N: tf.Tensor, now: tf.Tensor
+    ) -> tf.Tensor:
         """Makes rows for ids that have none; returns the rows of all."""
-        places_K1 = tf.where(rows_N < 0)
-        new_K = tf.gather_nd(ids_N, places_K1)
-        are_lowest_K = new_K < _FIRST_KEY
-        taken_K = self._take_free_rows(new_K, ~are_lowest_K)
-        new_rows_K = tf.where(are_lowest_K, self._fixed_rows(new_K), taken_K)
-        first_KD = self._initial.of(new_K)
-        written = [
-            tf.raw_ops.ResourceScatterUpdate(
-                resource=each.handle,
-                indices=new_rows_K,
-                updates=tf.cast(first_KD, each.dtype),
+        with self._alone([ids_N, rows_N, now]):
+            num_new = tf.math.count_nonzero(rows_N < 0)
+            num_keys = self._tallies.read()[tallies.KEYS]
+            # Removed keys keep their places until the index is filled anew.
+            built = tf.cond(
+                num_keys + num_new > self._index.most_keys,
+                self._build,
+                lambda: True,
             )
-            for each in (self._table, *self._followers)
-        ]
+            with tf.control_dependencies([built]):
+                known_N = self._without_old(self._rows_with_lowest(ids_N), now)
+            return tf.cond(
+                tf.reduce_all(known_N >= 0),
+                lambda: known_N,
+                lambda: self._make(ids_N, known_N, now),
+            )
+
+    def _make(
+        self, ids_N: tf.Tensor, rows_N: tf.Tensor, now: tf.Tensor
+    ) -> tf.Tensor:
+        places_K1 = tf.where(rows_N < 0)
+        ids_K = tf.gather_nd(ids_N, places_K1)
+        # A row that is too old begins anew where it is.
+        kept_K = self._rows_with_lowest(ids_K)
+        fixed_K = tf.where(ids_K < FIRST_KEY, self._fixed_rows(ids_K), kept_K)
+        needy_M1 = tf.where(fixed_K < 0)
+        needy_M = tf.gather_nd(ids_K, needy_M1)
+        buckets_M = id_hashing.buckets_of(needy_M) - self._buckets.start
+        if self._evictor is None:
+            buckets_M = self._require_room(buckets_M, needy_M)
+        with tf.control_dependencies(self._make_room(buckets_M, now)):
+            taken_M = self._free.take(buckets_M)
+        taken_K = tf.tensor_scatter_nd_update(fixed_K, needy_M1, taken_M)
+        num_full = tf.math.count_nonzero(taken_K < 0)
+        made_K1 = tf.where(taken_K >= 0)
+        made_M = tf.gather_nd(taken_K, made_K1)
+        begun = self._begin(
+            tf.gather_nd(ids_K, made_K1),
+            made_M,
+            tf.gather_nd(fixed_K, made_K1) >= 0,
+            now,
+        )
+        counted = self._tallies.add(
+            {
+                tallies.MADE: tf.size(made_M),
+                tallies.KEYS: tf.size(needy_M),
+                tallies.WITHOUT_ROOM: num_full,
+            }
+        )
+        with tf.control_dependencies([*begun, counted]):
+            return tf.tensor_scatter_nd_update(rows_N, places_K1, taken_K)
+
+    def _begin(
+        self,
+        ids_M: tf.Tensor,
+        rows_M: tf.Tensor,
+        are_kept_M: tf.Tensor,
+        now: tf.Tensor,
+    ) -> list[Any]:
+        """Gives rows their first values, and then their ids."""
+        first_MD = self._rules.initial.of(ids_M)
+        written = []
+        if self._evictor is not None:
+            kept_M = tf.boolean_mask(rows_M, are_kept_M)
+            written += self._parts.clear_slots(kept_M, self._rules.space)
+            written += self._evictor.begin(rows_M, now)
+        with tf.control_dependencies(written):
+            written = [
+                tf.raw_ops.ResourceScatterUpdate(
+                    resource=each.handle,
+                    indices=rows_M,
+                    updates=tf.cast(first_MD, each.dtype),
+                )
+                for each in (self._parts.rows, *self._parts.followers)
+            ]
         with tf.control_dependencies(written):
             recorded = tf.raw_ops.ResourceScatterUpdate(
-                resource=self._records.handle,
-                indices=new_rows_K,
-                updates=tf.stack(
-                    [new_K, tf.fill(tf.shape(new_K), self._now())], 1
-                ),
+                resource=self._parts.records.handle,
+                indices=rows_M,
+                updates=tf.stack([ids_M, tf.ones_like(ids_M)], 1),
             )
         # Others find a row only when it has its first value.
         with tf.control_dependencies([recorded]):
-            are_keys_K = ~are_lowest_K
-            inserted = tf.raw_ops.LookupTableInsertV2(
-                table_handle=self._hash_table(),
-                keys=tf.boolean_mask(new_K, are_keys_K),
-                values=tf.boolean_mask(new_rows_K, are_keys_K),
+            are_keys_M = ids_M >= FIRST_KEY
+            inserted = self._index.insert(
+                tf.boolean_mask(ids_M, are_keys_M),
+                tf.boolean_mask(rows_M, are_keys_M),
             )
         with tf.control_dependencies([inserted]):
-            written = self._write_version(self._recorded_version() + 1)
-        with tf.control_dependencies(written):
-            return tf.tensor_scatter_nd_update(rows_N, places_K1, new_rows_K)
+            return self._write_version(self._recorded_version() + 1)
 
-    def _take_free_rows(
-        self, ids_K: tf.Tensor, are_wanted_K: tf.Tensor
+    def _require_room(
+        self, buckets_M: tf.Tensor, ids_M: tf.Tensor
     ) -> tf.Tensor:
-        """Takes a free row for each id, in the bucket of the id."""
-        buckets_K = id_hashing.buckets_of(ids_K) - self._buckets.start
-        wanted_M1 = tf.where(are_wanted_K)
-        buckets_M = tf.gather_nd(buckets_K, wanted_M1)
-        # Each takes the next one of its bucket's list, from the end.
-        order_M = tf.argsort(buckets_M, stable=True)
-        sorted_M = tf.gather(buckets_M, order_M)
-        ranks_M = tf.range(tf.size(sorted_M)) - tf.searchsorted(
-            sorted_M, sorted_M, side="left"
-        )
-        counts_B = self._read(self._free_counts(), [len(self._buckets)])
-        places_M = tf.gather(counts_B, sorted_M) - 1 - ranks_M
-        places_M = graph_checks.gated(
-            places_M,
-            tf.reduce_all(places_M >= 0),
+        """Returns the buckets of ids, if all of them have room."""
+        return graph_checks.gated(
+            buckets_M,
+            tf.reduce_all(self._needed(buckets_M) <= self._free.counts()),
             [
-                f"The table {self._name!r} is full: there is no room for "
+                f"The table {self._rules.name!r} is full: there is no room for "
                 "another id. Received: ids =",
-                tf.gather_nd(ids_K, wanted_M1),
-                f"rows of this shard = {len(self._rows)}. Make the table "
+                ids_M,
+                f"rows of this shard = {self._num_rows}. Make the table "
                 "larger (capacity), admit fewer ids (admission), or have the "
                 "table drop some (eviction).",
             ],
         )
-        offsets_M = tf.raw_ops.ResourceGatherNd(
-            resource=self._free_offsets(),
-            indices=tf.stack([sorted_M, places_M], 1),
-            dtype=tf.int32,
-        )
-        with tf.control_dependencies([offsets_M]):
-            taken = tf.raw_ops.ResourceScatterSub(
-                resource=self._free_counts(),
-                indices=sorted_M,
-                updates=tf.ones_like(sorted_M),
-            )
-        with tf.control_dependencies([taken]):
-            rows_M = sorted_M * self._space.rows_per_bucket + offsets_M
-        rows_M = tf.gather(rows_M, tf.math.invert_permutation(order_M))
-        return tf.tensor_scatter_nd_update(
-            tf.fill(tf.shape(ids_K), -1), wanted_M1, rows_M
-        )
+
+    def _needed(self, buckets_M: tf.Tensor) -> tf.Tensor:
+        """Returns how many rows each bucket needs, int32, shape `(B,)`."""
+        size = len(self._buckets)
+        return tf.math.bincount(buckets_M, minlength=size, maxlength=size)
+
+    def _make_room(self, buckets_M: tf.Tensor, now: tf.Tensor) -> list[Any]:
+        """Evicts rows of buckets that have fewer free ones than needed."""
+        evictor = self._evictor
+        if evictor is None:
+            return []
+        are_short_B = self._needed(buckets_M) > self._free.counts()
+        short_S = tf.cast(tf.where(are_short_B)[:, 0], tf.int32)
+
+        def evict() -> tf.Tensor:
+            rows_M = evictor.victims(short_S, now)
+            ids_M = self._recorded(rows_M, ID)
+            removed = self._index.remove(ids_M)
+            cleared = self._parts.clear_slots(rows_M, self._rules.space)
+            with tf.control_dependencies([removed, *cleared]):
+                recorded = tf.raw_ops.ResourceScatterUpdate(
+                    resource=self._parts.records.handle,
+                    indices=rows_M,
+                    updates=tf.zeros(
+                        tf.stack([tf.size(rows_M), NUM_COLUMNS]), tf.int64
+                    ),
+                )
+            with tf.control_dependencies([recorded]):
+                given = self._free.give(rows_M)
+            counted = self._tallies.add({tallies.EVICTED: tf.size(rows_M)})
+            with tf.control_dependencies([*given, counted]):
+                return tf.constant(True)
+
+        return [tf.cond(tf.size(short_S) > 0, evict, lambda: False)]
 
     def _build(self) -> tf.Tensor:
         """Builds the directory and the lists of free rows from the records."""
-        space = self._space
-        num_buckets = len(self._buckets)
+        space = self._rules.space
         records_R2 = tf.raw_ops.ReadVariableOp(
-            resource=self._records.handle, dtype=tf.int64
+            resource=self._parts.records.handle, dtype=tf.int64
         )
-        records_R2 = tf.ensure_shape(records_R2, [len(self._rows), NUM_COLUMNS])
-        offsets_R = tf.tile(tf.range(space.rows_per_bucket), [num_buckets])
-        are_used_R = (records_R2[:, SEEN] > 0) & (offsets_R >= space.RESERVED)
+        records_R2 = tf.ensure_shape(records_R2, [self._num_rows, NUM_COLUMNS])
+        offsets_R = tf.tile(
+            tf.range(space.rows_per_bucket), [len(self._buckets)]
+        )
+        are_used_R = (records_R2[:, IS_USED] > 0) & (
+            offsets_R >= space.RESERVED
+        )
         used_M1 = tf.where(are_used_R)
-        # A dense hash table imports its places, here empty ones, as columns.
-        # It goes on with the imported tensors themselves, and writes to them,
-        # so they must not be constants: "Empty" makes new ones at every call.
-        places = [self._num_places, 1]
-        zeros = tf.raw_ops.Empty(shape=places, dtype=tf.int64, init=True)
-        emptied = tf.raw_ops.LookupTableImportV2(
-            table_handle=self._hash_table(),
-            keys=_of_unknown_shape(zeros + _EMPTY),
-            values=_of_unknown_shape(
-                tf.raw_ops.Empty(shape=places, dtype=tf.int32, init=True)
+        done: list[Any] = [
+            self._index.fill(
+                tf.gather_nd(records_R2[:, ID], used_M1),
+                tf.cast(used_M1[:, 0], tf.int32),
             ),
-        )
-        with tf.control_dependencies([emptied]):
-            inserted = tf.raw_ops.LookupTableInsertV2(
-                table_handle=self._hash_table(),
-                keys=tf.gather_nd(records_R2[:, ID], used_M1),
-                values=tf.cast(used_M1[:, 0], tf.int32),
-            )
-        # The highest free row first: rows are taken from the end.
-        free_BC = tf.sort(
-            tf.reshape(
-                tf.where(
-                    are_used_R | (offsets_R < space.RESERVED), 0, offsets_R
-                ),
-                [num_buckets, space.rows_per_bucket],
-            ),
-            direction="DESCENDING",
-        )
-        listed = [
-            tf.raw_ops.AssignVariableOp(
-                resource=self._free_offsets(), value=free_BC
-            ),
-            tf.raw_ops.AssignVariableOp(
-                resource=self._free_counts(),
-                value=tf.math.count_nonzero(free_BC, 1, dtype=tf.int32),
+            *self._free.reset(are_used_R),
+            self._tallies.begin(
+                self._latest(), tf.size(used_M1, out_type=tf.int64)
             ),
         ]
-        with tf.control_dependencies([inserted, *listed]):
+        with tf.control_dependencies(done):
             version = tf.random.uniform(
                 [], maxval=_MOST_VERSIONS, dtype=tf.int32
             )
@@ -297,103 +454,49 @@ class ShardDirectory:
         with tf.control_dependencies(written):
             return tf.constant(True)
 
-    # What the directory consists of.
-
-    def _look_up(self, ids_N: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns the rows of keys, -1 where there is none; and the version."""
-        found = tf.raw_ops.LookupTableFindV2(
-            table_handle=self._hash_table(),
-            keys=tf.concat(
-                [
-                    tf.constant([_VERSION], tf.int64),
-                    tf.maximum(ids_N, tf.constant(_FIRST_KEY, tf.int64)),
-                ],
-                0,
-            ),
-            default_value=tf.constant(-1, tf.int32),
+    def _latest(self) -> tf.Tensor:
+        """Returns the clock at which a row was last seen."""
+        if self._evictor is None or self._evictor.counts_seconds:
+            return tf.constant(0, tf.int64)
+        usage = tf.raw_ops.ReadVariableOp(
+            resource=self._parts.usage.handle, dtype=tf.int64
         )
-        return found[1:], tf.cast(found[0], tf.int64)
+        return tf.reduce_max(usage[:, 0])
 
-    def _hash_table(self) -> tf.Tensor:
-        return tf.raw_ops.MutableDenseHashTableV2(
-            empty_key=tf.constant(_EMPTY, tf.int64),
-            deleted_key=tf.constant(_DELETED, tf.int64),
-            value_dtype=tf.int32,
-            shared_name=f"{self._unique_name}/rows_by_id",
-            initial_num_buckets=self._num_places,
+    # Records.
+
+    def _recorded(self, rows_N: tf.Tensor, column: int) -> tf.Tensor:
+        return tf.raw_ops.ResourceGatherNd(
+            resource=self._parts.records.handle,
+            indices=tf.stack([rows_N, tf.fill(tf.shape(rows_N), column)], 1),
+            dtype=tf.int64,
         )
-
-    @property
-    def _num_places(self) -> int:
-        """Number of places of the hash table: it never has to grow."""
-        return 1 << int(len(self._rows) / _LOAD).bit_length()
-
-    def _free_offsets(self) -> tf.Tensor:
-        """Returns the handle of the free rows of each bucket, int32."""
-        return tf.raw_ops.VarHandleOp(
-            dtype=tf.int32,
-            shape=[len(self._buckets), self._space.rows_per_bucket],
-            shared_name=f"{self._unique_name}/free_offsets",
-        )
-
-    def _free_counts(self) -> tf.Tensor:
-        """Returns the handle of their numbers, int32, shape `(B,)`."""
-        return tf.raw_ops.VarHandleOp(
-            dtype=tf.int32,
-            shape=[len(self._buckets)],
-            shared_name=f"{self._unique_name}/free_counts",
-        )
-
-    def _read(self, handle: tf.Tensor, shape: list[int]) -> tf.Tensor:
-        value = tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.int32)
-        return tf.ensure_shape(value, shape)
 
     def _recorded_version(self) -> tf.Tensor:
         return tf.raw_ops.ResourceGatherNd(
-            resource=self._records.handle,
+            resource=self._parts.records.handle,
             indices=tf.constant([RowSpace.ABSENT, ID], tf.int32),
             dtype=tf.int64,
         )
 
-    def _write_version(self, version: tf.Tensor) -> list[tf.Operation]:
+    def _write_version(self, version: tf.Tensor) -> list[Any]:
         """Writes the version to the directory and the records."""
         return [
-            tf.raw_ops.LookupTableInsertV2(
-                table_handle=self._hash_table(),
-                keys=tf.constant([_VERSION], tf.int64),
-                values=tf.cast([version], tf.int32),
-            ),
+            self._index.write_version(version),
             tf.raw_ops.ResourceScatterUpdate(
-                resource=self._records.handle,
+                resource=self._parts.records.handle,
                 indices=tf.constant([RowSpace.ABSENT], tf.int32),
                 updates=tf.stack([[version, tf.constant(0, tf.int64)]]),
             ),
         ]
 
-    def _seen(self, rows_N: tf.Tensor) -> tf.Tensor:
-        return tf.raw_ops.ResourceGatherNd(
-            resource=self._records.handle,
-            indices=tf.stack([rows_N, tf.fill(tf.shape(rows_N), SEEN)], 1),
-            dtype=tf.int64,
-        )
-
     def _fixed_rows(self, ids_N: tf.Tensor) -> tf.Tensor:
         """Returns the row of each of the lowest ids; any row for others."""
         buckets_N = id_hashing.buckets_of(ids_N) - self._buckets.start
-        offsets_N = tf.minimum(ids_N - _LOWEST, RowSpace.NUM_LOWEST - 1)
+        offsets_N = tf.minimum(ids_N - tf.int64.min, RowSpace.NUM_LOWEST - 1)
         offsets_N = tf.cast(tf.maximum(offsets_N, 0), tf.int32)
         return (
-            buckets_N * self._space.rows_per_bucket
+            buckets_N * self._rules.space.rows_per_bucket
             + RowSpace.LOWEST
             + offsets_N
         )
-
-    def _now(self) -> tf.Tensor:
-        return tf.cast(tf.timestamp(), tf.int64)
-
-
-def _of_unknown_shape(tensor: tf.Tensor) -> tf.Tensor:
-    """Hides a shape: graphs demand vectors, but the operation, columns."""
-    return tf.raw_ops.PlaceholderWithDefault(
-        input=tensor, shape=tf.TensorShape(None)
-    )

@@ -10,10 +10,12 @@ import tensorflow as tf
 from hypothesis import stateful
 from hypothesis import strategies as st
 
-from tfps_plugin.variables.dynamic import shard_directory
+from tfps_plugin.variables.dynamic import shard_parts
 from tfps_plugin.variables.dynamic.initial_rows import InitialRows
 from tfps_plugin.variables.dynamic.row_space import RowSpace
+from tfps_plugin.variables.dynamic.shard_directory import Rules
 from tfps_plugin.variables.dynamic.shard_directory import ShardDirectory
+from tfps_plugin.variables.dynamic.shard_parts import ShardParts
 
 _LOWEST = -(2**63)
 _SPACE = RowSpace.for_capacity(500)
@@ -49,13 +51,10 @@ class _Shard:
 
     def _traced(self) -> tuple[tf.types.experimental.ConcreteFunction, ...]:
         directory = ShardDirectory(
-            "items",
             uuid.uuid4().hex,
             range(_SPACE.num_rows),
-            _SPACE,
-            self.rows,
-            self.records,
-            _INITIAL,
+            ShardParts(self.rows, self.records),
+            Rules("items", _SPACE, _INITIAL),
         )
 
         def find(ids: tf.Tensor, makes_rows: bool) -> tuple[tf.Tensor, ...]:
@@ -81,7 +80,9 @@ class _Shard:
         rows, are_present = looking(tf.constant(ids, tf.int64))
         return {
             one: int(row)
-            for one, row, is_present in zip(ids, rows, are_present, strict=True)
+            for one, row, is_present in zip(
+                ids, rows.numpy(), are_present.numpy(), strict=True
+            )
             if is_present
         }
 
@@ -178,10 +179,9 @@ def test_the_hash_table_never_grows() -> None:
     assert len(shard.look(ids)) == 500
 
 
-def test_a_free_row_has_no_time() -> None:
+def test_only_rows_of_ids_are_marked_as_used() -> None:
     shard = _Shard()
     (row,) = shard.make([7])
     records = shard.records.numpy()
-    assert records[row, shard_directory.ID] == 7
-    assert records[row, shard_directory.SEEN] > 1_600_000_000
-    assert np.count_nonzero(records[:, shard_directory.SEEN]) == 1
+    assert records[row, shard_parts.ID] == 7
+    assert np.count_nonzero(records[:, shard_parts.IS_USED]) == 1

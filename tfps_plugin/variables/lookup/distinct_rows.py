@@ -19,9 +19,8 @@ class Order(Protocol):
     def layout(self) -> RowLayout:
         """Rows of each shard."""
 
-    @property
-    def local_ids(self) -> list[tf.Tensor]:
-        """For each shard its ids, counted from its own first row."""
+    def ids_to_update(self) -> list[tf.Tensor]:
+        """Returns for each shard its ids, counted from its own first row."""
 
     @property
     def is_usable(self) -> bool:
@@ -84,7 +83,7 @@ class DistinctRows(tf.IndexedSlices):
         """
         order = self._order
         if order is not None and order.layout == layout and order.is_usable:
-            return order.local_ids, order.split(values)
+            return order.ids_to_update(), order.split(values)
         local_ids, (parts,) = shard_order.split_by_shard(
             layout, tf.convert_to_tensor(self.indices), values
         )

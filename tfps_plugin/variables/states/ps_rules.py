@@ -40,10 +40,7 @@ def of_one_step(
         Variables, in the order of `flow.variables`.
     """
     assigned = [
-        one
-        for one in states
-        if flow.writes_of(one)
-        and not getattr(whole_of(one), "has_directory", False)
+        one for one in states if flow.writes_of(one) and not _has_directory(one)
     ]
     shared = [
         one
@@ -60,6 +57,14 @@ def of_one_step(
             for write in flow.writes_of(one)
         )
     ]
+
+
+def _has_directory(variable: Any) -> bool:
+    """Returns whether it is, or is a slot of, a table with a directory."""
+    whole = whole_of(variable)
+    while (first := getattr(whole, "beside", lambda: None)()) is not None:
+        whole = whole_of(first)
+    return bool(getattr(whole, "has_directory", False))
 
 
 def _spoils_weight(flow: Flow, write: Write) -> bool:

@@ -1,0 +1,246 @@
+"""Tests of admission and eviction of one shard, against plain Python."""
+
+import collections
+import uuid
+from collections.abc import Sequence
+
+import hypothesis
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import strategies as st
+
+from tfps_plugin.variables.dynamic import counting_filter
+from tfps_plugin.variables.dynamic import evictor
+from tfps_plugin.variables.dynamic import shard_parts
+from tfps_plugin.variables.dynamic import tallies
+from tfps_plugin.variables.dynamic.initial_rows import InitialRows
+from tfps_plugin.variables.dynamic.policies import Admission
+from tfps_plugin.variables.dynamic.policies import Eviction
+from tfps_plugin.variables.dynamic.row_space import RowSpace
+from tfps_plugin.variables.dynamic.shard_directory import Rules
+from tfps_plugin.variables.dynamic.shard_directory import ShardDirectory
+from tfps_plugin.variables.dynamic.shard_parts import ShardParts
+from tfps_plugin.variables.dynamic.tallies import Tallies
+
+_SPACE = RowSpace.for_capacity(1000)
+_INITIAL = InitialRows("normal", (0.0, 1.0), 5, 3, tf.float32)
+_ROOM = _SPACE.num_rows - 64 * RowSpace.RESERVED
+_FIRST_SLOT = 0.5
+
+
+class _Shard:
+    """Variables of this process: rows, a slot, and what the rules need."""
+
+    def __init__(
+        self,
+        admission: Admission | None = None,
+        eviction: Eviction | None = None,
+    ) -> None:
+        size = _SPACE.num_rows
+        self.rows = tf.Variable(tf.zeros([size, 3]))
+        self.records = tf.Variable(tf.zeros([size, 2], tf.int64))
+        self.slot = tf.Variable(tf.fill([size, 3], _FIRST_SLOT))
+        columns = evictor.usage_columns(eviction)
+        per_row = counting_filter.COUNTERS_PER_ROW
+        name = uuid.uuid4().hex
+        self._tallies = Tallies(name)
+        self._directory = ShardDirectory(
+            name,
+            range(size),
+            ShardParts(
+                self.rows,
+                self.records,
+                tf.Variable(tf.zeros([size, columns], tf.int64))
+                if eviction
+                else None,
+                tf.Variable(tf.zeros([size, per_row], tf.int32))
+                if admission
+                else None,
+                (self.slot,),
+            ),
+            Rules("items", _SPACE, _INITIAL, admission, eviction),
+        )
+
+        def find(ids: tf.Tensor, makes_rows: bool) -> tuple[tf.Tensor, ...]:
+            return self._directory.find(ids, makes_rows=makes_rows).tensors
+
+        traced = tf.function(find, autograph=False)
+        vector = tf.TensorSpec([None], tf.int64)
+        self._training = traced.get_concrete_function(vector, True)
+        self._looking = traced.get_concrete_function(vector, False)
+
+    def train(self, ids: Sequence[int]) -> dict[int, int]:
+        """Makes a step, which changes rows and slots; returns the rows."""
+        found = self._found(self._training, ids)
+        numbers = tf.constant(list(found.values()), tf.int32)
+        for variable in (self.rows, self.slot):
+            variable.scatter_update(
+                tf.IndexedSlices(tf.fill([len(found), 3], 7.0), numbers)
+            )
+        return found
+
+    def make(self, ids: Sequence[int]) -> dict[int, int]:
+        """Finds rows as a step does, and changes nothing."""
+        return self._found(self._training, ids)
+
+    def look(self, ids: Sequence[int]) -> dict[int, int]:
+        return self._found(self._looking, ids)
+
+    def _found(
+        self,
+        function: tf.types.experimental.ConcreteFunction,
+        ids: Sequence[int],
+    ) -> dict[int, int]:
+        rows, are_present = function(tf.constant(ids, tf.int64))
+        found = {
+            one: int(row)
+            for one, row, is_present in zip(
+                ids, rows.numpy(), are_present.numpy(), strict=True
+            )
+            if is_present
+        }
+        assert len(set(found.values())) == len(found)
+        return found
+
+    def tally(self, number: int) -> int:
+        return int(self._tallies.read()[number])
+
+    def assert_new(self, ids: Sequence[int], found: dict[int, int]) -> None:
+        first = _INITIAL.of(tf.constant(ids, tf.int64)).numpy()
+        for one, expected in zip(ids, first, strict=True):
+            np.testing.assert_array_equal(self.rows[found[one]], expected)
+            np.testing.assert_array_equal(
+                self.slot[found[one]], np.full(3, _FIRST_SLOT)
+            )
+
+
+def test_the_least_recent_rows_make_room() -> None:
+    shard = _Shard(eviction=Eviction("least_recent"))
+    for step in range(300):
+        ids = range(step * 16, step * 16 + 16)
+        kept = shard.train([1_000_000, *ids])
+        assert set(kept) == {1_000_000, *ids}
+    assert shard.tally(tallies.EVICTED) > 0
+    assert shard.tally(tallies.WITHOUT_ROOM) == 0
+    present = set(shard.look(range(300 * 16)))
+    # A row that every step looks up stays; new ones stay, old ones go.
+    assert 1_000_000 in shard.look([1_000_000])
+    assert 0.6 * _ROOM < len(present) <= _ROOM
+    assert present.issuperset(range(300 * 16 - 400, 300 * 16))
+    assert not present & set(range(16 * 60))
+
+
+def test_the_least_frequent_rows_make_room() -> None:
+    shard = _Shard(eviction=Eviction("least_frequent"))
+    frequent = list(range(2_000_000, 2_000_050))
+    for _ in range(3):
+        shard.train(frequent)
+    for step in range(200):
+        shard.train(range(step * 16, step * 16 + 16))
+    # Not looked up for long, but more often than any other.
+    assert set(shard.look(frequent)) == set(frequent)
+    assert shard.tally(tallies.EVICTED) > 500
+
+
+def test_a_row_that_comes_back_begins_anew() -> None:
+    shard = _Shard(eviction=Eviction("least_recent"))
+    shard.train([3, 4])
+    for step in range(300):
+        shard.train(range(100 + step * 16, 116 + step * 16))
+    assert not shard.look([3, 4])
+    shard.assert_new([3, 4], shard.make([3, 4]))
+
+
+def test_rows_that_no_step_has_seen_for_long_go() -> None:
+    shard = _Shard(eviction=Eviction(None, unseen_steps=5))
+    shard.train([1, 2])
+    for _ in range(4):
+        shard.train([2])
+    assert set(shard.look([1, 2])) == {1, 2}
+    for _ in range(3):
+        shard.train([2])
+    assert set(shard.look([1, 2])) == {2}
+    shard.assert_new([1], shard.make([1]))
+    # They make room, too.
+    for step in range(300):
+        shard.train(range(100 + step * 16, 116 + step * 16))
+
+
+def test_rows_of_flight_are_protected() -> None:
+    shard = _Shard(eviction=Eviction("least_recent"))
+    ids = list(range(_ROOM * 2))
+    for start in range(0, len(ids), 500):
+        shard.train(ids[start : start + 500])
+    # Three steps have filled it, and their gradients may be on their way.
+    assert shard.tally(tallies.WITHOUT_ROOM) > 0
+    assert shard.tally(tallies.EVICTED) == 0
+
+
+def test_the_index_is_filled_anew_when_its_places_run_out() -> None:
+    shard = _Shard(eviction=Eviction("least_recent"))
+    for step in range(800):
+        ids = range(step * 20, step * 20 + 20)
+        assert len(shard.make(ids)) == 20
+    assert shard.tally(tallies.MADE) == 800 * 20
+    assert shard.tally(tallies.MADE) - shard.tally(tallies.EVICTED) == len(
+        shard.look(range(800 * 20))
+    )
+
+
+@pytest.mark.parametrize("min_lookups", [2, 3])
+def test_ids_are_admitted_after_some_lookups(min_lookups: int) -> None:
+    shard = _Shard(Admission(min_lookups))
+    ids = list(range(50))
+    for _ in range(min_lookups - 1):
+        # Few of so few ids share both counters.
+        assert len(shard.train(ids)) <= 1
+    found = shard.make(ids)
+    assert set(found) == set(ids)
+    assert shard.tally(tallies.NOT_ADMITTED) >= 49 * (min_lookups - 1)
+
+
+@hypothesis.given(
+    st.lists(st.lists(st.integers(0, 30), max_size=8, unique=True), max_size=12)
+)
+@hypothesis.settings(max_examples=15, deadline=None)
+def test_no_id_is_admitted_late(steps: list[list[int]]) -> None:
+    shard = _admitting
+    base = shard.tally(tallies.CLOCK) * 1000 if steps else 0
+    counts: collections.Counter[int] = collections.Counter()
+    for ids in steps:
+        counts.update(ids)
+        found = shard.make([base + one for one in ids])
+        late = {one for one in ids if counts[one] >= 3}
+        assert {base + one for one in late} <= set(found)
+
+
+def test_ids_that_are_rare_stay_out_however_many_come() -> None:
+    shard = _Shard(Admission(2))
+    num_ids = 0
+    for start in range(0, 40_000, 200):
+        shard.make(range(10_000_000 + start, 10_000_200 + start))
+        num_ids += 200
+    # Each came once. Those that share both counters with others got in.
+    assert shard.tally(tallies.MADE) < 0.05 * num_ids
+
+
+def test_rows_are_admitted_by_chance() -> None:
+    tf.random.set_seed(3)
+    shard = _Shard(Admission(probability=0.25))
+    found = shard.make(range(800))
+    assert 130 < len(found) < 270
+
+
+_admitting = _Shard(Admission(3))
+# It must be there before its tallies are read.
+_admitting.make([-1])
+
+
+def test_records_mark_the_rows_that_are_used() -> None:
+    shard = _Shard(eviction=Eviction("least_recent"))
+    for step in range(200):
+        shard.train(range(step * 16, step * 16 + 16))
+    records = shard.records.numpy()
+    used = records[records[:, shard_parts.IS_USED] > 0, shard_parts.ID]
+    assert sorted(used) == sorted(shard.look(range(200 * 16)))

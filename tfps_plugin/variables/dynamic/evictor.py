@@ -1,0 +1,158 @@
+"""Selects rows that lose their ids, on the device of the code that uses it.
+
+Shape legend: S buckets, C rows of a bucket, M rows that are selected.
+"""
+
+import tensorflow as tf
+
+from tfps_plugin.variables.dynamic import shard_parts
+from tfps_plugin.variables.dynamic.policies import Eviction
+from tfps_plugin.variables.dynamic.row_space import RowSpace
+from tfps_plugin.variables.dynamic.shard_parts import ShardParts
+
+# Share of a bucket that goes when the bucket is full.
+_SHARE = 0.1
+# Rows that steps have just looked up may get gradients yet: as many lookups as
+# may be on their way, or as much time as one takes.
+_PROTECTED_LOOKUPS = 64
+_PROTECTED_MICROSECONDS = 10_000_000
+_MICROSECONDS = 1_000_000
+
+
+class Evictor:
+    """Rule of eviction, as operations on the variables of a shard."""
+
+    def __init__(
+        self, eviction: Eviction, parts: ShardParts, space: RowSpace
+    ) -> None:
+        """Takes the rule and the variables, which have a usage."""
+        self._eviction = eviction
+        self._parts = parts
+        self._space = space
+
+    @property
+    def counts_seconds(self) -> bool:
+        """True if rows are old by the time, and not by lookups."""
+        return self._eviction.unseen_seconds is not None
+
+    def now(self, clock: tf.Tensor) -> tf.Tensor:
+        """Returns the present time of rows, int64.
+
+        Args:
+            clock: The number of lookups so far.
+        """
+        if not self.counts_seconds:
+            return clock
+        return tf.cast(tf.timestamp() * _MICROSECONDS, tf.int64)
+
+    def note_seen(
+        self, rows_M: tf.Tensor, now: tf.Tensor
+    ) -> list[tf.Operation]:
+        """Notes that a step has looked rows up."""
+        handle = self._parts.usage.handle
+        noted = [
+            tf.raw_ops.ResourceScatterNdUpdate(
+                ref=handle,
+                indices=_coordinates(rows_M, shard_parts.SEEN),
+                updates=tf.fill(tf.shape(rows_M), now),
+            )
+        ]
+        if self._counts_lookups:
+            noted.append(
+                tf.raw_ops.ResourceScatterNdAdd(
+                    ref=handle,
+                    indices=_coordinates(rows_M, shard_parts.COUNT),
+                    updates=tf.ones_like(rows_M, tf.int64),
+                )
+            )
+        return noted
+
+    def begin(self, rows_M: tf.Tensor, now: tf.Tensor) -> list[tf.Operation]:
+        """Notes that rows were made."""
+        seen_M = tf.fill(tf.shape(rows_M), now)
+        columns = [seen_M]
+        if self._counts_lookups:
+            columns.append(tf.ones_like(seen_M))
+        return [
+            tf.raw_ops.ResourceScatterUpdate(
+                resource=self._parts.usage.handle,
+                indices=rows_M,
+                updates=tf.stack(columns, 1),
+            )
+        ]
+
+    def are_old(self, rows_M: tf.Tensor, now: tf.Tensor) -> tf.Tensor | None:
+        """Returns whether rows are too old to be kept; None: none ever is."""
+        limit = self._limit
+        if limit is None:
+            return None
+        return self._usage(rows_M, shard_parts.SEEN) < now - limit
+
+    def victims(self, buckets_S: tf.Tensor, now: tf.Tensor) -> tf.Tensor:
+        """Selects rows that make room in full buckets.
+
+        Args:
+            buckets_S: Distinct buckets of the shard.
+            now: The present time of rows.
+
+        Returns:
+            Row numbers of the shard, int32, shape `(M,)`.
+        """
+        size = self._space.rows_per_bucket
+        offsets_C = tf.range(RowSpace.RESERVED, size)
+        rows_SC = buckets_S[:, None] * size + offsets_C[None, :]
+        seen_SC = self._usage(rows_SC, shard_parts.SEEN)
+        may_go_SC = seen_SC < now - self._protected
+        if self._eviction.beyond_capacity is None:
+            may_go_SC = seen_SC < now - (self._limit or 0)
+        used_SC = tf.raw_ops.ResourceGatherNd(
+            resource=self._parts.records.handle,
+            indices=_coordinates(rows_SC, shard_parts.IS_USED),
+            dtype=tf.int64,
+        )
+        may_go_SC &= used_SC > 0
+        order_SC = seen_SC
+        if self._counts_lookups:
+            order_SC = self._usage(rows_SC, shard_parts.COUNT)
+        order_SC = tf.where(may_go_SC, order_SC, tf.int64.max)
+        count = max(1, int((size - RowSpace.RESERVED) * _SHARE))
+        _, places = tf.math.top_k(-order_SC, count)
+        chosen = tf.gather(rows_SC, places, batch_dims=1)
+        are_chosen = tf.gather(may_go_SC, places, batch_dims=1)
+        return tf.boolean_mask(chosen, are_chosen)
+
+    @property
+    def _counts_lookups(self) -> bool:
+        return self._eviction.beyond_capacity == "least_frequent"
+
+    @property
+    def _limit(self) -> int | None:
+        if self._eviction.unseen_seconds is not None:
+            return int(self._eviction.unseen_seconds * _MICROSECONDS)
+        return self._eviction.unseen_steps
+
+    @property
+    def _protected(self) -> int:
+        return (
+            _PROTECTED_MICROSECONDS
+            if self.counts_seconds
+            else _PROTECTED_LOOKUPS
+        )
+
+    def _usage(self, rows: tf.Tensor, column: int) -> tf.Tensor:
+        return tf.raw_ops.ResourceGatherNd(
+            resource=self._parts.usage.handle,
+            indices=_coordinates(rows, column),
+            dtype=tf.int64,
+        )
+
+
+def usage_columns(eviction: Eviction | None) -> int:
+    """Returns the number of columns of the usage that a rule needs."""
+    if eviction is None:
+        return 0
+    return 2 if eviction.beyond_capacity == "least_frequent" else 1
+
+
+def _coordinates(rows: tf.Tensor, column: int) -> tf.Tensor:
+    return tf.stack([rows, tf.fill(tf.shape(rows), column)], -1)

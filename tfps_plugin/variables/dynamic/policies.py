@@ -1,0 +1,93 @@
+"""Rules by which ids get rows, and lose them. Pure: no TensorFlow."""
+
+import dataclasses
+
+from tfps_plugin import errors
+
+_ORDERS = ("least_recent", "least_frequent")
+
+
+@dataclasses.dataclass(frozen=True)
+class Admission:
+    """Rule by which an id that has no row yet gets one.
+
+    Until then, training sees the value of an unknown id, and changes nothing
+    for it.
+
+    Attributes:
+        min_lookups: Number of steps that have to look an id up first; its row
+            is made at that one. Lookups are counted in a filter of bounded
+            memory (Fan et al., "Summary cache", 2000): ids that share counters
+            may get their rows early, and no id gets one late.
+        probability: Chance that a lookup makes the row; None: certainty.
+
+    Raises:
+        InputError: If a value is out of its range.
+    """
+
+    min_lookups: int = 1
+    probability: float | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.min_lookups, int) or self.min_lookups < 1:
+            raise errors.InputError(
+                "`min_lookups` of an Admission is expected to be a positive "
+                f"integer. Received: min_lookups={self.min_lookups!r}"
+            )
+        if self.probability is not None and not 0.0 < self.probability <= 1.0:
+            raise errors.InputError(
+                "`probability` of an Admission is expected to be above 0 and "
+                f"at most 1. Received: probability={self.probability!r}"
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class Eviction:
+    """Rule by which ids lose their rows.
+
+    A row that comes back begins anew, and so do its slots.
+
+    Attributes:
+        beyond_capacity: The rows that make room if a hash bucket of the table
+            is full: "least_recent" or "least_frequent". A tenth of the bucket
+            goes at a time. None: none, and an id without room is an error.
+        unseen_steps: Number of steps, of all workers together, after which a
+            row goes that none of them has looked up; None: never.
+        unseen_seconds: The same in seconds.
+
+    Raises:
+        InputError: If a value is out of its range, or two contradict.
+    """
+
+    beyond_capacity: str | None = "least_recent"
+    unseen_steps: int | None = None
+    unseen_seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.beyond_capacity not in (None, *_ORDERS):
+            raise errors.InputError(
+                "`beyond_capacity` of an Eviction is expected to be one of "
+                f"{', '.join(_ORDERS)}, or None. Received: "
+                f"beyond_capacity={self.beyond_capacity!r}"
+            )
+        given = {
+            "unseen_steps": self.unseen_steps,
+            "unseen_seconds": self.unseen_seconds,
+        }
+        for name, value in given.items():
+            if value is not None and not value > 0:
+                raise errors.InputError(
+                    f"`{name}` of an Eviction is expected to be a positive "
+                    f"number. Received: {name}={value!r}"
+                )
+        if None not in given.values():
+            raise errors.InputError(
+                "An Eviction counts the time of rows either in steps or in "
+                f"seconds. Received: unseen_steps={self.unseen_steps!r}, "
+                f"unseen_seconds={self.unseen_seconds!r}"
+            )
+        if self.beyond_capacity is None and set(given.values()) == {None}:
+            raise errors.InputError(
+                "An Eviction is expected to have a rule. Received: "
+                "beyond_capacity=None, unseen_steps=None, unseen_seconds=None"
+            )

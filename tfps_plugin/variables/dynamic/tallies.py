@@ -1,0 +1,76 @@
+"""Numbers that a directory counts, on the device of the code that uses it."""
+
+import tensorflow as tf
+
+# Keys that its hash table has had since it was filled, also removed ones.
+KEYS = 0
+# Lookups of steps that train: the clock by which rows are old.
+CLOCK = 1
+# Rows made; rows evicted; ids that found no room; ids that were not admitted.
+MADE = 2
+EVICTED = 3
+WITHOUT_ROOM = 4
+NOT_ADMITTED = 5
+# Ids that steps have looked up; those of them that had a row.
+ASKED = 6
+PRESENT = 7
+# Lookups that the filter has counted since its counters were halved.
+COUNTED = 8
+NUM_TALLIES = 9
+
+
+class Tallies:
+    """The numbers of one shard; they begin anew when its ps is replaced."""
+
+    def __init__(self, unique_name: str) -> None:
+        """Describes them; `begin` makes them.
+
+        Args:
+            unique_name: A name that nothing else on the task has.
+        """
+        self._unique_name = unique_name
+
+    def begin(self, clock: tf.Tensor, keys: tf.Tensor) -> tf.Operation:
+        """Begins, or goes on, with a number of keys.
+
+        Args:
+            clock: The least value of the clock, int64.
+            keys: The number of keys, int64.
+        """
+        before = tf.cond(
+            tf.raw_ops.VarIsInitializedOp(resource=self.handle()),
+            self.read,
+            lambda: tf.zeros([NUM_TALLIES], tf.int64),
+        )
+        values = tf.unstack(before, NUM_TALLIES)
+        values[CLOCK] = tf.maximum(values[CLOCK], clock)
+        values[KEYS] = keys
+        return tf.raw_ops.AssignVariableOp(
+            resource=self.handle(), value=tf.stack(values)
+        )
+
+    def add(self, changes: dict[int, tf.Tensor | int]) -> tf.Operation:
+        """Adds to some numbers."""
+        values = [
+            tf.cast(changes.get(number, 0), tf.int64)
+            for number in range(NUM_TALLIES)
+        ]
+        return tf.raw_ops.AssignAddVariableOp(
+            resource=self.handle(), value=tf.stack(values)
+        )
+
+    def read(self) -> tf.Tensor:
+        """Returns all numbers, int64, in the order of the constants above."""
+        value = tf.raw_ops.ReadVariableOp(
+            resource=self.handle(), dtype=tf.int64
+        )
+        # A copy: others change the variable in its place.
+        return tf.ensure_shape(value, [NUM_TALLIES]) + 0
+
+    def handle(self) -> tf.Tensor:
+        """Returns the handle of the variable."""
+        return tf.raw_ops.VarHandleOp(
+            dtype=tf.int64,
+            shape=[NUM_TALLIES],
+            shared_name=f"{self._unique_name}/tallies",
+        )
