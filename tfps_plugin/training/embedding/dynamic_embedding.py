@@ -14,19 +14,19 @@ from tfps_plugin.training.embedding.config import COMBINERS
 from tfps_plugin.training.embedding.config import FeatureConfig
 from tfps_plugin.training.embedding.config import TableConfig
 from tfps_plugin.variables.dynamic import contents
-from tfps_plugin.variables.dynamic import counting_filter
-from tfps_plugin.variables.dynamic import evictor
 from tfps_plugin.variables.dynamic import initial_rows
-from tfps_plugin.variables.dynamic import shard_parts
 from tfps_plugin.variables.dynamic import string_ids
-from tfps_plugin.variables.dynamic import tallies
 from tfps_plugin.variables.dynamic.blocks_of_rows import BlocksOfRows
 from tfps_plugin.variables.dynamic.dynamic_table import DynamicTable
 from tfps_plugin.variables.dynamic.dynamic_table import TableVariables
 from tfps_plugin.variables.dynamic.policies import Admission
 from tfps_plugin.variables.dynamic.policies import Eviction
 from tfps_plugin.variables.dynamic.row_space import RowSpace
-from tfps_plugin.variables.dynamic.shard_directory import Rules
+from tfps_plugin.variables.dynamic.shard import counting_filter
+from tfps_plugin.variables.dynamic.shard import evictor
+from tfps_plugin.variables.dynamic.shard import shard_parts
+from tfps_plugin.variables.dynamic.shard import tallies
+from tfps_plugin.variables.dynamic.shard.shard_directory import Rules
 
 _UNKNOWN = ("initial", "zeros", "shared")
 

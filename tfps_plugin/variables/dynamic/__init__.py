@@ -1,7 +1,8 @@
 """Tables without a vocabulary, whose rows belong to ids of any value.
 
 dynamic_table.py    rows, their records, and the directories of all shards
-shard_directory.py  finds and makes the rows of one shard, on its ps
+shard/              one shard: its directory, on the parameter server
+policies.py         pure: rules by which ids get rows, and lose them
 row_space.py        pure: the rows of each hash bucket
 id_hashing.py       buckets of ids, and random numbers that depend on them
 string_ids.py       strings as ids

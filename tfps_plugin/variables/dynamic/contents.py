@@ -9,8 +9,8 @@ import tensorflow as tf
 from tfps_plugin.variables.chief import chief_reads
 from tfps_plugin.variables.chief import steps_in_flight
 from tfps_plugin.variables.dynamic.dynamic_table import DynamicTable
-from tfps_plugin.variables.dynamic.shard_parts import ID
-from tfps_plugin.variables.dynamic.shard_parts import IS_USED
+from tfps_plugin.variables.dynamic.shard.shard_parts import ID
+from tfps_plugin.variables.dynamic.shard.shard_parts import IS_USED
 from tfps_plugin.variables.lookup.table import table_behind
 
 # Rows are read and written in blocks of about this size.

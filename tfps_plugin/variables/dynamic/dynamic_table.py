@@ -17,12 +17,12 @@ from tfps_plugin import errors
 from tfps_plugin._compat.graph import tensorflow_variables as compat
 from tfps_plugin.variables.chief import chief_reads
 from tfps_plugin.variables.dynamic import id_hashing
-from tfps_plugin.variables.dynamic import tallies
-from tfps_plugin.variables.dynamic.shard_directory import Found
-from tfps_plugin.variables.dynamic.shard_directory import Rules
-from tfps_plugin.variables.dynamic.shard_directory import ShardDirectory
-from tfps_plugin.variables.dynamic.shard_parts import ShardParts
-from tfps_plugin.variables.dynamic.tallies import Tallies
+from tfps_plugin.variables.dynamic.shard import tallies
+from tfps_plugin.variables.dynamic.shard.shard_directory import Found
+from tfps_plugin.variables.dynamic.shard.shard_directory import Rules
+from tfps_plugin.variables.dynamic.shard.shard_directory import ShardDirectory
+from tfps_plugin.variables.dynamic.shard.shard_parts import ShardParts
+from tfps_plugin.variables.dynamic.shard.tallies import Tallies
 from tfps_plugin.variables.kinds.sharded_variable import whole_of
 from tfps_plugin.variables.lookup import graph_checks
 from tfps_plugin.variables.lookup import row_lookup

@@ -10,12 +10,12 @@ import tensorflow as tf
 from hypothesis import stateful
 from hypothesis import strategies as st
 
-from tfps_plugin.variables.dynamic import shard_parts
 from tfps_plugin.variables.dynamic.initial_rows import InitialRows
 from tfps_plugin.variables.dynamic.row_space import RowSpace
-from tfps_plugin.variables.dynamic.shard_directory import Rules
-from tfps_plugin.variables.dynamic.shard_directory import ShardDirectory
-from tfps_plugin.variables.dynamic.shard_parts import ShardParts
+from tfps_plugin.variables.dynamic.shard import shard_parts
+from tfps_plugin.variables.dynamic.shard.shard_directory import Rules
+from tfps_plugin.variables.dynamic.shard.shard_directory import ShardDirectory
+from tfps_plugin.variables.dynamic.shard.shard_parts import ShardParts
 
 _LOWEST = -(2**63)
 _SPACE = RowSpace.for_capacity(500)

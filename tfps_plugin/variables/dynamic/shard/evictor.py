@@ -5,10 +5,10 @@ Shape legend: S buckets, C rows of a bucket, M rows that are selected.
 
 import tensorflow as tf
 
-from tfps_plugin.variables.dynamic import shard_parts
 from tfps_plugin.variables.dynamic.policies import Eviction
 from tfps_plugin.variables.dynamic.row_space import RowSpace
-from tfps_plugin.variables.dynamic.shard_parts import ShardParts
+from tfps_plugin.variables.dynamic.shard import shard_parts
+from tfps_plugin.variables.dynamic.shard.shard_parts import ShardParts
 
 # Share of a bucket that goes when the bucket is full.
 _SHARE = 0.1

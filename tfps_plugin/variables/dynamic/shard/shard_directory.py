@@ -17,21 +17,21 @@ from typing import Any
 import tensorflow as tf
 
 from tfps_plugin.variables.dynamic import id_hashing
-from tfps_plugin.variables.dynamic import tallies
-from tfps_plugin.variables.dynamic.counting_filter import CountingFilter
-from tfps_plugin.variables.dynamic.evictor import Evictor
-from tfps_plugin.variables.dynamic.free_rows import FreeRows
-from tfps_plugin.variables.dynamic.hash_index import FIRST_KEY
-from tfps_plugin.variables.dynamic.hash_index import HashIndex
 from tfps_plugin.variables.dynamic.initial_rows import InitialRows
 from tfps_plugin.variables.dynamic.policies import Admission
 from tfps_plugin.variables.dynamic.policies import Eviction
 from tfps_plugin.variables.dynamic.row_space import RowSpace
-from tfps_plugin.variables.dynamic.shard_parts import ID
-from tfps_plugin.variables.dynamic.shard_parts import IS_USED
-from tfps_plugin.variables.dynamic.shard_parts import NUM_COLUMNS
-from tfps_plugin.variables.dynamic.shard_parts import ShardParts
-from tfps_plugin.variables.dynamic.tallies import Tallies
+from tfps_plugin.variables.dynamic.shard import tallies
+from tfps_plugin.variables.dynamic.shard.counting_filter import CountingFilter
+from tfps_plugin.variables.dynamic.shard.evictor import Evictor
+from tfps_plugin.variables.dynamic.shard.free_rows import FreeRows
+from tfps_plugin.variables.dynamic.shard.hash_index import FIRST_KEY
+from tfps_plugin.variables.dynamic.shard.hash_index import HashIndex
+from tfps_plugin.variables.dynamic.shard.shard_parts import ID
+from tfps_plugin.variables.dynamic.shard.shard_parts import IS_USED
+from tfps_plugin.variables.dynamic.shard.shard_parts import NUM_COLUMNS
+from tfps_plugin.variables.dynamic.shard.shard_parts import ShardParts
+from tfps_plugin.variables.dynamic.shard.tallies import Tallies
 from tfps_plugin.variables.lookup import graph_checks
 
 _MOST_VERSIONS = 1 << 30
@@ -41,7 +41,7 @@ _PLACES_TO_SPARE = 1.5
 
 @dataclasses.dataclass(frozen=True)
 class Rules:
-    """What all shards of a table have in common.
+    """Rules that all shards of a table have in common.
 
     Attributes:
         name: Name of the table, for messages.

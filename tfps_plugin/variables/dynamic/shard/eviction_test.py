@@ -10,18 +10,18 @@ import pytest
 import tensorflow as tf
 from hypothesis import strategies as st
 
-from tfps_plugin.variables.dynamic import counting_filter
-from tfps_plugin.variables.dynamic import evictor
-from tfps_plugin.variables.dynamic import shard_parts
-from tfps_plugin.variables.dynamic import tallies
 from tfps_plugin.variables.dynamic.initial_rows import InitialRows
 from tfps_plugin.variables.dynamic.policies import Admission
 from tfps_plugin.variables.dynamic.policies import Eviction
 from tfps_plugin.variables.dynamic.row_space import RowSpace
-from tfps_plugin.variables.dynamic.shard_directory import Rules
-from tfps_plugin.variables.dynamic.shard_directory import ShardDirectory
-from tfps_plugin.variables.dynamic.shard_parts import ShardParts
-from tfps_plugin.variables.dynamic.tallies import Tallies
+from tfps_plugin.variables.dynamic.shard import counting_filter
+from tfps_plugin.variables.dynamic.shard import evictor
+from tfps_plugin.variables.dynamic.shard import shard_parts
+from tfps_plugin.variables.dynamic.shard import tallies
+from tfps_plugin.variables.dynamic.shard.shard_directory import Rules
+from tfps_plugin.variables.dynamic.shard.shard_directory import ShardDirectory
+from tfps_plugin.variables.dynamic.shard.shard_parts import ShardParts
+from tfps_plugin.variables.dynamic.shard.tallies import Tallies
 
 _SPACE = RowSpace.for_capacity(1000)
 _INITIAL = InitialRows("normal", (0.0, 1.0), 5, 3, tf.float32)

@@ -1,0 +1,10 @@
+"""One shard of a table without a vocabulary, on its parameter server.
+
+shard_directory.py  finds and makes the rows of ids
+shard_parts.py      the variables of the shard
+hash_index.py       rows by id
+free_rows.py        free rows of each hash bucket
+tallies.py          numbers that a directory counts
+counting_filter.py  counts lookups of ids that have no row yet
+evictor.py          selects rows that lose their ids
+"""
