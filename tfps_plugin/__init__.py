@@ -30,6 +30,7 @@ Files and folders, from the top floor down (each imports only from below it):
     variables/    what a parameter is and where it lives
     cluster/      who is in the cluster, and are they alive
     monitoring/   counters, events, states of a job, and what shows them
+    exports/      exported tables, for processes that serve them
     _compat/      the only door to private TensorFlow and Keras API
     errors.py     the exception tree; task_errors.py: those of TensorFlow's kind
 """
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
     from tfps_plugin.evaluation.sidecar_evaluator import (
         SidecarEvaluator as SidecarEvaluator,
     )
+    from tfps_plugin.exports import serving as serving
     from tfps_plugin.inputs.dataset_creator import (
         DatasetCreator as DatasetCreator,
     )
@@ -90,6 +92,9 @@ if TYPE_CHECKING:
     from tfps_plugin.telemetry.monitor import cluster_state as cluster_state
     from tfps_plugin.training import callbacks as callbacks
     from tfps_plugin.training import layers as layers
+    from tfps_plugin.training.exports.exporters import (
+        export_changes as export_changes,
+    )
     from tfps_plugin.variables.kinds.sharded_variable import (
         ShardedVariable as ShardedVariable,
     )
@@ -120,10 +125,12 @@ _HOMES = {
     "callbacks": "tfps_plugin.training.callbacks",
     "errors": "tfps_plugin.errors",
     "events": "tfps_plugin.monitoring.events",
+    "export_changes": "tfps_plugin.training.exports.exporters",
     "init": "tfps_plugin.cluster.task",
     "layers": "tfps_plugin.training.layers",
     "on_ps": "tfps_plugin.strategy.placement.ps_computation",
     "partitioners": "tfps_plugin.variables.sharding.partitioners",
+    "serving": "tfps_plugin.exports.serving",
 }
 
 # The strategy stands below the Keras face and cannot import it; yet whoever
@@ -154,10 +161,12 @@ __all__ = [
     "cluster_state",
     "errors",
     "events",
+    "export_changes",
     "init",
     "layers",
     "on_ps",
     "partitioners",
+    "serving",
 ]
 
 

@@ -13,7 +13,14 @@ import tfps_plugin
 
 _FOLDER = pathlib.Path(__file__).parent.parent / "docs" / "reference"
 _ENTRY = re.compile(r"^::: (\S+)\n(?:    options:\n)?((?:      .*\n)*)", re.M)
-_MODULES = ("callbacks", "errors", "events", "layers", "partitioners")
+_MODULES = (
+    "callbacks",
+    "errors",
+    "events",
+    "layers",
+    "partitioners",
+    "serving",
+)
 # Methods that a class has for other modules of the package.
 _INTERNAL = {
     "ClusterCoordinator": {

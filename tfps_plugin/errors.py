@@ -18,6 +18,7 @@
     ├── PlanError (ValueError)                   nothing can be planned
     ├── CheckpointNotFoundError (FileNotFoundError)  nothing to evaluate
     ├── CheckpointUnreadableError (OSError)      all checkpoints are damaged
+    ├── ExportUnreadableError (OSError)          an export is damaged
     ├── CheckpointMismatchError (ValueError)     it does not fit the program
     ├── JobUnreachableError (ConnectionError)    a job cannot be watched
     ├── UnsupportedError (NotImplementedError)   unsupported; names a way out
@@ -160,6 +161,10 @@ class CheckpointUnreadableError(TfpsError, OSError):
 
 class CheckpointMismatchError(TfpsError, ValueError):
     """A checkpoint has other names, shapes or dtypes than the program."""
+
+
+class ExportUnreadableError(TfpsError, OSError):
+    """An export of tables is damaged, missing or not the program's own."""
 
 
 class UnsupportedError(TfpsError, NotImplementedError):

@@ -45,6 +45,8 @@ _STATEFUL_NAMES = {
     "tfps_plugin/variables/step_trace.py": {"_eager"},
     # Models of the process alone: each is warned about once.
     "tfps_plugin/training/patches/scope_check.py": {"local_models"},
+    # Of each model, on a cluster or not, the changes since its last export.
+    "tfps_plugin/training/exports/exporters.py": {"_exporters"},
 }
 # Constructors of objects that change.
 _MUTABLE = {

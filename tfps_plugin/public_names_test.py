@@ -17,7 +17,14 @@ import pytest
 import tfps_plugin
 
 _SOURCE = pathlib.Path(tfps_plugin.__file__)
-_MODULE_NAMES = ("callbacks", "errors", "events", "layers", "partitioners")
+_MODULE_NAMES = (
+    "callbacks",
+    "errors",
+    "events",
+    "layers",
+    "partitioners",
+    "serving",
+)
 
 
 def _names_for_type_checkers() -> dict[str, str]:
@@ -91,6 +98,21 @@ def test_needs_no_tensorflow(program: str) -> None:
     )
     result = subprocess.run(
         [sys.executable, "-c", f"{program}\n{check}"],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=True,
+    )
+    assert result.stdout.splitlines()[-1] == "[]"
+
+
+def test_serving_needs_no_tensorflow() -> None:
+    check = (
+        "import sys; from tfps_plugin import serving; serving.Tables; "
+        "print(sorted({'tensorflow', 'keras', 'grpc'} & set(sys.modules)))"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", check],
         capture_output=True,
         text=True,
         timeout=30,

@@ -12,5 +12,6 @@ local/                rounds of steps on weights of the worker's own
 embedding/            its layer: many features and many tables
 optimizers/           what optimizers do with variables of parameter servers
 patches/              wrappers of Keras's and TensorFlow's functions
+exports/              exports of tables to processes that serve them
 saving/               files of weights and SavedModels: Keras's part
 """

@@ -6,5 +6,8 @@ from tfps_plugin.training.backup_and_restore import (
 from tfps_plugin.training.cluster_metrics import (
     ClusterMetrics as ClusterMetrics,
 )
+from tfps_plugin.training.exports.export_callback import (
+    ExportChanges as ExportChanges,
+)
 
-__all__ = ["BackupAndRestore", "ClusterMetrics"]
+__all__ = ["BackupAndRestore", "ClusterMetrics", "ExportChanges"]

@@ -8,6 +8,8 @@ from typing import Any
 import keras
 
 _HOOKS = ("on_batch_end", "on_train_batch_end", "on_test_batch_end")
+# A callback of this package that does not use them either.
+_OF_EXPORTS = "tfps_plugin.training.exports.export_callback"
 # Keras's own callbacks that run for every batch, but never use its logs.
 # By name, because not every version has all of them.
 _ONLY_COUNT = ("BackupAndRestore", "ProgbarLogger", "SwapEMAWeights")
@@ -43,6 +45,8 @@ def _has_batch_hook(callback: keras.callbacks.Callback) -> bool:
 
 def _only_counts_batches(callback: keras.callbacks.Callback) -> bool:
     kind = type(callback)
+    if kind.__module__ == _OF_EXPORTS:
+        return True
     if kind.__module__.partition(".")[0] != "keras":
         return False
     if kind.__name__ in _ONLY_COUNT:

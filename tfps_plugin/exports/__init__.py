@@ -1,0 +1,13 @@
+"""Exports of tables, for processes that serve them.
+
+All of it is plain Python and NumPy: who serves needs no TensorFlow.
+
+serving.py       the public module `tfps.serving`
+tables.py        the tables of an export folder, which follow it
+snapshot.py      all tables at one export
+table.py         one table, as lookups see it
+string_hash.py   strings as ids
+manifest.py      pure: the exports that a reader applies, one after the other
+export_folder.py the folder: begins, commits and removes exports
+array_files.py   arrays in files, with checksums
+"""

@@ -1,0 +1,219 @@
+"""One table at one export, as lookups see it."""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from tfps_plugin.exports import string_hash
+from tfps_plugin.exports.manifest import BY_ROW
+
+# Changes are merged into the base once they are this share of its rows.
+_MERGE_SHARE = 0.25
+_MERGE_ROWS = 1024
+_INT64_MAX = 2**63 - 1
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Rows:
+    """Rows and their keys; never changed.
+
+    Attributes:
+        keys: Distinct keys, int64, ascending.
+        places: Row number of each key in `rows`; None if they are in order.
+        rows: The rows.
+    """
+
+    keys: np.ndarray
+    places: np.ndarray | None
+    rows: np.ndarray
+
+    @classmethod
+    def of(cls, keys: np.ndarray, rows: np.ndarray) -> "Rows":
+        """Returns rows with keys in any order; copies no rows."""
+        if np.all(keys[1:] > keys[:-1]):
+            return cls(keys, None, rows)
+        places = np.argsort(keys)
+        return cls(keys[places], places, rows)
+
+    def find(self, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the row numbers of keys, and whether they have any."""
+        if not len(self.keys):
+            none = np.zeros(len(keys), np.int64)
+            return none, none.astype(bool)
+        places = np.searchsorted(self.keys, keys)
+        places[places == len(self.keys)] = 0
+        found = self.keys[places] == keys
+        return places if self.places is None else self.places[places], found
+
+    def without(self, keys: np.ndarray) -> "Rows":
+        """Returns those whose keys are not among some others."""
+        stay = ~np.isin(self.keys, keys)
+        if stay.all():
+            return self
+        places = np.arange(len(stay)) if self.places is None else self.places
+        return Rows(self.keys[stay], places[stay], self.rows)
+
+    def joined(self, other: "Rows") -> "Rows":
+        """Returns these and others with other keys, as one."""
+        return Rows.of(
+            np.concatenate([self.keys, other.keys]),
+            np.concatenate([self.in_order(), other.in_order()]),
+        )
+
+    def in_order(self) -> np.ndarray:
+        """Returns the rows in the order of the keys."""
+        return self.rows if self.places is None else self.rows[self.places]
+
+
+class Table:
+    """A table of an export, which does not change.
+
+    Attributes:
+        name: Its name.
+        kind: "ids" if its keys are ids of any value, "rows" if they are the
+            numbers of rows.
+        width: Length of a row.
+        dtype: Dtype of the rows.
+
+    Threading: any number of threads may use it.
+    """
+
+    def __init__(self, name: str, kind: str, base: Rows) -> None:
+        """Makes a table that has these rows.
+
+        Args:
+            name: Its name.
+            kind: The kind of its keys.
+            base: Its rows.
+        """
+        self.name = name
+        self.kind = kind
+        self.width: int = base.rows.shape[1]
+        self.dtype: np.dtype = base.rows.dtype
+        self._base = base
+        # Rows that take the place of those of the base, or are new.
+        self._newer = Rows.of(base.keys[:0], base.rows[:0])
+        # Keys of the base that have no row any more.
+        self._removed = base.keys[:0]
+
+    def __len__(self) -> int:
+        """Number of rows."""
+        _, replaced = self._base.find(self._newer.keys)
+        num_replaced = int(replaced.sum())
+        return (
+            len(self._base.keys)
+            + len(self._newer.keys)
+            - num_replaced
+            - len(self._removed)
+        )
+
+    @property
+    def ids(self) -> np.ndarray:
+        """All keys, int64, ascending."""
+        return self._merged().keys
+
+    @property
+    def rows(self) -> np.ndarray:
+        """All rows, in the order of `ids`."""
+        return self._merged().in_order()
+
+    def lookup(self, ids: Any, unknown: Any = "zeros") -> np.ndarray:
+        """Returns the rows of ids.
+
+        Args:
+            ids: Integers or strings, an array of any shape. Strings are hashed
+                as `tfps.layers.DynamicEmbedding` does.
+            unknown: Result for ids without a row: "zeros"; "error"; or a row,
+                of shape `(width,)`.
+
+        Returns:
+            An array of shape `ids.shape + (width,)`.
+
+        Raises:
+            KeyError: If an id has no row and `unknown` is "error".
+            TypeError: If ids are neither integers nor strings.
+            ValueError: If `unknown` is none of those above.
+        """
+        fill = self._fill(unknown)
+        ids = np.asarray(ids)
+        keys = self._keys(ids)
+        rows = np.empty((len(keys), self.width), self.dtype)
+        places, is_newer = self._newer.find(keys)
+        rows[is_newer] = self._newer.rows[places[is_newer]]
+        others = np.flatnonzero(~is_newer)
+        places, are_there = self._base.find(keys[others])
+        if len(self._removed):
+            are_there &= ~np.isin(keys[others], self._removed)
+        rows[others[are_there]] = self._base.rows[places[are_there]]
+        missing = others[~are_there]
+        if len(missing) and fill is None:
+            raise KeyError(
+                f"The table {self.name!r} has no row for {len(missing)} of "
+                f"{len(keys)} ids. The first: "
+                f"{ids.reshape(-1)[missing[0]]!r}"
+            )
+        rows[missing] = 0 if fill is None else fill
+        return rows.reshape((*ids.shape, self.width))
+
+    def with_changes(
+        self, keys: np.ndarray, rows: np.ndarray, removed: np.ndarray
+    ) -> "Table":
+        """Returns the table after an export.
+
+        Args:
+            keys: Keys whose rows are new or have changed.
+            rows: Those rows.
+            removed: Keys that have no row any more.
+        """
+        newer = self._newer.without(np.concatenate([keys, removed]))
+        after = Table(self.name, self.kind, self._base)
+        after._newer = newer.joined(Rows.of(keys, rows))
+        gone = np.setdiff1d(np.union1d(self._removed, removed), keys)
+        after._removed = gone[self._base.find(gone)[1]]
+        num_changes = len(after._newer.keys) + len(after._removed)
+        if num_changes > max(_MERGE_ROWS, _MERGE_SHARE * len(self._base.keys)):
+            return Table(self.name, self.kind, after._merged())
+        return after
+
+    def _merged(self) -> Rows:
+        if not len(self._newer.keys) and not len(self._removed):
+            return self._base
+        replaced = np.concatenate([self._newer.keys, self._removed])
+        return self._base.without(replaced).joined(self._newer)
+
+    def _keys(self, ids: np.ndarray) -> np.ndarray:
+        """Returns flat ids as keys."""
+        flat = ids.reshape(-1)
+        if not flat.size:
+            return np.zeros(0, np.int64)
+        if flat.dtype.kind in "SUO" and isinstance(flat[0], str | bytes):
+            if self.kind == BY_ROW:
+                raise TypeError(
+                    f"The table {self.name!r} is looked up by numbers of rows. "
+                    f"Expected integers. Received: {flat[0]!r}"
+                )
+            return string_hash.ids_of(flat)
+        if flat.dtype.kind not in "iu":
+            raise TypeError(
+                f"The table {self.name!r} is looked up by integers or strings. "
+                f"Received: ids of dtype {flat.dtype}"
+            )
+        if flat.dtype.kind == "u" and flat.max() > _INT64_MAX:
+            raise TypeError(
+                f"Ids of the table {self.name!r} are integers of int64. "
+                f"Received: {flat.max()}"
+            )
+        return flat.astype(np.int64)
+
+    def _fill(self, unknown: Any) -> Any:
+        """Returns a value for unknown ids; None for an error."""
+        if isinstance(unknown, str):
+            if unknown in ("zeros", "error"):
+                return 0 if unknown == "zeros" else None
+        elif np.shape(unknown) == (self.width,):
+            return np.asarray(unknown, self.dtype)
+        raise ValueError(
+            '`unknown` must be "zeros", "error" or a row of '
+            f"{self.width} numbers. Received: unknown={unknown!r}"
+        )

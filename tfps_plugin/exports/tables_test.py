@@ -1,0 +1,258 @@
+"""Tests of exported tables: a dict in this process is the truth."""
+
+import pathlib
+import tempfile
+import threading
+from collections.abc import Mapping
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import settings
+from hypothesis import strategies as st
+
+from tfps_plugin import errors
+from tfps_plugin.exports.export_folder import ExportFolder
+from tfps_plugin.exports.export_folder import NewExport
+from tfps_plugin.exports.manifest import BY_ID
+from tfps_plugin.exports.manifest import BY_ROW
+from tfps_plugin.exports.manifest import Export
+from tfps_plugin.exports.tables import Tables
+
+_WIDTH = 2
+_Rows = Mapping[int, float]
+
+
+def _new(
+    folder: ExportFolder,
+    rows: _Rows,
+    removed: set[int] = frozenset(),  # type: ignore[assignment]
+    *,
+    is_base: bool = False,
+    kind: str = BY_ID,
+) -> tuple[NewExport, Export]:
+    """Writes the files of an export of one table, and of its step."""
+    before = folder.read()
+    new = folder.begin()
+    keys = np.array(list(rows), np.int64)
+    values = np.repeat(
+        np.array(list(rows.values()), np.float32)[:, None], _WIDTH, axis=1
+    )
+    table = new.add_table(
+        "items",
+        kind=kind,
+        dtype=np.dtype(np.float32),
+        width=_WIDTH,
+        is_whole=is_base,
+        num_rows=len(keys),
+        blocks=[(keys, values)],
+        removed=np.array(sorted(removed), np.int64),
+    )
+    number = 1 if before is None else before.newest.number + 1
+    export = Export(
+        number=number,
+        identity=new.identity,
+        follows=None if is_base or before is None else before.newest.identity,
+        step=10 * number,
+        time=0.0,
+        tables=(table,),
+        dense=new.add_dense({"bias": np.array([number])}),
+    )
+    return new, export
+
+
+def _export(
+    folder: ExportFolder,
+    rows: _Rows,
+    removed: set[int] = frozenset(),  # type: ignore[assignment]
+    *,
+    is_base: bool = False,
+    kind: str = BY_ID,
+) -> Export:
+    new, export = _new(folder, rows, removed, is_base=is_base, kind=kind)
+    folder.commit(new, folder.read(), export)
+    return export
+
+
+def _require_equal(tables: Tables, truth: _Rows) -> None:
+    table = tables["items"]
+    assert table.ids.tolist() == sorted(truth)
+    assert table.rows[:, 1].tolist() == [truth[key] for key in sorted(truth)]
+    assert len(table) == len(truth)
+    asked = [*truth, 10**6]
+    expected = [[truth.get(key, 0.0)] * _WIDTH for key in asked]
+    np.testing.assert_array_equal(table.lookup(asked), expected)
+
+
+@pytest.fixture
+def folder(tmp_path: pathlib.Path) -> ExportFolder:
+    return ExportFolder(tmp_path)
+
+
+_KEYS = st.integers(-6, 6)
+_CHANGES = st.tuples(
+    st.dictionaries(_KEYS, st.floats(width=32, allow_nan=False)),
+    st.sets(_KEYS),
+    st.sampled_from(["changes", "base", "unread"]),
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(_CHANGES, max_size=6), st.sampled_from([0, 1024]))
+def test_a_reader_has_the_rows_of_each_export(
+    steps: list[tuple[dict[int, float], set[int], str]], merge_rows: int
+) -> None:
+    with (
+        tempfile.TemporaryDirectory() as path,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        patch.setattr("tfps_plugin.exports.table._MERGE_ROWS", merge_rows)
+        folder = ExportFolder(pathlib.Path(path))
+        truth: dict[int, float] = {1: 1.0, -(2**63): 2.0, 3: 3.0}
+        _export(folder, truth, is_base=True)
+        tables = Tables(path)
+        _require_equal(tables, truth)
+        for rows, removed, how in steps:
+            gone = (removed & set(truth)) - set(rows)
+            truth = {k: v for k, v in truth.items() if k not in gone} | rows
+            if how == "base":
+                export = _export(folder, truth, is_base=True)
+            else:
+                export = _export(folder, rows, gone)
+            if how != "unread":
+                assert tables.refresh() == export.number
+                assert tables.refresh() is None
+                _require_equal(tables, truth)
+        tables.refresh()
+        _require_equal(tables, truth)
+        _require_equal(Tables(path), truth)
+
+
+def test_what_else_is_known_of_an_export(folder: ExportFolder) -> None:
+    _export(folder, {1: 1.0}, is_base=True)
+    tables = Tables(folder.path)
+    before = tables.snapshot()
+    _export(folder, {1: 5.0})
+    tables.refresh()
+    assert (tables.version, tables.step, list(tables)) == (2, 20, ["items"])
+    assert tables.age > 0
+    assert tables.dense["bias"].tolist() == [2]
+    # Whoever has a snapshot keeps it.
+    assert before.tables["items"].lookup([1]).tolist() == [[1.0, 1.0]]
+
+
+def test_an_export_is_there_once_its_manifest_is(folder: ExportFolder) -> None:
+    _export(folder, {1: 1.0}, is_base=True)
+    tables = Tables(folder.path)
+    # A process that dies before its files are complete, and one that dies
+    # before it has replaced the manifest.
+    folder.begin()
+    new, export = _new(folder, {1: 7.0})
+    new.path.rename(folder.path / export.folder)
+    assert tables.refresh() is None
+    _require_equal(tables, {1: 1.0})
+    _export(folder, {2: 2.0})
+    assert tables.refresh() == 2
+    _require_equal(tables, {1: 1.0, 2: 2.0})
+    # What they have left is gone.
+    assert len(list(folder.path.iterdir())) == 3
+
+
+@pytest.mark.parametrize("end", ["keys.npy", "rows.npy", "dense.npz"])
+def test_a_damaged_file_is_refused_by_name(
+    folder: ExportFolder, end: str
+) -> None:
+    _export(folder, {1: 1.0}, is_base=True)
+    tables = Tables(folder.path)
+    export = _export(folder, {1: 2.0, 2: 2.0})
+    (path,) = (folder.path / export.folder).glob(f"*{end}")
+    whole = path.read_bytes()
+    for damaged in (whole[:-1], whole[:-1] + bytes([whole[-1] ^ 1])):
+        path.write_bytes(damaged)
+        with pytest.raises(errors.ExportUnreadableError, match=path.name):
+            tables.refresh()
+        _require_equal(tables, {1: 1.0})
+        assert tables.version == 1
+    path.write_bytes(whole)
+    assert tables.refresh() == 2
+
+
+def test_a_damaged_manifest_is_refused(folder: ExportFolder) -> None:
+    _export(folder, {1: 1.0}, is_base=True)
+    path = folder.path / "manifest.json"
+    path.write_text(path.read_text().replace('"step": 10', '"step": 11'))
+    with pytest.raises(errors.ExportUnreadableError, match="checksum"):
+        Tables(folder.path)
+
+
+def test_a_file_that_is_gone_is_an_error(folder: ExportFolder) -> None:
+    export = _export(folder, {1: 1.0}, is_base=True)
+    (folder.path / export.folder / "table-0000.keys.npy").unlink()
+    with pytest.raises(FileNotFoundError, match="keys"):
+        Tables(folder.path)
+
+
+def test_nothing_exported_is_an_error(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"tfps\.export_changes"):
+        Tables(tmp_path)
+
+
+def test_a_second_exporter_is_refused(folder: ExportFolder) -> None:
+    _export(folder, {1: 1.0}, is_base=True)
+    before = folder.read()
+    new, export = _new(folder, {1: 2.0})
+    _export(folder, {1: 3.0})
+    with pytest.raises(errors.ExportUnreadableError, match="Another program"):
+        folder.commit(new, before, export)
+    _require_equal(Tables(folder.path), {1: 3.0})
+
+
+def test_a_table_by_row(folder: ExportFolder) -> None:
+    _export(folder, {0: 0.5, 1: 1.0, 2: 2.0}, is_base=True, kind=BY_ROW)
+    table = Tables(folder.path)["items"]
+    assert table.lookup(np.array([[2, 0]], "uint8")).shape == (1, 2, _WIDTH)
+    assert table.lookup([]).shape == (0, _WIDTH)
+    with pytest.raises(TypeError, match="numbers of rows"):
+        table.lookup(["a"])
+
+
+def test_ids_without_a_row(folder: ExportFolder) -> None:
+    _export(folder, {1: 1.0}, is_base=True)
+    table = Tables(folder.path)["items"]
+    assert table.lookup([1, 9], [7.0, 8.0]).tolist() == [[1, 1], [7, 8]]
+    with pytest.raises(KeyError, match="9"):
+        table.lookup([1, 9], unknown="error")
+    with pytest.raises(ValueError, match="initial"):
+        table.lookup([1], unknown="initial")
+    with pytest.raises(TypeError, match="float64"):
+        table.lookup([0.5])
+    with pytest.raises(TypeError, match="int64"):
+        table.lookup(np.array([2**63], np.uint64))
+    with pytest.raises(KeyError, match="users"):
+        _ = Tables(folder.path)["users"]
+
+
+def test_a_thread_sees_one_export_at_a_time(folder: ExportFolder) -> None:
+    def of(value: int) -> _Rows:
+        return dict.fromkeys(range(50), float(value))
+
+    _export(folder, of(0), is_base=True)
+    tables = Tables(folder.path)
+    mixed: list[np.ndarray] = []
+    is_over = threading.Event()
+
+    def look() -> None:
+        while not is_over.is_set():
+            seen = np.unique(tables["items"].lookup(range(50)))
+            if len(seen) != 1:
+                mixed.append(seen)
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    for value in range(1, 20):
+        _export(folder, of(value))
+        tables.refresh()
+    is_over.set()
+    thread.join(30)
+    assert not thread.is_alive()
+    assert not mixed

@@ -1,0 +1,218 @@
+"""Tests of exports of models of this process: their own rows are the truth."""
+
+import pathlib
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+import tfps_plugin as tfps
+from tfps_plugin import errors
+from tfps_plugin import serving
+from tfps_plugin.exports.export_folder import ExportFolder
+from tfps_plugin.training.exports.export_callback import ExportChanges
+
+
+def _model() -> keras.Model:
+    ids = keras.Input((), dtype="int64")
+    items = tfps.layers.DynamicEmbedding(4, capacity=200, name="items")(ids)
+    users = keras.layers.Embedding(200, 4, name="users")(
+        keras.ops.mod(ids, 200)
+    )
+    model = keras.Model(ids, keras.layers.Dense(1, name="out")(items + users))
+    model.compile(keras.optimizers.SGD(0.1), "mse")
+    return model
+
+
+def _train(model: keras.Model, ids: Any, **options: Any) -> None:
+    ids = np.asarray(ids, np.int64)
+    model.fit(ids, np.ones((len(ids), 1)), verbose=0, **options)
+
+
+def _require_equal(tables: serving.Tables, model: keras.Model) -> None:
+    ids, rows = model.get_layer("items").export()
+    assert tables["items"].ids.tolist() == sorted(ids)
+    np.testing.assert_array_equal(tables["items"].lookup(ids), rows)
+    np.testing.assert_array_equal(
+        tables["users"].rows, model.get_layer("users").embeddings
+    )
+    np.testing.assert_array_equal(
+        tables.dense["out/kernel"], model.get_layer("out").kernel
+    )
+
+
+def test_only_what_has_changed_is_exported(tmp_path: pathlib.Path) -> None:
+    model = _model()
+    _train(model, [-5, 7, 2**62])
+    export = tfps.export_changes(model, tmp_path)
+    assert export is not None
+    assert (export.is_base, export.num_rows) == (True, 200 + 3)
+    tables = serving.Tables(tmp_path)
+    _require_equal(tables, model)
+    assert tfps.export_changes(model, tmp_path) is None
+    _train(model, [7, 8])
+    export = tfps.export_changes(model, tmp_path, step=77)
+    assert export is not None
+    # Two of items and two of users.
+    assert (export.is_base, export.num_rows) == (False, 4)
+    assert tables.refresh() == 2
+    assert tables.step == 77
+    _require_equal(tables, model)
+
+
+def test_ids_without_rows_are_removed(tmp_path: pathlib.Path) -> None:
+    model = _model()
+    _train(model, [1, 2, 3])
+    tfps.export_changes(model, tmp_path)
+    tables = serving.Tables(tmp_path)
+    layer = model.get_layer("items")
+    records = layer._records.numpy()
+    # Frees the row of 2, and gives the row of 3 to 9.
+    records[(records[:, 0] == 2) & (records[:, 1] > 0)] = 0
+    records[(records[:, 0] == 3) & (records[:, 1] > 0), 0] = 9
+    layer._records.assign(records)
+    export = tfps.export_changes(model, tmp_path)
+    assert export is not None
+    assert (export.num_rows, export.num_removed) == (1, 2)
+    tables.refresh()
+    assert tables["items"].ids.tolist() == [1, 9]
+    _require_equal(tables, model)
+
+
+def test_a_new_program_exports_whole_tables(tmp_path: pathlib.Path) -> None:
+    model = _model()
+    _train(model, [1, 2])
+    tfps.export_changes(model, tmp_path)
+    tables = serving.Tables(tmp_path)
+    other = _model()
+    _train(other, [2, 3])
+    export = tfps.export_changes(other, tmp_path)
+    assert export is not None
+    assert (export.number, export.is_base) == (2, True)
+    assert tables.refresh() == 2
+    _require_equal(tables, other)
+    # Nor does the first know what the second has exported.
+    export = tfps.export_changes(model, tmp_path)
+    assert export is not None
+    assert export.is_base
+
+
+def test_changes_become_a_base_once_they_are_large(
+    tmp_path: pathlib.Path,
+) -> None:
+    model = _model()
+    tables = None
+    for step in range(4):
+        _train(model, [step])
+        export = tfps.export_changes(model, tmp_path, compact_at=0)
+        assert export is not None
+        assert export.is_base == (step in (0, 2))
+        tables = tables or serving.Tables(tmp_path)
+        tables.refresh()
+        _require_equal(tables, model)
+    # The manifest, a base and its changes.
+    assert len(list(tmp_path.iterdir())) == 3
+
+
+def test_a_failed_export_is_made_up_for(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = _model()
+    _train(model, [1])
+    tfps.export_changes(model, tmp_path)
+    tables = serving.Tables(tmp_path)
+    _train(model, [2])
+
+    def fail(*_: Any) -> None:
+        raise OSError("no space")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ExportFolder, "commit", fail)
+        with pytest.raises(OSError, match="no space"):
+            tfps.export_changes(model, tmp_path)
+    assert tables.refresh() is None
+    assert not list(tmp_path.glob(".writing-*"))
+    _train(model, [3])
+    export = tfps.export_changes(model, tmp_path)
+    assert export is not None
+    assert not export.is_base
+    tables.refresh()
+    _require_equal(tables, model)
+
+
+def test_the_callback_exports_while_fit_trains(tmp_path: pathlib.Path) -> None:
+    model = _model()
+    export = tfps.callbacks.ExportChanges(tmp_path, save_freq=2)
+    _train(model, range(12), batch_size=2, callbacks=[export])
+    tables = serving.Tables(tmp_path)
+    assert tables.version > 1
+    assert tables.step == 6
+    _require_equal(tables, model)
+
+
+def test_a_failure_of_the_last_export_is_raised(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> None:
+        raise OSError("no space")
+
+    monkeypatch.setattr(ExportFolder, "commit", fail)
+    model = _model()
+    export = tfps.callbacks.ExportChanges(tmp_path, minutes=0)
+    with pytest.raises(OSError, match="no space"):
+        _train(model, range(4), batch_size=2, callbacks=[export])
+
+
+def test_bfloat16_is_exported_as_float32(tmp_path: pathlib.Path) -> None:
+    layer = keras.layers.Embedding(5, 3, name="rows", dtype="bfloat16")
+    model = keras.Sequential([keras.Input((), dtype="int32"), layer])
+    tfps.export_changes(model, tmp_path)
+    rows = serving.Tables(tmp_path)["rows"].rows
+    assert rows.dtype == np.float32
+    np.testing.assert_array_equal(
+        rows, keras.ops.cast(layer.embeddings, "float32")
+    )
+
+
+def test_tables_of_one_layer_have_its_name(tmp_path: pathlib.Path) -> None:
+    tables = [
+        tfps.layers.TableConfig("a", 5, 3),
+        tfps.layers.TableConfig("b", 7, 3),
+    ]
+    layer = tfps.layers.DistributedEmbedding(
+        {
+            table.name: tfps.layers.FeatureConfig(
+                table.name, table, (2,), (2, 3)
+            )
+            for table in tables
+        },
+        name="many",
+    )
+    ids = {name: keras.Input((), 2, dtype="int32", name=name) for name in "ab"}
+    model = keras.Model(ids, layer(ids))
+    tfps.export_changes(model, tmp_path)
+    exported = serving.Tables(tmp_path)
+    for name, rows in layer.get_embedding_tables().items():
+        np.testing.assert_array_equal(exported[f"many/{name}"].rows, rows)
+    assert not exported.dense
+
+
+def test_refuses_what_cannot_be_exported(tmp_path: pathlib.Path) -> None:
+    plain = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    with pytest.raises(ValueError, match="no table"):
+        tfps.export_changes(plain, tmp_path)
+    ids = keras.Input((), dtype="int32")
+    lora = keras.layers.Embedding(5, 3, name="rows", lora_rank=2)
+    with pytest.raises(errors.UnsupportedError, match="LoRA"):
+        tfps.export_changes(keras.Model(ids, lora(ids)), tmp_path)
+    for arguments in (
+        {"directory": "s3://bucket/tables"},
+        {"directory": ""},
+        {"directory": "x", "minutes": -1},
+        {"directory": "x", "save_freq": 0},
+        {"directory": "x", "compact_at": -1},
+    ):
+        with pytest.raises(ValueError, match=list(arguments)[-1]):
+            ExportChanges(**arguments)
+    assert not list(tmp_path.iterdir())

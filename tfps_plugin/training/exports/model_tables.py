@@ -1,0 +1,144 @@
+"""The tables of a model, and its other variables."""
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import numpy as np
+
+from tfps_plugin import errors
+from tfps_plugin._compat import keras as keras_compat
+from tfps_plugin.exports.manifest import BY_ID
+from tfps_plugin.exports.manifest import BY_ROW
+from tfps_plugin.training.embedding.distributed_embedding import (
+    DistributedEmbedding,
+)
+from tfps_plugin.training.embedding.dynamic_embedding import DynamicEmbedding
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ModelTable:
+    """A table of a model.
+
+    Attributes:
+        name: Its name.
+        variable: The `keras.Variable` that holds its rows.
+        rows: Its rows there.
+        records: The `keras.Variable` with the ids of rows, as in
+            `variables.dynamic`; None if rows go by their numbers.
+    """
+
+    name: str
+    variable: keras.Variable
+    rows: range
+    records: keras.Variable | None = None
+
+    @property
+    def kind(self) -> str:
+        """Kind of its keys."""
+        return BY_ROW if self.records is None else BY_ID
+
+    @property
+    def width(self) -> int:
+        """Length of a row."""
+        return int(self.variable.shape[1])
+
+    @property
+    def dtype(self) -> np.dtype:
+        """Dtype in which its rows are exported, one that every NumPy has."""
+        return exported_dtype(
+            np.dtype(keras_compat.value_of(self.variable).dtype.as_numpy_dtype)
+        )
+
+
+def exported_dtype(dtype: np.dtype) -> np.dtype:
+    """Returns the dtype in which values are exported.
+
+    Args:
+        dtype: Their own dtype. NumPy alone has no bfloat16, nor floats of 8
+            bits: a float32 holds any of them exactly.
+    """
+    return dtype if dtype.isbuiltin == 1 else np.dtype(np.float32)
+
+
+def tables_of(model: Any) -> list[ModelTable]:
+    """Returns the tables of all embedding layers of a model.
+
+    Args:
+        model: A built Keras model or layer.
+
+    Raises:
+        ValueError: If two tables have the same name, or a layer is not built.
+        UnsupportedError: If the rows of a layer are not its table alone.
+    """
+    tables = [
+        table
+        for layer in keras_compat.layers_within(model)
+        for table in _tables_of_layer(layer)
+    ]
+    names = [table.name for table in tables]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ValueError(
+            "Tables are exported under the names of their layers. Expected a "
+            f"name of its own for each. Received twice: {twice}. Give "
+            "the layers other names."
+        )
+    return tables
+
+
+def _tables_of_layer(layer: Any) -> Iterator[ModelTable]:
+    if not isinstance(
+        layer, DynamicEmbedding | DistributedEmbedding | keras.layers.Embedding
+    ):
+        return
+    if not layer.built:
+        raise ValueError(
+            f"The layer {layer.name!r} has no rows to export before it is "
+            "built. Call the model on some input first."
+        )
+    if isinstance(layer, DynamicEmbedding):
+        rows = layer._embeddings
+        yield ModelTable(layer.name, rows, range(rows.shape[0]), layer._records)
+    elif isinstance(layer, DistributedEmbedding):
+        for name, variable, rows in layer._tables():
+            yield ModelTable(f"{layer.name}/{name}", variable, rows)
+    else:
+        if layer.lora_enabled or getattr(layer, "quantization_mode", None):
+            raise errors.UnsupportedError(
+                f"The embedding {layer.name!r} has LoRA or is quantized, and "
+                "its rows are not those of its table. Export a model without "
+                "these."
+            )
+        variable = layer.embeddings
+        yield ModelTable(layer.name, variable, range(variable.shape[0]))
+
+
+def dense_values(model: Any, tables: list[ModelTable]) -> dict[str, np.ndarray]:
+    """Returns the values of all weights that are not in tables, by path.
+
+    Args:
+        model: The model.
+        tables: Its tables.
+    """
+    in_tables = {id(table.variable) for table in tables}
+    for layer in keras_compat.layers_within(model):
+        if isinstance(layer, DynamicEmbedding):
+            # Records of its rows; a reader has their ids.
+            in_tables |= {id(each) for each in layer.non_trainable_weights}
+            in_tables.discard(id(layer._shared))
+    values: dict[str, np.ndarray] = {}
+    for variable in model.weights:
+        if id(variable) in in_tables:
+            continue
+        value = np.asarray(keras.ops.convert_to_numpy(variable))
+        if value.dtype.kind in "OSU":
+            # A string could only be pickled; no step changes it.
+            continue
+        path, number = variable.path, 1
+        while path in values:
+            number += 1
+            path = f"{variable.path}#{number}"
+        values[path] = value.astype(exported_dtype(value.dtype), copy=False)
+    return values
