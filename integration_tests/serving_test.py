@@ -1,0 +1,138 @@
+"""Tests of exports of tables on a cluster, read by another process."""
+
+import pathlib
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+import tfps_plugin as tfps
+from tfps_plugin import serving
+
+pytestmark = pytest.mark.cluster(num_workers=2, num_ps=2)
+
+_WAIT_SECONDS = 120
+# Follows a folder until its standard input ends; then saves the rows.
+_READER = """
+import pathlib, select, sys
+import numpy as np
+from tfps_plugin import serving
+
+folder, result = sys.argv[1:]
+tables, versions, is_over = None, [], False
+while not is_over:
+    is_over = bool(select.select([sys.stdin], [], [], 0.005)[0])
+    if tables is None:
+        if not (pathlib.Path(folder) / "manifest.json").exists():
+            continue
+        tables = serving.Tables(folder)
+    tables.refresh()
+    versions.append(tables.version)
+assert "tensorflow" not in sys.modules
+assert versions == sorted(versions)
+np.savez(
+    result,
+    versions=np.unique(versions),
+    ids=tables["items"].ids,
+    items=tables["items"].rows,
+    users=tables["users"].rows,
+    kernel=tables.dense["out/kernel"],
+)
+"""
+
+
+@pytest.fixture
+def strategy(
+    cluster: tfps.LocalCluster,
+) -> Iterator[tfps.ParameterServerStrategy]:
+    strategy = tfps.ParameterServerStrategy(
+        cluster.cluster_resolver,
+        tfps.partitioners.FixedShardsPartitioner(2),
+    )
+    yield strategy
+    tfps.ClusterCoordinator(strategy).close()
+
+
+def _model(strategy: tfps.ParameterServerStrategy) -> keras.Model:
+    with strategy.scope():
+        ids = keras.Input((), dtype="int64")
+        items = tfps.layers.DynamicEmbedding(4, capacity=500, name="items")
+        users = keras.layers.Embedding(300, 4, name="users")
+        sums = items(ids) + users(keras.ops.mod(ids, 300))
+        model = keras.Model(ids, keras.layers.Dense(1, name="out")(sums))
+        model.compile(keras.optimizers.SGD(0.1), "mse")
+    return model
+
+
+def _train(model: keras.Model, ids: np.ndarray, **options: Any) -> None:
+    targets = np.ones((len(ids), 1), np.float32)
+    model.fit(ids, targets, verbose=0, **options)
+
+
+def _require_equal(found: Any, model: keras.Model) -> None:
+    ids, rows = model.get_layer("items").export()
+    order = np.argsort(ids)
+    np.testing.assert_array_equal(found["ids"], ids[order])
+    np.testing.assert_array_equal(found["items"], rows[order])
+    users = model.get_layer("users").embeddings
+    np.testing.assert_array_equal(
+        found["users"], keras.ops.convert_to_numpy(users)
+    )
+    np.testing.assert_array_equal(
+        found["kernel"],
+        keras.ops.convert_to_numpy(model.get_layer("out").kernel),
+    )
+
+
+def test_another_process_follows_the_training(
+    strategy: tfps.ParameterServerStrategy, tmp_path: pathlib.Path
+) -> None:
+    model = _model(strategy)
+    folder, result = tmp_path / "exported", tmp_path / "read.npz"
+    ids = np.random.default_rng(3).integers(-(2**63), 2**63 - 1, 240)
+    with subprocess.Popen(
+        [sys.executable, "-c", _READER, str(folder), str(result)],
+        stdin=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as reader:
+        export = tfps.callbacks.ExportChanges(folder, minutes=0)
+        _train(model, ids, batch_size=8, epochs=2, callbacks=[export])
+        _, log = reader.communicate("over\n", timeout=_WAIT_SECONDS)
+    assert reader.returncode == 0, log
+    with np.load(result) as found:
+        _require_equal(found, model)
+        newest = serving.Tables(folder)
+        assert newest.version > 1
+        assert newest.step == 60
+        assert found["versions"][-1] == newest.version
+
+
+def test_parameter_servers_find_what_has_changed(
+    strategy: tfps.ParameterServerStrategy, tmp_path: pathlib.Path
+) -> None:
+    model = _model(strategy)
+    _train(model, np.arange(100))
+    export = tfps.export_changes(model, tmp_path)
+    assert export is not None
+    assert (export.is_base, export.num_rows) == (True, 300 + 100)
+    assert tfps.export_changes(model, tmp_path) is None
+    _train(model, np.array([3, 299, 3, -1]))
+    export = tfps.export_changes(model, tmp_path)
+    assert export is not None
+    # Of items 3, 299 and -1; of users 3 and 299.
+    assert (export.is_base, export.num_rows) == (False, 5)
+    tables = serving.Tables(tmp_path)
+    _require_equal(
+        {
+            "ids": tables["items"].ids,
+            "items": tables["items"].rows,
+            "users": tables["users"].rows,
+            "kernel": tables.dense["out/kernel"],
+        },
+        model,
+    )
