@@ -128,13 +128,7 @@ class TakenRows:
             step = max(1, _BLOCK_BYTES // row_bytes)
             for start in range(within.start, within.stop, step):
                 stop = min(start + step, within.stop)
-                with tf.device(part.device):
-                    # Slicing whole rows does not copy them.
-                    block = part.rows[start:stop]
-                yield (
-                    part.keys[start:stop] - first,
-                    chief_reads.to_array(block),
-                )
+                yield part.keys[start:stop] - first, _fetch(part, start, stop)
 
     @staticmethod
     def _within(part: TakenPart, rows: range | None) -> range:
@@ -142,6 +136,17 @@ class TakenRows:
             return range(len(part.keys))
         start, stop = np.searchsorted(part.keys, [rows.start, rows.stop])
         return range(int(start), int(stop))
+
+
+def _fetch(part: TakenPart, start: int, stop: int) -> np.ndarray:
+    def read_once() -> np.ndarray:
+        with tf.device(part.device):
+            # Slicing whole rows does not copy them.
+            block = part.rows[start:stop]
+        return chief_reads.require_shape(block.numpy(), block.shape)
+
+    # The slice too: its failure must not be left for what others do.
+    return chief_reads.read(read_once)
 
 
 def take(
