@@ -208,7 +208,7 @@ class DynamicEmbedding(keras.layers.Layer):
         asked = feature_ids.feature_ids(
             self._feature(inputs.shape), inputs, weights
         )
-        rows_ND = self._rows(tf.cast(asked.ids_N, tf.int64), training)
+        rows_ND = self._rows(asked.ids_N, training)
         return asked.combine(rows_ND, self.combiner)
 
     def _rows(self, ids_N: tf.Tensor, training: bool) -> tf.Tensor:
@@ -240,7 +240,7 @@ class DynamicEmbedding(keras.layers.Layer):
                 f"dense tensor of ids without weights. Received: {what}. Give "
                 "the layer a combiner, such as combiner='mean'."
             )
-        return tf.cast(inputs, tf.int64)
+        return inputs
 
     def _feature(self, shape: Any) -> FeatureConfig:
         """Returns the description of the only feature."""

@@ -23,8 +23,8 @@ from tfps_plugin.recovery.checkpoints.parts import Part
 from tfps_plugin.recovery.incremental import change_files
 from tfps_plugin.recovery.incremental.row_marks import Mark
 from tfps_plugin.variables.chief import chief_reads
-from tfps_plugin.variables.dynamic.shard_directory import ID
-from tfps_plugin.variables.dynamic.shard_directory import SEEN
+from tfps_plugin.variables.dynamic.shard.shard_parts import ID
+from tfps_plugin.variables.dynamic.shard.shard_parts import IS_USED
 
 # Rows travel to the chief in blocks of about this size.
 _BLOCK_BYTES = 16 << 20
@@ -269,7 +269,7 @@ def _taken(
             else tf.not_equal(mark.fingerprints, before.mark.fingerprints)
         )
         if recorded is not None:
-            ids, are_used = recorded[:, ID], recorded[:, SEEN] > 0
+            ids, are_used = recorded[:, ID], recorded[:, IS_USED] > 0
             if before is not None:
                 is_other = (ids != before.ids) | (are_used != before.are_used)
                 gone = tf.boolean_mask(before.ids, before.are_used & is_other)

@@ -1,4 +1,4 @@
-"""Strings as ids: 63 bits of a keyed hash."""
+"""Any ids as int64; of strings, 63 bits of a keyed hash."""
 
 from typing import Any
 
@@ -10,29 +10,27 @@ _KEY = (0x7466_7073, 0x6964_7321)
 
 
 def as_integers(ids: Any) -> Any:
-    """Returns ids as they are, or strings as integers.
+    """Returns ids as int64; strings become hashes.
 
     Args:
-        ids: A dense, ragged or sparse tensor of integers or strings, or what
-            TensorFlow converts to one.
+        ids: A dense, ragged or sparse tensor of numbers or strings, or what
+            TensorFlow converts to one. An unsigned number of 2**63 or more
+            becomes the negative one with the same bits.
 
     Returns:
-        The same kind of tensor, of int64 if it had strings.
+        The same kind of tensor.
     """
     if isinstance(ids, tf.RaggedTensor):
-        if ids.dtype != tf.string:
-            return ids
-        return tf.ragged.map_flat_values(_hashed, ids)
+        return tf.ragged.map_flat_values(_as_integers, ids)
     if isinstance(ids, tf.SparseTensor):
-        if ids.dtype != tf.string:
-            return ids
         return tf.SparseTensor(
-            ids.indices, _hashed(ids.values), ids.dense_shape
+            ids.indices, _as_integers(ids.values), ids.dense_shape
         )
-    ids = tf.convert_to_tensor(ids)
-    return _hashed(ids) if ids.dtype == tf.string else ids
+    return _as_integers(tf.convert_to_tensor(ids))
 
 
-def _hashed(strings: tf.Tensor) -> tf.Tensor:
+def _as_integers(ids: tf.Tensor) -> tf.Tensor:
     with tf.device("/device:CPU:0"):
-        return tf.strings.to_hash_bucket_strong(strings, tf.int64.max, _KEY)
+        if ids.dtype == tf.string:
+            return tf.strings.to_hash_bucket_strong(ids, tf.int64.max, _KEY)
+        return tf.cast(ids, tf.int64)

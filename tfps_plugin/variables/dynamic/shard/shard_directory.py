@@ -127,7 +127,9 @@ class ShardDirectory:
         if makes_rows:
             rows_N = self._rows_for_training(ids_N, rows_N)
         elif self._evictor is not None:
-            now = self._evictor.now(self._tallies.read()[tallies.CLOCK])
+            # There is no clock before the directory was built.
+            with tf.control_dependencies([rows_N]):
+                now = self._evictor.now(self._tallies.read()[tallies.CLOCK])
             rows_N = self._without_old(rows_N, now)
         rows_N.set_shape(ids_N.shape)
         return Found(tf.maximum(rows_N, RowSpace.ABSENT), rows_N >= 0)

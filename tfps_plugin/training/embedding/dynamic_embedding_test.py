@@ -1,0 +1,96 @@
+"""Tests of embeddings without a vocabulary in one process."""
+
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfps_plugin as tfps
+from tfps_plugin import errors
+
+_FIRST = keras.initializers.RandomNormal(seed=9)
+
+
+def _layer(**options: Any) -> tfps.layers.DynamicEmbedding:
+    return tfps.layers.DynamicEmbedding(
+        4, _FIRST, capacity=100, name="items", **options
+    )
+
+
+@pytest.mark.parametrize("combiner", [None, "sum"])
+@pytest.mark.parametrize("dtype", ["int32", "uint32", "uint64"])
+def test_integers_of_any_width_keep_their_value(
+    combiner: str | None, dtype: str
+) -> None:
+    top = 2**31 - 1 if dtype == "int32" else 2**32 - 1
+    ids = np.array([5, top, top - 1], dtype)
+    rows = _layer(combiner=combiner)(tf.constant(ids), training=True)
+    expected = _layer()(tf.constant(ids.astype("int64")), training=True)
+    np.testing.assert_array_equal(rows, expected)
+    assert len(np.unique(rows, axis=0)) == 3
+
+
+def test_wide_ids_share_no_row() -> None:
+    layer = _layer(combiner="sum")
+    ids = tf.ragged.constant([[5], [2**32 + 5]], dtype=tf.int64)
+    rows = layer(ids, training=True).numpy()
+    assert layer.size() == 2
+    assert np.abs(rows[0] - rows[1]).min() > 0
+
+
+def test_bytes_and_strings_are_told_apart_from_numbers() -> None:
+    layer = _layer()
+    layer(tf.constant(["5", "six"]), training=True)
+    layer(tf.constant([5, 6]), training=True)
+    assert layer.size() == 4
+
+
+def test_a_gradient_trains_rows_without_being_told() -> None:
+    layer = _layer()
+    ids = tf.constant([3, 4])
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(layer(ids))
+    (gradient,) = tape.gradient(loss, layer.trainable_weights)
+    assert layer.size() == 2
+    np.testing.assert_array_equal(gradient.values, np.ones((2, 4)))
+
+
+def test_padding_is_masked() -> None:
+    layer = _layer(mask_zero=True)
+    mask = layer.compute_mask(tf.constant([[0, 7]]))
+    np.testing.assert_array_equal(mask, [[False, True]])
+
+
+def test_weights_need_a_combiner() -> None:
+    with pytest.raises(errors.InputError, match="has no combiner"):
+        _layer()(tf.constant([1]), tf.constant([1.0]))
+
+
+def test_eviction_needs_a_strategy_to_train() -> None:
+    layer = _layer(eviction=tfps.layers.Eviction())
+    assert layer(tf.constant([1])).shape == (1, 4)
+    with pytest.raises(errors.UnsupportedError, match="evicts rows"):
+        layer(tf.constant([1]), training=True)
+
+
+def test_rows_that_are_imported_are_looked_up() -> None:
+    layer = _layer()
+    layer.import_([7, -7], np.arange(8.0).reshape(2, 4))
+    np.testing.assert_array_equal(
+        layer(tf.constant([-7, 7])), [[4, 5, 6, 7], [0, 1, 2, 3]]
+    )
+    with pytest.raises(errors.InputError, match="distinct"):
+        layer.import_([7, 7], np.zeros((2, 4)))
+
+
+def test_a_configuration_makes_the_same_layer() -> None:
+    layer = _layer(
+        combiner="mean",
+        unknown="zeros",
+        admission=tfps.layers.Admission(2),
+        eviction=tfps.layers.Eviction("least_frequent"),
+    )
+    other = tfps.layers.DynamicEmbedding.from_config(layer.get_config())
+    assert other.get_config() == layer.get_config()
