@@ -61,7 +61,7 @@ _LASTING_FILES = (
     # TensorFlow's AutoGraph keeps the code it generates until the exit.
     "__autograph_generated_file",
     # The socket of the same server.
-    "tfps-chief-",
+    "tfpsjob-",
 )
 
 

@@ -14,8 +14,9 @@ import shutil
 import socket
 import tempfile
 
-_PREFIX = "tfps-chief-"
-_NAME = "state"
+# Short names: the path of a socket has at most 107 bytes.
+_PREFIX = "tfpsjob-"
+_NAME = "api"
 
 
 def make(process_id: int) -> pathlib.Path:
@@ -60,7 +61,8 @@ def _own() -> str:
     except OSError:
         namespace = ""
     place = f"{socket.gethostname()} {namespace}"
-    return f"{_PREFIX}{hashlib.sha256(place.encode()).hexdigest()[:8]}-"
+    mark = hashlib.sha256(place.encode()).hexdigest()[:4]
+    return f"{_PREFIX}{mark}-"
 
 
 def _all() -> list[tuple[int, pathlib.Path]]:

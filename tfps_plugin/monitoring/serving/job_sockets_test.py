@@ -29,6 +29,14 @@ def test_a_job_is_found_until_its_socket_is_removed() -> None:
     assert job_sockets.running() == {}
 
 
+def test_its_name_leaves_room_in_the_path_of_a_socket(
+    folder: pathlib.Path,
+) -> None:
+    # Folders for temporary files have long names of their own.
+    path = job_sockets.make(4_194_304)
+    assert len(str(path.relative_to(folder))) <= 36
+
+
 def test_what_a_killed_chief_has_left_is_removed(folder: pathlib.Path) -> None:
     left = job_sockets.make(_NO_PROCESS)
     living = job_sockets.make(os.getpid())
