@@ -84,6 +84,14 @@ class _Shard:
         """Finds rows as a step does, and changes nothing."""
         return self._found(self._training, ids)
 
+    def still_theirs(self, found: dict[int, int]) -> list[int]:
+        """Returns the rows that late gradients for them would change."""
+        rows = self._directory.still_theirs(
+            tf.constant(list(found.values()), tf.int32),
+            tf.constant(list(found), tf.int64),
+        )
+        return list(map(int, rows))
+
     def look(self, ids: Sequence[int]) -> dict[int, int]:
         return self._found(self._looking, ids)
 
@@ -150,6 +158,15 @@ def test_a_row_that_comes_back_begins_anew() -> None:
         shard.train(range(100 + step * 16, 116 + step * 16))
     assert not shard.look([3, 4])
     shard.assert_new([3, 4], shard.make([3, 4]))
+
+
+def test_late_gradients_do_not_reach_rows_that_went_to_other_ids() -> None:
+    shard = _Shard(eviction=Eviction("least_recent"))
+    found = shard.train([3, 4])
+    assert shard.still_theirs(found) == list(found.values())
+    for step in range(300):
+        shard.train([4, *range(100 + step * 16, 116 + step * 16)])
+    assert shard.still_theirs(found) == [RowSpace.ABSENT, found[4]]
 
 
 def test_rows_that_no_step_has_seen_for_long_go() -> None:
