@@ -2,6 +2,8 @@
 
 distributed_embedding.py  the layer
 dynamic_embedding.py      the layer without a vocabulary
+rows_by_id.py             rows found by ids of any value, of both layers
+row_options.py            pure: options of such rows, and their checks
 config.py                 descriptions of a feature and its table
 plan.py                   the variables of a layer, and who looks up where
 stacks.py                 pure: decides which tables are stacked, and where

@@ -8,6 +8,9 @@ from typing import Any
 import keras
 
 from tfps_plugin import errors
+from tfps_plugin.training.embedding import row_options
+from tfps_plugin.variables.dynamic.policies import Admission
+from tfps_plugin.variables.dynamic.policies import Eviction
 
 COMBINERS = ("mean", "sum", "sqrtn")
 
@@ -41,7 +44,10 @@ class TableConfig:
 
     Attributes:
         name: Name of the table, unique in the layer.
-        vocabulary_size: Number of rows.
+        vocabulary_size: Number of rows. None: the table has no vocabulary. Its
+            ids are any integers or strings, and each gets a row of its own
+            when a step that trains meets it first, as in
+            `tfps.layers.DynamicEmbedding`.
         embedding_dim: Length of a row.
         initializer: Initial values: a Keras initializer or the name of one. By
             default uniform from -0.05 to 0.05, as in `keras.layers.Embedding`.
@@ -53,24 +59,40 @@ class TableConfig:
         combiner: "mean", "sum" or "sqrtn": how the rows of one example are
             reduced.
         placement: "auto" or "default_device"; both mean the same here.
+        capacity: Only without a vocabulary, like all that follow, and as in
+            `tfps.layers.DynamicEmbedding`: number of ids that there is room
+            for. None means 1,000,000.
+        admission: Ids that get rows, a `tfps.layers.Admission`; None: all.
+        eviction: Rows that lose their ids, a `tfps.layers.Eviction`; None:
+            none.
+        unknown: Output for ids without a row: "initial", "zeros" or "shared".
+            None means "initial".
 
     Raises:
-        ValueError: If an argument is not one of the values above.
+        ValueError: If an argument is not one of the values above, or if a
+            table with a vocabulary has one of the last four.
         UnsupportedError: If the table has its own optimizer, or is placed on
             a SparseCore.
     """
 
     name: str
-    vocabulary_size: int
+    vocabulary_size: int | None
     embedding_dim: int
     initializer: Any = dataclasses.field(default_factory=_default_initializer)
     optimizer: None = None
     combiner: str = "mean"
     placement: str = "auto"
+    capacity: int | None = None
+    admission: Admission | None = None
+    eviction: Eviction | None = None
+    unknown: str | None = None
 
     def __post_init__(self) -> None:
         _require_name(self.name, "TableConfig")
+        self._check_rows()
         for attribute in ("vocabulary_size", "embedding_dim"):
+            if attribute == "vocabulary_size" and self.is_dynamic:
+                continue
             size = _positive(getattr(self, attribute))
             if size is None:
                 raise ValueError(
@@ -109,6 +131,50 @@ class TableConfig:
                 "releases, which chooses an optimizer by variable."
             )
 
+    @property
+    def is_dynamic(self) -> bool:
+        """Whether the table has no vocabulary."""
+        return self.vocabulary_size is None
+
+    @property
+    def row_options(self) -> row_options.RowOptions:
+        """Options of a table without a vocabulary."""
+        return row_options.checked(
+            f"the table {self.name!r}",
+            self.capacity,
+            self.admission,
+            self.eviction,
+            self.unknown,
+        )
+
+    def _check_rows(self) -> None:
+        """Checks the options of rows, and fills in those left out."""
+        given = {
+            name: getattr(self, name)
+            for name in ("capacity", "admission", "eviction", "unknown")
+            if getattr(self, name) is not None
+        }
+        if not self.is_dynamic:
+            if given:
+                shown = ", ".join(f"{k}={v!r}" for k, v in given.items())
+                raise ValueError(
+                    f"The table {self.name!r} has a vocabulary, and so all of "
+                    f"its rows. Expected: no {' and no '.join(given)}. "
+                    f"Received: vocabulary_size={self.vocabulary_size!r}, "
+                    f"{shown}. Leave it out, or give vocabulary_size=None."
+                )
+            return
+        # A saved table keeps its size when a default changes.
+        for name, value in (
+            ("capacity", row_options.CAPACITY),
+            ("unknown", row_options.UNKNOWN[0]),
+        ):
+            if name not in given:
+                object.__setattr__(self, name, value)
+        options = self.row_options
+        object.__setattr__(self, "admission", options.admission)
+        object.__setattr__(self, "eviction", options.eviction)
+
     def get_config(self) -> dict[str, Any]:
         """Returns the configuration that `from_config` takes."""
         return {
@@ -120,6 +186,7 @@ class TableConfig:
             ),
             "combiner": self.combiner,
             "placement": self.placement,
+            **(self.row_options.get_config() if self.is_dynamic else {}),
         }
 
     @classmethod

@@ -6,13 +6,16 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tfps_plugin._compat.graph import tensorflow_variables as compat
 from tfps_plugin.training.embedding import feature_ids
 from tfps_plugin.training.embedding import stacked_lookup
 from tfps_plugin.training.embedding.feature_tree import FeatureTree
 from tfps_plugin.training.embedding.plan import EmbeddingPlan
+from tfps_plugin.training.embedding.rows_by_id import RowsById
 from tfps_plugin.training.embedding.stacks import Stacking
 from tfps_plugin.training.saving import block_stores
 from tfps_plugin.training.saving import table_rows
+from tfps_plugin.variables.dynamic import string_ids
 
 # Tables pass through this process in blocks of about this size.
 _BLOCK_BYTES = 16 << 20
@@ -69,6 +72,11 @@ class DistributedEmbedding(keras.layers.Layer):
     the trust ratio of LAMB, it computes from a whole stack. With
     `table_stacking=None` each table is its own variable.
 
+    A table with `vocabulary_size=None` has no vocabulary: its ids are any
+    integers or strings, and steps that train make its rows, as in
+    `tfps.layers.DynamicEmbedding`. It is not stacked; all of its features are
+    looked up together. `table` gives access to its contents.
+
     Weights are saved under the names of the tables. A file can be loaded into
     a layer that stacks the tables in another way.
 
@@ -86,10 +94,15 @@ class DistributedEmbedding(keras.layers.Layer):
             a ragged or sparse one, is looked up and reduced by the combiner of
             the table. As in `keras.layers.Embedding`, a negative id counts
             from the end of the table. Any other id outside the table is an
-            error that names the feature.
+            error that names the feature. In
+            a table without a vocabulary, any id is as good as another, and
+            ids may be strings.
         weights: Optional weights of the ids, in the same structure, each of
             the kind and shape of its ids; None for a feature without any. For
             ids of shape `(batch,)` only the combiner "sum" uses them.
+        training: Whether tables without a vocabulary make rows for new ids. By
+            default, if Keras trains the model or a gradient tape records the
+            call.
 
     Call result:
         Dense tensors of shape `(batch, embedding_dim)` in the structure of
@@ -120,9 +133,20 @@ class DistributedEmbedding(keras.layers.Layer):
         self.supports_jit = False
         self._plan = EmbeddingPlan(feature_configs, table_stacking)
         self._stacks: list[keras.Variable] = []
+        self._rows_by_id = tuple(
+            RowsById(
+                f"table {each.table.name!r}",
+                each.table.name,
+                each.table.embedding_dim,
+                each.initializer,
+                self.variable_dtype,
+                each.table.row_options,
+            )
+            for each in self._plan.dynamic
+        )
 
     def build(self, inputs_shape: Any = None) -> None:
-        """Makes one variable for each stack.
+        """Makes one variable for each stack, and those of other tables.
 
         Args:
             inputs_shape: Structure of the shapes of the ids, if known. The
@@ -144,14 +168,27 @@ class DistributedEmbedding(keras.layers.Layer):
         for plan, stack in zip(self._plan.stacks, self._stacks, strict=True):
             # TensorFlow's checkpoints save the attributes of a layer, but not
             # the items of a list of weights.
-            setattr(self, plan.stack.name, stack)
+            self._keep(plan.stack.name, stack)
+        for each, rows in zip(
+            self._plan.dynamic, self._rows_by_id, strict=True
+        ):
+            rows.build(self, each.table.name, prefix=f"{each.table.name}_")
+            for variable in rows.variables:
+                self._keep(variable.name, variable)
         self.built = True
+
+    def _keep(self, name: str, variable: keras.Variable) -> None:
+        """Makes a variable an attribute; a table may be called "table"."""
+        taken = hasattr(type(self), name)
+        setattr(self, f"{name}_" if taken else name, variable)
 
     def get_build_config(self) -> dict[str, Any]:
         """Returns no shape: the variables do not depend on it."""
         return {"input_shape": None}
 
-    def call(self, inputs: Any, weights: Any = None) -> Any:
+    def call(
+        self, inputs: Any, weights: Any = None, training: bool | None = None
+    ) -> Any:
         """Looks up and combines; see the class for arguments."""
         tree = self._plan.tree
         # One for each feature; None where a feature has no weights.
@@ -161,8 +198,14 @@ class DistributedEmbedding(keras.layers.Layer):
             else tree.match(weights, "weights", none_is_fine=True)
         )
         asked = [
-            feature_ids.feature_ids(*each)
-            for each in zip(
+            feature_ids.feature_ids(
+                feature,
+                string_ids.as_integers(ids)
+                if feature.table.is_dynamic
+                else ids,
+                weights_of_ids,
+            )
+            for feature, ids, weights_of_ids in zip(
                 tree.features,
                 tree.match(inputs, "inputs"),
                 flat_weights,
@@ -190,7 +233,32 @@ class DistributedEmbedding(keras.layers.Layer):
                 outputs[number] = asked[number].combine(
                     tf.cast(rows_ND, self.compute_dtype), combiner
                 )
+        outputs.update(self._of_dynamic(asked, training))
         return tree.pack([outputs[n] for n in range(len(asked))])
+
+    def _of_dynamic(
+        self, asked: list[feature_ids.FeatureIds], training: bool | None
+    ) -> Iterator[tuple[int, tf.Tensor]]:
+        """Yields the number and output of features of tables by id."""
+        if training is None:
+            training = compat.is_recording()
+        for plan, rows in zip(
+            self._plan.dynamic, self._rows_by_id, strict=True
+        ):
+            ids = [asked[number].ids_N for number in plan.features]
+            rows_ND = rows.look_up(
+                tf.concat(ids, 0), training, self.compute_dtype
+            )
+            of_each = tf.split(
+                rows_ND, [tf.size(each) for each in ids], num=len(ids)
+            )
+            for number, rows_of_feature in zip(
+                plan.features, of_each, strict=True
+            ):
+                yield (
+                    number,
+                    asked[number].combine(rows_of_feature, plan.table.combiner),
+                )
 
     def compute_output_shape(self, inputs_shape: Any) -> Any:
         """Returns `(batch, embedding_dim)` in the structure of the features."""
@@ -204,8 +272,11 @@ class DistributedEmbedding(keras.layers.Layer):
             ]
         )
 
-    def compute_output_spec(self, inputs: Any, weights: Any = None) -> Any:
+    def compute_output_spec(
+        self, inputs: Any, weights: Any = None, training: Any = None
+    ) -> Any:
         """Returns the spec of `call`'s result, for a functional model."""
+        del training
         tree = self._plan.tree
         if weights is not None:
             tree.match(weights, "weights", none_is_fine=True)
@@ -236,10 +307,12 @@ class DistributedEmbedding(keras.layers.Layer):
     # Contents of the tables.
 
     def get_embedding_tables(self) -> dict[str, tf.Tensor]:
-        """Returns the contents of the tables, by name.
+        """Returns the contents of the tables with a vocabulary, by name.
+
+        `table` gives access to those without one.
 
         Returns:
-            For each table a tensor of shape `(vocabulary_size,
+            For each of these tables a tensor of shape `(vocabulary_size,
             embedding_dim)`: a copy on the device of the caller.
 
         Raises:
@@ -250,8 +323,49 @@ class DistributedEmbedding(keras.layers.Layer):
             for name, variable, rows in self._tables()
         }
 
+    def table(self, name: str) -> RowsById:
+        """Returns a table without a vocabulary.
+
+        Args:
+            name: Its name.
+
+        Returns:
+            An object with `size()`, `export()`, `import_(ids, rows)` and
+            `statistics()`, as `tfps.layers.DynamicEmbedding` has them. They
+            need a layer that has been built.
+
+        Raises:
+            ValueError: If the layer has no such table, or it has a vocabulary.
+        """
+        for each, rows in self._dynamic_tables():
+            if each == name:
+                return rows
+        known = [each for each, _ in self._dynamic_tables()]
+        has_vocabulary = any(
+            table.name == name for table in self._plan.tree.tables
+        )
+        raise ValueError(
+            f"The layer {self.name!r} has no table {name!r} without a "
+            f"vocabulary. Expected one of {known}. Received: name={name!r}"
+            + (
+                ". It has a vocabulary: see get_embedding_tables()."
+                if has_vocabulary
+                else ""
+            )
+        )
+
+    def _dynamic_tables(self) -> Iterator[tuple[str, RowsById]]:
+        """Yields the name of each table without a vocabulary, and its rows."""
+        for each, rows in zip(
+            self._plan.dynamic, self._rows_by_id, strict=True
+        ):
+            yield each.table.name, rows
+
     def _tables(self) -> Iterator[tuple[str, keras.Variable, range]]:
-        """Yields the name of each table, its variable and its rows there."""
+        """Yields the tables with a vocabulary.
+
+        Of each: its name, its variable and its rows there.
+        """
         if not self.built:
             raise ValueError(
                 f"The layer {self.name!r} has no tables before it is built. "
@@ -270,6 +384,8 @@ class DistributedEmbedding(keras.layers.Layer):
                 if in_blocks is None
                 else in_blocks
             )
+        for variable in self._by_id():
+            store[variable.name] = variable
 
     def load_own_variables(self, store: Any) -> None:
         """Loads the tables that `save_own_variables` saved.
@@ -282,6 +398,7 @@ class DistributedEmbedding(keras.layers.Layer):
             name: (len(rows), variable.shape[1])
             for name, variable, rows in tables
         }
+        expected |= {each.name: tuple(each.shape) for each in self._by_id()}
         found = {name: tuple(store[name].shape) for name in store.keys()}  # noqa: SIM118
         if found != expected:
             raise ValueError(
@@ -290,6 +407,14 @@ class DistributedEmbedding(keras.layers.Layer):
             )
         for name, variable, rows in tables:
             _assign(variable, rows, store[name])
+        for each in self._by_id():
+            each.assign(store[each.name])
+
+    def _by_id(self) -> list[keras.Variable]:
+        """Returns all variables of tables without a vocabulary."""
+        return [
+            variable for rows in self._rows_by_id for variable in rows.variables
+        ]
 
     # Serialization.
 

@@ -1,6 +1,5 @@
 """`tfps.layers.DynamicEmbedding`: an embedding without a vocabulary."""
 
-import dataclasses
 from typing import Any
 
 import keras
@@ -10,25 +9,16 @@ import tensorflow as tf
 from tfps_plugin import errors
 from tfps_plugin._compat.graph import tensorflow_variables as compat
 from tfps_plugin.training.embedding import feature_ids
+from tfps_plugin.training.embedding import row_options
 from tfps_plugin.training.embedding.config import COMBINERS
 from tfps_plugin.training.embedding.config import FeatureConfig
 from tfps_plugin.training.embedding.config import TableConfig
-from tfps_plugin.variables.dynamic import contents
-from tfps_plugin.variables.dynamic import initial_rows
+from tfps_plugin.training.embedding.rows_by_id import RowsById
 from tfps_plugin.variables.dynamic import string_ids
-from tfps_plugin.variables.dynamic.blocks_of_rows import BlocksOfRows
-from tfps_plugin.variables.dynamic.dynamic_table import DynamicTable
-from tfps_plugin.variables.dynamic.dynamic_table import TableVariables
 from tfps_plugin.variables.dynamic.policies import Admission
 from tfps_plugin.variables.dynamic.policies import Eviction
-from tfps_plugin.variables.dynamic.row_space import RowSpace
-from tfps_plugin.variables.dynamic.shard import counting_filter
-from tfps_plugin.variables.dynamic.shard import evictor
-from tfps_plugin.variables.dynamic.shard import shard_parts
-from tfps_plugin.variables.dynamic.shard import tallies
-from tfps_plugin.variables.dynamic.shard.shard_directory import Rules
 
-_UNKNOWN = ("initial", "zeros", "shared")
+_OWNER = "a DynamicEmbedding"
 
 
 @keras.saving.register_keras_serializable(package="tfps_plugin")
@@ -95,7 +85,7 @@ class DynamicEmbedding(keras.layers.Layer):
         output_dim: int,
         embeddings_initializer: Any = "uniform",
         *,
-        capacity: int = 1_000_000,
+        capacity: int = row_options.CAPACITY,
         admission: Admission | None = None,
         eviction: Eviction | None = None,
         unknown: str = "initial",
@@ -108,28 +98,29 @@ class DynamicEmbedding(keras.layers.Layer):
         self.autocast = False
         # Hash tables and strings need operations that XLA does not support.
         self.supports_jit = False
-        self.output_dim = _positive("output_dim", output_dim)
-        self.capacity = _positive("capacity", capacity)
+        self.output_dim = row_options.positive(_OWNER, "output_dim", output_dim)
+        self._options = row_options.checked(
+            _OWNER, capacity, admission, eviction, unknown
+        )
+        self.capacity = self._options.capacity
+        self.admission = self._options.admission
+        self.eviction = self._options.eviction
+        self.unknown = self._options.unknown
         self.embeddings_initializer = keras.initializers.get(
             embeddings_initializer
         )
-        self.unknown = _one_of("unknown", unknown, _UNKNOWN)
-        self.combiner = _one_of("combiner", combiner, (None, *COMBINERS))
+        self.combiner = row_options.one_of(
+            _OWNER, "combiner", combiner, (None, *COMBINERS)
+        )
         self.mask_zero = mask_zero
         self.supports_masking = mask_zero
-        self.admission = _policy("admission", admission, Admission)
-        self.eviction = _policy("eviction", eviction, Eviction)
-        self._rules = Rules(
+        self._rows = RowsById(
+            f"layer {self.name!r}",
             self.name,
-            RowSpace.for_capacity(self.capacity),
-            initial_rows.described_by(
-                self.embeddings_initializer,
-                self.output_dim,
-                tf.as_dtype(self.variable_dtype),
-                self.name,
-            ),
-            self.admission,
-            self.eviction,
+            self.output_dim,
+            self.embeddings_initializer,
+            self.variable_dtype,
+            self._options,
         )
 
     def build(self, inputs_shape: Any = None) -> None:
@@ -141,51 +132,14 @@ class DynamicEmbedding(keras.layers.Layer):
         """
         if self.built:
             return
-        space = self._rules.space
-        self._embeddings = self.add_weight(
-            shape=(space.num_rows, self.output_dim),
-            initializer=BlocksOfRows(space.rows_per_bucket),
-            name="embeddings",
-        )
-        self._records = self._add_beside(
-            "records", shard_parts.NUM_COLUMNS, "int64"
-        )
-        self._usage = self._counters = None
-        if self.eviction is not None:
-            self._usage = self._add_beside(
-                "usage", evictor.usage_columns(self.eviction), "int64"
-            )
-        if self.admission is not None and self.admission.min_lookups > 1:
-            self._counters = self._add_beside(
-                "counters", counting_filter.COUNTERS_PER_ROW, "int32"
-            )
-        self._shared = None
-        if self.unknown == "shared":
-            self._shared = self.add_weight(
-                shape=(1, self.output_dim),
-                initializer=self.embeddings_initializer,
-                name="unknown",
-            )
-        self._table = DynamicTable(
-            TableVariables(
-                self._embeddings, self._records, self._usage, self._counters
-            ),
-            self._rules,
-        )
+        self._rows.build(self, "embeddings")
+        # TensorFlow's checkpoints save the attributes of a layer.
+        self._embeddings = self._rows.embeddings
+        self._records = self._rows.records
+        self._usage = self._rows.variable("usage")
+        self._counters = self._rows.variable("counters")
+        self._shared = self._rows.variable("unknown")
         self.built = True
-
-    def _add_beside(
-        self, name: str, num_columns: int, dtype: str
-    ) -> keras.Variable:
-        """Adds a variable with as many rows as the table, on the same ps."""
-        with _beside(self._embeddings):
-            return self.add_weight(
-                shape=(self._rules.space.num_rows, num_columns),
-                initializer=BlocksOfRows(self._rules.space.rows_per_bucket),
-                dtype=dtype,
-                trainable=False,
-                name=name,
-            )
 
     def get_build_config(self) -> dict[str, Any]:
         """Returns no shape: the variables do not depend on it."""
@@ -200,7 +154,7 @@ class DynamicEmbedding(keras.layers.Layer):
         inputs = string_ids.as_integers(inputs)
         if self.combiner is None:
             ids = self._dense_ids(inputs, weights)
-            rows_ND = self._rows(tf.reshape(ids, [-1]), training)
+            rows_ND = self._look_up(tf.reshape(ids, [-1]), training)
             shape = tf.concat([tf.shape(ids), [self.output_dim]], 0)
             rows = tf.reshape(rows_ND, shape)
             rows.set_shape([*ids.shape, self.output_dim])
@@ -208,27 +162,11 @@ class DynamicEmbedding(keras.layers.Layer):
         asked = feature_ids.feature_ids(
             self._feature(inputs.shape), inputs, weights
         )
-        rows_ND = self._rows(asked.ids_N, training)
+        rows_ND = self._look_up(asked.ids_N, training)
         return asked.combine(rows_ND, self.combiner)
 
-    def _rows(self, ids_N: tf.Tensor, training: bool) -> tf.Tensor:
-        rows_ND, are_present_N = self._table.look_up(ids_N, makes_rows=training)
-        rows_ND = tf.cast(rows_ND, self.compute_dtype)
-        if training and self._shared is None and not self._rules.leaves_ids_out:
-            # All have rows.
-            return rows_ND
-        return tf.where(
-            are_present_N[:, None], rows_ND, self._rows_of_unknown(ids_N)
-        )
-
-    def _rows_of_unknown(self, ids_N: tf.Tensor) -> tf.Tensor:
-        if self.unknown == "zeros":
-            return tf.zeros([1, self.output_dim], self.compute_dtype)
-        if self._shared is not None:
-            return tf.cast(
-                tf.convert_to_tensor(self._shared), self.compute_dtype
-            )
-        return tf.cast(self._table.initial_rows(ids_N), self.compute_dtype)
+    def _look_up(self, ids_N: tf.Tensor, training: bool) -> tf.Tensor:
+        return self._rows.look_up(ids_N, training, self.compute_dtype)
 
     def _dense_ids(self, inputs: Any, weights: Any) -> tf.Tensor:
         if weights is not None or not isinstance(inputs, tf.Tensor):
@@ -281,8 +219,7 @@ class DynamicEmbedding(keras.layers.Layer):
         Raises:
             ValueError: If the layer has not been built yet.
         """
-        self._require_built()
-        return contents.size(self._records)
+        return self._rows.size()
 
     def statistics(self) -> dict[str, int | float]:
         """Returns counts of what steps that train have done.
@@ -298,16 +235,7 @@ class DynamicEmbedding(keras.layers.Layer):
         Raises:
             ValueError: If the layer has not been built yet.
         """
-        self._require_built()
-        counts = self._table.tallies()
-        asked = int(counts[tallies.ASKED])
-        return {
-            "made": int(counts[tallies.MADE]),
-            "evicted": int(counts[tallies.EVICTED]),
-            "without_room": int(counts[tallies.WITHOUT_ROOM]),
-            "not_admitted": int(counts[tallies.NOT_ADMITTED]),
-            "hit_rate": int(counts[tallies.PRESENT]) / max(1, asked),
-        }
+        return self._rows.statistics()
 
     def export(self) -> tuple[np.ndarray, np.ndarray]:
         """Returns all ids and their rows, as arrays in this process.
@@ -319,13 +247,7 @@ class DynamicEmbedding(keras.layers.Layer):
         Raises:
             ValueError: If the layer has not been built yet.
         """
-        self._require_built()
-        found = list(contents.blocks(self._embeddings, self._records))
-        if not found:
-            dtype = tf.as_dtype(self.variable_dtype).as_numpy_dtype
-            return np.zeros(0, np.int64), np.zeros((0, self.output_dim), dtype)
-        ids, rows = zip(*found, strict=True)
-        return np.concatenate(ids), np.concatenate(rows)
+        return self._rows.export()
 
     def import_(self, ids: Any, rows: Any) -> None:
         """Gives ids their rows, and makes those that there are not.
@@ -340,25 +262,7 @@ class DynamicEmbedding(keras.layers.Layer):
             errors.InputError: If the two do not fit together.
         """
         self.build()
-        integers = np.asarray(string_ids.as_integers(ids), np.int64)
-        rows = np.asarray(rows)
-        if rows.shape != (*integers.shape, self.output_dim) or (
-            len(np.unique(integers)) != integers.size
-        ):
-            raise errors.InputError(
-                f"The layer {self.name!r} imports one row of {self.output_dim} "
-                "numbers for each of some distinct ids. Received: ids of shape "
-                f"{integers.shape}, {len(np.unique(integers))} of them "
-                f"distinct, and rows of shape {rows.shape}"
-            )
-        contents.assign(self._table, self._embeddings, integers, rows)
-
-    def _require_built(self) -> None:
-        if not self.built:
-            raise ValueError(
-                f"The layer {self.name!r} has no rows before it is built. Call "
-                "it on some input, or call build() without arguments."
-            )
+        self._rows.import_(ids, rows)
 
     def get_config(self) -> dict[str, Any]:
         """Returns the configuration that `from_config` takes."""
@@ -368,50 +272,7 @@ class DynamicEmbedding(keras.layers.Layer):
             "embeddings_initializer": keras.initializers.serialize(
                 self.embeddings_initializer
             ),
-            "capacity": self.capacity,
-            "admission": _config_of(self.admission),
-            "eviction": _config_of(self.eviction),
-            "unknown": self.unknown,
+            **self._options.get_config(),
             "combiner": self.combiner,
             "mask_zero": self.mask_zero,
         }
-
-
-def _beside(variable: keras.Variable) -> Any:
-    """Returns a context in which variables are made beside another."""
-    strategy = tf.distribute.get_strategy()
-    return strategy.extended.colocate_vars_with(variable.value)
-
-
-def _positive(name: str, value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ValueError(
-            f"`{name}` of a DynamicEmbedding is expected to be a positive "
-            f"integer. Received: {name}={value!r}"
-        )
-    return value
-
-
-def _policy(name: str, value: Any, kind: type) -> Any:
-    """Returns a policy, also from the configuration of a saved layer."""
-    if isinstance(value, dict):
-        value = kind(**value)
-    if value is not None and not isinstance(value, kind):
-        raise ValueError(
-            f"`{name}` of a DynamicEmbedding is expected to be a "
-            f"tfps.layers.{kind.__name__}, or None. Received: {name}={value!r}"
-        )
-    return value
-
-
-def _config_of(policy: Any) -> dict[str, Any] | None:
-    return None if policy is None else dataclasses.asdict(policy)
-
-
-def _one_of(name: str, value: Any, known: tuple[Any, ...]) -> Any:
-    if value not in known:
-        raise ValueError(
-            f"`{name}` of a DynamicEmbedding is expected to be one of "
-            f"{', '.join(map(repr, known))}. Received: {name}={value!r}"
-        )
-    return value

@@ -232,7 +232,8 @@ def _require_integers(feature: FeatureConfig, inputs: Any) -> None:
         raise errors.InputError(
             f"The feature {feature.name!r} is expected to have integer ids. "
             f"Received: dtype={dtype.name}. Strings can be made ids by "
-            "keras.layers.StringLookup or keras.layers.Hashing."
+            "keras.layers.StringLookup or keras.layers.Hashing, or looked up "
+            "in a table with vocabulary_size=None."
         )
 
 

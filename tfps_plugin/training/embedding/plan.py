@@ -1,10 +1,12 @@
 """Plan of an embedding layer: its variables, and the features of each."""
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import keras
 
+from tfps_plugin.training.embedding.config import TableConfig
 from tfps_plugin.training.embedding.feature_tree import FeatureTree
 from tfps_plugin.training.embedding.stacked_lookup import Span
 from tfps_plugin.training.embedding.stacks import Stacking
@@ -14,6 +16,9 @@ from tfps_plugin.training.embedding.stacks import stack_tables
 from tfps_plugin.variables.initial_values.stacked_initializer import (
     StackedInitializer,
 )
+
+# What a table without a vocabulary has beside its rows.
+_BESIDE = ("records", "usage", "counters", "unknown")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,6 +39,22 @@ class StackPlan:
     spans: tuple[Span, ...]
 
 
+@dataclasses.dataclass(frozen=True)
+class DynamicPlan:
+    """A table without a vocabulary.
+
+    Attributes:
+        table: Its configuration.
+        initializer: The Keras initializer of its rows.
+        features: Numbers of the features that look up in it, in the user's
+            order.
+    """
+
+    table: TableConfig
+    initializer: Any
+    features: tuple[int, ...]
+
+
 class EmbeddingPlan:
     """Everything that a layer knows before it has variables.
 
@@ -43,7 +64,8 @@ class EmbeddingPlan:
     Attributes:
         tree: The features.
         table_stacking: The user's argument.
-        stacks: The variables.
+        stacks: The variables of tables with a vocabulary.
+        dynamic: The tables without one, by name.
     """
 
     def __init__(self, feature_configs: Any, table_stacking: Stacking) -> None:
@@ -59,11 +81,43 @@ class EmbeddingPlan:
         sizes = [
             TableSize(table.name, table.vocabulary_size, table.embedding_dim)
             for table in self.tree.tables
+            if table.vocabulary_size is not None
         ]
+        # By name, as the stacks: saved state of an optimizer fits as long as
+        # the tables are the same.
+        self.dynamic = tuple(
+            DynamicPlan(
+                table,
+                initializers[table.name],
+                tuple(
+                    number
+                    for number in self.tree.as_written
+                    if self.tree.features[number].table is table
+                ),
+            )
+            for table in sorted(self.tree.tables, key=lambda each: each.name)
+            if table.is_dynamic
+        )
+        _refuse_stacked(table_stacking, [each.table for each in self.dynamic])
         self.stacks = tuple(
             self._plan(stack, initializers)
             for stack in stack_tables(sizes, table_stacking)
         )
+        self._require_distinct_names()
+
+    def _require_distinct_names(self) -> None:
+        """Refuses a table whose name another one gives to its records."""
+        taken = {plan.stack.name for plan in self.stacks}
+        taken |= {table.name for table in self.tree.tables}
+        for each in self.dynamic:
+            for what in _BESIDE:
+                if (name := f"{each.table.name}_{what}") in taken:
+                    raise ValueError(
+                        f"The table {each.table.name!r} has no vocabulary, and "
+                        f"keeps what it knows of its ids as {name!r}. Expected "
+                        f"another name of the table {name!r}. Received: "
+                        f"name={name!r}"
+                    )
 
     def _plan(
         self, stack: TableStack, initializers: dict[str, Any]
@@ -90,3 +144,24 @@ class EmbeddingPlan:
                 for _, feature in features
             ),
         )
+
+
+def _refuse_stacked(
+    table_stacking: Stacking, dynamic: Sequence[TableConfig]
+) -> None:
+    """Refuses to stack a table without a vocabulary."""
+    if not isinstance(table_stacking, list | tuple):
+        return
+    named = [
+        name
+        for each in table_stacking
+        for name in ([each] if isinstance(each, str) else each)
+    ]
+    for table in dynamic:
+        if table.name in named:
+            raise ValueError(
+                f"`table_stacking` names the table {table.name!r}, which has "
+                "no vocabulary; such a table is not stacked. Expected: tables "
+                f"with a vocabulary_size. Received: table_stacking="
+                f"{table_stacking!r}"
+            )

@@ -104,6 +104,13 @@ def _tables_of_layer(layer: Any) -> Iterator[ModelTable]:
     elif isinstance(layer, DistributedEmbedding):
         for name, variable, rows in layer._tables():
             yield ModelTable(f"{layer.name}/{name}", variable, rows)
+        for name, by_id in layer._dynamic_tables():
+            yield ModelTable(
+                f"{layer.name}/{name}",
+                by_id.embeddings,
+                range(by_id.embeddings.shape[0]),
+                by_id.records,
+            )
     else:
         if layer.lora_enabled or getattr(layer, "quantization_mode", None):
             raise errors.UnsupportedError(
@@ -125,9 +132,13 @@ def dense_values(model: Any, tables: list[ModelTable]) -> dict[str, np.ndarray]:
     in_tables = {id(table.variable) for table in tables}
     for layer in keras_compat.layers_within(model):
         if isinstance(layer, DynamicEmbedding):
-            # Records of its rows; a reader has their ids.
-            in_tables |= {id(each) for each in layer.non_trainable_weights}
-            in_tables.discard(id(layer._shared))
+            by_id = [layer._rows]
+        elif isinstance(layer, DistributedEmbedding):
+            by_id = [rows for _, rows in layer._dynamic_tables()]
+        else:
+            continue
+        # Records of its rows; a reader has their ids.
+        in_tables |= {id(each) for rows in by_id for each in rows.beside}
     values: dict[str, np.ndarray] = {}
     for variable in model.weights:
         if id(variable) in in_tables:

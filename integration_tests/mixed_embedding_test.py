@@ -1,0 +1,198 @@
+"""Tests of one layer with tables that have a vocabulary and tables without.
+
+The truth is `keras.layers.Embedding` in one process, with the same first rows
+and the places of ids as row numbers.
+"""
+
+import functools
+import pathlib
+from collections.abc import Callable
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import shared_optimizers
+import tensorflow as tf
+
+import tfps_plugin as tfps
+
+pytestmark = pytest.mark.cluster(num_workers=2, num_ps=2)
+
+_BATCH = 8
+_RANDOM = np.random.default_rng(4)
+_POOL = _RANDOM.integers(-(2**63), 2**63 - 1, 30)
+_PLACES = _RANDOM.integers(0, len(_POOL), (6 * _BATCH, 3))
+_ADS = _RANDOM.integers(0, 20, len(_PLACES))
+_TARGETS = _RANDOM.integers(0, 2, (len(_PLACES), 1)).astype("float32")
+_FIRST = keras.initializers.RandomNormal(stddev=0.1, seed=9)
+
+Make = Callable[..., tfps.ParameterServerStrategy]
+
+
+@pytest.fixture
+def make(cluster: tfps.LocalCluster) -> Iterator[Make]:
+    made = []
+
+    def make(num_shards: int = 2, **options: Any) -> Any:
+        made.append(
+            tfps.ParameterServerStrategy(
+                cluster.cluster_resolver,
+                tfps.partitioners.FixedShardsPartitioner(num_shards),
+                **options,
+            )
+        )
+        return made[-1]
+
+    yield make
+    for strategy in made:
+        tfps.ClusterCoordinator(strategy).close()
+
+
+def _layer(num_dynamic: int = 1) -> tfps.layers.DistributedEmbedding:
+    tables = {"ad": tfps.layers.TableConfig("ads", 20, 4, _FIRST)}
+    for number in range(num_dynamic):
+        tables[f"item{number}"] = tfps.layers.TableConfig(
+            f"items{number}", None, 4, _FIRST, combiner="sum", capacity=400
+        )
+    return tfps.layers.DistributedEmbedding(
+        {
+            name: tfps.layers.FeatureConfig(
+                name,
+                table,
+                (None,) if name == "ad" else (None, 3),
+                (None, 4),
+            )
+            for name, table in tables.items()
+        },
+        name="embed",
+    )
+
+
+def _model(embed: Any, optimizer: Any) -> keras.Model:
+    inputs = {
+        "ad": keras.Input((), dtype="int64", name="ad"),
+        "item0": keras.Input((3,), dtype="int64", name="item0"),
+    }
+    rows = embed(inputs)
+    outputs = keras.layers.Dense(
+        1, kernel_initializer=keras.initializers.RandomNormal(seed=2)
+    )(keras.layers.Concatenate()([rows["ad"], rows["item0"]]))
+    model = keras.Model(inputs, outputs)
+    model.compile(optimizer, "mse")
+    return model
+
+
+def _mixed() -> keras.Model:
+    return _model(_layer(), keras.optimizers.Adagrad(0.2))
+
+
+def _fit(model: keras.Model, items: np.ndarray, epochs: int = 3) -> list[float]:
+    losses: list[float] = model.fit(
+        {"ad": _ADS, "item0": items},
+        _TARGETS,
+        batch_size=_BATCH,
+        epochs=epochs,
+        shuffle=False,
+        verbose=0,
+    ).history["loss"]
+    return losses
+
+
+@functools.cache
+def _in_one_process() -> tuple[list[float], np.ndarray]:
+    """Returns losses, and the row of each id of the pool."""
+    ads = keras.layers.Embedding(20, 4, _FIRST)
+    items = keras.layers.Embedding(len(_POOL), 4)
+
+    def embed(inputs: Any) -> Any:
+        return {
+            "ad": ads(inputs["ad"]),
+            "item0": keras.ops.sum(items(inputs["item0"]), 1),
+        }
+
+    optimizer = shared_optimizers.summing(keras.optimizers.Adagrad(0.2))
+    model = _model(embed, optimizer)
+    fresh = tfps.layers.DynamicEmbedding(4, _FIRST, capacity=400)
+    items.embeddings.assign(fresh(tf.constant(_POOL), training=False))
+    return _fit(model, _PLACES), items.embeddings.numpy()
+
+
+def test_workers_in_step_have_the_numbers_of_one_process(make: Make) -> None:
+    losses, rows = _in_one_process()
+    with make(sparse_update="exact", consistency=tfps.Sync()).scope():
+        model = _mixed()
+    np.testing.assert_allclose(_fit(model, _POOL[_PLACES]), losses, rtol=1e-4)
+    table = model.get_layer("embed").table("items0")
+    ids, found = table.export()
+    places = np.array([list(_POOL).index(one) for one in ids])
+    assert sorted(places) == sorted(np.unique(_PLACES))
+    np.testing.assert_allclose(found, rows[places], rtol=1e-3, atol=1e-5)
+
+
+def test_workers_at_their_own_pace_learn(make: Make) -> None:
+    with make(consistency=tfps.Async()).scope():
+        model = _mixed()
+    losses = _fit(model, _POOL[_PLACES], epochs=6)
+    assert losses[-1] < losses[0]
+    table = model.get_layer("embed").table("items0")
+    assert table.size() == len(np.unique(_PLACES))
+    inputs = {"ad": _ADS, "item0": _POOL[_PLACES] + 1}
+    model.evaluate(inputs, _TARGETS, verbose=0)
+    assert table.size() == len(np.unique(_PLACES)), "only training makes rows"
+
+
+def test_saved_rows_are_loaded_anywhere(
+    make: Make, tmp_path: pathlib.Path
+) -> None:
+    with make(2, consistency=tfps.Sync()).scope():
+        model = _mixed()
+    _fit(model, _POOL[_PLACES])
+    path = tfps.Checkpoint(model=model).save(tmp_path / "saved")
+    model.save(tmp_path / "model.keras")
+    inputs = {"ad": _ADS, "item0": _POOL[_PLACES]}
+    predicted = model.predict(inputs, verbose=0)
+    losses = _fit(model, _POOL[_PLACES])
+    with make(3, consistency=tfps.Sync()).scope():
+        restored = _mixed()
+        restored.optimizer.build(restored.trainable_variables)
+    tfps.Checkpoint(model=restored).restore(path)
+    plain = keras.models.load_model(tmp_path / "model.keras")
+    for other in (restored, plain):
+        np.testing.assert_allclose(
+            other.predict(inputs, verbose=0), predicted, atol=1e-6
+        )
+        table = other.get_layer("embed").table("items0")
+        assert table.size() == len(np.unique(_PLACES))
+    # Slots belong to the same ids.
+    np.testing.assert_allclose(
+        _fit(restored, _POOL[_PLACES]), losses, rtol=1e-4
+    )
+
+
+def test_all_tables_share_the_messages_of_a_lookup(make: Make) -> None:
+    strategy = make()
+
+    def crossing(num_dynamic: int) -> tuple[int, int]:
+        with strategy.scope():
+            embed = _layer(num_dynamic)
+            embed.build()
+        inputs = {"ad": tf.TensorSpec([None], tf.int64)} | {
+            f"item{number}": tf.TensorSpec([None, 3], tf.int64)
+            for number in range(num_dynamic)
+        }
+        explanation = strategy.explain(
+            tf.function(functools.partial(embed, training=True)),
+            [inputs],
+            print_fn=None,
+        )
+        sent = [each for body in explanation.bodies for each in body.sent]
+        return (
+            sum(each.num_parcels for each in sent if each.destination),
+            sum(each.num_parcels for each in sent if each.source),
+        )
+
+    print(crossing(0), crossing(1), crossing(3))
+    # One message of ids to each of two ps, and one of rows from each.
+    assert crossing(0) == crossing(1) == crossing(3) == (2, 2)

@@ -1,0 +1,103 @@
+"""Options of a table without a vocabulary, and their checks. Pure."""
+
+import dataclasses
+from typing import Any
+
+from tfps_plugin.variables.dynamic.policies import Admission
+from tfps_plugin.variables.dynamic.policies import Eviction
+
+CAPACITY = 1_000_000
+UNKNOWN = ("initial", "zeros", "shared")
+
+
+@dataclasses.dataclass(frozen=True)
+class RowOptions:
+    """Options of a table, see `tfps.layers.DynamicEmbedding`.
+
+    Attributes:
+        capacity: Number of ids that there is room for.
+        admission: Ids that get rows; None: all.
+        eviction: Rows that lose their ids; None: none.
+        unknown: Output for ids without a row.
+    """
+
+    capacity: int
+    admission: Admission | None
+    eviction: Eviction | None
+    unknown: str
+
+    def get_config(self) -> dict[str, Any]:
+        """Returns the options as JSON has them; `checked` takes them."""
+        return {
+            "capacity": self.capacity,
+            "admission": _config_of(self.admission),
+            "eviction": _config_of(self.eviction),
+            "unknown": self.unknown,
+        }
+
+
+def checked(
+    owner: str, capacity: Any, admission: Any, eviction: Any, unknown: Any
+) -> RowOptions:
+    """Returns the options of a table.
+
+    Args:
+        owner: The layer or table, for messages.
+        capacity: See `RowOptions`.
+        admission: See `RowOptions`; or the configuration of one.
+        eviction: See `RowOptions`; or the configuration of one.
+        unknown: See `RowOptions`.
+
+    Raises:
+        ValueError: If one of them is wrong.
+    """
+    return RowOptions(
+        positive(owner, "capacity", capacity),
+        _policy(owner, "admission", admission, Admission),
+        _policy(owner, "eviction", eviction, Eviction),
+        one_of(owner, "unknown", unknown, UNKNOWN),
+    )
+
+
+def positive(owner: str, name: str, value: Any) -> int:
+    """Returns a value that must be a positive integer.
+
+    Raises:
+        ValueError: If it is none.
+    """
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ValueError(
+            f"`{name}` of {owner} is expected to be a positive integer. "
+            f"Received: {name}={value!r}"
+        )
+    return value
+
+
+def one_of(owner: str, name: str, value: Any, known: tuple[Any, ...]) -> Any:
+    """Returns a value that must be one of those known.
+
+    Raises:
+        ValueError: If it is none of them.
+    """
+    if value not in known:
+        raise ValueError(
+            f"`{name}` of {owner} is expected to be one of "
+            f"{', '.join(map(repr, known))}. Received: {name}={value!r}"
+        )
+    return value
+
+
+def _policy(owner: str, name: str, value: Any, kind: type) -> Any:
+    """Returns a policy, also from the configuration of a saved layer."""
+    if isinstance(value, dict):
+        value = kind(**value)
+    if value is not None and not isinstance(value, kind):
+        raise ValueError(
+            f"`{name}` of {owner} is expected to be a "
+            f"tfps.layers.{kind.__name__}, or None. Received: {name}={value!r}"
+        )
+    return value
+
+
+def _config_of(policy: Any) -> dict[str, Any] | None:
+    return None if policy is None else dataclasses.asdict(policy)
