@@ -141,7 +141,7 @@ class RowsById:
 
     @property
     def beside(self) -> list[keras.Variable]:
-        """What is known of each row: all but rows and the shared one."""
+        """Variables about the rows: all but the rows and the shared one."""
         return [
             variable
             for what, variable in self._named.items()
