@@ -133,7 +133,7 @@ class TableConfig:
 
     @property
     def is_dynamic(self) -> bool:
-        """Whether the table has no vocabulary."""
+        """True if the table has no vocabulary."""
         return self.vocabulary_size is None
 
     @property
