@@ -26,7 +26,7 @@ _TIMEOUT_SECONDS = 300
 _LOG_CHARACTERS = 6000
 # Share of the tests of each file that a sample has, so that it ends in twenty
 # minutes on two slow cores.
-_SHARE = 0.14
+_SHARE = 0.08
 
 
 def pytest_report_header(config: pytest.Config) -> str:
