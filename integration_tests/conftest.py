@@ -26,7 +26,7 @@ _TIMEOUT_SECONDS = 300
 _LOG_CHARACTERS = 6000
 # Share of the tests of each file that a sample has, so that it ends in twenty
 # minutes on two slow cores.
-_SHARE = 0.14
+_SHARE = 0.08
 
 
 def pytest_report_header(config: pytest.Config) -> str:
@@ -107,8 +107,28 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
     return report
 
 
+@pytest.fixture
+def loggers_stay_as_they_are() -> Iterator[None]:
+    """Checks that a test leaves the levels of the loggers as they were."""
+    before = _levels()
+    yield
+    assert _levels() == before
+
+
+def _levels() -> dict[str, int]:
+    named = logging.Logger.manager.loggerDict
+    loggers = [logging.root, logging.getLogger("tfps_plugin")] + [
+        logging.getLogger(name)
+        for name in named
+        if name.startswith("tfps_plugin.")
+    ]
+    return {each.name: each.level for each in loggers if each.level}
+
+
 @pytest.fixture(autouse=True)
-def steps_are_fused(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+def steps_are_fused(
+    loggers_stay_as_they_are: None, caplog: pytest.LogCaptureFixture
+) -> Iterator[None]:
     """Checks that no rewriting of a step fails."""
     yield
     failures = [

@@ -92,8 +92,9 @@ class FromAnotherThread(PsChanges):
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         if batch == 20:
             self._go_on.set()
-        # The input must not end before.
-        if batch == 250:
+        # Steps must not end before both changes have: the thread of the
+        # program makes them, between two steps.
+        if batch >= 250:
             while self._thread.is_alive() and not (
                 self._coordinator.safe_points.is_wanted
             ):

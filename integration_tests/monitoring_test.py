@@ -232,6 +232,9 @@ def test_a_custom_loop_is_seen(new_strategy: _NewStrategy) -> None:
         coordinator.join()
         total = tfps.cluster_state(strategy).job.total_steps
         assert total == 7 + 4 * number
+    # So are the batches of `predict`.
+    model.predict(np.zeros([5, _IDS], "int32"), batch_size=2, verbose=0)
+    assert tfps.cluster_state(strategy).job.total_steps == 7 + 4 * 2 + 3
 
 
 def _wait_for(

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import linecache
+import logging
 import pathlib
 from typing import Any
 
@@ -79,6 +80,7 @@ def test_the_blocks_of_a_page_run_from_top_to_bottom(
     cluster: tfps.LocalCluster,
     tmp_path: pathlib.Path,
     monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     addresses = cluster.cluster_spec.as_dict()
@@ -87,6 +89,9 @@ def test_the_blocks_of_a_page_run_from_top_to_bottom(
     monkeypatch.setenv(
         "TF_CONFIG", json.dumps({"cluster": addresses, "task": task})
     )
+    # A page says how to set them; other tests rely on them.
+    for name in ("tfps_plugin", "tfps_plugin.training"):
+        caplog.set_level(logging.NOTSET, name)
     namespace: dict[str, Any] = {
         "__name__": "__main__",
         "keras": keras,

@@ -6,10 +6,12 @@ Trains the same model on the same ids with two workers and two parameter
 servers, in turns: with `keras.layers.Embedding`, and with
 `tfps.layers.DynamicEmbedding` that has met all ids before. Prints steps per
 second, the CPU milliseconds of all processes for a step, and ratios round by
-round; and the memory of the parameter servers for each.
+round; and the memory of the parameter servers for each. With `--torchrec`,
+TorchRec takes its turns, too (see `torchrec_dynamic_peer`).
 """
 
 import argparse
+import contextlib
 import os
 import statistics
 import time
@@ -22,6 +24,7 @@ import tensorflow as tf
 import tfps_plugin as tfps
 
 from . import processes
+from . import torchrec_dynamic_peer
 
 
 class _Figures(NamedTuple):
@@ -41,8 +44,12 @@ def main() -> None:
     parser.add_argument("--ids", type=int, default=26, help="of an example")
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--torchrec", action="store_true")
     options = parser.parse_args()
-    with tfps.LocalCluster(num_workers=2, num_ps=2) as cluster:
+    with (
+        tfps.LocalCluster(num_workers=2, num_ps=2) as cluster,
+        contextlib.ExitStack() as stack,
+    ):
         pids = processes.with_descendants(os.getpid())
         models = {}
         for kind in ("fixed", "dynamic"):
@@ -80,6 +87,12 @@ def main() -> None:
             cpu = processes.cpu_seconds(pids) - cpu_before
             return _Figures(options.steps / seconds, 1e3 * cpu / options.steps)
 
+        if options.torchrec:
+            shape = (options.rows, options.width, options.batch, options.ids)
+            models["torchrec"] = stack.enter_context(
+                torchrec_dynamic_peer.torchrec(*shape)
+            )
+            pids = processes.with_descendants(os.getpid())
         for model in models.values():
             train(model)
         rounds: dict[str, list[_Figures]] = {kind: [] for kind in models}
@@ -93,10 +106,15 @@ def main() -> None:
             "steps/s, "
             f"{statistics.median(f.cpu_milliseconds for f in figures):.4g} ms"
         )
-    print(
-        "step time, dynamic to fixed:", _ratio(rounds, "steps_per_second", -1)
-    )
-    print("CPU, dynamic to fixed:", _ratio(rounds, "cpu_milliseconds", 1))
+    for other in [kind for kind in rounds if kind != "dynamic"]:
+        print(
+            f"step time, dynamic to {other}:",
+            _ratio(rounds, other, "steps_per_second", -1),
+        )
+        print(
+            f"CPU, dynamic to {other}:",
+            _ratio(rounds, other, "cpu_milliseconds", 1),
+        )
 
 
 def _model(kind: str, options: argparse.Namespace) -> Any:
@@ -167,13 +185,11 @@ def _ps_bytes(cluster: tfps.LocalCluster) -> int:
 
 
 def _ratio(
-    rounds: dict[str, list[_Figures]], figure: str, exponent: int
+    rounds: dict[str, list[_Figures]], other: str, figure: str, exponent: int
 ) -> str:
     ratios = [
-        (getattr(dynamic, figure) / getattr(fixed, figure)) ** exponent
-        for fixed, dynamic in zip(
-            rounds["fixed"], rounds["dynamic"], strict=True
-        )
+        (getattr(ours, figure) / getattr(theirs, figure)) ** exponent
+        for theirs, ours in zip(rounds[other], rounds["dynamic"], strict=True)
     ]
     return (
         f"{statistics.median(ratios):.3f} "

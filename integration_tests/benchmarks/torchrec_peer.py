@@ -31,13 +31,13 @@ from typing import Any
 
 import numpy as np
 
-_NUM_PROCESSES = 2
+NUM_PROCESSES = 2
 _NUM_BATCHES = 16
 _TABLES, _ROWS, _WIDTH = 26, 20_000, 16
 _LAYERS = (_TABLES * _WIDTH, 256, 128)
 _LEARNING_RATE = 0.05
 _FEATURES = [f"ids_{number}" for number in range(_TABLES)]
-_DONE = "done"
+DONE = "done"
 
 
 @contextlib.contextmanager
@@ -51,7 +51,7 @@ def torchrec(workload: Any, steps_per_call: int | None) -> Iterator[Any]:
     del steps_per_call
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
-        for rank in range(_NUM_PROCESSES):
+        for rank in range(NUM_PROCESSES):
             ids, labels = workload.rows(
                 np.random.default_rng(1000 + rank),
                 _NUM_BATCHES * workload.batch,
@@ -62,19 +62,28 @@ def torchrec(workload: Any, steps_per_call: int | None) -> Iterator[Any]:
                 labels=np.split(labels, _NUM_BATCHES),
             )
         with contextlib.ExitStack() as stack:
-            yield _Processes(folder, stack), None
+            yield Processes(__spec__.name, [str(folder)], stack), None
 
 
-class _Processes:
+class Processes:
     """The processes that train together, used like a Keras model."""
 
     def __init__(
-        self, folder: pathlib.Path, stack: contextlib.ExitStack
+        self, module: str, arguments: list[str], stack: contextlib.ExitStack
     ) -> None:
+        """Starts them.
+
+        Args:
+            module: Program of a process. It gets its rank as its first
+                argument, reads numbers of steps from its input, and prints
+                `DONE` after each of them.
+            arguments: Further arguments.
+            stack: Ends the processes.
+        """
         self._processes = []
-        for rank in range(_NUM_PROCESSES):
+        for rank in range(NUM_PROCESSES):
             process = subprocess.Popen(
-                [sys.executable, "-m", __spec__.name, str(rank), str(folder)],
+                [sys.executable, "-m", module, str(rank), *arguments],
                 # As torchrun sets it, unless the user does.
                 env={"OMP_NUM_THREADS": "1", **os.environ},
                 stdin=subprocess.PIPE,
@@ -93,7 +102,7 @@ class _Processes:
             steps_per_epoch: Number of batches, of both processes together.
         """
         del data
-        each = -(-steps_per_epoch // _NUM_PROCESSES)
+        each = -(-steps_per_epoch // NUM_PROCESSES)
         for process in self._processes:
             if process.stdin is None:
                 raise RuntimeError("The process cannot be told anything.")
@@ -102,7 +111,7 @@ class _Processes:
         for process in self._processes:
             # PyTorch's libraries print, too.
             for line in process.stdout or ():
-                if line.strip() == _DONE:
+                if line.strip() == DONE:
                     break
             else:
                 raise RuntimeError(
@@ -182,12 +191,12 @@ def main() -> None:
     import torch
 
     rank, folder = int(sys.argv[1]), pathlib.Path(sys.argv[2])
-    os.environ.setdefault("LOCAL_WORLD_SIZE", str(_NUM_PROCESSES))
+    os.environ.setdefault("LOCAL_WORLD_SIZE", str(NUM_PROCESSES))
     torch.distributed.init_process_group(
         "gloo",
         init_method=f"file://{folder}/rendezvous",
         rank=rank,
-        world_size=_NUM_PROCESSES,
+        world_size=NUM_PROCESSES,
     )
     model = _model()
     # The tables' optimizer is part of their backward pass.
@@ -202,7 +211,7 @@ def main() -> None:
             optimizer.zero_grad()
             loss(model(ids), labels).backward()
             optimizer.step()
-        print(_DONE, flush=True)
+        print(DONE, flush=True)
 
 
 if __name__ == "__main__":

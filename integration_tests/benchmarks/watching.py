@@ -8,6 +8,10 @@ asks twice a second, as `tfps dashboard` does; and with rows that are counted
 (`count_rows=True`), unwatched. Prints the steps a second and the CPU
 milliseconds of all processes of the job for a step: medians, and ratios round
 by round.
+
+Then the job rests. What its processes use now is hardly disturbed by what else
+the machine does: prints the CPU milliseconds a second, unwatched and watched.
+With `--rounds 0` it prints nothing else.
 """
 
 import argparse
@@ -16,6 +20,7 @@ import os
 import statistics
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -28,6 +33,7 @@ import tfps_plugin as tfps
 from . import processes
 from .workloads import WORKLOADS
 
+_REST_SECONDS = 30.0
 _VIEWER = """
 import os, sys, threading
 from tfps_plugin.monitoring.serving import state_client
@@ -89,6 +95,15 @@ def main() -> None:
             with _viewer():
                 rounds["watched"].append(train(models[False]))
             rounds["rows counted"].append(train(models[True]))
+        resting = _cpu_at_rest(pids)
+        with _viewer():
+            watched = _cpu_at_rest(pids)
+    print(
+        f"at rest: {1e3 * resting:.3g} CPU ms a second; watched: "
+        f"{1e3 * watched:.3g}, so {100 * (watched - resting):.2f} % of a core"
+    )
+    if not options.rounds:
+        return
     first = rounds["unwatched"]
     for name, figures in rounds.items():
         speeds = [
@@ -106,6 +121,16 @@ def main() -> None:
             f"{statistics.median(f.cpu_milliseconds for f in figures):.4g} ms;"
             f" speed {_ratio(speeds)}, CPU {_ratio(costs)}"
         )
+
+
+def _cpu_at_rest(pids: list[int]) -> float:
+    """Returns the CPU seconds that processes use in a second."""
+    # The first seconds are those of a viewer that starts.
+    for _ in range(2):
+        before = processes.cpu_seconds(pids)
+        threading.Event().wait(_REST_SECONDS)
+        used = processes.cpu_seconds(pids) - before
+    return used / _REST_SECONDS
 
 
 @contextlib.contextmanager

@@ -37,6 +37,7 @@ _JOBS = {
         port=4000,
         checkpoint_claim="checkpoints",
         environment=(("DATA", "gs://a/$(B) $C"),),
+        secrets=(("TOKEN", "monitor", "the.token"),),
         arguments=("--text", "$(HOME) $HOME 'a' \"b\" \n: yes"),
     ),
 }

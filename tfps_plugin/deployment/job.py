@@ -82,6 +82,8 @@ class DeployedJob:
         max_restarts: The number of restarts of each task.
         max_job_restarts: The number of restarts of the whole job.
         environment: Further environment variables of every task.
+        secrets: Those whose values a Secret of Kubernetes has: the name of the
+            variable, of the Secret, and its key there.
         user_id: Numeric user that the containers run as.
 
     Raises:
@@ -102,6 +104,7 @@ class DeployedJob:
     max_restarts: int = 10
     max_job_restarts: int = 0
     environment: tuple[tuple[str, str], ...] = ()
+    secrets: tuple[tuple[str, str, str], ...] = ()
     user_id: int = 1000
 
     def __post_init__(self) -> None:
@@ -126,16 +129,18 @@ class DeployedJob:
                 f"Received: --port {self.port}"
             )
         seen = set(_OWN_VARIABLES)
-        for name, _ in self.environment:
+        variables = [("--env", name) for name, _ in self.environment]
+        variables += [("--secret-env", name) for name, *_ in self.secrets]
+        for option, name in variables:
             if not _VARIABLE.fullmatch(name):
                 raise ValueError(
-                    "--env expects NAME=VALUE. Received a name that is none: "
+                    f"{option} expects NAME=... Received a name that is none: "
                     f"{name!r}"
                 )
             if name in seen:
                 raise ValueError(
-                    f"--env sets {name}, which is set already. Received: "
-                    f"--env {name}=..."
+                    f"{option} sets {name}, which is set already. Received: "
+                    f"{option} {name}=..."
                 )
             seen.add(name)
 

@@ -138,6 +138,13 @@ def _container(
                 {"name": name, "value": escaped(value)}
                 for name, value in job.environment
             ),
+            *(
+                {
+                    "name": name,
+                    "valueFrom": {"secretKeyRef": {"name": secret, "key": key}},
+                }
+                for name, secret, key in job.secrets
+            ),
         ],
         "resources": _resources(group),
         "securityContext": {

@@ -1,4 +1,4 @@
-"""Named counters."""
+"""Named counters, and the number of steps that they tell."""
 
 import threading
 
@@ -44,3 +44,18 @@ class Counters:
         """Returns all counters at one moment, ordered by name."""
         with self._lock:
             return dict(sorted(self._values.items()))
+
+
+def num_steps(counters: Counters) -> int:
+    """Returns the steps of `fit`, `evaluate`, `predict` and custom loops.
+
+    Args:
+        counters: The counters of a coordinator.
+    """
+    return (
+        counters.value("steps_done")
+        + counters.value("batches_predicted")
+        + counters.value("functions_done")
+        # Python callables are steps if nothing else was.
+        or counters.value("closures_done")
+    )

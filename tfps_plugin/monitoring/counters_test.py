@@ -3,6 +3,7 @@
 import threading
 
 from tfps_plugin.monitoring.counters import Counters
+from tfps_plugin.monitoring.counters import num_steps
 
 
 def test_counts_from_zero() -> None:
@@ -53,3 +54,16 @@ def test_no_increment_is_lost() -> None:
     for thread in threads:
         thread.join(timeout=30)
     assert counters.value("a") == 8000
+
+
+def test_callables_are_steps_if_nothing_else_was() -> None:
+    counters = Counters()
+    assert num_steps(counters) == 0
+    counters.increment("closures_done", by=3)
+    assert num_steps(counters) == 3
+    # The same closures ran these steps.
+    counters.increment("batches_predicted", by=20)
+    assert num_steps(counters) == 20
+    counters.increment("steps_done", by=4)
+    counters.increment("functions_done", by=1)
+    assert num_steps(counters) == 25

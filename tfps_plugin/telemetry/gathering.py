@@ -14,7 +14,7 @@ from tfps_plugin.cluster.spec import PARAMETER_SERVER
 from tfps_plugin.cluster.spec import WORKER
 from tfps_plugin.cluster.spec import Task
 from tfps_plugin.coordinator.members.presence import Presence
-from tfps_plugin.monitoring.counters import Counters
+from tfps_plugin.monitoring import counters
 from tfps_plugin.monitoring.processes.reporter import Readings
 from tfps_plugin.monitoring.processes.task_report import TaskReport
 from tfps_plugin.monitoring.state import cluster_state
@@ -152,7 +152,7 @@ class Gathering:
         progress = strategy.progress.now()
         total_steps = 0
         if coordinator is not None:
-            total_steps = _total_steps(coordinator.counters)
+            total_steps = counters.num_steps(coordinator.counters)
         examples = None
         if progress.is_running:
             examples = self._num_examples.ask(strategy.progress.num_examples)
@@ -231,15 +231,6 @@ class Gathering:
         }
         # A later table may have the `id` of one that is gone.
         self._rates.keep({_STEPS, _EXAMPLES, *self._row_rates})
-
-
-def _total_steps(counters: Counters) -> int:
-    """Returns the steps of `fit` and those of custom loops, in any order."""
-    return (
-        counters.value("steps_done") + counters.value("functions_done")
-        # Python callables are steps if nothing else was.
-        or counters.value("closures_done")
-    )
 
 
 def _spelling(consistency: Any) -> str:

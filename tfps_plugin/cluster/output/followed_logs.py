@@ -43,8 +43,10 @@ class FollowedLog:
     def read(self) -> list[str]:
         """Returns the lines that have ended since the last call."""
         lines = []
+        # It may not be there yet, or not be readable for a moment, such as
+        # when the process has too many files open: the next call reads it.
         with (
-            contextlib.suppress(FileNotFoundError),
+            contextlib.suppress(OSError),
             self._path.open("rb") as file,
         ):
             file.seek(self._offset)

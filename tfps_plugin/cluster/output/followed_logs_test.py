@@ -27,6 +27,18 @@ def test_a_log_is_read_as_it_grows(tmp_path: pathlib.Path) -> None:
     assert log.finish() == ["three"]
 
 
+def test_a_log_that_cannot_be_read_is_read_later(
+    tmp_path: pathlib.Path,
+) -> None:
+    path = tmp_path / "log"
+    log = FollowedLog(path)
+    path.mkdir()
+    assert log.read() == []
+    path.rmdir()
+    path.write_text("one\n")
+    assert log.read() == ["one"]
+
+
 def test_lines_are_shown_with_a_label_while_they_are_written(
     tmp_path: pathlib.Path,
     monkeypatch: pytest.MonkeyPatch,

@@ -1,9 +1,11 @@
 """`tfps manifest`: a job for Kubernetes, Compose or Slurm, as text."""
 
+import re
 from collections.abc import Callable
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 _FORMATS = ("jobset", "tfjob", "plain", "compose", "slurm")
 # Kind of task: cores and memory unless an option says otherwise, and whether
@@ -14,6 +16,17 @@ _SIZES = {
     "worker": ("4", "8Gi", True),
     "evaluator": ("2", "4Gi", True),
 }
+_KUBERNETES = ("jobset", "tfjob", "plain")
+# Options that some formats have no use for: the formats that have.
+_FORMATS_OF = {
+    "--user-id": (*_KUBERNETES, "compose"),
+    "--secret-env": _KUBERNETES,
+    "--max-restarts": tuple(name for name in _FORMATS if name != "tfjob"),
+    "--checkpoint-path": (*_KUBERNETES, "compose"),
+}
+_SECRET_VARIABLE = re.compile(
+    r"(?P<name>[^=]+)=(?P<secret>[^/]+)/(?P<key>[-._a-zA-Z0-9]+)"
+)
 _NAMES = {"ps": "each parameter server", "worker": "each worker"}
 
 
@@ -125,7 +138,8 @@ def _size_options(function: Callable[..., Any]) -> Callable[..., Any]:
     type=click.IntRange(min=0),
     default=10,
     show_default=True,
-    help="How often to restart each task that fails; a TFJob has no limit.",
+    help="How often to restart each task that fails; not for a TFJob, which "
+    "has no limit.",
 )
 @click.option(
     "--max-job-restarts",
@@ -143,6 +157,14 @@ def _size_options(function: Callable[..., Any]) -> Callable[..., Any]:
     help="Environment variable of every task; may be given several times.",
 )
 @click.option(
+    "--secret-env",
+    "secret_variables",
+    metavar="NAME=SECRET/KEY",
+    multiple=True,
+    help="Environment variable of every task whose value a Secret of "
+    "Kubernetes has; may be given several times.",
+)
+@click.option(
     "--user-id",
     type=click.IntRange(min=1),
     default=1000,
@@ -158,7 +180,10 @@ def _size_options(function: Callable[..., Any]) -> Callable[..., Any]:
 )
 @click.argument("script")
 @click.argument("script_arguments", metavar="[ARGUMENTS]...", nargs=-1)
+@click.pass_context
 def manifest(
+    context: click.Context,
+    /,
     format_name: str,
     workers: int,
     ps: int,
@@ -173,6 +198,7 @@ def manifest(
     max_restarts: int,
     max_job_restarts: int,
     variables: tuple[str, ...],
+    secret_variables: tuple[str, ...],
     user_id: int,
     sbatch: tuple[str, ...],
     script: str,
@@ -189,6 +215,12 @@ def manifest(
     from tfps_plugin.deployment import formats
     from tfps_plugin.deployment import job as jobs
 
+    _refuse_unused(
+        context,
+        format_name,
+        has_evaluator=has_evaluator,
+        has_claim=checkpoint_claim is not None,
+    )
     counts = {"chief": 1, "ps": ps, "worker": workers}
     if has_evaluator:
         counts["evaluator"] = 1
@@ -201,6 +233,15 @@ def manifest(
                 param_hint="--env",
             )
         environment.append((variable_name, value))
+    secrets = []
+    for variable in secret_variables:
+        found = _SECRET_VARIABLE.fullmatch(variable)
+        if found is None:
+            raise click.BadParameter(
+                f"expected NAME=SECRET/KEY; received {variable!r}",
+                param_hint="--secret-env",
+            )
+        secrets.append((found["name"], found["secret"], found["key"]))
     try:
         job = jobs.DeployedJob(
             name=jobs.default_name(script) if name is None else name,
@@ -219,6 +260,7 @@ def manifest(
             max_restarts=max_restarts,
             max_job_restarts=max_job_restarts,
             environment=tuple(environment),
+            secrets=tuple(secrets),
             user_id=user_id,
         )
         text = formats.text(format_name, job, sbatch)
@@ -247,3 +289,34 @@ def _resources(kind: str, sizes: dict[str, Any]) -> Any:
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint=option) from error
     return Resources(millicores, memory_bytes, sizes.get(f"{kind}_gpu", 0))
+
+
+def _refuse_unused(
+    context: click.Context,
+    format_name: str,
+    *,
+    has_evaluator: bool,
+    has_claim: bool,
+) -> None:
+    """Refuses options that are given, but would change nothing."""
+    for parameter in context.command.params:
+        source = context.get_parameter_source(parameter.name or "")
+        if source is not ParameterSource.COMMANDLINE:
+            continue
+        option = parameter.opts[0]
+        formats = _FORMATS_OF.get(option, _FORMATS)
+        if format_name not in formats:
+            raise click.UsageError(
+                f"{option} is for --format {' or '.join(formats)}. Received: "
+                f"{option} with --format {format_name}"
+            )
+        if option.startswith("--evaluator-") and not has_evaluator:
+            raise click.UsageError(
+                f"{option} is for a job with an evaluator. Received: {option} "
+                "without --evaluator"
+            )
+        if option == "--checkpoint-path" and not has_claim:
+            raise click.UsageError(
+                "--checkpoint-path says where tasks see the volume of "
+                "--checkpoint-claim. Received: --checkpoint-path without it"
+            )

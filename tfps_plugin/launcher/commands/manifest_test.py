@@ -27,7 +27,8 @@ def test_options_arrive() -> None:
         *("--ps-memory", "64Gi", "--checkpoint-claim", "backups"),
         *("--checkpoint-path", "/backups", "--env", "A=b=c", "--evaluator"),
         *("--port", "4000", "--drain-seconds", "40", "--user-id", "77"),
-        *("--max-restarts", "3", "train.py", "--workers", "7"),
+        *("--max-restarts", "3", "--secret-env", "TOKEN=monitor/the.token"),
+        *("train.py", "--workers", "7"),
     )
     assert result.exit_code == 0, result.output
     jobs = {
@@ -53,6 +54,10 @@ def test_options_arrive() -> None:
     }
     assert container["ports"][0]["containerPort"] == 4000
     assert {"name": "A", "value": "b=c"} in container["env"]
+    assert container["env"][-1] == {
+        "name": "TOKEN",
+        "valueFrom": {"secretKeyRef": {"name": "monitor", "key": "the.token"}},
+    }
     (container,) = jobs["ranking-chief"]["template"]["spec"]["containers"]
     # What follows the script is the script's.
     assert container["command"] == ["python", "train.py", "--workers", "7"]
@@ -76,6 +81,30 @@ def test_options_arrive() -> None:
         (
             ["--format", "compose", "--image", "a", "--sbatch=-x", "t.py"],
             "--sbatch",
+        ),
+        (
+            ["--format", "slurm", "--user-id", "1000", "t.py"],
+            "--user-id with --format slurm",
+        ),
+        (
+            ["--format", "tfjob", "--max-restarts", "10", "t.py"],
+            "--max-restarts with --format tfjob",
+        ),
+        (
+            ["--format", "compose", "--secret-env", "A=b/c", "t.py"],
+            "--secret-env with --format compose",
+        ),
+        (
+            ["--format", "plain", "--secret-env", "A=b", "t.py"],
+            "expected NAME=SECRET/KEY; received 'A=b'",
+        ),
+        (
+            ["--format", "plain", "--evaluator-gpu", "1", "t.py"],
+            "--evaluator-gpu without --evaluator",
+        ),
+        (
+            ["--format", "plain", "--checkpoint-path", "/a", "t.py"],
+            "--checkpoint-path without it",
         ),
     ],
 )

@@ -9,6 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfps_plugin.monitoring import counters
 from tfps_plugin.monitoring import events
 from tfps_plugin.recovery.resharding import families as families_module
 from tfps_plugin.recovery.resharding import traffic_plan
@@ -96,10 +97,7 @@ class TrafficPlacement:
 
     def _num_counted(self, coordinator: Any) -> int:
         """Returns the number of steps of which lookups were counted."""
-        counters = coordinator.counters
-        num_steps = int(
-            counters.value("steps_done") or counters.value("closures_done")
-        )
+        num_steps = counters.num_steps(coordinator.counters)
         version = coordinator.strategy.layout_version
         if version != self._version:
             # Another parameter server has come: counts begin anew.

@@ -148,7 +148,9 @@ class PredictInput:
         def predict() -> np.ndarray:
             if next(runs) and self._functions().states.in_order:
                 raise step_states.lost_place()
-            return function.call(group_KC).numpy()
+            rows: np.ndarray = function.call(group_KC).numpy()
+            self._coordinator.counters.increment("batches_predicted", len(rows))
+            return rows
 
         return self._coordinator.schedule(predict)
 
