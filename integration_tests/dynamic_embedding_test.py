@@ -330,6 +330,36 @@ def test_rare_ids_get_no_rows(make: Make) -> None:
     assert other.layers[1].admission == tfps.layers.Admission(min_lookups=3)
 
 
+def test_exact_counts_go_with_a_checkpoint_to_other_shards(
+    make: Make, tmp_path: pathlib.Path
+) -> None:
+    def counting(num_shards: int) -> Any:
+        strategy = make(num_shards, consistency=tfps.Sync())
+        with strategy.scope():
+            layer = _dynamic(
+                admission=tfps.layers.Admission(min_lookups=3, counts="exact")
+            )
+            model = _model(layer, keras.optimizers.Adam(0.05))
+            model.optimizer.build(model.trainable_variables)
+            return layer, model
+
+    layer, model = counting(2)
+    # One step for each id.
+    ids = _POOL[:24].reshape(8, 3)
+    for times in (1, 2):
+        model.fit(ids[: 4 * times], _TARGETS[: 4 * times], verbose=0)
+    assert layer.size() == 0
+    path = tfps.Checkpoint(model=model).save(tmp_path / "saved")
+    for num_shards in (3, 1):
+        other, restored = counting(num_shards)
+        tfps.Checkpoint(model=restored).restore(path)
+        restored.fit(ids, _TARGETS[:8], verbose=0)
+        assert set(other.export()[0]) == set(ids[:4].ravel())
+        assert other.statistics()["not_admitted"] == ids[4:].size
+        restored.fit(ids, _TARGETS[:8], verbose=0)
+        assert set(other.export()[0]) == set(ids.ravel())
+
+
 def test_a_full_table_is_named(make: Make) -> None:
     with make().scope():
         layer = tfps.layers.DynamicEmbedding(4, _FIRST, capacity=10)

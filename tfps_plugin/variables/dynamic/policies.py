@@ -4,6 +4,12 @@ import dataclasses
 
 from tfps_plugin import errors
 
+# Kinds of counts of lookups.
+FILTER = "filter"
+EXACT = "exact"
+# Exact counts have 20 bits.
+_MOST_EXACT_LOOKUPS = (1 << 20) - 1
+
 _ORDERS = ("least_recent", "least_frequent")
 
 
@@ -16,10 +22,15 @@ class Admission:
 
     Attributes:
         min_lookups: Number of steps that have to look an id up first; its row
-            is made at that one. Lookups are counted in a filter of bounded
-            memory (Fan et al., "Summary cache", 2000): ids that share counters
-            may get their rows early, and no id gets one late.
+            is made at that one.
         probability: Chance that a lookup makes the row; None: certainty.
+        counts: How lookups are counted, in bounded memory. "filter": in a
+            counting filter (Fan et al., "Summary cache", 2000): ids that share
+            counters may get their rows early, and no id gets one late.
+            "exact": each waiting id has a count of its own, which is saved
+            with the rows. No id gets its row early. If more ids wait than
+            there are entries for, those not looked up for longest are
+            forgotten, and begin anew.
 
     Raises:
         InputError: If a value is out of its range.
@@ -27,6 +38,7 @@ class Admission:
 
     min_lookups: int = 1
     probability: float | None = None
+    counts: str = FILTER
 
     def __post_init__(self) -> None:
         if not isinstance(self.min_lookups, int) or self.min_lookups < 1:
@@ -38,6 +50,17 @@ class Admission:
             raise errors.InputError(
                 "`probability` of an Admission is expected to be above 0 and "
                 f"at most 1. Received: probability={self.probability!r}"
+            )
+        if self.counts not in (FILTER, EXACT):
+            raise errors.InputError(
+                "`counts` of an Admission is expected to be 'filter' or "
+                f"'exact'. Received: counts={self.counts!r}"
+            )
+        if self.counts == EXACT and self.min_lookups > _MOST_EXACT_LOOKUPS:
+            raise errors.InputError(
+                "`min_lookups` of an Admission with exact counts is expected "
+                f"to be at most {_MOST_EXACT_LOOKUPS}. Received: "
+                f"min_lookups={self.min_lookups!r}"
             )
 
 
