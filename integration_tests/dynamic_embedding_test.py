@@ -158,7 +158,7 @@ def test_every_consistency_learns(
     assert layer.size() == len(np.unique(_IDS)), "only training makes rows"
 
 
-@pytest.mark.cluster(num_workers=4, num_ps=2)
+@pytest.mark.cluster(num_workers=8, num_ps=2)
 def test_workers_that_meet_new_ids_at_once_make_one_row_of_each(
     make: Make,
 ) -> None:
@@ -174,7 +174,7 @@ def test_workers_that_meet_new_ids_at_once_make_one_row_of_each(
     @tf.function
     def look_up(number: tf.Tensor) -> tf.Tensor:
         # All begin with the same ids.
-        ids = tf.range(10 * (number // 8), 10 * (number // 8) + 200)
+        ids = tf.range(10 * (number // 16), 10 * (number // 16) + 200)
         return layer(tf.cast(ids, tf.int64) * 64, training=True)
 
     results = [
@@ -183,12 +183,12 @@ def test_workers_that_meet_new_ids_at_once_make_one_row_of_each(
     ]
     coordinator.join()
     ids, rows = layer.export()
-    expected = np.arange(200 + 10 * 24) * 64
+    expected = np.arange(200 + 10 * 12) * 64
     assert sorted(ids) == sorted(expected)
     np.testing.assert_array_equal(rows, layer(tf.constant(ids)))
     fresh = tfps.layers.DynamicEmbedding(4, _FIRST, capacity=num_ids)
     for number, result in enumerate(results):
-        first = 10 * (number // 8)
+        first = 10 * (number // 16)
         np.testing.assert_array_equal(
             result.fetch(),
             fresh(tf.range(first, first + 200, dtype=tf.int64) * 64),
@@ -270,16 +270,19 @@ def test_strings_ragged_and_weighted_ids(make: Make) -> None:
     assert layer.size() == 2
 
 
+@pytest.mark.parametrize("order", ["least_recent", "smallest_norm"])
 @pytest.mark.parametrize(
     "consistency", [tfps.Async(), tfps.Sync()], ids=lambda c: type(c).__name__
 )
-def test_rows_make_room_for_new_ids(make: Make, consistency: Any) -> None:
+def test_rows_make_room_for_new_ids(
+    make: Make, consistency: Any, order: str
+) -> None:
     with make(2, consistency=consistency).scope():
         layer = tfps.layers.DynamicEmbedding(
             4,
             _FIRST,
             capacity=1000,
-            eviction=tfps.layers.Eviction("least_recent"),
+            eviction=tfps.layers.Eviction(order),
             unknown="zeros",
         )
         model = _model(layer, keras.optimizers.Adam(0.05))

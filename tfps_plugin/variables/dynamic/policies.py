@@ -10,7 +10,9 @@ EXACT = "exact"
 # Exact counts have 20 bits.
 _MOST_EXACT_LOOKUPS = (1 << 20) - 1
 
-_ORDERS = ("least_recent", "least_frequent")
+LEAST_FREQUENT = "least_frequent"
+SMALLEST_NORM = "smallest_norm"
+_ORDERS = ("least_recent", LEAST_FREQUENT, SMALLEST_NORM)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,8 +74,10 @@ class Eviction:
 
     Attributes:
         beyond_capacity: The rows that make room if a hash bucket of the table
-            is full: "least_recent" or "least_frequent". A tenth of the bucket
-            goes at a time. None: none, and an id without room is an error.
+            is full: "least_recent", "least_frequent", or "smallest_norm",
+            those whose numbers have the smallest L2 norm. A tenth of the
+            bucket goes at a time. None: none, and an id without room is an
+            error.
         unseen_steps: Number of steps, of all workers together, after which a
             row goes that none of them has looked up; None: never.
         unseen_seconds: The same in seconds.

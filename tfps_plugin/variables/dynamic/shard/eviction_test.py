@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from tfps_plugin.variables.dynamic.initial_rows import InitialRows
 from tfps_plugin.variables.dynamic.policies import Admission
 from tfps_plugin.variables.dynamic.policies import Eviction
+from tfps_plugin.variables.dynamic.row_space import NUM_BUCKETS
 from tfps_plugin.variables.dynamic.row_space import RowSpace
 from tfps_plugin.variables.dynamic.shard import admitter
 from tfps_plugin.variables.dynamic.shard import evictor
@@ -36,9 +37,10 @@ class _Shard:
         self,
         admission: Admission | None = None,
         eviction: Eviction | None = None,
+        dtype: str = "float32",
     ) -> None:
         size = _SPACE.num_rows
-        self.rows = tf.Variable(tf.zeros([size, 3]))
+        self.rows = tf.Variable(tf.zeros([size, 3], dtype))
         self.records = tf.Variable(tf.zeros([size, 2], tf.int64))
         self.slot = tf.Variable(tf.fill([size, 3], _FIRST_SLOT))
         columns = evictor.usage_columns(eviction)
@@ -167,6 +169,40 @@ def test_the_least_frequent_rows_make_room() -> None:
         shard.train(range(step * 16, step * 16 + 16))
     # Not looked up for long, but more often than any other.
     assert set(shard.look(frequent)) == set(frequent)
+    assert shard.tally(tallies.EVICTED) > 500
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_rows_of_smallest_norm_make_room(dtype: str) -> None:
+    shard = _Shard(eviction=Eviction("smallest_norm"), dtype=dtype)
+    random = np.random.default_rng(6)
+    # The truth: the norms of the rows of each bucket.
+    norms: list[dict[int, float]] = [{} for _ in range(NUM_BUCKETS)]
+    most = int((_SPACE.rows_per_bucket - RowSpace.RESERVED) * evictor.SHARE)
+    for step in range(240):
+        ids = list(range(step * 16, step * 16 + 16))
+        found = shard.make(ids)
+        assert set(found) == set(ids)
+        there = shard.look([one for each in norms for one in each])
+        for of_bucket in norms:
+            gone = set(of_bucket).difference(there)
+            # Gradients for those of the last steps may be on their way.
+            may_go = sorted(
+                (norm, one)
+                for one, norm in of_bucket.items()
+                if one < (step - evictor.PROTECTED_LOOKUPS) * 16
+            )
+            assert gone in (set(), {one for _, one in may_go[:most]})
+            for one in gone:
+                del of_bucket[one]
+        values = random.normal(size=(16, 3)) * random.choice([0.1, 1.0, 9.0])
+        values = tf.cast(values, shard.rows.dtype)
+        rows = list(found.values())
+        shard.rows.scatter_update(tf.IndexedSlices(values, rows))
+        found_norms = np.linalg.norm(values.numpy().astype("float32"), axis=1)
+        for one, row, norm in zip(ids, rows, found_norms, strict=True):
+            norms[row // _SPACE.rows_per_bucket][one] = norm
+    assert shard.tally(tallies.WITHOUT_ROOM) == 0
     assert shard.tally(tallies.EVICTED) > 500
 
 

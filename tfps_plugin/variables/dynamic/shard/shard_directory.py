@@ -194,13 +194,15 @@ class ShardDirectory:
         now = clock if self._evictor is None else self._evictor.now(clock)
         rows_N = self._without_old(rows_N, now)
         num_present = tf.math.count_nonzero(rows_N >= 0)
-        counted = self._tallies.add(
-            {
-                tallies.CLOCK: 1,
-                tallies.ASKED: tf.size(ids_N),
-                tallies.PRESENT: num_present,
-            }
-        )
+        # The clock goes on after this lookup has read it.
+        with tf.control_dependencies([clock]):
+            counted = self._tallies.add(
+                {
+                    tallies.CLOCK: 1,
+                    tallies.ASKED: tf.size(ids_N),
+                    tallies.PRESENT: num_present,
+                }
+            )
         seen: list[Any] = [counted]
         if self._evictor is not None:
             present_M = tf.boolean_mask(rows_N, rows_N >= 0)
