@@ -22,7 +22,7 @@ from tfps_plugin.variables.dynamic.dynamic_table import TableVariables
 from tfps_plugin.variables.dynamic.policies import Admission
 from tfps_plugin.variables.dynamic.policies import Eviction
 from tfps_plugin.variables.dynamic.row_space import RowSpace
-from tfps_plugin.variables.dynamic.shard import counting_filter
+from tfps_plugin.variables.dynamic.shard import admitter
 from tfps_plugin.variables.dynamic.shard import evictor
 from tfps_plugin.variables.dynamic.shard import shard_parts
 from tfps_plugin.variables.dynamic.shard import tallies
@@ -155,10 +155,8 @@ class DynamicEmbedding(keras.layers.Layer):
             self._usage = self._add_beside(
                 "usage", evictor.usage_columns(self.eviction), "int64"
             )
-        if self.admission is not None and self.admission.min_lookups > 1:
-            self._counters = self._add_beside(
-                "counters", counting_filter.COUNTERS_PER_ROW, "int32"
-            )
+        if (counters := admitter.counters_of(self.admission)) is not None:
+            self._counters = self._add_beside(*counters)
         self._shared = None
         if self.unknown == "shared":
             self._shared = self.add_weight(
@@ -292,8 +290,9 @@ class DynamicEmbedding(keras.layers.Layer):
         Returns:
             "made", "evicted": numbers of rows. "without_room",
             "not_admitted": numbers of lookups of ids that got no row because
-            of `eviction` or `admission`. "hit_rate": the share of looked-up
-            ids that had a row; ids of one step count once.
+            of `eviction` or `admission`. "forgotten": number of times that
+            exact counts had no room for an id. "hit_rate": the share of
+            looked-up ids that had a row; ids of one step count once.
 
         Raises:
             ValueError: If the layer has not been built yet.
@@ -306,6 +305,7 @@ class DynamicEmbedding(keras.layers.Layer):
             "evicted": int(counts[tallies.EVICTED]),
             "without_room": int(counts[tallies.WITHOUT_ROOM]),
             "not_admitted": int(counts[tallies.NOT_ADMITTED]),
+            "forgotten": int(counts[tallies.FORGOTTEN]),
             "hit_rate": int(counts[tallies.PRESENT]) / max(1, asked),
         }
 
