@@ -158,7 +158,7 @@ def test_every_consistency_learns(
     assert layer.size() == len(np.unique(_IDS)), "only training makes rows"
 
 
-@pytest.mark.cluster(num_workers=4, num_ps=2)
+@pytest.mark.cluster(num_workers=8, num_ps=2)
 def test_workers_that_meet_new_ids_at_once_make_one_row_of_each(
     make: Make,
 ) -> None:
@@ -174,7 +174,7 @@ def test_workers_that_meet_new_ids_at_once_make_one_row_of_each(
     @tf.function
     def look_up(number: tf.Tensor) -> tf.Tensor:
         # All begin with the same ids.
-        ids = tf.range(10 * (number // 8), 10 * (number // 8) + 200)
+        ids = tf.range(10 * (number // 16), 10 * (number // 16) + 200)
         return layer(tf.cast(ids, tf.int64) * 64, training=True)
 
     results = [
@@ -183,12 +183,12 @@ def test_workers_that_meet_new_ids_at_once_make_one_row_of_each(
     ]
     coordinator.join()
     ids, rows = layer.export()
-    expected = np.arange(200 + 10 * 24) * 64
+    expected = np.arange(200 + 10 * 12) * 64
     assert sorted(ids) == sorted(expected)
     np.testing.assert_array_equal(rows, layer(tf.constant(ids)))
     fresh = tfps.layers.DynamicEmbedding(4, _FIRST, capacity=num_ids)
     for number, result in enumerate(results):
-        first = 10 * (number // 8)
+        first = 10 * (number // 16)
         np.testing.assert_array_equal(
             result.fetch(),
             fresh(tf.range(first, first + 200, dtype=tf.int64) * 64),
@@ -270,16 +270,19 @@ def test_strings_ragged_and_weighted_ids(make: Make) -> None:
     assert layer.size() == 2
 
 
+@pytest.mark.parametrize("order", ["least_recent", "smallest_norm"])
 @pytest.mark.parametrize(
     "consistency", [tfps.Async(), tfps.Sync()], ids=lambda c: type(c).__name__
 )
-def test_rows_make_room_for_new_ids(make: Make, consistency: Any) -> None:
+def test_rows_make_room_for_new_ids(
+    make: Make, consistency: Any, order: str
+) -> None:
     with make(2, consistency=consistency).scope():
         layer = tfps.layers.DynamicEmbedding(
             4,
             _FIRST,
             capacity=1000,
-            eviction=tfps.layers.Eviction("least_recent"),
+            eviction=tfps.layers.Eviction(order),
             unknown="zeros",
         )
         model = _model(layer, keras.optimizers.Adam(0.05))
@@ -328,6 +331,36 @@ def test_rare_ids_get_no_rows(make: Make) -> None:
     with make(1).scope():
         other = keras.models.clone_model(model)
     assert other.layers[1].admission == tfps.layers.Admission(min_lookups=3)
+
+
+def test_exact_counts_go_with_a_checkpoint_to_other_shards(
+    make: Make, tmp_path: pathlib.Path
+) -> None:
+    def counting(num_shards: int) -> Any:
+        strategy = make(num_shards, consistency=tfps.Sync())
+        with strategy.scope():
+            layer = _dynamic(
+                admission=tfps.layers.Admission(min_lookups=3, counts="exact")
+            )
+            model = _model(layer, keras.optimizers.Adam(0.05))
+            model.optimizer.build(model.trainable_variables)
+            return layer, model
+
+    layer, model = counting(2)
+    # One step for each id.
+    ids = _POOL[:24].reshape(8, 3)
+    for times in (1, 2):
+        model.fit(ids[: 4 * times], _TARGETS[: 4 * times], verbose=0)
+    assert layer.size() == 0
+    path = tfps.Checkpoint(model=model).save(tmp_path / "saved")
+    for num_shards in (3, 1):
+        other, restored = counting(num_shards)
+        tfps.Checkpoint(model=restored).restore(path)
+        restored.fit(ids, _TARGETS[:8], verbose=0)
+        assert set(other.export()[0]) == set(ids[:4].ravel())
+        assert other.statistics()["not_admitted"] == ids[4:].size
+        restored.fit(ids, _TARGETS[:8], verbose=0)
+        assert set(other.export()[0]) == set(ids.ravel())
 
 
 def test_a_full_table_is_named(make: Make) -> None:

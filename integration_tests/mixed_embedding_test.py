@@ -176,7 +176,7 @@ def test_all_tables_share_the_messages_of_a_lookup(make: Make) -> None:
 
     def crossing(num_dynamic: int) -> tuple[int, int]:
         with strategy.scope():
-            embed = _layer(num_dynamic)
+            embed: Any = _layer(num_dynamic)
             embed.build()
         inputs = {"ad": tf.TensorSpec([None], tf.int64)} | {
             f"item{number}": tf.TensorSpec([None, 3], tf.int64)
@@ -193,6 +193,5 @@ def test_all_tables_share_the_messages_of_a_lookup(make: Make) -> None:
             sum(each.num_parcels for each in sent if each.source),
         )
 
-    print(crossing(0), crossing(1), crossing(3))
     # One message of ids to each of two ps, and one of rows from each.
     assert crossing(0) == crossing(1) == crossing(3) == (2, 2)

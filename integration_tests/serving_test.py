@@ -9,6 +9,7 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import tfps_plugin as tfps
 from tfps_plugin import serving
@@ -136,3 +137,37 @@ def test_parameter_servers_find_what_has_changed(
         },
         model,
     )
+
+
+@pytest.mark.parametrize(
+    "consistency",
+    [tfps.Sync(), tfps.BoundedStaleness(1)],
+    ids=lambda each: type(each).__name__,
+)
+def test_strings_are_exported_with_every_consistency(
+    cluster: tfps.LocalCluster, tmp_path: pathlib.Path, consistency: Any
+) -> None:
+    strategy = tfps.ParameterServerStrategy(
+        cluster.cluster_resolver,
+        tfps.partitioners.FixedShardsPartitioner(2),
+        consistency=consistency,
+    )
+    with strategy.scope():
+        ids = keras.Input((), dtype="string")
+        layer = tfps.layers.DynamicEmbedding(4, capacity=500, name="items")
+        outputs = keras.layers.Dense(1, name="out")(layer(ids))
+        model = keras.Model(ids, outputs)
+        model.compile(keras.optimizers.Adam(0.1), "mse")
+    names = np.array([f"näme {number % 150}" for number in range(480)])
+    export = tfps.callbacks.ExportChanges(tmp_path, save_freq=10)
+    dataset = tf.data.Dataset.from_tensor_slices((names, np.ones(480)))
+    model.fit(dataset.batch(8), epochs=2, callbacks=[export], verbose=0)
+    tables = serving.Tables(tmp_path)
+    assert tables.version > 1
+    assert tables.step == int(model.optimizer.iterations)
+    np.testing.assert_array_equal(
+        tables["items"].lookup(names), layer(tf.constant(names))
+    )
+    assert len(tables["items"].ids) == 150
+    assert not tables["items"].lookup(["", "another"]).any()
+    tfps.ClusterCoordinator(strategy).close()

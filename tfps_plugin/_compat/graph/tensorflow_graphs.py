@@ -252,6 +252,18 @@ def is_stateful(operation: tf.Operation) -> bool:
     return operation._is_stateful
 
 
+def makes_a_handle(operation: tf.Operation) -> bool:
+    """Returns whether an operation only finds or makes a resource by its name.
+
+    TensorFlow counts it as stateful, but nothing depends on when it runs.
+    """
+    return (
+        bool(operation.outputs)
+        and all(each.dtype == tf.resource for each in operation.outputs)
+        and all(each.op.type == "Const" for each in operation.inputs)
+    )
+
+
 def run_unasked(operation: tf.Operation) -> None:
     """Makes an operation run although no result of its function needs it.
 

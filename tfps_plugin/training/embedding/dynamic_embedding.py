@@ -136,9 +136,9 @@ class DynamicEmbedding(keras.layers.Layer):
         # TensorFlow's checkpoints save the attributes of a layer.
         self._embeddings = self._rows.embeddings
         self._records = self._rows.records
-        self._usage = self._rows.variable("usage")
-        self._counters = self._rows.variable("counters")
-        self._shared = self._rows.variable("unknown")
+        self._usage = self._rows.usage
+        self._counters = self._rows.counters
+        self._shared = self._rows.shared
         self.built = True
 
     def get_build_config(self) -> dict[str, Any]:
@@ -229,8 +229,9 @@ class DynamicEmbedding(keras.layers.Layer):
         Returns:
             "made", "evicted": numbers of rows. "without_room",
             "not_admitted": numbers of lookups of ids that got no row because
-            of `eviction` or `admission`. "hit_rate": the share of looked-up
-            ids that had a row; ids of one step count once.
+            of `eviction` or `admission`. "forgotten": number of times that
+            exact counts had no room for an id. "hit_rate": the share of
+            looked-up ids that had a row; ids of one step count once.
 
         Raises:
             ValueError: If the layer has not been built yet.

@@ -18,7 +18,7 @@ from tfps_plugin.variables.dynamic.blocks_of_rows import BlocksOfRows
 from tfps_plugin.variables.dynamic.dynamic_table import DynamicTable
 from tfps_plugin.variables.dynamic.dynamic_table import TableVariables
 from tfps_plugin.variables.dynamic.row_space import RowSpace
-from tfps_plugin.variables.dynamic.shard import counting_filter
+from tfps_plugin.variables.dynamic.shard import admitter
 from tfps_plugin.variables.dynamic.shard import evictor
 from tfps_plugin.variables.dynamic.shard import shard_parts
 from tfps_plugin.variables.dynamic.shard import tallies
@@ -101,8 +101,8 @@ class RowsById:
         if self._options.eviction is not None:
             columns = evictor.usage_columns(self._options.eviction)
             add_beside("usage", columns, "int64")
-        if admission is not None and admission.min_lookups > 1:
-            add_beside("counters", counting_filter.COUNTERS_PER_ROW, "int32")
+        if (counters := admitter.counters_of(admission)) is not None:
+            add_beside(*counters)
         if self._options.unknown == "shared":
             named["unknown"] = layer.add_weight(
                 shape=(1, self._width),
@@ -113,31 +113,38 @@ class RowsById:
             TableVariables(
                 rows,
                 named["records"],
-                named.get("usage"),
-                named.get("counters"),
+                self.usage,
+                self.counters,
             ),
             self._rules,
         )
-
-    def variable(self, what: str) -> keras.Variable | None:
-        """Returns a variable, or None if the table needs no such one.
-
-        Args:
-            what: "embeddings", "records", "usage", "counters" or "unknown".
-        """
-        return self._named.get(what)
 
     @property
     def embeddings(self) -> keras.Variable:
         """The rows."""
         self._built()
-        return self.variable("embeddings")
+        return self._named["embeddings"]
 
     @property
     def records(self) -> keras.Variable:
         """The ids of the rows."""
         self._built()
-        return self.variable("records")
+        return self._named["records"]
+
+    @property
+    def usage(self) -> keras.Variable | None:
+        """Times at which steps looked rows up; None: nobody needs them."""
+        return self._named.get("usage")
+
+    @property
+    def counters(self) -> keras.Variable | None:
+        """Counts of lookups of ids without rows; None: there are none."""
+        return self._named.get("counters", self._named.get("waiting"))
+
+    @property
+    def shared(self) -> keras.Variable | None:
+        """The row of all ids without rows; None: there is none."""
+        return self._named.get("unknown")
 
     @property
     def beside(self) -> list[keras.Variable]:
@@ -170,11 +177,7 @@ class RowsById:
             ids_N, makes_rows=training
         )
         rows_ND = tf.cast(rows_ND, dtype)
-        if (
-            training
-            and self.variable("unknown") is None
-            and not self._rules.leaves_ids_out
-        ):
+        if training and self.shared is None and not self._rules.leaves_ids_out:
             # All have rows.
             return rows_ND
         return tf.where(
@@ -184,7 +187,7 @@ class RowsById:
     def _rows_of_unknown(self, ids_N: tf.Tensor, dtype: Any) -> tf.Tensor:
         if self._options.unknown == "zeros":
             return tf.zeros([1, self._width], dtype)
-        shared = self.variable("unknown")
+        shared = self.shared
         if shared is not None:
             return tf.cast(tf.convert_to_tensor(shared), dtype)
         return tf.cast(self._built().initial_rows(ids_N), dtype)
@@ -205,8 +208,9 @@ class RowsById:
         Returns:
             "made", "evicted": numbers of rows. "without_room",
             "not_admitted": numbers of lookups of ids that got no row because
-            of `eviction` or `admission`. "hit_rate": the share of looked-up
-            ids that had a row; ids of one step count once.
+            of `eviction` or `admission`. "forgotten": number of times that
+            exact counts had no room for an id. "hit_rate": the share of
+            looked-up ids that had a row; ids of one step count once.
 
         Raises:
             ValueError: If the layer has not been built yet.
@@ -218,6 +222,7 @@ class RowsById:
             "evicted": int(counts[tallies.EVICTED]),
             "without_room": int(counts[tallies.WITHOUT_ROOM]),
             "not_admitted": int(counts[tallies.NOT_ADMITTED]),
+            "forgotten": int(counts[tallies.FORGOTTEN]),
             "hit_rate": int(counts[tallies.PRESENT]) / max(1, asked),
         }
 

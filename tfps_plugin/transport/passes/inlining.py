@@ -97,6 +97,8 @@ class _Inliner:
         done: dict[tf.Operation, tuple[int, ...]] = dict.fromkeys(given, ())
         # Whether an operation waits for `controls` by way of another.
         waits: dict[tf.Operation, bool] = {}
+        # Operations that the users of a handle wait for.
+        by_way: dict[tf.Operation, tuple[int, ...]] = {}
         for operation in compat.in_topological_order(graph):
             if operation in given:
                 continue
@@ -111,7 +113,27 @@ class _Inliner:
                     for number in done[one]
                 )
             )
-            if compat.is_stateful(operation) and not waited:
+            # TensorFlow lets an operation wait by way of the handle it uses.
+            after = tuple(
+                dict.fromkeys(
+                    (
+                        *after,
+                        *(n for one in before for n in by_way.get(one, ())),
+                    )
+                )
+            )
+            earlier = after
+            if compat.makes_a_handle(operation):
+                # It need not wait itself. TensorFlow chains such operations,
+                # in all places; the chain is no reason to wait.
+                by_way[operation] = tuple(
+                    number
+                    for one in operation.control_inputs
+                    if one not in by_way
+                    for number in done[one]
+                )
+                waited, after = False, ()
+            elif compat.is_stateful(operation) and not waited:
                 after = tuple(dict.fromkeys((*after, *controls)))
                 waited = True
             waits[operation] = waited
@@ -124,7 +146,7 @@ class _Inliner:
                         operation, inputs, after, where, self._step, deferred
                     )
                 )
-                done[operation] = (number,)
+                done[operation] = earlier if operation in by_way else (number,)
                 outputs = [
                     Output(number, index)
                     for index in range(len(operation.outputs))

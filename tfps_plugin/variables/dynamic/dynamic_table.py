@@ -40,7 +40,7 @@ class TableVariables:
         rows: The rows.
         records: Their ids, see `ShardParts`.
         usage: When steps have looked them up; None: nobody needs it.
-        counters: Counters of a filter; None: there is none.
+        counters: Counts of lookups of ids without rows; None: there are none.
     """
 
     rows: Any

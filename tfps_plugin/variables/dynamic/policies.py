@@ -4,7 +4,15 @@ import dataclasses
 
 from tfps_plugin import errors
 
-_ORDERS = ("least_recent", "least_frequent")
+# Kinds of counts of lookups.
+FILTER = "filter"
+EXACT = "exact"
+# Exact counts have 20 bits.
+_MOST_EXACT_LOOKUPS = (1 << 20) - 1
+
+LEAST_FREQUENT = "least_frequent"
+SMALLEST_NORM = "smallest_norm"
+_ORDERS = ("least_recent", LEAST_FREQUENT, SMALLEST_NORM)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -16,10 +24,15 @@ class Admission:
 
     Attributes:
         min_lookups: Number of steps that have to look an id up first; its row
-            is made at that one. Lookups are counted in a filter of bounded
-            memory (Fan et al., "Summary cache", 2000): ids that share counters
-            may get their rows early, and no id gets one late.
+            is made at that one.
         probability: Chance that a lookup makes the row; None: certainty.
+        counts: How lookups are counted, in bounded memory. "filter": in a
+            counting filter (Fan et al., "Summary cache", 2000): ids that share
+            counters may get their rows early, and no id gets one late.
+            "exact": each waiting id has a count of its own, which is saved
+            with the rows. No id gets its row early. If more ids wait than
+            there are entries for, those not looked up for longest are
+            forgotten, and begin anew.
 
     Raises:
         InputError: If a value is out of its range.
@@ -27,6 +40,7 @@ class Admission:
 
     min_lookups: int = 1
     probability: float | None = None
+    counts: str = FILTER
 
     def __post_init__(self) -> None:
         if not isinstance(self.min_lookups, int) or self.min_lookups < 1:
@@ -39,6 +53,17 @@ class Admission:
                 "`probability` of an Admission is expected to be above 0 and "
                 f"at most 1. Received: probability={self.probability!r}"
             )
+        if self.counts not in (FILTER, EXACT):
+            raise errors.InputError(
+                "`counts` of an Admission is expected to be 'filter' or "
+                f"'exact'. Received: counts={self.counts!r}"
+            )
+        if self.counts == EXACT and self.min_lookups > _MOST_EXACT_LOOKUPS:
+            raise errors.InputError(
+                "`min_lookups` of an Admission with exact counts is expected "
+                f"to be at most {_MOST_EXACT_LOOKUPS}. Received: "
+                f"min_lookups={self.min_lookups!r}"
+            )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,8 +74,10 @@ class Eviction:
 
     Attributes:
         beyond_capacity: The rows that make room if a hash bucket of the table
-            is full: "least_recent" or "least_frequent". A tenth of the bucket
-            goes at a time. None: none, and an id without room is an error.
+            is full: "least_recent", "least_frequent", or "smallest_norm",
+            those whose numbers have the smallest L2 norm. A tenth of the
+            bucket goes at a time. None: none, and an id without room is an
+            error.
         unseen_steps: Number of steps, of all workers together, after which a
             row goes that none of them has looked up; None: never.
         unseen_seconds: The same in seconds.

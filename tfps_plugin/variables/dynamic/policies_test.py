@@ -11,7 +11,12 @@ from tfps_plugin.variables.dynamic.policies import Eviction
 
 @pytest.mark.parametrize(
     "arguments",
-    [{"min_lookups": 0}, {"min_lookups": 1.5}, {"probability": 0.0}],
+    [
+        {"min_lookups": 0},
+        {"min_lookups": 1.5},
+        {"probability": 0.0},
+        {"counts": "all"},
+    ],
     ids=str,
 )
 def test_an_admission_out_of_range_is_named(arguments: dict[str, Any]) -> None:

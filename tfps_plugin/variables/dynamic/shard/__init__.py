@@ -5,6 +5,8 @@ shard_parts.py      the variables of the shard
 hash_index.py       rows by id
 free_rows.py        free rows of each hash bucket
 tallies.py          numbers that a directory counts
+admitter.py         decides which ids get rows
 counting_filter.py  counts lookups of ids that have no row yet
+waiting_counts.py   counts them exactly
 evictor.py          selects rows that lose their ids
 """

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from tfps_plugin.variables.dynamic.initial_rows import InitialRows
 from tfps_plugin.variables.dynamic.policies import Admission
 from tfps_plugin.variables.dynamic.policies import Eviction
+from tfps_plugin.variables.dynamic.row_space import NUM_BUCKETS
 from tfps_plugin.variables.dynamic.row_space import RowSpace
-from tfps_plugin.variables.dynamic.shard import counting_filter
+from tfps_plugin.variables.dynamic.shard import admitter
 from tfps_plugin.variables.dynamic.shard import evictor
 from tfps_plugin.variables.dynamic.shard import shard_parts
 from tfps_plugin.variables.dynamic.shard import tallies
@@ -36,30 +37,50 @@ class _Shard:
         self,
         admission: Admission | None = None,
         eviction: Eviction | None = None,
+        dtype: str = "float32",
     ) -> None:
         size = _SPACE.num_rows
-        self.rows = tf.Variable(tf.zeros([size, 3]))
+        self.rows = tf.Variable(tf.zeros([size, 3], dtype))
         self.records = tf.Variable(tf.zeros([size, 2], tf.int64))
         self.slot = tf.Variable(tf.fill([size, 3], _FIRST_SLOT))
         columns = evictor.usage_columns(eviction)
-        per_row = counting_filter.COUNTERS_PER_ROW
+        counters = None
+        if (described := admitter.counters_of(admission)) is not None:
+            _, per_row, dtype = described
+            counters = tf.Variable(tf.zeros([size, per_row], dtype))
+        self._parts = ShardParts(
+            self.rows,
+            self.records,
+            tf.Variable(tf.zeros([size, columns], tf.int64))
+            if eviction
+            else None,
+            counters,
+            (self.slot,),
+        )
+        self._rules = Rules("items", _SPACE, _INITIAL, admission, eviction)
+        self._trace()
+
+    def clear(self) -> None:
+        """Empties the table, as a restore would."""
+        for each in (self.records, self._parts.counters):
+            each.assign(tf.zeros_like(each))
+
+    def continue_from(self, other: "_Shard") -> None:
+        """Goes on with the variables of another one."""
+        self.rows, self.records, self.slot = (
+            other.rows,
+            other.records,
+            other.slot,
+        )
+        self._parts = other._parts
+        self._trace()
+
+    def _trace(self) -> None:
+        """Begins with a new directory."""
         name = uuid.uuid4().hex
         self._tallies = Tallies(name)
         self._directory = ShardDirectory(
-            name,
-            range(size),
-            ShardParts(
-                self.rows,
-                self.records,
-                tf.Variable(tf.zeros([size, columns], tf.int64))
-                if eviction
-                else None,
-                tf.Variable(tf.zeros([size, per_row], tf.int32))
-                if admission
-                else None,
-                (self.slot,),
-            ),
-            Rules("items", _SPACE, _INITIAL, admission, eviction),
+            name, range(_SPACE.num_rows), self._parts, self._rules
         )
 
         def find(ids: tf.Tensor, makes_rows: bool) -> tuple[tf.Tensor, ...]:
@@ -151,6 +172,40 @@ def test_the_least_frequent_rows_make_room() -> None:
     assert shard.tally(tallies.EVICTED) > 500
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_rows_of_smallest_norm_make_room(dtype: str) -> None:
+    shard = _Shard(eviction=Eviction("smallest_norm"), dtype=dtype)
+    random = np.random.default_rng(6)
+    # The truth: the norms of the rows of each bucket.
+    norms: list[dict[int, float]] = [{} for _ in range(NUM_BUCKETS)]
+    most = int((_SPACE.rows_per_bucket - RowSpace.RESERVED) * evictor.SHARE)
+    for step in range(240):
+        ids = list(range(step * 16, step * 16 + 16))
+        found = shard.make(ids)
+        assert set(found) == set(ids)
+        there = shard.look([one for each in norms for one in each])
+        for of_bucket in norms:
+            gone = set(of_bucket).difference(there)
+            # Gradients for those of the last steps may be on their way.
+            may_go = sorted(
+                (norm, one)
+                for one, norm in of_bucket.items()
+                if one < (step - evictor.PROTECTED_LOOKUPS) * 16
+            )
+            assert gone in (set(), {one for _, one in may_go[:most]})
+            for one in gone:
+                del of_bucket[one]
+        values = random.normal(size=(16, 3)) * random.choice([0.1, 1.0, 9.0])
+        values = tf.cast(values, shard.rows.dtype)
+        rows = list(found.values())
+        shard.rows.scatter_update(tf.IndexedSlices(values, rows))
+        found_norms = np.linalg.norm(values.numpy().astype("float32"), axis=1)
+        for one, row, norm in zip(ids, rows, found_norms, strict=True):
+            norms[row // _SPACE.rows_per_bucket][one] = norm
+    assert shard.tally(tallies.WITHOUT_ROOM) == 0
+    assert shard.tally(tallies.EVICTED) > 500
+
+
 def test_a_row_that_comes_back_begins_anew() -> None:
     shard = _Shard(eviction=Eviction("least_recent"))
     shard.train([3, 4])
@@ -232,6 +287,48 @@ def test_no_id_is_admitted_late(steps: list[list[int]]) -> None:
         assert {base + one for one in late} <= set(found)
 
 
+@hypothesis.given(
+    st.lists(
+        st.lists(st.integers(0, 30), min_size=1, max_size=8, unique=True),
+        max_size=12,
+    ),
+    st.integers(0, 12),
+)
+@hypothesis.settings(max_examples=15, deadline=None)
+def test_exact_counts_are_those_of_a_dict(
+    steps: list[list[int]], moved_at: int
+) -> None:
+    _counting.clear()
+    counts: collections.Counter[int] = collections.Counter()
+    for number, ids in enumerate(steps):
+        counts.update(ids)
+        shard = _counting if number < moved_at else _counting_elsewhere
+        found = shard.make(ids)
+        assert set(found) == {one for one in ids if counts[one] >= 3}
+        assert shard.tally(tallies.FORGOTTEN) == 0
+
+
+def test_an_evicted_id_is_counted_from_the_start() -> None:
+    shard = _Shard(Admission(2, counts="exact"), Eviction(None, unseen_steps=3))
+    shard.make([7])
+    assert set(shard.make([7])) == {7}
+    for _ in range(5):
+        shard.make([8])
+    assert not shard.make([7])
+    assert set(shard.make([7])) == {7}
+
+
+def test_a_chance_comes_after_the_count() -> None:
+    tf.random.set_seed(3)
+    shard = _Shard(Admission(2, probability=0.5, counts="exact"))
+    ids = range(400)
+    assert not shard.make(ids)
+    first = set(shard.make(ids))
+    assert 150 < len(first) < 250
+    # Those that had no luck are not counted anew.
+    assert 80 < len(set(shard.make(ids)) - first) < 130
+
+
 def test_ids_that_are_rare_stay_out_however_many_come() -> None:
     shard = _Shard(Admission(2))
     num_ids = 0
@@ -252,6 +349,10 @@ def test_rows_are_admitted_by_chance() -> None:
 _admitting = _Shard(Admission(3))
 # It must be there before its tallies are read.
 _admitting.make([-1])
+_counting = _Shard(Admission(3, counts="exact"))
+# Another directory of the same variables, as on another ps.
+_counting_elsewhere = _Shard(Admission(3, counts="exact"))
+_counting_elsewhere.continue_from(_counting)
 
 
 def test_records_mark_the_rows_that_are_used() -> None:

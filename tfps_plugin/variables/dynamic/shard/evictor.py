@@ -5,16 +5,18 @@ Shape legend: S buckets, C rows of a bucket, M rows that are selected.
 
 import tensorflow as tf
 
+from tfps_plugin.variables.dynamic.policies import LEAST_FREQUENT
+from tfps_plugin.variables.dynamic.policies import SMALLEST_NORM
 from tfps_plugin.variables.dynamic.policies import Eviction
 from tfps_plugin.variables.dynamic.row_space import RowSpace
 from tfps_plugin.variables.dynamic.shard import shard_parts
 from tfps_plugin.variables.dynamic.shard.shard_parts import ShardParts
 
 # Share of a bucket that goes when the bucket is full.
-_SHARE = 0.1
+SHARE = 0.1
 # Rows that steps have just looked up may get gradients yet: as many lookups as
 # may be on their way, or as much time as one takes.
-_PROTECTED_LOOKUPS = 64
+PROTECTED_LOOKUPS = 64
 _PROTECTED_MICROSECONDS = 10_000_000
 _MICROSECONDS = 1_000_000
 
@@ -111,19 +113,40 @@ class Evictor:
             dtype=tf.int64,
         )
         may_go_SC &= used_SC > 0
-        order_SC = seen_SC
-        if self._counts_lookups:
-            order_SC = self._usage(rows_SC, shard_parts.COUNT)
-        order_SC = tf.where(may_go_SC, order_SC, tf.int64.max)
-        count = max(1, int((size - RowSpace.RESERVED) * _SHARE))
+        order_SC = self._order(rows_SC, seen_SC)
+        order_SC = tf.where(may_go_SC, order_SC, order_SC.dtype.max)
+        count = max(1, int((size - RowSpace.RESERVED) * SHARE))
         _, places = tf.math.top_k(-order_SC, count)
         chosen = tf.gather(rows_SC, places, batch_dims=1)
         are_chosen = tf.gather(may_go_SC, places, batch_dims=1)
         return tf.boolean_mask(chosen, are_chosen)
 
+    def _order(self, rows_SC: tf.Tensor, seen_SC: tf.Tensor) -> tf.Tensor:
+        """Returns numbers by which rows go, the lowest first."""
+        if self._counts_lookups:
+            return self._usage(rows_SC, shard_parts.COUNT)
+        if self._eviction.beyond_capacity == SMALLEST_NORM:
+            # One bucket at a time: no copy of the whole shard.
+            return tf.map_fn(
+                self._norms,
+                rows_SC,
+                fn_output_signature=tf.float32,
+                parallel_iterations=1,
+            )
+        return seen_SC
+
+    def _norms(self, rows_C: tf.Tensor) -> tf.Tensor:
+        """Returns the L2 norm of rows; those that have none never go."""
+        table = self._parts.rows
+        rows_CD = tf.raw_ops.ResourceGather(
+            resource=table.handle, indices=rows_C, dtype=table.dtype
+        )
+        norms_C = tf.norm(tf.cast(rows_CD, tf.float32), axis=1)
+        return tf.where(tf.math.is_finite(norms_C), norms_C, tf.float32.max)
+
     @property
     def _counts_lookups(self) -> bool:
-        return self._eviction.beyond_capacity == "least_frequent"
+        return self._eviction.beyond_capacity == LEAST_FREQUENT
 
     @property
     def _limit(self) -> int | None:
@@ -136,7 +159,7 @@ class Evictor:
         return (
             _PROTECTED_MICROSECONDS
             if self.counts_seconds
-            else _PROTECTED_LOOKUPS
+            else PROTECTED_LOOKUPS
         )
 
     def _usage(self, rows: tf.Tensor, column: int) -> tf.Tensor:
@@ -151,7 +174,7 @@ def usage_columns(eviction: Eviction | None) -> int:
     """Returns the number of columns of the usage that a rule needs."""
     if eviction is None:
         return 0
-    return 2 if eviction.beyond_capacity == "least_frequent" else 1
+    return 2 if eviction.beyond_capacity == LEAST_FREQUENT else 1
 
 
 def _coordinates(rows: tf.Tensor, column: int) -> tf.Tensor:

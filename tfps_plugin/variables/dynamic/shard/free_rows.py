@@ -71,7 +71,7 @@ class FreeRows:
         Returns:
             Row numbers of the shard, int32; -1 where the list was at its end.
         """
-        order_M, sorted_M, ranks_M = _ranked(buckets_M)
+        order_M, sorted_M, ranks_M = ranked(buckets_M)
         places_M = tf.gather(self.counts(), sorted_M) - 1 - ranks_M
         are_free_M = places_M >= 0
         offsets_M = tf.raw_ops.ResourceGatherNd(
@@ -96,7 +96,7 @@ class FreeRows:
     def give(self, rows_M: tf.Tensor) -> list[tf.Operation]:
         """Gives rows back, each to the end of its bucket's list."""
         buckets_M = rows_M // self._space.rows_per_bucket
-        order_M, sorted_M, ranks_M = _ranked(buckets_M)
+        order_M, sorted_M, ranks_M = ranked(buckets_M)
         places_M = tf.gather(self.counts(), sorted_M) + ranks_M
         offsets_M = tf.gather(rows_M % self._space.rows_per_bucket, order_M)
         written = tf.raw_ops.ResourceScatterNdUpdate(
@@ -129,7 +129,7 @@ class FreeRows:
         )
 
 
-def _ranked(
+def ranked(
     buckets_M: tf.Tensor,
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Sorts buckets; returns the order, the sorted ones, and their ranks.

@@ -22,7 +22,7 @@ from tfps_plugin.variables.dynamic.policies import Admission
 from tfps_plugin.variables.dynamic.policies import Eviction
 from tfps_plugin.variables.dynamic.row_space import RowSpace
 from tfps_plugin.variables.dynamic.shard import tallies
-from tfps_plugin.variables.dynamic.shard.counting_filter import CountingFilter
+from tfps_plugin.variables.dynamic.shard.admitter import Admitter
 from tfps_plugin.variables.dynamic.shard.evictor import Evictor
 from tfps_plugin.variables.dynamic.shard.free_rows import FreeRows
 from tfps_plugin.variables.dynamic.shard.hash_index import FIRST_KEY
@@ -194,13 +194,15 @@ class ShardDirectory:
         now = clock if self._evictor is None else self._evictor.now(clock)
         rows_N = self._without_old(rows_N, now)
         num_present = tf.math.count_nonzero(rows_N >= 0)
-        counted = self._tallies.add(
-            {
-                tallies.CLOCK: 1,
-                tallies.ASKED: tf.size(ids_N),
-                tallies.PRESENT: num_present,
-            }
-        )
+        # The clock goes on after this lookup has read it.
+        with tf.control_dependencies([clock]):
+            counted = self._tallies.add(
+                {
+                    tallies.CLOCK: 1,
+                    tallies.ASKED: tf.size(ids_N),
+                    tallies.PRESENT: num_present,
+                }
+            )
         seen: list[Any] = [counted]
         if self._evictor is not None:
             present_M = tf.boolean_mask(rows_N, rows_N >= 0)
@@ -222,52 +224,31 @@ class ShardDirectory:
             return self._make_alone(ids_N, rows_N, now)
         places_K1 = tf.where(rows_N < 0)
         ids_K = tf.gather_nd(ids_N, places_K1)
-        are_admitted_K = tf.fill(tf.shape(ids_K), True)
-        counted: list[Any] = []
-        if admission.min_lookups > 1:
-            counting = CountingFilter(
-                self._parts.counters, self._buckets.start, self._rules.space
-            )
-            counts_K = counting.counted(ids_K)
-            are_admitted_K = counts_K >= admission.min_lookups
-            with tf.control_dependencies([counts_K]):
-                counted.append(self._forget_counts(counting, tf.size(ids_K)))
-        if admission.probability is not None:
-            drawn_K = tf.random.uniform(tf.shape(ids_K))
-            are_admitted_K &= drawn_K < admission.probability
-        num_left_out = tf.math.count_nonzero(~are_admitted_K)
-        counted.append(self._tallies.add({tallies.NOT_ADMITTED: num_left_out}))
+        admitter = Admitter(
+            admission,
+            self._parts.counters,
+            self._buckets.start,
+            self._rules.space,
+            self._tallies,
+            self._alone,
+        )
+        are_admitted_K = admitter.are_admitted(ids_K)
         are_admitted_N = tf.tensor_scatter_nd_update(
             rows_N >= 0, places_K1, are_admitted_K
         )
-        with tf.control_dependencies(counted):
-            admitted_N1 = tf.where(are_admitted_N)
-        made_M = tf.cond(
-            tf.reduce_any(are_admitted_K),
-            lambda: self._make_alone(
-                tf.gather_nd(ids_N, admitted_N1),
-                tf.gather_nd(rows_N, admitted_N1),
-                now,
-            ),
-            lambda: tf.gather_nd(rows_N, admitted_N1),
-        )
+        admitted_N1 = tf.where(are_admitted_N)
+        known_M = tf.gather_nd(rows_N, admitted_N1)
+
+        def make() -> tf.Tensor:
+            ids_M = tf.gather_nd(ids_N, admitted_N1)
+            made_M = self._make_alone(ids_M, known_M, now)
+            are_new_M = (known_M < 0) & (made_M >= 0)
+            noted = admitter.note_made(tf.boolean_mask(ids_M, are_new_M))
+            with tf.control_dependencies(noted):
+                return tf.identity(made_M)
+
+        made_M = tf.cond(tf.reduce_any(are_admitted_K), make, lambda: known_M)
         return tf.tensor_scatter_nd_update(rows_N, admitted_N1, made_M)
-
-    def _forget_counts(
-        self, counting: CountingFilter, number: tf.Tensor
-    ) -> tf.Tensor:
-        """Halves the counters when it is time."""
-        added = self._tallies.add({tallies.COUNTED: number})
-        with tf.control_dependencies([added]):
-            total = self._tallies.read()[tallies.COUNTED]
-
-        def halve() -> tf.Tensor:
-            halved = counting.halve()
-            begun = self._tallies.add({tallies.COUNTED: -total})
-            with tf.control_dependencies([halved, begun]):
-                return tf.constant(True)
-
-        return tf.cond(total > counting.most_lookups, halve, lambda: False)
 
     # Changes, under the lock.
 

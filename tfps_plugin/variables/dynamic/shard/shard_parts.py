@@ -27,7 +27,7 @@ class ShardParts:
         records: Ids of the rows, int64, of `NUM_COLUMNS` columns.
         usage: When, and how often, steps have looked rows up, int64; None:
             nobody needs it.
-        counters: Those of a counting filter; None: there is none.
+        counters: Counts of lookups of ids without rows; None: there are none.
         slots: Slots of optimizers.
         followers: Those of the slots that begin as the rows do.
     """

@@ -16,7 +16,9 @@ ASKED = 6
 PRESENT = 7
 # Lookups that the filter has counted since its counters were halved.
 COUNTED = 8
-NUM_TALLIES = 9
+# Ids without rows whose exact counts were forgotten, or never noted.
+FORGOTTEN = 9
+NUM_TALLIES = 10
 
 
 class Tallies:
