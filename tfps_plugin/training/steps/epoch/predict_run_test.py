@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from tfps_plugin import errors
 from tfps_plugin.coordinator.elastic.safe_points import SafePoints
+from tfps_plugin.monitoring.counters import Counters
 from tfps_plugin.training.steps.epoch.predict_run import PredictInput
 from tfps_plugin.training.steps.traced.predict_functions import PredictFunction
 
@@ -31,6 +32,7 @@ class _Coordinator:
     def __init__(self) -> None:
         self.values: list[_Value] = []
         self.safe_points = SafePoints(lambda seconds: True)
+        self.counters = Counters()
 
     def schedule(self, call: Callable[[], Any]) -> _Value:
         self.values.append(_Value(call))
@@ -75,6 +77,7 @@ def test_a_call_that_was_broken_off_is_not_made_again() -> None:
     assert _input(coordinator, is_in_order=True).has_next()
     (value,) = coordinator.values
     value.call()
+    assert coordinator.counters.value("batches_predicted") == 2
     with pytest.raises(errors.WorkerLostError, match="reset_state"):
         value.call()
 
