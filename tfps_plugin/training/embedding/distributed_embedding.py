@@ -94,9 +94,8 @@ class DistributedEmbedding(keras.layers.Layer):
             a ragged or sparse one, is looked up and reduced by the combiner of
             the table. As in `keras.layers.Embedding`, a negative id counts
             from the end of the table. Any other id outside the table is an
-            error that names the feature. In
-            a table without a vocabulary, any id is as good as another, and
-            ids may be strings.
+            error that names the feature. In a table without a vocabulary, any
+            id is as good as another, and ids may be strings.
         weights: Optional weights of the ids, in the same structure, each of
             the kind and shape of its ids; None for a feature without any. For
             ids of shape `(batch,)` only the combiner "sum" uses them.

@@ -18,7 +18,7 @@ from tfps_plugin.variables.initial_values.stacked_initializer import (
 )
 
 # What a table without a vocabulary has beside its rows.
-_BESIDE = ("records", "usage", "counters", "unknown")
+_BESIDE = ("records", "usage", "counters", "waiting", "unknown")
 
 
 @dataclasses.dataclass(frozen=True)

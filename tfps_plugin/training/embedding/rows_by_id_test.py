@@ -198,12 +198,13 @@ def test_a_table_without_a_vocabulary_is_not_stacked() -> None:
         )
 
 
-def test_names_of_variables_do_not_collide() -> None:
+@pytest.mark.parametrize("what", ["records", "waiting"])
+def test_names_of_variables_do_not_collide(what: str) -> None:
     with pytest.raises(ValueError, match="another name"):
         tfps.layers.DistributedEmbedding(
             [
                 _feature("item", _table()),
-                _feature("other", _table("items_records")),
+                _feature("other", _table(f"items_{what}")),
             ]
         )
 
