@@ -24,9 +24,13 @@ _HERE = pathlib.Path(__file__).parent
 # Real processes: each imports TensorFlow, for some seconds, on few cores.
 _TIMEOUT_SECONDS = 300
 _LOG_CHARACTERS = 6000
-# Share of the tests of each file that a sample has, so that it ends in twenty
-# minutes on two slow cores.
-_SHARE = 0.08
+# A sample ends in twenty minutes on two slow cores. It has a share of the tests
+# of each file.
+_SHARE = 0.06
+# Files whose names begin alike test the same promises in many circumstances,
+# and are slow: of these, a sample has a share of the files.
+_FAMILIES = ("backup_", "elastic_", "faults_", "keras_surface/", "parity_")
+_SHARE_OF_FAMILY = 0.4
 
 
 def pytest_report_header(config: pytest.Config) -> str:
@@ -66,8 +70,9 @@ def _left_out(
     """Returns the tests that are not in the sample.
 
     Of cases marked `sample`, those of one function or of all functions with
-    one `group`, it has as many as the marker says; then, of what is left of
-    each file of this folder, a share.
+    one `group`, it has as many as the marker says. Of what is left it has a
+    share of the files of each family, and of each of these and of every other
+    file of this folder a share of the tests.
     """
     if config.getoption("all"):
         return []
@@ -88,6 +93,8 @@ def _left_out(
         if _HERE in item.path.parents and item not in left_out:
             name = item.path.relative_to(_HERE).as_posix()
             files.setdefault(name, []).append(item)
+    few = sampling.few_of_families(files, _FAMILIES, _SHARE_OF_FAMILY, seed)
+    left_out += [item for name in {*files} - few for item in files.pop(name)]
     kept = {id(item) for item in sampling.share(files, _SHARE, seed)}
     return left_out + [
         item for each in files.values() for item in each if id(item) not in kept

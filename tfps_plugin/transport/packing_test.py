@@ -55,7 +55,7 @@ def _tensors(draw: st.DrawFn) -> list[tuple[tf.TensorSpec, np.ndarray]]:
     return made
 
 
-@hypothesis.settings(deadline=None, max_examples=60)
+@hypothesis.settings(deadline=None, max_examples=30)
 @hypothesis.given(st.one_of(_tensors(), _rows(), _rows()))
 def test_what_is_unpacked_is_what_was_packed(
     tensors: list[tuple[tf.TensorSpec, np.ndarray]],
