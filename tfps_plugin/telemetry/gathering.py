@@ -37,7 +37,7 @@ _COUNT_ROWS_SECONDS = 5.0
 # What the chief reads of itself, and what parameter servers hold, changes
 # slowly, and takes milliseconds.
 _READ_SECONDS = 2.0
-_HELD_SECONDS = 1.0
+_HELD_SECONDS = 2.5
 # Names of counters; those of rows are pairs of a table and a shard.
 _STEPS = "steps"
 _EXAMPLES = "examples"
