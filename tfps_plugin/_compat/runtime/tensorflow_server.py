@@ -63,7 +63,7 @@ def _package_folders() -> Iterable[pathlib.Path]:
 
 
 @contextlib.contextmanager
-def _empty_tensorflow() -> Iterator[pathlib.Path | None]:
+def empty_tensorflow() -> Iterator[pathlib.Path | None]:
     """Keeps `import tensorflow.x` from importing all of TensorFlow.
 
     Yields:
@@ -112,7 +112,7 @@ def _prepare(folder: pathlib.Path) -> None:
 
 
 try:
-    with _empty_tensorflow() as _folder:
+    with empty_tensorflow() as _folder:
         if _folder is not None:
             _prepare(_folder)
         from tensorflow.core.protobuf.config_pb2 import ConfigProto
