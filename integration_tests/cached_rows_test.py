@@ -5,6 +5,7 @@ that wrote them.
 """
 
 import pathlib
+from collections.abc import Iterator
 from typing import Any
 
 import keras
@@ -26,12 +27,25 @@ _IDS = np.random.default_rng(3).zipf(1.3, (_STEPS * _BATCH, 3)) % _ROWS
 def _strategy(
     cluster: tfps.LocalCluster, num_shards: int | None = 2, **options: Any
 ) -> tfps.ParameterServerStrategy:
-    return tfps.ParameterServerStrategy(
+    strategy = tfps.ParameterServerStrategy(
         cluster.cluster_resolver,
         num_shards and tfps.partitioners.FixedShardsPartitioner(num_shards),
         scheduling=tfps.SchedulingOptions(max_closures_in_flight_per_worker=1),
         **options,
     )
+    _strategies.append(strategy)
+    return strategy
+
+
+_strategies: list[tfps.ParameterServerStrategy] = []
+
+
+@pytest.fixture(autouse=True)
+def _closed() -> Iterator[None]:
+    """Closes the coordinators of the strategies of a test."""
+    yield
+    while _strategies:
+        tfps.ClusterCoordinator(_strategies.pop()).close()
 
 
 def _layer(
@@ -151,6 +165,7 @@ def test_loaded_weights_are_seen_at_once(
         model.compile(keras.optimizers.SGD(1.0))
     data = tf.data.Dataset.range(_STEPS).batch(1)
     path = str(tmp_path / "model.weights.h5")
+    model.fit(data.take(1), verbose=0)
     model.save_weights(path)
     first = model.fit(data, verbose=0).history
     assert first["oldest"][-1] > 0
