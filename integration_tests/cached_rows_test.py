@@ -5,185 +5,219 @@ that wrote them.
 """
 
 import pathlib
+from collections.abc import Callable
 from collections.abc import Iterator
 from typing import Any
 
 import keras
 import numpy as np
 import pytest
+import shared_cached
 import tensorflow as tf
+from shared_cached import Telling
 
 import tfps_plugin as tfps
 from tfps_plugin import errors
 
 pytestmark = pytest.mark.cluster(num_workers=1, num_ps=2)
 
-_ROWS = 40
 _BATCH = 8
 _STEPS = 12
-_IDS = np.random.default_rng(3).zipf(1.3, (_STEPS * _BATCH, 3)) % _ROWS
+_IDS = (
+    np.random.default_rng(3).zipf(1.3, (_STEPS * _BATCH, 3))
+    % shared_cached.NUM_ROWS
+)
+
+Make = Callable[..., tfps.ParameterServerStrategy]
 
 
-def _strategy(
-    cluster: tfps.LocalCluster, num_shards: int | None = 2, **options: Any
-) -> tfps.ParameterServerStrategy:
-    strategy = tfps.ParameterServerStrategy(
-        cluster.cluster_resolver,
-        num_shards and tfps.partitioners.FixedShardsPartitioner(num_shards),
-        scheduling=tfps.SchedulingOptions(max_closures_in_flight_per_worker=1),
-        **options,
-    )
-    _strategies.append(strategy)
-    return strategy
+@pytest.fixture
+def make(cluster: tfps.LocalCluster) -> Iterator[Make]:
+    """Makes strategies, whose coordinators are closed after the test."""
+    made = []
 
+    def make(
+        num_shards: int | None = 2, **options: Any
+    ) -> tfps.ParameterServerStrategy:
+        made.append(
+            tfps.ParameterServerStrategy(
+                cluster.cluster_resolver,
+                None
+                if num_shards is None
+                else tfps.partitioners.FixedShardsPartitioner(num_shards),
+                scheduling=tfps.SchedulingOptions(
+                    max_closures_in_flight_per_worker=1
+                ),
+                **options,
+            )
+        )
+        return made[-1]
 
-_strategies: list[tfps.ParameterServerStrategy] = []
-
-
-@pytest.fixture(autouse=True)
-def _closed() -> Iterator[None]:
-    """Closes the coordinators of the strategies of a test."""
-    yield
-    while _strategies:
-        tfps.ClusterCoordinator(_strategies.pop()).close()
-
-
-def _layer(
-    initializer: Any, combiner: str = "sum", **options: Any
-) -> tfps.layers.DistributedEmbedding:
-    table = tfps.layers.TableConfig(
-        "items", _ROWS, 4, initializer, combiner=combiner
-    )
-    return tfps.layers.DistributedEmbedding(
-        tfps.layers.FeatureConfig("item", table, (None, 3), (None, 4)),
-        **options,
-    )
-
-
-def _dataset() -> tf.data.Dataset:
-    targets = (_IDS[:, :1] % 2).astype("float32")
-    return tf.data.Dataset.from_tensor_slices((_IDS, targets)).batch(_BATCH)
+    yield make
+    for strategy in made:
+        tfps.ClusterCoordinator(strategy).close()
 
 
 def _trained(
-    strategy: tfps.ParameterServerStrategy, **options: Any
-) -> tuple[list[float], np.ndarray, Any]:
+    strategy: tfps.ParameterServerStrategy,
+    optimizer: type[keras.optimizers.Optimizer] = keras.optimizers.Adagrad,
+    **options: Any,
+) -> tuple[list[float], np.ndarray, keras.Model]:
     with strategy.scope():
-        layer = _layer(keras.initializers.RandomNormal(seed=1), **options)
         model = keras.Sequential(
             [
-                layer,
+                shared_cached.layer_of(
+                    keras.initializers.RandomNormal(seed=1), **options
+                ),
                 keras.layers.Dense(
                     1, kernel_initializer=keras.initializers.Ones()
                 ),
             ]
         )
-        model.compile(keras.optimizers.Adagrad(0.1), "mse")
-    history = model.fit(_dataset(), epochs=2, verbose=0)
-    return (
-        history.history["loss"],
-        layer.get_embedding_tables()["items"].numpy(),
-        layer,
-    )
+        model.compile(optimizer(0.1), "mse")
+    targets = (_IDS[:, :1] % 2).astype("float32")
+    data = tf.data.Dataset.from_tensor_slices((_IDS, targets)).batch(_BATCH)
+    history = model.fit(data, epochs=2, verbose=0)
+    table = model.layers[0].get_embedding_tables()["items"].numpy()
+    return history.history["loss"], table, model
 
 
 @pytest.mark.parametrize("num_shards", [None, 2])
 def test_a_cache_of_no_age_changes_nothing(
-    cluster: tfps.LocalCluster, num_shards: int | None
+    make: Make, num_shards: int | None
 ) -> None:
-    losses, table, _ = _trained(_strategy(cluster, num_shards))
-    cached_losses, cached_table, layer = _trained(
-        _strategy(cluster, num_shards), cache_rows=16, cache_max_age_steps=0
+    losses, table, _ = _trained(make(num_shards))
+    cached_losses, cached_table, model = _trained(
+        make(num_shards), cache_rows=16, cache_max_age_steps=0
     )
     np.testing.assert_allclose(cached_losses, losses, rtol=1e-5)
     np.testing.assert_allclose(cached_table, table, rtol=1e-5, atol=1e-6)
-    statistics = layer.cache_statistics()
+    statistics = model.layers[0].cache_statistics()
     assert statistics["asked"] > 0
     assert statistics["hits"] == 0
 
 
-class _Telling(keras.Model):
-    """Returns, as its loss, the age of the oldest row it has read.
-
-    Each step adds one to every row that it looks up, and looks up all rows.
-    """
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__()
-        self.embed = _layer("zeros", **options)
-        self.made = self.add_weight(
-            shape=(), initializer="zeros", trainable=False, name="made"
-        )
-
-    def train_step(self, data: Any) -> dict[str, Any]:
-        ids = tf.reshape(tf.range(_ROWS), [-1, 1]) + tf.zeros([1, 3], tf.int32)
-        with tf.GradientTape() as tape:
-            rows = self.embed(ids)
-            # Every row gets a gradient of minus one.
-            loss = -tf.reduce_sum(rows) / 3.0
-        made = tf.convert_to_tensor(self.made)
-        ages = made - rows / 3.0
-        variables = self.trainable_variables
-        gradients = tape.gradient(loss, variables)
-        self.optimizer.apply(gradients, variables)
-        self.made.assign_add(1.0)
-        return {
-            "youngest": tf.reduce_min(ages),
-            "oldest": tf.reduce_max(ages),
-        }
-
-
-def test_no_row_is_older_than_its_bound(cluster: tfps.LocalCluster) -> None:
-    with _strategy(cluster).scope():
-        # Some ids share a place.
-        model = _Telling(cache_rows=_ROWS, cache_max_age_steps=3)
-        model.embed.build()
-        model.compile(keras.optimizers.SGD(1.0), steps_per_execution=1)
-    seen: list[tuple[float, float]] = []
-    model.fit(
-        tf.data.Dataset.range(_STEPS).batch(1),
-        verbose=0,
-        callbacks=[
-            keras.callbacks.LambdaCallback(
-                on_train_batch_end=lambda _, logs: seen.append(
-                    (logs["youngest"], logs["oldest"])
-                )
-            )
-        ],
+def test_no_row_is_older_than_its_bound(make: Make) -> None:
+    # Some ids share a place.
+    model = shared_cached.telling(
+        make(), cache_rows=shared_cached.NUM_ROWS, cache_max_age_steps=3
     )
+    seen = shared_cached.ages_seen(model, _STEPS)
     assert min(youngest for youngest, _ in seen) == 0.0
     assert max(oldest for _, oldest in seen) == 3.0
     assert 0.4 < model.embed.cache_statistics()["hit_rate"] < 0.75
 
 
-def test_loaded_weights_are_seen_at_once(
-    cluster: tfps.LocalCluster, tmp_path: pathlib.Path
+def test_what_the_program_sets_is_seen_at_once(
+    make: Make, tmp_path: pathlib.Path
 ) -> None:
-    with _strategy(cluster).scope():
-        model = _Telling(cache_rows=1_000, cache_max_age_steps=1_000)
-        model.embed.build()
-        model.compile(keras.optimizers.SGD(1.0))
-    data = tf.data.Dataset.range(_STEPS).batch(1)
-    path = str(tmp_path / "model.weights.h5")
-    model.fit(data.take(1), verbose=0)
-    model.save_weights(path)
-    first = model.fit(data, verbose=0).history
-    assert first["oldest"][-1] > 0
-    model.load_weights(path)
-    once = model.fit(data.take(1), verbose=0).history
-    assert once["oldest"] == once["youngest"] == [0.0]
+    model = shared_cached.telling(
+        make(), cache_rows=1_000, cache_max_age_steps=1_000
+    )
+    (table,) = model.embed.trainable_variables
+    weights = str(tmp_path / "model.weights.h5")
+    model.save_weights(weights)
+    ours = tfps.Checkpoint(model=model)
+    theirs = tf.train.Checkpoint(table=table, made=model.made)
+    our_prefix = ours.write(str(tmp_path / "ours"))
+    their_prefix = theirs.write(str(tmp_path / "theirs"))
+
+    def assign() -> None:
+        table.assign(tf.zeros_like(table))
+        model.made.assign(0.0)
+
+    def scatter() -> None:
+        made = float(model.made)
+        rows = tf.range(shared_cached.NUM_ROWS)
+        values = tf.fill([shared_cached.NUM_ROWS, 4], made)
+        table.value.scatter_update(tf.IndexedSlices(values, rows))
+
+    for change in (
+        lambda: model.load_weights(weights),
+        lambda: ours.restore(our_prefix),
+        lambda: theirs.restore(their_prefix),
+        assign,
+        scatter,
+    ):
+        assert shared_cached.ages_seen(model, 4)[-1][1] > 0.0
+        change()
+        assert shared_cached.ages_seen(model, 1) == [(0.0, 0.0)]
+
+
+def test_steps_of_the_chief_see_what_the_program_sets(make: Make) -> None:
+    model = shared_cached.telling(
+        make(), cache_rows=1_000, cache_max_age_steps=1_000
+    )
+    (table,) = model.embed.trainable_variables
+
+    def oldest() -> float:
+        logs = model.train_on_batch(np.zeros((1, 1)), return_dict=True)
+        return float(logs["oldest"])
+
+    assert [oldest() for _ in range(3)] == [0.0, 1.0, 2.0]
+    table.assign(tf.fill(table.shape, float(model.made)))
+    assert oldest() == 0.0
+
+
+def test_evaluate_and_predict_read_the_newest_rows(make: Make) -> None:
+    model = shared_cached.telling(
+        make(), cache_rows=1_000, cache_max_age_steps=1_000
+    )
+    assert shared_cached.ages_seen(model, 4)[-1][1] > 0.0
+    data = tf.data.Dataset.range(1).batch(1)
+    found = model.evaluate(data, verbose=0, return_dict=True)
+    assert (found["youngest"], found["oldest"]) == (0.0, 0.0)
+    _, table, trained = _trained(
+        make(), cache_rows=1_000, cache_max_age_steps=1_000
+    )
+    kernel, bias = trained.layers[1].get_weights()
+    np.testing.assert_allclose(
+        trained.predict(_IDS, verbose=0),
+        table[_IDS].sum(1) @ kernel + bias,
+        rtol=1e-4,
+        atol=1e-5,
+    )
+
+
+class _Failing(Telling):
+    """A model whose fourth step fails."""
+
+    def train_step(self, data: Any) -> dict[str, Any]:
+        """Makes one step."""
+        logs = super().train_step(data)
+        bad = tf.equal(tf.convert_to_tensor(self.made), 4.0)
+        with tf.control_dependencies(
+            [tf.debugging.assert_equal(bad, False, "the fourth step")]
+        ):
+            return {name: tf.identity(each) for name, each in logs.items()}
+
+
+def test_a_step_that_fails_leaves_no_wrong_row(make: Make) -> None:
+    with make().scope():
+        model = _Failing(cache_rows=1_000, cache_max_age_steps=3)
+        model.compile(keras.optimizers.SGD(1.0), steps_per_execution=1)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="fourth step"):
+        shared_cached.ages_seen(model, 8)
+    made = float(model.made)
+    table = model.embed.get_embedding_tables()["items"].numpy()
+    seen = shared_cached.ages_seen(model, 6)
+    # Rows and steps may differ by what the failed steps have done.
+    offset = made - table.min()
+    assert min(youngest for youngest, _ in seen) >= offset
+    assert max(oldest for _, oldest in seen) <= offset + 3.0
 
 
 @pytest.mark.parametrize(
-    ("consistency", "name"),
+    ("options", "name"),
     [
-        (tfps.Sync(), "Sync"),
-        (tfps.BoundedStaleness(2), "BoundedStaleness"),
-        (tfps.Async(local_steps=2), "local steps"),
+        ({"consistency": tfps.Sync()}, "Sync"),
+        ({"consistency": tfps.BoundedStaleness(2)}, "BoundedStaleness"),
+        ({"consistency": tfps.Async(local_steps=2)}, "local steps"),
+        ({"sparse_update": "caught_up"}, "caught_up"),
     ],
 )
 def test_promises_that_old_rows_break_are_refused(
-    cluster: tfps.LocalCluster, consistency: Any, name: str
+    make: Make, options: dict[str, Any], name: str
 ) -> None:
     with pytest.raises(errors.UnsupportedError, match=name):
-        _trained(_strategy(cluster, consistency=consistency), cache_rows=16)
+        _trained(make(**options), keras.optimizers.Adam, cache_rows=16)

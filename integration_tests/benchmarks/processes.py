@@ -40,13 +40,3 @@ def with_descendants(pid: int) -> list[int]:
     for one in found:
         found += children.get(one, [])
     return found
-
-
-def loopback_traffic() -> tuple[int, int]:
-    """Returns the bytes and packets that this machine has sent to itself."""
-    for line in pathlib.Path("/proc/net/dev").read_text().splitlines():
-        interface, _, fields = line.partition(":")
-        if interface.strip() == "lo":
-            num_bytes, num_packets = fields.split()[:2]
-            return int(num_bytes), int(num_packets)
-    return 0, 0

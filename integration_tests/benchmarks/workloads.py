@@ -18,7 +18,7 @@ import numpy as np
 import tensorflow as tf
 
 # Of a table the sizes of Criteo's data set have 26 of, the largest cut off.
-_CRITEO_ROWS = (
+CRITEO_ROWS = (
     *(1460, 583, 2_600_000, 2_202_608, 305, 24, 12517, 633, 3, 93145, 5683),
     *(2_600_000, 3194, 27, 14992, 2_600_000, 10, 5652, 2173, 4, 2_600_000),
     *(18, 15, 286_181, 105, 142_572),
@@ -288,9 +288,9 @@ WORKLOADS = {
     ),
     "dlrm26_zipf": Workload(
         512,
-        _tables(_CRITEO_ROWS, (256, 128)),
-        _zipf_ids(_CRITEO_ROWS),
-        joint_model=_tables(_CRITEO_ROWS, (256, 128), _joint),
+        _tables(CRITEO_ROWS, (256, 128)),
+        _zipf_ids(CRITEO_ROWS),
+        joint_model=_tables(CRITEO_ROWS, (256, 128), _joint),
     ),
     "dense122": Workload(64, _dense, _vectors),
     "wide_deep": Workload(512, _wide_and_deep, _some_flights),

@@ -1,5 +1,6 @@
 """The rows of an embedding layer that workers keep."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from tfps_plugin import errors
@@ -18,15 +19,20 @@ class CachedRows:
         max_age_steps: The user's `cache_max_age_steps`.
     """
 
-    def __init__(self, num_rows: int, max_age_steps: int) -> None:
+    def __init__(
+        self, num_rows: int, max_age_steps: int, dynamic: Sequence[str]
+    ) -> None:
         """Has no caches yet.
 
         Args:
             num_rows: The most rows of each stack; 0: no caches.
             max_age_steps: The largest age of a row.
+            dynamic: Names of the tables of the layer without a vocabulary.
 
         Raises:
-            errors.InputError: If one of them is not an integer of at least 0.
+            errors.InputError: If one of the numbers is not an integer of at
+                least 0.
+            errors.UnsupportedError: If there is a table without a vocabulary.
         """
         for name, value in (
             ("cache_rows", num_rows),
@@ -36,6 +42,13 @@ class CachedRows:
                 raise errors.InputError(_expected(name, value))
             if value < 0:
                 raise errors.InputError(_expected(name, value))
+        if num_rows and dynamic:
+            raise errors.UnsupportedError(
+                "A layer with cached rows cannot have tables without a "
+                f"vocabulary. Expected: tables with a vocabulary_size. "
+                f"Received: cache_rows={num_rows}, and the tables "
+                f"{list(dynamic)}. Make a layer of their own for these."
+            )
         self.num_rows = num_rows
         self.max_age_steps = max_age_steps
         # By the number of the stack. Steps that train make them when traced.
@@ -59,15 +72,11 @@ class CachedRows:
             if found is None:
                 return None
             places = min(self.num_rows, int(stack.shape[0]))
-            self._caches[number] = RowCache(
-                found[0], places, self.max_age_steps
+            # Several threads may trace.
+            self._caches.setdefault(
+                number, RowCache(found[0], places, self.max_age_steps)
             )
         return self._caches[number]
-
-    def forget(self) -> None:
-        """Empties all caches; no step may be running."""
-        for cache in self._caches.values():
-            cache.forget()
 
     def statistics(self) -> dict[str, int | float]:
         """Returns counts of all workers, see the layer's method."""

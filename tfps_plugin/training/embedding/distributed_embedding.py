@@ -119,8 +119,9 @@ class DistributedEmbedding(keras.layers.Layer):
             weights differs from the configurations.
         TypeError: If an object is given that is not a configuration.
         errors.UnsupportedError: If a table asks for its own optimizer or for
-            the "sparsecore" placement; and in training, if old rows would break
-            a promise.
+            the "sparsecore" placement; if there are `cache_rows` and a table
+            without a vocabulary; and before the first step that trains, if old
+            rows would break a promise of the strategy.
     """
 
     built: bool
@@ -140,7 +141,11 @@ class DistributedEmbedding(keras.layers.Layer):
         # The error about a wrong id needs strings, which XLA does not support.
         self.supports_jit = False
         self._plan = EmbeddingPlan(feature_configs, table_stacking)
-        self._cached = CachedRows(cache_rows, cache_max_age_steps)
+        self._cached = CachedRows(
+            cache_rows,
+            cache_max_age_steps,
+            [each.table.name for each in self._plan.dynamic],
+        )
         self._stacks: list[keras.Variable] = []
         self._rows_by_id = tuple(
             RowsById(
@@ -391,6 +396,9 @@ class DistributedEmbedding(keras.layers.Layer):
         Returns:
             "asked": number of rows; rows of one step count once. "hits":
             number of those that the worker had. "hit_rate": the share of hits.
+
+        Raises:
+            tf.errors.OpError: If a worker does not answer.
         """
         return self._cached.statistics()
 
@@ -428,7 +436,6 @@ class DistributedEmbedding(keras.layers.Layer):
             _assign(variable, rows, store[name])
         for each in self._by_id():
             each.assign(store[each.name])
-        self._cached.forget()
 
     def _by_id(self) -> list[keras.Variable]:
         """Returns all variables of tables without a vocabulary."""

@@ -6,6 +6,7 @@ a row.
 """
 
 import dataclasses
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,7 @@ import tensorflow as tf
 
 from tfps_plugin import errors
 from tfps_plugin._compat.graph import tensorflow_variables as compat
+from tfps_plugin.cluster.calls import dispatch_context
 from tfps_plugin.variables.chief import chief_reads
 from tfps_plugin.variables.lookup import cache_places
 from tfps_plugin.variables.lookup import graph_checks
@@ -23,13 +25,17 @@ from tfps_plugin.variables.per_worker.worker_local_handle import (
 )
 from tfps_plugin.variables.step_trace import StepTrace
 
-# Numbers that a cache keeps of itself: lookups so far, which are its clock; the
-# microsecond of the last one; ids that were asked for; those that it had.
-_CLOCK, _USED_AT, _ASKED, _HITS = range(4)
+# Numbers that a cache keeps of itself: lookups that have begun, which are its
+# clock; the microsecond of the last one; the clock of the last one that ended;
+# ids that were asked for; those that it had.
+_CLOCK, _USED_AT, _ENDED, _ASKED, _HITS = range(5)
 
 # After a pause this long, all rows are too old. A lane that is not used has a
 # clock that stands still.
 _PAUSE_MICROSECONDS = 10_000_000
+
+# The chief's number among the lanes.
+_CHIEF = -1
 
 
 class RowCache:
@@ -37,7 +43,8 @@ class RowCache:
 
     Lanes do not share one, because a lookup reads places and rows, and another
     lane must not write between the two. A worker that is replaced begins with
-    an empty cache.
+    an empty cache. So does every lane with its first call after the program or
+    a restore has set values of the table (`Table.epoch`).
 
     Threading: as `WorkerLocalHandle`.
     """
@@ -56,9 +63,9 @@ class RowCache:
         self._max_age_steps = max_age_steps
         width = table.shape[-1]
         with tf.init_scope():
-            self._places = _Zeros([num_places, 3], tf.int64, "cache_places")
+            self._places = _Places(table, num_places)
             self._rows = _Zeros([num_places, width], table.dtype, "cache_rows")
-            self._numbers = _Zeros([4], tf.int64, "cache_numbers")
+            self._numbers = _Zeros([5], tf.int64, "cache_numbers")
 
     def serves(self, table: Table) -> bool:
         """Returns whether the lookup that is being traced may use it.
@@ -93,7 +100,8 @@ class RowCache:
             The rows in the order of the ids, shape `(U, D)`.
         """
         with compat.clear_device(), tf.device(graph_checks.CPU):
-            now, numbers = self._begin()
+            numbers, begun = self._begin()
+            now = numbers[_CLOCK]
             ids_U = tf.cast(order.ids_U, tf.int64)
             slots_U = cache_places.slots(ids_U, self._num_places)
             found_U3 = tf.raw_ops.ResourceGather(
@@ -119,46 +127,56 @@ class RowCache:
             change = cache_places.changes(
                 slots_U, ids_U, found_U3, is_fresh_U, now
             )
-            tf.raw_ops.ResourceScatterUpdate(
-                resource=self._places.handle,
-                indices=tf.gather(slots_U, change.writers_P),
-                updates=change.places_P3,
-            )
-            tf.raw_ops.ResourceScatterUpdate(
-                resource=self._rows.handle,
-                indices=tf.gather(slots_U, change.kept_K),
-                updates=tf.gather(rows_UD, change.kept_K),
-            )
+            kept_KD = tf.gather(rows_UD, change.kept_K)
+            # Rows that never arrive must leave no trace.
+            with tf.control_dependencies([begun, kept_KD]):
+                written = [
+                    tf.raw_ops.ResourceScatterUpdate(
+                        resource=self._places.handle,
+                        indices=tf.gather(slots_U, change.writers_P),
+                        updates=change.places_P3,
+                    ),
+                    tf.raw_ops.ResourceScatterUpdate(
+                        resource=self._rows.handle,
+                        indices=tf.gather(slots_U, change.kept_K),
+                        updates=kept_KD,
+                    ),
+                ]
+            numbers[_ENDED] = now
             numbers[_ASKED] += tf.size(ids_U, tf.int64)
             numbers[_HITS] += tf.size(fresh_F, tf.int64)
-            tf.raw_ops.AssignVariableOp(
-                resource=self._numbers.handle, value=tf.stack(numbers)
-            )
+            with tf.control_dependencies(written):
+                self._store(numbers)
         return rows_UD
 
-    def _begin(self) -> tuple[tf.Tensor, list[tf.Tensor]]:
-        """Returns the time of this lookup, and the numbers with that time."""
+    def _begin(self) -> tuple[list[tf.Tensor], tf.Operation]:
+        """Returns the numbers with the time of this lookup, and stores them."""
         numbers = tf.unstack(
             tf.raw_ops.ReadVariableOp(
                 resource=self._numbers.handle, dtype=tf.int64
             )
             + 0,
-            4,
+            5,
         )
         used_at = tf.cast(tf.timestamp() * 1e6, tf.int64)
         pause = used_at - numbers[_USED_AT]
-        # A clock of the machine that was set back is a pause, too.
-        is_long = (pause < 0) | (pause > _PAUSE_MICROSECONDS)
+        is_too_old = (
+            # A clock of the machine that was set back is a pause, too.
+            (pause < 0)
+            | (pause > _PAUSE_MICROSECONDS)
+            # A lookup that failed may have written places without their rows.
+            | tf.not_equal(numbers[_ENDED], numbers[_CLOCK])
+        )
         numbers[_CLOCK] += tf.where(
-            is_long, tf.constant(self._max_age_steps + 1, tf.int64), 1
+            is_too_old, tf.constant(self._max_age_steps + 1, tf.int64), 1
         )
         numbers[_USED_AT] = used_at
-        return numbers[_CLOCK], numbers
+        return numbers, self._store(numbers)
 
-    def forget(self) -> None:
-        """Empties it; no step may be running."""
-        for each in (self._places, self._rows, self._numbers):
-            each.forget()
+    def _store(self, numbers: list[tf.Tensor]) -> tf.Operation:
+        return tf.raw_ops.AssignVariableOp(
+            resource=self._numbers.handle, value=tf.stack(numbers)
+        )
 
     def totals(self) -> tuple[int, int]:
         """Returns the ids that were asked for, and those that it had.
@@ -180,26 +198,56 @@ class _Zeros(WorkerLocalHandle):
         super().__init__(
             tf.TensorShape(shape), dtype, name, trainable=False, per_lane=True
         )
-        with compat.clear_device(), tf.device(self.device):
+        self._clear_own()
+
+    def _clear_own(self) -> None:
+        """Sets the variable of the chief to zeros."""
+        with tf.init_scope(), compat.clear_device(), tf.device(self.device):
             tf.raw_ops.AssignVariableOp(
-                resource=self.own_handle, value=tf.zeros(shape, dtype)
+                resource=self.own_handle,
+                value=tf.zeros(self._shape, self._dtype),
             )
 
     def _initial_copy(self, context: Any) -> tf.Tensor:
         return tf.zeros(self._shape, self._dtype)
 
     def values(self) -> list[Any]:
-        """Returns the value of each lane."""
+        """Returns the value of each lane, and of the chief."""
+        copies = [copy.own_handle for copy in self._resident.existing()]
         return [
-            chief_reads.to_array(
-                compat.read_resource(copy.own_handle, self._dtype)
-            )
-            for copy in self._resident.existing()
+            chief_reads.to_array(compat.read_resource(handle, self._dtype))
+            for handle in [self.own_handle, *copies]
         ]
 
-    def forget(self) -> None:
-        """Drops the variables of all lanes."""
-        self._resident.forget()
+
+class _Places(_Zeros):
+    """Places, which each lane empties when the table has another epoch.
+
+    They are checked whenever a function is called that uses them. A call that
+    has begun goes on with what it has.
+
+    Threading: as `WorkerLocalHandle`; each lane has an epoch of its own.
+    """
+
+    def __init__(self, table: Table, num_places: int) -> None:
+        super().__init__([num_places, 3], tf.int64, "cache_places")
+        self._table = weakref.ref(table)
+        # By lane.
+        self._epochs: dict[int, list[object]] = {}
+
+    def _handle_now(self) -> tf.Tensor:
+        table = self._table()
+        context = dispatch_context.current()
+        lane = _CHIEF if context is None else context.lane_index
+        epoch = [] if table is None else [each.epoch for each in table.shards]
+        if self._epochs.get(lane, epoch) != epoch:
+            if context is None:
+                self._clear_own()
+            else:
+                self._resident.forget_key(lane)
+        handle = super()._handle_now()
+        self._epochs[lane] = epoch
+        return handle
 
 
 def _refusal(step: StepTrace, table: Table) -> str | None:
