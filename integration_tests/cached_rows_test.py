@@ -99,13 +99,13 @@ def test_a_cache_of_no_age_changes_nothing(
 
 def test_no_row_is_older_than_its_bound(make: Make) -> None:
     # Some ids share a place.
-    model = shared_cached.telling(
-        make(), cache_rows=shared_cached.NUM_ROWS, cache_max_age_steps=3
-    )
+    model = shared_cached.telling(make(), cache_rows=30, cache_max_age_steps=3)
     seen = shared_cached.ages_seen(model, _STEPS)
     assert min(youngest for youngest, _ in seen) == 0.0
     assert max(oldest for _, oldest in seen) == 3.0
-    assert 0.4 < model.embed.cache_statistics()["hit_rate"] < 0.75
+    assert 0.2 < model.embed.cache_statistics()["hit_rate"] < 0.75
+    # Every update has arrived.
+    assert np.all(model.embed.get_embedding_tables()["items"] == _STEPS)
 
 
 def test_what_the_program_sets_is_seen_at_once(

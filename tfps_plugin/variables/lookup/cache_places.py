@@ -38,13 +38,17 @@ class Changes(NamedTuple):
     kept_K: tf.Tensor
 
 
-def slots(ids_U: tf.Tensor, num_places: int) -> tf.Tensor:
+def slots(ids_U: tf.Tensor, num_places: int, num_rows: int) -> tf.Tensor:
     """Returns the place of each id.
 
     Args:
         ids_U: Row numbers, int64.
         num_places: The number of places.
+        num_rows: The number of rows of the table.
     """
+    if num_places >= num_rows:
+        # Each id has a place of its own.
+        return ids_U
     # Of a product, the upper bits depend on all bits of the id.
     mixed_U = tf.bitwise.right_shift(
         tf.bitcast(ids_U * tf.constant(_SPREAD, tf.int64), tf.uint64),

@@ -8,6 +8,8 @@ from tfps_plugin.variables.lookup.cache_places import FETCHED_AT
 from tfps_plugin.variables.lookup.cache_places import ID
 from tfps_plugin.variables.lookup.cache_places import VOTES
 
+_MANY = 1 << 40
+
 
 class _Cache:
     """Places in NumPy, changed as a worker changes its own."""
@@ -22,7 +24,7 @@ class _Cache:
         """Returns the ids that it had; a row is the number of its id."""
         self.now += 1
         ids_U = tf.constant(ids, tf.int64)
-        slots_U = cache_places.slots(ids_U, len(self.places)).numpy()
+        slots_U = cache_places.slots(ids_U, len(self.places), _MANY).numpy()
         found_U3 = tf.constant(self.places[slots_U])
         is_fresh_U = cache_places.is_fresh(
             found_U3,
@@ -51,11 +53,16 @@ class _Cache:
 def test_slots_are_inside_and_spread() -> None:
     for first in (0, 5_000_000_000):
         ids = tf.range(first, first + 10_000, dtype=tf.int64)
-        slots = cache_places.slots(ids, 100).numpy()
+        slots = cache_places.slots(ids, 100, _MANY).numpy()
         counts = np.bincount(slots, minlength=100)
         assert len(counts) == 100
         assert counts.min() > 50
         assert counts.max() < 200
+
+
+def test_each_id_has_a_place_of_its_own_if_there_are_enough() -> None:
+    ids = tf.range(7, dtype=tf.int64)
+    assert len(set(cache_places.slots(ids, 7, 7).numpy())) == 7
 
 
 def test_a_row_is_there_until_it_is_too_old() -> None:

@@ -61,7 +61,7 @@ class RowCache:
         """
         self._num_places = num_places
         self._max_age_steps = max_age_steps
-        width = table.shape[-1]
+        self._num_rows, width = table.shape
         with tf.init_scope():
             self._places = _Places(table, num_places)
             self._rows = _Zeros([num_places, width], table.dtype, "cache_rows")
@@ -103,7 +103,9 @@ class RowCache:
             numbers, begun = self._begin()
             now = numbers[_CLOCK]
             ids_U = tf.cast(order.ids_U, tf.int64)
-            slots_U = cache_places.slots(ids_U, self._num_places)
+            slots_U = cache_places.slots(
+                ids_U, self._num_places, self._num_rows
+            )
             found_U3 = tf.raw_ops.ResourceGather(
                 resource=self._places.handle, indices=slots_U, dtype=tf.int64
             )
@@ -251,14 +253,15 @@ class _Places(_Zeros):
 
 
 def _refusal(step: StepTrace, table: Table) -> str | None:
+    # They have an exchange, too.
+    if step.replica is not None:
+        return "replicas of a worker look up together"
     if step.exchange is not None or step.global_step is not None:
         return "tfps.Sync() promises steps on the newest rows"
     if step.is_gated:
         return "tfps.BoundedStaleness promises rows of a bounded age"
     if step.accrual is not None or step.is_in_round:
         return "local steps have rows of their own"
-    if step.replica is not None:
-        return "replicas of a worker look up together"
     if any(shard.unseen_steps is not None for shard in table.shards):
         return "sparse_update='caught_up' promises rows as of the newest step"
     return None
