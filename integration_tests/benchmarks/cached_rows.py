@@ -9,7 +9,7 @@ a table are drawn from a Zipf distribution that ends with the table. Prints
 medians and ranges over the rounds: steps per second; the CPU milliseconds of
 all processes for a step; the kilobytes that parameter servers (rows and
 weights) and workers (ids and gradients) have sent for a step; the hit rate; and
-the loss. Other connections of the machine do not count.
+the loss; and each round. Other connections of the machine do not count.
 """
 
 import argparse
@@ -83,6 +83,7 @@ def main() -> None:
         for _ in range(options.rounds):
             for kind, model in models.items():
                 rounds[kind].append(_round(cluster, model, data, options.steps))
+                print(f"{kind}: {rounds[kind][-1]}", flush=True)
     for kind, figures in rounds.items():
         print(f"{kind}:", flush=True)
         for name in _Figures._fields:
