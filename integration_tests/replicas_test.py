@@ -597,6 +597,23 @@ def test_what_replicas_cannot_do_together_is_refused(
         model.fit(_ids_and_targets(4).batch(4), verbose=0)
 
 
+def test_cached_rows_are_refused(
+    strategy: tfps.ParameterServerStrategy,
+) -> None:
+    table = tfps.layers.TableConfig("items", 10, 4)
+    item = tfps.layers.FeatureConfig("item", table, (None,), (None, 4))
+    with strategy.scope():
+        model = keras.Sequential(
+            [
+                tfps.layers.DistributedEmbedding(item, cache_rows=5),
+                keras.layers.Dense(1),
+            ]
+        )
+        model.compile("sgd", "mse")
+    with pytest.raises(tfps.errors.UnsupportedError, match="replicas"):
+        model.fit(np.zeros(8, "int32"), np.zeros((8, 1)), verbose=0)
+
+
 @pytest.mark.parametrize("reduction", ["sum", "mean_with_sample_weight"])
 def test_losses_that_are_no_means_are_refused(
     strategy: tfps.ParameterServerStrategy, reduction: str

@@ -21,7 +21,7 @@ from tfps_plugin import errors
 from tfps_plugin.variables.storage import on_disk
 
 # Some tests lose tasks, or add some, and every one moves large files.
-pytestmark = pytest.mark.sample(cases=3, group="tiered_rows")
+pytestmark = pytest.mark.sample(cases=2, group="tiered_rows")
 
 # A third has more than 32 MB, and so has a third of each slot.
 _CAPACITY = 420_000

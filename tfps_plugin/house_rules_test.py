@@ -37,6 +37,7 @@ _STATEFUL_NAMES = {
         "_roll_call",
         "_turns",
     },
+    "tfps_plugin/_compat/runtime/tensorflow_cluster.py": {"_updates"},
     "tfps_plugin/cluster/chief/connection.py": {"_present"},
     "tfps_plugin/cluster/chief/this_process.py": {"state"},
     # Keras and TensorFlow are patched once for each process.

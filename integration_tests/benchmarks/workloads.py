@@ -18,7 +18,7 @@ import numpy as np
 import tensorflow as tf
 
 # Of a table the sizes of Criteo's data set have 26 of, the largest cut off.
-_CRITEO_ROWS = (
+CRITEO_ROWS = (
     *(1460, 583, 2_600_000, 2_202_608, 305, 24, 12517, 633, 3, 93145, 5683),
     *(2_600_000, 3194, 27, 14992, 2_600_000, 10, 5652, 2173, 4, 2_600_000),
     *(18, 15, 286_181, 105, 142_572),
@@ -72,13 +72,14 @@ def _separate(keras: Any, ids: Any, rows_of_tables: Sequence[int]) -> list[Any]:
 
 
 def joint_rows(
-    ids: Mapping[str, Any], rows_of_tables: Mapping[str, int]
+    ids: Mapping[str, Any], rows_of_tables: Mapping[str, int], **options: Any
 ) -> list[Any]:
     """Returns rows of one `DistributedEmbedding`, in the order of the tables.
 
     Args:
         ids: Keras tensors of shape `(B,)`, by the names of their tables.
         rows_of_tables: Numbers of rows, by the names of the tables.
+        **options: Arguments of the layer.
     """
     import tfps_plugin as tfps
 
@@ -91,30 +92,34 @@ def joint_rows(
                 (None, _WIDTH),
             )
             for name, num_rows in rows_of_tables.items()
-        }
+        },
+        **options,
     )
     rows = embed(dict(ids))
     return [rows[name] for name in rows_of_tables]
 
 
-def _joint(keras: Any, ids: Any, rows_of_tables: Sequence[int]) -> list[Any]:
+def _joint(
+    keras: Any, ids: Any, rows_of_tables: Sequence[int], **options: Any
+) -> list[Any]:
     names = [f"table_{number}" for number in range(len(rows_of_tables))]
     return joint_rows(
         {name: ids[:, number] for number, name in enumerate(names)},
         dict(zip(names, rows_of_tables, strict=True)),
+        **options,
     )
 
 
 def _tables(
     rows_of_tables: Sequence[int],
     hidden: Sequence[int],
-    embed: Callable[[Any, Any, Sequence[int]], list[Any]] = _separate,
-) -> Callable[[Any, int | None], Any]:
+    embed: Callable[..., list[Any]] = _separate,
+) -> Callable[..., Any]:
     """Returns a model of an embedding per table, with dense layers on top."""
 
-    def make(keras: Any, steps_per_call: int | None) -> Any:
+    def make(keras: Any, steps_per_call: int | None, **options: Any) -> Any:
         ids = keras.Input((len(rows_of_tables),), dtype="int64", name="ids")
-        embedded = embed(keras, ids, rows_of_tables)
+        embedded = embed(keras, ids, rows_of_tables, **options)
         x = (
             keras.layers.Concatenate()(embedded)
             if embedded[1:]
@@ -282,7 +287,10 @@ WORKLOADS = {
         min_shard_bytes=1,
     ),
     "dlrm26_zipf": Workload(
-        512, _tables(_CRITEO_ROWS, (256, 128)), _zipf_ids(_CRITEO_ROWS)
+        512,
+        _tables(CRITEO_ROWS, (256, 128)),
+        _zipf_ids(CRITEO_ROWS),
+        joint_model=_tables(CRITEO_ROWS, (256, 128), _joint),
     ),
     "dense122": Workload(64, _dense, _vectors),
     "wide_deep": Workload(512, _wide_and_deep, _some_flights),

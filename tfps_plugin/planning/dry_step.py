@@ -89,7 +89,8 @@ class DryStep:
         known: dict[str, Any] = dict(cut.feeds)
         self._fill_arriving(known)
         work = {}
-        for place in cut.parameter_servers():
+        servers = cut.parameter_servers()
+        for place in servers:
             sent = self._values(cut.leaving[place].values(), known)
             gotten = [
                 known[name]
@@ -105,7 +106,9 @@ class DryStep:
         rows = [
             number
             for name, number in self._rows_of.items()
+            # A worker looks up in its cache, too, which is empty here.
             if name not in cut.not_sent
+            and cut.place(cut.arriving[name].op) in servers
         ]
         took, cpu = self._time(known, seconds) if seconds else (None, None)
         return DryRun(work, took, cpu, sum(rows), len(rows))

@@ -116,7 +116,7 @@ class _Asked:
 
     @property
     def is_quick(self) -> bool:
-        """Whether it has told of itself the last time."""
+        """True if it has told of itself the last time."""
         return self._latest.report is not None
 
     def answer(self) -> Answer:

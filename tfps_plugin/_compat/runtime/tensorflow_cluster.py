@@ -13,6 +13,16 @@ from tensorflow.python.eager import context
 from tfps_plugin._compat.runtime import tensorflow_functions
 
 
+class _Updates:
+    """Updates of the process's one eager context."""
+
+    def __init__(self) -> None:
+        self.number = 0
+
+
+_updates = _Updates()
+
+
 def default_session_config() -> Any:
     """Returns a copy of this process's `ConfigProto`, for the tasks' sessions.
 
@@ -45,4 +55,17 @@ def update_server_def(server_def: Any) -> None:
     Used since TensorFlow 2.20: `context.Context.update_server_def`.
     """
     with tensorflow_functions.registered_by_nobody_else():
-        context.context().update_server_def(server_def)
+        # Before and after: a call in between belongs to neither state.
+        _updates.number += 1
+        try:
+            context.context().update_server_def(server_def)
+        finally:
+            _updates.number += 1
+
+
+def num_updates() -> int:
+    """Returns a number that differs after every `update_server_def`.
+
+    TensorFlow then prepares functions anew.
+    """
+    return _updates.number

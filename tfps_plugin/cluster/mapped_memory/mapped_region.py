@@ -23,9 +23,9 @@ class MappedRegion:
     The file is gone when the process ends, however it ends. The pieces of the
     first and last page that the variable shares with others stay as they are.
 
-    Threading: safe from any thread. Guarded by `_lock`: the uses of pages; it
-    is never held while the disk is waited for. Guarded by `_limiting`: the
-    pages that are being given up.
+    Threading: safe from any thread. Guarded by `_lock`: the uses of pages, and
+    the numbers of pages; it is never held while the disk is waited for.
+    Guarded by `_limiting`: the pages that are being given up.
     """
 
     def __init__(
@@ -49,6 +49,8 @@ class MappedRegion:
         self._row_bytes = array.nbytes // max(1, len(array))
         num_pages = self.num_bytes // PAGE_BYTES
         self.most_pages = int(share_in_memory * num_pages)
+        # Pages that are in memory, or are about to be.
+        self._num_present = 0
         # Pages whose reading has begun because a lookup needed them.
         self.num_read = 0
         # First bytes and sizes of pages that may be on their way to the disk.
@@ -94,6 +96,11 @@ class MappedRegion:
         with self._lock:
             missing = self._uses.use(pages, now)
             self.num_read += len(missing)
+            self._num_present += len(missing)
+            is_above = self._num_present > (1 + _SLACK) * self.most_pages
+        if is_above:
+            # Lookups bring in no more than they make room for.
+            self.keep_limit(now)
         for first, number in runs(missing):
             page_calls.read_ahead(
                 self._begin + first * PAGE_BYTES, number * PAGE_BYTES
@@ -137,13 +144,17 @@ class MappedRegion:
         page_calls.drop(self._descriptor, self._leaving)
         self._leaving = []
         are_resident = page_calls.are_resident(self._begin, self.num_bytes)
-        excess = int(np.count_nonzero(are_resident)) - self.most_pages
+        num_resident = int(np.count_nonzero(are_resident))
+        excess = num_resident - self.most_pages
         if excess <= 0:
+            with self._lock:
+                self._num_present = num_resident
             return
         with self._lock:
             chosen = self._uses.least_used(
                 are_resident, excess + int(_SLACK * self.most_pages), now
             )
+            self._num_present = num_resident - len(chosen)
         self._leaving = [
             (first * PAGE_BYTES, number * PAGE_BYTES)
             for first, number in runs(chosen)

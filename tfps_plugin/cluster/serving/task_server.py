@@ -226,12 +226,11 @@ def _start_server(
 
     task = config.task
     if task.job == spec.PARAMETER_SERVER:
-        from tfps_plugin._compat.runtime import tensorflow_task_functions
         from tfps_plugin.cluster.mapped_memory.disk_functions import (
             DiskFunctions,
         )
 
-        tensorflow_task_functions.serve(DiskFunctions().by_name())
+        tensorflow_server.serve_functions(DiskFunctions().by_name())
     session_config = tensorflow_server.ConfigProto(
         inter_op_parallelism_threads=threads.inter_op,
         intra_op_parallelism_threads=threads.intra_op,

@@ -20,6 +20,7 @@ from tfps_plugin.coordinator.lanes.lane_queue import LaneQueue
 from tfps_plugin.coordinator.members.membership import Membership
 from tfps_plugin.coordinator.members.pinned_workers import PinnedWorkers
 from tfps_plugin.monitoring.counters import Counters
+from tfps_plugin.variables.chief import worker_fetches
 
 # Takes what was called, where, and when that began and ended.
 OnMade = Callable[[Callable[[], Any], DispatchContext, float, float], None]
@@ -202,6 +203,8 @@ class Lane:
             given_up, self._thread = self._thread, thread
         if self._worker_calls is not None and given_up.ident is not None:
             self._worker_calls.give_up(given_up.ident)
+        if given_up.ident is not None:
+            worker_fetches.give_up(given_up.ident)
         self._counters.increment("closures_abandoned")
         if self._queue.put_back(
             run.closure,

@@ -92,6 +92,8 @@ def restore(
         part_files.restore(whole, prefix, by_ps=by_ps)
         older = [p for p, i in zip(parts, begins, strict=True) if i < number]
         change_files.replay(older, prefix, changes[number], by_ps=by_ps)
+    for part in parts:
+        part.variable.begin_epoch()
 
 
 def keys_of(prefix: str) -> dict[str, list[int]]:

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from collections.abc import Sequence
 
-import numpy as np
 import tensorflow as tf
 
 from tfps_plugin.coordinator.cluster_coordinator import ClusterCoordinator
@@ -12,6 +11,7 @@ from tfps_plugin.training.bounded.gate import Gate
 from tfps_plugin.training.bounded.keeper import Keeper
 from tfps_plugin.training.bounded.member_calls import MemberCalls
 from tfps_plugin.training.synchronous.span import Span
+from tfps_plugin.variables.chief import worker_fetches
 from tfps_plugin.variables.lookup import graph_checks
 
 
@@ -131,7 +131,7 @@ class BoundedSpan(Span):
                 )
             with tf.device(applier.device):
                 made, largest = applier.function(*arguments)
-            clocks: np.ndarray = made.numpy()
+            clocks, largest = worker_fetches.arrays([made, largest])
             lead = int(largest)
             with self._changed:
                 self._results.append((int(clocks.sum()), [clocks]))

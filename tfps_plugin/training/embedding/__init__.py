@@ -11,5 +11,6 @@ feature_tree.py           the user's structure of features
 feature_ids.py            the ids of one feature; its rows combined
 id_counts.py              the number of ids that each feature has
 matrix_columns.py         features that are columns of one matrix
+cached_rows.py            the rows that workers keep
 stacked_lookup.py         one lookup for all features of a stack
 """

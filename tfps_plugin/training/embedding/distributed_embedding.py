@@ -9,6 +9,7 @@ import tensorflow as tf
 from tfps_plugin._compat.graph import tensorflow_variables as compat
 from tfps_plugin.training.embedding import feature_ids
 from tfps_plugin.training.embedding import stacked_lookup
+from tfps_plugin.training.embedding.cached_rows import CachedRows
 from tfps_plugin.training.embedding.feature_tree import FeatureTree
 from tfps_plugin.training.embedding.plan import EmbeddingPlan
 from tfps_plugin.training.embedding.rows_by_id import RowsById
@@ -86,6 +87,11 @@ class DistributedEmbedding(keras.layers.Layer):
         table_stacking: "auto" stacks the tables of one `embedding_dim`; None
             stacks nothing; a list of table names, or of such lists, stacks
             those named together.
+        cache_rows: The number of rows of each stack that every lane of a worker
+            keeps while it trains, of those that it looks up most
+            ([cached rows](../cached_rows.md)). One process ignores it.
+        cache_max_age_steps: The number of later steps of that lane that may use
+            a kept row, before it is read again.
         **kwargs: As in `keras.layers.Layer`.
 
     Call arguments:
@@ -113,7 +119,9 @@ class DistributedEmbedding(keras.layers.Layer):
             weights differs from the configurations.
         TypeError: If an object is given that is not a configuration.
         errors.UnsupportedError: If a table asks for its own optimizer or for
-            the "sparsecore" placement.
+            the "sparsecore" placement; if there are `cache_rows` and a table
+            without a vocabulary; and before the first step that trains, if old
+            rows would break a promise of the strategy.
     """
 
     built: bool
@@ -123,6 +131,8 @@ class DistributedEmbedding(keras.layers.Layer):
         feature_configs: Any,
         *,
         table_stacking: Stacking = "auto",
+        cache_rows: int = 0,
+        cache_max_age_steps: int = 10,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -131,6 +141,11 @@ class DistributedEmbedding(keras.layers.Layer):
         # The error about a wrong id needs strings, which XLA does not support.
         self.supports_jit = False
         self._plan = EmbeddingPlan(feature_configs, table_stacking)
+        self._cached = CachedRows(
+            cache_rows,
+            cache_max_age_steps,
+            [each.table.name for each in self._plan.dynamic],
+        )
         self._stacks: list[keras.Variable] = []
         self._rows_by_id = tuple(
             RowsById(
@@ -217,9 +232,10 @@ class DistributedEmbedding(keras.layers.Layer):
                     variable,
                     plan.spans,
                     [asked[n].ids_N for n in plan.features],
+                    self._cached.of_step(number, variable),
                 )
-                for plan, variable in zip(
-                    self._plan.stacks, self._stacks, strict=True
+                for number, (plan, variable) in enumerate(
+                    zip(self._plan.stacks, self._stacks, strict=True)
                 )
             ]
         )
@@ -374,6 +390,18 @@ class DistributedEmbedding(keras.layers.Layer):
             for size in plan.stack.tables:
                 yield size.name, variable, plan.stack.range_of(size.name)
 
+    def cache_statistics(self) -> dict[str, int | float]:
+        """Returns counts of what workers that live have looked up to train.
+
+        Returns:
+            "asked": number of rows; rows of one step count once. "hits":
+            number of those that the worker had. "hit_rate": the share of hits.
+
+        Raises:
+            tf.errors.OpError: If a worker does not answer.
+        """
+        return self._cached.statistics()
+
     def save_own_variables(self, store: Any) -> None:
         """Saves the tables under their names, one after the other."""
         for name, variable, rows in self._tables():
@@ -423,6 +451,7 @@ class DistributedEmbedding(keras.layers.Layer):
             **super().get_config(),
             **self._plan.tree.get_config(),
             "table_stacking": self._plan.table_stacking,
+            **self._cached.get_config(),
         }
 
     @classmethod

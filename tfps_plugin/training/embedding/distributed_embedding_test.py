@@ -628,3 +628,61 @@ def test_training_is_that_of_separate_layers(optimizer: str) -> None:
         )
     np.testing.assert_allclose(histories[0], histories[1], rtol=1e-5)
     assert histories[0][-1] < histories[0][0]
+
+
+def _layer_with_cache(**options: Any) -> DistributedEmbedding:
+    return DistributedEmbedding(
+        FeatureConfig("a", TableConfig("a", 9, 4), (None,), (None, 4)),
+        **options,
+    )
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"cache_rows": -1},
+        {"cache_rows": True},
+        {"cache_rows": 2.0},
+        {"cache_rows": 2, "cache_max_age_steps": -1},
+        {"cache_rows": 2, "cache_max_age_steps": None},
+    ],
+)
+def test_caches_of_no_possible_size_or_age_are_refused(
+    options: dict[str, Any],
+) -> None:
+    name, value = list(options.items())[-1]
+    with pytest.raises(errors.InputError, match=f"{name}={value}"):
+        _layer_with_cache(**options)
+
+
+def test_cached_rows_are_refused_with_tables_without_a_vocabulary() -> None:
+    features = [
+        FeatureConfig("a", TableConfig("a", 9, 4), (None,), (None, 4)),
+        FeatureConfig("b", TableConfig("b", None, 4), (None,), (None, 4)),
+    ]
+    DistributedEmbedding(features)
+    with pytest.raises(errors.UnsupportedError, match=r"the tables \['b'\]"):
+        DistributedEmbedding(features, cache_rows=3)
+
+
+def test_one_process_ignores_its_cache() -> None:
+    layer = _layer_with_cache(cache_rows=5, cache_max_age_steps=100)
+    again = DistributedEmbedding.from_config(layer.get_config())
+    assert again.get_config() == layer.get_config()
+    assert layer.get_config()["cache_rows"] == 5
+    tables = []
+    for options in ({"cache_rows": 5, "cache_max_age_steps": 100}, {}):
+        keras.utils.set_random_seed(3)
+        each = _layer_with_cache(**options)
+        model = keras.Sequential([each, keras.layers.Dense(1)])
+        model.compile(keras.optimizers.SGD(0.5), "mse")
+        model.fit(
+            np.arange(24, dtype="int32") % 9,
+            np.ones((24, 1)),
+            batch_size=2,
+            shuffle=False,
+            verbose=0,
+        )
+        tables.append(each.get_embedding_tables()["a"])
+        assert each.cache_statistics()["asked"] == 0
+    np.testing.assert_array_equal(*tables)

@@ -45,11 +45,13 @@ class Request:
         ids: For each feature a vector of its ids, int32 or int64. As in
             `keras.layers.Embedding`, a negative id counts from the end of the
             table.
+        cache: Rows of the stack that the worker has already.
     """
 
     stack: Any
     spans: Sequence[Span]
     ids: Sequence[tf.Tensor]
+    cache: row_lookup.Cache | None = None
 
 
 def look_up(requests: Sequence[Request]) -> list[list[tf.Tensor]]:
@@ -78,6 +80,7 @@ class _Asked:
         in_shard_order: Whether that is the order of the shards.
         rows_N: Row numbers.
         counts: The number of rows of each feature, in that order.
+        cache: That of the request.
     """
 
     stack: Any
@@ -86,6 +89,7 @@ class _Asked:
     in_shard_order: bool
     rows_N: tf.Tensor
     counts: IdCounts
+    cache: row_lookup.Cache | None
 
     @property
     def as_given(self) -> list[int]:
@@ -120,7 +124,15 @@ def _asked(request: Request) -> _Asked:
             [request.spans[number] for number in order],
             [request.ids[number] for number in order],
         )
-    return _Asked(request.stack, found, order, in_shard_order, rows_N, counts)
+    return _Asked(
+        request.stack,
+        found,
+        order,
+        in_shard_order,
+        rows_N,
+        counts,
+        request.cache,
+    )
 
 
 def _gather(asked: Sequence[_Asked]) -> list[Any]:
@@ -137,6 +149,7 @@ def _gather(asked: Sequence[_Asked]) -> list[Any]:
             are_inside=True,
             in_shard_order=each.in_shard_order,
             arranged=each.arranged,
+            cache=each.cache,
         )
         gathered.append(applied(rows_ND))
     return gathered

@@ -25,6 +25,7 @@ from tfps_plugin.training.synchronous.span_parts import CallOfPs
 from tfps_plugin.training.synchronous.span_parts import QueuesOfStep
 from tfps_plugin.variables.chief import chief_reads
 from tfps_plugin.variables.chief import steps_in_flight
+from tfps_plugin.variables.chief import worker_fetches
 from tfps_plugin.variables.lookup import graph_checks
 
 # Interval at which a wait returns to Python by itself.
@@ -395,7 +396,8 @@ class Span:
                 arguments = self._steps_and_members()
             with tf.device(applier.device):
                 number, *found = applier.function(*arguments, copies)
-            result = int(number), [each.numpy() for each in found]
+            number, *found = worker_fetches.arrays([number, *found])
+            result = int(number), found
             with self._changed:
                 self._results.append(result)
                 self._changed.notify_all()

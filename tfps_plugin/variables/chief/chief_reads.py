@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
 from typing import TypeVar
 
@@ -13,6 +14,7 @@ from tfps_plugin._compat.runtime import tensorflow_execution
 from tfps_plugin.cluster import runtime_errors
 from tfps_plugin.cluster.calls import dispatch_context
 from tfps_plugin.cluster.chief import connection
+from tfps_plugin.variables.chief import worker_fetches
 from tfps_plugin.variables.chief.recovery_gate import RecoveryGate
 
 T = TypeVar("T")
@@ -47,7 +49,33 @@ def to_array(tensor: tf.Tensor) -> np.ndarray:
         tf.errors.OpError: See `read`.
         ParameterServerLostError: See `read`.
     """
-    return read(lambda: require_shape(tensor.numpy(), tensor.shape))
+    value: np.ndarray = to_arrays([tensor])[0]
+    return value
+
+
+def to_arrays(tensors: Sequence[tf.Tensor]) -> list[Any]:
+    """Fetches tensors at once; see `to_array`.
+
+    Args:
+        tensors: Tensors of any task.
+
+    Returns:
+        Their values.
+
+    Raises:
+        tf.errors.OpError: See `read`.
+        ParameterServerLostError: See `read`.
+    """
+
+    def read_once() -> list[Any]:
+        return [
+            require_shape(value, tensor.shape)
+            for value, tensor in zip(
+                worker_fetches.arrays(tensors), tensors, strict=True
+            )
+        ]
+
+    return read(read_once)
 
 
 def require_shape(value: T, shape: Any) -> T:

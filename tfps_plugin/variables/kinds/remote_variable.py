@@ -13,6 +13,7 @@ from tfps_plugin._compat.graph import tensorflow_saving
 from tfps_plugin._compat.graph import tensorflow_tables
 from tfps_plugin._compat.graph import tensorflow_variables as compat
 from tfps_plugin.cluster.chief import connection
+from tfps_plugin.variables.chief.chief_reads import on_the_chief
 from tfps_plugin.variables.compression import wire
 from tfps_plugin.variables.kinds.handle_areas import HandleAreas
 from tfps_plugin.variables.kinds.late_bound import LateBoundVariable
@@ -61,11 +62,14 @@ class RemoteVariable(Table, LateBoundVariable):
         self._be_known_by_handle()
         self.path = name
         self._family: list[weakref.ref[Any]] = []
+        # It may be a shard in the place of another one.
+        self.begin_epoch()
 
     def remake(self) -> None:
         """Makes the resource again; see `LateBoundVariable.remake`."""
         super().remake()
         self._be_known_by_handle()
+        self.begin_epoch()
 
     def adopt(self, copy: "RemoteVariable") -> None:
         """Goes on with the resource of another variable, on another ps.
@@ -134,6 +138,8 @@ class RemoteVariable(Table, LateBoundVariable):
         ):
             with super().beside_steps(given):
                 yield given
+            if on_the_chief():
+                self.begin_epoch()
             return
         with tf.device(self.device):
             if isinstance(given, tf.IndexedSlices):
@@ -237,6 +243,7 @@ class RemoteVariable(Table, LateBoundVariable):
         done = saved_form.restore_in_place(self, value)
         if done is None:
             done = super()._restore_from_tensors(restored_tensors)
+        self.begin_epoch()
         return done
 
     def join_family(self, slot: Any) -> None:

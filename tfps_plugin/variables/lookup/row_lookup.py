@@ -12,6 +12,7 @@ import functools
 from collections.abc import Callable
 from collections.abc import Sequence
 from typing import Any
+from typing import Protocol
 
 import tensorflow as tf
 
@@ -42,6 +43,27 @@ _CAST = {
 }
 
 
+class Cache(Protocol):
+    """Rows of a table that a worker has already, a `row_cache.RowCache`."""
+
+    def serves(self, table: Table) -> bool:
+        """Returns whether the lookup that is being traced may use it.
+
+        Args:
+            table: The table.
+        """
+
+    def rows(
+        self, order: ShardOrder, gather: Callable[[ShardOrder], tf.Tensor]
+    ) -> tf.Tensor:
+        """Returns rows, of which it has some.
+
+        Args:
+            order: Distinct row numbers.
+            gather: Gathers rows from the parameter servers.
+        """
+
+
 def look_up(
     table: Table,
     indices: Any,
@@ -50,6 +72,7 @@ def look_up(
     are_inside: bool = False,
     in_shard_order: bool = False,
     arranged: Arrangement | None = None,
+    cache: Cache | None = None,
 ) -> tf.Tensor:
     """Looks up rows.
 
@@ -65,6 +88,7 @@ def look_up(
             shard.
         arranged: Reorders values of `indices` to the order in which the rows
             are to be returned. This saves a copy of the rows themselves.
+        cache: Rows that the worker has already.
 
     Returns:
         The rows, of shape `indices.shape + table.shape[1:]`.
@@ -75,6 +99,7 @@ def look_up(
         from_end=from_end,
         are_inside=are_inside,
         in_shard_order=in_shard_order,
+        cache=cache,
     )
     if arranged is not None:
         positions = arranged(positions)
@@ -88,6 +113,7 @@ def distinct_rows(
     from_end: bool = False,
     are_inside: bool = False,
     in_shard_order: bool = False,
+    cache: Cache | None = None,
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Looks up each distinct row once.
 
@@ -97,6 +123,7 @@ def distinct_rows(
         from_end: Whether a negative id counts from the end of the table.
         are_inside: As for `look_up`.
         in_shard_order: As for `look_up`.
+        cache: As for `look_up`.
 
     Returns:
         The distinct rows, shape `(U, D)`; and for each of `indices` its place
@@ -118,6 +145,7 @@ def distinct_rows(
         return rows_ND, tf.reshape(tf.range(tf.size(ids)), tf.shape(ids))
     # A tape lets rows travel in fewer bits.
     wire_dtype = wire.dtype_of_reads(table)
+    is_cached = cache is not None and cache.serves(table)
     replica = StepTrace.current().replica
     if replica is not None and replica.can_meet:
         order, rows_UD, positions = replica.meet(
@@ -132,7 +160,7 @@ def distinct_rows(
             ),
         )
         # Each replica has a tape of its own.
-        return _recorded_for_replica(table, order, rows_UD), positions
+        return _recorded_on_worker(table, order, rows_UD), positions
     order, positions = _distinct_ids(
         table,
         indices,
@@ -140,6 +168,12 @@ def distinct_rows(
         are_inside=are_inside,
         in_shard_order=in_shard_order,
     )
+    if cache is not None and is_cached:
+        with compat.stop_recording():
+            rows_UD = cache.rows(
+                order, lambda missing: _gather(table, missing, wire_dtype)
+            )
+        return _recorded_on_worker(table, order, rows_UD), positions
     if table.is_whole:
         return _rows_of_whole(table, order), positions
     with compat.stop_recording():
@@ -206,10 +240,10 @@ def _of_replicas(
     return [(order, rows_UD, mine) for mine in positions]
 
 
-def _recorded_for_replica(
+def _recorded_on_worker(
     table: Table, order: ShardOrder, rows_UD: tf.Tensor
 ) -> tf.Tensor:
-    """Records a lookup of all replicas for one of them, on its device."""
+    """Records a lookup whose rows the worker has, for one replica or alone."""
     with compat.stop_recording():
         rows_UD = tf.identity(rows_UD)
     shape = table.shape

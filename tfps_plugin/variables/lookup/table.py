@@ -53,6 +53,10 @@ class Table:
     # Whether the program has named its ps.
     is_placed_by_hand = False
 
+    # Another object whenever the program or a restore, and not a step, has set
+    # values. Copies of rows are of no use in a later epoch.
+    epoch: object = None
+
     # Returns the variable on whose ps it has to be, or None; see `families`.
     beside: Callable[[], Any] = staticmethod(lambda: None)
 
@@ -68,6 +72,10 @@ class Table:
     def shards(self) -> Sequence[Any]:
         """Variables of consecutive rows, each on one ps, in their order."""
         raise NotImplementedError  # every subclass has its own
+
+    def begin_epoch(self) -> None:
+        """Declares that the program, or a restore, has set values of it."""
+        self.epoch = object()
 
     @property
     def is_on_disk(self) -> bool:

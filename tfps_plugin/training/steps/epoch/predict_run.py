@@ -18,6 +18,7 @@ from tfps_plugin.training.steps.metrics import step_states
 from tfps_plugin.training.steps.traced.eager_mode import runs_eagerly
 from tfps_plugin.training.steps.traced.predict_functions import PredictFunction
 from tfps_plugin.training.steps.traced.predict_functions import PredictFunctions
+from tfps_plugin.variables.chief import worker_fetches
 
 # Each lane runs one closure, and another waits for it.
 _CLOSURES_IN_FLIGHT_PER_LANE = 2
@@ -148,7 +149,7 @@ class PredictInput:
         def predict() -> np.ndarray:
             if next(runs) and self._functions().states.in_order:
                 raise step_states.lost_place()
-            rows: np.ndarray = function.call(group_KC).numpy()
+            rows = worker_fetches.array(function.call(group_KC))
             self._coordinator.counters.increment("batches_predicted", len(rows))
             return rows
 

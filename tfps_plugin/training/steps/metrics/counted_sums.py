@@ -7,6 +7,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tfps_plugin.variables.chief import worker_fetches
 from tfps_plugin.variables.per_worker.worker_local import WorkerLocalVariable
 from tfps_plugin.variables.states.merge_rule import MergeRule
 
@@ -102,9 +103,11 @@ def countable_states(model: keras.Model) -> list[WorkerLocalVariable]:
 
 def fetch(counted: Mapping[str, Sequence[tf.Tensor]]) -> Counted:
     """Fetches the result of a call; called by closures."""
+    values = iter(
+        worker_fetches.arrays([p for parts in counted.values() for p in parts])
+    )
     return {
-        rule: [part.numpy() for part in parts]
-        for rule, parts in counted.items()
+        rule: [next(values) for _ in parts] for rule, parts in counted.items()
     }
 
 

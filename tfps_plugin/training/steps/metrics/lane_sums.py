@@ -12,6 +12,7 @@ from tfps_plugin._compat.graph import tensorflow_variables as compat
 from tfps_plugin.cluster.chief import connection
 from tfps_plugin.training.steps.metrics import counted_sums
 from tfps_plugin.variables.chief import chief_reads
+from tfps_plugin.variables.chief import worker_fetches
 from tfps_plugin.variables.kinds.remote_variable import RemoteVariable
 from tfps_plugin.variables.per_worker.worker_local import WorkerLocalVariable
 from tfps_plugin.variables.per_worker.worker_resident import Residents
@@ -158,7 +159,7 @@ class _Functions:
         """Returns the values of a lane's copies."""
 
         def read() -> list[np.ndarray]:
-            return [vector.numpy() for vector in _on(copies, self._read)]
+            return worker_fetches.arrays(_on(copies, self._read))
 
         left = dict(
             zip(

@@ -100,7 +100,8 @@ class ProgressLogs:
 def _fetch(outputs: Any) -> Any:
     """Fetches results as arrays; returns None if their worker is lost."""
     try:
-        return tf.nest.map_structure(chief_reads.to_array, outputs)
+        arrays = chief_reads.to_arrays(tf.nest.flatten(outputs))
+        return tf.nest.pack_sequence_as(outputs, arrays)
     except tf.errors.OpError as error:
         if not chief_reads.is_about_the_cluster(error):
             raise

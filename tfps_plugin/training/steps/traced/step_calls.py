@@ -13,6 +13,7 @@ from tfps_plugin.training.steps.traced import rounds
 from tfps_plugin.training.steps.traced.step_functions import Rounds
 from tfps_plugin.training.steps.traced.step_functions import StepFunctions
 from tfps_plugin.training.steps.traced.step_loops import StepsOutput
+from tfps_plugin.variables.chief import worker_fetches
 
 
 class MadeSteps(NamedTuple):
@@ -100,7 +101,7 @@ class StepCalls:
                 done, outputs = done + made, result.outputs
                 share.has_given = True
                 if result.place is not None:
-                    place = int(result.place)
+                    place = int(worker_fetches.array(result.place))
             counted = counted_sums.add(
                 counted, counted_sums.fetch(result.counted)
             )

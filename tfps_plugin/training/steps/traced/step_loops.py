@@ -21,6 +21,7 @@ from tfps_plugin.training.steps.traced.batches_ahead import BatchAhead
 from tfps_plugin.training.steps.traced.batches_ahead import GroupBatches
 from tfps_plugin.training.steps.traced.input_waits import Waits
 from tfps_plugin.variables.chief import chief_reads
+from tfps_plugin.variables.chief import worker_fetches
 from tfps_plugin.variables.lookup import graph_checks
 
 
@@ -50,7 +51,7 @@ class StepsOutput(NamedTuple):
             UnavailableError: If the worker was lost.
         """
         made, seconds = chief_reads.require_shape(
-            self.progress.numpy(), self.progress.shape
+            worker_fetches.array(self.progress), self.progress.shape
         )
         return int(made), float(seconds)
 

@@ -11,6 +11,7 @@ import keras
 import tensorflow as tf
 
 from tfps_plugin._compat.graph import tensorflow_variables as compat
+from tfps_plugin.variables.chief import worker_fetches
 from tfps_plugin.variables.per_worker.worker_local import WorkerLocalVariable
 
 # Between the mean that a step returned and the mean of a metric's states.
@@ -146,7 +147,7 @@ def _counted_by(metric: Any, lane_index: int) -> CountedLoss | None:
             return None
         copies.append(copy)
     with compat.clear_device(), tf.device(copies[0].device):
-        total, weight = tf.stack(
+        counts = tf.stack(
             [
                 tf.cast(
                     tf.raw_ops.ReadVariableOp(
@@ -156,5 +157,6 @@ def _counted_by(metric: Any, lane_index: int) -> CountedLoss | None:
                 )
                 for copy in copies
             ]
-        ).numpy()
+        )
+    total, weight = worker_fetches.array(counts)
     return CountedLoss(tuple(copies), float(total), float(weight))
