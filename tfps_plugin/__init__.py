@@ -99,6 +99,9 @@ if TYPE_CHECKING:
         ShardedVariable as ShardedVariable,
     )
     from tfps_plugin.variables.sharding import partitioners as partitioners
+    from tfps_plugin.variables.storage.tiered_storage import (
+        TieredStorage as TieredStorage,
+    )
 
 # Name -> the module that defines it; a module's name -> that module.
 _HOMES = {
@@ -112,6 +115,7 @@ _HOMES = {
     "ExportBest": "tfps_plugin.evaluation.export_best",
     "LocalCluster": "tfps_plugin.cluster.local_cluster",
     "MonitoringOptions": "tfps_plugin.strategy.monitoring_options",
+    "TieredStorage": "tfps_plugin.variables.storage.tiered_storage",
     "ParameterServerStrategy": "tfps_plugin.strategy.parameter_server_strategy",
     "PerWorkerValues": "tfps_plugin.coordinator.closures.remote_value",
     "RecoveryOptions": "tfps_plugin.strategy.options",
@@ -157,6 +161,7 @@ __all__ = [
     "SidecarEvaluator",
     "StartupOptions",
     "Sync",
+    "TieredStorage",
     "callbacks",
     "cluster_state",
     "errors",

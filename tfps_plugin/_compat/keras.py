@@ -155,6 +155,15 @@ def is_elementwise_constant(initializer: Any) -> bool:
     )
 
 
+def is_zeros(initializer: Any) -> bool:
+    """Returns whether the initializer gives every element zero."""
+    return isinstance(initializer, keras.initializers.Zeros) or (
+        isinstance(initializer, keras.initializers.Constant)
+        and isinstance(initializer.value, int | float)
+        and initializer.value == 0
+    )
+
+
 def random_draw(
     initializer: Any, shape: tuple[int, ...]
 ) -> tuple[Distribution, tuple[float, float], tuple[int, int]] | None:

@@ -11,6 +11,7 @@ local_cluster.py     a whole cluster of real processes on this machine
 forking/             tasks of that cluster, forks of one process
 output/              output of tasks, and the part that users see
 serving/             the process of a worker or parameter server
+mapped_memory/       memory of parameter servers that is on their disks
 machine/             settings of the machine: memory, cores, ports
 chief/               the chief's connection to the tasks
 calls/               calls of functions on other tasks

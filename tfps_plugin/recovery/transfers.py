@@ -11,6 +11,7 @@ from tfps_plugin.recovery.checkpoints.parts import SLICE_BYTES
 from tfps_plugin.recovery.checkpoints.parts import Part
 from tfps_plugin.variables.kinds.remote_variable import RemoteVariable
 from tfps_plugin.variables.saving import saved_form
+from tfps_plugin.variables.storage import allocation
 
 _CHIEF = "/device:CPU:0"
 
@@ -38,11 +39,7 @@ def copy_rows(source: RemoteVariable, target: RemoteVariable) -> None:
         source: The table to read.
         target: A table of the same shape and dtype.
     """
-    with tf.device(target.device):
-        tf.raw_ops.AssignVariableOp(
-            resource=target.own_handle,
-            value=tf.zeros(target.shape, target.dtype),
-        )
+    allocation.allocate(target)
     for rows in saved_form.pieces(source, SLICE_BYTES):
         with tf.device(source.device):
             numbers = tf.range(rows.start, rows.stop, dtype=tf.int64)

@@ -17,6 +17,8 @@ from tfps_plugin.variables.lookup.row_counts import RowCounts
 from tfps_plugin.variables.sharding.inventory import Inventory
 from tfps_plugin.variables.sharding.layout import RowLayout
 from tfps_plugin.variables.sharding.placement import BytePlacement
+from tfps_plugin.variables.storage.on_disk import OnDisk
+from tfps_plugin.variables.storage.tiered_storage import TieredStorage
 from tfps_plugin.variables.updates.update_lock import UpdateLocks
 
 
@@ -74,10 +76,16 @@ class PsVariables:
         name: str,
         weight: dict[str, Any],
         ps: int | None = None,
+        storage: TieredStorage | None = None,
     ) -> RemoteVariable:
-        """Creates a variable on one ps."""
+        """Creates a variable on one ps.
+
+        Args:
+            storage: Where its rows are kept; None: in memory.
+        """
         device = self._device_for(described.num_bytes, ps)
-        variable = self._filled(device, described, name, weight)
+        place = _on_disk(storage, described)
+        variable = self._filled(device, described, name, weight, place)
         variable.is_placed_by_hand = ps is not None
         self._count_rows(variable)
         return variable
@@ -133,6 +141,7 @@ class PsVariables:
         name: str,
         weight: dict[str, Any],
         rows_per_block: int = 1,
+        storage: TieredStorage | None = None,
     ) -> ShardedVariable:
         """Creates a variable in shards of about as many rows each.
 
@@ -140,6 +149,7 @@ class PsVariables:
             num_shards: Number of shards. They are on different ps as long as
                 there are any.
             rows_per_block: Rows that stay together in one shard.
+            storage: Where its rows are kept; None: in memory.
         """
         num_rows = described.shape[0]
         num_shards = min(num_shards, num_rows // rows_per_block)
@@ -149,7 +159,10 @@ class PsVariables:
             [len(layout.rows(i)) * row_bytes for i in range(num_shards)]
         )
         devices = [self.devices[ps] for ps in ps_of_shards]
-        table = self._filled_shards(devices, layout, described, name, weight)
+        places = [_on_disk(storage, described) for _ in devices]
+        table = self._filled_shards(
+            devices, layout, described, name, weight, places
+        )
         table.rows_per_block = rows_per_block
         self._count_rows(table)
         return table
@@ -167,7 +180,12 @@ class PsVariables:
         for index, device in enumerate(devices):
             self._count(device, len(table.layout.rows(index)) * row_bytes)
         slot = self._filled_shards(
-            devices, table.layout, described, name, weight
+            devices,
+            table.layout,
+            described,
+            name,
+            weight,
+            [_like(shard.on_disk) for shard in table.variables],
         )
         for shard, of_slot in zip(table.variables, slot.variables, strict=True):
             share_lock(shard, of_slot)
@@ -184,7 +202,12 @@ class PsVariables:
     ) -> RemoteVariable:
         """Creates a slot on the ps of the variable that it belongs to."""
         self._count(variable.device, described.num_bytes)
-        slot = self._filled(variable.device, described, name, weight)
+        place = None
+        if described.shape[:1] == variable.shape[:1] and (
+            variable.shape.rank != 0
+        ):
+            place = _like(variable.on_disk)
+        slot = self._filled(variable.device, described, name, weight, place)
         slot.beside = weakref.ref(variable)
         share_lock(variable, slot)
         if isinstance(variable, RemoteVariable) and (
@@ -217,6 +240,7 @@ class PsVariables:
                 synchronization=like.synchronization,
                 aggregation=like.aggregation,
             )
+        made.on_disk = _like(like.on_disk)
         made.wire_dtype = like.wire_dtype
         tensorflow_strategy.set_strategy(
             made, tensorflow_strategy.strategy_of(like)
@@ -271,10 +295,12 @@ class PsVariables:
         described: InitialValue,
         name: str,
         weight: dict[str, Any],
+        place: OnDisk | None = None,
     ) -> RemoteVariable:
         variable = self._registered(
             device, described.shape, described.dtype, name, weight
         )
+        variable.on_disk = place
         if self._is_filled(described):
             with compat.clear_device():
                 initialization.fill(variable, described)
@@ -307,6 +333,7 @@ class PsVariables:
         described: InitialValue,
         name: str,
         weight: dict[str, Any],
+        places: Sequence[OnDisk | None],
     ) -> ShardedVariable:
         row_shape = described.shape[1:]
         shards = [
@@ -319,6 +346,8 @@ class PsVariables:
             )
             for i, device in enumerate(devices)
         ]
+        for shard, place in zip(shards, places, strict=True):
+            shard.on_disk = place
         if self._is_filled(described):
             with compat.clear_device():
                 initialization.fill_shards(shards, layout, described, name)
@@ -338,3 +367,19 @@ def share_lock(variable: Any, slot: RemoteVariable) -> None:
     lock = getattr(variable, "update_lock", None)
     if lock is not None:
         slot.update_lock = lock
+
+
+def _on_disk(
+    storage: TieredStorage | None, described: InitialValue
+) -> OnDisk | None:
+    """Returns the place of a variable on disk; None: it is in memory."""
+    if storage is None or not described.shape.rank:
+        return None
+    num_rows = described.shape[0]
+    if storage.memory_rows >= num_rows:
+        return None
+    return OnDisk(storage, num_rows)
+
+
+def _like(place: OnDisk | None) -> OnDisk | None:
+    return None if place is None else place.like()

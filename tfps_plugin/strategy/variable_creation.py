@@ -161,13 +161,19 @@ class VariableCreator:
             self._partitioner, described.shape, described.dtype, name
         )
         rows_per_block = getattr(described.initializer, "rows_per_block", 1)
+        storage = getattr(described.initializer, "storage", None)
         if num_shards > 1:
             if ps is None:
                 return self.on_ps.sharded(
-                    described, num_shards, name, weight, rows_per_block
+                    described,
+                    num_shards,
+                    name,
+                    weight,
+                    rows_per_block,
+                    storage,
                 )
             self._by_hand.tell_of_whole(ps, name, num_shards)
-        return self.on_ps.whole(described, name, weight, ps)
+        return self.on_ps.whole(described, name, weight, ps, storage)
 
     def _note_memory(self, error: Exception, kwargs: dict[str, Any]) -> None:
         """Adds the ps that lacks memory for a variable to an error."""

@@ -10,6 +10,7 @@ sharding/        shards: how many, which rows, on which parameter server
 initial_values/  initial values, made where the variables live
 lookup/          lookups of rows, and the gradients of lookups
 dynamic/         tables without a vocabulary
+storage/         tables larger than memory
 updates/         updates of variables where they live
 compression/     values that travel in fewer bits
 saving/          sharded variables in files

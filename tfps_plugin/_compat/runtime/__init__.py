@@ -1,6 +1,6 @@
 """Private TensorFlow API of the runtime.
 
-tensorflow_server.py          servers and sessions, without all of TensorFlow
+tensorflow_server.py          servers, sessions and functions of a task, alone
 tensorflow_cluster.py         the eager context's cluster membership
 tensorflow_devices.py         the device that a program names by tf.device
 tensorflow_functions.py       the registration of functions with the tasks

@@ -23,13 +23,16 @@ import pathlib
 import site
 import sys
 import sysconfig
+from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Iterator
+from collections.abc import Mapping
 from typing import Any
 
 _logger = logging.getLogger("tfps_plugin._compat")
 
 _TENSORFLOW = "tensorflow"
+_SCRIPTS = "tensorflow.python.ops.script_ops"
 # Variables that make `import tensorflow` load further native libraries.
 _EXTENDING_VARIABLES = (
     "TF_PLUGGABLE_DEVICE_LIBRARY_PATH",
@@ -63,7 +66,7 @@ def _package_folders() -> Iterable[pathlib.Path]:
 
 
 @contextlib.contextmanager
-def _empty_tensorflow() -> Iterator[pathlib.Path | None]:
+def empty_tensorflow() -> Iterator[pathlib.Path | None]:
     """Keeps `import tensorflow.x` from importing all of TensorFlow.
 
     Yields:
@@ -112,7 +115,7 @@ def _prepare(folder: pathlib.Path) -> None:
 
 
 try:
-    with _empty_tensorflow() as _folder:
+    with empty_tensorflow() as _folder:
         if _folder is not None:
             _prepare(_folder)
         from tensorflow.core.protobuf.config_pb2 import ConfigProto
@@ -178,3 +181,45 @@ def _text_variable(name: str) -> Any:
     return gen_resource_variable_ops.VarHandleOp(
         dtype=string, shape=[], shared_name=name
     )
+
+
+class _Registry:
+    """Calls functions by their names."""
+
+    def __init__(self, functions: Mapping[str, Callable[..., Any]]) -> None:
+        self._functions = functions
+
+    def __call__(self, token: Any, device: str, args: Any) -> list[Any]:
+        del device
+        name = token.decode() if isinstance(token, bytes) else token
+        function = self._functions.get(name)
+        if function is None:
+            raise ValueError(f"This task has no function {name!r}.")
+        return [function(*args)]
+
+
+def serve_functions(functions: Mapping[str, Callable[..., Any]]) -> None:
+    """Lets others call functions of this process. Call it once.
+
+    The operation is `tf.raw_ops.PyFunc`. It calls the one registry of its
+    process, which TensorFlow's own Python code installs with
+    `tf.py_function`; a task that serves without that code gets one of ours.
+    Without any, the operation would end the process.
+
+    Used since TensorFlow 2.20: `_pywrap_py_func.initialize_py_trampoline`,
+    `script_ops._py_funcs`.
+
+    Args:
+        functions: The functions by name. They get arrays, strings as `bytes`,
+            and return one array or number.
+    """
+    scripts = sys.modules.get(_SCRIPTS)
+    if scripts is None:
+        with empty_tensorflow():
+            from tensorflow.python.lib.core import _pywrap_py_func
+        _pywrap_py_func.initialize_py_trampoline(_Registry(functions))
+        return
+    registry = scripts._py_funcs
+    registry._funcs.update(functions)
+    # It refers to functions only weakly.
+    registry.functions_of_tfps_plugin = functions

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.compat
 _PROGRAM = """
 import json, sys
 from tfps_plugin._compat.runtime import tensorflow_server
-with tensorflow_server._empty_tensorflow():
+with tensorflow_server.empty_tensorflow():
     from tensorflow.core.framework import kernel_def_pb2, op_def_pb2
     from tensorflow.python.client import pywrap_tf_session as native
 

@@ -225,6 +225,12 @@ def _start_server(
     from tfps_plugin.cluster.serving.report_board import ReportBoard
 
     task = config.task
+    if task.job == spec.PARAMETER_SERVER:
+        from tfps_plugin.cluster.mapped_memory.disk_functions import (
+            DiskFunctions,
+        )
+
+        tensorflow_server.serve_functions(DiskFunctions().by_name())
     session_config = tensorflow_server.ConfigProto(
         inter_op_parallelism_threads=threads.inter_op,
         intra_op_parallelism_threads=threads.intra_op,

@@ -18,6 +18,9 @@ from tfps_plugin._compat.runtime import tensorflow_execution
 from tfps_plugin.recovery.checkpoints import parts as parts_module
 from tfps_plugin.recovery.checkpoints.parts import SLICE_BYTES
 from tfps_plugin.recovery.checkpoints.parts import Part
+from tfps_plugin.variables.kinds.remote_variable import RemoteVariable
+from tfps_plugin.variables.storage import allocation
+from tfps_plugin.variables.storage import on_disk
 
 _CHIEF = "/device:CPU:0"
 
@@ -42,17 +45,16 @@ def read(parts: Sequence[Part]) -> dict[str, Values]:
 
     def read_all(device: str, own: Sequence[Part]) -> Values:
         with tf.device(device):
-            return [
-                (
-                    part,
-                    compat.read_resource(
-                        part.variable.own_handle, part.variable.dtype
-                    ),
-                )
-                for part in own
-            ]
+            return [(part, _copy(part.variable)) for part in own]
 
     return on_every_device(parts, read_all)
+
+
+def _copy(variable: RemoteVariable) -> tf.Tensor:
+    """Returns a copy of a variable, on the current device."""
+    if variable.on_disk is not None:
+        return on_disk.copy(variable, variable.on_disk)
+    return compat.read_resource(variable.own_handle, variable.dtype)
 
 
 def write(values: dict[str, Values], prefix: str, *, by_ps: bool) -> list[str]:
@@ -170,6 +172,9 @@ def restore(parts: Sequence[Part], prefix: str, *, by_ps: bool) -> None:
 
 
 def _restore_there(device: str, part: Part, prefix: str) -> None:
+    if part.variable.on_disk is not None:
+        _restore_on_disk(device, part, prefix)
+        return
     ((spec, _),) = part.slices(None)
     with tf.device(device):
         # Constants: see `_save`.
@@ -180,6 +185,24 @@ def _restore_there(device: str, part: Part, prefix: str) -> None:
             dtypes=[part.variable.dtype],
         )
     _assign(part, value)
+
+
+def _restore_on_disk(device: str, part: Part, prefix: str) -> None:
+    """Restores a variable on the disk of its ps, slice by slice."""
+    allocation.allocate(part.variable)
+    for spec, rows in part.slices(SLICE_BYTES):
+        with tf.device(device):
+            (value,) = tf.raw_ops.RestoreV2(
+                prefix=tf.constant(prefix),
+                tensor_names=tf.constant([part.key]),
+                shape_and_slices=tf.constant([spec]),
+                dtypes=[part.variable.dtype],
+            )
+            tf.raw_ops.ResourceScatterUpdate(
+                resource=part.variable.own_handle,
+                indices=tf.range(rows.start, rows.stop),
+                updates=value,
+            )
 
 
 def _restore_through_chief(device: str, part: Part, prefix: str) -> None:
@@ -193,14 +216,12 @@ def _restore_through_chief(device: str, part: Part, prefix: str) -> None:
                 shape_and_slices=[spec],
                 dtypes=[variable.dtype],
             )
-        if len(slices) == 1:
+        if len(slices) == 1 and variable.on_disk is None:
             _assign(part, value)
             return
         with tf.device(device):
             if rows.start == 0:
-                variable.assign(
-                    tf.zeros(variable.shape, variable.dtype), read_value=False
-                )
+                allocation.allocate(variable)
             tf.raw_ops.ResourceScatterUpdate(
                 resource=variable.own_handle,
                 indices=tf.range(rows.start, rows.stop),

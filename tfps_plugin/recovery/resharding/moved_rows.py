@@ -18,6 +18,7 @@ from tfps_plugin.recovery.incremental.row_marks import Mark
 from tfps_plugin.variables.initial_values import initialization
 from tfps_plugin.variables.kinds.remote_variable import RemoteVariable
 from tfps_plugin.variables.saving import saved_form
+from tfps_plugin.variables.storage import allocation
 
 _CHIEF = "/device:CPU:0"
 # Larger values travel in slices in any case.
@@ -229,7 +230,4 @@ def _allocate(target: RemoteVariable) -> None:
     """Gives a variable a value, unless it has one."""
     with tf.device(target.device):
         if not tf.raw_ops.VarIsInitializedOp(resource=target.own_handle):
-            tf.raw_ops.AssignVariableOp(
-                resource=target.own_handle,
-                value=tf.zeros(target.shape, target.dtype),
-            )
+            allocation.allocate(target)

@@ -17,6 +17,7 @@ from tfps_plugin.training.embedding.rows_by_id import RowsById
 from tfps_plugin.variables.dynamic import string_ids
 from tfps_plugin.variables.dynamic.policies import Admission
 from tfps_plugin.variables.dynamic.policies import Eviction
+from tfps_plugin.variables.storage.tiered_storage import TieredStorage
 
 _OWNER = "a DynamicEmbedding"
 
@@ -54,6 +55,9 @@ class DynamicEmbedding(keras.layers.Layer):
         unknown: Output for ids without a row: "initial", the value that the
             row would begin with; "zeros"; or "shared", a trained row for all
             such ids.
+        storage: Where rows are kept; by default in the memory of parameter
+            servers. A `tfps.TieredStorage` keeps most of them on their disks;
+            in a program of one process, all are in memory.
         combiner: "mean", "sum" or "sqrtn": how the rows of one example are
             reduced, over the last axis of the ids. None reduces nothing.
         mask_zero: Whether the id 0 (or the empty string) is padding, for
@@ -89,6 +93,7 @@ class DynamicEmbedding(keras.layers.Layer):
         admission: Admission | None = None,
         eviction: Eviction | None = None,
         unknown: str = "initial",
+        storage: TieredStorage | None = None,
         combiner: str | None = None,
         mask_zero: bool = False,
         **kwargs: Any,
@@ -100,12 +105,13 @@ class DynamicEmbedding(keras.layers.Layer):
         self.supports_jit = False
         self.output_dim = row_options.positive(_OWNER, "output_dim", output_dim)
         self._options = row_options.checked(
-            _OWNER, capacity, admission, eviction, unknown
+            _OWNER, capacity, admission, eviction, unknown, storage
         )
         self.capacity = self._options.capacity
         self.admission = self._options.admission
         self.eviction = self._options.eviction
         self.unknown = self._options.unknown
+        self.storage = self._options.storage
         self.embeddings_initializer = keras.initializers.get(
             embeddings_initializer
         )

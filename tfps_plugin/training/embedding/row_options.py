@@ -5,8 +5,14 @@ from typing import Any
 
 from tfps_plugin.variables.dynamic.policies import Admission
 from tfps_plugin.variables.dynamic.policies import Eviction
+from tfps_plugin.variables.storage.tiered_storage import TieredStorage
 
 CAPACITY = 1_000_000
+_SPELLED = {
+    Admission: "tfps.layers.Admission",
+    Eviction: "tfps.layers.Eviction",
+    TieredStorage: "tfps.TieredStorage",
+}
 UNKNOWN = ("initial", "zeros", "shared")
 
 
@@ -19,12 +25,14 @@ class RowOptions:
         admission: Ids that get rows; None: all.
         eviction: Rows that lose their ids; None: none.
         unknown: Output for ids without a row.
+        storage: Where rows are kept; None: in memory.
     """
 
     capacity: int
     admission: Admission | None
     eviction: Eviction | None
     unknown: str
+    storage: TieredStorage | None = None
 
     def get_config(self) -> dict[str, Any]:
         """Returns the options as JSON has them; `checked` takes them."""
@@ -33,11 +41,17 @@ class RowOptions:
             "admission": _config_of(self.admission),
             "eviction": _config_of(self.eviction),
             "unknown": self.unknown,
+            "storage": _config_of(self.storage),
         }
 
 
 def checked(
-    owner: str, capacity: Any, admission: Any, eviction: Any, unknown: Any
+    owner: str,
+    capacity: Any,
+    admission: Any,
+    eviction: Any,
+    unknown: Any,
+    storage: Any = None,
 ) -> RowOptions:
     """Returns the options of a table.
 
@@ -47,6 +61,7 @@ def checked(
         admission: See `RowOptions`; or the configuration of one.
         eviction: See `RowOptions`; or the configuration of one.
         unknown: See `RowOptions`.
+        storage: See `RowOptions`; or the configuration of one.
 
     Raises:
         ValueError: If one of them is wrong.
@@ -56,6 +71,7 @@ def checked(
         _policy(owner, "admission", admission, Admission),
         _policy(owner, "eviction", eviction, Eviction),
         one_of(owner, "unknown", unknown, UNKNOWN),
+        _policy(owner, "storage", storage, TieredStorage),
     )
 
 
@@ -94,7 +110,7 @@ def _policy(owner: str, name: str, value: Any, kind: type) -> Any:
     if value is not None and not isinstance(value, kind):
         raise ValueError(
             f"`{name}` of {owner} is expected to be a "
-            f"tfps.layers.{kind.__name__}, or None. Received: {name}={value!r}"
+            f"{_SPELLED[kind]}, or None. Received: {name}={value!r}"
         )
     return value
 

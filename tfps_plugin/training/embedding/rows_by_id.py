@@ -81,7 +81,7 @@ class RowsById:
         """
         space, admission = self._rules.space, self._options.admission
         named = self._named = {}
-        blocks = BlocksOfRows(space.rows_per_bucket)
+        blocks = BlocksOfRows(space.rows_per_bucket, self._options.storage)
         rows = named["embeddings"] = layer.add_weight(
             shape=(space.num_rows, self._width), initializer=blocks, name=name
         )

@@ -6,6 +6,7 @@ from typing import Any
 
 import keras
 
+from tfps_plugin import errors
 from tfps_plugin._compat import keras_optimizers as compat
 from tfps_plugin.strategy import update_parts
 from tfps_plugin.strategy.update_parts import UpdatePart
@@ -21,6 +22,18 @@ def is_whole(optimizer: Any, variable: keras.Variable) -> bool:
         variable: A variable that it trains.
     """
     form = compat.strategy_of(optimizer).sparse_update
+    if _is_on_disk(variable):
+        if form == "exact" or has_to_be_whole(optimizer, variable):
+            raise errors.UnsupportedError(
+                f"The table {variable.path!r} is on the disks of parameter "
+                "servers, where steps update single rows only. Expected "
+                "sparse_update='lazy' or 'auto', an optimizer that updates "
+                "rows, and no constraint of whole columns. Received: "
+                f"sparse_update={form!r}, optimizer={optimizer.name!r}, "
+                f"constraint={getattr(variable, 'constraint', None)!r}. Or "
+                "leave out `storage`."
+            )
+        return False
     return (
         form == "exact"
         or (
@@ -29,6 +42,10 @@ def is_whole(optimizer: Any, variable: keras.Variable) -> bool:
         )
         or has_to_be_whole(optimizer, variable)
     )
+
+
+def _is_on_disk(variable: keras.Variable) -> bool:
+    return bool(getattr(compat.value_of(variable), "is_on_disk", False))
 
 
 def has_to_be_whole(optimizer: Any, variable: keras.Variable) -> bool:

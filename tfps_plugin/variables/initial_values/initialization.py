@@ -28,6 +28,7 @@ from tfps_plugin.variables.initial_values.stacked_initializer import (
 )
 from tfps_plugin.variables.kinds.remote_variable import RemoteVariable
 from tfps_plugin.variables.sharding.layout import RowLayout
+from tfps_plugin.variables.storage import allocation
 
 _logger = logging.getLogger("tfps_plugin.variables")
 
@@ -134,6 +135,10 @@ def _partitioned(
 
 def fill(variable: RemoteVariable, initial_value: InitialValue) -> None:
     """Gives a whole variable its value, made on the ps that holds it."""
+    if getattr(variable, "on_disk", None) is not None:
+        layout = RowLayout((0, initial_value.shape[0]))
+        fill_shards([variable], layout, initial_value, variable.path)
+        return
     with tf.device(variable.device):
         variable.assign(initial_value.make(), read_value=False)
 
@@ -152,6 +157,12 @@ def fill_shards(
         initial_value: Initial value of the whole variable.
         name: Name of the variable, for the log.
     """
+    if shards[0].on_disk is not None:
+        for shard in shards:
+            allocation.allocate(shard)
+        if keras_compat.is_zeros(initial_value.initializer):
+            # Otherwise each page of the file would be written.
+            return
     make_rows = _row_maker(initial_value, name)
     if make_rows is None:
         _fill_from_whole(shards, layout, initial_value, name)
@@ -276,19 +287,29 @@ def _fill_in_blocks(
     make_rows: Callable[[int, int], tf.Tensor],
 ) -> None:
     with tf.device(shard.device):
-        if len(rows) <= rows_per_block:
+        if len(rows) <= rows_per_block and shard.on_disk is None:
             shard.assign(make_rows(rows.start, rows.stop), read_value=False)
             return
-        shard.assign(tf.zeros(shard.shape, shard.dtype), read_value=False)
+        if shard.on_disk is None:
+            shard.assign(tf.zeros(shard.shape, shard.dtype), read_value=False)
         for start in range(rows.start, rows.stop, rows_per_block):
             stop = min(start + rows_per_block, rows.stop)
-            tf.raw_ops.ResourceStridedSliceAssign(
-                ref=shard.handle,
-                begin=[start - rows.start],
-                end=[stop - rows.start],
-                strides=[1],
-                value=make_rows(start, stop),
+            _write(
+                shard,
+                range(start - rows.start, stop - rows.start),
+                make_rows(start, stop),
             )
+
+
+def _write(shard: RemoteVariable, rows: range, value: tf.Tensor) -> None:
+    """Writes consecutive rows, on the current device."""
+    tf.raw_ops.ResourceStridedSliceAssign(
+        ref=shard.handle,
+        begin=[rows.start],
+        end=[rows.stop],
+        strides=[1],
+        value=value,
+    )
 
 
 def _fill_from_whole(
@@ -305,7 +326,10 @@ def _fill_from_whole(
             with tf.device(shards[0].device):
                 part = whole[rows.start : rows.stop]
             with tf.device(shard.device):
-                shard.assign(tf.identity(part), read_value=False)
+                if shard.on_disk is None:
+                    shard.assign(tf.identity(part), read_value=False)
+                else:
+                    _write(shard, range(len(rows)), tf.identity(part))
 
 
 def _warn_if_large(initial_value: InitialValue, name: str, device: str) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tfps_plugin import errors
 from tfps_plugin._compat.graph import tensorflow_saving
 from tfps_plugin._compat.graph import tensorflow_tables
 from tfps_plugin._compat.graph import tensorflow_variables as compat
@@ -31,6 +32,9 @@ class RemoteVariable(Table, LateBoundVariable):
     Threading: reads and assignments are safe from several threads; each is
     one operation on the ps.
     """
+
+    # Its place on the disk of its ps, an `OnDisk`; None: it is in memory.
+    on_disk: Any = None
 
     # The replaced variable that functions ask for the handle of this one.
     stands_for: Any = None
@@ -77,6 +81,7 @@ class RemoteVariable(Table, LateBoundVariable):
                 uses.
         """
         self._handle = copy._own
+        self.on_disk = copy.on_disk
         self._be_known_by_handle()
         connection.present().part(HandleAreas).handles_have_changed()
 
@@ -157,6 +162,50 @@ class RemoteVariable(Table, LateBoundVariable):
                 unseen.store(_rows_of(given), now)
             yield given
 
+    def _assign_by(
+        self, method: str, value: Any, name: str | None, read_value: bool
+    ) -> Any:
+        """Assigns; on disk, the program's own assignments only."""
+        if self.on_disk is None or self._reads_more_than_own():
+            return super()._assign_by(method, value, name, read_value)
+        if method == "assign" and compat.function_graph() is None:
+            with self.beside_steps(value) as given:
+                self._write_in_place(tf.convert_to_tensor(given, self.dtype))
+            return self if read_value else None
+        raise errors.UnsupportedError(
+            f"The variable {self.path!r} is on the disk of its parameter "
+            "server, where steps change single rows only. Received: "
+            f"{method} of the whole variable. Change rows "
+            "(scatter_update, scatter_add), or leave out `storage`."
+        )
+
+    def _write_in_place(self, value: tf.Tensor) -> None:
+        """Writes all rows, piece by piece, where they are."""
+        if value.shape != self._shape:
+            raise ValueError(
+                f"The variable {self.path!r} can only be assigned values of "
+                f"its own shape. Received: shape={tuple(value.shape)}, "
+                f"expected={tuple(self._shape)}"
+            )
+        for rows in saved_form.pieces(self, saved_form.SLICE_BYTES):
+            piece = value[rows.start : rows.stop]
+            with tf.device(self.device):
+                tf.raw_ops.ResourceScatterUpdate(
+                    resource=self.own_handle,
+                    indices=tf.range(rows.start, rows.stop),
+                    updates=tf.identity(piece),
+                )
+
+    def _copy_trackable_to_cpu(self, object_map: Any) -> None:
+        if self.on_disk is not None and not apart.is_apart():
+            raise errors.UnsupportedError(
+                f"The variable {self.path!r} is on the disk of its parameter "
+                "server; an asynchronous checkpoint would copy it to memory. "
+                "Received: enable_async=True. Use BackupAndRestore or "
+                "tfps.callbacks instead, or a synchronous checkpoint."
+            )
+        super()._copy_trackable_to_cpu(object_map)
+
     def fetch_rows(self, rows: range) -> np.ndarray:
         """Returns some consecutive rows as an array in this process."""
 
@@ -188,6 +237,9 @@ class RemoteVariable(Table, LateBoundVariable):
         if apart.is_apart():
             return None
         (value,) = restored_tensors.values()
+        if self.on_disk is not None:
+            self._write_in_place(value)
+            return tf.no_op()
         done = saved_form.restore_in_place(self, value)
         if done is None:
             done = super()._restore_from_tensors(restored_tensors)

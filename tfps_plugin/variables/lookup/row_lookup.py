@@ -28,6 +28,7 @@ from tfps_plugin.variables.lookup.distinct_rows import dense_shape
 from tfps_plugin.variables.lookup.shard_order import ShardOrder
 from tfps_plugin.variables.lookup.table import Table
 from tfps_plugin.variables.step_trace import StepTrace
+from tfps_plugin.variables.storage import on_disk
 
 # Reorders the first axis of a tensor.
 Arrangement = Callable[[tf.Tensor], tf.Tensor]
@@ -266,7 +267,12 @@ def _rows_of_whole(table: Table, order: ShardOrder) -> tf.Tensor:
             # On the worker, where a gradient may need them.
             ids_U1 = tf.expand_dims(order.ids_U, 1)
         with tf.device(whole.device):
-            rows_UD = present_rows.gather(whole, order.ids_U, ids_U1)
+            if whole.on_disk is None:
+                rows_UD = present_rows.gather(whole, order.ids_U, ids_U1)
+            else:
+                rows_UD = present_rows.gather(
+                    whole, on_disk.brought(order.ids_U, whole)
+                )
     # `_recorded` has an operation that reads the handle, so that the rows would
     # travel back to the ps.
     shape = table.shape
@@ -298,7 +304,7 @@ def _gather(
     rows = []
     for shard, ids in zip(table.shards, order.local_ids, strict=True):
         with tf.device(shard.device):
-            mine = present_rows.gather(shard, ids)
+            mine = present_rows.gather(shard, on_disk.brought(ids, shard))
             rows.append(wire.narrowed(mine, wire_dtype))
     return wire.widened(order.join(rows), table.dtype, table.shape[-1])
 

@@ -78,6 +78,11 @@ class Table:
         self.epoch = object()
 
     @property
+    def is_on_disk(self) -> bool:
+        """True if its rows are on the disks of parameter servers."""
+        return getattr(self.shards[0], "on_disk", None) is not None
+
+    @property
     def is_whole(self) -> bool:
         """True if the table is itself a variable on one ps."""
         return self.shards[0] is self

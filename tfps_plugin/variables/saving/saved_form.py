@@ -23,7 +23,7 @@ from tfps_plugin.variables.saving import apart
 _VALUE = compat.VARIABLE_VALUE_KEY
 
 # Approximate size of a slice in a checkpoint.
-_SLICE_BYTES = 64 << 20
+SLICE_BYTES = 64 << 20
 # Slices that begin at a multiple of this number of rows are aligned in memory
 # as TensorFlow requires, for any dtype.
 _ALIGNED_ROWS = 64
@@ -67,7 +67,7 @@ class SavedForm(Table):
         if apart.is_apart():
             return {_VALUE: {}}
         self._finish_steps()
-        return {_VALUE: _slices(self, self.shards, _SLICE_BYTES)}
+        return {_VALUE: _slices(self, self.shards, SLICE_BYTES)}
 
     def slices_to_restore(self) -> dict[str, Any]:
         """Returns the shards, each as a slice that its own ps reads."""
@@ -146,7 +146,7 @@ class _Copy(tf.__internal__.tracking.Trackable):
         self._copies = copies
 
     def _serialize_to_tensors(self) -> dict[str, Any]:
-        return {_VALUE: _slices(self._table, self._copies, _SLICE_BYTES)}
+        return {_VALUE: _slices(self._table, self._copies, SLICE_BYTES)}
 
     def _restore_from_tensors(self, restored_tensors: dict[str, Any]) -> Any:
         return None  # a copy is only written
@@ -202,6 +202,12 @@ def pieces(variable: Any, max_bytes: int | None) -> Iterator[range]:
 
 def _read(variable: Any, rows: range) -> tf.Tensor:
     with tf.device(variable.device):
+        if getattr(variable, "on_disk", None) is not None:
+            return tf.raw_ops.ResourceGather(
+                resource=variable.handle,
+                indices=tf.range(rows.start, rows.stop),
+                dtype=variable.dtype,
+            )
         # Neither this nor the slice is a copy: a ps may not have the memory.
         whole = variable.read_value_no_copy()
         return whole[rows.start : rows.stop]
@@ -225,7 +231,7 @@ def restore_in_place(variable: Any, value: tf.Tensor) -> tf.Operation | None:
     shape = variable.shape
     if shape.rank == 0 or not shape.is_compatible_with(value.shape):
         return None
-    rows_of_pieces = list(pieces(variable, _SLICE_BYTES))
+    rows_of_pieces = list(pieces(variable, SLICE_BYTES))
     with tf.init_scope(), tf.device(variable.device):
         if len(rows_of_pieces) < 2 or not tf.raw_ops.VarIsInitializedOp(
             resource=variable.own_handle

@@ -41,7 +41,7 @@ def _slices(
 ) -> None:
     if request.param == "many slices":
         # Slices of two rows.
-        monkeypatch.setattr(saved_form, "_SLICE_BYTES", 16)
+        monkeypatch.setattr(saved_form, "SLICE_BYTES", 16)
         monkeypatch.setattr(saved_form, "_ALIGNED_ROWS", 1)
 
 
@@ -94,7 +94,7 @@ def test_several_variables_in_one_checkpoint(tmp_path: pathlib.Path) -> None:
 def test_shards_are_written_in_slices_and_read_whole(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(saved_form, "_SLICE_BYTES", 16)
+    monkeypatch.setattr(saved_form, "SLICE_BYTES", 16)
     monkeypatch.setattr(saved_form, "_ALIGNED_ROWS", 1)
     table = testing.sharded_variable(_value(), 2)
     (written,) = table._serialize_to_tensors().values()

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Iterable
 from collections.abc import Iterator
+from collections.abc import Mapping
 from typing import Any
 
 from tfps_plugin._compat import keras_optimizers as compat
@@ -94,7 +95,7 @@ class AutomaticUpdates:
                     calls * max(1, len(strategy.worker_devices))
                 )
             chosen = update_costs.affordable(
-                costs.values(),
+                self._of_memory(costs, new),
                 seconds,
                 [self._costs[key] for key in self._exact],
             )
@@ -118,7 +119,8 @@ class AutomaticUpdates:
                 for key, variable in self._tables.items()
             }
             chosen = update_costs.affordable(
-                self._costs.values(), seconds_between_updates
+                self._of_memory(self._costs, self._tables),
+                seconds_between_updates,
             )
             exact = {cost.table for cost in chosen}
             changed = exact ^ self._exact
@@ -127,6 +129,16 @@ class AutomaticUpdates:
             self._exact = exact
             self._version += 1
             self._tell(changed, seconds_between_updates)
+
+    def _of_memory(
+        self, costs: Mapping[str, UpdateCost], tables: Mapping[str, Any]
+    ) -> list[UpdateCost]:
+        """Returns the costs of tables in memory: others are never whole."""
+        return [
+            cost
+            for key, cost in costs.items()
+            if not compat.value_of(tables[key]).is_on_disk
+        ]
 
     def _seconds_of(self, variable: Any) -> dict[str, float]:
         """Returns the seconds of an update of all rows, by device of the ps."""

@@ -202,6 +202,14 @@ def attach(optimizer: Any, variables: Sequence[Any]) -> None:
     ]
     if not tables and not behind:
         return
+    for table in tables:
+        if getattr(table.value, "is_on_disk", False):
+            raise errors.UnsupportedError(
+                f"The table {table.path!r} is on the disks of parameter "
+                "servers; its rows cannot catch up with steps that they have "
+                "not seen. Received: sparse_update='caught_up'. Give the "
+                "strategy another sparse_update, or leave out `storage`."
+            )
     if tensorflow_variables.function_graph() is not None:
         raise errors.UnsupportedError(
             "sparse_update='caught_up' needs an optimizer that is built "

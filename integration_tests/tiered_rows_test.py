@@ -1,0 +1,266 @@
+"""Tests of tables on the disks of parameter servers.
+
+The truth is the same table in their memory.
+"""
+
+import pathlib
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from shared_training import At
+from shared_training import Seen
+
+import tfps_plugin as tfps
+from tfps_plugin import errors
+from tfps_plugin.variables.storage import on_disk
+
+# Some tests lose tasks, or add some, and every one moves large files.
+pytestmark = pytest.mark.sample(cases=2, group="tiered_rows")
+
+# A third has more than 32 MB, and so has a third of each slot.
+_CAPACITY = 420_000
+_WIDTH = 64
+# About fifty pages of each shard.
+_MEMORY_ROWS = 2_200
+_BATCH, _STEPS = 64, 40
+_RANDOM = np.random.default_rng(3)
+_POOL = _RANDOM.integers(-(2**63), 2**63 - 1, 9_000)
+_IDS = _POOL[_RANDOM.integers(0, len(_POOL), (_STEPS * _BATCH, 8))]
+_TARGETS = _RANDOM.normal(size=(len(_IDS), 1)).astype("float32")
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[tfps.LocalCluster]:
+    with tfps.LocalCluster(num_workers=2, num_ps=2) as cluster:
+        yield cluster
+
+
+def _strategy(cluster: tfps.LocalCluster, **options: Any) -> Any:
+    return tfps.ParameterServerStrategy(
+        cluster.cluster_resolver,
+        tfps.partitioners.FixedShardsPartitioner(2),
+        **options,
+    )
+
+
+def _model(storage: tfps.TieredStorage | None, **options: Any) -> keras.Model:
+    keras.utils.set_random_seed(1)
+    layer = tfps.layers.DynamicEmbedding(
+        _WIDTH, capacity=_CAPACITY, name="ids", storage=storage, **options
+    )
+    model = keras.Sequential(
+        [
+            keras.Input((8,), dtype="int64"),
+            layer,
+            keras.layers.Flatten(),
+            keras.layers.Dense(1),
+        ]
+    )
+    model.compile(keras.optimizers.Adam(0.01), "mse")
+    model.optimizer.build(model.trainable_variables)
+    return model
+
+
+def _fit(model: keras.Model, epochs: int = 1, **options: Any) -> list[float]:
+    losses: list[float] = model.fit(
+        _IDS,
+        _TARGETS,
+        batch_size=_BATCH,
+        shuffle=False,
+        epochs=epochs,
+        verbose=0,
+        **options,
+    ).history["loss"]
+    return losses
+
+
+def _regions(model: keras.Model) -> list[Any]:
+    """Returns the shards on disk, and their slots."""
+    table = model.get_layer("ids").weights[0].value
+    return [each for shard in table.shards for each in (shard, *shard.family)]
+
+
+def _wait_for_limits(model: keras.Model) -> int:
+    """Waits until rows have left memory; returns the number of pages read."""
+    deadline = time.monotonic() + 60.0
+    share = _MEMORY_ROWS / _CAPACITY
+    read = 0
+    for each in _regions(model):
+        if tuple(each.shape)[1] != _WIDTH:
+            continue  # A small one, which may stay in memory.
+        while True:
+            whole, resident, num_read = on_disk.counts(each, each.on_disk)
+            assert whole > 32e6
+            if resident <= share * whole:
+                break
+            assert time.monotonic() < deadline
+            threading.Event().wait(0.05)
+        read += num_read
+    return read
+
+
+def _rows(model: keras.Model) -> list[np.ndarray]:
+    """Returns the rows and slots of the ids, in their order."""
+    layer = model.get_layer("ids")
+    records = np.asarray(layer.weights[1])
+    used = np.flatnonzero(records[:, 1])
+    used = used[np.argsort(records[used, 0])]
+    slots = [
+        slot
+        for slot in model.optimizer.variables
+        if tuple(slot.shape) == tuple(layer.weights[0].shape)
+    ]
+    assert len(slots) == 2
+    return [
+        records[used, 0],
+        *[np.asarray(each)[used] for each in (layer.weights[0], *slots)],
+    ]
+
+
+def _assert_same(model: keras.Model, truth: list[np.ndarray]) -> None:
+    for ours, expected in zip(_rows(model), truth, strict=True):
+        np.testing.assert_array_equal(ours, expected)
+
+
+def test_rows_and_slots_are_those_of_a_table_in_memory(
+    cluster: tfps.LocalCluster, tmp_path: pathlib.Path
+) -> None:
+    strategy = _strategy(cluster, consistency=tfps.Sync())
+    with strategy.scope():
+        in_memory = _model(None)
+        ours = _model(tfps.TieredStorage(_MEMORY_ROWS, str(tmp_path)))
+    losses = [_fit(in_memory) for _ in range(3)]
+    found = []
+    for number in range(3):
+        found.append(_fit(ours))
+        read = _wait_for_limits(ours)
+        # The second epoch had to read what was not there any more.
+        assert read > (0 if number == 0 else 500)
+    np.testing.assert_allclose(found, losses, rtol=1e-6)
+    _assert_same(ours, _rows(in_memory))
+    assert not list(tmp_path.iterdir())
+    # Another process, without parameter servers, has the same rows.
+    ours.save(tmp_path / "model.keras")
+    with tf.distribute.get_strategy().scope():
+        plain = keras.models.load_model(tmp_path / "model.keras")
+    np.testing.assert_allclose(
+        plain.predict(_IDS[:100], verbose=0),
+        in_memory.predict(_IDS[:100], verbose=0),
+        rtol=1e-4,
+        atol=1e-5,
+    )
+    tfps.ClusterCoordinator(strategy).close()
+
+
+def test_a_checkpoint_has_all_rows(
+    cluster: tfps.LocalCluster, tmp_path: pathlib.Path
+) -> None:
+    strategy = _strategy(cluster, consistency=tfps.Sync())
+    storage = tfps.TieredStorage(_MEMORY_ROWS, str(tmp_path / "rows"))
+    with strategy.scope():
+        model = _model(storage)
+        other = _model(storage)
+    _fit(model)
+    _wait_for_limits(model)
+    manager = tfps.CheckpointManager(
+        tfps.Checkpoint(model=model), tmp_path / "saved"
+    )
+    manager.save()
+    manager.sync()
+    truth = _rows(model)
+    _fit(model)
+    tfps.Checkpoint(model=other).restore(manager.latest_checkpoint)
+    _assert_same(other, truth)
+    _wait_for_limits(other)
+    # Into a table that has other rows, too.
+    tfps.Checkpoint(model=model).restore(manager.latest_checkpoint)
+    _assert_same(model, truth)
+    tfps.ClusterCoordinator(strategy).close()
+
+
+@pytest.mark.parametrize("lost", [(1,), (0, 1)], ids=str)
+def test_a_lost_ps_loses_nothing_that_a_checkpoint_has(
+    cluster: tfps.LocalCluster, tmp_path: pathlib.Path, lost: tuple[int, ...]
+) -> None:
+    strategy = _strategy(cluster, consistency=tfps.Sync())
+    with strategy.scope():
+        model = _model(tfps.TieredStorage(_MEMORY_ROWS, str(tmp_path / "rows")))
+    seen = Seen(tfps.ClusterCoordinator(strategy))
+    _fit(model)
+    manager = tfps.CheckpointManager(
+        tfps.Checkpoint(model=model), tmp_path / "saved"
+    )
+    manager.save()
+    manager.sync()
+
+    def kill() -> None:
+        for index in lost:
+            cluster.kill("ps", index)
+        for index in lost:
+            cluster.start("ps", index)
+
+    truth = _rows(model)
+    kill()
+    # Waits until the rows are back.
+    found = _rows(model)
+    assert sorted(set(seen.recovered())) == list(lost)
+    for ours, expected in zip(found, truth, strict=True):
+        np.testing.assert_array_equal(ours, expected)
+    _wait_for_limits(model)
+    # And in the middle of a step.
+    _fit(model, epochs=2, callbacks=[At({10: kill})])
+    _wait_for_limits(model)
+    ids, rows = model.get_layer("ids").export()
+    assert sorted(ids) == sorted(np.unique(_IDS))
+    assert np.all(np.isfinite(rows))
+    assert np.all(np.abs(rows).max(1) > 0)
+    # The files of a process that was killed are gone with it.
+    assert not list((tmp_path / "rows").iterdir())
+    tfps.ClusterCoordinator(strategy).close()
+
+
+def test_rows_move_to_a_new_ps(tmp_path: pathlib.Path) -> None:
+    with tfps.LocalCluster(num_workers=2, num_ps=2) as own:
+        strategy = _strategy(own, consistency=tfps.Sync())
+        coordinator = tfps.ClusterCoordinator(strategy)
+        with strategy.scope():
+            model = _model(tfps.TieredStorage(_MEMORY_ROWS, str(tmp_path)))
+        _fit(model)
+        truth = _rows(model)
+        coordinator.add_ps(own.add_ps())
+        _assert_same(model, truth)
+        _wait_for_limits(model)
+        losses = _fit(model, epochs=2)
+        assert losses[-1] < losses[0]
+        _wait_for_limits(model)
+        coordinator.close()
+
+
+def test_what_cannot_be_is_refused(
+    cluster: tfps.LocalCluster, tmp_path: pathlib.Path
+) -> None:
+    storage = tfps.TieredStorage(_MEMORY_ROWS, str(tmp_path))
+    strategy = _strategy(cluster, sparse_update="exact")
+    with strategy.scope():
+        with pytest.raises(ValueError, match="/dev/shm is itself in memory"):
+            _model(tfps.TieredStorage(_MEMORY_ROWS, "/dev/shm"))
+        with pytest.raises(ValueError, match="Name a directory"):
+            _model(tfps.TieredStorage(_MEMORY_ROWS, "/proc/rows"))
+        model = _model(storage)
+    with pytest.raises(errors.UnsupportedError, match="'exact'"):
+        _fit(model)
+    table = model.get_layer("ids").weights[0].value
+
+    @tf.function
+    def change() -> None:
+        table.shards[0].assign_add(tf.ones(table.shards[0].shape))
+
+    with pytest.raises(errors.UnsupportedError, match="assign_add"):
+        change()
+    tfps.ClusterCoordinator(strategy).close()

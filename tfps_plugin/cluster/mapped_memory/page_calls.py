@@ -1,0 +1,178 @@
+"""Calls of Linux for memory that a file backs.
+
+None of them changes what memory contains, even if the range belongs to somebody
+else by now: variables may be freed at any time.
+"""
+
+import ctypes
+import mmap
+import os
+from collections.abc import Iterable
+
+import numpy as np
+
+PAGE_BYTES = mmap.PAGESIZE
+
+
+def _c_library() -> ctypes.CDLL:
+    library = ctypes.CDLL(None, use_errno=True)
+    library.mmap.restype = ctypes.c_void_p
+    library.mmap.argtypes = [
+        ctypes.c_void_p,
+        ctypes.c_size_t,
+        ctypes.c_int,
+        ctypes.c_int,
+        ctypes.c_int,
+        ctypes.c_long,
+    ]
+    library.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    library.mincore.argtypes = [
+        ctypes.c_void_p,
+        ctypes.c_size_t,
+        ctypes.c_void_p,
+    ]
+    return library
+
+
+_libc = _c_library()
+_OTHER_ALLOCATORS = ("libjemalloc", "libtcmalloc", "libmimalloc")
+_SIZE_BYTES = ctypes.sizeof(ctypes.c_size_t)
+_IS_MAPPED = 2
+
+# Flags of <sys/mman.h> and <fcntl.h> that Python does not have.
+_MAP_FIXED = 0x10
+_MADV_PAGEOUT = 21
+_SYNC_WAIT = 1 | 2 | 4
+
+
+def map_over(address: int, num_bytes: int, descriptor: int) -> None:
+    """Puts a file in the place of memory, whose contents are lost.
+
+    Args:
+        address: First byte, at the start of a page.
+        num_bytes: Size of the range, in whole pages.
+        descriptor: Descriptor of the file, which has as many bytes.
+
+    Raises:
+        OSError: If the operating system refuses it.
+    """
+    mapped = _libc.mmap(
+        address,
+        num_bytes,
+        mmap.PROT_READ | mmap.PROT_WRITE,
+        mmap.MAP_SHARED | _MAP_FIXED,
+        descriptor,
+        0,
+    )
+    if mapped != address:
+        _raise()
+
+
+def read_ahead(address: int, num_bytes: int) -> None:
+    """Begins to read pages, and waits for nothing."""
+    _libc.madvise(address, num_bytes, mmap.MADV_WILLNEED)
+
+
+def without_neighbors(address: int, num_bytes: int) -> None:
+    """Asks that a page is read without those that follow it."""
+    _libc.madvise(address, num_bytes, mmap.MADV_RANDOM)
+
+
+def page_out(address: int, num_bytes: int) -> None:
+    """Gives pages back; those that have changed stay in the file's cache."""
+    _libc.madvise(address, num_bytes, _MADV_PAGEOUT)
+
+
+def drop(descriptor: int, runs: Iterable[tuple[int, int]]) -> None:
+    """Drops pages of a file from its cache, after `page_out`.
+
+    Of those that have changed it begins the writing only. They are dropped by a
+    second call, once they are on the disk.
+
+    Args:
+        descriptor: Descriptor of the file.
+        runs: First byte and size of each range of pages.
+    """
+    for first, num_bytes in runs:
+        os.posix_fadvise(descriptor, first, num_bytes, os.POSIX_FADV_DONTNEED)
+
+
+def wait_for_writes(descriptor: int, runs: Iterable[tuple[int, int]]) -> None:
+    """Waits until pages of a file are on the disk.
+
+    Args:
+        descriptor: Descriptor of the file.
+        runs: First byte and size of each range of pages.
+    """
+    for first, num_bytes in runs:
+        _libc.sync_file_range(
+            descriptor,
+            ctypes.c_int64(first),
+            ctypes.c_int64(num_bytes),
+            _SYNC_WAIT,
+        )
+
+
+def are_resident(address: int, num_bytes: int) -> np.ndarray:
+    """Returns whether each page is in memory.
+
+    Raises:
+        OSError: If there is no memory at the address.
+    """
+    flags = np.zeros(num_bytes // PAGE_BYTES, np.uint8)
+    if _libc.mincore(address, num_bytes, flags.ctypes.data):
+        _raise()
+    return (flags & 1).astype(bool)
+
+
+def inodes_in_use() -> dict[int, int]:
+    """Returns the inode of the file that is mapped at each address."""
+    found = {}
+    with open("/proc/self/maps") as maps:
+        for line in maps:
+            fields = line.split(maxsplit=5)
+            if fields[4] != "0":
+                found[int(fields[0].partition("-")[0], 16)] = int(fields[4])
+    return found
+
+
+def is_mapping_of_its_own(address: int) -> bool:
+    """Returns whether the C library has mapped memory for one allocation.
+
+    Such memory comes from the operating system and goes back to it as a whole,
+    whatever is mapped there. All that is larger than 32 MB is of this kind
+    (`DEFAULT_MMAP_THRESHOLD_MAX` in `man mallopt`), and some of the rest.
+
+    Args:
+        address: First byte of something that the C library has allocated.
+
+    Raises:
+        OSError: If memory is not allocated by GNU's C library.
+    """
+    with open("/proc/self/maps") as maps:
+        for line in maps:
+            library = os.path.basename(line.rstrip())
+            if library.startswith(_OTHER_ALLOCATORS):
+                raise OSError(f"Memory is allocated by {library}.")
+    if not hasattr(_libc, "gnu_get_libc_version"):
+        raise OSError("The C library is not GNU's.")
+    # The size of the allocation is before it, and has flags in its last bits.
+    size = ctypes.c_size_t.from_address(address - _SIZE_BYTES).value
+    return bool(size & _IS_MAPPED)
+
+
+def is_in_memory(folder: str) -> bool:
+    """Returns whether files of a folder are in memory, and on no disk."""
+    device = os.stat(folder).st_dev
+    numbers = f"{os.major(device)}:{os.minor(device)}"
+    with open("/proc/self/mountinfo") as mounts:
+        for line in mounts:
+            fields, _, of_type = line.partition(" - ")
+            if fields.split()[2] == numbers:
+                return of_type.split()[0] in ("tmpfs", "ramfs")
+    return False
+
+
+def _raise() -> None:
+    number = ctypes.get_errno()
+    raise OSError(number, os.strerror(number))

@@ -1,0 +1,126 @@
+"""Tests of arrays of this process that are moved to files."""
+
+import os
+import pathlib
+import threading
+import time
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from tfps_plugin.cluster.mapped_memory import page_calls
+from tfps_plugin.cluster.mapped_memory.mapped_region import MappedRegion
+from tfps_plugin.cluster.mapped_memory.region_board import RegionBoard
+
+# Larger than 32 MB: the C library maps it by itself.
+_ROWS, _WIDTH = 200_000, 48
+_LIMIT = 0.1
+
+
+def _array() -> np.ndarray:
+    return np.empty((_ROWS, _WIDTH), np.float32)
+
+
+def _wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30.0
+    while not condition():
+        assert time.monotonic() < deadline
+        threading.Event().wait(0.01)
+
+
+def _forget(board: RegionBoard) -> None:
+    """Lets the thread of a board end, before its arrays do."""
+    with board._lock:
+        for name in list(board._regions):
+            board._regions.pop(name).close()
+    _wait_until(lambda: board._thread is None)
+
+
+@pytest.fixture
+def folder(tmp_path: pathlib.Path) -> str:
+    return str(tmp_path / "rows")
+
+
+def test_an_array_keeps_what_is_written_to_it(folder: str) -> None:
+    board = RegionBoard()
+    array = _array()
+    assert page_calls.is_mapping_of_its_own(array.ctypes.data)
+    region = board.add("rows", array, folder, _LIMIT)
+    assert not os.listdir(folder)
+    assert not array.any()
+    truth = np.random.default_rng(1).normal(size=array.shape).astype("float32")
+    array[:] = truth
+    _wait_until(lambda: region.num_resident_pages() <= region.most_pages)
+    assert region.most_pages <= 0.1 * array.nbytes / page_calls.PAGE_BYTES
+    rows = np.arange(0, _ROWS, 997)
+    board.bring(["rows", "gone"], rows)
+    assert 0 < region.num_read <= 2 * len(rows)
+    np.testing.assert_array_equal(array[rows], truth[rows])
+    array[rows] += 1.0
+    truth[rows] += 1.0
+    copied = _array()
+    board.copy("rows", board.add("copy", copied, folder, _LIMIT))
+    np.testing.assert_array_equal(copied, truth)
+    array[:] = 0.0
+    np.testing.assert_array_equal(copied, truth)
+    _forget(board)
+
+
+def test_a_region_is_forgotten_with_its_array(folder: str) -> None:
+    board = RegionBoard()
+    array = _array()
+    board.add("rows", array, folder, _LIMIT)
+    assert "rows" in board
+    del array
+    _wait_until(lambda: "rows" not in board)
+    _wait_until(lambda: board._thread is None)
+
+
+def test_frequent_rows_stay_in_memory(folder: str) -> None:
+    array = _array()
+    region = MappedRegion(array, folder, _LIMIT)
+    random = np.random.default_rng(2)
+    hot = np.arange(100)
+    for now in range(1, 40):
+        cold = random.integers(1000, _ROWS, 500)
+        rows = np.concatenate([hot, cold])
+        region.bring(rows, now)
+        array[rows] += 1.0
+        region.keep_limit(now, waits=True)
+        assert region.num_resident_pages() <= region.most_pages
+    before = region.num_read
+    region.bring(hot, 40)
+    assert region.num_read == before
+    np.testing.assert_array_equal(array[hot], 39.0)
+    region.close()
+
+
+def test_a_mark_is_in_the_array(folder: str) -> None:
+    array = _array()
+    region = MappedRegion(array, folder, _LIMIT)
+    row = region.mark()
+    assert array[row].any()
+    assert not array[:row].any()
+    region.close()
+
+
+def test_a_directory_in_memory_is_refused() -> None:
+    if not page_calls.is_in_memory("/dev/shm"):
+        pytest.skip("/dev/shm is not in memory here")
+    with pytest.raises(OSError, match="itself in memory"):
+        MappedRegion(_array(), "/dev/shm", _LIMIT)
+
+
+def test_a_disk_without_room_is_refused(
+    folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    array = _array()
+    array[5] = 7.0
+    with pytest.raises(OSError, match="No space left"):
+        MappedRegion(array, folder, _LIMIT)
+    assert (array[5] == 7.0).all()

@@ -1,0 +1,215 @@
+"""Variables whose memory is on the disk of their parameter server.
+
+Shape legend: N rows.
+"""
+
+import dataclasses
+import uuid
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tfps_plugin import errors
+from tfps_plugin._compat.graph import tensorflow_variables as compat
+from tfps_plugin.cluster.mapped_memory import disk_functions
+from tfps_plugin.variables.storage.tiered_storage import TieredStorage
+
+
+@dataclasses.dataclass(frozen=True)
+class OnDisk:
+    """Place of a variable on the disk of its parameter server.
+
+    Attributes:
+        storage: The option of its table.
+        num_rows: Number of rows of the whole table.
+        name: Name of its region of memory, which no other one has.
+    """
+
+    storage: TieredStorage
+    num_rows: int
+    name: str = dataclasses.field(default_factory=lambda: uuid.uuid4().hex)
+
+    @property
+    def share_in_memory(self) -> float:
+        """The share of its pages that stay in memory."""
+        return self.storage.share_in_memory(self.num_rows)
+
+    def like(self) -> "OnDisk":
+        """Returns the place of another variable of the same table."""
+        return OnDisk(self.storage, self.num_rows)
+
+
+def allocate(variable: Any, on_disk: OnDisk) -> None:
+    """Gives a variable zeros on the disk of its ps, unless it has a value.
+
+    One of less than 32 MB may stay in memory.
+
+    Args:
+        variable: The variable.
+        on_disk: Its place.
+
+    Raises:
+        errors.VariableCreationError: If the ps cannot hold it there.
+    """
+    with tf.device(variable.device):
+        if tf.raw_ops.VarIsInitializedOp(resource=variable.own_handle):
+            # A variable whose rows were looked up keeps its memory for good.
+            return
+        tf.raw_ops.AssignVariableOp(
+            resource=variable.own_handle,
+            value=tf.raw_ops.Empty(
+                shape=variable.shape.as_list(), dtype=variable.dtype
+            ),
+        )
+        # Not a copy: the variable's own memory.
+        value = compat.read_resource(variable.own_handle, variable.dtype)
+    marked = _call(
+        disk_functions.MAP,
+        variable,
+        [value, on_disk.name, on_disk.storage.folder, on_disk.share_in_memory],
+    )
+    # Another reader of the memory, and TensorFlow would copy it.
+    del value
+    if marked >= 0:
+        _require_marked(variable, marked)
+    elif marked == disk_functions.SMALL:
+        with tf.device(variable.device):
+            tf.raw_ops.AssignVariableOp(
+                resource=variable.own_handle,
+                value=tf.zeros(variable.shape, variable.dtype),
+            )
+
+
+def _require_marked(variable: Any, row: int) -> None:
+    """Sees that a variable's memory is in the file; makes a row zero again.
+
+    Args:
+        variable: A variable of zeros, but for one byte.
+        row: The row with that byte.
+    """
+    with tf.device(variable.device):
+        found = tf.raw_ops.ResourceGather(
+            resource=variable.own_handle, indices=[row], dtype=variable.dtype
+        )
+        if not np.any(found.numpy()):
+            raise errors.InternalError(
+                f"The variable {variable.name!r} did not move to the disk of "
+                f"its parameter server. Received: device={variable.device!r}, "
+                f"TensorFlow {tf.__version__}. Leave out `storage`, and please "
+                "report this."
+            )
+        tf.raw_ops.ResourceScatterUpdate(
+            resource=variable.own_handle,
+            indices=[row],
+            updates=tf.zeros_like(found),
+        )
+
+
+def copy(variable: Any, on_disk: OnDisk) -> tf.Tensor:
+    """Returns a copy of a variable, which is on the disk of its ps, too.
+
+    Args:
+        variable: A variable on disk, which nothing changes meanwhile.
+        on_disk: Its place.
+
+    Raises:
+        errors.VariableCreationError: If the ps cannot hold the copy.
+    """
+    with tf.device(variable.device):
+        value = tf.raw_ops.Empty(
+            shape=variable.shape.as_list(), dtype=variable.dtype
+        )
+    done = _call(
+        disk_functions.COPY,
+        variable,
+        [
+            value,
+            on_disk.like().name,
+            on_disk.storage.folder,
+            on_disk.share_in_memory,
+            on_disk.name,
+        ],
+    )
+    if done == disk_functions.SMALL:
+        with tf.device(variable.device):
+            return compat.read_resource(variable.own_handle, variable.dtype)
+    return value
+
+
+def brought(rows_N: tf.Tensor, shard: Any) -> tf.Tensor:
+    """Begins to read rows and their slots, if they are on disk.
+
+    Only in code that is placed on their ps.
+
+    Args:
+        rows_N: Row numbers of a shard.
+        shard: The shard.
+
+    Returns:
+        The row numbers, for what reads the rows.
+    """
+    if shard.on_disk is None:
+        return rows_N
+    names = [
+        each.on_disk.name
+        for each in (shard, *shard.family)
+        if each.on_disk is not None
+    ]
+    (begun,) = tf.raw_ops.PyFunc(
+        input=[rows_N, tf.constant(names)],
+        token=disk_functions.BRING,
+        Tout=[tf.int64],
+    )
+    with tf.control_dependencies([begun]):
+        return tf.identity(rows_N)
+
+
+def counts(variable: Any, on_disk: OnDisk) -> np.ndarray:
+    """Returns bytes of the file, bytes in memory, and pages read for steps.
+
+    Args:
+        variable: A variable on disk.
+        on_disk: Its place.
+    """
+    with tf.device(variable.device):
+        (found,) = tf.raw_ops.PyFunc(
+            input=[tf.constant(on_disk.name)],
+            token=disk_functions.COUNTS,
+            Tout=[tf.int64],
+        )
+    result: np.ndarray = found.numpy()
+    return result
+
+
+def _call(function: str, variable: Any, inputs: Sequence[Any]) -> int:
+    """Calls a function of a variable's ps; returns its result."""
+    with tf.device(variable.device):
+        try:
+            (done,) = tf.raw_ops.PyFunc(
+                input=[tf.convert_to_tensor(each) for each in inputs],
+                token=function,
+                Tout=[tf.int64],
+            )
+            return int(done.numpy())
+        except tf.errors.UnavailableError:
+            raise  # The ps is lost, which is handled elsewhere.
+        except tf.errors.OpError as error:
+            raise errors.VariableCreationError(
+                "A parameter server cannot hold a variable on its disk. "
+                f"Received: variable={variable.name!r}, device="
+                f"{variable.device!r}, num_bytes="
+                f"{int(np.prod(variable.shape)) * variable.dtype.size}, "
+                f"directory={inputs[2]!r}: {_last_line(error.message)}. Name "
+                "a directory of a local disk with room for the whole table "
+                "and its slots (tfps.TieredStorage(directory=...)); parameter "
+                "servers must run on Linux and be started with this package "
+                "(`tfps run`, `tfps serve`, tfps.init())."
+            ) from error
+
+
+def _last_line(message: str) -> str:
+    lines = [line.strip() for line in message.splitlines() if line.strip()]
+    named = [line for line in lines if "Error" in line]
+    return (named or lines or [""])[0]
