@@ -109,8 +109,9 @@ class RegionBoard:
 
     def _keep_limits(self) -> bool:
         """Looks at all regions; returns whether there are any."""
-        inodes = page_calls.inodes_in_use()
         with self._lock:
+            # A region that is added later would not be among them.
+            inodes = page_calls.inodes_in_use()
             for name, region in list(self._regions.items()):
                 # The variable is gone, or was assigned other memory.
                 if not region.is_mapped(inodes):

@@ -11,7 +11,9 @@ from tfps_plugin import errors
 from tfps_plugin.training.embedding import row_options
 from tfps_plugin.variables.dynamic.policies import Admission
 from tfps_plugin.variables.dynamic.policies import Eviction
+from tfps_plugin.variables.storage.tiered_storage import TieredStorage
 
+_OF_ROWS = ("capacity", "admission", "eviction", "unknown", "storage")
 COMBINERS = ("mean", "sum", "sqrtn")
 
 # (batch,) or (batch, ids of an example); None allows any size.
@@ -67,10 +69,11 @@ class TableConfig:
             none.
         unknown: Output for ids without a row: "initial", "zeros" or "shared".
             None means "initial".
+        storage: Where rows are kept, a `tfps.TieredStorage`; None: in memory.
 
     Raises:
         ValueError: If an argument is not one of the values above, or if a
-            table with a vocabulary has one of the last four.
+            table with a vocabulary has one of the last five.
         UnsupportedError: If the table has its own optimizer, or is placed on
             a SparseCore.
     """
@@ -86,6 +89,7 @@ class TableConfig:
     admission: Admission | None = None
     eviction: Eviction | None = None
     unknown: str | None = None
+    storage: TieredStorage | None = None
 
     def __post_init__(self) -> None:
         _require_name(self.name, "TableConfig")
@@ -145,13 +149,14 @@ class TableConfig:
             self.admission,
             self.eviction,
             self.unknown,
+            self.storage,
         )
 
     def _check_rows(self) -> None:
         """Checks the options of rows, and fills in those left out."""
         given = {
             name: getattr(self, name)
-            for name in ("capacity", "admission", "eviction", "unknown")
+            for name in _OF_ROWS
             if getattr(self, name) is not None
         }
         if not self.is_dynamic:
@@ -174,6 +179,7 @@ class TableConfig:
         options = self.row_options
         object.__setattr__(self, "admission", options.admission)
         object.__setattr__(self, "eviction", options.eviction)
+        object.__setattr__(self, "storage", options.storage)
 
     def get_config(self) -> dict[str, Any]:
         """Returns the configuration that `from_config` takes."""

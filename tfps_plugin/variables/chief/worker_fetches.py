@@ -91,8 +91,12 @@ class WorkerFetches:
             *[tensor.dtype for tensor in tensors]
         )
         key = self._keys.setdefault(function, {}).setdefault(devices, _Key())
-        with self._calls.calling(key, tensorflow_cluster.num_updates()):
-            return self._functions.fetch(function, tensors)
+        try:
+            with self._calls.calling(key, tensorflow_cluster.num_updates()):
+                return self._functions.fetch(function, tensors)
+        except tf.errors.InternalError:
+            # A device is gone. What reads each tensor alone names the task.
+            return [*tensors]
 
 
 class _Key:
