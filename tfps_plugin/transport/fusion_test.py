@@ -345,7 +345,8 @@ def test_a_loops_rounds_do_not_wait_for_updates(parallel: int) -> None:
         total = tf.add_n([_on_ps(table.read_value) for table in tables])
         for table in tables:
             _on_ps(lambda t=table: t.assign(2.0 * t + number))
-            _on_ps(lambda t=table: t.assign_sub(0.1 * total))
+            # Exact in any order of additions.
+            _on_ps(lambda t=table: t.assign_sub(0.5 * total))
         return tf.reduce_sum(total)
 
     def steps(count: tf.Tensor) -> tf.Tensor:
