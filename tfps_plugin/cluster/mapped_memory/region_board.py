@@ -100,7 +100,11 @@ class RegionBoard:
                 if (region := self._regions.get(name)) is not None
             ]
         for region in regions:
-            region.bring(rows_N, now)
+            try:
+                region.bring(rows_N, now)
+            except OSError:
+                # It was freed meanwhile. Rows come without being read ahead.
+                _logger.debug("Rows cannot be read ahead.", exc_info=True)
 
     def _run(self) -> None:
         pause = threading.Event()

@@ -20,8 +20,8 @@ class TieredStorage:
     ```
 
     Rows, and the optimizer's slots with them, are in files on the disk of the
-    parameter server that holds them. The pages of the files that steps have
-    used last are in memory. A lookup begins to read all pages that it needs at
+    parameter server that holds them. The pages of the files that steps use
+    most are in memory. A lookup begins to read all pages that it needs at
     once, those of the slots too, before the step computes.
 
     The files have no names, and are gone with their process: after a crash,
