@@ -1,6 +1,5 @@
 """Variables that each parameter server holds, and rows that are looked up."""
 
-import collections
 from collections.abc import Callable
 from typing import Any
 
@@ -8,6 +7,7 @@ from tfps_plugin._compat.runtime import tensorflow_execution
 from tfps_plugin.monitoring.state.cluster_state import TableState
 from tfps_plugin.variables.initial_values import initialization
 from tfps_plugin.variables.kinds import sharded_variable
+from tfps_plugin.variables.lookup import row_counts as row_counts_module
 from tfps_plugin.variables.sharding.inventory import Inventory
 
 # Tables of a parameter server that the state names.
@@ -109,8 +109,8 @@ def row_counts(
         for variable in inventory.on(devices)
         if (whole := sharded_variable.whole_of(variable)).row_counts is not None
     }
-    counts: dict[int, list[int]] = collections.defaultdict(list)
     with tensorflow_execution.own_executor():
-        for key, table in tables.items():
-            counts[key] = table.row_counts.total()
-    return counts
+        counts = row_counts_module.totals(
+            [table.row_counts for table in tables.values()]
+        )
+    return dict(zip(tables, counts, strict=True))

@@ -17,7 +17,7 @@ from tfps_plugin.training.embedding.id_counts import EqualCounts
 from tfps_plugin.training.embedding.id_counts import IdCounts
 from tfps_plugin.variables.lookup import graph_checks
 from tfps_plugin.variables.lookup import row_lookup
-from tfps_plugin.variables.lookup.table import table_behind
+from tfps_plugin.variables.lookup.table import looked_up_table
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,8 +74,8 @@ class _Asked:
 
     Attributes:
         stack: The variable.
-        table: Result of `table_behind`: None, or the table of the stack and a
-            function to apply to its rows.
+        table: Result of `looked_up_table`: None, or the table of the stack
+            and a function to apply to its rows.
         order: Numbers of the features, in the order of the request.
         in_shard_order: Whether that is the order of the shards.
         rows_N: Row numbers.
@@ -104,7 +104,7 @@ class _Asked:
 
 def _asked(request: Request) -> _Asked:
     order, in_shard_order = list(range(len(request.spans))), False
-    found = table_behind(request.stack)
+    found = looked_up_table(request.stack)
     if found is not None:
         shards = [
             [

@@ -17,7 +17,7 @@ from tfps_plugin._compat import keras_lora
 from tfps_plugin._compat.graph import tensorflow_saving
 from tfps_plugin.variables.lookup import row_lookup
 from tfps_plugin.variables.lookup.table import Table
-from tfps_plugin.variables.lookup.table import table_behind
+from tfps_plugin.variables.lookup.table import looked_up_table
 
 
 def embedding_lookup(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -97,7 +97,7 @@ def _distinct_rows_of(
     if tensorflow_saving.is_saving_model() and _is_ours(params):
         # TensorFlow's lookups do not take a keras.Variable.
         return tf.convert_to_tensor(params), ids
-    found = table_behind(params)
+    found = looked_up_table(params)
     if found is None:
         return None
     table, of_rows = found
@@ -110,7 +110,7 @@ def take(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def take_rows(x: Any, indices: Any, axis: int | None = None) -> Any:
-        found = table_behind(x)
+        found = looked_up_table(x)
         if found is None or axis is None or not _is_first(axis, x):
             return original(x, indices, axis)
         table, of_rows = found

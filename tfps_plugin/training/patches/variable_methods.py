@@ -18,7 +18,7 @@ from tfps_plugin.training.saving import table_rows
 from tfps_plugin.variables.kinds.late_bound import LateBoundVariable
 from tfps_plugin.variables.kinds.sharded_variable import ShardedVariable
 from tfps_plugin.variables.lookup import row_lookup
-from tfps_plugin.variables.lookup.table import table_behind
+from tfps_plugin.variables.lookup.table import looked_up_table
 
 
 class VariableOnPs(keras.Variable):
@@ -30,7 +30,7 @@ class VariableOnPs(keras.Variable):
         For a variable without such a lookup the AttributeError makes
         `tf.gather` read the whole variable.
         """
-        found = table_behind(self)
+        found = looked_up_table(self)
         if found is None:
             return self.value.sparse_read(indices, name=name)
         table, of_rows = found

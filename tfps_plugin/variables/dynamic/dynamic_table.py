@@ -28,6 +28,7 @@ from tfps_plugin.variables.lookup import graph_checks
 from tfps_plugin.variables.lookup import row_lookup
 from tfps_plugin.variables.lookup.shard_order import ShardOrder
 from tfps_plugin.variables.lookup.table import Table
+from tfps_plugin.variables.lookup.table import looked_up_table
 from tfps_plugin.variables.lookup.table import table_behind
 from tfps_plugin.variables.sharding.layout import RowLayout
 
@@ -121,7 +122,7 @@ class DynamicTable:
         """
         with tf.device(graph_checks.CPU):
             ids_U, positions_N = tf.unique(ids_N)
-        found = table_behind(self._variables.rows)
+        found = looked_up_table(self._variables.rows)
         applied: Callable[[tf.Tensor], tf.Tensor] = tf.identity
         if found is None:
             rows_UD, are_present_U = self._in_this_process(ids_U, makes_rows)
@@ -147,7 +148,7 @@ class DynamicTable:
         Args:
             ids_N: Distinct int64, shape `(N,)`.
         """
-        found = table_behind(self._variables.rows)
+        found = looked_up_table(self._variables.rows)
         if found is None:
             (mine,) = self._ask(
                 [self._variables_of_this_process()],

@@ -7,7 +7,7 @@ import tensorflow as tf
 from tfps_plugin._compat.graph import tensorflow_saving
 from tfps_plugin._compat.graph import tensorflow_variables as compat
 from tfps_plugin.cluster.calls.dispatch_context import DispatchContext
-from tfps_plugin.variables.chief import chief_reads
+from tfps_plugin.variables.chief import worker_fetches
 from tfps_plugin.variables.lookup import graph_checks
 from tfps_plugin.variables.per_worker.worker_local_handle import (
     WorkerLocalHandle,
@@ -69,10 +69,33 @@ class RowCounts(WorkerLocalHandle):
         Raises:
             tf.errors.OpError: If a worker does not answer.
         """
-        counts = [
-            chief_reads.to_array(
-                compat.read_resource(copy.own_handle, self._dtype)
-            )
+        return totals([self])[0]
+
+    def by_lane(self) -> list[tf.Tensor]:
+        """Begins to read the counts of each lane, where they are."""
+        return [
+            compat.read_resource(copy.own_handle, self._dtype)
             for copy in self._resident.existing()
         ]
-        return [int(sum(each)) for each in zip(*counts, strict=True)]
+
+
+def totals(tables: Sequence[RowCounts]) -> list[list[int]]:
+    """Returns the counts of all lanes so far, of several tables by one fetch.
+
+    Args:
+        tables: The counts of each table.
+
+    Raises:
+        tf.errors.OpError: If a worker does not answer.
+    """
+    by_table = [counts.by_lane() for counts in tables]
+    fetched = iter(
+        worker_fetches.arrays([lane for lanes in by_table for lane in lanes])
+    )
+    return [
+        [
+            int(sum(each))
+            for each in zip(*[next(fetched) for _ in lanes], strict=True)
+        ]
+        for lanes in by_table
+    ]

@@ -2,15 +2,18 @@ import gc
 import weakref
 from typing import Any
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tfps_plugin._compat import keras as keras_compat
 from tfps_plugin.variables import testing
 from tfps_plugin.variables.lookup import graph_checks
 from tfps_plugin.variables.lookup import row_lookup
+from tfps_plugin.variables.lookup.table import looked_up_table
 from tfps_plugin.variables.lookup.table import table_behind
 
 _ROWS = 11
@@ -135,6 +138,16 @@ def test_only_tables_are_found() -> None:
     assert table_behind(table)[0] is table  # type: ignore[index]
     for other in (tf.Variable([1.0]), tf.ones([2]), [1.0], None):
         assert table_behind(other) is None
+
+
+def test_only_a_lookup_marks_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, table = _table(2, (2,))
+    holder = keras.Variable(np.ones((2, 2), "float32"))
+    monkeypatch.setattr(keras_compat, "value_of", lambda variable: table)
+    assert table_behind(holder)[0] is table  # type: ignore[index]
+    assert not table.was_looked_up
+    assert looked_up_table(holder)[0] is table  # type: ignore[index]
+    assert table.was_looked_up
 
 
 @pytest.mark.parametrize("num_shards", [0, 1, 3])

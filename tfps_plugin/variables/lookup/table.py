@@ -116,11 +116,25 @@ def table_behind(
     table = keras_compat.value_of(params)
     if not isinstance(table, Table):
         return None
-    # Also where Keras only infers the shapes of a model.
-    table.was_looked_up = True
     if keras_compat.has_stateless_value(params):
         return None
     return table, keras_compat.cast_of(params)
+
+
+def looked_up_table(
+    params: Any,
+) -> tuple[Table, Callable[[tf.Tensor], tf.Tensor]] | None:
+    """Returns what `table_behind` does, for a lookup of rows.
+
+    Args:
+        params: As for `table_behind`. It is known to be looked up from now on,
+            also where Keras only infers the shapes of a model.
+    """
+    if isinstance(params, keras.Variable):
+        table = keras_compat.value_of(params)
+        if isinstance(table, Table):
+            table.was_looked_up = True
+    return table_behind(params)
 
 
 def _as_they_are(rows: tf.Tensor) -> tf.Tensor:
