@@ -14,6 +14,10 @@ from tfps_plugin.cluster.mapped_memory.page_uses import runs
 
 # More than the limit is given up at once, so that there is room for a while.
 _SLACK = 0.05
+# Pages are written together with those between them, if these are not more. An
+# order for each page costs up to five times as much, and what was brought in
+# rarely changes again before it leaves.
+_MOST_BETWEEN = 64
 _COPIED_AT_ONCE = 16 << 20
 
 
@@ -24,8 +28,8 @@ class MappedRegion:
     first and last page that the variable shares with others stay as they are.
 
     Threading: safe from any thread. Guarded by `_lock`: the uses of pages, and
-    the numbers of pages; it is never held while the disk is waited for.
-    Guarded by `_limiting`: the pages that are being given up.
+    the pages that leave; it is never held while the disk is waited for.
+    Guarded by `_limiting`: one thread at a time makes room.
     """
 
     def __init__(
@@ -53,8 +57,8 @@ class MappedRegion:
         self._num_present = 0
         # Pages whose reading has begun because a lookup needed them.
         self.num_read = 0
-        # First bytes and sizes of pages that may be on their way to the disk.
-        self._leaving: list[tuple[int, int]] = []
+        # Pages that may be on their way to the disk, in order.
+        self._leaving = np.zeros(0, np.int64)
         self._lock = threading.Lock()
         self._limiting = threading.Lock()
         self._uses = PageUses(num_pages, PAGE_BYTES)
@@ -97,14 +101,12 @@ class MappedRegion:
             missing = self._uses.use(pages, now)
             self.num_read += len(missing)
             self._num_present += len(missing)
-            is_above = self._num_present > (1 + _SLACK) * self.most_pages
+            is_above = self._num_present + len(self._leaving) > self.most_pages
         if is_above:
             # Lookups bring in no more than they make room for.
-            self.keep_limit(now)
-        for first, number in runs(missing):
-            page_calls.read_ahead(
-                self._begin + first * PAGE_BYTES, number * PAGE_BYTES
-            )
+            with self._limiting:
+                self._make_room(now)
+        page_calls.read_ahead(self._addresses(missing))
 
     def mark(self) -> int:
         """Writes to the file of a region that nobody has changed yet.
@@ -131,41 +133,70 @@ class MappedRegion:
     def keep_limit(self, now: int, *, waits: bool = False) -> None:
         """Gives up the pages that were used least, if there are too many.
 
+        This looks at what is in memory, whoever has used it.
+
         Args:
             now: Time of the latest use.
-            waits: Whether to wait until they are on the disk. Otherwise, those
-                that have changed are given up by the next call.
+            waits: Whether to wait until they are on the disk. Otherwise, they
+                are given up by the next call.
         """
         with self._limiting:
-            self._keep_limit(now, waits)
+            self._look()
+            self._make_room(now)
+            if waits and len(self._leaving):
+                page_calls.wait_for_writes(
+                    self._descriptor, self._spans(self._leaving)
+                )
+                self._look()
 
-    def _keep_limit(self, now: int, waits: bool) -> None:
-        # What was changed is on the disk by now.
-        page_calls.drop(self._descriptor, self._leaving)
-        self._leaving = []
+    def _look(self) -> None:
+        """Finds out which pages are in memory, and drops those left over."""
+        self._let_go()
         are_resident = page_calls.are_resident(self._begin, self.num_bytes)
-        num_resident = int(np.count_nonzero(are_resident))
-        excess = num_resident - self.most_pages
-        if excess <= 0:
-            with self._lock:
-                self._num_present = num_resident
-            return
         with self._lock:
-            chosen = self._uses.least_used(
-                are_resident, excess + int(_SLACK * self.most_pages), now
+            # They have changed while they were on their way to the disk.
+            left = np.flatnonzero(are_resident)
+            left = left[~self._uses.are_present(left)]
+            self._uses.found(are_resident)
+            self._num_present = int(np.count_nonzero(are_resident))
+        page_calls.drop(self._descriptor, self._runs(left))
+
+    def _make_room(self, now: int) -> None:
+        """Begins to give pages up, if there are too many."""
+        self._let_go()
+        with self._lock:
+            excess = self._num_present - self.most_pages
+            if excess <= 0:
+                return
+            self._leaving = self._uses.give_up(
+                excess + int(_SLACK * self.most_pages), now
             )
-            self._num_present = num_resident - len(chosen)
-        self._leaving = [
-            (first * PAGE_BYTES, number * PAGE_BYTES)
-            for first, number in runs(chosen)
-        ]
-        for first, num_bytes in self._leaving:
-            page_calls.page_out(self._begin + first, num_bytes)
-        # Begins to write those that have changed.
-        page_calls.drop(self._descriptor, self._leaving)
-        if waits:
-            page_calls.wait_for_writes(self._descriptor, self._leaving)
-            self._keep_limit(now, waits=False)
+            self._num_present -= len(self._leaving)
+        page_calls.begin_writes(self._descriptor, self._spans(self._leaving))
+
+    def _let_go(self) -> None:
+        """Gives up the pages that are on the disk by now."""
+        with self._lock:
+            # Some may have been used again.
+            gone = self._leaving[~self._uses.are_present(self._leaving)]
+            self._leaving = self._leaving[:0]
+        page_calls.wait_for_writes(self._descriptor, self._spans(gone))
+        page_calls.page_out(self._addresses(gone))
+
+    def _addresses(self, pages: np.ndarray) -> np.ndarray:
+        ranges = runs(pages) * PAGE_BYTES
+        ranges[:, 0] += self._begin
+        return ranges.astype(np.uint64)
+
+    def _runs(self, pages: np.ndarray) -> list[tuple[int, int]]:
+        ranges: list[tuple[int, int]] = (runs(pages) * PAGE_BYTES).tolist()
+        return ranges
+
+    def _spans(self, pages: np.ndarray) -> list[tuple[int, int]]:
+        ranges: list[tuple[int, int]] = (
+            runs(pages, _MOST_BETWEEN) * PAGE_BYTES
+        ).tolist()
+        return ranges
 
     def copy_to(self, other: "MappedRegion", now: int) -> None:
         """Copies the contents to the region of an array of the same size.

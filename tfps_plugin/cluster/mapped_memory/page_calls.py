@@ -31,6 +31,16 @@ def _c_library() -> ctypes.CDLL:
         ctypes.c_size_t,
         ctypes.c_void_p,
     ]
+    # The C library has it since 2.36.
+    if hasattr(library, "process_madvise"):
+        library.process_madvise.restype = ctypes.c_ssize_t
+        library.process_madvise.argtypes = [
+            ctypes.c_int,
+            ctypes.c_void_p,
+            ctypes.c_size_t,
+            ctypes.c_int,
+            ctypes.c_uint,
+        ]
     return library
 
 
@@ -42,7 +52,10 @@ _IS_MAPPED = 2
 # Flags of <sys/mman.h> and <fcntl.h> that Python does not have.
 _MAP_FIXED = 0x10
 _MADV_PAGEOUT = 21
-_SYNC_WAIT = 1 | 2 | 4
+_SYNC_BEGIN = 2
+_SYNC_BEFORE = 1
+# IOV_MAX of <limits.h>.
+_MOST_RANGES = 1024
 
 
 def map_over(address: int, num_bytes: int, descriptor: int) -> None:
@@ -68,9 +81,13 @@ def map_over(address: int, num_bytes: int, descriptor: int) -> None:
         _raise()
 
 
-def read_ahead(address: int, num_bytes: int) -> None:
-    """Begins to read pages, and waits for nothing."""
-    _libc.madvise(address, num_bytes, mmap.MADV_WILLNEED)
+def read_ahead(ranges_R2: np.ndarray) -> None:
+    """Begins to read pages, and waits for nothing.
+
+    Args:
+        ranges_R2: Address and size of each range, uint64, shape `(R, 2)`.
+    """
+    _advise(ranges_R2, mmap.MADV_WILLNEED)
 
 
 def without_neighbors(address: int, num_bytes: int) -> None:
@@ -78,13 +95,63 @@ def without_neighbors(address: int, num_bytes: int) -> None:
     _libc.madvise(address, num_bytes, mmap.MADV_RANDOM)
 
 
-def page_out(address: int, num_bytes: int) -> None:
-    """Gives pages back; those that have changed stay in the file's cache."""
-    _libc.madvise(address, num_bytes, _MADV_PAGEOUT)
+def page_out(ranges_R2: np.ndarray) -> None:
+    """Gives pages back; those that have changed stay in the file's cache.
+
+    Args:
+        ranges_R2: As for `read_ahead`.
+    """
+    _advise(ranges_R2, _MADV_PAGEOUT)
+
+
+def _advise(ranges_R2: np.ndarray, advice: int) -> None:
+    """Gives advice for many ranges in few calls, if the system can do that.
+
+    The disk then gets its orders together, which takes half the processor time.
+    """
+    done = 0
+    if hasattr(_libc, "process_madvise"):
+        done = _advise_together(ranges_R2, advice)
+    for address, num_bytes in ranges_R2[done:].tolist():
+        _libc.madvise(address, num_bytes, advice)
+
+
+def _advise_together(ranges_R2: np.ndarray, advice: int) -> int:
+    """Returns the number of ranges that the system has taken."""
+    process = os.pidfd_open(os.getpid())
+    try:
+        for start in range(0, len(ranges_R2), _MOST_RANGES):
+            part_R2 = np.ascontiguousarray(
+                ranges_R2[start : start + _MOST_RANGES]
+            )
+            num_bytes = _libc.process_madvise(
+                process, part_R2.ctypes.data, len(part_R2), advice, 0
+            )
+            if num_bytes != int(part_R2[:, 1].sum()):
+                return start
+    finally:
+        os.close(process)
+    return len(ranges_R2)
+
+
+def begin_writes(descriptor: int, runs: Iterable[tuple[int, int]]) -> None:
+    """Begins to write what has changed, and hardly waits.
+
+    Args:
+        descriptor: Descriptor of the file.
+        runs: First byte and size of each range of pages.
+    """
+    for first, num_bytes in runs:
+        _libc.sync_file_range(
+            descriptor,
+            ctypes.c_int64(first),
+            ctypes.c_int64(num_bytes),
+            _SYNC_BEGIN,
+        )
 
 
 def drop(descriptor: int, runs: Iterable[tuple[int, int]]) -> None:
-    """Drops pages of a file from its cache, after `page_out`.
+    """Drops pages of a file from its cache that nobody has mapped.
 
     Of those that have changed it begins the writing only. They are dropped by a
     second call, once they are on the disk.
@@ -98,7 +165,7 @@ def drop(descriptor: int, runs: Iterable[tuple[int, int]]) -> None:
 
 
 def wait_for_writes(descriptor: int, runs: Iterable[tuple[int, int]]) -> None:
-    """Waits until pages of a file are on the disk.
+    """Waits until the writes of pages that have begun are done.
 
     Args:
         descriptor: Descriptor of the file.
@@ -109,7 +176,7 @@ def wait_for_writes(descriptor: int, runs: Iterable[tuple[int, int]]) -> None:
             descriptor,
             ctypes.c_int64(first),
             ctypes.c_int64(num_bytes),
-            _SYNC_WAIT,
+            _SYNC_BEFORE,
         )
 
 

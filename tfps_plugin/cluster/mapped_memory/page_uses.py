@@ -7,6 +7,8 @@ import numpy as np
 
 # Lookups after which a use counts half as much.
 _HALF_LIFE = 10_000
+# Pages that the last lookups have used leave after all others.
+_LOOKUPS_IN_FLIGHT = 3
 
 
 class PageUses:
@@ -67,24 +69,45 @@ class PageUses:
         self._are_present_P[missing] = True
         return missing
 
-    def least_used(
-        self, are_resident_P: np.ndarray, num_pages: int, now: int
-    ) -> np.ndarray:
-        """Returns the resident pages to give up, in order.
+    @property
+    def present_M(self) -> np.ndarray:
+        """The pages that are believed in memory, in order."""
+        return np.flatnonzero(self._are_present_P)
+
+    def found(self, are_resident_P: np.ndarray) -> None:
+        """Learns which pages are in memory.
 
         Args:
-            are_resident_P: Whether each page is in memory.
+            are_resident_P: Whether each page is.
+        """
+        self._are_present_P[:] = are_resident_P
+
+    def give_up(self, num_pages: int, now: int) -> np.ndarray:
+        """Chooses the pages that were used least, of those in memory.
+
+        Args:
             num_pages: The number of pages to choose.
             now: Time of the latest use.
+
+        Returns:
+            The pages, in order. They do not count as present any more.
         """
-        resident_M = np.flatnonzero(are_resident_P)
-        num_pages = min(num_pages, len(resident_M))
+        present_M = self.present_M
+        num_pages = min(num_pages, len(present_M))
         if num_pages < 1:
-            return resident_M[:0]
-        least = np.argpartition(self._uses(resident_M, now), num_pages - 1)
-        chosen_M = np.sort(resident_M[least[:num_pages]])
+            return present_M[:0]
+        uses_M = self._uses(present_M, now)
+        # The steps of these lookups may not have ended.
+        uses_M[self._used_at_P[present_M] > now - _LOOKUPS_IN_FLIGHT] = np.inf
+        least = np.argpartition(uses_M, num_pages - 1)
+        chosen_M = np.sort(present_M[least[:num_pages]])
         self._are_present_P[chosen_M] = False
         return chosen_M
+
+    def are_present(self, pages_M: np.ndarray) -> np.ndarray:
+        """Returns whether pages are believed in memory."""
+        are_present_M: np.ndarray = self._are_present_P[pages_M]
+        return are_present_M
 
     def _uses(self, pages_M: np.ndarray, now: int) -> np.ndarray:
         """Returns the uses of some pages, as they count now."""
@@ -92,13 +115,19 @@ class PageUses:
         return self._uses_P[pages_M] * np.exp2(-ages_M).astype(np.float32)
 
 
-def runs(pages_M: np.ndarray) -> list[tuple[int, int]]:
+def runs(pages_M: np.ndarray, most_between: int = 0) -> np.ndarray:
     """Returns the first page and the number of pages of each run.
 
     Args:
         pages_M: Distinct pages, in order.
+        most_between: Number of other pages that may be between two pages of a
+            run.
+
+    Returns:
+        Shape `(R, 2)`, int64.
     """
-    if not len(pages_M):
-        return []
-    breaks = np.flatnonzero(np.diff(pages_M) != 1) + 1
-    return [(int(run[0]), len(run)) for run in np.split(pages_M, breaks)]
+    pages_M = pages_M.astype(np.int64)
+    are_first = np.diff(pages_M, prepend=-2 - most_between) > 1 + most_between
+    are_last = np.append(are_first[1:], True)[: len(pages_M)]
+    first_R = pages_M[are_first]
+    return np.stack([first_R, pages_M[are_last] - first_R + 1], 1)

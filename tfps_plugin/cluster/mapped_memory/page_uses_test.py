@@ -1,3 +1,5 @@
+import itertools
+
 import hypothesis
 import numpy as np
 from hypothesis import strategies as st
@@ -32,23 +34,32 @@ def test_a_page_is_missing_until_it_was_used() -> None:
     uses = PageUses(10, _PAGE)
     assert uses.use(np.array([2, 5]), 1).tolist() == [2, 5]
     assert uses.use(np.array([2, 6]), 2).tolist() == [6]
-    everywhere = np.ones(10, bool)
-    assert set(uses.least_used(everywhere, 8, 2)) == {0, 1, 3, 4, 7, 8, 9} | (
-        set(uses.least_used(everywhere, 8, 2)) & {5, 6}
-    )
-    assert uses.use(np.array([2]), 3).tolist() == []
+    assert uses.present_M.tolist() == [2, 5, 6]
+    assert uses.give_up(2, 9).tolist() == [5, 6]
+    assert uses.are_present(np.array([5, 2, 6])).tolist() == [
+        False,
+        True,
+        False,
+    ]
+    assert uses.use(np.array([2, 5]), 10).tolist() == [5]
 
 
 def test_pages_of_frequent_rows_stay() -> None:
     uses = PageUses(100, _PAGE)
-    resident = np.zeros(100, bool)
     for now in range(1, 2000):
-        used = np.array([1, 2, 10 + now % 90])
-        uses.use(used, now)
-        resident[used] = True
-        if np.count_nonzero(resident) > 10:
-            resident[uses.least_used(resident, 3, now)] = False
-        assert resident[[1, 2]].all()
+        uses.use(np.array([1, 2, 10 + now % 90]), now)
+        if len(uses.present_M) > 10:
+            uses.give_up(3, now)
+        assert uses.are_present(np.array([1, 2])).all()
+
+
+def test_pages_of_steps_that_have_not_ended_leave_last() -> None:
+    uses = PageUses(10, _PAGE)
+    for now in range(1, 5):
+        uses.use(np.array([0, 1]), now)
+    uses.use(np.array([7]), 5)
+    assert uses.give_up(1, 6).tolist() != [7]
+    assert uses.give_up(2, 6).tolist()[-1] == 7
 
 
 def test_pages_that_were_frequent_once_go() -> None:
@@ -58,20 +69,34 @@ def test_pages_that_were_frequent_once_go() -> None:
     later = 20 * page_uses._HALF_LIFE
     for now in range(later, later + 5):
         uses.use(np.array([1]), now)
-    assert uses.least_used(np.ones(3, bool), 2, later + 5).tolist() == [0, 2]
+    uses.found(np.ones(3, bool))
+    assert uses.give_up(2, later + 9).tolist() == [0, 2]
 
 
 def test_only_resident_pages_are_chosen() -> None:
     uses = PageUses(6, _PAGE)
-    resident = np.array([True, False, True, False, False, True])
-    assert uses.least_used(resident, 10, 1).tolist() == [0, 2, 5]
-    assert uses.least_used(resident, 0, 1).tolist() == []
+    uses.use(np.array([1]), 1)
+    uses.found(np.array([True, False, True, False, False, True]))
+    assert uses.give_up(0, 9).tolist() == []
+    assert uses.give_up(10, 9).tolist() == [0, 2, 5]
+    assert uses.give_up(1, 9).tolist() == []
 
 
-def test_runs() -> None:
-    assert page_uses.runs(np.array([], int)) == []
-    assert page_uses.runs(np.array([3, 4, 5, 8, 10, 11])) == [
-        (3, 3),
-        (8, 1),
-        (10, 2),
+@hypothesis.given(st.sets(st.integers(0, 60)), st.integers(0, 5))
+def test_runs_are_the_pages_and_those_between(
+    pages: set[int], most_between: int
+) -> None:
+    found = page_uses.runs(np.array(sorted(pages), int), most_between)
+    inside = [
+        set(range(first, first + number)) for first, number in found.tolist()
     ]
+    assert pages <= set().union(*inside)
+    for run in inside:
+        assert {min(run), max(run)} <= pages
+        assert all(
+            pages & set(range(page, page + most_between + 2)) for page in run
+        )
+    for run, following in itertools.pairwise(inside):
+        assert min(following) - max(run) - 1 > most_between
+    if not most_between:
+        assert set().union(*inside) == pages

@@ -2,6 +2,7 @@
 
 import logging
 import threading
+import time
 from collections.abc import Sequence
 
 import numpy as np
@@ -13,6 +14,8 @@ _logger = logging.getLogger("tfps_plugin.cluster")
 
 # Between two looks, a fast disk brings in some ten megabytes.
 _INTERVAL_SECONDS = 0.1
+# A look at a million pages takes some 50 ms; the pause is so many times longer.
+_REST = 4.0
 
 
 class RegionBoard:
@@ -108,8 +111,11 @@ class RegionBoard:
 
     def _run(self) -> None:
         pause = threading.Event()
+        began_at = time.monotonic()
         while self._keep_limits():
-            pause.wait(_INTERVAL_SECONDS)
+            took = time.monotonic() - began_at
+            pause.wait(max(_INTERVAL_SECONDS, _REST * took))
+            began_at = time.monotonic()
 
     def _keep_limits(self) -> bool:
         """Looks at all regions; returns whether there are any."""

@@ -96,6 +96,24 @@ def test_frequent_rows_stay_in_memory(folder: str) -> None:
     region.close()
 
 
+def test_lookups_make_room_for_what_they_bring(folder: str) -> None:
+    """Nothing looks at the memory meanwhile, as `keep_limit` would."""
+    array = _array()
+    region = MappedRegion(array, folder, _LIMIT)
+    random = np.random.default_rng(3)
+    counts = np.zeros(_ROWS, np.float32)
+    for now in range(1, 60):
+        rows = np.unique(random.integers(0, _ROWS, 150))
+        region.bring(rows, now)
+        array[rows] += 1.0
+        counts[rows] += 1.0
+        # A row may be in two pages.
+        assert region.num_resident_pages() <= region.most_pages + 2 * len(rows)
+    assert region.num_read > 2 * region.most_pages
+    np.testing.assert_array_equal(array, np.tile(counts[:, None], _WIDTH))
+    region.close()
+
+
 def test_a_mark_is_in_the_array(folder: str) -> None:
     array = _array()
     region = MappedRegion(array, folder, _LIMIT)
