@@ -176,7 +176,9 @@ class RemoteVariable(Table, LateBoundVariable):
             f"The variable {self.path!r} is on the disk of its parameter "
             "server, where steps change single rows only. Received: "
             f"{method} of the whole variable. Change rows "
-            "(scatter_update, scatter_add), or leave out `storage`."
+            "(scatter_update, scatter_add); or keep it in memory: leave out "
+            "`storage` of its layer, or the key of `table_storage` that is "
+            "found in its path."
         )
 
     def _write_in_place(self, value: tf.Tensor) -> None:

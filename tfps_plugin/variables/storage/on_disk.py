@@ -41,6 +41,19 @@ class OnDisk:
         return OnDisk(self.storage, self.num_rows)
 
 
+def bytes_in_memory(variable: Any, num_bytes: int) -> int:
+    """Returns the most bytes of a variable that stay in memory.
+
+    Args:
+        variable: Any variable, on disk or not.
+        num_bytes: Its size.
+    """
+    place: OnDisk | None = getattr(variable, "on_disk", None)
+    return (
+        num_bytes if place is None else int(place.share_in_memory * num_bytes)
+    )
+
+
 def allocate(variable: Any, on_disk: OnDisk) -> None:
     """Gives a variable zeros on the disk of its ps, unless it has a value.
 
