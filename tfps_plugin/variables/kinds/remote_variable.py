@@ -189,8 +189,11 @@ class RemoteVariable(Table, LateBoundVariable):
                 f"its own shape. Received: shape={tuple(value.shape)}, "
                 f"expected={tuple(self._shape)}"
             )
+        # Symbolic values have no device; others are cut where they are.
+        device = value.device or self.device
         for rows in saved_form.pieces(self, saved_form.SLICE_BYTES):
-            piece = value[rows.start : rows.stop]
+            with tf.device(device):
+                piece = value[rows.start : rows.stop]
             with tf.device(self.device):
                 tf.raw_ops.ResourceScatterUpdate(
                     resource=self.own_handle,

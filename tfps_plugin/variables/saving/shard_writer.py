@@ -40,6 +40,27 @@ def assign(
     Raises:
         ValueError: If the value has another shape.
     """
+    if (
+        isinstance(value, Table)
+        and table.is_on_disk
+        and method == "assign"
+        and tf.executing_eagerly()
+    ):
+        # Whole shards of it would be in the memory of parameter servers.
+        _require_shape(table, value.shape)
+        assign_blocks(
+            table,
+            method,
+            lambda start, stop: np.concatenate(
+                [
+                    block
+                    for _, block in shard_reader.fetch_blocks(
+                        value, range(start, stop)
+                    )
+                ]
+            ),
+        )
+        return []
     if isinstance(value, Table) and _cut_alike(table, value):
         # Both tables have the same layout: nothing passes through the caller.
         done = []
