@@ -203,7 +203,8 @@ def test_training_has_the_numbers_of_one_process(
         np.asarray(_table(ours)),
         np.asarray(_table(plain)),
         rtol=1e-3,
-        atol=1e-5,
+        # Adagrad makes steps of one size of the smallest gradients.
+        atol=1e-4,
     )
     tfps.ClusterCoordinator(strategy).close()
 
@@ -317,7 +318,7 @@ def test_the_program_assigns_whole_tables(
     table.value.assign(other.embeddings.value)
     check(np.asarray(other.embeddings))
     for method in ("assign_add", "assign_sub"):
-        with pytest.raises(errors.UnsupportedError, match="'items/embedd"):
+        with pytest.raises(errors.UnsupportedError, match="'items/embeddings'"):
             getattr(table, method)(values)
     check(np.asarray(other.embeddings))
 
@@ -356,6 +357,7 @@ def test_what_cannot_be_on_disk_is_refused(
     strategy = _strategy(
         cluster,
         tmp_path,
+        variable_partitioner=None,
         table_storage={"dense/kernel": storage, "alone": storage},
     )
     with strategy.scope():
@@ -363,9 +365,7 @@ def test_what_cannot_be_on_disk_is_refused(
             [keras.Input((4,)), keras.layers.Dense(1, name="dense")]
         )
         dense.compile("adam", "mse")
-    with pytest.raises(
-        errors.UnsupportedError, match=r"dense/kernel'.*dense gradient"
-    ):
+    with pytest.raises(errors.UnsupportedError, match="a dense gradient"):
         dense.fit(np.ones((8, 4)), np.ones((8, 1)), verbose=0)
     with strategy.scope():
         with pytest.raises(errors.VariableCreationError, match="no rows"):
