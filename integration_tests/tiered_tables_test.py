@@ -22,10 +22,11 @@ from tfps_plugin import errors
 # Some tests lose tasks, and every one moves large files.
 pytestmark = pytest.mark.sample(cases=2, group="tiered_tables")
 
-# Half of it has more than 32 MB, and so has half of each slot.
-_ROWS, _WIDTH = 280_000, 64
-# Some fifty pages of each shard.
-_MEMORY_ROWS = 1_800
+# Half of it has far more than 32 MB, and so has half of each slot: malloc may
+# have put one of 36 MB where it had free memory.
+_ROWS, _WIDTH = 420_000, 64
+# Some eighty pages of each shard.
+_MEMORY_ROWS = 2_700
 _BATCH, _STEPS = 64, 20
 _RANDOM = np.random.default_rng(3)
 # Most have a page of their own.
