@@ -4,21 +4,19 @@ The truth is the same table in their memory.
 """
 
 import pathlib
-import threading
-import time
 from collections.abc import Iterator
 from typing import Any
 
 import keras
 import numpy as np
 import pytest
+import shared_tiered
 import tensorflow as tf
 from shared_training import At
 from shared_training import Seen
 
 import tfps_plugin as tfps
 from tfps_plugin import errors
-from tfps_plugin.variables.storage import on_disk
 
 # Some tests lose tasks, or add some, and every one moves large files.
 pytestmark = pytest.mark.sample(cases=2, group="tiered_rows")
@@ -80,29 +78,10 @@ def _fit(model: keras.Model, epochs: int = 1, **options: Any) -> list[float]:
     return losses
 
 
-def _regions(model: keras.Model) -> list[Any]:
-    """Returns the shards on disk, and their slots."""
-    table = model.get_layer("ids").weights[0].value
-    return [each for shard in table.shards for each in (shard, *shard.family)]
-
-
 def _wait_for_limits(model: keras.Model) -> int:
     """Waits until rows have left memory; returns the number of pages read."""
-    deadline = time.monotonic() + 60.0
-    share = _MEMORY_ROWS / _CAPACITY
-    read = 0
-    for each in _regions(model):
-        if tuple(each.shape)[1] != _WIDTH:
-            continue  # A small one, which may stay in memory.
-        while True:
-            whole, resident, num_read = on_disk.counts(each, each.on_disk)
-            assert whole > 32e6
-            if resident <= share * whole:
-                break
-            assert time.monotonic() < deadline
-            threading.Event().wait(0.05)
-        read += num_read
-    return read
+    table = model.get_layer("ids").weights[0]
+    return shared_tiered.wait_for_limits(table, _MEMORY_ROWS / _CAPACITY)
 
 
 def _rows(model: keras.Model) -> list[np.ndarray]:

@@ -40,7 +40,7 @@ _INTERNAL = {
         ),
         *("layout_version", "move_to_ps", "on_ps", "ps_by_index"),
         *("ps_devices", "replica_devices", "session", "worker_capacity"),
-        "worker_devices",
+        *("tell_of_unused_storage", "worker_devices"),
     },
     "RemoteValue": {"bring_home", "on_ended", "set_outcome"},
     "CheckpointManager": set(),

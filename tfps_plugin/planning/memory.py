@@ -17,7 +17,7 @@ class Held:
 
     Attributes:
         ps: Index of the parameter server.
-        num_bytes: Its size.
+        num_bytes: Its size in memory.
         num_rows: Number of its rows; 0 unless it is a table or a slot of one.
         is_slot: Whether it belongs to an optimizer.
         is_everywhere: Whether its variable has shards on all parameter servers.

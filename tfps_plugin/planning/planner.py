@@ -25,6 +25,7 @@ from tfps_plugin.strategy.consistency import Async
 from tfps_plugin.strategy.consistency import local_steps_of
 from tfps_plugin.training import step_build
 from tfps_plugin.variables.initial_values import initialization
+from tfps_plugin.variables.storage import on_disk
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -194,7 +195,7 @@ def work_of(
 
 
 def held_by(rehearsed: Rehearsed) -> list[Held]:
-    """Returns all variables and shards on parameter servers.
+    """Returns all variables and shards in the memory of parameter servers.
 
     Args:
         rehearsed: The model.
@@ -209,7 +210,10 @@ def held_by(rehearsed: Rehearsed) -> list[Held]:
     return [
         Held(
             ps,
-            initialization.num_bytes(each.shape, each.dtype),
+            # Its checkpoint is a copy with the same limit.
+            on_disk.bytes_in_memory(
+                each, initialization.num_bytes(each.shape, each.dtype)
+            ),
             each.shape[0] if each.shape.rank > 1 else 0,
             id(each) in slots,
             id(each) in everywhere,

@@ -47,6 +47,8 @@ from tfps_plugin.variables.kinds.remote_variable import RemoteVariable
 from tfps_plugin.variables.per_worker.worker_local import WorkerLocalVariable
 from tfps_plugin.variables.sharding.inventory import Inventory
 from tfps_plugin.variables.sharding.partitioners import Partitioner
+from tfps_plugin.variables.storage.storage_by_path import StorageByPath
+from tfps_plugin.variables.storage.tiered_storage import TieredStorage
 
 _logger = logging.getLogger("tfps_plugin.strategy")
 
@@ -113,6 +115,7 @@ class ParameterServerStrategy(DeprecatedAttributes, tf.distribute.Strategy):
         replicas_per_worker: int | None = None,
         elastic: bool | None = None,
         placement: Placement = "bytes",
+        table_storage: Mapping[str, TieredStorage] | None = None,
         **deprecated: Unpack[DeprecatedKeywords],
     ) -> None:
         """Connects to the cluster.
@@ -173,6 +176,12 @@ class ParameterServerStrategy(DeprecatedAttributes, tf.distribute.Strategy):
                 200 steps, shards move so that parameter servers send and get
                 about the same, and hold about the same, see
                 `docs/performance.md`.
+            table_storage: Tables that are larger than memory, by their paths:
+                `{"items/embeddings": tfps.TieredStorage(...)}` keeps most rows
+                of the variable with this path on the disks of parameter
+                servers. A key is a path, or a regular expression that is
+                searched in paths. It needs no change of the layer, such as a
+                `keras.layers.Embedding`; see `docs/tiered_storage.md`.
             **deprecated: The options of the four groups by their names of the
                 last release, with a `FutureWarning` that shows the new
                 spelling.
@@ -185,8 +194,8 @@ class ParameterServerStrategy(DeprecatedAttributes, tf.distribute.Strategy):
             ClusterStartTimeoutError: If too few tasks answer in time. The
                 message lists each of them, its address and the last reason.
             PartitioningError: If `variable_partitioner` is not callable.
-            TypeError: If a group of options is of another class, or a keyword
-                is unknown.
+            TypeError: If a group of options is of another class, a keyword is
+                unknown, or `table_storage` is no mapping to `TieredStorage`.
             ValueError: If an option has no meaning, or is given in both forms.
         """
         if variable_partitioner is not None and not callable(
@@ -219,6 +228,7 @@ class ParameterServerStrategy(DeprecatedAttributes, tf.distribute.Strategy):
                 f"elastic={elastic!r}"
             )
         options_module.require_placement(placement)
+        storage_by_path = StorageByPath(table_storage)
         resolver = cluster_resolver or chief_cluster.default_resolver()
         if elastic is None:
             elastic = isinstance(resolver, chief_cluster.FileClusterResolver)
@@ -280,6 +290,7 @@ class ParameterServerStrategy(DeprecatedAttributes, tf.distribute.Strategy):
             wire.chooser(options.communication.wire_dtype),
             lambda: [task.index for task in session.workers],
             counts_rows=placement == "traffic" or options.monitoring.count_rows,
+            storage_by_path=storage_by_path,
         )
         super().__init__(
             ParameterServerExtended(
@@ -532,6 +543,10 @@ class ParameterServerStrategy(DeprecatedAttributes, tf.distribute.Strategy):
         return explanations.explain(
             self, self._explanations, step, args, kwargs, print_fn
         )
+
+    def tell_of_unused_storage(self) -> None:
+        """Warns, once, of keys of `table_storage` that are for no variable."""
+        self._creator.tell_of_unused_storage()
 
     @property
     def inventory(self) -> Inventory:

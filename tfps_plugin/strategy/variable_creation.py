@@ -24,6 +24,8 @@ from tfps_plugin.variables.per_worker.per_worker_variable import (
 from tfps_plugin.variables.per_worker.worker_local import WorkerLocalVariable
 from tfps_plugin.variables.per_worker.worker_seeds import WorkerLocalSeed
 from tfps_plugin.variables.sharding import partitioners
+from tfps_plugin.variables.storage.storage_by_path import StorageByPath
+from tfps_plugin.variables.storage.tiered_storage import TieredStorage
 
 _WEIGHT_KEYWORDS = ("trainable", "synchronization", "aggregation")
 
@@ -54,6 +56,7 @@ class VariableCreator:
         worker_indices: Callable[[], Sequence[int]] = tuple,
         *,
         counts_rows: bool = False,
+        storage_by_path: StorageByPath | None = None,
     ) -> None:
         """Creates the creator.
 
@@ -65,7 +68,10 @@ class VariableCreator:
                 its dtype on the wire; None is the dtype of the variable.
             worker_indices: Returns the indices of the workers of the cluster.
             counts_rows: Whether lookups in tables are counted.
+            storage_by_path: Where the rows of variables are kept; None: in
+                memory, unless their initializers say it.
         """
+        self._storage_by_path = storage_by_path or StorageByPath()
         self._partitioner = variable_partitioner
         self._wire_dtype_of = wire_dtype_of
         self._worker_indices = worker_indices
@@ -161,7 +167,9 @@ class VariableCreator:
             self._partitioner, described.shape, described.dtype, name
         )
         rows_per_block = getattr(described.initializer, "rows_per_block", 1)
-        storage = getattr(described.initializer, "storage", None)
+        storage = self._storage_of(
+            described, keras_compat.path_behind(initial_value) or name
+        )
         if num_shards > 1:
             if ps is None:
                 return self.on_ps.sharded(
@@ -174,6 +182,28 @@ class VariableCreator:
                 )
             self._by_hand.tell_of_whole(ps, name, num_shards)
         return self.on_ps.whole(described, name, weight, ps, storage)
+
+    def _storage_of(
+        self, described: InitialValue, path: str
+    ) -> TieredStorage | None:
+        """Returns where the rows of a variable are kept; None: in memory.
+
+        A layer with an option of its own says it by its initializer.
+        """
+        by_path = self._storage_by_path.of(
+            path,
+            described.shape.as_list(),
+            has_numbers=described.dtype.is_numpy_compatible
+            and described.dtype != tf.string,
+        )
+        own: TieredStorage | None = getattr(
+            described.initializer, "storage", None
+        )
+        return by_path if own is None else own
+
+    def tell_of_unused_storage(self) -> None:
+        """Warns, once, of `table_storage` for variables that there are not."""
+        self._storage_by_path.tell_of_unused()
 
     def _note_memory(self, error: Exception, kwargs: dict[str, Any]) -> None:
         """Adds the ps that lacks memory for a variable to an error."""

@@ -80,11 +80,18 @@ class Held:
         task: The task that holds it.
         name: Its name.
         num_bytes: Its size.
+        disk_bytes: Number of them that are on the disk of the task only.
     """
 
     task: str
     name: str
     num_bytes: int
+    disk_bytes: int = 0
+
+    @property
+    def memory_bytes(self) -> int:
+        """The most of them that are in memory."""
+        return self.num_bytes - self.disk_bytes
 
 
 @dataclasses.dataclass(frozen=True, slots=True, repr=False)
@@ -126,39 +133,55 @@ class Explanation:
 
 # Number of variables that the table of placement shows, the largest first.
 _MOST_HELD = 12
-_HELD_COLUMNS = ("variable", "on", "bytes")
+_HELD_COLUMNS = ("variable", "on", "bytes", "in memory")
 
 
 def _placement(held: Sequence[Held]) -> str:
     """Returns a table of variables, with sums for each task."""
-    by_task: dict[str, list[int]] = {}
+    by_task: dict[str, list[Held]] = {}
     for each in held:
-        by_task.setdefault(_task(each.task), []).append(each.num_bytes)
+        by_task.setdefault(_task(each.task), []).append(each)
     sums = ", ".join(
-        f"{task} {sum(sizes):,} bytes ({len(sizes):,})"
-        for task, sizes in sorted(by_task.items())
+        f"{task} {_sum(mine)} ({len(mine):,})"
+        for task, mine in sorted(by_task.items())
     )
     largest = sorted(held, key=lambda each: (-each.num_bytes, each.name))
     rows = [
-        (each.name, _task(each.task), f"{each.num_bytes:,}")
+        (each.name, _task(each.task), *_sizes([each]))
         for each in largest[:_MOST_HELD]
     ]
     if len(largest) > _MOST_HELD:
         left = largest[_MOST_HELD:]
-        rows.append(
-            (
-                f"{len(left):,} smaller ones",
-                "",
-                f"{sum(each.num_bytes for each in left):,}",
-            )
-        )
+        rows.append((f"{len(left):,} smaller ones", "", *_sizes(left)))
+    columns: tuple[str, ...] = _HELD_COLUMNS
+    if not any(each.disk_bytes for each in held):
+        columns = columns[:-1]
     widths = [
-        max(len(row[column]) for row in (_HELD_COLUMNS, *rows))
-        for column in range(len(_HELD_COLUMNS))
+        max(len(row[column]) for row in (columns, *rows))
+        for column in range(len(columns))
     ]
     lines = [f"It uses {len(held):,} variables and shards: {sums}"]
-    lines += [_line(row, widths, left=(0, 1)) for row in (_HELD_COLUMNS, *rows)]
+    lines += [
+        _line(row[: len(columns)], widths, left=(0, 1))
+        for row in (columns, *rows)
+    ]
     return "\n".join(lines)
+
+
+def _sizes(held: Sequence[Held]) -> tuple[str, str]:
+    """Returns the bytes of variables, and those in memory."""
+    return (
+        f"{sum(each.num_bytes for each in held):,}",
+        f"{sum(each.memory_bytes for each in held):,}",
+    )
+
+
+def _sum(held: Sequence[Held]) -> str:
+    """Returns text such as `4,000 bytes, of which 400 in memory`."""
+    num_bytes, in_memory = _sizes(held)
+    if num_bytes == in_memory:
+        return f"{num_bytes} bytes"
+    return f"{num_bytes} bytes, at most {in_memory} of them in memory"
 
 
 _COLUMNS = ("wave", "from", "to", "values", "bytes", "messages")

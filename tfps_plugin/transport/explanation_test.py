@@ -97,6 +97,18 @@ def test_placement_is_shown_with_the_largest_variables_first() -> None:
     assert "operations: worker 120, ps 1 1,030" in text
 
 
+def test_tables_on_disk_are_shown_with_their_share_in_memory() -> None:
+    body = Body("step", 1, (Sent(_PS, "", 0, 1, 0, 1, 8, 0),))
+    held = (Held(_PS, "items", 40_000, 39_000), Held(_PS, "bias", 40))
+    assert str(Explanation((body,), held)).splitlines()[-4:] == [
+        "It uses 2 variables and shards: ps 1 40,040 bytes, at most 1,040 of "
+        "them in memory (2)",
+        "variable  on     bytes  in memory",
+        "items     ps 1  40,000      1,000",
+        "bias      ps 1      40         40",
+    ]
+
+
 def test_many_variables_are_summed_up() -> None:
     body = Body("step", 1, (Sent(_PS, "", 0, 1, 0, 1, 8, 0),))
     held = tuple(Held(_PS, f"v{number}", number) for number in range(20))

@@ -30,6 +30,7 @@ from tfps_plugin.transport import staging
 from tfps_plugin.transport.explanation import Explanation
 from tfps_plugin.transport.explanation import Held
 from tfps_plugin.transport.rewriting import Rewriting
+from tfps_plugin.variables.storage import on_disk
 
 
 class Fused(NamedTuple):
@@ -115,7 +116,12 @@ def explain(
 def _held(graph: compat.FuncGraph) -> tuple[Held, ...]:
     """Returns the variables on parameter servers that a function uses."""
     found = {
-        Held(places.place(device), getattr(each, "path", each.name), size)
+        Held(
+            places.place(device),
+            getattr(each, "path", each.name),
+            size,
+            size - on_disk.bytes_in_memory(each, size),
+        )
         for each in tensorflow_captures.variables(graph).values()
         if places.job(device := each.device) == PARAMETER_SERVER
         and (size := _num_bytes(each)) is not None

@@ -13,7 +13,7 @@ from tfps_plugin.variables.dynamic.policies import Admission
 from tfps_plugin.variables.dynamic.policies import Eviction
 from tfps_plugin.variables.storage.tiered_storage import TieredStorage
 
-_OF_ROWS = ("capacity", "admission", "eviction", "unknown", "storage")
+_OF_ROWS = ("capacity", "admission", "eviction", "unknown")
 COMBINERS = ("mean", "sum", "sqrtn")
 
 # (batch,) or (batch, ids of an example); None allows any size.
@@ -61,7 +61,7 @@ class TableConfig:
         combiner: "mean", "sum" or "sqrtn": how the rows of one example are
             reduced.
         placement: "auto" or "default_device"; both mean the same here.
-        capacity: Only without a vocabulary, like all that follow, and as in
+        capacity: Only without a vocabulary, like the next three, and as in
             `tfps.layers.DynamicEmbedding`: number of ids that there is room
             for. None means 1,000,000.
         admission: Ids that get rows, a `tfps.layers.Admission`; None: all.
@@ -70,10 +70,12 @@ class TableConfig:
         unknown: Output for ids without a row: "initial", "zeros" or "shared".
             None means "initial".
         storage: Where rows are kept, a `tfps.TieredStorage`; None: in memory.
+            A table with `storage` is not stacked.
 
     Raises:
         ValueError: If an argument is not one of the values above, or if a
-            table with a vocabulary has one of the last five.
+            table with a vocabulary has one of the four that are only for
+            tables without.
         UnsupportedError: If the table has its own optimizer, or is placed on
             a SparseCore.
     """
@@ -144,13 +146,17 @@ class TableConfig:
     def row_options(self) -> row_options.RowOptions:
         """Options of a table without a vocabulary."""
         return row_options.checked(
-            f"the table {self.name!r}",
+            self._owner,
             self.capacity,
             self.admission,
             self.eviction,
             self.unknown,
             self.storage,
         )
+
+    @property
+    def _owner(self) -> str:
+        return f"the table {self.name!r}"
 
     def _check_rows(self) -> None:
         """Checks the options of rows, and fills in those left out."""
@@ -168,6 +174,8 @@ class TableConfig:
                     f"Received: vocabulary_size={self.vocabulary_size!r}, "
                     f"{shown}. Leave it out, or give vocabulary_size=None."
                 )
+            storage = row_options.checked_storage(self._owner, self.storage)
+            object.__setattr__(self, "storage", storage)
             return
         # A saved table keeps its size when a default changes.
         for name, value in (
@@ -183,6 +191,12 @@ class TableConfig:
 
     def get_config(self) -> dict[str, Any]:
         """Returns the configuration that `from_config` takes."""
+        of_rows: dict[str, Any] = {}
+        if self.is_dynamic:
+            of_rows = self.row_options.get_config()
+        elif self.storage is not None:
+            # Earlier releases can read the configuration of other tables.
+            of_rows = {"storage": self.storage.get_config()}
         return {
             "name": self.name,
             "vocabulary_size": self.vocabulary_size,
@@ -192,7 +206,7 @@ class TableConfig:
             ),
             "combiner": self.combiner,
             "placement": self.placement,
-            **(self.row_options.get_config() if self.is_dynamic else {}),
+            **of_rows,
         }
 
     @classmethod

@@ -1,3 +1,4 @@
+import json
 from typing import Any
 
 import keras
@@ -7,6 +8,7 @@ from tfps_plugin import errors
 from tfps_plugin.training.embedding.config import Adopter
 from tfps_plugin.training.embedding.config import FeatureConfig
 from tfps_plugin.training.embedding.config import TableConfig
+from tfps_plugin.variables.storage.tiered_storage import TieredStorage
 
 _TABLE = TableConfig("ads", 100, 4)
 
@@ -81,6 +83,16 @@ def test_configurations_are_described_and_made_again() -> None:
     assert again.get_config() == feature.get_config()
     assert again.input_shape == (None, 2)
     assert isinstance(again.table.initializer, keras.initializers.RandomNormal)
+
+
+def test_a_table_with_a_vocabulary_keeps_its_storage() -> None:
+    storage = TieredStorage(10, "/rows")
+    table = TableConfig("ads", 100, 4, storage=storage)
+    again = TableConfig.from_config(json.loads(json.dumps(table.get_config())))
+    assert again.storage == storage
+    assert "storage" not in TableConfig("ads", 100, 4).get_config()
+    with pytest.raises(ValueError, match="`storage` of the table 'ads'"):
+        TableConfig("ads", 100, 4, storage=10)  # type: ignore[arg-type]
 
 
 def test_two_tables_do_not_start_alike_by_default() -> None:

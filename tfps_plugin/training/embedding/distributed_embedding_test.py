@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import tfps_plugin as tfps
 from tfps_plugin import errors
 from tfps_plugin.training.embedding.config import FeatureConfig
 from tfps_plugin.training.embedding.config import TableConfig
@@ -686,3 +687,38 @@ def test_one_process_ignores_its_cache() -> None:
         tables.append(each.get_embedding_tables()["a"])
         assert each.cache_statistics()["asked"] == 0
     np.testing.assert_array_equal(*tables)
+
+
+# Tables on disk.
+
+
+def _with_storage(stacking: Any) -> DistributedEmbedding:
+    storage = tfps.TieredStorage(10, "/rows")
+    tables = [
+        TableConfig("a", 30, 4, "zeros"),
+        TableConfig("b", 20, 4, "ones", storage=storage),
+        TableConfig("c", 10, 4, "ones"),
+    ]
+    layer = DistributedEmbedding(
+        [FeatureConfig(t.name, t, (None,), (None, 4)) for t in tables],
+        table_stacking=stacking,
+    )
+    layer.build()
+    return layer
+
+
+@pytest.mark.parametrize(
+    "stacking", ["auto", [["a", "c"]], [["a", "c"], ["b"]]]
+)
+def test_a_table_with_storage_is_a_stack_of_its_own(stacking: Any) -> None:
+    layer = _with_storage(stacking)
+    assert [tuple(each.shape) for each in layer.weights] == [(40, 4), (20, 4)]
+    np.testing.assert_array_equal(layer.weights[1], np.ones((20, 4)))
+    again = DistributedEmbedding.from_config(layer.get_config())
+    assert again.get_config() == layer.get_config()
+
+
+@pytest.mark.parametrize("stacking", [["a", "b"], [["c"], ["b", "a"]]])
+def test_a_table_with_storage_is_not_stacked_with_others(stacking: Any) -> None:
+    with pytest.raises(ValueError, match="'b', which has storage"):
+        _with_storage(stacking)

@@ -79,7 +79,13 @@ class EmbeddingPlan:
             for table in self.tree.tables
         }
         sizes = [
-            TableSize(table.name, table.vocabulary_size, table.embedding_dim)
+            TableSize(
+                table.name,
+                table.vocabulary_size,
+                table.embedding_dim,
+                # Its limit in memory is its own.
+                is_alone=table.storage is not None,
+            )
             for table in self.tree.tables
             if table.vocabulary_size is not None
         ]
@@ -98,7 +104,7 @@ class EmbeddingPlan:
             for table in sorted(self.tree.tables, key=lambda each: each.name)
             if table.is_dynamic
         )
-        _refuse_stacked(table_stacking, [each.table for each in self.dynamic])
+        _refuse_stacked(table_stacking, self.tree.tables)
         self.stacks = tuple(
             self._plan(stack, initializers)
             for stack in stack_tables(sizes, table_stacking)
@@ -129,11 +135,15 @@ class EmbeddingPlan:
             if self.tree.features[number].table.name in inside
         ]
         own = [initializers[size.name] for size in stack.tables]
+        # A table with storage is alone.
+        storage = features[0][1].table.storage
         return StackPlan(
             stack,
             own[0]
-            if len(own) == 1
-            else StackedInitializer(own, [size.rows for size in stack.tables]),
+            if len(own) == 1 and storage is None
+            else StackedInitializer(
+                own, [size.rows for size in stack.tables], storage
+            ),
             tuple(number for number, _ in features),
             tuple(
                 Span(
@@ -147,21 +157,34 @@ class EmbeddingPlan:
 
 
 def _refuse_stacked(
-    table_stacking: Stacking, dynamic: Sequence[TableConfig]
+    table_stacking: Stacking, tables: Sequence[TableConfig]
 ) -> None:
-    """Refuses to stack a table without a vocabulary."""
+    """Refuses to stack a table without a vocabulary, or one with storage."""
     if not isinstance(table_stacking, list | tuple):
         return
-    named = [
-        name
-        for each in table_stacking
-        for name in ([each] if isinstance(each, str) else each)
-    ]
-    for table in dynamic:
-        if table.name in named:
+    given = table_stacking
+    # One list of names is one stack.
+    if all(isinstance(each, str) for each in table_stacking):
+        table_stacking = [list(table_stacking)]
+    for table in tables:
+        for each in table_stacking:
+            names = [each] if isinstance(each, str) else each
+            if table.name not in names:
+                continue
+            if table.is_dynamic:
+                reason = (
+                    "has no vocabulary; such a table is not stacked. Expected: "
+                    "tables with a vocabulary_size"
+                )
+            elif table.storage is not None and len(names) > 1:
+                reason = (
+                    "has storage, and so a limit in memory of its own; such a "
+                    "table is not stacked with others. Expected: tables "
+                    "without storage"
+                )
+            else:
+                continue
             raise ValueError(
-                f"`table_stacking` names the table {table.name!r}, which has "
-                "no vocabulary; such a table is not stacked. Expected: tables "
-                f"with a vocabulary_size. Received: table_stacking="
-                f"{table_stacking!r}"
+                f"`table_stacking` names the table {table.name!r}, which "
+                f"{reason}. Received: table_stacking={given!r}"
             )

@@ -71,8 +71,24 @@ def checked(
         _policy(owner, "admission", admission, Admission),
         _policy(owner, "eviction", eviction, Eviction),
         one_of(owner, "unknown", unknown, UNKNOWN),
-        _policy(owner, "storage", storage, TieredStorage),
+        checked_storage(owner, storage),
     )
+
+
+def checked_storage(owner: str, storage: Any) -> TieredStorage | None:
+    """Returns the place of a table's rows; None: in memory.
+
+    Args:
+        owner: The layer or table, for messages.
+        storage: The place, or the configuration of one.
+
+    Raises:
+        ValueError: If it is neither.
+    """
+    found: TieredStorage | None = _policy(
+        owner, "storage", storage, TieredStorage
+    )
+    return found
 
 
 def positive(owner: str, name: str, value: Any) -> int:

@@ -17,11 +17,13 @@ class TableSize:
         name: Unique name of the table.
         rows: Number of rows.
         width: Length of a row.
+        is_alone: Whether it is never stacked.
     """
 
     name: str
     rows: int
     width: int
+    is_alone: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,7 +106,10 @@ def _groups(
 ) -> dict[str, object]:
     """Maps each table's name to a key; tables with equal keys are stacked."""
     if stacking == "auto":
-        return {table.name: table.width for table in tables}
+        return {
+            table.name: table.name if table.is_alone else table.width
+            for table in tables
+        }
     # Not stacked: a key that no other table has.
     groups: dict[str, object] = {table.name: table.name for table in tables}
     widths = {table.name: table.width for table in tables}

@@ -1,3 +1,5 @@
+import dataclasses
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -49,6 +51,14 @@ def test_tables_of_one_width_are_stacked() -> None:
     ]
     assert stacks[0].offsets == (0, 3)
     assert [stack.name for stack in stacks] == ["stack_0_width_4", "table_1"]
+
+
+def test_a_table_that_is_alone_is_not_stacked() -> None:
+    tables = _tables([(3, 4), (5, 4), (2, 4)])
+    tables[1] = dataclasses.replace(tables[1], is_alone=True)
+    assert [
+        [t.name for t in s.tables] for s in stack_tables(tables, "auto")
+    ] == [["table_0", "table_2"], ["table_1"]]
 
 
 def test_the_order_of_the_tables_does_not_matter() -> None:

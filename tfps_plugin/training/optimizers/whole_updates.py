@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import keras
+import tensorflow as tf
 
 from tfps_plugin import errors
 from tfps_plugin._compat import keras_optimizers as compat
@@ -12,6 +13,36 @@ from tfps_plugin.strategy import update_parts
 from tfps_plugin.strategy.update_parts import UpdatePart
 from tfps_plugin.training.optimizers import whole_matrix
 from tfps_plugin.training.optimizers.automatic import automatic_updates
+
+# The way out of what cannot be on a disk.
+_WITHOUT = (
+    "keep it in memory: leave out `storage` of its layer, or the key of "
+    "`table_storage` that is found in its path"
+)
+
+
+def require_rows(
+    pairs: Iterable[tuple[keras.Variable, Any]],
+) -> None:
+    """Refuses to update all rows of variables on disk.
+
+    Args:
+        pairs: Variables and their gradients.
+
+    Raises:
+        errors.UnsupportedError: If a gradient of a variable on disk is dense.
+    """
+    for variable, gradient in pairs:
+        if _is_on_disk(variable) and not isinstance(gradient, tf.IndexedSlices):
+            raise errors.UnsupportedError(
+                f"The variable {variable.path!r} is on the disks of parameter "
+                "servers, where steps update single rows only, and this step "
+                "has a gradient of all of its rows. Expected: a table, of "
+                "which steps look up rows and use nothing else. Received: a "
+                f"dense gradient, shape={tuple(variable.shape)}. If this is no "
+                "table, such as the kernel of a Dense layer, "
+                f"{_WITHOUT}."
+            )
 
 
 def is_whole(optimizer: Any, variable: keras.Variable) -> bool:
@@ -31,7 +62,7 @@ def is_whole(optimizer: Any, variable: keras.Variable) -> bool:
                 "rows, and no constraint of whole columns. Received: "
                 f"sparse_update={form!r}, optimizer={optimizer.name!r}, "
                 f"constraint={getattr(variable, 'constraint', None)!r}. Or "
-                "leave out `storage`."
+                f"{_WITHOUT}."
             )
         return False
     return (

@@ -160,7 +160,7 @@ def fill_shards(
     if shards[0].on_disk is not None:
         for shard in shards:
             allocation.allocate(shard)
-        if keras_compat.is_zeros(initial_value.initializer):
+        if _is_zeros(initial_value.initializer):
             # Otherwise each page of the file would be written.
             return
     make_rows = _row_maker(initial_value, name)
@@ -183,6 +183,13 @@ def fill_shards(
     ) as pool:
         for done in [pool.submit(fill_shard, i) for i in range(len(shards))]:
             done.result()
+
+
+def _is_zeros(initializer: Any) -> bool:
+    """Returns whether every element, of every table of a stack, is zero."""
+    if isinstance(initializer, StackedInitializer):
+        return all(map(_is_zeros, initializer.initializers))
+    return keras_compat.is_zeros(initializer)
 
 
 def _row_maker(

@@ -5,6 +5,8 @@ from typing import Any
 
 import keras
 
+from tfps_plugin.variables.storage.tiered_storage import TieredStorage
+
 
 @keras.saving.register_keras_serializable(package="tfps_plugin")
 class StackedInitializer(keras.initializers.Initializer):
@@ -15,10 +17,18 @@ class StackedInitializer(keras.initializers.Initializer):
 
     Shards of a stack are filled part by part where they live, see
     `initialization.fill_shards`; only plain Keras calls this object.
+
+    Attributes:
+        initializers: The initializer of each table.
+        rows: Number of rows of each table.
+        storage: Where the rows are kept, a `TieredStorage`; None: in memory.
     """
 
     def __init__(
-        self, initializers: Sequence[Any], rows: Sequence[int]
+        self,
+        initializers: Sequence[Any],
+        rows: Sequence[int],
+        storage: TieredStorage | None = None,
     ) -> None:
         """Joins initializers.
 
@@ -26,12 +36,14 @@ class StackedInitializer(keras.initializers.Initializer):
             initializers: One for each table, in their order; whatever
                 `keras.initializers.get` takes.
             rows: Number of rows of each table.
+            storage: Where the rows are kept; None: in memory.
 
         Raises:
             ValueError: If the numbers of initializers and tables differ.
         """
         self.initializers = [keras.initializers.get(i) for i in initializers]
         self.rows = [int(number) for number in rows]
+        self.storage = storage
         if len(self.initializers) != len(self.rows):
             raise ValueError(
                 "A stack needs one initializer for each of its tables. "

@@ -22,6 +22,7 @@ from tfps_plugin.variables.lookup.table import Table
 from tfps_plugin.variables.saving import apart
 from tfps_plugin.variables.saving import saved_form
 from tfps_plugin.variables.sharding.layout import RowLayout
+from tfps_plugin.variables.storage import on_disk
 
 
 class RemoteVariable(Table, LateBoundVariable):
@@ -172,12 +173,7 @@ class RemoteVariable(Table, LateBoundVariable):
             with self.beside_steps(value) as given:
                 self._write_in_place(tf.convert_to_tensor(given, self.dtype))
             return self if read_value else None
-        raise errors.UnsupportedError(
-            f"The variable {self.path!r} is on the disk of its parameter "
-            "server, where steps change single rows only. Received: "
-            f"{method} of the whole variable. Change rows "
-            "(scatter_update, scatter_add), or leave out `storage`."
-        )
+        raise on_disk.no_whole_assignment(self.path, method)
 
     def _write_in_place(self, value: tf.Tensor) -> None:
         """Writes all rows, piece by piece, where they are."""
@@ -187,8 +183,11 @@ class RemoteVariable(Table, LateBoundVariable):
                 f"its own shape. Received: shape={tuple(value.shape)}, "
                 f"expected={tuple(self._shape)}"
             )
+        # Symbolic values have no device; others are cut where they are.
+        device = value.device or self.device
         for rows in saved_form.pieces(self, saved_form.SLICE_BYTES):
-            piece = value[rows.start : rows.stop]
+            with tf.device(device):
+                piece = value[rows.start : rows.stop]
             with tf.device(self.device):
                 tf.raw_ops.ResourceScatterUpdate(
                     resource=self.own_handle,

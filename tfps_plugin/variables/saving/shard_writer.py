@@ -15,6 +15,7 @@ from tfps_plugin.variables.lookup import shard_order
 from tfps_plugin.variables.lookup.table import Table
 from tfps_plugin.variables.methods import self_assignment
 from tfps_plugin.variables.saving import shard_reader
+from tfps_plugin.variables.storage import on_disk
 
 _SCATTER = {
     "assign": "scatter_update",
@@ -39,7 +40,28 @@ def assign(
 
     Raises:
         ValueError: If the value has another shape.
+        errors.UnsupportedError: If the table is on disk, and more than
+            assigned, or assigned in a function.
     """
+    if table.is_on_disk and (method != "assign" or not tf.executing_eagerly()):
+        # Before one of several shards is changed.
+        raise on_disk.no_whole_assignment(table.path, method)
+    if isinstance(value, Table) and table.is_on_disk:
+        # Whole shards of it would be in the memory of parameter servers.
+        _require_shape(table, value.shape)
+        assign_blocks(
+            table,
+            method,
+            lambda start, stop: np.concatenate(
+                [
+                    block
+                    for _, block in shard_reader.fetch_blocks(
+                        value, range(start, stop)
+                    )
+                ]
+            ),
+        )
+        return []
     if isinstance(value, Table) and _cut_alike(table, value):
         # Both tables have the same layout: nothing passes through the caller.
         done = []

@@ -41,6 +41,35 @@ class OnDisk:
         return OnDisk(self.storage, self.num_rows)
 
 
+def no_whole_assignment(path: str, method: str) -> errors.UnsupportedError:
+    """Returns the error for changing all rows of a variable on disk.
+
+    Args:
+        path: The path of the variable.
+        method: The name of the method that would change it.
+    """
+    return errors.UnsupportedError(
+        f"The variable {path!r} is on the disk of its parameter server, where "
+        f"steps change single rows only. Received: {method} of the whole "
+        "variable. Change rows (scatter_update, scatter_add), or assign it "
+        "outside of functions; or keep it in memory: leave out `storage` of "
+        "its layer, or the key of `table_storage` that is found in its path."
+    )
+
+
+def bytes_in_memory(variable: Any, num_bytes: int) -> int:
+    """Returns the most bytes of a variable that stay in memory.
+
+    Args:
+        variable: Any variable, on disk or not.
+        num_bytes: Its size.
+    """
+    place: OnDisk | None = getattr(variable, "on_disk", None)
+    return (
+        num_bytes if place is None else int(place.share_in_memory * num_bytes)
+    )
+
+
 def allocate(variable: Any, on_disk: OnDisk) -> None:
     """Gives a variable zeros on the disk of its ps, unless it has a value.
 
