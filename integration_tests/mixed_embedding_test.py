@@ -17,6 +17,7 @@ import shared_optimizers
 import tensorflow as tf
 
 import tfps_plugin as tfps
+from tfps_plugin import serving
 
 pytestmark = pytest.mark.cluster(num_workers=2, num_ps=2)
 
@@ -169,6 +170,52 @@ def test_saved_rows_are_loaded_anywhere(
     np.testing.assert_allclose(
         _fit(restored, _POOL[_PLACES]), losses, rtol=1e-4
     )
+
+
+def test_tables_of_both_kinds_are_exported(
+    make: Make, tmp_path: pathlib.Path
+) -> None:
+    with make(consistency=tfps.Sync()).scope():
+        model = _mixed()
+    embed = model.get_layer("embed")
+
+    def require_equal(tables: serving.Tables) -> None:
+        ids, rows = embed.table("items0").export()
+        assert tables["embed/items0"].ids.tolist() == sorted(ids)
+        np.testing.assert_array_equal(tables["embed/items0"].lookup(ids), rows)
+        np.testing.assert_array_equal(
+            tables["embed/ads"].rows, embed.get_embedding_tables()["ads"]
+        )
+        # Neither rows, nor what tells whose they are.
+        assert sorted(map(np.ndim, tables.dense.values())) == [1, 2]
+
+    tfps.export_changes(model, tmp_path)
+    tables = serving.Tables(tmp_path)
+    require_equal(tables)
+    export = tfps.callbacks.ExportChanges(tmp_path, save_freq=2)
+    model.fit(
+        {"ad": _ADS, "item0": _POOL[_PLACES]},
+        _TARGETS,
+        batch_size=_BATCH,
+        verbose=0,
+        callbacks=[export],
+    )
+    tables.refresh()
+    require_equal(tables)
+    # The callback is another exporter: this begins with a base.
+    tfps.export_changes(model, tmp_path)
+    # Eight rows of one table change, and three of the other.
+    model.fit(
+        {"ad": np.arange(8), "item0": np.tile(_POOL[:3], (8, 1))},
+        _TARGETS[:8],
+        batch_size=_BATCH,
+        verbose=0,
+    )
+    changes = tfps.export_changes(model, tmp_path, compact_at=10.0)
+    assert changes is not None
+    assert (changes.is_base, changes.num_rows) == (False, 8 + 3)
+    tables.refresh()
+    require_equal(tables)
 
 
 def test_all_tables_share_the_messages_of_a_lookup(make: Make) -> None:

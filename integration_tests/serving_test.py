@@ -3,6 +3,7 @@
 import pathlib
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,6 +14,7 @@ import tensorflow as tf
 
 import tfps_plugin as tfps
 from tfps_plugin import serving
+from tfps_plugin.recovery.incremental import change_files
 
 pytestmark = pytest.mark.cluster(num_workers=2, num_ps=2)
 
@@ -137,6 +139,53 @@ def test_parameter_servers_find_what_has_changed(
         },
         model,
     )
+
+
+def test_a_row_that_goes_to_another_id_meanwhile_is_not_exported_as_its_own(
+    strategy: tfps.ParameterServerStrategy,
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = _model(strategy)
+    _train(model, np.arange(20))
+    tfps.export_changes(model, tmp_path)
+    _train(model, np.arange(20))
+    layer = model.get_layer("items")
+    ids, rows = layer.export()
+    expected = dict(zip(ids.tolist(), rows, strict=True))
+    take_mark = change_files.take_mark
+    is_first = threading.Lock()
+
+    def give_to_another(device: str, part: Any) -> Any:
+        mark = take_mark(device, part)
+        # Between the first look at the ids and the rows.
+        is_of_items = any(
+            part.variable is shard for shard in layer._embeddings.value.shards
+        )
+        if is_of_items and is_first.acquire(blocking=False):
+            records = layer._records.numpy()
+            is_three = (records[:, 0] == 3) & (records[:, 1] > 0)
+            records[is_three, 0] = 1000
+            values = layer._embeddings.numpy()
+            values[is_three] = 7.0
+            layer._records.assign(records)
+            layer._embeddings.assign(values)
+        return mark
+
+    monkeypatch.setattr(change_files, "take_mark", give_to_another)
+    before = serving.Tables(tmp_path)["items"].lookup([3])
+    tfps.export_changes(model, tmp_path)
+    tables = serving.Tables(tmp_path)
+    for number in set(range(20)) - {3}:
+        found = tables["items"].lookup([number])[0]
+        np.testing.assert_array_equal(found, expected[number])
+    # The row of before, or none.
+    found = tables["items"].lookup([3])
+    assert np.array_equal(found, before) or not found.any()
+    tfps.export_changes(model, tmp_path)
+    tables.refresh()
+    assert not tables["items"].lookup([3]).any()
+    np.testing.assert_array_equal(tables["items"].lookup([1000]), [[7.0] * 4])
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from tfps_plugin.variables.chief.pending_writes import PendingWrites
 _logger = logging.getLogger("tfps_plugin.coordinator")
 
 _TIMEOUT_SECONDS = 3600.0
-# How long a checkpoint may take that is being written.
+# How long a checkpoint or an export may take that is being written.
 _WRITE_SECONDS = 600.0
 
 
@@ -177,8 +177,9 @@ class ElasticParameterServers:
             writes = session.connection.part(PendingWrites)
             if not writes.wait(_WRITE_SECONDS):
                 _logger.warning(
-                    "A checkpoint that is being written may fail: parameter "
-                    "server %d, which has a part of it, ends after %.0f s.",
+                    "A checkpoint or an export that is being written may fail: "
+                    "parameter server %d, which has a part of it, ends after "
+                    "%.0f s.",
                     ps_index,
                     _WRITE_SECONDS,
                 )

@@ -4,5 +4,6 @@ exporters.py         `tfps.export_changes`: the exporters of all models
 export_callback.py  `tfps.callbacks.ExportChanges`
 exporter.py         the exports of one model to one folder
 model_tables.py     the tables of a model
-taken_rows.py       rows that have changed, copied where they are
+row_copies.py       copies rows that have changed, where they are
+taken_rows.py       the rows that were copied
 """

@@ -138,7 +138,11 @@ class ExportChanges(keras.callbacks.Callback):
         self._writer = threading.Thread(
             target=self._write, args=(taken,), name="tfps-export"
         )
-        self._writer.start()
+        try:
+            self._writer.start()
+        except BaseException:
+            taken.release()
+            raise
 
     def _write(self, taken: Taken) -> None:
         try:

@@ -5,22 +5,25 @@ import logging
 import os
 import pathlib
 import time
+from collections.abc import Callable
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
+from tfps_plugin.cluster.chief import connection
 from tfps_plugin.exports.export_folder import ExportFolder
 from tfps_plugin.exports.export_folder import NewExport
 from tfps_plugin.exports.manifest import Export
 from tfps_plugin.exports.manifest import Manifest
 from tfps_plugin.exports.manifest import StoredTable
 from tfps_plugin.training.exports import model_tables
-from tfps_plugin.training.exports import taken_rows
+from tfps_plugin.training.exports import row_copies
 from tfps_plugin.training.exports.model_tables import ModelTable
 from tfps_plugin.training.exports.taken_rows import Memories
 from tfps_plugin.training.exports.taken_rows import TakenRows
 from tfps_plugin.variables.chief import steps_in_flight
+from tfps_plugin.variables.chief.pending_writes import PendingWrites
 
 _logger = logging.getLogger("tfps_plugin.training")
 
@@ -62,6 +65,7 @@ class Taken:
         dense: Values of all other variables, by path.
         before: The manifest that they follow.
         is_base: Whether a base is due.
+        release: Lets parameter servers leave that have rows of it.
     """
 
     step: int
@@ -71,6 +75,7 @@ class Taken:
     dense: Mapping[str, np.ndarray]
     before: Manifest | None
     is_base: bool
+    release: Callable[[], None]
 
 
 class Exporter:
@@ -117,6 +122,8 @@ class Exporter:
     def take(self, model: Any, step: int | None) -> Taken:
         """Copies what has changed, once no step is in flight.
 
+        Until it is written, no parameter server that has copies leaves.
+
         Args:
             model: The model.
             step: Optimizer step of the values; None for that of its optimizer.
@@ -127,14 +134,28 @@ class Exporter:
             tf.errors.OpError: If a ps does not answer.
         """
         groups = _groups(model_tables.tables_of(model))
-        tables = [table for group in groups for table in group]
-        if not tables:
+        if not groups:
             raise ValueError(
                 "The model has no table to export. Expected at least one "
                 "tfps.layers.DynamicEmbedding, DistributedEmbedding or "
                 "keras.layers.Embedding. Save the model instead."
             )
         steps_in_flight.finish()
+        release = connection.present().part(PendingWrites).begin()
+        try:
+            return self._take(model, step, groups, release)
+        except BaseException:
+            release()
+            raise
+
+    def _take(
+        self,
+        model: Any,
+        step: int | None,
+        groups: _Groups,
+        release: Callable[[], None],
+    ) -> Taken:
+        tables = [table for group in groups for table in group]
         before = self._folder.read()
         memories = self._memories
         is_base = not self._are_changes_known(before, groups)
@@ -157,6 +178,7 @@ class Exporter:
             model_tables.dense_values(model, tables),
             before,
             is_base,
+            release,
         )
 
     def _are_changes_known(
@@ -192,6 +214,12 @@ class Exporter:
             OSError: If a file cannot be written.
             tf.errors.OpError: If a ps is lost.
         """
+        try:
+            return self._write(taken)
+        finally:
+            taken.release()
+
+    def _write(self, taken: Taken) -> WrittenExport | None:
         new = self._folder.begin()
         try:
             export = self._export(new, taken)
@@ -239,7 +267,7 @@ class Exporter:
 
 def _take_rows(groups: _Groups, since: list[Memories]) -> list[TakenRows]:
     return [
-        taken_rows.take(group[0].variable, group[0].records, memories)
+        row_copies.take(group[0].variable, group[0].records, memories)
         for group, memories in zip(groups, since, strict=True)
     ]
 

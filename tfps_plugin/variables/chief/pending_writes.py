@@ -1,8 +1,9 @@
-"""Writes of checkpoints that need copies on the parameter servers."""
+"""Writes of checkpoints and exports that need copies on parameter servers."""
 
 import contextlib
 import threading
 import time
+from collections.abc import Callable
 from collections.abc import Iterator
 
 # Interval at which a wait returns to Python by itself.
@@ -10,7 +11,7 @@ _WAKE_UP_SECONDS = 1.0
 
 
 class PendingWrites:
-    """Number of checkpoints that are being written; a part of a connection.
+    """Number of writes that go on; a part of a connection.
 
     A parameter server that leaves takes its copies with it.
 
@@ -22,26 +23,43 @@ class PendingWrites:
         self._changed = threading.Condition()
         self._number = 0
 
-    @contextlib.contextmanager
-    def writing(self) -> Iterator[None]:
-        """Context in which a checkpoint is written."""
+    def begin(self) -> Callable[[], None]:
+        """Begins a write.
+
+        Returns:
+            A function that ends it; may be called again.
+        """
+        has_ended = False
         with self._changed:
             self._number += 1
+
+        def end() -> None:
+            nonlocal has_ended
+            with self._changed:
+                if not has_ended:
+                    has_ended = True
+                    self._number -= 1
+                    self._changed.notify_all()
+
+        return end
+
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[None]:
+        """Context in which something is written."""
+        end = self.begin()
         try:
             yield
         finally:
-            with self._changed:
-                self._number -= 1
-                self._changed.notify_all()
+            end()
 
     def wait(self, timeout_seconds: float) -> bool:
-        """Waits until no checkpoint is being written.
+        """Waits until nothing is being written.
 
         Args:
             timeout_seconds: How long to wait at most.
 
         Returns:
-            Whether none is.
+            Whether nothing is.
         """
         deadline = time.monotonic() + timeout_seconds
         with self._changed:
