@@ -5,7 +5,7 @@
 
 CLUSTER is a JSON object of the addresses of workers and ps. Backups, exports
 and the result are in FOLDER. It kills itself when so many steps have been made,
-or when an export begun later brings its so manieth file to the disk.
+or when an export that begins later writes the file of this number.
 """
 
 import argparse
