@@ -20,3 +20,13 @@ def test_a_write_is_waited_for() -> None:
         assert not found
     waiting.join(_SECONDS)
     assert found == [True]
+
+
+def test_an_end_counts_once() -> None:
+    writes = PendingWrites()
+    end = writes.begin()
+    with writes.writing():
+        end()
+        end()
+        assert not writes.wait(0.0)
+    assert writes.wait(0.0)
