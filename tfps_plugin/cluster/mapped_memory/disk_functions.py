@@ -19,8 +19,10 @@ BRING = "tfps_plugin/bring"
 COPY = "tfps_plugin/copy"
 COUNTS = "tfps_plugin/counts"
 
-# Result for a variable that stays in memory.
-SMALL = -2
+# Result for memory that the C library has mapped together with other memory.
+SHARED = -2
+# Result for a variable that is in memory.
+IN_MEMORY = -3
 
 
 class DiskFunctions:
@@ -55,11 +57,11 @@ class DiskFunctions:
 
         Returns:
             A row whose first byte is not zero; the chief reads it, to see that
-            the variable is in the file. -1: no row is marked; `SMALL`: the
-            variable is too small, and stays in memory.
+            the variable is in the file. -1: no row is marked; `SHARED`:
+            nothing was done.
         """
         if not page_calls.is_mapping_of_its_own(array.ctypes.data):
-            return np.int64(SMALL)
+            return np.int64(SHARED)
         region = self._board.add(
             name.decode(), array, folder.decode(), float(share)
         )
@@ -96,10 +98,13 @@ class DiskFunctions:
             source: Name of the variable's region.
 
         Returns:
-            Zero; `SMALL`: the variable is in memory, and nothing was done.
+            Zero; `SHARED`: nothing was done, because the tensor cannot have a
+            file; `IN_MEMORY`: because the variable has none.
         """
         if source.decode() not in self._board:
-            return np.int64(SMALL)
+            return np.int64(IN_MEMORY)
+        if not page_calls.is_mapping_of_its_own(array.ctypes.data):
+            return np.int64(SHARED)
         region = self._board.add(
             name.decode(), array, folder.decode(), float(share)
         )

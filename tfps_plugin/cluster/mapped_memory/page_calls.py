@@ -208,7 +208,8 @@ def is_mapping_of_its_own(address: int) -> bool:
 
     Such memory comes from the operating system and goes back to it as a whole,
     whatever is mapped there. All that is larger than 32 MB is of this kind
-    (`DEFAULT_MMAP_THRESHOLD_MAX` in `man mallopt`), and some of the rest.
+    (`DEFAULT_MMAP_THRESHOLD_MAX` in `man mallopt`), and some of the rest,
+    unless the C library has as much free memory that it has kept.
 
     Args:
         address: First byte of something that the C library has allocated.

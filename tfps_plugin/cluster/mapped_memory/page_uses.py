@@ -9,6 +9,8 @@ import numpy as np
 _HALF_LIFE = 10_000
 # Pages that the last lookups have used leave after all others.
 _LOOKUPS_IN_FLIGHT = 3
+# More than a page that every lookup uses can have.
+_MOST_USES = 2.0 * _HALF_LIFE
 
 
 class PageUses:
@@ -98,7 +100,8 @@ class PageUses:
             return present_M[:0]
         uses_M = self._uses(present_M, now)
         # The steps of these lookups may not have ended.
-        uses_M[self._used_at_P[present_M] > now - _LOOKUPS_IN_FLIGHT] = np.inf
+        are_needed_M = self._used_at_P[present_M] > now - _LOOKUPS_IN_FLIGHT
+        uses_M = uses_M + are_needed_M * _MOST_USES
         least = np.argpartition(uses_M, num_pages - 1)
         chosen_M = np.sort(present_M[least[:num_pages]])
         self._are_present_P[chosen_M] = False

@@ -58,8 +58,17 @@ def test_pages_of_steps_that_have_not_ended_leave_last() -> None:
     for now in range(1, 5):
         uses.use(np.array([0, 1]), now)
     uses.use(np.array([7]), 5)
-    assert uses.give_up(1, 6).tolist() != [7]
-    assert uses.give_up(2, 6).tolist()[-1] == 7
+    # It was used once, and the others four times.
+    assert uses.give_up(2, 7).tolist() == [0, 1]
+    assert uses.give_up(1, 7).tolist() == [7]
+
+
+def test_frequent_pages_stay_even_if_all_are_of_the_last_steps() -> None:
+    uses = PageUses(50, _PAGE)
+    for now in range(1, 10):
+        uses.use(np.array([20]), now)
+    uses.use(np.arange(50), 10)
+    assert 20 not in uses.give_up(49, 10)
 
 
 def test_pages_that_were_frequent_once_go() -> None:

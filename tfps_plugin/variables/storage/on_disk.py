@@ -4,7 +4,9 @@ Shape legend: N rows.
 """
 
 import dataclasses
+import logging
 import uuid
+from collections.abc import Callable
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,6 +17,12 @@ from tfps_plugin import errors
 from tfps_plugin._compat.graph import tensorflow_variables as compat
 from tfps_plugin.cluster.mapped_memory import disk_functions
 from tfps_plugin.variables.storage.tiered_storage import TieredStorage
+
+_logger = logging.getLogger("tfps_plugin.variables")
+
+# Larger memory is mapped by itself, see `page_calls.is_mapping_of_its_own`.
+_ALONE_BYTES = 32 << 20
+_MOST_HELD = 16
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,29 +94,72 @@ def allocate(variable: Any, on_disk: OnDisk) -> None:
         if tf.raw_ops.VarIsInitializedOp(resource=variable.own_handle):
             # A variable whose rows were looked up keeps its memory for good.
             return
-        tf.raw_ops.AssignVariableOp(
-            resource=variable.own_handle,
-            value=tf.raw_ops.Empty(
-                shape=variable.shape.as_list(), dtype=variable.dtype
-            ),
+
+    def map_new(value: tf.Tensor) -> int:
+        with tf.device(variable.device):
+            tf.raw_ops.AssignVariableOp(
+                resource=variable.own_handle, value=value
+            )
+            # Not a copy: the variable's own memory.
+            value = compat.read_resource(variable.own_handle, variable.dtype)
+        return _call(
+            disk_functions.MAP,
+            variable,
+            [
+                value,
+                on_disk.name,
+                on_disk.storage.folder,
+                on_disk.share_in_memory,
+            ],
         )
-        # Not a copy: the variable's own memory.
-        value = compat.read_resource(variable.own_handle, variable.dtype)
-    marked = _call(
-        disk_functions.MAP,
-        variable,
-        [value, on_disk.name, on_disk.storage.folder, on_disk.share_in_memory],
-    )
-    # Another reader of the memory, and TensorFlow would copy it.
-    del value
+
+    # Without the tensor: of memory with another reader TensorFlow makes a copy.
+    marked = _until_alone(variable, map_new)[0]
     if marked >= 0:
         _require_marked(variable, marked)
-    elif marked == disk_functions.SMALL:
+    elif marked == disk_functions.SHARED:
         with tf.device(variable.device):
             tf.raw_ops.AssignVariableOp(
                 resource=variable.own_handle,
                 value=tf.zeros(variable.shape, variable.dtype),
             )
+
+
+def _until_alone(
+    variable: Any, use: Callable[[tf.Tensor], int]
+) -> tuple[int, tf.Tensor]:
+    """Makes a tensor on a ps whose memory belongs to no other, if it is large.
+
+    The C library serves even a large tensor from free memory that it has kept.
+    What it has served is held here, so it maps the next one by itself.
+
+    Args:
+        variable: A variable of the same size on the same ps.
+        use: Takes a tensor; returns `SHARED` if its memory is not alone.
+
+    Returns:
+        The last result, and the tensor.
+    """
+    num_bytes = variable.shape.num_elements() * variable.dtype.size
+    held: list[tf.Tensor] = []
+    while True:
+        with tf.device(variable.device):
+            value = tf.raw_ops.Empty(
+                shape=variable.shape.as_list(), dtype=variable.dtype
+            )
+        done = use(value)
+        if done != disk_functions.SHARED or num_bytes < _ALONE_BYTES:
+            return done, value
+        held.append(value)
+        if len(held) == _MOST_HELD:
+            _logger.warning(
+                "%s, which has %d bytes, stays in the memory of %s, whose "
+                "free memory is too scattered.",
+                variable.name,
+                num_bytes,
+                variable.device,
+            )
+            return done, value
 
 
 def _require_marked(variable: Any, row: int) -> None:
@@ -146,22 +197,21 @@ def copy(variable: Any, on_disk: OnDisk) -> tf.Tensor:
     Raises:
         errors.VariableCreationError: If the ps cannot hold the copy.
     """
-    with tf.device(variable.device):
-        value = tf.raw_ops.Empty(
-            shape=variable.shape.as_list(), dtype=variable.dtype
-        )
-    done = _call(
-        disk_functions.COPY,
+    done, value = _until_alone(
         variable,
-        [
-            value,
-            on_disk.like().name,
-            on_disk.storage.folder,
-            on_disk.share_in_memory,
-            on_disk.name,
-        ],
+        lambda value: _call(
+            disk_functions.COPY,
+            variable,
+            [
+                value,
+                on_disk.like().name,
+                on_disk.storage.folder,
+                on_disk.share_in_memory,
+                on_disk.name,
+            ],
+        ),
     )
-    if done == disk_functions.SMALL:
+    if done in (disk_functions.SHARED, disk_functions.IN_MEMORY):
         with tf.device(variable.device):
             return compat.read_resource(variable.own_handle, variable.dtype)
     return value
