@@ -66,16 +66,22 @@ class CheckpointWriter:
                 exists; what it raises counts as a failure to write.
             in_background: Whether to return at once and write on a thread.
         """
+        # At once: a parameter server could leave before the thread runs.
+        end = self._pending_writes.begin()
         if not in_background:
-            self._write(pending, on_written)
+            self._write(pending, on_written, end)
             return
         self._thread = threading.Thread(
             target=self._write,
-            args=(pending, on_written),
+            args=(pending, on_written, end),
             name="tfps-checkpoint-writer",
             daemon=True,
         )
-        self._thread.start()
+        try:
+            self._thread.start()
+        except BaseException:
+            end()
+            raise
 
     def wait(self) -> None:
         """Waits until the last checkpoint is written or has failed.
@@ -108,15 +114,23 @@ class CheckpointWriter:
             board.publish(event)
 
     def _write(
+        self,
+        pending: PendingWrite,
+        on_written: Callable[[Written], None],
+        end: Callable[[], None],
+    ) -> None:
+        try:
+            self._write_and_tell(pending, on_written)
+        finally:
+            end()
+
+    def _write_and_tell(
         self, pending: PendingWrite, on_written: Callable[[Written], None]
     ) -> None:
         executor = tensorflow_execution.new_synchronous_executor()
         began_at = time.monotonic()
         try:
-            with (
-                self._pending_writes.writing(),
-                tensorflow_execution.executor_scope(executor),
-            ):
+            with tensorflow_execution.executor_scope(executor):
                 on_written(pending.write())
         except BaseException as error:
             tensorflow_execution.forget_error(executor)

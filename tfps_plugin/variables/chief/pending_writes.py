@@ -1,10 +1,8 @@
 """Writes of checkpoints and exports that need copies on parameter servers."""
 
-import contextlib
 import threading
 import time
 from collections.abc import Callable
-from collections.abc import Iterator
 
 # Interval at which a wait returns to Python by itself.
 _WAKE_UP_SECONDS = 1.0
@@ -42,15 +40,6 @@ class PendingWrites:
                     self._changed.notify_all()
 
         return end
-
-    @contextlib.contextmanager
-    def writing(self) -> Iterator[None]:
-        """Context in which something is written."""
-        end = self.begin()
-        try:
-            yield
-        finally:
-            end()
 
     def wait(self, timeout_seconds: float) -> bool:
         """Waits until nothing is being written.
