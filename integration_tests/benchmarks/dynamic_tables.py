@@ -6,8 +6,10 @@ Trains the same model on the same ids with two workers and two parameter
 servers, in turns: with `keras.layers.Embedding`, and with
 `tfps.layers.DynamicEmbedding` that has met all ids before. Prints steps per
 second, the CPU milliseconds of all processes for a step, and ratios round by
-round; and the memory of the parameter servers for each. With `--torchrec`,
-TorchRec takes its turns, too (see `torchrec_dynamic_peer`).
+round; the memory of the parameter servers for each; and of the first pass,
+which makes the rows, the usual and the longest time between the ends of two
+calls. With `--torchrec`, TorchRec takes its turns, too (see
+`torchrec_dynamic_peer`).
 """
 
 import argparse
@@ -19,12 +21,17 @@ from typing import Any
 from typing import NamedTuple
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 import tfps_plugin as tfps
 
 from . import processes
 from . import torchrec_dynamic_peer
+
+_STEPS_A_CALL = 10
+# Two workers trace, twice each.
+_FIRST_CALLS = 8
 
 
 class _Figures(NamedTuple):
@@ -60,6 +67,7 @@ def main() -> None:
             )
             with strategy.scope():
                 models[kind] = _model(kind, options)
+            gaps = _Gaps()
             began_at = time.perf_counter()
             models[kind].fit(
                 tfps.DatasetCreator(lambda context: _all_ids(context, options)),
@@ -67,12 +75,15 @@ def main() -> None:
                     -options.rows // (options.batch * options.ids)
                 ),
                 verbose=0,
+                callbacks=[gaps],
             )
             seconds = time.perf_counter() - began_at
             per_row = (_ps_bytes(cluster) - before) / options.rows
             print(
                 f"{kind}: first pass over all ids {seconds:.1f} s, "
-                f"{per_row:.0f} bytes a row on parameter servers",
+                f"{per_row:.0f} bytes a row on parameter servers; "
+                f"{_STEPS_A_CALL} steps took {gaps.of_share(0.5):.3f} s, "
+                f"the slowest {gaps.of_share(1.0):.3f} s",
                 flush=True,
             )
         data = tfps.DatasetCreator(
@@ -117,6 +128,21 @@ def main() -> None:
         )
 
 
+class _Gaps(keras.callbacks.Callback):
+    """Seconds between the ends of calls, but for the first, which trace."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._ends: list[float] = []
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self._ends.append(time.perf_counter())
+
+    def of_share(self, share: float) -> float:
+        """Returns the gap than which this share of gaps is not longer."""
+        return float(np.quantile(np.diff(self._ends[_FIRST_CALLS:]), share))
+
+
 def _model(kind: str, options: argparse.Namespace) -> Any:
     inputs = keras.Input((options.ids,), dtype="int64")
     layer = (
@@ -126,7 +152,9 @@ def _model(kind: str, options: argparse.Namespace) -> Any:
     )
     outputs = keras.layers.Dense(1)(keras.layers.Flatten()(layer(inputs)))
     model = keras.Model(inputs, outputs)
-    model.compile(keras.optimizers.Adagrad(0.01), "mse", steps_per_execution=10)
+    model.compile(
+        keras.optimizers.Adagrad(0.01), "mse", steps_per_execution=_STEPS_A_CALL
+    )
     return model
 
 

@@ -44,7 +44,7 @@ def _writer() -> tuple[CheckpointWriter, PendingWrites]:
 def test_a_checkpoint_is_pending_until_it_is_written() -> None:
     writer, writes = _writer()
     pending: Any = _Pending()
-    written = []
+    written: list[Any] = []
     writer.write(pending, written.append, in_background=True)
     assert not writes.wait(0.0)
     pending.may_end.set()

@@ -104,6 +104,7 @@ def apply(original: Callable[..., None]) -> Callable[..., None]:
     ) -> None:
         if not is_ours(self):
             return original(self, grads, trainable_variables)
+        compat.strategy_of(self).tell_of_unused_storage()
         trace = StepTrace.current()
         if len(grads) == 0:
             if trace.only_on is not None:

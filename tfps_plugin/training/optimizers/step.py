@@ -70,7 +70,6 @@ class OptimizerStep:
         optimizer = self._optimizer
         gradients = [self._prepared(g) for g in gradients]
         whole_updates.require_rows(self._pairs(gradients))
-        compat.strategy_of(optimizer).tell_of_unused_storage()
         self._choose_form(gradients)
         number = self._number_if_it_decides()
         with (
