@@ -29,7 +29,14 @@ _LOG_CHARACTERS = 6000
 _SHARE = 0.06
 # Files whose names begin alike test the same promises in many circumstances,
 # and are slow: of these, a sample has a share of the files.
-_FAMILIES = ("backup_", "elastic_", "faults_", "keras_surface/", "parity_")
+_FAMILIES = (
+    "backup_",
+    "elastic_",
+    "faults_",
+    "keras_surface/",
+    "parity_",
+    "tiered_",
+)
 _SHARE_OF_FAMILY = 0.4
 
 

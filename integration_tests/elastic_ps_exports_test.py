@@ -24,7 +24,7 @@ from tfps_plugin.variables.kinds.remote_variable import RemoteVariable
 # A change of the parameter servers takes long: steps are traced again.
 pytestmark = [
     pytest.mark.cluster(num_workers=2, num_ps=3),
-    pytest.mark.sample(cases=2, group="elastic_ps_exports"),
+    pytest.mark.sample(cases=1, group="elastic_ps_exports"),
 ]
 
 _SECONDS = 120.0

@@ -19,7 +19,7 @@ import tfps_plugin as tfps
 from tfps_plugin import errors
 
 # Some tests lose tasks, or add some, and every one moves large files.
-pytestmark = pytest.mark.sample(cases=2, group="tiered_rows")
+pytestmark = pytest.mark.sample(cases=1, group="tiered_rows")
 
 # A third has more than 32 MB, and so has a third of each slot.
 _CAPACITY = 420_000

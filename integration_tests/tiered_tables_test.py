@@ -20,7 +20,7 @@ import tfps_plugin as tfps
 from tfps_plugin import errors
 
 # Some tests lose tasks, and every one moves large files.
-pytestmark = pytest.mark.sample(cases=2, group="tiered_tables")
+pytestmark = pytest.mark.sample(cases=1, group="tiered_tables")
 
 # Half of it has far more than 32 MB, and so has half of each slot: malloc may
 # have put one of 36 MB where it had free memory.
