@@ -17,6 +17,7 @@ from shared_training import Seen
 
 import tfps_plugin as tfps
 from tfps_plugin import errors
+from tfps_plugin.monitoring import events
 
 # Some tests lose tasks, or add some, and every one moves large files.
 pytestmark = pytest.mark.sample(cases=1, group="tiered_rows")
@@ -188,6 +189,8 @@ def test_a_lost_ps_loses_nothing_that_a_checkpoint_has(
     kill()
     # Waits until the rows are back.
     found = _rows(model)
+    # Rows can be read a moment before it is told.
+    seen.wait_for(events.ParameterServerRecovered, len(lost))
     assert sorted(set(seen.recovered())) == list(lost)
     for ours, expected in zip(found, truth, strict=True):
         np.testing.assert_array_equal(ours, expected)

@@ -18,6 +18,7 @@ from shared_training import Seen
 
 import tfps_plugin as tfps
 from tfps_plugin import errors
+from tfps_plugin.monitoring import events
 
 # Some tests lose tasks, and every one moves large files.
 pytestmark = pytest.mark.sample(cases=1, group="tiered_tables")
@@ -267,6 +268,8 @@ def test_a_lost_ps_loses_nothing_that_a_checkpoint_has(
     kill()
     # Waits until the rows are back.
     _assert_same(model, truth)
+    # Rows can be read a moment before it is told.
+    seen.wait_for(events.ParameterServerRecovered, len(lost))
     assert sorted(set(seen.recovered())) == list(lost)
     _wait_for_limits(model)
     # And in the middle of a step, which begins with the rows of the checkpoint.
