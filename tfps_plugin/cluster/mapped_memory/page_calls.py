@@ -110,7 +110,7 @@ def _advise(ranges_R2: np.ndarray, advice: int) -> None:
     The disk then gets its orders together, which takes half the processor time.
     """
     done = 0
-    if hasattr(_libc, "process_madvise"):
+    if len(ranges_R2) and hasattr(_libc, "process_madvise"):
         done = _advise_together(ranges_R2, advice)
     for address, num_bytes in ranges_R2[done:].tolist():
         _libc.madvise(address, num_bytes, advice)
@@ -118,7 +118,11 @@ def _advise(ranges_R2: np.ndarray, advice: int) -> None:
 
 def _advise_together(ranges_R2: np.ndarray, advice: int) -> int:
     """Returns the number of ranges that the system has taken."""
-    process = os.pidfd_open(os.getpid())
+    try:
+        process = os.pidfd_open(os.getpid())
+    except OSError:
+        # An older kernel, or a container that forbids it.
+        return 0
     try:
         for start in range(0, len(ranges_R2), _MOST_RANGES):
             part_R2 = np.ascontiguousarray(

@@ -96,8 +96,17 @@ def test_frequent_rows_stay_in_memory(folder: str) -> None:
     region.close()
 
 
-def test_lookups_make_room_for_what_they_bring(folder: str) -> None:
+@pytest.mark.parametrize("is_allowed", [True, False])
+def test_lookups_make_room_for_what_they_bring(
+    folder: str, monkeypatch: pytest.MonkeyPatch, is_allowed: bool
+) -> None:
     """Nothing looks at the memory meanwhile, as `keep_limit` would."""
+    if not is_allowed:
+
+        def refuse(*_: object) -> None:
+            raise PermissionError(1, "Operation not permitted")
+
+        monkeypatch.setattr(os, "pidfd_open", refuse)
     array = _array()
     region = MappedRegion(array, folder, _LIMIT)
     random = np.random.default_rng(3)
