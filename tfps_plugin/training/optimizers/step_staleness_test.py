@@ -12,6 +12,7 @@ import pytest
 import tensorflow as tf
 
 from tfps_plugin import errors
+from tfps_plugin._compat.graph import tensorflow_variables
 from tfps_plugin.monitoring.staleness import Staleness
 from tfps_plugin.strategy import updates
 from tfps_plugin.strategy.consistency import Async
@@ -125,6 +126,7 @@ class _Training:
         if self._by_rows:
             gradients[0] = _rows(gradients[0])
         OptimizerStep(self.optimizer, self.variables, trace).run(gradients)
+        _reach_gates_last(gradients[1].graph)
 
     def step(self, gradients: Any = None, *, is_held: bool = False) -> None:
         self._step(gradients, tf.constant(is_held))
@@ -158,6 +160,27 @@ class _Training:
 
     def taken(self) -> Staleness:
         return update_counts.of(self.optimizer).take()
+
+
+def _reach_gates_last(graph: tf.Graph) -> None:
+    """Lets a step read the number of steps and the like before its gates.
+
+    Otherwise, it may read them when the other steps have already counted.
+    """
+    gates = [one for one in graph.get_operations() if one.type == "PyFunc"]
+    later = set(gates)
+    for one in graph.get_operations():
+        earlier = [given.op for given in one.inputs] + one.control_inputs
+        if not later.isdisjoint(earlier):
+            later.add(one)
+    reads = [
+        one
+        for one in graph.get_operations()
+        if one not in later
+        and any(given.dtype == tf.resource for given in one.inputs)
+    ]
+    for gate in gates:
+        tensorflow_variables.run_after(gate, reads)
 
 
 def _update(variable: Any, fn: Any, args: Any = (), **options: Any) -> Any:
