@@ -24,20 +24,10 @@ _HERE = pathlib.Path(__file__).parent
 # Real processes: each imports TensorFlow, for some seconds, on few cores.
 _TIMEOUT_SECONDS = 300
 _LOG_CHARACTERS = 6000
-# A sample ends in twenty minutes on two slow cores. It has a share of the tests
-# of each file.
+# A sample ends in twenty minutes on two slow cores. It has a share of the
+# files, unless files are named, and of each of them a share of the tests.
+_SHARE_OF_FILES = 0.4
 _SHARE = 0.06
-# Files whose names begin alike test the same promises in many circumstances,
-# and are slow: of these, a sample has a share of the files.
-_FAMILIES = (
-    "backup_",
-    "elastic_",
-    "faults_",
-    "keras_surface/",
-    "parity_",
-    "tiered_",
-)
-_SHARE_OF_FAMILY = 0.4
 
 
 def pytest_report_header(config: pytest.Config) -> str:
@@ -77,9 +67,8 @@ def _left_out(
     """Returns the tests that are not in the sample.
 
     Of cases marked `sample`, those of one function or of all functions with
-    one `group`, it has as many as the marker says. Of what is left it has a
-    share of the files of each family, and of each of these and of every other
-    file of this folder a share of the tests.
+    one `group`, it has as many as the marker says. Of what is left in this
+    folder it has a share of the files and, of each of these, of the tests.
     """
     if config.getoption("all"):
         return []
@@ -100,8 +89,9 @@ def _left_out(
         if _HERE in item.path.parents and item not in left_out:
             name = item.path.relative_to(_HERE).as_posix()
             files.setdefault(name, []).append(item)
-    few = sampling.few_of_families(files, _FAMILIES, _SHARE_OF_FAMILY, seed)
-    left_out += [item for name in {*files} - few for item in files.pop(name)]
+    if not any(".py" in each for each in config.args):
+        few = sampling.few(files, _SHARE_OF_FILES, seed)
+        left_out += [i for name in {*files} - few for i in files.pop(name)]
     kept = {id(item) for item in sampling.share(files, _SHARE, seed)}
     return left_out + [
         item for each in files.values() for item in each if id(item) not in kept

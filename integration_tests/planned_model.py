@@ -1,6 +1,8 @@
-"""A training script that `tfps plan` rehearses; its only argument is a number.
+"""A training script that `tfps plan` rehearses.
 
-It has a table of that many rows. Tests make the same model on a real cluster.
+The first argument is the number of rows of its table; the second, if there is
+one, the number of those that stay in memory. Tests make the same model on a
+real cluster.
 """
 
 import sys
@@ -57,7 +59,10 @@ def make(num_rows: int) -> keras.Model:
 
 if __name__ == "__main__":
     rows = int(sys.argv[1])
-    strategy = tfps.ParameterServerStrategy(**options())
+    on_disk = {}
+    if len(sys.argv) > 2:
+        on_disk = {"embeddings": tfps.TieredStorage(int(sys.argv[2]))}
+    strategy = tfps.ParameterServerStrategy(**options(), table_storage=on_disk)
     with strategy.scope():
         planned = make(rows)
     planned.fit(tfps.DatasetCreator(lambda context: dataset(rows)), epochs=2)

@@ -116,6 +116,19 @@ def test_a_table_may_be_larger_than_this_machine() -> None:
     assert plan["forecast"]["steps_per_second"] > 0
 
 
+def test_of_tables_on_disk_a_share_is_in_memory() -> None:
+    rows, memory_rows = 4_000_000, 100_000
+    plan = _made(str(rows), str(memory_rows))
+    table = memory_rows * planned_model.WIDTH * 4
+    dense = 4 * (planned_model.WIDTH * 32 + 32 + 32 + 1)
+    assert sum(each["variables"] for each in plan["memory"]) == pytest.approx(
+        table + dense, rel=0.01
+    )
+    assert sum(each["slots"] for each in plan["memory"]) == pytest.approx(
+        2 * (table + dense), rel=0.01
+    )
+
+
 @pytest.mark.parametrize("program", ["print('hello')", "raise SystemExit(0)"])
 def test_a_script_that_does_not_train_is_refused(
     program: str, tmp_path: pathlib.Path

@@ -56,24 +56,15 @@ def share(
     return sample({name: tests[name] for name in counts}, counts, seed)
 
 
-def few_of_families(
-    names: Iterable[str], families: Iterable[str], part: float, seed: int
-) -> set[str]:
-    """Draws a share of each family of files; at least one of each.
+def few(names: Iterable[str], part: float, seed: int) -> set[str]:
+    """Draws a share of the files; at least one, if there are any.
 
     Args:
         names: Names of files.
-        families: How the names of the files of each family begin.
         part: The share, from 0 to 1.
         seed: Seed of the drawing.
 
     Returns:
-        The drawn files, and all that are in no family.
+        The drawn files.
     """
-    names = sorted(names)
-    members = {
-        family: [name for name in names if name.startswith(family)]
-        for family in families
-    }
-    in_families = {name for each in members.values() for name in each}
-    return {*names} - in_families | {*share(members, part, seed)}
+    return {*share({"files": sorted(names)}, part, seed)}

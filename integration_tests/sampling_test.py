@@ -40,16 +40,13 @@ def test_every_test_is_in_some_share() -> None:
     assert drawn == set(tests["one"])
 
 
-def test_a_share_of_the_files_of_each_family() -> None:
-    names = [f"faults_{i}.py" for i in range(10)] + ["a.py", "parity_1.py"]
-    families = ["faults_", "parity_", "other_"]
-    drawn = sampling.few_of_families(names, families, 0.4, 7)
-    assert {"a.py", "parity_1.py"} <= drawn
-    assert len(drawn) == 4 + 2
-    assert drawn == sampling.few_of_families(names[::-1], families, 0.4, 7)
+def test_a_share_of_the_files() -> None:
+    names = [f"{number}_test.py" for number in range(10)]
+    drawn = sampling.few(names, 0.4, 7)
+    assert len(drawn) == 4
+    assert drawn == sampling.few(names[::-1], 0.4, 7)
     ever = {
-        name
-        for seed in range(50)
-        for name in sampling.few_of_families(names, families, 0.4, seed)
+        name for seed in range(50) for name in sampling.few(names, 0.4, seed)
     }
     assert ever == {*names}
+    assert sampling.few([], 0.4, 7) == set()

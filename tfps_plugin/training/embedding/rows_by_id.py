@@ -201,16 +201,7 @@ class RowsById:
         return contents.size(self.records)
 
     def statistics(self) -> dict[str, int | float]:
-        """Returns counts of what steps that train have done.
-
-        They begin anew for the rows of a parameter server that is replaced.
-
-        Returns:
-            "made", "evicted": numbers of rows. "without_room",
-            "not_admitted": numbers of lookups of ids that got no row because
-            of `eviction` or `admission`. "forgotten": number of times that
-            exact counts had no room for an id. "hit_rate": the share of
-            looked-up ids that had a row; ids of one step count once.
+        """Returns counts, see `DynamicEmbedding.statistics`.
 
         Raises:
             ValueError: If the layer has not been built yet.
@@ -227,11 +218,7 @@ class RowsById:
         }
 
     def export(self) -> tuple[np.ndarray, np.ndarray]:
-        """Returns all ids and their rows, as arrays in this process.
-
-        Returns:
-            Ids, int64, in no order; and their rows, of shape `(ids,
-            D)`. An id that was given as a string is a hash of it.
+        """Returns all ids and rows, see `DynamicEmbedding.export`.
 
         Raises:
             ValueError: If the layer has not been built yet.
@@ -244,9 +231,7 @@ class RowsById:
         return np.concatenate(ids), np.concatenate(rows)
 
     def import_(self, ids: Any, rows: Any) -> None:
-        """Gives ids their rows, and makes those that there are not.
-
-        Rows of other ids, and all slots of optimizers, stay as they are.
+        """Gives ids their rows, see `DynamicEmbedding.import_`.
 
         Args:
             ids: Distinct integers or strings, shape `(N,)`.

@@ -13,12 +13,7 @@ from tfps_plugin.strategy import update_parts
 from tfps_plugin.strategy.update_parts import UpdatePart
 from tfps_plugin.training.optimizers import whole_matrix
 from tfps_plugin.training.optimizers.automatic import automatic_updates
-
-# The way out of what cannot be on a disk.
-_WITHOUT = (
-    "keep it in memory: leave out `storage` of its layer, or the key of "
-    "`table_storage` that is found in its path"
-)
+from tfps_plugin.variables.storage import on_disk
 
 
 def require_rows(
@@ -41,7 +36,7 @@ def require_rows(
                 "which steps look up rows and use nothing else. Received: a "
                 f"dense gradient, shape={tuple(variable.shape)}. If this is no "
                 "table, such as the kernel of a Dense layer, "
-                f"{_WITHOUT}."
+                f"{on_disk.IN_MEMORY_INSTEAD}."
             )
 
 
@@ -62,7 +57,7 @@ def is_whole(optimizer: Any, variable: keras.Variable) -> bool:
                 "rows, and no constraint of whole columns. Received: "
                 f"sparse_update={form!r}, optimizer={optimizer.name!r}, "
                 f"constraint={getattr(variable, 'constraint', None)!r}. Or "
-                f"{_WITHOUT}."
+                f"{on_disk.IN_MEMORY_INSTEAD}."
             )
         return False
     return (

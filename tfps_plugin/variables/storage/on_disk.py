@@ -20,6 +20,12 @@ from tfps_plugin.variables.storage.tiered_storage import TieredStorage
 
 _logger = logging.getLogger("tfps_plugin.variables")
 
+# The way out of what cannot be on a disk.
+IN_MEMORY_INSTEAD = (
+    "keep it in memory: leave out `storage` of its layer, or the key of "
+    "`table_storage` that is found in its path"
+)
+
 # Larger memory is mapped by itself, see `page_calls.is_mapping_of_its_own`.
 _ALONE_BYTES = 32 << 20
 _MOST_HELD = 16
@@ -60,8 +66,7 @@ def no_whole_assignment(path: str, method: str) -> errors.UnsupportedError:
         f"The variable {path!r} is on the disk of its parameter server, where "
         f"steps change single rows only. Received: {method} of the whole "
         "variable. Change rows (scatter_update, scatter_add), or assign it "
-        "outside of functions; or keep it in memory: leave out `storage` of "
-        "its layer, or the key of `table_storage` that is found in its path."
+        f"outside of functions; or {IN_MEMORY_INSTEAD}."
     )
 
 
@@ -276,15 +281,17 @@ def _call(function: str, variable: Any, inputs: Sequence[Any]) -> int:
             raise  # The ps is lost, which is handled elsewhere.
         except tf.errors.OpError as error:
             raise errors.VariableCreationError(
-                "A parameter server cannot hold a variable on its disk. "
+                "A parameter server cannot hold a variable, or the copy of it "
+                "for a checkpoint, on its disk. "
                 f"Received: variable={variable.name!r}, device="
                 f"{variable.device!r}, num_bytes="
                 f"{int(np.prod(variable.shape)) * variable.dtype.size}, "
                 f"directory={inputs[2]!r}: {_last_line(error.message)}. Name "
-                "a directory of a local disk with room for the whole table "
-                "and its slots (tfps.TieredStorage(directory=...)); parameter "
-                "servers must run on Linux and be started with this package "
-                "(`tfps run`, `tfps serve`, tfps.init())."
+                "a directory of a local disk with room for the whole table, "
+                "its slots, and a copy of both for checkpoints "
+                "(tfps.TieredStorage(directory=...)); parameter servers must "
+                "run on Linux and be started with this package (`tfps run`, "
+                "`tfps serve`, tfps.init())."
             ) from error
 
 

@@ -36,7 +36,8 @@ class TieredStorage:
             share of pages; a few percent more may be in memory for a moment.
         directory: Folder on each parameter server, best on a local solid-state
             disk; it is made if need be. None: its folder for temporary files.
-            It needs room for the whole table with all slots.
+            It needs room for the whole table with all slots, and as much
+            again while a checkpoint is written.
 
     Raises:
         ValueError: If one of them is wrong.
