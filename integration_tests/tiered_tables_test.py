@@ -63,9 +63,7 @@ def _strategy(
     )
 
 
-def _layer(
-    kind: str, storage: tfps.TieredStorage | None, **options: Any
-) -> Any:
+def _layer(kind: str, storage: tfps.TieredStorage | None) -> Any:
     """Returns the layer of the table, and its output for `ids`."""
     ids = keras.Input((4,), dtype="int64")
     if kind == "path":
@@ -85,22 +83,17 @@ def _layer(
         for table in tables
     }
     layer = tfps.layers.DistributedEmbedding(
-        features,
-        table_stacking=None if storage is None else "auto",
-        **options,
+        features, table_stacking=None if storage is None else "auto"
     )
     rows = layer({"big": ids, "small": ids % 1_000})
     return ids, keras.layers.Concatenate()([rows["big"], rows["small"]])
 
 
 def _model(
-    kind: str,
-    storage: tfps.TieredStorage | None,
-    optimizer: Any = None,
-    **options: Any,
+    kind: str, storage: tfps.TieredStorage | None, optimizer: Any = None
 ) -> keras.Model:
     keras.utils.set_random_seed(1)
-    ids, rows = _layer(kind, storage, **options)
+    ids, rows = _layer(kind, storage)
     model = keras.Model(
         ids, keras.layers.Dense(1)(keras.layers.Flatten()(rows))
     )
@@ -215,37 +208,6 @@ def test_training_has_the_numbers_of_one_process(
         # Adagrad makes steps of one size of the smallest gradients.
         atol=1e-4,
     )
-    tfps.ClusterCoordinator(strategy).close()
-
-
-def test_workers_may_cache_rows_that_are_on_disk(
-    cluster: tfps.LocalCluster, tmp_path: pathlib.Path
-) -> None:
-    strategy = _strategy(cluster, tmp_path)
-    with strategy.scope():
-        in_memory = _model("option", None)
-        newest, older = (
-            _model(
-                "option",
-                _storage(tmp_path),
-                cache_rows=500,
-                cache_max_age_steps=age,
-            )
-            for age in (0, 3)
-        )
-    losses = _fit(in_memory, 2)
-    np.testing.assert_array_equal(_fit(newest, 2), losses)
-    _assert_same(newest, _contents(in_memory))
-    assert _wait_for_limits(newest) > 3_000
-    # Rows that miss up to three updates.
-    np.testing.assert_allclose(_fit(older, 2), losses, rtol=0.1)
-    (layer,) = (
-        each
-        for each in older.layers
-        if isinstance(each, tfps.layers.DistributedEmbedding)
-    )
-    assert layer.cache_statistics()["hits"] > 0
-    _wait_for_limits(older)
     tfps.ClusterCoordinator(strategy).close()
 
 

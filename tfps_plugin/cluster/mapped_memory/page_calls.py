@@ -145,13 +145,7 @@ def begin_writes(descriptor: int, runs: Iterable[tuple[int, int]]) -> None:
         descriptor: Descriptor of the file.
         runs: First byte and size of each range of pages.
     """
-    for first, num_bytes in runs:
-        _libc.sync_file_range(
-            descriptor,
-            ctypes.c_int64(first),
-            ctypes.c_int64(num_bytes),
-            _SYNC_BEGIN,
-        )
+    _sync(descriptor, runs, _SYNC_BEGIN)
 
 
 def drop(descriptor: int, runs: Iterable[tuple[int, int]]) -> None:
@@ -175,12 +169,13 @@ def wait_for_writes(descriptor: int, runs: Iterable[tuple[int, int]]) -> None:
         descriptor: Descriptor of the file.
         runs: First byte and size of each range of pages.
     """
+    _sync(descriptor, runs, _SYNC_BEFORE)
+
+
+def _sync(descriptor: int, runs: Iterable[tuple[int, int]], flags: int) -> None:
     for first, num_bytes in runs:
         _libc.sync_file_range(
-            descriptor,
-            ctypes.c_int64(first),
-            ctypes.c_int64(num_bytes),
-            _SYNC_BEFORE,
+            descriptor, ctypes.c_int64(first), ctypes.c_int64(num_bytes), flags
         )
 
 
