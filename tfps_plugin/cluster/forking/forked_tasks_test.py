@@ -77,6 +77,9 @@ def test_forks_serve_as_different_incarnations(
     incarnations = {status.incarnation for status in statuses.values()}
     assert len(incarnations) == 2
     assert all("fork_server" in _command(task) for task in started)
+    # Said when it already answers.
+    _await(lambda: "ps 0 serves at" in logs[0].read_text())
+    _await(lambda: "ps 1 serves at" in logs[1].read_text())
     started[1].kill()
     assert started[1].wait(_TIMEOUT_SECONDS) == -signal.SIGKILL
     assert started[1].poll() == started[1].returncode == -signal.SIGKILL
@@ -91,9 +94,8 @@ def test_forks_serve_as_different_incarnations(
     )
     incarnations |= {status.incarnation for status in statuses.values()}
     assert len(incarnations) == 3
-    # Said when it already answers.
     _await(lambda: logs[1].read_text().count("ps 1 serves at") == 2)
-    _await(lambda: logs[0].read_text().count("ps 0 serves at") == 1)
+    assert logs[0].read_text().count("ps 0 serves at") == 1
     for task in (started[0], again):
         task.terminate()
         assert task.wait(_TIMEOUT_SECONDS) == 128 + signal.SIGTERM
