@@ -26,7 +26,7 @@ _TIMEOUT_SECONDS = 300
 _LOG_CHARACTERS = 6000
 # A sample ends in twenty minutes on two slow cores. It has a share of the
 # files, unless files are named, and of each of them a share of the tests.
-_SHARE_OF_FILES = 0.4
+_SHARE_OF_FILES = 0.3
 _SHARE = 0.06
 
 
