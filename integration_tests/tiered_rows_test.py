@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import shared_tiered
 import tensorflow as tf
+from shared_ps_changes import PsChanges
 from shared_training import At
 from shared_training import Seen
 
@@ -40,10 +41,12 @@ def cluster() -> Iterator[tfps.LocalCluster]:
         yield cluster
 
 
-def _strategy(cluster: tfps.LocalCluster, **options: Any) -> Any:
+def _strategy(
+    cluster: tfps.LocalCluster, num_shards: int = 2, **options: Any
+) -> Any:
     return tfps.ParameterServerStrategy(
         cluster.cluster_resolver,
-        tfps.partitioners.FixedShardsPartitioner(2),
+        tfps.partitioners.FixedShardsPartitioner(num_shards),
         **options,
     )
 
@@ -222,6 +225,24 @@ def test_rows_move_to_a_new_ps(tmp_path: pathlib.Path) -> None:
         assert losses[-1] < losses[0]
         _wait_for_limits(model)
         coordinator.close()
+
+
+def test_rows_move_while_steps_go_on(tmp_path: pathlib.Path) -> None:
+    with tfps.LocalCluster(num_workers=2, num_ps=3) as own:
+        strategy = _strategy(own, 3, consistency=tfps.Sync())
+        with strategy.scope():
+            in_memory = _model(None)
+            ours = _model(tfps.TieredStorage(_MEMORY_ROWS, str(tmp_path)))
+        losses = _fit(in_memory)
+        # One leaves, and the table is cut anew; it comes back, and the table
+        # is cut as it was.
+        changes = PsChanges(own, {9: 0}, {29: 0})
+        found = _fit(ours, callbacks=[changes])
+        assert changes.num_changes == 2
+        np.testing.assert_allclose(found, losses, rtol=1e-6)
+        _assert_same(ours, _rows(in_memory))
+        _wait_for_limits(ours)
+        tfps.ClusterCoordinator(strategy).close()
 
 
 def test_what_cannot_be_is_refused(

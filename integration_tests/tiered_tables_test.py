@@ -63,7 +63,9 @@ def _strategy(
     )
 
 
-def _layer(kind: str, storage: tfps.TieredStorage | None) -> Any:
+def _layer(
+    kind: str, storage: tfps.TieredStorage | None, **options: Any
+) -> Any:
     """Returns the layer of the table, and its output for `ids`."""
     ids = keras.Input((4,), dtype="int64")
     if kind == "path":
@@ -83,7 +85,9 @@ def _layer(kind: str, storage: tfps.TieredStorage | None) -> Any:
         for table in tables
     }
     layer = tfps.layers.DistributedEmbedding(
-        features, table_stacking=None if storage is None else "auto"
+        features,
+        table_stacking=None if storage is None else "auto",
+        **options,
     )
     rows = layer({"big": ids, "small": ids % 1_000})
     return ids, keras.layers.Concatenate()([rows["big"], rows["small"]])
@@ -207,6 +211,45 @@ def test_training_has_the_numbers_of_one_process(
         rtol=1e-3,
         # Adagrad makes steps of one size of the smallest gradients.
         atol=1e-4,
+    )
+    tfps.ClusterCoordinator(strategy).close()
+
+
+def _sum_of_rows(storage: tfps.TieredStorage | None, **options: Any) -> Any:
+    """Returns a model whose gradients do not depend on its rows."""
+    keras.utils.set_random_seed(1)
+    ids, rows = _layer("option", storage, **options)
+    model = keras.Model(ids, rows)
+    model.compile(
+        keras.optimizers.SGD(0.1), lambda y, rows: keras.ops.mean(y * rows)
+    )
+    return model
+
+
+def test_workers_may_cache_rows_that_are_on_disk(
+    cluster: tfps.LocalCluster, tmp_path: pathlib.Path
+) -> None:
+    strategy = _strategy(cluster, tmp_path, consistency=tfps.Async())
+    with strategy.scope():
+        in_memory = _sum_of_rows(None)
+        ours = _sum_of_rows(
+            _storage(tmp_path), cache_rows=500, cache_max_age_steps=3
+        )
+    for model in (in_memory, ours):
+        _fit(model, 2)
+    assert _wait_for_limits(ours) > 2_000
+    (layer,) = (
+        each
+        for each in ours.layers
+        if isinstance(each, tfps.layers.DistributedEmbedding)
+    )
+    assert layer.cache_statistics()["hits"] > 0
+    # Updates come in any order.
+    np.testing.assert_allclose(
+        np.asarray(_table(ours)),
+        np.asarray(_table(in_memory)),
+        rtol=1e-5,
+        atol=1e-6,
     )
     tfps.ClusterCoordinator(strategy).close()
 

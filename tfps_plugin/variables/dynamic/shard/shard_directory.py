@@ -428,6 +428,7 @@ class ShardDirectory:
             self._tallies.begin(
                 self._latest(), tf.size(used_M1, out_type=tf.int64)
             ),
+            self._forget_versions(),
         ]
         with tf.control_dependencies(done):
             version = tf.random.uniform(
@@ -436,6 +437,19 @@ class ShardDirectory:
             written = self._write_version(tf.cast(version, tf.int64))
         with tf.control_dependencies(written):
             return tf.constant(True)
+
+    def _forget_versions(self) -> tf.Operation:
+        """Erases the versions of shards that began at other buckets.
+
+        A table may be cut as it was before, on a parameter server that still
+        has the directory of that time.
+        """
+        size, stride = len(self._buckets), self._rules.space.rows_per_bucket
+        return tf.raw_ops.ResourceScatterUpdate(
+            resource=self._parts.records.handle,
+            indices=tf.range(size) * stride + RowSpace.ABSENT,
+            updates=tf.zeros([size, NUM_COLUMNS], tf.int64),
+        )
 
     def _latest(self) -> tf.Tensor:
         """Returns the clock at which a row was last seen."""

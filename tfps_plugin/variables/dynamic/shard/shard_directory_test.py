@@ -10,7 +10,9 @@ import tensorflow as tf
 from hypothesis import stateful
 from hypothesis import strategies as st
 
+from tfps_plugin.variables.dynamic import id_hashing
 from tfps_plugin.variables.dynamic.initial_rows import InitialRows
+from tfps_plugin.variables.dynamic.row_space import NUM_BUCKETS
 from tfps_plugin.variables.dynamic.row_space import RowSpace
 from tfps_plugin.variables.dynamic.shard import shard_parts
 from tfps_plugin.variables.dynamic.shard.shard_directory import Rules
@@ -34,9 +36,14 @@ _IDS = st.lists(st.sampled_from(_POOL), max_size=12, unique=True)
 class _Shard:
     """Variables of this process, with several directories to go to."""
 
-    def __init__(self, num_directories: int = 1) -> None:
-        self.rows = tf.Variable(tf.zeros([_SPACE.num_rows, 3]))
-        self.records = tf.Variable(tf.zeros([_SPACE.num_rows, 2], tf.int64))
+    def __init__(
+        self,
+        num_directories: int = 1,
+        numbers: range = range(_SPACE.num_rows),
+    ) -> None:
+        self.numbers = numbers
+        self.rows = tf.Variable(tf.zeros([len(numbers), 3]))
+        self.records = tf.Variable(tf.zeros([len(numbers), 2], tf.int64))
         self._functions = [self._traced() for _ in range(num_directories)]
         self._now = 0
 
@@ -52,7 +59,7 @@ class _Shard:
     def _traced(self) -> tuple[tf.types.experimental.ConcreteFunction, ...]:
         directory = ShardDirectory(
             uuid.uuid4().hex,
-            range(_SPACE.num_rows),
+            self.numbers,
             ShardParts(self.rows, self.records),
             Rules("items", _SPACE, _INITIAL),
         )
@@ -185,3 +192,34 @@ def test_only_rows_of_ids_are_marked_as_used() -> None:
     records = shard.records.numpy()
     assert records[row, shard_parts.ID] == 7
     assert np.count_nonzero(records[:, shard_parts.IS_USED]) == 1
+
+
+def test_rows_of_another_layout_are_found_when_the_first_one_is_back() -> None:
+    half = range(_SPACE.num_rows // 2, _SPACE.num_rows)
+    buckets = id_hashing.buckets_of(tf.constant(_POOL, tf.int64)).numpy()
+    ids = [
+        one
+        for one, bucket in zip(_POOL, buckets, strict=True)
+        if bucket >= NUM_BUCKETS // 2
+    ]
+    assert len(ids) > 20
+    part, whole = _Shard(numbers=half), _Shard()
+    part.make(ids[:9])
+    # One parameter server leaves; another one holds its rows, too.
+    for one, other in (
+        (whole.rows, part.rows),
+        (whole.records, part.records),
+    ):
+        one[half.start :].assign(other)
+    assert set(whole.look(ids)) == {*ids[:9]}
+    whole.make(ids[9:])
+    # It is back, and finds what the first one has kept all the time.
+    part.rows.assign(whole.rows[half.start :])
+    part.records.assign(whole.records[half.start :])
+    found = part.look(ids)
+    assert found == {
+        one: row - half.start for one, row in whole.look(ids).items()
+    }
+    part.make(ids)
+    used = part.records.numpy()[:, shard_parts.IS_USED]
+    assert np.count_nonzero(used) == len(ids)
