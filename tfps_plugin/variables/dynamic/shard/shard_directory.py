@@ -428,9 +428,11 @@ class ShardDirectory:
             self._tallies.begin(
                 self._latest(), tf.size(used_M1, out_type=tf.int64)
             ),
-            self._forget_versions(),
         ]
+        # Not beside the read above, which would make it copy the records.
         with tf.control_dependencies(done):
+            forgotten = self._forget_versions()
+        with tf.control_dependencies([forgotten]):
             version = tf.random.uniform(
                 [], maxval=_MOST_VERSIONS, dtype=tf.int32
             )
