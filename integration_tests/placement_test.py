@@ -157,9 +157,29 @@ def test_a_table_is_whole_on_the_ps_that_is_named(
     assert "task:1" in value.device
     assert isinstance(cut.embeddings.value, tfps.ShardedVariable)
     assert "/job:ps" not in dropout.seed_generator.state.value.device
-    (text,) = [t for t in caplog.messages if "into 2 shards" in t]
-    assert "is whole on parameter server 1" in text
     assert any("stay with the workers" in text for text in caplog.messages)
+
+
+def test_a_table_that_is_not_cut_is_warned_about(
+    make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    strategy = make(tfps.partitioners.FixedShardsPartitioner(2))
+    with strategy.scope():
+        with tf.device("/job:ps/task:1"):
+            for name in ("users", "items"):
+                keras.layers.Embedding(10, 4, name=name).build()
+        # They are to be whole: nobody is told.
+        meant = keras.layers.Dense(4)
+        with tfps.on_ps(meant):
+            meant.build((None, 4))
+        keras.layers.Embedding(10, 4).build()
+    told = [r for r in caplog.records if "variable_partitioner" in r.msg]
+    assert {record.levelno for record in told} == {logging.WARNING}
+    assert [record.getMessage().split("'")[1] for record in told] == [
+        "users/embeddings",
+        "items/embeddings",
+    ]
+    assert "is whole on parameter server 1" in told[0].getMessage()
 
 
 def test_a_device_that_holds_no_variables_is_refused(

@@ -126,14 +126,12 @@ class VariableCreator:
             for key in _WEIGHT_KEYWORDS
             if kwargs.get(key) is not None
         }
+        path = keras_compat.path_behind(initial_value) or name
         beside = kwargs.get("colocate_with")
-        ps = (
-            self._by_hand.ps_of(
-                keras_compat.path_behind(initial_value) or name, initial_value
-            )
-            if beside is None
-            else None
-        )
+        device = ps = None
+        if beside is None:
+            device = keras_compat.device_behind(initial_value)
+            ps = self._by_hand.ps_of(path, device)
         if kwargs.get("per_worker_variable"):
             self._by_hand.tell_of_worker_local(ps, name)
             return self._create_per_worker(kwargs, name)
@@ -167,9 +165,7 @@ class VariableCreator:
             self._partitioner, described.shape, described.dtype, name
         )
         rows_per_block = getattr(described.initializer, "rows_per_block", 1)
-        storage = self._storage_of(
-            described, keras_compat.path_behind(initial_value) or name
-        )
+        storage = self._storage_of(described, path)
         if num_shards > 1:
             if ps is None:
                 return self.on_ps.sharded(
@@ -180,7 +176,7 @@ class VariableCreator:
                     rows_per_block,
                     storage,
                 )
-            self._by_hand.tell_of_whole(ps, name, num_shards)
+            self._by_hand.tell_of_whole(path, device, ps, num_shards)
         return self.on_ps.whole(described, name, weight, ps, storage)
 
     def _storage_of(

@@ -5,10 +5,16 @@ a device of the chief, and "/job:ps" becomes one of task 0. Its public API no
 longer shows what the program has said.
 """
 
+import contextlib
+import threading
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import tensorflow as tf
 from tensorflow.python.eager import context
+
+# Whether this thread is in `keeping_whole`.
+_local = threading.local()
 
 
 class NamedDevice(NamedTuple):
@@ -23,6 +29,7 @@ class NamedDevice(NamedTuple):
         number: Number of the device among those of its kind.
         in_function: Whether a function is being traced, in which the device
             may be meant for operations.
+        keeps_whole: Whether variables under it are whole on purpose.
     """
 
     given: str
@@ -32,6 +39,18 @@ class NamedDevice(NamedTuple):
     kind: str
     number: int
     in_function: bool = False
+    keeps_whole: bool = False
+
+
+@contextlib.contextmanager
+def keeping_whole() -> Iterator[None]:
+    """Marks devices that this thread names as meant for whole variables."""
+    before = getattr(_local, "keeps_whole", False)
+    _local.keeps_whole = True
+    try:
+        yield
+    finally:
+        _local.keeps_whole = before
 
 
 def named_device() -> NamedDevice | None:
@@ -63,6 +82,7 @@ def named_device() -> NamedDevice | None:
             switch.is_building_function
             for switch in current.context_switches.stack
         ),
+        getattr(_local, "keeps_whole", False),
     )
 
 

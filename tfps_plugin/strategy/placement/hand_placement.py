@@ -7,10 +7,8 @@ import logging
 import threading
 from collections.abc import Callable
 from collections.abc import Sequence
-from typing import Any
 
 from tfps_plugin import errors
-from tfps_plugin._compat import keras as keras_compat
 from tfps_plugin._compat.runtime.tensorflow_devices import NamedDevice
 from tfps_plugin.cluster import spec
 from tfps_plugin.cluster.calls import dispatch_context
@@ -35,12 +33,12 @@ class HandPlacement:
         # Texts that the log has, each once for all variables.
         self._told: set[str] = set()
 
-    def ps_of(self, name: str, initial_value: Any = None) -> int | None:
+    def ps_of(self, name: str, device: NamedDevice | None) -> int | None:
         """Returns the parameter server that the program names.
 
         Args:
             name: Name of the variable that is being created.
-            initial_value: The value or callable that `tf.Variable` is given.
+            device: The device that the program names for it; None: no device.
 
         Returns:
             Its index; None if the program leaves the choice to the strategy.
@@ -48,7 +46,6 @@ class HandPlacement:
         Raises:
             VariableCreationError: If the device cannot hold variables.
         """
-        device = keras_compat.device_behind(initial_value)
         if device is None or _is_of_lane(device):
             return None
         ps = ps_index(device, self._servers(), name)
@@ -78,18 +75,26 @@ class HandPlacement:
                 ps,
             )
 
-    def tell_of_whole(self, ps: int, name: str, num_shards: int) -> None:
-        """Logs that a variable stays whole.
+    def tell_of_whole(
+        self, name: str, device: NamedDevice | None, ps: int, num_shards: int
+    ) -> None:
+        """Warns that a variable stays whole that was meant to be cut.
 
         Args:
-            ps: The parameter server that `tf.device` names for it.
             name: Name of the variable.
+            device: As for `ps_of`. Nobody is told of what `tfps.on_ps` keeps
+                whole.
+            ps: Result of `ps_of`.
             num_shards: Number of shards that the partitioner asks for.
         """
-        _logger.info(
+        if device is not None and device.keeps_whole:
+            return
+        _logger.warning(
             "The variable %r is whole on parameter server %d, which tf.device "
-            "names. variable_partitioner would cut it into %d shards, but on "
-            "one parameter server these gain nothing.",
+            "names. Expected %d shards, by variable_partitioner. To have it "
+            "cut over the parameter servers, create it outside of tf.device; "
+            "to keep it whole without this warning, let variable_partitioner "
+            "return 1 for its shape.",
             name,
             ps,
             num_shards,

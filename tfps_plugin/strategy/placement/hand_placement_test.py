@@ -112,14 +112,11 @@ def test_the_device_of_a_lane_names_nothing() -> None:
     placement = HandPlacement(lambda: _SERVERS)
     lane = DispatchContext(1, 3, 0, "/job:worker/replica:0/task:1/device:CPU:0")
     with dispatch_context.dispatching(lane), tf.device(lane.device):
-        assert placement.ps_of("v") is None
-        with tf.device("/job:ps/task:1"):
-            assert placement.ps_of("v") == 1
-        with (
-            pytest.raises(errors.VariableCreationError, match="workers hold"),
-            tf.device("/job:worker/task:0"),
-        ):
-            placement.ps_of("v")
+        device = tensorflow_devices.named_device()
+        assert placement.ps_of("v", device) is None
+        assert placement.ps_of("v", _named("/job:ps/task:1")) == 1
+        with pytest.raises(errors.VariableCreationError, match="workers hold"):
+            placement.ps_of("v", _named("/job:worker/task:0"))
 
 
 def test_what_does_not_follow_the_device_is_told_once(
@@ -128,11 +125,28 @@ def test_what_does_not_follow_the_device_is_told_once(
     placement = HandPlacement(lambda: _SERVERS)
     with caplog.at_level(logging.INFO):
         for name in ("a", "b"):
-            with tf.device("/GPU:0"):
-                placement.ps_of(name)
+            placement.ps_of(name, _named("/GPU:0"))
             placement.tell_of_worker_local(1, name)
             placement.tell_of_worker_local(None, name)
     texts = [record.getMessage() for record in caplog.records]
     assert len(texts) == 2
     assert "tf.device('/device:GPU:0') names no task" in texts[0]
     assert "'a', under parameter server 1" in texts[1]
+
+
+def test_each_variable_that_is_not_cut_is_warned_about(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    placement = HandPlacement(lambda: _SERVERS)
+    device = _named("/job:ps/task:1")
+    for name in ("a/embeddings", "b/embeddings"):
+        placement.tell_of_whole(name, device, 1, 3)
+    with tensorflow_devices.keeping_whole():
+        placement.tell_of_whole("c", _named("/job:ps/task:1"), 1, 3)
+    placement.tell_of_whole("d", _named("/job:ps/task:1"), 1, 3)
+    assert {record.levelno for record in caplog.records} == {logging.WARNING}
+    told = [message.split("'")[1] for message in caplog.messages]
+    assert told == ["a/embeddings", "b/embeddings", "d"]
+    assert "parameter server 1" in caplog.messages[0]
+    assert "Expected 3 shards" in caplog.messages[0]
+    assert "outside of tf.device" in caplog.messages[0]

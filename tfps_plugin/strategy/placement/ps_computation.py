@@ -67,7 +67,11 @@ def _on_ps(what: Any) -> Iterator[None]:
             "local_steps=1, or leave on_ps out."
         )
     step.computes_on_ps(device, variables)
-    with tf.device(device), tensorflow_gradients.backward_on_same_device():
+    with (
+        tf.device(device),
+        tensorflow_devices.keeping_whole(),
+        tensorflow_gradients.backward_on_same_device(),
+    ):
         yield
 
 
