@@ -28,22 +28,23 @@ def cluster() -> Iterator[tfps.LocalCluster]:
         yield cluster
 
 
-def _consistency(name: str) -> Any:
-    return {
-        "async": tfps.Async(),
-        "bounded": tfps.BoundedStaleness(2),
-        "sync": tfps.Sync(),
-    }[name]
+_CONSISTENCIES: dict[str, Any] = {
+    "async": tfps.Async(),
+    "local steps": tfps.Async(local_steps=3),
+    "bounded": tfps.BoundedStaleness(2),
+    "sync": tfps.Sync(),
+    "backup": tfps.Sync(backup_workers=1),
+}
 
 
-@pytest.fixture(params=["async", "bounded", "sync"])
+@pytest.fixture(params=_CONSISTENCIES)
 def strategy(
     cluster: tfps.LocalCluster, request: pytest.FixtureRequest
 ) -> Iterator[tfps.ParameterServerStrategy]:
     strategy = tfps.ParameterServerStrategy(
         cluster.cluster_resolver,
         tfps.partitioners.FixedShardsPartitioner(2),
-        consistency=_consistency(request.param),
+        consistency=_CONSISTENCIES[request.param],
     )
     yield strategy
     tfps.ClusterCoordinator(strategy).close()

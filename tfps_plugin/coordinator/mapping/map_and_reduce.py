@@ -122,8 +122,9 @@ class MapAndReduce:
         reduction = Reduction(op)
         if weight is not None and op != "mean":
             raise ValueError(
-                'weight= is for op="mean" only; expected no weight otherwise. '
-                f"Received: op={op!r}, weight={weight!r}."
+                "coordinator.reduce() weighs results for a mean only. Expected "
+                'weight= with op="mean". Received: '
+                f"op={op!r}, weight={weight!r}. Leave weight out."
             )
         weight_of = mapped_calls.size_of if weight is None else weight
         for item, result in MappedCalls(

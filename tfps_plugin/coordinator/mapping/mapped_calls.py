@@ -219,13 +219,15 @@ def _require_arguments(
 ) -> None:
     if not callable(fn):
         raise TypeError(
-            "fn must be a function of one item; expected a tf.function or a "
-            f"Python callable. Received: fn={fn!r}."
+            "coordinator.map() and reduce() call fn with each item. Expected a "
+            f"tf.function or a Python callable. Received: fn={fn!r}. Pass the "
+            "function itself, and not what it returns."
         )
     if not isinstance(items, Iterable):
         raise TypeError(
-            "items must be iterable; expected a list, a generator or a "
-            f"tf.data.Dataset. Received: items={items!r}."
+            "coordinator.map() and reduce() take items one by one. Expected a "
+            "list, a generator, a tf.data.Dataset or another iterable. "
+            f"Received: items={items!r}. Put a single item into a list."
         )
     if max_in_flight is not None and (
         isinstance(max_in_flight, bool)
@@ -233,11 +235,14 @@ def _require_arguments(
         or max_in_flight < 1
     ):
         raise ValueError(
-            "max_in_flight must be a number of items; expected an integer of "
-            f"at least 1, or None. Received: max_in_flight={max_in_flight!r}."
+            "coordinator.map() and reduce() have max_in_flight items scheduled "
+            "at a time. Expected an integer of at least 1, or None. Received: "
+            f"max_in_flight={max_in_flight!r}. Leave it out for four items for "
+            "each function that the workers run at a time."
         )
     if verbose not in (0, 1):
         raise ValueError(
-            "verbose must be 0, or 1 for a progress bar. Received: "
-            f"verbose={verbose!r}."
+            "coordinator.map() and reduce() show a progress bar by verbose. "
+            f"Expected 0 or 1. Received: verbose={verbose!r}. Pass verbose=1 "
+            "for the bar, or leave it out for none."
         )

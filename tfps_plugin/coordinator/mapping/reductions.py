@@ -33,9 +33,10 @@ class Reduction:
         self._function = op if callable(op) else None
         if self._function is None and op not in _COMBINE:
             raise ValueError(
-                "op must say how to combine two results; expected one of "
+                "coordinator.reduce() combines results by op. Expected one of "
                 f"{', '.join(map(repr, _COMBINE))}, or a function of two "
-                f"results. Received: op={op!r}."
+                f"results. Received: op={op!r}. For anything else, pass a "
+                "function that returns one result for two."
             )
         self._op = op
         self._total: Any = _NOTHING
@@ -65,8 +66,9 @@ class Reduction:
             return
         if not 0 <= weight < np.inf:
             raise ValueError(
-                "The weight of a result must be a number of at least 0. "
-                f"Received: weight={weight!r}."
+                "coordinator.reduce() weighs results for a mean. Expected "
+                f"numbers of at least 0. Received: weight={weight!r}. Let the "
+                "function of weight= return such numbers."
             )
         leaves = [_as_numbers(leaf) for leaf in tf.nest.flatten(result)]
         self._weight += weight
@@ -107,15 +109,17 @@ class Reduction:
         """
         if self._total is _NOTHING:
             raise ValueError(
-                "There is nothing to combine; expected at least one item. "
-                "Received: no items."
+                "coordinator.reduce() has nothing to combine. Expected at "
+                "least one item. Received: number of items=0. See whether "
+                "items is an iterator that was read before, or empty here."
             )
         if self._function is not None:
             return self._total
         if self._op == "mean" and not self._weight:
             raise ValueError(
-                "A mean needs a weight; expected items that have examples. "
-                "Received: weights of zero only."
+                "coordinator.reduce() has no mean of results without weight. "
+                "Expected an item that has examples. Received: sum of "
+                "weights=0. Leave out slices that are empty, or pass weight=."
             )
 
         def finished(leaf: np.ndarray, dtype: np.dtype[Any]) -> Any:
@@ -140,9 +144,9 @@ def _as_numbers(leaf: Any) -> np.ndarray:
     array = np.asarray(leaf)
     if array.dtype.kind not in "biuf" and array.dtype.name != "bfloat16":
         raise TypeError(
-            "Results must have numbers to be combined; expected arrays of "
-            "real numbers. Received: a part of "
-            f"type {type(leaf).__name__} and dtype {array.dtype}. Pass a "
+            "coordinator.reduce() cannot combine a part of a result. Expected "
+            "arrays of real numbers. Received: "
+            f"type={type(leaf).__name__}, dtype={array.dtype}. Pass a "
             "function of two results as op."
         )
     return array
@@ -168,22 +172,39 @@ def _sum(a: np.ndarray, b: np.ndarray) -> np.ndarray:
         return total
     if np.any(overflows):
         raise OverflowError(
-            "A sum of integers does not fit in 64 bits; expected results of "
-            f"smaller numbers. Received: dtype {total.dtype}. Return them as "
-            "float64."
+            "coordinator.reduce() has a sum of integers that does not fit in "
+            "64 bits. Expected results of smaller numbers. Received: "
+            f"dtype={total.dtype}. Return them as float64."
         )
     return total
 
 
 def _require_alike(total: Any, result: Any, values: list[np.ndarray]) -> None:
-    tf.nest.assert_same_structure(total, result)
+    try:
+        tf.nest.assert_same_structure(total, result)
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            "coordinator.reduce() cannot combine results of different "
+            f"structure. Expected that of the first, {_shapes(total)}. "
+            f"Received: structure={_shapes(result)}. Let the function return "
+            "the same keys and lengths for each item, or pass a function of "
+            "two results as op."
+        ) from error
     for before, value in zip(tf.nest.flatten(total), values, strict=True):
         if before.shape != value.shape or before.dtype != value.dtype:
             raise ValueError(
-                "Results must have the same shapes to be combined. Expected "
-                f"shape {before.shape}, as in the first. Received: shape "
-                f"{value.shape} ({before.dtype} and {value.dtype})."
+                "coordinator.reduce() combines results of the same shapes "
+                f"and kinds of numbers. Expected shape {before.shape} of "
+                f"{before.dtype}, as in the first. Received: "
+                f"shape={value.shape}, dtype={value.dtype}. Let the function "
+                "reduce the axis whose size differs, or pass a function of "
+                "two results as op."
             )
+
+
+def _shapes(structure: Any) -> Any:
+    """Returns the shape of each part of a result, for messages."""
+    return tf.nest.map_structure(np.shape, structure)
 
 
 _COMBINE: dict[Any, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {

@@ -96,8 +96,10 @@ class Resharder:
                 raise errors.ClusterConfigurationError(
                     "The parameter server cannot be removed: each has a copy "
                     "of what another one holds. Expected at least two to be "
-                    f"left, with replicate={replicate!r}. Received: {number} "
-                    "would be left."
+                    f"left, with replicate={replicate!r}. Received: "
+                    f"number left={number}. Add another parameter server "
+                    "first, by coordinator.add_ps(), or train without "
+                    "replicate."
                 )
 
     def begin(self, tasks: tuple[Task, ...]) -> JointMoves:

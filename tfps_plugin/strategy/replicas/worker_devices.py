@@ -122,9 +122,11 @@ def require_number(replicas_per_worker: int | None) -> None:
         or replicas_per_worker < 1
     ):
         raise ValueError(
-            "replicas_per_worker must be a whole number of at least 1, or None "
-            "for one on each accelerator of a worker. Received: "
-            f"replicas_per_worker={replicas_per_worker!r}"
+            "A worker of tfps.ParameterServerStrategy() cannot have this "
+            "number of replicas. Expected a whole number of at least 1, or "
+            "None. Received: "
+            f"replicas_per_worker={replicas_per_worker!r}. Leave it out for "
+            "one replica on each accelerator of a worker."
         )
 
 
