@@ -164,9 +164,9 @@ def test_batches_of_any_size_have_the_numbers_of_one_process(
     cluster: tfps.LocalCluster, request: pytest.FixtureRequest, consistency: str
 ) -> None:
     """Also of fewer examples than there are replicas."""
-    data = _uneven([7, 1, 4, 2, 5, 1, 1, 8])
+    sizes = [7, 1, 4, 2, 5, 1, 1, 8]
     expected = _normalizing()
-    losses = expected.fit(data, epochs=2, verbose=0).history
+    losses = expected.fit(_uneven(sizes), epochs=2, verbose=0).history
     strategy = tfps.ParameterServerStrategy(
         cluster.cluster_resolver,
         parity.cut,
@@ -177,6 +177,7 @@ def test_batches_of_any_size_have_the_numbers_of_one_process(
     request.addfinalizer(tfps.ClusterCoordinator(strategy).close)
     with strategy.scope():
         model = _normalizing()
+    data = _uneven(sizes)
     history = model.fit(data, epochs=2, verbose=0).history
     assert history.keys() == losses.keys()
     for name, values in losses.items():
@@ -197,6 +198,95 @@ def test_batches_of_any_size_have_the_numbers_of_one_process(
         rtol=1e-4,
         atol=1e-5,
     )
+
+
+def _normalizing_by_share() -> keras.Model:
+    keras.utils.set_random_seed(4)
+    model = keras.Sequential(
+        [
+            keras.Input((3,), dtype="int32"),
+            keras.layers.Embedding(parity.ROWS, 4),
+            keras.layers.Flatten(),
+            keras.layers.BatchNormalization(momentum=0.7),
+            keras.layers.Dense(3, activation="tanh"),
+            keras.layers.BatchNormalization(momentum=0.7),
+            keras.layers.Dense(1),
+        ]
+    )
+    model.compile(keras.optimizers.SGD(0.05), "mse")
+    return model
+
+
+def _trained_by_shares(
+    model: keras.Model, batches: tf.data.Dataset, num_shares: int
+) -> float:
+    """Trains in this process on shares, and returns the loss of the epoch.
+
+    Each share has statistics of its own. Gradients and moving statistics are
+    means over the examples of all shares.
+    """
+    states = model.non_trainable_variables
+    losses = []
+    for ids, targets in batches.as_numpy_iterator():
+        begun = [state.numpy() for state in states]
+        total = [np.zeros(v.shape) for v in model.trainable_variables]
+        ended = [np.zeros(state.shape) for state in states]
+        # The first shares have one example more, if they are not even.
+        for share in np.array_split(np.arange(len(ids)), num_shares):
+            if not len(share):
+                continue
+            for state, value in zip(states, begun, strict=True):
+                state.assign(value)
+            with tf.GradientTape() as tape:
+                outputs = model(ids[share], training=True)
+                loss = tf.reduce_mean(tf.square(outputs - targets[share]))
+            gradients = tape.gradient(
+                loss, [v.value for v in model.trainable_variables]
+            )
+            weight = len(share) / len(ids)
+            for one, each in zip(total, gradients, strict=True):
+                one += weight * tf.convert_to_tensor(each).numpy()
+            for one, state in zip(ended, states, strict=True):
+                one += weight * state.numpy()
+            losses += [float(loss)] * len(share)
+        model.optimizer.apply(
+            [tf.constant(each, "float32") for each in total],
+            model.trainable_variables,
+        )
+        for state, value in zip(states, ended, strict=True):
+            state.assign(value)
+    return float(np.mean(losses))
+
+
+@pytest.mark.parametrize("consistency", _CONSISTENCIES)
+def test_each_replica_normalizes_by_the_statistics_of_its_share(
+    cluster: tfps.LocalCluster, request: pytest.FixtureRequest, consistency: str
+) -> None:
+    """Also of shares of different sizes, and where there is but one share."""
+
+    def data() -> tf.data.Dataset:
+        batches = _uneven([7, 4, 1, 7, 2, 5, 3])
+        return batches.map(lambda ids, targets, _: (ids, targets))
+
+    expected = _normalizing_by_share()
+    losses = [_trained_by_shares(expected, data(), 2) for _ in range(2)]
+    weights = [(v.path, v.numpy()) for v in expected.weights]
+    strategy = tfps.ParameterServerStrategy(
+        cluster.cluster_resolver,
+        parity.cut,
+        sparse_update="exact",
+        consistency=_CONSISTENCIES[consistency],
+        scheduling=_ALONE,
+    )
+    request.addfinalizer(tfps.ClusterCoordinator(strategy).close)
+    with strategy.scope():
+        model = _normalizing_by_share()
+    history = model.fit(data(), epochs=2, verbose=0).history
+    np.testing.assert_allclose(history["loss"], losses, rtol=2e-5)
+    for mine, (path, value) in zip(model.weights, weights, strict=True):
+        np.testing.assert_allclose(
+            mine.numpy(), value, rtol=1e-4, atol=1e-5, err_msg=path
+        )
 
 
 class _InnerFunction(keras.layers.Layer):
