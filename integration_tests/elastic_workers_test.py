@@ -1,6 +1,5 @@
 """Tests of workers that are added and removed while a program trains."""
 
-import json
 import pathlib
 import signal
 import threading
@@ -11,6 +10,7 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
+import shared_descriptions
 import shared_rows
 import tensorflow as tf
 
@@ -296,25 +296,36 @@ def test_a_worker_without_a_chief_ends_at_once() -> None:
         assert process.wait(_EXIT_SECONDS) == 128 + signal.SIGTERM
 
 
-def test_a_file_that_describes_the_cluster_is_followed(
+@pytest.mark.parametrize("source", ["file", "TF_CONFIG", "pods"])
+def test_a_description_that_changes_is_followed(
     cluster: tfps.LocalCluster,
+    source: str,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: pathlib.Path,
     request: pytest.FixtureRequest,
 ) -> None:
-    path = tmp_path / "cluster.json"
+    options: dict[str, Any] = {}
+    if source == "file":
+        path = tmp_path / "cluster.json"
+        monkeypatch.setenv("TFPS_CLUSTER_FILE", str(path))
+        describe_jobs = shared_descriptions.of_file(path)
+    else:
+        # Restored in the end.
+        monkeypatch.setenv("TF_CONFIG", "")
+        resolver, describe_jobs = (
+            shared_descriptions.of_tf_config()
+            if source == "TF_CONFIG"
+            else shared_descriptions.of_pods()
+        )
+        options = {"cluster_resolver": resolver, "elastic": True}
 
     def describe(num_workers: int) -> None:
         jobs = cluster.cluster_spec.as_dict()
-        jobs["worker"] = jobs["worker"][:num_workers]
-        other = tmp_path / "other.json"
-        other.write_text(json.dumps(jobs))
-        other.rename(path)
+        describe_jobs({**jobs, "worker": jobs["worker"][:num_workers]})
 
     describe(2)
-    monkeypatch.setenv("TFPS_CLUSTER_FILE", str(path))
     monkeypatch.setattr(follower, "INTERVAL_SECONDS", 0.2)
-    strategy = tfps.ParameterServerStrategy()
+    strategy = tfps.ParameterServerStrategy(**options)
     assert strategy.elastic
     coordinator = tfps.ClusterCoordinator(strategy)
     request.addfinalizer(coordinator.close)
@@ -342,5 +353,5 @@ def test_a_file_that_describes_the_cluster_is_followed(
         assert cluster.process("worker", index).wait(_EXIT_SECONDS) == 0
     assert coordinator.worker_indices == (0,)
     # A second strategy finds the cluster as it is described now.
-    again = tfps.ParameterServerStrategy()
+    again = tfps.ParameterServerStrategy(**options)
     assert again.session is strategy.session

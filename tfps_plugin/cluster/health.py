@@ -158,6 +158,31 @@ def probe_all(
     return answers
 
 
+def names_at(
+    addresses: Iterable[str], timeout_seconds: float
+) -> dict[str, str]:
+    """Asks the processes at some addresses which tasks they are.
+
+    Args:
+        addresses: The addresses, `"host:port"`.
+        timeout_seconds: How long to wait for the answers.
+
+    Returns:
+        The name in TensorFlow of each that answers.
+    """
+    outcomes = bounded_calls.call_all(
+        lambda address: probe(address, timeout_seconds).task_name,
+        addresses,
+        # As in `probe_all`.
+        timeout_seconds + 1.0,
+    )
+    return {
+        address: outcome.value
+        for address, outcome in outcomes.items()
+        if outcome.value is not None
+    }
+
+
 def silent_tasks(tasks: Iterable[Task], timeout_seconds: float) -> list[Task]:
     """Returns the tasks that do not say anything at all.
 

@@ -71,6 +71,12 @@ def test_a_task_tells_its_devices_and_incarnation() -> None:
     assert status.gpu_names == names[1:]
 
 
+def test_processes_tell_which_tasks_they_are(nobody: str) -> None:
+    with _server(lambda: _status(_device("ps", 3))) as address:
+        names = health.names_at([nobody, address], 10.0)
+    assert names == {address: "/job:ps/replica:0/task:3"}
+
+
 def test_nobody_there(nobody: str) -> None:
     with pytest.raises(errors.TaskUnreachableError) as caught:
         health.probe(nobody, 10.0)

@@ -189,6 +189,10 @@ class ClusterSpec:
         chief = self.chief
         return (() if chief is None else (chief,)) + self.serving_tasks
 
+    def addresses(self, job: str) -> tuple[str, ...]:
+        """Returns the addresses of the tasks of a job, by index."""
+        return tuple(task.address for task in self.tasks if task.job == job)
+
     def task(self, job: str, index: int) -> Task:
         """Returns the task of this job and index.
 

@@ -5,6 +5,7 @@ without processes, `FakeSession`.
 """
 
 from collections.abc import Collection
+from collections.abc import Iterable
 from typing import Any
 from typing import Protocol
 from typing import runtime_checkable
@@ -82,6 +83,11 @@ class SessionLike(Protocol):
 
     def described_now(self) -> ClusterSpec | None:
         """Returns the cluster as its resolver has it now; None: unknown."""
+
+    def names_at(
+        self, addresses: Iterable[str], timeout_seconds: float
+    ) -> dict[str, str]:
+        """Returns the names of the tasks that answer at some addresses."""
 
     def device(self, task: Any) -> str:
         """Returns the device that closures for a task are placed on."""

@@ -3,6 +3,7 @@
 import contextlib
 import threading
 import types
+from collections.abc import Iterable
 from typing import Any
 
 from tfps_plugin import errors
@@ -57,6 +58,8 @@ class FakeSession:
         )
         # The cluster as its resolver has it; None: it does not say.
         self.described: ClusterSpec | None = None
+        # Names of the tasks that answer at addresses.
+        self.names: dict[str, str] = {}
         # Whether a task that is added answers, also before.
         self.starts_with_addition = False
         # Messages of tasks that have not been taken.
@@ -142,6 +145,12 @@ class FakeSession:
     def described_now(self) -> ClusterSpec | None:
         """Returns what a test has set."""
         return self.described
+
+    def names_at(
+        self, addresses: Iterable[str], timeout_seconds: float
+    ) -> dict[str, str]:
+        """Returns what a test has put into `names`."""
+        return {a: self.names[a] for a in addresses if a in self.names}
 
     @property
     def num_changes(self) -> int:

@@ -5,6 +5,9 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from collections.abc import Iterable
+from collections.abc import Mapping
+from collections.abc import Sequence
 
 from tfps_plugin.cluster.spec import PARAMETER_SERVER
 from tfps_plugin.cluster.spec import WORKER
@@ -12,6 +15,25 @@ from tfps_plugin.cluster.spec import ClusterSpec
 from tfps_plugin.cluster.spec import Task
 
 _logger = logging.getLogger("tfps_plugin.cluster")
+
+_PROBE_TIMEOUT_SECONDS = 2.0
+
+
+def are_in_place(addresses: Sequence[str], indices: Mapping[str, int]) -> bool:
+    """Returns whether a list has tasks in the order of their indices.
+
+    Some lists have another order, such as that of names of pods as text, in
+    which `worker-10` comes before `worker-2`. There a place tells nothing.
+
+    Args:
+        addresses: Addresses of the tasks of a job, as they are described.
+        indices: Address to index, of tasks whose index is known. Those that
+            the list lacks do not matter.
+    """
+    return all(
+        indices.get(address, place) == place
+        for place, address in enumerate(addresses)
+    )
 
 
 class AddressBook:
@@ -21,7 +43,7 @@ class AddressBook:
 
     Guarantees: every method may be called from any thread.
     Guarded by `_lock`: the addresses, the latest lookup, the latest problem.
-    Never call while holding it: `look_up`.
+    Never call while holding it: `look_up`, `ask`.
     """
 
     def __init__(
@@ -29,6 +51,8 @@ class AddressBook:
         cluster: ClusterSpec,
         look_up: Callable[[], ClusterSpec] | None = None,
         *,
+        members: Callable[[], Iterable[Task]] | None = None,
+        ask: Callable[[Iterable[str], float], Mapping[str, str]] | None = None,
         interval_seconds: float = 1.0,
     ) -> None:
         """Starts with the addresses of the cluster.
@@ -37,10 +61,16 @@ class AddressBook:
             cluster: The tasks.
             look_up: Returns the current addresses; may take seconds, or raise.
                 None: no task ever moves.
+            members: Returns the tasks that belong to the cluster now; None:
+                those of the beginning.
+            ask: Asks processes which tasks they are; see `health.names_at`.
+                None: nobody is asked.
             interval_seconds: Shortest time between two lookups.
         """
         self._cluster = cluster
         self._look_up = look_up
+        self._members = members or (lambda: cluster.serving_tasks)
+        self._names_at = ask or (lambda addresses, timeout_seconds: {})
         self._lock = threading.Lock()
         self._now: dict[Task, Task] = {}
         self._problem = ""
@@ -57,13 +87,25 @@ class AddressBook:
         with self._lock:
             return self._now.get(task, task)
 
-    def look_again(self, task: Task) -> Task:
-        """Looks up a task that does not answer; returns the same as `now`."""
+    def look_again(
+        self, task: Task, timeout_seconds: float = _PROBE_TIMEOUT_SECONDS
+    ) -> Task:
+        """Looks up a task that does not answer; returns the same as `now`.
+
+        A task is at its place in the list. If the list has another order, it is
+        where it was as long as the list has that address, and then where a
+        process says that it is this task.
+
+        Args:
+            task: The task as in the cluster.
+            timeout_seconds: How long to wait for such processes.
+        """
         if self._look_up is None:
             return task
         before = self.now(task)
         try:
-            found = self._ask(self._look_up).task(task.job, task.index)
+            described = self._ask(self._look_up)
+            found = self._find(described, before, timeout_seconds)
         except Exception as error:
             self._note_problem(task, f"{type(error).__name__}: {error}")
             return before
@@ -114,6 +156,26 @@ class AddressBook:
             worker_addresses=addresses[WORKER],
             ps_addresses=addresses[PARAMETER_SERVER],
         )
+
+    def _find(
+        self, described: ClusterSpec, before: Task, timeout_seconds: float
+    ) -> Task:
+        """Returns a task with the address that a description has for it."""
+        addresses = described.addresses(before.job)
+        if before.address in addresses:
+            return before
+        others = {
+            self.now(other).address: other.index
+            for other in self._members()
+            if other.job == before.job and other.index != before.index
+        }
+        if are_in_place(addresses, others):
+            return described.task(before.job, before.index)
+        free = [address for address in addresses if address not in others]
+        for address, name in self._names_at(free, timeout_seconds).items():
+            if name == before.name:
+                return dataclasses.replace(before, address=address)
+        return before
 
     def _ask(self, look_up: Callable[[], ClusterSpec]) -> ClusterSpec:
         with self._lock:

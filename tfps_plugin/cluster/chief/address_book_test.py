@@ -1,6 +1,8 @@
 """Tests of tasks that come back at another address."""
 
 import logging
+from collections.abc import Iterable
+from typing import Any
 
 import pytest
 
@@ -70,3 +72,56 @@ def test_a_task_that_is_gone_is_looked_for_where_it_was() -> None:
     smaller = ClusterSpec(("a:1",), ("p:1", "q:1"), "c:1")
     book = AddressBook(_BEFORE, lambda: smaller)
     assert book.look_again(_BEFORE.workers[1]).address == "b:1"
+
+
+_PODS = tuple(f"pod-{number}:1" for number in range(11))
+# As their names are as text.
+_SORTED = (*_PODS[:2], _PODS[10], *_PODS[2:10])
+
+
+def _book_of_pods(described: tuple[str, ...], names: dict[str, str]) -> Any:
+    """Returns a book of eleven workers, and what it has asked."""
+    asked: list[str] = []
+
+    def ask(addresses: Iterable[str], seconds: float) -> dict[str, str]:
+        asked.extend(addresses)
+        return names
+
+    book = AddressBook(
+        ClusterSpec(_PODS, ("p:1",)),
+        lambda: ClusterSpec(described, ("p:1",)),
+        ask=ask,
+    )
+    return book, asked
+
+
+def test_in_a_list_in_another_order_nobody_is_taken_for_a_neighbour() -> None:
+    book, asked = _book_of_pods(_SORTED, {})
+    for task in ClusterSpec(_PODS, ("p:1",)).serving_tasks:
+        assert book.look_again(task) == task
+    assert not asked
+
+
+def test_a_replaced_pod_is_found_by_what_it_tells() -> None:
+    described = tuple(
+        "new:1" if address == "pod-2:1" else address for address in _SORTED
+    )
+    task = ClusterSpec(_PODS, ("p:1",)).workers[2]
+    for names in ({}, {"new:1": "/job:worker/replica:0/task:11"}):
+        book, asked = _book_of_pods(described, names)
+        assert book.look_again(task) == task
+        assert asked == ["new:1"]
+    book, _ = _book_of_pods(described, {"new:1": task.name})
+    assert book.look_again(task).address == "new:1"
+    assert book.now(task).address == "new:1"
+
+
+def test_tasks_that_were_added_count() -> None:
+    members = ClusterSpec(("a:1", "b:1", "c:1"), ("p:1", "q:1")).serving_tasks
+    book = AddressBook(
+        _BEFORE,
+        lambda: ClusterSpec(("a:1", "c:1"), ("p:1", "q:1")),
+        members=lambda: members,
+    )
+    # Its place is that of another one.
+    assert book.look_again(_BEFORE.workers[1]) == _BEFORE.workers[1]

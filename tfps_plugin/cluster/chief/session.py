@@ -86,7 +86,12 @@ class Session:
         self.requested = requested
         self._chief_address = chief_address
         self._announcer = Announcer(chief_address)
-        self._book = AddressBook(requested, look_up)
+        self._book = AddressBook(
+            requested,
+            look_up,
+            members=lambda: (*self.workers, *self.parameter_servers),
+            ask=health.names_at,
+        )
         self._view = RuntimeView(
             chief_address, requested.serving_tasks, self._book, statuses
         )
@@ -294,6 +299,17 @@ class Session:
         """
         return self._book.look_up_all()
 
+    def names_at(
+        self, addresses: Iterable[str], timeout_seconds: float
+    ) -> dict[str, str]:
+        """Returns the names of the tasks that answer at some addresses.
+
+        Args:
+            addresses: The addresses, also of no task of the cluster.
+            timeout_seconds: How long to wait for the answers.
+        """
+        return health.names_at(addresses, timeout_seconds)
+
     def device(self, task: Task) -> str:
         """Returns the device of a task on which work is placed.
 
@@ -349,7 +365,8 @@ class Session:
         """
         if task in self.listed:
             return health.probe_task(self._book.now(task), timeout_seconds)
-        return health.probe_task(self._book.look_again(task), timeout_seconds)
+        here = self._book.look_again(task, timeout_seconds)
+        return health.probe_task(here, timeout_seconds)
 
     def is_same_incarnation(
         self, task: Task, timeout_seconds: float = _PROBE_TIMEOUT_SECONDS
@@ -566,14 +583,13 @@ class Session:
         with self._lock:
             if self._is_closed:
                 return False
-        return cluster in (self.requested, self._book.spec()) or (
-            cluster.worker_addresses
-            == tuple(self._book.now(task).address for task in self.workers)
-            and cluster.ps_addresses
-            == tuple(
-                self._book.now(task).address for task in self.parameter_servers
-            )
-        )
+        if cluster in (self.requested, self._book.spec()):
+            return True
+        # In any order: who follows a list does so, too.
+        members = (*self.workers, *self.parameter_servers)
+        return {(task.job, task.address) for task in cluster.serving_tasks} == {
+            (task.job, self._book.now(task).address) for task in members
+        }
 
     def _begin(self) -> None:
         """Connects TensorFlow and makes the chief known to the tasks."""

@@ -304,6 +304,18 @@ def test_too_few_workers(
         connect(min_workers=1, timeout_seconds=0.01)
 
 
+def test_the_order_of_a_list_makes_no_other_cluster(
+    connect: Callable[..., Session],
+) -> None:
+    session = connect()
+    session.add_worker("w2:1")
+    workers = ("w2:1", "w0:1", "w1:1")
+    assert Session.connect(ClusterSpec(workers, ("p0:1",))) is session
+    other = Session.connect(ClusterSpec(("w2:1", "w0:1"), ("p0:1",)))
+    assert other is not session
+    other.close()
+
+
 def test_connecting_again_waits_for_no_worker(
     world: _World, connect: Callable[..., Session]
 ) -> None:

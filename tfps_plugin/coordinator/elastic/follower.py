@@ -3,10 +3,14 @@
 import logging
 import threading
 import weakref
+from collections.abc import Mapping
 from typing import Any
 
 from tfps_plugin import errors
+from tfps_plugin.cluster.spec import PARAMETER_SERVER
+from tfps_plugin.cluster.spec import WORKER
 from tfps_plugin.cluster.spec import ClusterSpec
+from tfps_plugin.cluster.spec import Task
 from tfps_plugin.coordinator.elastic import described_changes
 from tfps_plugin.coordinator.elastic.described_changes import Changes
 
@@ -14,6 +18,8 @@ _logger = logging.getLogger("tfps_plugin.coordinator")
 
 INTERVAL_SECONDS = 5.0
 _PROBE_TIMEOUT_SECONDS = 2.0
+_NAMES = {WORKER: "workers", PARAMETER_SERVER: "parameter servers"}
+_TASK = "/task:"
 
 
 class Follower:
@@ -80,29 +86,21 @@ class Follower:
             del coordinator
 
     def _follow(self, coordinator: Any) -> None:
-        session = coordinator.strategy.session
-        described = session.described_now()
+        described = coordinator.strategy.session.described_now()
         if described is None:
+            self._last = None
             return  # the log says why
-        known, now = session.cluster, session.addresses_now()
-        of_workers = described_changes.find(
-            described.worker_addresses,
-            known.worker_addresses,
-            now.worker_addresses,
-            coordinator.worker_indices,
-            "workers",
+        of_workers = self._changes(
+            coordinator, described, WORKER, coordinator.worker_indices
         )
-        of_ps = described_changes.find(
-            described.ps_addresses,
-            known.ps_addresses,
-            now.ps_addresses,
-            coordinator.ps_indices,
-            "parameter servers",
+        of_ps = self._changes(
+            coordinator, described, PARAMETER_SERVER, coordinator.ps_indices
         )
         changes = of_workers, of_ps
         is_settled, self._last = changes == self._last, changes
-        problems = [of_workers.problem, of_ps.problem]
+        problems = []
         if is_settled:
+            problems = [of_workers.problem, of_ps.problem]
             for change in (
                 lambda: self._add_workers(coordinator, of_workers),
                 lambda: self._remove_workers(coordinator, of_workers),
@@ -116,6 +114,39 @@ class Follower:
                 except Exception as error:
                     problems.append(f"{type(error).__name__}: {error}")
         self._tell("; ".join(filter(None, problems)))
+
+    def _changes(
+        self,
+        coordinator: Any,
+        described: ClusterSpec,
+        job: str,
+        indices: tuple[int, ...],
+    ) -> Changes:
+        """Returns the changes of a job; asks processes that only know them."""
+        session = coordinator.strategy.session
+
+        def find(told: Mapping[str, int]) -> Changes:
+            return described_changes.find(
+                described.addresses(job),
+                session.cluster.addresses(job),
+                session.addresses_now().addresses(job),
+                indices,
+                _NAMES[job],
+                told,
+            )
+
+        changes = find({})
+        if not changes.unknown:
+            return changes
+        names = session.names_at(changes.unknown, _PROBE_TIMEOUT_SECONDS)
+        return find(
+            {
+                address: int(index)
+                for address, name in names.items()
+                for of_job, _, index in [name.rpartition(_TASK)]
+                if of_job == f"/job:{job}/replica:0"
+            }
+        )
 
     def _add_workers(self, coordinator: Any, changes: Changes) -> None:
         for address in changes.added:
@@ -134,16 +165,15 @@ class Follower:
 
         To wait for one that is starting would hold back all other changes.
         """
-        missing = [
-            task
-            for task in described.parameter_servers
-            if task.index not in coordinator.ps_indices
-        ]
-        for task, address in zip(missing, changes.added, strict=True):
+        session = coordinator.strategy.session
+        for address in changes.added:
             if not self._is_still(coordinator, described):
                 return
+            known = session.cluster.ps_addresses
+            index = (*known, address).index(address)
+            task = Task(PARAMETER_SERVER, index, address)
             try:
-                coordinator.strategy.session.probe(task, _PROBE_TIMEOUT_SECONDS)
+                session.probe(task, _PROBE_TIMEOUT_SECONDS)
             except errors.TaskUnreachableError:
                 return
             coordinator.add_ps(address)

@@ -203,3 +203,26 @@ def test_a_change_that_fails_is_told_of_and_others_are_made(
     assert joined()
     assert "no space is left" in caplog.text
     assert coordinator.ps_indices == (0,)
+
+
+def test_tasks_whose_order_is_not_told_are_asked(
+    coordinator: ClusterCoordinator, session: FakeSession
+) -> None:
+    workers, ps = session.cluster.worker_addresses, session.cluster.ps_addresses
+    joined = _waiter(coordinator, events.WorkerJoined)
+    session.starts_with_addition = True
+    session.names = {
+        "x:1": "/job:worker/replica:0/task:3",
+        "y:1": "/job:worker/replica:0/task:2",
+    }
+    session.described = ClusterSpec(("x:1", "y:1", *workers), ps)
+    assert joined()
+    assert session.cluster.worker_addresses[2] == "y:1"
+    # The answers of other jobs are none.
+    session.names = {"z:1": "/job:ps/replica:0/task:4"}
+    left = _waiter(coordinator, events.WorkerLeft)
+    session.described = ClusterSpec(("z:1", "x:1", *workers), ps)
+    session.described = ClusterSpec(("x:1", *workers), ps)
+    assert left()
+    assert list(coordinator.worker_indices) == [0, 1, 3]
+    assert session.cluster.worker_addresses == (*workers, "y:1", "x:1")
