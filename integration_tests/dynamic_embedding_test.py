@@ -363,6 +363,35 @@ def test_exact_counts_go_with_a_checkpoint_to_other_shards(
         assert set(other.export()[0]) == set(ids.ravel())
 
 
+@pytest.mark.parametrize(
+    "rules",
+    [
+        {"admission": tfps.layers.Admission(3, counts="exact")},
+        {
+            "admission": tfps.layers.Admission(probability=0.1),
+            "eviction": tfps.layers.Eviction(),
+        },
+    ],
+    ids=str,
+)
+def test_an_import_gives_every_id_a_row_or_none(
+    make: Make, rules: dict[str, Any]
+) -> None:
+    with make(3, consistency=tfps.Sync()).scope():
+        layer = _dynamic(**rules)
+        model = _model(layer, keras.optimizers.Adagrad(0.2))
+    rows = np.arange(4.0 * len(_POOL)).reshape(-1, 4)
+    for factor in (1, 2):
+        layer.import_(_POOL, factor * rows)
+        _assert_same_rows(layer, _POOL, factor * rows)
+    with pytest.raises(errors.InputError, match=r"no room for .*capacity=400"):
+        layer.import_(np.arange(3000), np.zeros((3000, 4)))
+    _assert_same_rows(layer, _POOL, 2 * rows)
+    losses = _fit(model, _IDS)
+    assert losses[-1] < losses[0]
+    assert layer.size() == layer.statistics()["made"] == len(_POOL)
+
+
 def test_a_full_table_is_named(make: Make) -> None:
     with make().scope():
         layer = tfps.layers.DynamicEmbedding(4, _FIRST, capacity=10)

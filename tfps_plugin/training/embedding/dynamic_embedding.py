@@ -259,14 +259,17 @@ class DynamicEmbedding(keras.layers.Layer):
     def import_(self, ids: Any, rows: Any) -> None:
         """Gives ids their rows, and makes those that there are not.
 
-        Rows of other ids, and all slots of optimizers, stay as they are.
+        Each id gets a row, whatever `admission` says. Rows of other ids, and
+        all slots of optimizers, stay as they are: `eviction` makes no room for
+        an import.
 
         Args:
             ids: Distinct integers or strings, shape `(N,)`.
             rows: Their rows, shape `(N, output_dim)`.
 
         Raises:
-            errors.InputError: If the two do not fit together.
+            errors.InputError: If the two do not fit together; or if some of
+                the ids find no room, and then nothing is imported.
         """
         self.build()
         self._rows.import_(ids, rows)

@@ -9,8 +9,20 @@ import tensorflow as tf
 
 import tfps_plugin as tfps
 from tfps_plugin import errors
+from tfps_plugin.variables.dynamic import id_hashing
+from tfps_plugin.variables.dynamic.row_space import RowSpace
 
 _FIRST = keras.initializers.RandomNormal(seed=9)
+# Rules by which a step would leave ids out, and one that has none.
+_RULES: list[dict[str, Any]] = [
+    {},
+    {"admission": tfps.layers.Admission(3)},
+    {"admission": tfps.layers.Admission(3, counts="exact")},
+    {"admission": tfps.layers.Admission(probability=0.1)},
+    {"eviction": tfps.layers.Eviction()},
+    {"eviction": tfps.layers.Eviction("least_frequent")},
+    {"eviction": tfps.layers.Eviction(None, unseen_steps=1)},
+]
 
 
 def _layer(**options: Any) -> tfps.layers.DynamicEmbedding:
@@ -75,14 +87,51 @@ def test_eviction_needs_a_strategy_to_train() -> None:
         layer(tf.constant([1]), training=True)
 
 
-def test_rows_that_are_imported_are_looked_up() -> None:
-    layer = _layer()
-    layer.import_([7, -7], np.arange(8.0).reshape(2, 4))
+@pytest.mark.parametrize("rules", _RULES, ids=str)
+def test_rows_that_are_imported_are_looked_up(rules: dict[str, Any]) -> None:
+    layer = _layer(**rules)
+    ids = np.array([-(2**63), 7, -7, *range(100, 150)])
+    rows = np.arange(4.0 * len(ids)).reshape(-1, 4)
+    layer.import_(ids[:3], -rows[:3])
+    layer.import_(ids, rows)
+    np.testing.assert_array_equal(layer(tf.constant(ids)), rows)
+    found, exported = layer.export()
+    assert layer.size() == len(found) == len(ids)
     np.testing.assert_array_equal(
-        layer(tf.constant([-7, 7])), [[4, 5, 6, 7], [0, 1, 2, 3]]
+        exported[np.argsort(found)], rows[np.argsort(ids)]
     )
+    assert layer.statistics()["made"] == len(ids)
     with pytest.raises(errors.InputError, match="distinct"):
         layer.import_([7, 7], np.zeros((2, 4)))
+
+
+@pytest.mark.parametrize("rules", _RULES[::2], ids=str)
+def test_an_import_without_room_imports_nothing(rules: dict[str, Any]) -> None:
+    layer = _layer(**rules)
+    kept = np.array([-(2**63), 3, 4])
+    layer.import_(kept, np.ones((3, 4)))
+    ids = np.array([*kept, *range(1000, 4000)])
+    # The lowest id takes no room of others.
+    buckets = id_hashing.buckets_of(tf.constant(ids[1:])).numpy()
+    per_bucket = RowSpace.for_capacity(100).rows_per_bucket - RowSpace.RESERVED
+    in_excess = np.maximum(np.bincount(buckets) - per_bucket, 0).sum()
+    message = f"'items'.* no room for {in_excess} of .*capacity=100, 3 ids"
+    with pytest.raises(errors.InputError, match=message):
+        layer.import_(ids, np.zeros((len(ids), 4)))
+    assert sorted(layer.export()[0]) == sorted(kept)
+    np.testing.assert_array_equal(layer(tf.constant(kept)), np.ones((3, 4)))
+
+    # Every place may be filled, and overwritten.
+    order = np.argsort(buckets, kind="stable")
+    ranks = np.empty_like(order)
+    ranks[order] = np.arange(len(order)) - np.searchsorted(
+        buckets[order], buckets[order]
+    )
+    fitting = np.append(ids[:1], ids[1:][ranks < per_bucket])
+    for value in (2.0, 3.0):
+        layer.import_(fitting, np.full((len(fitting), 4), value))
+        assert sorted(layer.export()[0]) == sorted(fitting)
+        assert np.all(layer.export()[1] == value)
 
 
 def test_a_configuration_makes_the_same_layer() -> None:

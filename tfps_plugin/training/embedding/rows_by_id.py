@@ -239,7 +239,8 @@ class RowsById:
 
         Raises:
             ValueError: If the layer has not been built yet.
-            errors.InputError: If the two do not fit together.
+            errors.InputError: If the two do not fit together, or there is no
+                room.
         """
         table = self._built()
         integers = np.asarray(string_ids.as_integers(ids), np.int64)
@@ -252,6 +253,18 @@ class RowsById:
                 "numbers for each of some distinct ids. Received: ids of shape "
                 f"{integers.shape}, {len(np.unique(integers))} of them "
                 f"distinct, and rows of shape {rows.shape}"
+            )
+        num_left_out = contents.count_without_room(
+            table, self.records, integers
+        )
+        if num_left_out:
+            raise errors.InputError(
+                f"The {self._owner} has no room for {num_left_out} of the ids "
+                "to import, so none was imported. No row of another id makes "
+                "room for an import. Received: "
+                f"{integers.size} ids; capacity={self._options.capacity}, "
+                f"{self.size()} ids have rows. Make the table larger "
+                "(capacity), or import fewer ids."
             )
         contents.assign(table, self.embeddings, integers, rows)
 

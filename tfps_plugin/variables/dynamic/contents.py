@@ -8,7 +8,10 @@ import tensorflow as tf
 
 from tfps_plugin.variables.chief import chief_reads
 from tfps_plugin.variables.chief import steps_in_flight
+from tfps_plugin.variables.dynamic import id_hashing
 from tfps_plugin.variables.dynamic.dynamic_table import DynamicTable
+from tfps_plugin.variables.dynamic.row_space import RowSpace
+from tfps_plugin.variables.dynamic.shard.hash_index import FIRST_KEY
 from tfps_plugin.variables.dynamic.shard.shard_parts import ID
 from tfps_plugin.variables.dynamic.shard.shard_parts import IS_USED
 from tfps_plugin.variables.lookup.table import table_behind
@@ -60,6 +63,48 @@ def blocks(rows: Any, records: Any) -> Iterator[tuple[np.ndarray, np.ndarray]]:
                 yield recorded[are_used, ID], _fetch(part, block)[are_used]
 
 
+def count_without_room(table: DynamicTable, records: Any, ids: Any) -> int:
+    """Returns the number of ids that `assign` would find no room for.
+
+    Args:
+        table: The table.
+        records: The `keras.Variable` of its records.
+        ids: Distinct int64, shape `(N,)`.
+    """
+    if table_behind(records) is not None:
+        steps_in_flight.finish()
+    free = np.concatenate(
+        [_count_free(part, table.space) for part in _parts(records)]
+    )
+    needed = np.zeros_like(free)
+    step = _BLOCK_BYTES // ids.itemsize
+    for start in range(0, len(ids), step):
+        block = tf.constant(ids[start : start + step], tf.int64)
+        # The lowest ids have rows of their own.
+        are_new = ~table.are_present(block) & (block >= FIRST_KEY)
+        buckets = id_hashing.buckets_of(tf.boolean_mask(block, are_new))
+        needed += np.bincount(buckets, minlength=len(needed))
+    return int(np.maximum(needed - free, 0).sum())
+
+
+def _count_free(part: Any, space: RowSpace) -> np.ndarray:
+    """Returns the number of free rows of each bucket of a shard."""
+
+    def read_once() -> np.ndarray:
+        with tf.device(part.device):
+            value = tf.raw_ops.ReadVariableOp(
+                resource=part.handle, dtype=tf.int64
+            )
+            used_BC = tf.reshape(
+                value[:, IS_USED], [-1, space.rows_per_bucket]
+            )[:, space.RESERVED :]
+            free_B = tf.math.count_nonzero(used_BC == 0, 1)
+            counts: np.ndarray = free_B.numpy()
+            return counts
+
+    return chief_reads.read(read_once)
+
+
 def assign(table: DynamicTable, rows: Any, ids: Any, values: Any) -> None:
     """Gives ids their rows, and makes those that there are not.
 
@@ -68,11 +113,15 @@ def assign(table: DynamicTable, rows: Any, ids: Any, values: Any) -> None:
         rows: The `keras.Variable` of its rows.
         ids: Distinct int64, shape `(N,)`.
         values: Their rows, shape `(N, D)`.
+
+    Raises:
+        tf.errors.InvalidArgumentError: If there is no room for some. Those of
+            blocks before have been assigned; see `count_without_room`.
     """
     step = max(1, _BLOCK_BYTES // max(1, values[:1].nbytes))
     for start in range(0, len(ids), step):
         block = slice(start, start + step)
-        numbers = table.row_numbers(tf.constant(ids[block], tf.int64))
+        numbers = table.rows_for_all(tf.constant(ids[block], tf.int64))
         rows.value.scatter_update(
             tf.IndexedSlices(tf.cast(values[block], rows.dtype), numbers)
         )

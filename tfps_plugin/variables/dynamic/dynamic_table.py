@@ -17,7 +17,9 @@ from tfps_plugin import errors
 from tfps_plugin._compat.graph import tensorflow_variables as compat
 from tfps_plugin.variables.chief import chief_reads
 from tfps_plugin.variables.dynamic import id_hashing
+from tfps_plugin.variables.dynamic.row_space import RowSpace
 from tfps_plugin.variables.dynamic.shard import tallies
+from tfps_plugin.variables.dynamic.shard.shard_directory import Asker
 from tfps_plugin.variables.dynamic.shard.shard_directory import Found
 from tfps_plugin.variables.dynamic.shard.shard_directory import Rules
 from tfps_plugin.variables.dynamic.shard.shard_directory import ShardDirectory
@@ -103,7 +105,7 @@ class DynamicTable:
         for variable in (variables.rows, *variables.beside_rows):
             if (found := table_behind(variable)) is not None:
                 found[0].has_directory = True
-        # For calls outside of functions: by shard, and whether rows are made.
+        # For calls outside of functions: by shard, and who asks.
         self._functions: dict[Any, Any] = {}
         self._unique_name = f"tfps/{rules.name}/{uuid.uuid4().hex}"
 
@@ -122,14 +124,15 @@ class DynamicTable:
         """
         with tf.device(graph_checks.CPU):
             ids_U, positions_N = tf.unique(ids_N)
+        asker = Asker.STEP if makes_rows else Asker.READER
         found = looked_up_table(self._variables.rows)
         applied: Callable[[tf.Tensor], tf.Tensor] = tf.identity
         if found is None:
-            rows_UD, are_present_U = self._in_this_process(ids_U, makes_rows)
+            rows_UD, are_present_U = self._in_this_process(ids_U, asker)
         else:
             table, applied = found
             order, are_present_U, positions_N = self._order(
-                table, ids_U, positions_N, makes_rows
+                table, ids_U, positions_N, asker
             )
             rows_UD = row_lookup.rows_in_order(table, order)
         are_present_N = tf.gather(are_present_U, positions_N)
@@ -142,25 +145,52 @@ class DynamicTable:
             )
         return rows_ND, are_present_N
 
-    def row_numbers(self, ids_N: tf.Tensor) -> tf.Tensor:
+    def rows_for_all(self, ids_N: tf.Tensor) -> tf.Tensor:
         """Returns the row of each id in the table, and makes it if need be.
+
+        Whatever the rules say, each id gets a row, and no other id loses its
+        own.
+
+        Args:
+            ids_N: Distinct int64, shape `(N,)`.
+
+        Raises:
+            tf.errors.InvalidArgumentError: If there is no room.
+        """
+        return self._find(ids_N, Asker.IMPORT)[0]
+
+    def are_present(self, ids_N: tf.Tensor) -> tf.Tensor:
+        """Returns whether ids have rows.
 
         Args:
             ids_N: Distinct int64, shape `(N,)`.
         """
+        return self._find(ids_N, Asker.READER)[1]
+
+    @property
+    def space(self) -> RowSpace:
+        """Rows of all buckets."""
+        return self._rules.space
+
+    def _find(
+        self, ids_N: tf.Tensor, asker: Asker
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns row numbers of the table, and whether ids have rows."""
         found = looked_up_table(self._variables.rows)
         if found is None:
             (mine,) = self._ask(
                 [self._variables_of_this_process()],
                 [range(self._rules.space.num_rows)],
                 [ids_N],
-                makes_rows=True,
+                asker,
             )
-            return mine.rows_N
-        order, _, places_N = self._order(
-            found[0], ids_N, tf.range(tf.size(ids_N)), makes_rows=True
+            return mine.tensors
+        order, are_present_U, places_N = self._order(
+            found[0], ids_N, tf.range(tf.size(ids_N)), asker
         )
-        return tf.gather(order.ids_U, places_N)
+        return tf.gather(order.ids_U, places_N), tf.gather(
+            are_present_U, places_N
+        )
 
     def initial_rows(self, ids_N: tf.Tensor) -> tf.Tensor:
         """Returns the rows that ids begin with, shape `(N, D)`."""
@@ -183,9 +213,9 @@ class DynamicTable:
         return total
 
     def _in_this_process(
-        self, ids_U: tf.Tensor, makes_rows: bool
+        self, ids_U: tf.Tensor, asker: Asker
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        if makes_rows and self._rules.eviction is not None:
+        if asker is Asker.STEP and self._rules.eviction is not None:
             raise errors.UnsupportedError(
                 f"The table {self._rules.name!r} evicts rows, and slots of "
                 "optimizers with them, which it knows only under the scope of "
@@ -199,7 +229,7 @@ class DynamicTable:
                 [parts],
                 [range(self._rules.space.num_rows)],
                 [ids_U],
-                makes_rows,
+                asker,
             )
         return tf.gather(parts.rows, mine.rows_N), mine.are_present_N
 
@@ -208,7 +238,7 @@ class DynamicTable:
         table: Any,
         ids_U: tf.Tensor,
         positions_N: tf.Tensor,
-        makes_rows: bool,
+        asker: Asker,
     ) -> tuple[ShardOrder, tf.Tensor, tf.Tensor]:
         """Finds row numbers on all parameter servers.
 
@@ -229,7 +259,7 @@ class DynamicTable:
         parts, rows = zip(*self._shards(), strict=True)
         devices = [shard.device for shard in table.shards]
         with compat.stop_recording():
-            found = self._ask(parts, rows, ids, makes_rows, devices)
+            found = self._ask(parts, rows, ids, asker, devices)
         local_ids = [each.rows_N for each in found]
         order = _FoundOrder(
             table.layout,
@@ -278,7 +308,7 @@ class DynamicTable:
         parts: Sequence[ShardParts],
         rows: Sequence[range],
         ids: Sequence[tf.Tensor],
-        makes_rows: bool,
+        asker: Asker,
         devices: Sequence[str] = (graph_checks.CPU,),
     ) -> list[Found]:
         """Asks the directory of each shard, on its device."""
@@ -287,22 +317,24 @@ class DynamicTable:
             parts, rows, devices, ids, strict=True
         ):
             with tf.device(device):
-                found.append(self._found(of_part, part, ids_N, makes_rows))
+                found.append(self._found(of_part, part, ids_N, asker))
         return found
 
     def _found(
-        self, rows: range, parts: ShardParts, ids_N: tf.Tensor, makes_rows: bool
+        self,
+        rows: range,
+        parts: ShardParts,
+        ids_N: tf.Tensor,
+        asker: Asker,
     ) -> Found:
         directory = self._directory(rows, parts)
         if not tf.executing_eagerly():
-            return directory.find(ids_N, makes_rows=makes_rows)
+            return directory.find(ids_N, asker)
         # In a function, because there are no locks outside of one.
-        key = (id(parts.rows), rows, makes_rows)
+        key = (id(parts.rows), rows, asker)
         if key not in self._functions:
             self._functions[key] = tf.function(
-                lambda ids_N: (
-                    directory.find(ids_N, makes_rows=makes_rows).tensors
-                ),
+                lambda ids_N: directory.find(ids_N, asker).tensors,
                 [tf.TensorSpec([None], tf.int64)],
                 autograph=False,
             )

@@ -3,6 +3,7 @@
 import collections
 import uuid
 from collections.abc import Sequence
+from typing import Any
 
 import hypothesis
 import numpy as np
@@ -19,6 +20,7 @@ from tfps_plugin.variables.dynamic.shard import admitter
 from tfps_plugin.variables.dynamic.shard import evictor
 from tfps_plugin.variables.dynamic.shard import shard_parts
 from tfps_plugin.variables.dynamic.shard import tallies
+from tfps_plugin.variables.dynamic.shard.shard_directory import Asker
 from tfps_plugin.variables.dynamic.shard.shard_directory import Rules
 from tfps_plugin.variables.dynamic.shard.shard_directory import ShardDirectory
 from tfps_plugin.variables.dynamic.shard.shard_parts import ShardParts
@@ -44,17 +46,19 @@ class _Shard:
         self.records = tf.Variable(tf.zeros([size, 2], tf.int64))
         self.slot = tf.Variable(tf.fill([size, 3], _FIRST_SLOT))
         columns = evictor.usage_columns(eviction)
-        counters = None
+        self.counters: Any = None
         if (described := admitter.counters_of(admission)) is not None:
             _, per_row, dtype = described
-            counters = tf.Variable(tf.zeros([size, per_row], dtype))
+            self.counters = tf.Variable(
+                tf.zeros([size, per_row], dtype)
+            )
         self._parts = ShardParts(
             self.rows,
             self.records,
             tf.Variable(tf.zeros([size, columns], tf.int64))
             if eviction
             else None,
-            counters,
+            self.counters,
             (self.slot,),
         )
         self._rules = Rules("items", _SPACE, _INITIAL, admission, eviction)
@@ -83,17 +87,14 @@ class _Shard:
             name, range(_SPACE.num_rows), self._parts, self._rules
         )
 
-        def find(ids: tf.Tensor, makes_rows: bool) -> tuple[tf.Tensor, ...]:
-            return self._directory.find(ids, makes_rows=makes_rows).tensors
+        def find(ids: tf.Tensor, asker: Asker) -> tuple[tf.Tensor, ...]:
+            return self._directory.find(ids, asker).tensors
 
-        traced = tf.function(find, autograph=False)
-        vector = tf.TensorSpec([None], tf.int64)
-        self._training = traced.get_concrete_function(vector, True)
-        self._looking = traced.get_concrete_function(vector, False)
+        self._find = tf.function(find, autograph=False)
 
     def train(self, ids: Sequence[int]) -> dict[int, int]:
         """Makes a step, which changes rows and slots; returns the rows."""
-        found = self._found(self._training, ids)
+        found = self._found(Asker.STEP, ids)
         numbers = tf.constant(list(found.values()), tf.int32)
         for variable in (self.rows, self.slot):
             variable.scatter_update(
@@ -103,7 +104,11 @@ class _Shard:
 
     def make(self, ids: Sequence[int]) -> dict[int, int]:
         """Finds rows as a step does, and changes nothing."""
-        return self._found(self._training, ids)
+        return self._found(Asker.STEP, ids)
+
+    def import_(self, ids: Sequence[int]) -> dict[int, int]:
+        """Finds rows as an import does, and changes nothing."""
+        return self._found(Asker.IMPORT, ids)
 
     def still_theirs(self, found: dict[int, int]) -> list[int]:
         """Returns the rows that late gradients for them would change."""
@@ -114,13 +119,12 @@ class _Shard:
         return list(map(int, rows))
 
     def look(self, ids: Sequence[int]) -> dict[int, int]:
-        return self._found(self._looking, ids)
+        return self._found(Asker.READER, ids)
 
-    def _found(
-        self,
-        function: tf.types.experimental.ConcreteFunction,
-        ids: Sequence[int],
-    ) -> dict[int, int]:
+    def _found(self, asker: Asker, ids: Sequence[int]) -> dict[int, int]:
+        function = self._find.get_concrete_function(
+            tf.TensorSpec([None], tf.int64), asker
+        )
         rows, are_present = function(tf.constant(ids, tf.int64))
         found = {
             one: int(row)
@@ -344,6 +348,43 @@ def test_rows_are_admitted_by_chance() -> None:
     shard = _Shard(Admission(probability=0.25))
     found = shard.make(range(800))
     assert 130 < len(found) < 270
+
+
+def test_an_import_lets_no_row_go() -> None:
+    shard = _Shard(eviction=Eviction("least_recent"))
+    shard.train(range(100))
+    for _ in range(evictor.PROTECTED_LOOKUPS + 1):
+        shard.train([7])
+    # A step could let the others go.
+    with pytest.raises(
+        tf.errors.InvalidArgumentError, match=r"items.* is full"
+    ):
+        shard.import_(range(50, 3000))
+    assert set(shard.import_(range(50, 150))) == set(range(50, 150))
+    assert set(shard.look(range(3000))) == set(range(150))
+    assert shard.tally(tallies.EVICTED) == 0
+
+
+def test_an_import_changes_no_slots_and_makes_rows_seen() -> None:
+    shard = _Shard(eviction=Eviction(None, unseen_steps=5))
+    found = shard.train([1, 2])
+    for _ in range(7):
+        shard.train([3])
+    asked = shard.tally(tallies.ASKED)
+    assert shard.import_([1]) == {1: found[1]}
+    assert shard.tally(tallies.ASKED) == asked
+    # The other one has not been seen for long, and begins anew.
+    assert shard.make([1, 2]) == found
+    np.testing.assert_array_equal(shard.slot[found[1]], np.full(3, 7.0))
+    shard.assert_new([2], found)
+
+
+def test_an_imported_id_waits_no_longer() -> None:
+    shard = _Shard(Admission(3, counts="exact"))
+    shard.make([5, 6])
+    assert np.any(shard.counters[:, 4:] > 0)
+    shard.import_([5, 6])
+    assert not np.any(shard.counters[:, 4:] > 0)
 
 
 _admitting = _Shard(Admission(3))

@@ -12,6 +12,7 @@ ids that need rows.
 
 import contextlib
 import dataclasses
+import enum
 from typing import Any
 
 import tensorflow as tf
@@ -37,6 +38,18 @@ from tfps_plugin.variables.lookup import graph_checks
 _MOST_VERSIONS = 1 << 30
 # Removed keys keep their places, so a table that evicts has some to spare.
 _PLACES_TO_SPARE = 1.5
+
+
+class Asker(enum.Enum):
+    """A caller that asks for the rows of ids."""
+
+    # Makes none.
+    READER = enum.auto()
+    # A step that trains: ids without rows get some, as far as the rules allow.
+    STEP = enum.auto()
+    # The program gives ids rows, whatever the rules say, and no other id loses
+    # its own. Without room, it is an error.
+    IMPORT = enum.auto()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,16 +128,17 @@ class ShardDirectory:
             else Evictor(rules.eviction, parts, rules.space)
         )
 
-    def find(self, ids_N: tf.Tensor, *, makes_rows: bool) -> Found:
+    def find(self, ids_N: tf.Tensor, asker: Asker) -> Found:
         """Finds the rows of ids.
 
         Args:
             ids_N: Distinct ids of the shard, int64.
-            makes_rows: Whether a step that trains asks: ids without a row get
-                one, as far as the rules allow it.
+            asker: Who asks.
         """
         rows_N = self._rows_of(ids_N)
-        if makes_rows:
+        if asker is Asker.IMPORT:
+            rows_N = self._rows_for_all(ids_N, rows_N)
+        elif asker is Asker.STEP:
             rows_N = self._rows_for_training(ids_N, rows_N)
         elif self._evictor is not None:
             # There is no clock before the directory was built.
@@ -224,14 +238,7 @@ class ShardDirectory:
             return self._make_alone(ids_N, rows_N, now)
         places_K1 = tf.where(rows_N < 0)
         ids_K = tf.gather_nd(ids_N, places_K1)
-        admitter = Admitter(
-            admission,
-            self._parts.counters,
-            self._buckets.start,
-            self._rules.space,
-            self._tallies,
-            self._alone,
-        )
+        admitter = self._admitter(admission)
         are_admitted_K = admitter.are_admitted(ids_K)
         are_admitted_N = tf.tensor_scatter_nd_update(
             rows_N >= 0, places_K1, are_admitted_K
@@ -250,6 +257,38 @@ class ShardDirectory:
         made_M = tf.cond(tf.reduce_any(are_admitted_K), make, lambda: known_M)
         return tf.tensor_scatter_nd_update(rows_N, admitted_N1, made_M)
 
+    def _admitter(self, admission: Admission) -> Admitter:
+        return Admitter(
+            admission,
+            self._parts.counters,
+            self._buckets.start,
+            self._rules.space,
+            self._tallies,
+            self._alone,
+        )
+
+    # Imports.
+
+    def _rows_for_all(self, ids_N: tf.Tensor, rows_N: tf.Tensor) -> tf.Tensor:
+        # There is no clock before the directory was built.
+        with tf.control_dependencies([rows_N]):
+            now = self._tallies.read()[tallies.CLOCK]
+        seen: list[Any] = []
+        if self._evictor is not None:
+            # Otherwise the next step could find that a row was not seen for
+            # long, and begin it anew.
+            now = self._evictor.now(now)
+            present_M = tf.boolean_mask(rows_N, rows_N >= 0)
+            seen += self._evictor.note_seen(present_M, now)
+        with tf.control_dependencies(seen):
+            rows_N = self._make_alone(ids_N, rows_N, now, evicts=False)
+        if self._rules.admission is None:
+            return rows_N
+        with tf.control_dependencies([rows_N]):
+            noted = self._admitter(self._rules.admission).note_made(ids_N)
+        with tf.control_dependencies(noted):
+            return tf.identity(rows_N)
+
     # Changes, under the lock.
 
     def _alone(self, given: list[tf.Tensor]) -> Any:
@@ -260,9 +299,21 @@ class ShardDirectory:
         return lock.holding(given)
 
     def _make_alone(
-        self, ids_N: tf.Tensor, rows_N: tf.Tensor, now: tf.Tensor
+        self,
+        ids_N: tf.Tensor,
+        rows_N: tf.Tensor,
+        now: tf.Tensor,
+        *,
+        evicts: bool = True,
     ) -> tf.Tensor:
-        """Makes rows for ids that have none; returns the rows of all."""
+        """Makes rows for ids that have none; returns the rows of all.
+
+        Args:
+            ids_N: The ids.
+            rows_N: Their rows as far as they are known, -1 for others.
+            now: The present time of rows.
+            evicts: Whether rows may go, as far as the rules allow it.
+        """
         with self._alone([ids_N, rows_N, now]):
             num_new = tf.math.count_nonzero(rows_N < 0)
             num_keys = self._tallies.read()[tallies.KEYS]
@@ -273,15 +324,17 @@ class ShardDirectory:
                 lambda: True,
             )
             with tf.control_dependencies([built]):
-                known_N = self._without_old(self._rows_with_lowest(ids_N), now)
+                known_N = self._rows_with_lowest(ids_N)
+            if evicts:
+                known_N = self._without_old(known_N, now)
             return tf.cond(
                 tf.reduce_all(known_N >= 0),
                 lambda: known_N,
-                lambda: self._make(ids_N, known_N, now),
+                lambda: self._make(ids_N, known_N, now, evicts),
             )
 
     def _make(
-        self, ids_N: tf.Tensor, rows_N: tf.Tensor, now: tf.Tensor
+        self, ids_N: tf.Tensor, rows_N: tf.Tensor, now: tf.Tensor, evicts: bool
     ) -> tf.Tensor:
         places_K1 = tf.where(rows_N < 0)
         ids_K = tf.gather_nd(ids_N, places_K1)
@@ -291,9 +344,12 @@ class ShardDirectory:
         needy_M1 = tf.where(fixed_K < 0)
         needy_M = tf.gather_nd(ids_K, needy_M1)
         buckets_M = id_hashing.buckets_of(needy_M) - self._buckets.start
-        if self._evictor is None:
+        if self._evictor is None or not evicts:
+            made_room = []
             buckets_M = self._require_room(buckets_M, needy_M)
-        with tf.control_dependencies(self._make_room(buckets_M, now)):
+        else:
+            made_room = self._make_room(self._evictor, buckets_M, now)
+        with tf.control_dependencies(made_room):
             taken_M = self._free.take(buckets_M)
         taken_K = tf.tensor_scatter_nd_update(fixed_K, needy_M1, taken_M)
         num_full = tf.math.count_nonzero(taken_K < 0)
@@ -376,11 +432,10 @@ class ShardDirectory:
         size = len(self._buckets)
         return tf.math.bincount(buckets_M, minlength=size, maxlength=size)
 
-    def _make_room(self, buckets_M: tf.Tensor, now: tf.Tensor) -> list[Any]:
+    def _make_room(
+        self, evictor: Evictor, buckets_M: tf.Tensor, now: tf.Tensor
+    ) -> list[Any]:
         """Evicts rows of buckets that have fewer free ones than needed."""
-        evictor = self._evictor
-        if evictor is None:
-            return []
         are_short_B = self._needed(buckets_M) > self._free.counts()
         short_S = tf.cast(tf.where(are_short_B)[:, 0], tf.int32)
 

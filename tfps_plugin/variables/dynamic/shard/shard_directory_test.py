@@ -15,6 +15,7 @@ from tfps_plugin.variables.dynamic.initial_rows import InitialRows
 from tfps_plugin.variables.dynamic.row_space import NUM_BUCKETS
 from tfps_plugin.variables.dynamic.row_space import RowSpace
 from tfps_plugin.variables.dynamic.shard import shard_parts
+from tfps_plugin.variables.dynamic.shard.shard_directory import Asker
 from tfps_plugin.variables.dynamic.shard.shard_directory import Rules
 from tfps_plugin.variables.dynamic.shard.shard_directory import ShardDirectory
 from tfps_plugin.variables.dynamic.shard.shard_parts import ShardParts
@@ -64,15 +65,14 @@ class _Shard:
             Rules("items", _SPACE, _INITIAL),
         )
 
-        def find(ids: tf.Tensor, makes_rows: bool) -> tuple[tf.Tensor, ...]:
-            found = directory.find(ids, makes_rows=makes_rows)
-            return found.rows_N, found.are_present_N
+        def find(ids: tf.Tensor, asker: Asker) -> tuple[tf.Tensor, ...]:
+            return directory.find(ids, asker).tensors
 
         traced = tf.function(find, autograph=False)
         vector = tf.TensorSpec([None], tf.int64)
         return tuple(
-            traced.get_concrete_function(vector, makes_rows)
-            for makes_rows in (True, False)
+            traced.get_concrete_function(vector, asker)
+            for asker in (Asker.STEP, Asker.READER)
         )
 
     def make(self, ids: Sequence[int]) -> np.ndarray:
