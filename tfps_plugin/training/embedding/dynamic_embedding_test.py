@@ -22,6 +22,7 @@ _RULES: list[dict[str, Any]] = [
     {"eviction": tfps.layers.Eviction()},
     {"eviction": tfps.layers.Eviction("least_frequent")},
     {"eviction": tfps.layers.Eviction(None, unseen_steps=1)},
+    {"eviction": tfps.layers.Eviction(None, unseen_seconds=1e-6)},
 ]
 
 

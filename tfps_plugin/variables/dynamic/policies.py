@@ -76,11 +76,17 @@ class Eviction:
         beyond_capacity: The rows that make room if a hash bucket of the table
             is full: "least_recent", "least_frequent", or "smallest_norm",
             those whose numbers have the smallest L2 norm. A tenth of the
-            bucket goes at a time. None: none, and an id without room is an
-            error.
+            bucket goes at a time. Rows that were looked up a moment ago stay,
+            and an id that finds no room for that reason is treated as unknown.
+            None: only rows that were not seen for long make room, and an id
+            without room is an error.
         unseen_steps: Number of steps, of all workers together, after which a
-            row goes that none of them has looked up; None: never.
-        unseen_seconds: The same in seconds.
+            row is too old that none of them has looked up; None: never. It
+            begins anew at the next step that looks it up. Until then, or until
+            its bucket needs its place, it is there for all that do not train.
+        unseen_seconds: The same in seconds. They go on while parameter servers
+            have the table, whether steps run or not. Between a checkpoint and
+            its restore, they do not.
 
     Raises:
         InputError: If a value is out of its range, or two contradict.

@@ -2,6 +2,7 @@
 
 import collections
 import uuid
+from collections.abc import Callable
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 import tensorflow as tf
 from hypothesis import strategies as st
 
+from tfps_plugin.variables.dynamic import id_hashing
 from tfps_plugin.variables.dynamic.initial_rows import InitialRows
 from tfps_plugin.variables.dynamic.policies import Admission
 from tfps_plugin.variables.dynamic.policies import Eviction
@@ -28,7 +30,8 @@ from tfps_plugin.variables.dynamic.shard.tallies import Tallies
 
 _SPACE = RowSpace.for_capacity(1000)
 _INITIAL = InitialRows("normal", (0.0, 1.0), 5, 3, tf.float32)
-_ROOM = _SPACE.num_rows - 64 * RowSpace.RESERVED
+_PER_BUCKET = _SPACE.rows_per_bucket - RowSpace.RESERVED
+_ROOM = NUM_BUCKETS * _PER_BUCKET
 _FIRST_SLOT = 0.5
 
 
@@ -40,7 +43,9 @@ class _Shard:
         admission: Admission | None = None,
         eviction: Eviction | None = None,
         dtype: str = "float32",
+        seconds: Callable[[], tf.Tensor] = tf.timestamp,
     ) -> None:
+        self._seconds = seconds
         size = _SPACE.num_rows
         self.rows = tf.Variable(tf.zeros([size, 3], dtype))
         self.records = tf.Variable(tf.zeros([size, 2], tf.int64))
@@ -49,15 +54,12 @@ class _Shard:
         self.counters: Any = None
         if (described := admitter.counters_of(admission)) is not None:
             _, per_row, dtype = described
-            self.counters = tf.Variable(
-                tf.zeros([size, per_row], dtype)
-            )
+            self.counters = tf.Variable(tf.zeros([size, per_row], dtype))
+        self.usage = tf.Variable(tf.zeros([size, columns], tf.int64))
         self._parts = ShardParts(
             self.rows,
             self.records,
-            tf.Variable(tf.zeros([size, columns], tf.int64))
-            if eviction
-            else None,
+            self.usage,
             self.counters,
             (self.slot,),
         )
@@ -84,7 +86,11 @@ class _Shard:
         name = uuid.uuid4().hex
         self._tallies = Tallies(name)
         self._directory = ShardDirectory(
-            name, range(_SPACE.num_rows), self._parts, self._rules
+            name,
+            range(_SPACE.num_rows),
+            self._parts,
+            self._rules,
+            self._seconds,
         )
 
         def find(ids: tf.Tensor, asker: Asker) -> tuple[tf.Tensor, ...]:
@@ -148,6 +154,18 @@ class _Shard:
             )
 
 
+def _ids_of_buckets(count: int, start: int = 0) -> np.ndarray:
+    """Returns ids of each bucket, shape `(64, count)`."""
+    ids = tf.range(start, start + 10_000, dtype=tf.int64)
+    buckets = id_hashing.buckets_of(ids).numpy()
+    return start + np.stack(
+        [
+            np.flatnonzero(buckets == bucket)[:count]
+            for bucket in range(NUM_BUCKETS)
+        ]
+    )
+
+
 def test_the_least_recent_rows_make_room() -> None:
     shard = _Shard(eviction=Eviction("least_recent"))
     for step in range(300):
@@ -182,7 +200,7 @@ def test_the_rows_of_smallest_norm_make_room(dtype: str) -> None:
     random = np.random.default_rng(6)
     # The truth: the norms of the rows of each bucket.
     norms: list[dict[int, float]] = [{} for _ in range(NUM_BUCKETS)]
-    most = int((_SPACE.rows_per_bucket - RowSpace.RESERVED) * evictor.SHARE)
+    most = int(_PER_BUCKET * evictor.SHARE)
     for step in range(240):
         ids = list(range(step * 16, step * 16 + 16))
         found = shard.make(ids)
@@ -230,20 +248,120 @@ def test_late_gradients_do_not_reach_rows_that_went_to_other_ids() -> None:
 
 def test_rows_that_no_step_has_seen_for_long_go() -> None:
     shard = _Shard(eviction=Eviction(None, unseen_steps=5))
-    shard.train([1, 2])
+    found = shard.train([1, 2, 3])
     for _ in range(4):
         shard.train([2])
-    assert set(shard.look([1, 2])) == {1, 2}
-    for _ in range(3):
+    # A row that was seen five steps ago is kept.
+    assert shard.make([1, 2]) == {1: found[1], 2: found[2]}
+    np.testing.assert_array_equal(shard.rows[found[1]], np.full(3, 7.0))
+    for _ in range(6):
         shard.train([2])
-    assert set(shard.look([1, 2])) == {2}
+    # Readers see the others until a step asks for them.
+    assert shard.look([1, 2, 3]) == found
+    np.testing.assert_array_equal(shard.slot[found[1]], np.full(3, 7.0))
     shard.assert_new([1], shard.make([1]))
     # They make room, too.
     for step in range(300):
-        shard.train(range(100 + step * 16, 116 + step * 16))
+        ids = range(100 + step * 16, 116 + step * 16)
+        assert len(shard.train(ids)) == 16
+    assert not shard.look([3])
 
 
-def test_rows_of_flight_are_protected() -> None:
+def test_a_row_that_begins_anew_makes_no_room() -> None:
+    shard = _Shard(eviction=Eviction(None, unseen_steps=5))
+    old_BC = _ids_of_buckets(_PER_BUCKET)
+    old = old_BC.ravel().tolist()
+    shard.train(old)
+    for _ in range(6):
+        shard.train([])
+    # Those come back, and others take the places of all that do not.
+    again_BC = old_BC[:, ::2]
+    new_BC = _ids_of_buckets(_PER_BUCKET - again_BC.shape[1], 10_000)
+    ids = [*again_BC.ravel().tolist(), *new_BC.ravel().tolist()]
+    found = shard.make(ids)
+    shard.assert_new(ids, found)
+    assert set(shard.look([*old, *ids])) == set(ids)
+
+
+def test_rows_are_old_by_the_time_in_which_they_could_be_seen() -> None:
+    time = tf.Variable(1e9, dtype=tf.float64)
+    rule = Eviction("least_recent", unseen_seconds=60)
+    shard = _Shard(eviction=rule, seconds=time.read_value)
+    found = shard.train([1, 2, 3])
+    time.assign_add(50.0)
+    shard.train([2])
+    time.assign_add(9.0)
+    assert shard.train([1]) == {1: found[1]}
+    np.testing.assert_array_equal(shard.rows[found[1]], np.full(3, 7.0))
+    time.assign_add(2.0)
+    # Readers see all of them, however old.
+    assert shard.look([1, 2, 3]) == found
+    # Resumed a year later: no row could be seen meanwhile.
+    other = _Shard(eviction=rule, seconds=time.read_value)
+    other.continue_from(shard)
+    time.assign_add(3e7)
+    assert other.look([1, 2, 3]) == found
+    assert other.make([1, 2]) == {1: found[1], 2: found[2]}
+    np.testing.assert_array_equal(other.rows[found[2]], np.full(3, 7.0))
+    time.assign_add(2.0)
+    other.assert_new([3], other.make([3]))
+    time.assign_add(70.0)
+    assert other.look([1, 2, 3]) == found
+    other.assert_new([1, 2, 3], other.make([1, 2, 3]))
+
+
+def test_steps_go_on_where_the_records_end() -> None:
+    shard = _Shard(eviction=Eviction(None, unseen_steps=5))
+    found = shard.train([1])
+    for _ in range(5):
+        shard.train([2])
+    saved = [
+        tf.constant(each.numpy())
+        for each in (shard.records, shard.usage, shard.rows)
+    ]
+    for step in range(20):
+        shard.train([2, 3 + step])
+    for each, value in zip(
+        (shard.records, shard.usage, shard.rows), saved, strict=True
+    ):
+        each.assign(value)
+    assert shard.make([1]) == found
+    np.testing.assert_array_equal(shard.rows[found[1]], np.full(3, 7.0))
+
+
+def test_without_an_order_a_full_bucket_is_an_error() -> None:
+    shard = _Shard(eviction=Eviction(None, unseen_steps=5))
+    shard.make(range(300))
+    with pytest.raises(
+        tf.errors.InvalidArgumentError, match=r"items.* is full"
+    ):
+        shard.make(range(300, 300 + _ROOM))
+    assert set(shard.look(range(300 + _ROOM))) == set(range(300))
+    assert shard.tally(tallies.WITHOUT_ROOM) == 0
+    # When they are old enough, all of them make room at once.
+    for _ in range(6):
+        shard.make([])
+    ids = _ids_of_buckets(_PER_BUCKET, 10_000).ravel().tolist()
+    assert len(shard.make(ids)) == _ROOM
+
+
+def test_a_bucket_loses_as_many_rows_as_it_needs() -> None:
+    shard = _Shard(eviction=Eviction("least_recent"))
+    ids = list(range(_ROOM))
+    for start in range(0, _ROOM, 100):
+        shard.train(ids[start : start + 100])
+    for _ in range(evictor.PROTECTED_LOOKUPS + 1):
+        shard.train([])
+    assert shard.tally(tallies.WITHOUT_ROOM) < 0.1 * _ROOM
+    before = shard.tally(tallies.WITHOUT_ROOM)
+    # Some buckets need a third of their rows at once.
+    assert len(shard.train(range(10_000, 10_000 + _ROOM // 4))) == _ROOM // 4
+    assert shard.tally(tallies.WITHOUT_ROOM) == before
+
+
+def test_rows_of_flight_are_protected(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
     shard = _Shard(eviction=Eviction("least_recent"))
     ids = list(range(_ROOM * 2))
     for start in range(0, len(ids), 500):
@@ -251,6 +369,9 @@ def test_rows_of_flight_are_protected() -> None:
     # Three steps have filled it, and their gradients may be on their way.
     assert shard.tally(tallies.WITHOUT_ROOM) > 0
     assert shard.tally(tallies.EVICTED) == 0
+    # It is told once, with the name of the table.
+    told = capfd.readouterr().err
+    assert told.count("WARNING: The table 'items' has no room") == 1
 
 
 def test_the_index_is_filled_anew_when_its_places_run_out() -> None:

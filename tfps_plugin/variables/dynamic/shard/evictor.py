@@ -3,6 +3,8 @@
 Shape legend: S buckets, C rows of a bucket, M rows that are selected.
 """
 
+from collections.abc import Callable
+
 import tensorflow as tf
 
 from tfps_plugin.variables.dynamic.policies import LEAST_FREQUENT
@@ -10,6 +12,7 @@ from tfps_plugin.variables.dynamic.policies import SMALLEST_NORM
 from tfps_plugin.variables.dynamic.policies import Eviction
 from tfps_plugin.variables.dynamic.row_space import RowSpace
 from tfps_plugin.variables.dynamic.shard import shard_parts
+from tfps_plugin.variables.dynamic.shard import tallies
 from tfps_plugin.variables.dynamic.shard.shard_parts import ShardParts
 
 # Share of a bucket that goes when the bucket is full.
@@ -25,27 +28,56 @@ class Evictor:
     """Rule of eviction, as operations on the variables of a shard."""
 
     def __init__(
-        self, eviction: Eviction, parts: ShardParts, space: RowSpace
+        self,
+        eviction: Eviction,
+        parts: ShardParts,
+        space: RowSpace,
+        seconds: Callable[[], tf.Tensor],
     ) -> None:
-        """Takes the rule and the variables, which have a usage."""
+        """Takes the rule and the variables, which have a usage.
+
+        Args:
+            eviction: The rule.
+            parts: The variables.
+            space: Rows of all buckets.
+            seconds: Returns the time of the task, float64.
+        """
         self._eviction = eviction
         self._parts = parts
         self._space = space
+        self._seconds = seconds
 
     @property
-    def counts_seconds(self) -> bool:
+    def _counts_seconds(self) -> bool:
         """True if rows are old by the time, and not by lookups."""
         return self._eviction.unseen_seconds is not None
 
-    def now(self, clock: tf.Tensor) -> tf.Tensor:
+    def now(self, numbers: tf.Tensor) -> tf.Tensor:
         """Returns the present time of rows, int64.
 
         Args:
-            clock: The number of lookups so far.
+            numbers: The tallies.
         """
-        if not self.counts_seconds:
-            return clock
-        return tf.cast(tf.timestamp() * _MICROSECONDS, tf.int64)
+        if not self._counts_seconds:
+            return numbers[tallies.CLOCK]
+        return self._microseconds() - numbers[tallies.EPOCH]
+
+    def going_on(self) -> dict[int, tf.Tensor]:
+        """Returns tallies by which time goes on where a row was last seen.
+
+        So the time does not count in which nobody had the table, such as that
+        between a checkpoint and its restore.
+        """
+        usage = tf.raw_ops.ReadVariableOp(
+            resource=self._parts.usage.handle, dtype=tf.int64
+        )
+        latest = tf.reduce_max(usage[:, shard_parts.SEEN])
+        if not self._counts_seconds:
+            return {tallies.CLOCK: latest}
+        return {tallies.EPOCH: self._microseconds() - latest}
+
+    def _microseconds(self) -> tf.Tensor:
+        return tf.cast(self._seconds() * _MICROSECONDS, tf.int64)
 
     def note_seen(
         self, rows_M: tf.Tensor, now: tf.Tensor
@@ -90,11 +122,14 @@ class Evictor:
             return None
         return self._usage(rows_M, shard_parts.SEEN) < now - limit
 
-    def victims(self, buckets_S: tf.Tensor, now: tf.Tensor) -> tf.Tensor:
+    def victims(
+        self, buckets_S: tf.Tensor, num_short: tf.Tensor, now: tf.Tensor
+    ) -> tf.Tensor:
         """Selects rows that make room in full buckets.
 
         Args:
             buckets_S: Distinct buckets of the shard.
+            num_short: The most rows that one of them needs.
             now: The present time of rows.
 
         Returns:
@@ -115,7 +150,11 @@ class Evictor:
         may_go_SC &= used_SC > 0
         order_SC = self._order(rows_SC, seen_SC)
         order_SC = tf.where(may_go_SC, order_SC, order_SC.dtype.max)
-        count = max(1, int((size - RowSpace.RESERVED) * SHARE))
+        most = size - RowSpace.RESERVED
+        count = tf.minimum(tf.maximum(num_short, int(most * SHARE)), most)
+        if self._eviction.beyond_capacity is None:
+            # All that are too old.
+            count = most
         _, places = tf.math.top_k(-order_SC, count)
         chosen = tf.gather(rows_SC, places, batch_dims=1)
         are_chosen = tf.gather(may_go_SC, places, batch_dims=1)
@@ -158,7 +197,7 @@ class Evictor:
     def _protected(self) -> int:
         return (
             _PROTECTED_MICROSECONDS
-            if self.counts_seconds
+            if self._counts_seconds
             else PROTECTED_LOOKUPS
         )
 

@@ -13,6 +13,8 @@ ids that need rows.
 import contextlib
 import dataclasses
 import enum
+import sys
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
@@ -73,7 +75,15 @@ class Rules:
     @property
     def leaves_ids_out(self) -> bool:
         """True if an id of a step that trains may have no row."""
-        return self.admission is not None or self.eviction is not None
+        return self.admission is not None or self.may_lack_room
+
+    @property
+    def may_lack_room(self) -> bool:
+        """True if an id without room is no error."""
+        return (
+            self.eviction is not None
+            and self.eviction.beyond_capacity is not None
+        )
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -104,7 +114,12 @@ class ShardDirectory:
     """
 
     def __init__(
-        self, unique_name: str, rows: range, parts: ShardParts, rules: Rules
+        self,
+        unique_name: str,
+        rows: range,
+        parts: ShardParts,
+        rules: Rules,
+        seconds: Callable[[], tf.Tensor] = tf.timestamp,
     ) -> None:
         """Describes a directory; makes nothing yet.
 
@@ -113,6 +128,7 @@ class ShardDirectory:
             rows: Rows of the shard, counted in the table.
             parts: Their variables.
             rules: What all shards have in common.
+            seconds: Returns the time of the task, float64.
         """
         self._rules = rules
         self._num_rows = len(rows)
@@ -125,7 +141,7 @@ class ShardDirectory:
         self._evictor = (
             None
             if rules.eviction is None
-            else Evictor(rules.eviction, parts, rules.space)
+            else Evictor(rules.eviction, parts, rules.space, seconds)
         )
 
     def find(self, ids_N: tf.Tensor, asker: Asker) -> Found:
@@ -140,11 +156,6 @@ class ShardDirectory:
             rows_N = self._rows_for_all(ids_N, rows_N)
         elif asker is Asker.STEP:
             rows_N = self._rows_for_training(ids_N, rows_N)
-        elif self._evictor is not None:
-            # There is no clock before the directory was built.
-            with tf.control_dependencies([rows_N]):
-                now = self._evictor.now(self._tallies.read()[tallies.CLOCK])
-            rows_N = self._without_old(rows_N, now)
         rows_N.set_shape(ids_N.shape)
         return Found(tf.maximum(rows_N, RowSpace.ABSENT), rows_N >= 0)
 
@@ -188,15 +199,6 @@ class ShardDirectory:
             ids_N < FIRST_KEY, tf.where(are_used_N, fixed_N, -1), rows_N
         )
 
-    def _without_old(self, rows_N: tf.Tensor, now: tf.Tensor) -> tf.Tensor:
-        """Returns rows, -1 in place of those that are too old."""
-        if self._evictor is None:
-            return rows_N
-        are_old_N = self._evictor.are_old(
-            tf.maximum(rows_N, RowSpace.ABSENT), now
-        )
-        return rows_N if are_old_N is None else tf.where(are_old_N, -1, rows_N)
-
     # Lookups of steps that train.
 
     def _rows_for_training(
@@ -204,12 +206,11 @@ class ShardDirectory:
     ) -> tf.Tensor:
         # Nothing can be counted before the directory was built.
         with tf.control_dependencies([rows_N]):
-            clock = self._tallies.read()[tallies.CLOCK] + 1
-        now = clock if self._evictor is None else self._evictor.now(clock)
+            now = self._now()
         rows_N = self._without_old(rows_N, now)
         num_present = tf.math.count_nonzero(rows_N >= 0)
         # The clock goes on after this lookup has read it.
-        with tf.control_dependencies([clock]):
+        with tf.control_dependencies([now]):
             counted = self._tallies.add(
                 {
                     tallies.CLOCK: 1,
@@ -228,6 +229,19 @@ class ShardDirectory:
             lambda: rows_N,
             lambda: self._admit(ids_N, rows_N, now),
         )
+
+    def _without_old(self, rows_N: tf.Tensor, now: tf.Tensor) -> tf.Tensor:
+        """Returns rows, -1 in place of those that are too old.
+
+        Only a step that trains leaves them out: it begins them anew. Until
+        then, or until they make room for others, all readers see them.
+        """
+        if self._evictor is None:
+            return rows_N
+        are_old_N = self._evictor.are_old(
+            tf.maximum(rows_N, RowSpace.ABSENT), now
+        )
+        return rows_N if are_old_N is None else tf.where(are_old_N, -1, rows_N)
 
     def _admit(
         self, ids_N: tf.Tensor, rows_N: tf.Tensor, now: tf.Tensor
@@ -257,6 +271,12 @@ class ShardDirectory:
         made_M = tf.cond(tf.reduce_any(are_admitted_K), make, lambda: known_M)
         return tf.tensor_scatter_nd_update(rows_N, admitted_N1, made_M)
 
+    def _now(self) -> tf.Tensor:
+        """Returns the present time of rows; zero if nobody needs it."""
+        if self._evictor is None:
+            return tf.constant(0, tf.int64)
+        return self._evictor.now(self._tallies.read())
+
     def _admitter(self, admission: Admission) -> Admitter:
         return Admitter(
             admission,
@@ -270,14 +290,12 @@ class ShardDirectory:
     # Imports.
 
     def _rows_for_all(self, ids_N: tf.Tensor, rows_N: tf.Tensor) -> tf.Tensor:
-        # There is no clock before the directory was built.
         with tf.control_dependencies([rows_N]):
-            now = self._tallies.read()[tallies.CLOCK]
+            now = self._now()
         seen: list[Any] = []
         if self._evictor is not None:
             # Otherwise the next step could find that a row was not seen for
             # long, and begin it anew.
-            now = self._evictor.now(now)
             present_M = tf.boolean_mask(rows_N, rows_N >= 0)
             seen += self._evictor.note_seen(present_M, now)
         with tf.control_dependencies(seen):
@@ -320,7 +338,7 @@ class ShardDirectory:
             # Removed keys keep their places until the index is filled anew.
             built = tf.cond(
                 num_keys + num_new > self._index.most_keys,
-                self._build,
+                self._fill,
                 lambda: True,
             )
             with tf.control_dependencies([built]):
@@ -344,12 +362,16 @@ class ShardDirectory:
         needy_M1 = tf.where(fixed_K < 0)
         needy_M = tf.gather_nd(ids_K, needy_M1)
         buckets_M = id_hashing.buckets_of(needy_M) - self._buckets.start
-        if self._evictor is None or not evicts:
-            made_room = []
-            buckets_M = self._require_room(buckets_M, needy_M)
-        else:
-            made_room = self._make_room(self._evictor, buckets_M, now)
-        with tf.control_dependencies(made_room):
+        if self._evictor is not None and evicts:
+            # Those that begin anew make no room for others.
+            kept_M = tf.boolean_mask(kept_K, kept_K >= 0)
+            with tf.control_dependencies(self._evictor.note_seen(kept_M, now)):
+                made = self._make_room(self._evictor, buckets_M, now)
+            with tf.control_dependencies([made]):
+                buckets_M = tf.identity(buckets_M)
+        with tf.control_dependencies([buckets_M]):
+            if not (self._rules.may_lack_room and evicts):
+                buckets_M = self._require_room(buckets_M, needy_M)
             taken_M = self._free.take(buckets_M)
         taken_K = tf.tensor_scatter_nd_update(fixed_K, needy_M1, taken_M)
         num_full = tf.math.count_nonzero(taken_K < 0)
@@ -361,13 +383,14 @@ class ShardDirectory:
             tf.gather_nd(fixed_K, made_K1) >= 0,
             now,
         )
-        counted = self._tallies.add(
-            {
-                tallies.MADE: tf.size(made_M),
-                tallies.KEYS: tf.size(needy_M),
-                tallies.WITHOUT_ROOM: num_full,
-            }
-        )
+        with tf.control_dependencies(self._tell_once(num_full)):
+            counted = self._tallies.add(
+                {
+                    tallies.MADE: tf.size(made_M),
+                    tallies.KEYS: tf.size(needy_M),
+                    tallies.WITHOUT_ROOM: num_full,
+                }
+            )
         with tf.control_dependencies([*begun, counted]):
             return tf.tensor_scatter_nd_update(rows_N, places_K1, taken_K)
 
@@ -423,9 +446,36 @@ class ShardDirectory:
                 ids_M,
                 f"rows of this shard = {self._num_rows}. Make the table "
                 "larger (capacity), admit fewer ids (admission), or have the "
-                "table drop some (eviction).",
+                "table drop some (beyond_capacity of an Eviction).",
             ],
         )
+
+    def _tell_once(self, num_full: tf.Tensor) -> list[Any]:
+        """Tells on standard error that ids have found no room.
+
+        It is that of the parameter server: nobody else knows of it, and the
+        step goes on.
+        """
+        if not self._rules.may_lack_room:
+            return []
+        before = self._tallies.read()[tallies.WITHOUT_ROOM]
+
+        def tell() -> tf.Tensor:
+            told = tf.print(
+                f"WARNING: The table {self._rules.name!r} has no room for "
+                "some ids, and treats them as unknown: their buckets are full "
+                "of rows that were looked up a moment ago. Received: this many "
+                "ids at once:",
+                num_full,
+                "\nMake the table larger (capacity). statistics() goes on to "
+                "count such ids (without_room).",
+                output_stream=sys.stderr,
+            )
+            with tf.control_dependencies([told]):
+                return tf.constant(True)
+
+        are_first = (num_full > 0) & tf.equal(before, 0)
+        return [tf.cond(are_first, tell, lambda: False)]
 
     def _needed(self, buckets_M: tf.Tensor) -> tf.Tensor:
         """Returns how many rows each bucket needs, int32, shape `(B,)`."""
@@ -434,13 +484,13 @@ class ShardDirectory:
 
     def _make_room(
         self, evictor: Evictor, buckets_M: tf.Tensor, now: tf.Tensor
-    ) -> list[Any]:
+    ) -> tf.Tensor:
         """Evicts rows of buckets that have fewer free ones than needed."""
-        are_short_B = self._needed(buckets_M) > self._free.counts()
-        short_S = tf.cast(tf.where(are_short_B)[:, 0], tf.int32)
+        short_B = self._needed(buckets_M) - self._free.counts()
+        short_S = tf.cast(tf.where(short_B > 0)[:, 0], tf.int32)
 
         def evict() -> tf.Tensor:
-            rows_M = evictor.victims(short_S, now)
+            rows_M = evictor.victims(short_S, tf.reduce_max(short_B), now)
             ids_M = self._recorded(rows_M, ID)
             removed = self._index.remove(ids_M)
             cleared = self._parts.clear_slots(rows_M, self._rules.space)
@@ -458,10 +508,19 @@ class ShardDirectory:
             with tf.control_dependencies([*given, counted]):
                 return tf.constant(True)
 
-        return [tf.cond(tf.size(short_S) > 0, evict, lambda: False)]
+        return tf.cond(tf.size(short_S) > 0, evict, lambda: False)
 
     def _build(self) -> tf.Tensor:
-        """Builds the directory and the lists of free rows from the records."""
+        """Builds the directory from records that others have written."""
+        numbers = {} if self._evictor is None else self._evictor.going_on()
+        return self._fill(numbers)
+
+    def _fill(self, numbers: dict[int, tf.Tensor] | None = None) -> tf.Tensor:
+        """Fills the index and the lists of free rows from the records.
+
+        Args:
+            numbers: Tallies to begin with.
+        """
         space = self._rules.space
         records_R2 = tf.raw_ops.ReadVariableOp(
             resource=self._parts.records.handle, dtype=tf.int64
@@ -481,7 +540,10 @@ class ShardDirectory:
             ),
             *self._free.reset(are_used_R),
             self._tallies.begin(
-                self._latest(), tf.size(used_M1, out_type=tf.int64)
+                {
+                    **(numbers or {}),
+                    tallies.KEYS: tf.size(used_M1, out_type=tf.int64),
+                }
             ),
         ]
         # Not beside the read above, which would make it copy the records.
@@ -507,15 +569,6 @@ class ShardDirectory:
             indices=tf.range(size) * stride + RowSpace.ABSENT,
             updates=tf.zeros([size, NUM_COLUMNS], tf.int64),
         )
-
-    def _latest(self) -> tf.Tensor:
-        """Returns the clock at which a row was last seen."""
-        if self._evictor is None or self._evictor.counts_seconds:
-            return tf.constant(0, tf.int64)
-        usage = tf.raw_ops.ReadVariableOp(
-            resource=self._parts.usage.handle, dtype=tf.int64
-        )
-        return tf.reduce_max(usage[:, 0])
 
     # Records.
 

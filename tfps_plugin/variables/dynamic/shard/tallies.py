@@ -4,7 +4,7 @@ import tensorflow as tf
 
 # Keys that its hash table has had since it was filled, also removed ones.
 KEYS = 0
-# Lookups of steps that train: the clock by which rows are old.
+# Lookups of steps that train: the clock by which rows are old in steps.
 CLOCK = 1
 # Rows made; rows evicted; ids that found no room; ids that were not admitted.
 MADE = 2
@@ -18,7 +18,10 @@ PRESENT = 7
 COUNTED = 8
 # Ids without rows whose exact counts were forgotten, or never noted.
 FORGOTTEN = 9
-NUM_TALLIES = 10
+# The time, in microseconds, at which the clock was zero by which rows are old
+# in seconds.
+EPOCH = 10
+NUM_TALLIES = 11
 
 
 class Tallies:
@@ -32,12 +35,11 @@ class Tallies:
         """
         self._unique_name = unique_name
 
-    def begin(self, clock: tf.Tensor, keys: tf.Tensor) -> tf.Operation:
-        """Begins, or goes on, with a number of keys.
+    def begin(self, changes: dict[int, tf.Tensor]) -> tf.Operation:
+        """Sets some numbers; the others are as before, or zero.
 
         Args:
-            clock: The least value of the clock, int64.
-            keys: The number of keys, int64.
+            changes: Values of numbers, int64 scalars.
         """
         before = tf.cond(
             tf.raw_ops.VarIsInitializedOp(resource=self.handle()),
@@ -45,8 +47,8 @@ class Tallies:
             lambda: tf.zeros([NUM_TALLIES], tf.int64),
         )
         values = tf.unstack(before, NUM_TALLIES)
-        values[CLOCK] = tf.maximum(values[CLOCK], clock)
-        values[KEYS] = keys
+        for number, value in changes.items():
+            values[number] = value
         return tf.raw_ops.AssignVariableOp(
             resource=self.handle(), value=tf.stack(values)
         )
